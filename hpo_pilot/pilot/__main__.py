@@ -27,8 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         configure_logging("pilot", form=options.pop("log_format", None), level=level, levels=levels)
         pilot = Pilot(PilotSettings(**options))
         pilot.handle_signals()
-        with pilot.metrics_served():
-            return pilot.run()
+        return pilot.run()
     except HpoPilotError as error:
         log.error("%s", error)
         return error.exit_code

@@ -8,9 +8,11 @@ import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from hpo_pilot.errors import HpoPilotError, InputError
 from hpo_pilot.hpc.batch_system import AllocatedNode, BatchAllocation, RunCommand, ask_batch_system
@@ -21,7 +23,7 @@ from hpo_pilot.hpc.usage import Ending, Spent, Start, Usage
 from hpo_pilot.hpc.usage import Job as Planned
 from hpo_pilot.jobs.tasks import JobNeeds
 from hpo_pilot.pilot.job import GivenBack, Job, JobFailure, LauncherAway, NodeLost, PilotErrorCode
-from hpo_pilot.pilot.machine import Assignment, Claim, FreeResources, Gpu, Pool, find_gpus, machine_cores
+from hpo_pilot.pilot.machine import Assignment, FreeResources, Gpu, Pool, Reservation, find_gpus, machine_cores
 from hpo_pilot.pilot.report import Starting
 from hpo_pilot.pilot.settings import Site
 from hpo_pilot.transformation.job import PayloadDocument
@@ -189,7 +191,7 @@ _LOOK = 2.0  # seconds between checks whether a waiting job is still wanted
 _NOTHING_STARTS = PilotErrorCode.PAYLOAD_EXECUTION_FAILURE
 
 
-class AllocationClaim(Claim):
+class AllocationReservation(Reservation):
     """One job's place in the allocation.
 
     Attributes:
@@ -210,7 +212,7 @@ class AllocationClaim(Claim):
         self.staging = 0.0
 
 
-class AllocationPool(Pool[AllocationClaim]):
+class AllocationPool(Pool[AllocationReservation]):
     """Shares out the nodes of an allocation.
 
     Jobs go to the scheduler in the server's order. More jobs are requested only when the needs of all jobs that came
@@ -249,12 +251,12 @@ class AllocationPool(Pool[AllocationClaim]):
         self._up = set(self._names)
         self._keeps_cores = allocation.reclaim is not None
         self._taken: set[str] = set()  # nodes that the batch system took away
-        self._held: set[str] = set()  # nodes whose cores it may keep
+        self._blocked: set[str] = set()  # nodes whose cores it may keep
         self._freed: dict[str, float] = {}  # node -> end of its last job
         self._health = NodeHealth()
         self.failed_launches = 0  #: so far
-        self._claims: dict[Hashable, AllocationClaim] = {}
-        self._coming: deque[AllocationClaim] = deque()
+        self._reservations: dict[Hashable, AllocationReservation] = {}
+        self._coming: deque[AllocationReservation] = deque()
         self._changed = threading.Condition()
 
     # --- methods of Pool ---
@@ -265,65 +267,73 @@ class AllocationPool(Pool[AllocationClaim]):
             while True:
                 now = self._clock()
                 self._decide(now)
-                left = self.most - len(self._claims)
+                left = self.most - len(self._reservations)
                 if stop.is_set():
                     return FreeResources(0, 0, ())
                 some = self._scheduler.waiting < _MOST_WAITING and not self._is_away()
                 if left > 0 and not self._coming and some:
-                    wish = self._scheduler.wish(now)
-                    if wish.now or wish.later:
-                        cores = sum(opening.nodes * opening.cores for opening in wish.now)
-                        gpus = max((sum(opening.gpus) for opening in wish.now), default=0)
-                        patience = _PATIENCE if self._claims else math.inf
-                        return FreeResources(min(left, max(1, cores)), max(1, cores), self._gpus(gpus), patience, wish)
+                    request = self._scheduler.wish(now)
+                    if request.now or request.later:
+                        cores = sum(opening.nodes * opening.cores for opening in request.now)
+                        gpus = max((sum(opening.gpus) for opening in request.now), default=0)
+                        patience = _PATIENCE if self._reservations else math.inf
+                        return FreeResources(
+                            min(left, max(1, cores)), max(1, cores), self._gpus(gpus), patience, request
+                        )
                 self._changed.wait(_LOOK)
 
-    def claim(self, data: Mapping[str, Any]) -> AllocationClaim:
+    def reserve(self, data: Mapping[str, Any]) -> AllocationReservation:
         """See Pool."""
-        claim = AllocationClaim((data.get("PandaID"), data.get("attemptNr")), _search_of(data))
+        reservation = AllocationReservation((data.get("PandaID"), data.get("attemptNr")), _search_of(data))
         with self._changed:
-            self._claims[claim.key] = claim
-            self._coming.append(claim)
-        return claim
+            self._reservations[reservation.key] = reservation
+            self._coming.append(reservation)
+        return reservation
 
-    def enter(self, claim: AllocationClaim, stop: threading.Event) -> bool:
+    def enter(self, reservation: AllocationReservation, stop: threading.Event) -> bool:
         """See Pool: returns at once, because only the sandbox has the job's needs."""
         return not stop.is_set()
 
-    def take(self, claim: AllocationClaim, job: Job, document: PayloadDocument, starting: Starting) -> Assignment:
+    def assign(
+        self, reservation: AllocationReservation, job: Job, document: PayloadDocument, starting: Starting
+    ) -> Assignment:
         """See Pool: waits until the scheduler starts the job."""
-        planned = Planned(claim.key, claim.search, self._needs(job, document))
+        planned = Planned(reservation.key, reservation.search, self._needs(job, document))
         with self._changed:
-            claim.planned = planned
+            reservation.planned = planned
             self._decide(self._clock())
-            while claim.start is None and claim.failure is None and not starting.is_over():
+            while reservation.start is None and reservation.failure is None and not starting.is_over():
                 self._changed.wait(_LOOK)
             if starting.failure is not None:
                 raise starting.failure
-            if claim.failure is not None:
-                raise claim.failure
-            if claim.start is None or starting.draining.is_set():
+            if reservation.failure is not None:
+                raise reservation.failure
+            if reservation.start is None or starting.draining.is_set():
                 raise GivenBack(PilotErrorCode.SIGTERM, "the allocation was about to end while the job waited")
-        return self._seat(planned, claim.start)
+        return self._assignment(planned, reservation.start)
 
-    def give_back(self, claim: AllocationClaim, ending: Ending = Ending.FAILED) -> None:
+    def free(self, reservation: AllocationReservation, ending: Ending = Ending.FAILED) -> None:
         """See Pool."""
         with self._changed:
-            claim.is_over = True
-            self._claims.pop(claim.key, None)
-            if claim in self._coming:
-                self._coming.remove(claim)
-            if claim.start is not None:
+            reservation.is_over = True
+            self._reservations.pop(reservation.key, None)
+            if reservation in self._coming:
+                self._coming.remove(reservation)
+            if reservation.start is not None:
                 now = self._clock()
-                self._scheduler.ended(claim.key, ending, now, staging=claim.staging)
-                self._freed.update((share.node, now) for share in claim.start.shares)
-            elif claim.planned is not None and claim.failure is None:
-                self._claims[claim.key] = claim  # the scheduler still has it: `_decide` ends it when its turn comes
+                self._scheduler.ended(reservation.key, ending, now, staging=reservation.staging)
+                self._freed.update((share.node, now) for share in reservation.start.shares)
+            elif reservation.planned is not None and reservation.failure is None:
+                self._reservations[reservation.key] = (
+                    reservation  # the scheduler still has it: `_decide` ends it when its turn comes
+                )
             self._decide(self._clock())
 
-    def note_launch(self, claim: AllocationClaim, failed: Collection[str] | None, lost: Collection[str] = ()) -> None:
+    def note_launch(
+        self, reservation: AllocationReservation, failed: Collection[str] | None, lost: Collection[str] = ()
+    ) -> None:
         """See Pool: nodes with repeated failed launches are lost."""
-        nodes = [share.node for share in claim.start.shares] if claim.start else []
+        nodes = [share.node for share in reservation.start.shares] if reservation.start else []
         with self._changed:
             if failed is None:
                 self._health.worked(nodes)
@@ -336,10 +346,22 @@ class AllocationPool(Pool[AllocationClaim]):
         for node in bad:
             self.lose(node, "launches fail there")
 
-    def note_staging(self, claim: AllocationClaim, seconds: float) -> None:
+    def note_staging(self, reservation: AllocationReservation, seconds: float) -> None:
         """See Pool."""
         with self._changed:
-            claim.staging = seconds
+            reservation.staging = seconds
+
+    def metrics(self) -> Iterator[Metric]:
+        """See Pool."""
+        waiting, spent = self.counts()[1], self.usage().nodes
+        yield GaugeMetricFamily("hpo_pilot_pilot_jobs_waiting", "Jobs that wait for nodes of the allocation.", waiting)
+        yield GaugeMetricFamily("hpo_pilot_pilot_nodes_up", "Nodes of the allocation that are of use.", len(self.up))
+        seconds = CounterMetricFamily(
+            "hpo_pilot_pilot_node_seconds", "Seconds of the allocation's nodes; their rate is how many.", labels=["use"]
+        )
+        for use in ("used", "lost", "idle"):
+            seconds.add_metric([use], getattr(spent, use))
+        yield seconds
 
     def wake(self) -> None:
         """See Pool."""
@@ -357,25 +379,25 @@ class AllocationPool(Pool[AllocationClaim]):
     def up(self) -> frozenset[str]:
         """Its usable nodes."""
         with self._changed:
-            return frozenset(self._up - self._held)
+            return frozenset(self._up - self._blocked)
 
     @property
-    def held(self) -> list[str]:
+    def blocked(self) -> list[str]:
         """Nodes that temporarily get no new jobs, in the allocation's order."""
         with self._changed:
-            return [name for name in self._names if name in self._held]
+            return [name for name in self._names if name in self._blocked]
 
     @property
     def is_idle(self) -> bool:
         """Whether there is no job although the launcher works."""
         with self._changed:
-            return not self._claims and not self._is_away()
+            return not self._reservations and not self._is_away()
 
     @property
     def is_empty(self) -> bool:
         """Whether there is no job."""
         with self._changed:
-            return not self._claims
+            return not self._reservations
 
     def drain(self) -> None:
         """Starts no more jobs; waiting jobs are given back."""
@@ -391,28 +413,28 @@ class AllocationPool(Pool[AllocationClaim]):
             why: reason in one line.
             taken_since: for a node that the batch system took away: last time when the allocation still had it. Some
                 batch systems then keep cores of nodes where jobs ran since; these nodes get no new jobs until
-                `release`.
+                `unblock`.
         """
         with self._changed:
             if taken_since < math.inf and node not in self._taken:
                 self._taken.add(node)
-                self._hold(node, taken_since)
+                self._block(node, taken_since)
             if node not in self._up:
                 return
             self._up.discard(node)
             log.warning("node %s gets no more jobs, %d nodes are left: %s", node, len(self._up), why)
             victims = self._scheduler.lose_node(node, self._clock())
-            lost = [self._claims[job.key].key[0] for job in victims]
+            lost = [self._reservations[job.key].key[0] for job in victims]
             self._decide(self._clock())
         for panda_id in lost:
             self._when_lost(panda_id, NodeLost(PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, f"node {node} is lost: {why}"))
 
-    def release(self, nodes: Collection[str]) -> None:
-        """Lets held nodes, which are completely free now, get jobs again."""
+    def unblock(self, nodes: Collection[str]) -> None:
+        """Lets blocked nodes, which are completely free now, get jobs again."""
         with self._changed:
-            if free := [name for name in self._names if name in nodes and name in self._held]:
+            if free := [name for name in self._names if name in nodes and name in self._blocked]:
                 log.info("%s may get jobs again", _shown(free))
-                self._held.difference_update(free)
+                self._blocked.difference_update(free)
                 self._scheduler.release(free)
                 self._decide(self._clock())
 
@@ -428,48 +450,53 @@ class AllocationPool(Pool[AllocationClaim]):
 
     # --- helpers ---
 
-    def _hold(self, lost: str, since: float) -> None:
-        """Holds back nodes where jobs run or ran lately: they get no new jobs."""
+    def _block(self, lost: str, since: float) -> None:
+        """Blocks nodes where jobs run or ran lately: they get no new jobs."""
         if not self._keeps_cores:
             return
-        used = {share.node for claim in self._claims.values() if claim.start for share in claim.start.shares}
+        used = {
+            share.node
+            for reservation in self._reservations.values()
+            if reservation.start
+            for share in reservation.start.shares
+        }
         used |= {node for node, when in self._freed.items() if when >= since}
-        if more := [name for name in self._names if name in (used & self._up) - self._held - {lost}]:
+        if more := [name for name in self._names if name in (used & self._up) - self._blocked - {lost}]:
             log.info(
                 "%s get no new jobs until all that runs there has ended: the batch system may keep cores", _shown(more)
             )
-            self._held.update(more)
+            self._blocked.update(more)
             self._scheduler.hold(more)
 
     def _decide(self, now: float) -> None:
         """Lets the scheduler decide, and wakes the waiting threads."""
         while self._coming and (self._coming[0].planned is not None or self._coming[0].is_over):
-            claim = self._coming.popleft()
-            if claim.planned is not None and not claim.is_over:
+            reservation = self._coming.popleft()
+            if reservation.planned is not None and not reservation.is_over:
                 try:
-                    self._scheduler.add(claim.planned)
+                    self._scheduler.add(reservation.planned)
                 except InputError as error:
-                    claim.failure = JobFailure(PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, str(error))
+                    reservation.failure = JobFailure(PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, str(error))
         again = True
         while again:
             again = False
             for start in self._scheduler.starts(now):
-                claim = self._claims[start.job.key]
-                if claim.is_over or self._is_away():
+                reservation = self._reservations[start.job.key]
+                if reservation.is_over or self._is_away():
                     again = True
-                    self._scheduler.ended(claim.key, Ending.CUT, now)
-                    if claim.is_over:
-                        del self._claims[claim.key]
-                    claim.failure = LauncherAway(_NOTHING_STARTS, "the launcher starts nothing here for now")
+                    self._scheduler.ended(reservation.key, Ending.CUT, now)
+                    if reservation.is_over:
+                        del self._reservations[reservation.key]
+                    reservation.failure = LauncherAway(_NOTHING_STARTS, "the launcher starts nothing here for now")
                 else:
-                    claim.start = start
+                    reservation.start = start
         for job in self._scheduler.hand_back(now):
-            claim = self._claims[job.key]
-            claim.failure = GivenBack(
+            reservation = self._reservations[job.key]
+            reservation.failure = GivenBack(
                 PilotErrorCode.SIGTERM, "the job would not end before the allocation does, or its nodes are lost"
             )
-            if claim.is_over:
-                del self._claims[claim.key]
+            if reservation.is_over:
+                del self._reservations[reservation.key]
         self._changed.notify_all()
 
     def _needs(self, job: Job, document: PayloadDocument) -> JobNeeds:
@@ -484,7 +511,7 @@ class AllocationPool(Pool[AllocationClaim]):
             ranks_per_node=document.ranks_per_node,
         )
 
-    def _seat(self, planned: Planned, start: Start) -> Assignment:
+    def _assignment(self, planned: Planned, start: Start) -> Assignment:
         return Assignment(
             nodes=tuple(share.node for share in start.shares),
             variables={},
@@ -514,7 +541,7 @@ def _search_of(data: Mapping[str, Any]) -> str:
 
 _TICK = 1.0  # seconds
 _ASK = 60.0  # seconds between checks for nodes that were taken away
-_RECLAIM = 5.0  # seconds between checks whether held nodes are free
+_RECLAIM = 5.0  # seconds between checks whether blocked nodes are free
 _USAGE = 600.0  # seconds between log lines on the use of the allocation
 
 #: Batch systems may warn earlier than requested: Slurm by up to a minute (sbatch, --signal).
@@ -541,7 +568,7 @@ class AllocationWatch(threading.Thread):
 
     def __init__(
         self,
-        room: AllocationPool,
+        pool: AllocationPool,
         site: Site,
         allocation: Allocation,
         *,
@@ -552,7 +579,7 @@ class AllocationWatch(threading.Thread):
         """Prepares; `start` starts it.
 
         Args:
-            room: pool of the allocation.
+            pool: of the allocation.
             site: has the batch system's warning signal.
             allocation: as it is now.
             margin: seconds before the end of the allocation when `end` is called.
@@ -560,7 +587,7 @@ class AllocationWatch(threading.Thread):
             end: ends the pilot; running jobs are told to save.
         """
         super().__init__(name="allocation", daemon=True)
-        self._room, self._site, self._end, self._margin = room, site, end, margin
+        self._pool, self._site, self._end, self._margin = pool, site, end, margin
         self._began = self._busy = time.monotonic()
         self._idle = idle or math.inf
         self._ends = self._began + allocation.seconds
@@ -600,21 +627,21 @@ class AllocationWatch(threading.Thread):
                 drained = True
                 self._shorten(now)
                 log.info("the batch system warns: nothing more is started, %.0f s are left", self._ends - now)
-                self._room.drain()
+                self._pool.drain()
             if self._enough.is_set() and not drained:
                 drained = True
-                self._room.drain()
+                self._pool.drain()
             self._look_for_losses(now)
             self._look_for_free_nodes(now)
-            if self._room.is_gone:
+            if self._pool.is_gone:
                 log.error("all nodes of the allocation are lost")
                 return self._end()
             if now >= self._ends - self._margin:
                 log.info("the allocation ends in %.0f s: what runs is told to save", self._ends - now)
                 return self._end()
-            if drained and self._room.is_empty:
+            if drained and self._pool.is_empty:
                 return self._end()
-            if not self._room.is_idle:
+            if not self._pool.is_idle:
                 self._busy = now
             elif now - self._busy >= self._idle:
                 log.info("no job has come for %.0f s: the allocation is given back", self._idle)
@@ -627,34 +654,34 @@ class AllocationWatch(threading.Thread):
 
     def _look_for_losses(self, now: float) -> None:
         """Checks for nodes that were taken away, at intervals and after a failed launch."""
-        failed = self._room.failed_launches
+        failed = self._pool.failed_launches
         if now < self._ask_at and failed == self._failed_launches:
             return
         self._ask_at, self._failed_launches = now + _ASK, failed
         try:
             for node in self._lost():
-                self._room.lose(node, TAKEN_AWAY, taken_since=self._asked)
+                self._pool.lose(node, TAKEN_AWAY, taken_since=self._asked)
             self._asked = now
         except (HpoPilotError, ValueError) as error:
             log.info("the batch system does not say which nodes are left: %s", error)
 
     def _look_for_free_nodes(self, now: float) -> None:
-        """Checks whether held nodes are free. A separate thread asks, because the end must not wait for the answer."""
-        if now < self._reclaim_at or self._reclaiming.locked() or not (held := self._room.held):
+        """Checks, in a thread of its own, whether blocked nodes are free: the end must not wait for the answer."""
+        if now < self._reclaim_at or self._reclaiming.locked() or not (blocked := self._pool.blocked):
             return
         self._reclaim_at = now + _RECLAIM
-        threading.Thread(target=self._take_back, args=[held], name="reclaim", daemon=True).start()
+        threading.Thread(target=self._take_back, args=[blocked], name="reclaim", daemon=True).start()
 
-    def _take_back(self, held: list[str]) -> None:
+    def _take_back(self, blocked: list[str]) -> None:
         if self._reclaim is None:
             return
         with self._reclaiming:
             try:
-                self._room.release(self._reclaim(held))
+                self._pool.unblock(self._reclaim(blocked))
             except (HpoPilotError, ValueError) as error:
-                if held != self._not_free:
-                    log.info("the batch system does not give %s back yet: %s", ", ".join(held), error)
-                self._not_free = held
+                if blocked != self._not_free:
+                    log.info("the batch system does not give %s back yet: %s", ", ".join(blocked), error)
+                self._not_free = blocked
 
     def _shorten(self, now: float) -> None:
         """Shortens the allocation if the warning comes long before the known end, as for a preemption."""
@@ -664,7 +691,7 @@ class AllocationWatch(threading.Thread):
             self._margin = min(self._margin, warning.seconds / 2)
 
     def _say_usage(self, whose: str) -> None:
-        usage, (running, waiting) = self._room.usage(), self._room.counts()
+        usage, (running, waiting) = self._pool.usage(), self._pool.counts()
         endings: Counter[str] = Counter()
         for search in usage.searches.values():
             endings.update({ending.value: count for ending, count in search.endings.items()})

@@ -6,16 +6,16 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any
 
 from hpo_pilot.errors import HpoPilotError
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.pilot import report
 from hpo_pilot.pilot.checkpoints import CheckpointShipping, kept_checkpoint
-from hpo_pilot.pilot.client import Delivery, GivingBack, JobServer
+from hpo_pilot.pilot.client import Delivery, GivingBack
 from hpo_pilot.pilot.execution import Execution, InContainer, Wrapping
 from hpo_pilot.pilot.job import (
     CutOff,
@@ -28,13 +28,13 @@ from hpo_pilot.pilot.job import (
     job_identity,
     parse_job,
 )
-from hpo_pilot.pilot.job_files import SandboxCache, Storage, store_log, store_outputs
-from hpo_pilot.pilot.launch import Launched, LauncherOutage
-from hpo_pilot.pilot.machine import Assignment, C, Pool
-from hpo_pilot.pilot.report import Outcome, Starting, read_verdict
+from hpo_pilot.pilot.job_files import FolderStorage, SandboxCache, ServerStorage, store_log, store_outputs
+from hpo_pilot.pilot.launch import Launched, LauncherOutage, LaunchFailure
+from hpo_pilot.pilot.machine import Assignment, Pool, Reservation
+from hpo_pilot.pilot.report import Outcome, Starting, payload_succeeded
 from hpo_pilot.pilot.settings import PilotSettings, Site, WorkDir
 from hpo_pilot.pilot.staging import LARGE_FILE, Staging, note_stage_in
-from hpo_pilot.pilot.watchdog import Forgotten, Heartbeats, Running
+from hpo_pilot.pilot.watchdog import Forgotten, Heartbeats, Watchdog
 from hpo_pilot.transformation.job import PayloadDocument, TransformationFailure
 from hpo_pilot.transformation.stage_in import StageIn, wanted_inputs
 from hpo_pilot.transformation.transformation import Prepared, prepare
@@ -45,89 +45,103 @@ log = logging.getLogger(__name__)
 _SIGNAL_SECONDS = 1.0
 
 
-class Attempts(Generic[C]):
-    """Runs jobs, each in the thread that calls `run`. Errors are reported, not raised."""
+@dataclass(frozen=True, kw_only=True)
+class PilotParts:
+    """The parts of a pilot that its jobs use.
 
-    def __init__(
-        self,
-        settings: PilotSettings,
-        site: Site | None,
-        server: JobServer,
-        workdir: WorkDir,
-        room: Pool[C],
-        *,
-        running: Running,
-        delivery: Delivery,
-        heartbeats: Heartbeats,
-        shipping: CheckpointShipping,
-        storage: Callable[[Job], Storage],
-        staging: Staging | None,
-        outage: LauncherOutage | None,
-        has_started: Callable[[], None],
-        draining: threading.Event,
-        lifeline: int,
-    ) -> None:
+    Attributes:
+        settings: of the pilot.
+        site: profile of the site; None: not given.
+        workdir: for job folders and inputs.
+        sandboxes: unpacked sandboxes.
+        pool: resources that jobs run on.
+        watchdog: watches running jobs.
+        heartbeats: reports on jobs that start or run.
+        delivery: sends the final reports.
+        giving_back: puts jobs back into the server's queue.
+        checkpoints: sends checkpoints to the server and fetches them.
+        server_storage: for outputs, at a server that stores them.
+        own_storage: for outputs, at other servers.
+        staging: copies files that many jobs read to the nodes; None: nothing is copied.
+        outage: detects that the launcher does not work; None: the pilot has no allocation.
+        draining: is set when the pilot is about to end.
+        lifeline: reading end of a pipe that closes when the pilot dies.
+    """
+
+    settings: PilotSettings
+    site: Site | None
+    workdir: WorkDir
+    sandboxes: SandboxCache
+    pool: Pool[Any]
+    watchdog: Watchdog
+    heartbeats: Heartbeats
+    delivery: Delivery
+    giving_back: GivingBack
+    checkpoints: CheckpointShipping
+    server_storage: ServerStorage
+    own_storage: FolderStorage
+    staging: Staging | None
+    outage: LauncherOutage | None
+    draining: threading.Event
+    lifeline: int
+
+
+class Attempt:
+    """One attempt of a job. Errors are reported, not raised."""
+
+    def __init__(self, parts: PilotParts, data: Mapping[str, Any], reservation: Reservation) -> None:
         """Prepares.
 
         Args:
-            settings: of the pilot.
-            site: profile of the site; None: not given.
-            server: for sandboxes, and for jobs that are given back.
-            workdir: for job folders and inputs.
-            room: resources that jobs run on.
-            running: the list of running jobs.
-            delivery: sends the final reports.
-            heartbeats: reports on jobs that start or run.
-            shipping: sends checkpoints to the server and fetches them.
-            storage: returns the storage for a job's outputs.
-            staging: copies files that many jobs read to the nodes; None: nothing is copied.
-            outage: detects that the launcher does not work; None: the pilot has no allocation.
-            has_started: is called when a job runs.
-            draining: is set when the pilot is about to end.
-            lifeline: reading end of a pipe that closes when the pilot dies.
+            parts: of the pilot.
+            data: the job, as the server describes it.
+            reservation: of its resources in `parts.pool`.
         """
-        self._settings, self._site, self._server, self._workdir, self._room = settings, site, server, workdir, room
-        self._running, self._delivery, self._heartbeats, self._shipping = running, delivery, heartbeats, shipping
-        self._storage, self._has_started, self._draining, self._lifeline = storage, has_started, draining, lifeline
-        self._staging, self._outage, self._giving_back = staging, outage, GivingBack(server)
-        self._cache = SandboxCache(workdir.cache, server, limit_mb=settings.cache_mb, unpack_mb=settings.unpack_mb)
+        self._parts, self._data, self._reservation = parts, data, reservation
+        self._folder = parts.workdir.root  # where the command runs
+        self._outcome = Outcome(exit_code=None)
+        self._stored: dict[str, Any] = {}  # entries of `job_output_report`
 
-    def run(self, data: Mapping[str, Any], claim: C) -> None:
-        """Runs a job, then sends its final report or puts it back into the queue."""
-        root: Path | None = None
-        claimed = True
+    def run(self) -> None:
+        """Runs the job, then sends its final report or puts it back into the queue."""
+        parts, root, is_reserved = self._parts, None, True
         try:
-            panda_id, attempt = job_identity(data)
+            panda_id, attempt = job_identity(self._data)
             try:
-                root = self._workdir.new_job_folder(panda_id, attempt)
-                outcome, folder, stored = self._job(data, root, claim)
+                root = self._folder = parts.workdir.new_job_folder(panda_id, attempt)
+                self._run_in(root)
             except OSError as error:  # the job is not at fault
-                failure = GivenBack(PilotErrorCode.NO_LOCAL_SPACE, f"the pilot's folder cannot be used: {error}")
-                outcome, folder, stored = Outcome(exit_code=None, failure=failure), self._workdir.root, {}
-            self._room.give_back(claim, _ending(outcome, folder))  # the next job starts while this one is reported
-            claimed = False
+                why = GivenBack(PilotErrorCode.NO_LOCAL_SPACE, f"the pilot's folder cannot be used: {error}")
+                self._outcome = Outcome(exit_code=None, failure=why)
+            outcome = self._outcome
+            # The next job starts while this one is reported.
+            parts.pool.free(self._reservation, _ending(outcome, self._folder))
+            is_reserved = False
             if not outcome.finished:
                 log.info("job %s failed: %s", panda_id, outcome.failure or outcome.last_line)
-            is_back = self._goes_back(panda_id, attempt, outcome.failure)
+            is_back = self._goes_back(panda_id, attempt)
             report.count_job_end(outcome, given_back=is_back)
             if not isinstance(outcome.failure, Forgotten) and not is_back:
-                self._delivery.send(report.final_report(self._settings, panda_id, attempt, outcome, folder, stored))
+                parts.delivery.send(
+                    report.final_report(parts.settings, panda_id, attempt, outcome, self._folder, self._stored)
+                )
         except HpoPilotError as error:
             log.error("%s", error)
         except Exception:
-            log.exception("job %s: a defect of the pilot; its server will count it as lost", data.get("PandaID"))
+            log.exception("job %s: a defect of the pilot; its server will count it as lost", self._data.get("PandaID"))
         finally:
-            if claimed:
-                self._room.give_back(claim)
-            if root is not None and not self._settings.keep:
+            if is_reserved:
+                parts.pool.free(self._reservation)
+            if root is not None and not parts.settings.keep:
                 shutil.rmtree(root, ignore_errors=True)
 
-    def _goes_back(self, panda_id: int, attempt: int, failure: JobFailure | None) -> bool:
+    def _goes_back(self, panda_id: int, attempt: int) -> bool:
         """Puts the job back into the queue if its failure asks for that; returns whether it is there."""
+        failure = self._outcome.failure
         if failure is None or not failure.is_given_back:
             return False
         try:
-            given = self._giving_back.give(panda_id, attempt)
+            given = self._parts.giving_back.give(panda_id, attempt)
         except HpoPilotError as error:
             log.info("job %s cannot be given back, and is reported failed: %s", panda_id, error)
             return False
@@ -135,77 +149,75 @@ class Attempts(Generic[C]):
             log.info("job %s is in the queue again", panda_id)
         return given
 
-    def _job(self, data: Mapping[str, Any], root: Path, claim: C) -> tuple[Outcome, Path, dict[str, Any]]:
-        """Runs a job from its parameters to its stored outputs. Errors become the outcome's failure.
-
-        Returns:
-            (outcome, folder where it ran, its stored files for `job_output_report`).
-        """
-        outcome, folder = Outcome(exit_code=None), root
+    def _run_in(self, root: Path) -> None:
+        """Runs the job in its folder, from its parameters to its outputs. Errors become the outcome's failure."""
+        parts, draining = self._parts, self._parts.draining
         try:
-            if not self._room.enter(claim, self._draining) or self._draining.is_set():
+            if not parts.pool.enter(self._reservation, draining) or draining.is_set():
                 raise GivenBack(PilotErrorCode.SIGTERM, "the pilot was about to end when the job came")
-            job = parse_job(data)
-            large = self._cache.copy_to(job.arguments, root, LARGE_FILE if self._staging is not None else 0)
-            document = PayloadDocument.read(str(root))
-            seat, prepared, wrapping = self._ready(job, document, root, claim, large)
-            folder = Path(prepared.folder)
-            if seat.seconds and not job.walltime:
-                job = replace(job, walltime=seat.seconds)
-            self._shipping.begin(job)
+            job = parse_job(self._data)
+            large = parts.sandboxes.copy_to(job.arguments, root, LARGE_FILE if parts.staging is not None else 0)
+            assignment, prepared, wrapping = self._prepare(job, root, large)
+            self._folder = Path(prepared.folder)
+            if assignment.seconds and not job.walltime:
+                job = replace(job, walltime=assignment.seconds)
+            parts.checkpoints.begin(job)
             # Only an allocation may end before its jobs, so only there the checkpoints matter.
-            kept = kept_checkpoint(job, self._settings.checkpoint_root) if self._settings.allocation else None
+            kept = kept_checkpoint(job, parts.settings.checkpoint_root) if parts.settings.allocation else None
             before = kept.signature() if kept else ()
-            outcome = self._execute(job, prepared, root, seat, wrapping)
-            has_gone_on = kept is not None and kept.signature() not in (before, ())
-            outcome = self._judged(outcome, folder, claim, wrapping, has_gone_on=has_gone_on)
-            storage = self._storage(job)
-            if outcome.finished:
-                stored = store_outputs(storage, job, folder)
-                self._shipping.drop(job)
-                return outcome, folder, stored
-            self._shipping.keep(job, outcome.failure)
-            if isinstance(outcome.failure, Forgotten | GivenBack):
-                return outcome, folder, {}
-            return outcome, folder, store_log(storage, job, folder)
+            self._execute(
+                Execution(parts.settings, job, prepared, root, parts.lifeline, assignment.variables, wrapping)
+            )
+            if isinstance(wrapping, Launched):
+                self._judge_launch(wrapping)
+            if isinstance(self._outcome.failure, CutOff):
+                self._judge_cut_off(has_gone_on=kept is not None and kept.signature() not in (before, ()))
+            storage = parts.server_storage if job.server_stores else parts.own_storage
+            if self._outcome.finished:
+                self._stored = store_outputs(storage, job, self._folder)
+                parts.checkpoints.drop(job)
+                return
+            parts.checkpoints.keep(job, self._outcome.failure)
+            if not isinstance(self._outcome.failure, Forgotten | GivenBack):
+                self._stored = store_log(storage, job, self._folder)
         except JobFailure as failure:
-            why = failure
+            self._fail(failure)
         except TransformationFailure as failure:
-            why = JobFailure.of(failure)
+            self._fail(JobFailure.of(failure))
         except OSError as error:
-            why = JobFailure(PilotErrorCode.NO_LOCAL_SPACE, f"the job folder cannot be used: {error}")
+            self._fail(JobFailure(PilotErrorCode.NO_LOCAL_SPACE, f"the job folder cannot be used: {error}"))
         finally:
-            self._shipping.leave(job_identity(data)[0])
-        return replace(outcome, failure=why, ended=time.time()), folder, {}
+            parts.checkpoints.leave(job_identity(self._data)[0])
 
-    def _ready(
-        self, job: Job, document: PayloadDocument, root: Path, claim: C, large: Sequence[Path]
-    ) -> tuple[Assignment, Prepared, Wrapping]:
+    def _fail(self, failure: JobFailure) -> None:
+        self._outcome = replace(self._outcome, failure=failure, ended=time.time())
+
+    def _prepare(self, job: Job, root: Path, large: Sequence[Path]) -> tuple[Assignment, Prepared, Wrapping]:
         """Waits for a job's resources and fetches its inputs; heartbeats report it as starting meanwhile."""
-        starting = Starting(job, root, self._draining)
-        stage_in = StageIn(str(self._workdir.inputs), self._settings.input_cache_mb << 20, starting.is_over)
-        if self._settings.allocation or wanted_inputs(str(root)):
-            self._heartbeats.add(starting)
+        parts, document = self._parts, PayloadDocument.read(str(root))
+        starting = Starting(job, root, parts.draining)
+        stage_in = StageIn(str(parts.workdir.inputs), parts.settings.input_cache_mb << 20, starting.is_over)
+        if parts.settings.allocation or wanted_inputs(str(root)):
+            parts.heartbeats.add(starting)
         try:
-            seat = self._room.take(claim, job, document, starting)
+            assignment = parts.pool.assign(self._reservation, job, document, starting)
             begun = time.monotonic()
             prepared = prepare(job.arguments, str(root), str(root), stage_in)
-            wrapping = self._wrapping(job, document, seat)
-            if self._staging is not None and isinstance(wrapping, Launched):
-                staged = self._staging.stage(wrapping, root, Path(prepared.folder), large, starting)
-                self._room.note_staging(claim, staged.seconds or 0.0)
+            wrapping = self._wrapping(job, document, assignment)
+            if parts.staging is not None and isinstance(wrapping, Launched):
+                staged = parts.staging.stage(wrapping, root, Path(prepared.folder), large, starting)
+                parts.pool.note_staging(self._reservation, staged.seconds or 0.0)
                 wrapping, prepared = replace(wrapping, staged=staged), staged.beside(prepared)
             report.observe_stage_in(time.monotonic() - begun)
-            return seat, prepared, wrapping
+            return assignment, prepared, wrapping
         except TransformationFailure as failure:
             raise starting.failure or JobFailure.of(failure) from failure
         finally:
-            self._heartbeats.remove(starting)
+            parts.heartbeats.remove(starting)
 
-    def _wrapping(self, job: Job, document: PayloadDocument, seat: Assignment) -> Wrapping:
+    def _wrapping(self, job: Job, document: PayloadDocument, assignment: Assignment) -> Wrapping:
         """Returns the wrapping of the command: a container, and a launcher for jobs with ranks or in an allocation."""
-        settings, site = self._settings, self._site
-        has_gpus = any(seat.gpus.values())
+        settings, site = self._parts.settings, self._parts.site
         if site is None:
             if document.ranks_per_node:
                 raise JobFailure(
@@ -215,75 +227,70 @@ class Attempts(Generic[C]):
                 )
             return InContainer(settings.container_runtime, job.container)
         runtime = settings.container_runtime if settings.container_runtime != "auto" else site.runtime
-        container = InContainer(runtime, job.container, site.inside(gpus=has_gpus))
-        if document.ranks_per_node or seat.allocation:
-            return Launched(site, job, seat, document, container)
+        container = InContainer(runtime, job.container, site.inside(gpus=any(assignment.gpus.values())))
+        if document.ranks_per_node or assignment.allocation:
+            return Launched(site, job, assignment, document, container)
         return container
 
-    def _execute(self, job: Job, prepared: Prepared, root: Path, seat: Assignment, wrapping: Wrapping) -> Outcome:
-        execution = Execution(self._settings, job, prepared, root, self._lifeline, seat.variables, wrapping)
-        self._running.add(execution)
+    def _execute(self, execution: Execution) -> None:
+        """Runs the command to its end, watched and reported."""
+        parts = self._parts
+        parts.watchdog.add(execution)
         try:
             execution.start()
-            self._heartbeats.add(execution)
-            self._has_started()
-            return execution.wait()
+            parts.heartbeats.add(execution)
+            self._outcome = execution.wait()
         finally:
-            self._heartbeats.remove(execution)
-            self._running.remove(execution)
+            parts.heartbeats.remove(execution)
+            parts.watchdog.remove(execution)
 
-    def _judged(self, outcome: Outcome, folder: Path, claim: C, wrapping: Wrapping, *, has_gone_on: bool) -> Outcome:
-        """Corrects the outcome for the end of an allocation or a failed launch.
+    def _judge_launch(self, launched: Launched) -> None:
+        """Finds out whether the launcher or the end of the allocation made the job fail; ends the rest of its step."""
+        if self._outcome.exit_code != 0:
+            launched.end_step(self._folder)
+        if launched.staged.seconds is not None:
+            note_stage_in(self._folder, launched.staged.seconds)
+        if self._outcome.failure is not None:
+            return
+        if not _is_good(self._outcome, self._folder) and self._is_ending(launched):
+            self._outcome = replace(self._outcome, failure=CutOff(PilotErrorCode.SIGTERM, "the allocation was ended"))
+        elif failed := None if payload_succeeded(self._folder) else launched.launch_failure(self._folder):
+            self._outcome = replace(self._outcome, failure=self._of_launcher(launched, failed))
+        else:
+            self._parts.pool.note_launch(self._reservation, None)
+
+    def _is_ending(self, launched: Launched) -> bool:
+        """Returns whether the allocation is ending; a job's ranks may get the signal before this pilot."""
+        return bool(launched.assignment.allocation) and self._parts.draining.wait(_SIGNAL_SECONDS)
+
+    def _of_launcher(self, launched: Launched, failed: LaunchFailure) -> JobFailure:
+        """Returns a failure that lets the job run elsewhere; the payload is not judged."""
+        code, nodes, outage = PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, launched.assignment.nodes, self._parts.outage
+        if outage is not None and not failed.nodes and (failed.is_away or outage.is_everywhere(nodes)):
+            outage.begin(failed.why, nodes)
+            return LauncherAway(code, f"the launcher starts nothing here: {failed.why}")
+        self._parts.pool.note_launch(self._reservation, failed.nodes, failed.lost)
+        kind = NodeLost if failed.lost else JobFailure
+        return kind(code, f"the launcher failed, not the payload: {failed.why}")
+
+    def _judge_cut_off(self, *, has_gone_on: bool) -> None:
+        """Corrects the outcome of a job that the end of the allocation has stopped.
 
         Args:
-            outcome: of the command.
-            folder: where it ran.
-            claim: the job's.
-            wrapping: of its command.
             has_gone_on: whether this attempt has kept a checkpoint. A job without progress must not be given back for
                 ever.
         """
-        if isinstance(wrapping, Launched):
-            if outcome.exit_code != 0:
-                wrapping.end_step(folder)
-            if wrapping.staged.seconds is not None:
-                note_stage_in(folder, wrapping.staged.seconds)
-            if outcome.failure is None and not _is_good(outcome, folder) and self._is_ending(wrapping):
-                outcome = replace(outcome, failure=CutOff(PilotErrorCode.SIGTERM, "the allocation was ended"))
-            if outcome.failure is None:
-                outcome = self._launch_judged(outcome, folder, claim, wrapping)
-        failure = outcome.failure
-        if isinstance(failure, CutOff):
-            if _is_good(outcome, folder):  # it finished in time
-                return replace(outcome, failure=None)
-            if has_gone_on:
-                return replace(outcome, failure=GivenBack(failure.code, f"{failure}; a checkpoint is kept"))
-        return outcome
-
-    def _is_ending(self, wrapping: Launched) -> bool:
-        """Returns whether the allocation is ending; a job's ranks may get the signal before this pilot."""
-        return bool(wrapping.assignment.allocation) and self._draining.wait(_SIGNAL_SECONDS)
-
-    def _launch_judged(self, outcome: Outcome, folder: Path, claim: C, wrapping: Launched) -> Outcome:
-        """Turns a failure of the launcher into a failure that lets the job run elsewhere; the payload is not judged."""
-        verdict = read_verdict(folder)
-        failed = None if verdict is not None and verdict.is_good else wrapping.launch_failure(folder)
-        if failed is None:
-            self._room.note_launch(claim, None)
-            return outcome
-        code, nodes = PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, wrapping.assignment.nodes
-        if self._outage is not None and not failed.nodes and (failed.is_away or self._outage.is_everywhere(nodes)):
-            self._outage.begin(failed.why, nodes)
-            return replace(outcome, failure=LauncherAway(code, f"the launcher starts nothing here: {failed.why}"))
-        self._room.note_launch(claim, failed.nodes, failed.lost)
-        kind = NodeLost if failed.lost else JobFailure
-        return replace(outcome, failure=kind(code, f"the launcher failed, not the payload: {failed.why}"))
+        failure = self._outcome.failure
+        if _is_good(self._outcome, self._folder):  # it finished in time
+            self._outcome = replace(self._outcome, failure=None)
+        elif has_gone_on:
+            why = GivenBack(PilotErrorCode.SIGTERM, f"{failure}; a checkpoint is kept")
+            self._outcome = replace(self._outcome, failure=why)
 
 
 def _is_good(outcome: Outcome, folder: Path) -> bool:
     """Returns whether the command, or under our runner the payload, succeeded."""
-    verdict = read_verdict(folder)
-    return outcome.exit_code == 0 and (verdict is None or verdict.is_good)
+    return outcome.exit_code == 0 and payload_succeeded(folder) is not False
 
 
 def _ending(outcome: Outcome, folder: Path) -> Ending:

@@ -110,8 +110,8 @@ class JobServer:
             body["remaining_time"] = remaining
         # Not among PanDA's own arguments.
         headers = {"X-HPO-Pilot-Wait": f"{wait:g}", "X-HPO-Pilot-Cores": str(free.cores)}
-        if free.wish is not None:
-            headers["X-HPO-Pilot-Openings"] = free.wish.to_text()
+        if free.request is not None:
+            headers["X-HPO-Pilot-Openings"] = free.request.to_text()
         envelope = self._call("pilot/acquire_jobs", body, headers, wait + _ANSWER_SECONDS)
         data = envelope.get("data")
         jobs = data.get("jobs") if isinstance(data, dict) else None

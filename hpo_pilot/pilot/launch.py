@@ -310,8 +310,7 @@ class Staged:
 
     def beside(self, prepared: Prepared) -> Prepared:
         """Returns the job with the staged folders, which its container must mount."""
-        elsewhere = [*prepared.elsewhere, *map(str, self.folders)]
-        return Prepared(prepared.folder, prepared.argv, prepared.script, elsewhere)
+        return prepared._replace(elsewhere=[*prepared.elsewhere, *map(str, self.folders)])
 
 
 #: The value for a job without files to stage.

@@ -9,10 +9,12 @@ import subprocess
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+from prometheus_client.core import Metric
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.capacity import JobRequest
@@ -138,14 +140,14 @@ class FreeResources:
         gpus: of these jobs together; in an allocation, of one node.
         patience: seconds after which the request should be renewed, because jobs that have ended may have made room
             for larger ones.
-        wish: in an allocation, the free resources of each node; a server that does not know it uses the other fields.
+        request: in an allocation, the free resources of each node; other servers use the other fields.
     """
 
     slots: int
     cores: int
     gpus: tuple[Gpu, ...]
     patience: float = math.inf
-    wish: JobRequest | None = None
+    request: JobRequest | None = None
 
 
 @dataclass(frozen=True)
@@ -171,18 +173,18 @@ class Assignment:
     seconds: int = 0
 
 
-class Claim:
+class Reservation:
     """One job's place in a pool, from its arrival to its end."""
 
 
-C = TypeVar("C", bound=Claim)
+R = TypeVar("R", bound=Reservation)
 
 
-class Pool(ABC, Generic[C]):
+class Pool(ABC, Generic[R]):
     """The resources that jobs run on. Any thread may call any method.
 
-    `claim` makes a place for a job when it arrives. `enter` lets its sandbox be unpacked, `take` assigns its resources,
-    and `give_back` ends the claim at any stage.
+    `reserve` makes a place for a job when it arrives. `enter` lets its sandbox be unpacked, `assign` gives it
+    resources, and `free` ends the reservation at any stage.
     """
 
     #: Largest number of jobs at the same time.
@@ -193,19 +195,19 @@ class Pool(ABC, Generic[C]):
         """Waits until a job could start and returns the free resources; also returns after `stop` is set and `wake`."""
 
     @abstractmethod
-    def claim(self, data: Mapping[str, Any]) -> C:
+    def reserve(self, data: Mapping[str, Any]) -> R:
         """Makes a place for a job that has arrived; `data`: the server's dictionary."""
 
     @abstractmethod
-    def enter(self, claim: C, stop: threading.Event) -> bool:
+    def enter(self, reservation: R, stop: threading.Event) -> bool:
         """Waits until the job's sandbox may be unpacked; False: `stop` was set before."""
 
     @abstractmethod
-    def take(self, claim: C, job: Job, document: PayloadDocument, starting: Starting) -> Assignment:
+    def assign(self, reservation: R, job: Job, document: PayloadDocument, starting: Starting) -> Assignment:
         """Waits for the job's resources and assigns them.
 
         Args:
-            claim: the job's.
+            reservation: the job's.
             job: the job.
             document: of its payload.
             starting: says whether the job is still wanted.
@@ -215,22 +217,26 @@ class Pool(ABC, Generic[C]):
         """
 
     @abstractmethod
-    def give_back(self, claim: C, ending: Ending = Ending.FAILED) -> None:
-        """Ends a claim, after all processes of the job have ended."""
+    def free(self, reservation: R, ending: Ending = Ending.FAILED) -> None:
+        """Frees a job's resources, after all its processes have ended."""
 
-    def note_launch(self, claim: C, failed: Collection[str] | None, lost: Collection[str] = ()) -> None:
+    def note_launch(self, reservation: R, failed: Collection[str] | None, lost: Collection[str] = ()) -> None:
         """Notes the result of a launch.
 
         Args:
-            claim: the job's.
+            reservation: the job's.
             failed: None: the ranks were started; otherwise the nodes that the failed launcher names, perhaps none.
             lost: nodes of `failed` that the batch system has taken away, according to the launcher.
         """
         return
 
-    def note_staging(self, claim: C, seconds: float) -> None:
+    def note_staging(self, reservation: R, seconds: float) -> None:
         """Notes how long a job waited for copies on its nodes; later jobs of its search will not wait again."""
         return
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yields further metrics for Prometheus."""
+        return iter(())
 
     @abstractmethod
     def wake(self) -> None:
@@ -244,7 +250,7 @@ _PATIENCE, _PATIENCE_WITH_LARGE = 5.0, 0.5
 _HERE = "localhost"
 
 
-class MachineClaim(Claim):
+class MachineReservation(Reservation):
     """One job's share of the machine.
 
     Attributes:
@@ -258,7 +264,7 @@ class MachineClaim(Claim):
         self.granted = False
 
 
-class MachinePool(Pool[MachineClaim]):
+class MachinePool(Pool[MachineReservation]):
     """Divides one machine among jobs. Each job takes one slot and its requested cores; no core is used twice.
 
     If a server sends more jobs than fit, they wait here, first come, first served. A job that asks for more than the
@@ -279,7 +285,7 @@ class MachinePool(Pool[MachineClaim]):
         self._slots, self._cores, self._gpus = slots, cores, tuple(gpus)
         self._all_cores, self._all_gpus = cores, tuple(gpus)
         self._has_seen_large = False  # jobs that do not fit every request
-        self._waiting: deque[MachineClaim] = deque()
+        self._waiting: deque[MachineReservation] = deque()
         self._changed = threading.Condition()
 
     def wait_for_some(self, stop: threading.Event) -> FreeResources:
@@ -289,24 +295,26 @@ class MachinePool(Pool[MachineClaim]):
                 self._changed.wait()
             return FreeResources(self._slots, self._cores, self._gpus, self._patience())
 
-    def claim(self, data: Mapping[str, Any]) -> MachineClaim:
+    def reserve(self, data: Mapping[str, Any]) -> MachineReservation:
         """See Pool: takes one slot, and the cores as soon as enough are free."""
-        claim = MachineClaim(min(needed_cores(data), self._all_cores))
+        reservation = MachineReservation(min(needed_cores(data), self._all_cores))
         with self._changed:
             self._slots -= 1
-            self._has_seen_large = self._has_seen_large or claim.cores > 1
-            self._waiting.append(claim)
+            self._has_seen_large = self._has_seen_large or reservation.cores > 1
+            self._waiting.append(reservation)
             self._grant()
-        return claim
+        return reservation
 
-    def enter(self, claim: MachineClaim, stop: threading.Event) -> bool:
-        """See Pool: waits for the cores of a claim."""
+    def enter(self, reservation: MachineReservation, stop: threading.Event) -> bool:
+        """See Pool: waits for the cores of a reservation."""
         with self._changed:
-            while not claim.granted and not stop.is_set():
+            while not reservation.granted and not stop.is_set():
                 self._changed.wait()
-            return claim.granted
+            return reservation.granted
 
-    def take(self, claim: MachineClaim, job: Job, document: PayloadDocument, starting: Starting) -> Assignment:
+    def assign(
+        self, reservation: MachineReservation, job: Job, document: PayloadDocument, starting: Starting
+    ) -> Assignment:
         """See Pool: waits for the GPUs that a job asked for."""
         if document.nodes > 1:
             raise JobFailure(
@@ -321,17 +329,20 @@ class MachinePool(Pool[MachineClaim]):
             )
         count = document.gpus or int(job.wants_gpu)
         variables: Mapping[str, str] = {}
-        if count and self.take_gpus(claim, count, starting.draining):
-            variables = gpu_variables(claim.gpus)
+        if count and self.take_gpus(reservation, count, starting.draining):
+            variables = gpu_variables(reservation.gpus)
         elif count and starting.draining.is_set():
             raise JobFailure(PilotErrorCode.SIGTERM, "the pilot was about to end while the job waited for a GPU")
         elif not self._shows_gpus:
             variables = gpu_variables(())
         return Assignment(
-            (_HERE,), variables, gpus={_HERE: tuple(gpu.identifier for gpu in claim.gpus)}, cores=claim.cores
+            (_HERE,),
+            variables,
+            gpus={_HERE: tuple(gpu.identifier for gpu in reservation.gpus)},
+            cores=reservation.cores,
         )
 
-    def take_gpus(self, claim: MachineClaim, count: int, stop: threading.Event) -> bool:
+    def take_gpus(self, reservation: MachineReservation, count: int, stop: threading.Event) -> bool:
         """Waits for GPUs, at most all of the machine's; False: `stop` was set before, or the machine has none."""
         wanted = min(count, len(self._all_gpus))
         with self._changed:
@@ -340,18 +351,18 @@ class MachinePool(Pool[MachineClaim]):
                 self._changed.wait()
             if not wanted or len(self._gpus) < wanted:
                 return False
-            claim.gpus, self._gpus = self._gpus[:wanted], self._gpus[wanted:]
+            reservation.gpus, self._gpus = self._gpus[:wanted], self._gpus[wanted:]
             return True
 
-    def give_back(self, claim: MachineClaim, ending: Ending = Ending.FAILED) -> None:
+    def free(self, reservation: MachineReservation, ending: Ending = Ending.FAILED) -> None:
         """See Pool."""
         with self._changed:
             self._slots += 1
-            if claim.granted:
-                self._cores += claim.cores
+            if reservation.granted:
+                self._cores += reservation.cores
             else:
-                self._waiting.remove(claim)
-            self._gpus = tuple(gpu for gpu in self._all_gpus if gpu in self._gpus or gpu in claim.gpus)
+                self._waiting.remove(reservation)
+            self._gpus = tuple(gpu for gpu in self._all_gpus if gpu in self._gpus or gpu in reservation.gpus)
             self._grant()
             self._changed.notify_all()
 
@@ -367,9 +378,9 @@ class MachinePool(Pool[MachineClaim]):
 
     def _grant(self) -> None:
         while self._waiting and self._waiting[0].cores <= self._cores:
-            claim = self._waiting.popleft()
-            self._cores -= claim.cores
-            claim.granted = True
+            reservation = self._waiting.popleft()
+            self._cores -= reservation.cores
+            reservation.granted = True
             self._changed.notify_all()
 
 

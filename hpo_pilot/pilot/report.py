@@ -198,26 +198,14 @@ class Starting:
         return self.failure is not None or self.draining.is_set()
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """The runner's verdict on all points of a job.
+def payload_succeeded(folder: Path) -> bool | None:
+    """Returns whether every point of a job has a figure of merit, as the runner reports.
 
-    Attributes:
-        is_good: every point has a figure of merit.
-        message: reason of the first point without one.
+    None: there is no report, or the runner is not ours.
     """
-
-    is_good: bool
-    message: str = ""
-
-
-def read_verdict(folder: Path) -> Verdict | None:
-    """Reads the verdict in a job's folder; None: there is none, or the runner is not ours."""
     try:
         said = json.loads((folder / USER_METADATA).read_text(encoding="utf-8"))["hpo_pilot"]
-        members: list[Mapping[str, Any]] = said.get("members") or [said]
-        bad = [member for member in members if member["status"] != 0]
-        return Verdict(not bad, str(bad[0].get("message") or "") if bad else "")
+        return all(member["status"] == 0 for member in said.get("members") or [said])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 

@@ -9,7 +9,6 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection
 
 import psutil
 
@@ -20,37 +19,6 @@ from hpo_pilot.pilot.execution import Execution
 from hpo_pilot.pilot.job import JobFailure, PilotErrorCode
 from hpo_pilot.pilot.report import Starting
 from hpo_pilot.pilot.settings import PilotSettings, WorkDir
-
-
-class Running:
-    """The running jobs by PandaID. Any thread may call any method."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._by_job: dict[int, Execution] = {}
-
-    def add(self, execution: Execution) -> None:
-        """Adds a job that is about to start."""
-        with self._lock:
-            self._by_job[execution.job.panda_id] = execution
-
-    def remove(self, execution: Execution) -> None:
-        """Removes a job that has ended."""
-        with self._lock:
-            del self._by_job[execution.job.panda_id]
-
-    def all(self) -> list[Execution]:
-        """Returns the running jobs."""
-        with self._lock:
-            return list(self._by_job.values())
-
-    def stop(self, panda_id: int, failure: JobFailure) -> None:
-        """Ends a job if it runs."""
-        with self._lock:
-            execution = self._by_job.get(panda_id)
-        if execution is not None:
-            execution.stop(failure)
-
 
 log = logging.getLogger(__name__)
 
@@ -170,28 +138,48 @@ _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
 class Watchdog(threading.Thread):
-    """Watches memory and time of the running jobs.
+    """Watches memory and time of the running jobs. Any thread may call any method.
 
     This process is the "subreaper" of its jobs: their processes become its children when their parents die. So it is
     quick to find processes that outlive their job, and they are reaped here.
     """
 
-    def __init__(self, workdir: WorkDir, running: Callable[[], Collection[Execution]]) -> None:
+    def __init__(self, workdir: WorkDir) -> None:
         """Prepares; `start` starts it.
 
         Args:
             workdir: job folders of an earlier pilot are removed from it; that pilot's processes have ended.
-            running: returns the running jobs.
         """
         super().__init__(name="watchdog", daemon=True)
-        self._workdir, self._running = workdir, running
+        self._workdir = workdir
+        self._lock = threading.Lock()
+        self._by_job: dict[int, Execution] = {}
         self._wake = threading.Event()
         self._over = threading.Event()
         self._scan_at = 0.0
 
-    def wake(self) -> None:
-        """Wakes the thread when a job has started."""
+    def add(self, execution: Execution) -> None:
+        """Watches a job that is about to start."""
+        with self._lock:
+            self._by_job[execution.job.panda_id] = execution
         self._wake.set()
+
+    def remove(self, execution: Execution) -> None:
+        """Ends the watch of a job that has ended."""
+        with self._lock:
+            del self._by_job[execution.job.panda_id]
+
+    def running(self) -> list[Execution]:
+        """Returns the running jobs."""
+        with self._lock:
+            return list(self._by_job.values())
+
+    def stop_job(self, panda_id: int, failure: JobFailure) -> None:
+        """Ends a job if it runs."""
+        with self._lock:
+            execution = self._by_job.get(panda_id)
+        if execution is not None:
+            execution.stop(failure)
 
     def stop(self) -> None:
         """Ends the watch; returns at once."""
@@ -208,7 +196,7 @@ class Watchdog(threading.Thread):
             if self._over.is_set():
                 break
             self._wake.clear()
-            running = self._running()
+            running = self.running()
             for execution in running:
                 execution.check()
             now = time.monotonic()
@@ -224,7 +212,7 @@ class Watchdog(threading.Thread):
         for process in psutil.process_iter(["ppid", "memory_info"]):
             children[process.info["ppid"]].append(process)
         # Read after the scan, so that it has every command found above; the thread that waits for it reaps it.
-        executions = {pid: execution for execution in self._running() if (pid := execution.pid) is not None}
+        executions = {pid: execution for execution in self.running() if (pid := execution.pid) is not None}
         orphans = [p for p in children[os.getpid()] if p.pid not in executions and _came_from_a_job(p.pid)]
         reaped = [process for process in orphans if _reap(process)]
         for pid, execution in executions.items():

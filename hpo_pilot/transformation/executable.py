@@ -28,7 +28,7 @@ def build() -> bytes:
     for below, _, names in os.walk(folder):
         for name in names:
             path = os.path.relpath(os.path.join(below, name), folder).replace(os.sep, "/")
-            if path.endswith(".py") and path not in ("__main__.py", "executable.py"):
+            if path.endswith(".py") and path != "executable.py":
                 with open(os.path.join(below, name), "rb") as file:
                     contents[_PACKAGE + path] = file.read()
     packed = io.BytesIO()

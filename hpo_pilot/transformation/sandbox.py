@@ -1,23 +1,83 @@
-"""Downloads a sandbox and unpacks it safely."""
+"""Downloads files, and unpacks sandboxes safely."""
 
 import errno
 import gzip
+import http.client
 import os
+import socket
 import tarfile
 import time
 import urllib.error
 import urllib.request
 import zlib
-from typing import Any, Dict, Mapping, Optional, Tuple
+from email.message import Message
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Type
 from urllib.parse import quote, urlsplit
 
 from hpo_pilot.transformation.job import ExitCode, TransformationFailure
 
-_TRIES = 4
-_SECONDS = 60.0
+TRIES = 4  # of a download
+_STALLED = 60.0  # seconds without data after which a download fails
 _LATER = frozenset([408, 425, 429, 500, 502, 503, 504, 507])
 _BLOCK = 1 << 20
 _BESIDE = ("OIDC_AUTH_DIR", "PANDA_AUTH_DIR", "X509_USER_PROXY")
+
+
+class Later(Exception):
+    """The download failed, but a retry may succeed."""
+
+
+def download(
+    request: urllib.request.Request,
+    redirects: Type[urllib.request.HTTPRedirectHandler],
+    target: str,
+    check: Callable[[int], None],
+) -> Message:
+    """Downloads a file, without retries.
+
+    Args:
+        request: with an http or https URL.
+        redirects: handles redirects.
+        target: path of the file.
+        check: is called with the announced size, and again and again with the size so far; it may raise.
+
+    Returns:
+        The answer's headers.
+
+    Raises:
+        Later: a retry may succeed.
+        HTTPError: the server refuses the request.
+        OSError: the disk.
+    """
+    try:
+        with urllib.request.build_opener(redirects).open(request, timeout=_STALLED) as answer:
+            announced = answer.headers.get("Content-Length")
+            check(int(announced or 0))
+            size = 0
+            with open(target, "wb") as file:
+                for block in iter(lambda: _read(answer), b""):
+                    size += len(block)
+                    check(size)
+                    file.write(block)
+            if announced is not None and int(announced) != size:
+                raise Later("it broke off after %d of %s bytes" % (size, announced))
+            return answer.headers  # type: ignore[no-any-return]
+    except urllib.error.HTTPError as error:
+        if error.code in _LATER:
+            raise Later("the server answered %s %s" % (error.code, error.reason)) from error
+        raise
+    except urllib.error.URLError as error:
+        raise Later(str(error.reason)) from error
+    except (http.client.HTTPException, ConnectionError, socket.timeout, ValueError) as error:
+        raise Later(str(error) or type(error).__name__) from error
+
+
+def _read(answer: Any) -> bytes:
+    """Reads the next block. Errors here are errors of the network, not of the disk."""
+    try:
+        return bytes(answer.read(_BLOCK))
+    except (OSError, http.client.HTTPException) as error:
+        raise Later(str(error) or type(error).__name__) from error
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -45,27 +105,20 @@ def fetch_sandbox(source_url: str, name: str, target: str, limit: int, environme
     if urlsplit(url).scheme not in ("http", "https"):
         raise TransformationFailure(ExitCode.NO_SANDBOX, "--sourceURL %r is no http(s) address" % source_url)
     request = urllib.request.Request(url, headers=_headers(source_url, environment))  # noqa: S310  checked above
-    opener = urllib.request.build_opener(_NoRedirects)
-    for attempt in range(_TRIES):
+
+    def check(size: int) -> None:
+        if size > limit:
+            raise TransformationFailure(ExitCode.NO_SANDBOX, "%s: larger than %d MB" % (url, limit >> 20))
+
+    for attempt in range(TRIES):
         try:
-            with opener.open(request, timeout=_SECONDS) as answer, open(target, "wb") as file:
-                size, announced = 0, answer.headers.get("Content-Length")
-                for block in iter(lambda: answer.read(_BLOCK), b""):
-                    size += len(block)
-                    if size > limit:
-                        raise TransformationFailure(ExitCode.NO_SANDBOX, "%s: larger than %d MB" % (url, limit >> 20))
-                    file.write(block)
-            if announced is None or int(announced) == size:
-                return
-            trouble = "it broke off after %d of %s bytes" % (size, announced)
+            download(request, _NoRedirects, target, check)
+            return
+        except Later as later:
+            trouble = str(later)
         except urllib.error.HTTPError as error:
             trouble = "the server answered %s %s" % (error.code, error.reason)
-            if error.code not in _LATER:
-                break
-        except urllib.error.URLError as error:
-            trouble = str(error.reason)
-        except (ConnectionError, EOFError, TimeoutError) as error:
-            trouble = str(error) or type(error).__name__
+            break
         time.sleep(2**attempt)
     raise TransformationFailure(ExitCode.NO_SANDBOX, "%s: %s" % (url, trouble))
 

@@ -7,7 +7,6 @@ directly. The names of all inputs are written to a file, from which the payload 
 import fcntl
 import glob
 import hashlib
-import http.client
 import json
 import os
 import re
@@ -19,10 +18,11 @@ import urllib.error
 import urllib.request
 from contextlib import contextmanager
 from enum import Enum
-from typing import IO, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import IO, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 from urllib.parse import unquote, urlsplit
 
 from hpo_pilot.transformation.job import PAYLOAD_DOCUMENT, Arguments, ExitCode, TransformationFailure
+from hpo_pilot.transformation.sandbox import TRIES, Later, download
 
 #: Rucio's data identifier, scope:name.
 _DID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,29}:[A-Za-z0-9][A-Za-z0-9._:+/-]{0,249}")
@@ -102,10 +102,6 @@ def _check_name(name: str) -> None:
         raise ValueError("names no file")
 
 
-_TRIES = 4
-_STALLED = 60.0  # seconds without data after which a download fails
-_BLOCK = 1 << 20
-_LATER = frozenset([408, 425, 429, 500, 502, 503, 504, 507])
 _SAID = 400  # characters from the end of a tool's output
 
 #: What to do if a tool is missing.
@@ -134,10 +130,6 @@ class FetchLimits(NamedTuple):
             raise TransformationFailure(ExitCode.NO_INPUT, "%s: told to stop while it was fetched" % source)
         if time.monotonic() > self.until:
             raise TransformationFailure(ExitCode.NO_INPUT, "%s: it did not come in time" % source)
-
-
-class _Later(Exception):
-    """The download failed, but a retry may succeed."""
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -189,61 +181,36 @@ def fetch_input(
 def _fetch_http(
     source: InputSource, folder: str, known: Dict[str, Any], limits: FetchLimits
 ) -> Optional[Dict[str, Any]]:
-    trouble = ""
-    for attempt in range(_TRIES):
-        try:
-            return _download(source, os.path.join(folder, source.name or "file"), known, limits)
-        except _Later as later:
-            trouble = str(later)
-        wake = time.monotonic() + 2**attempt
-        while time.monotonic() < wake and attempt < _TRIES - 1:
-            limits.check(source.where)
-            time.sleep(0.1)
-    raise TransformationFailure(ExitCode.NO_INPUT, "%s: %s" % (source.where, trouble))
-
-
-def _download(source: InputSource, target: str, known: Dict[str, Any], limits: FetchLimits) -> Optional[Dict[str, Any]]:
     headers = {"User-Agent": "hpo-pilot", "Accept-Encoding": "identity"}
     if known.get("etag"):
         headers["If-None-Match"] = known["etag"]
     elif known.get("modified"):
         headers["If-Modified-Since"] = known["modified"]
     request = urllib.request.Request(source.where, headers=headers)  # noqa: S310  http and https alone come here
-    try:
-        with urllib.request.build_opener(_Redirects).open(request, timeout=_STALLED) as answer:
-            announced = answer.headers.get("Content-Length")
-            if announced is not None and int(announced) > limits.size:
-                raise _too_large(source.where, int(announced), limits)
-            size = 0
-            with open(target, "wb") as file:
-                for block in iter(lambda: _read(answer), b""):
-                    limits.check(source.where)
-                    size += len(block)
-                    if size > limits.size:
-                        raise _too_large(source.where, size, limits)
-                    file.write(block)
-            if announced is not None and int(announced) != size:
-                raise _Later("it broke off after %d of %s bytes" % (size, announced))
-            return {"etag": answer.headers.get("ETag"), "modified": answer.headers.get("Last-Modified"), "size": size}
-    except urllib.error.HTTPError as error:
-        if error.code == 304:
-            return None
-        if error.code in _LATER:
-            raise _Later("the server answered %s %s" % (error.code, error.reason)) from error
-        said = "%s: the server answered %s %s" % (source.where, error.code, error.reason)
-        raise TransformationFailure(ExitCode.NO_INPUT, said) from error
-    except urllib.error.URLError as error:
-        raise _Later(str(error.reason)) from error
-    except (http.client.HTTPException, ConnectionError, ValueError) as error:
-        raise _Later(str(error) or type(error).__name__) from error
+    target = os.path.join(folder, source.name or "file")
 
+    def check(size: int) -> None:
+        limits.check(source.where)
+        if size > limits.size:
+            raise _too_large(source.where, size, limits)
 
-def _read(answer: Any) -> bytes:
-    """Reads the next block. Errors here are errors of the network, not of the disk."""
-    try:
-        return bytes(answer.read(_BLOCK))
-    except (OSError, http.client.HTTPException) as error:
-        raise _Later(str(error) or type(error).__name__) from error
+    trouble = ""
+    for attempt in range(TRIES):
+        try:
+            got = download(request, _Redirects, target, check)
+            return {"etag": got.get("ETag"), "modified": got.get("Last-Modified"), "size": os.path.getsize(target)}
+        except Later as later:
+            trouble = str(later)
+        except urllib.error.HTTPError as error:
+            if error.code == 304:
+                return None
+            said = "%s: the server answered %s %s" % (source.where, error.code, error.reason)
+            raise TransformationFailure(ExitCode.NO_INPUT, said) from error
+        wake = time.monotonic() + 2**attempt
+        while time.monotonic() < wake and attempt < TRIES - 1:
+            limits.check(source.where)
+            time.sleep(0.1)
+    raise TransformationFailure(ExitCode.NO_INPUT, "%s: %s" % (source.where, trouble))
 
 
 def _too_large(source: str, size: int, limits: FetchLimits) -> TransformationFailure:
@@ -565,11 +532,6 @@ def _link_or_copy(path: str, target: str) -> None:
         os.link(path, target)
     except OSError:  # another disk, or no support for hard links
         shutil.copy(path, target)
-
-
-def from_environment(environment: Mapping[str, str]) -> StageIn:
-    """Returns a StageIn with the settings of a pilot that is not ours."""
-    return StageIn(environment.get(CACHE_VARIABLE, ""))
 
 
 def link_inputs(arguments: Arguments, source: str, folder: str) -> Dict[str, str]:

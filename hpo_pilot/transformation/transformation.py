@@ -16,7 +16,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import List, Mapping, Optional, Sequence
+from typing import List, Mapping, NamedTuple, Optional, Sequence
 
 from hpo_pilot.transformation.container import choose_runtime
 from hpo_pilot.transformation.job import (
@@ -37,10 +37,10 @@ from hpo_pilot.transformation.job import (
 )
 from hpo_pilot.transformation.process import run_payload
 from hpo_pilot.transformation.sandbox import fetch_sandbox, unpack
-from hpo_pilot.transformation.stage_in import StageIn, from_environment, link_inputs
+from hpo_pilot.transformation.stage_in import CACHE_VARIABLE, StageIn, link_inputs
 
 
-class Prepared:
+class Prepared(NamedTuple):
     """A job that is ready to start.
 
     Attributes:
@@ -50,8 +50,10 @@ class Prepared:
         elsewhere: targets of links to inputs outside the job's folder.
     """
 
-    def __init__(self, folder: str, argv: List[str], script: str, elsewhere: List[str]) -> None:
-        self.folder, self.argv, self.script, self.elsewhere = folder, argv, script, elsewhere
+    folder: str
+    argv: List[str]
+    script: str
+    elsewhere: List[str]
 
 
 def run_folder(arguments: Arguments, work: str) -> str:
@@ -76,7 +78,7 @@ def prepare(arguments: Arguments, here: str, work: str, stage_in: Optional[Stage
     os.makedirs(folder, exist_ok=True)
     replacements = link_inputs(arguments, here, folder)
     brought = [*arguments.inputs, *(name for names in arguments.input_map.values() for name in names)]
-    elsewhere = (stage_in or from_environment(os.environ)).bring(folder, list(dict.fromkeys(brought)))
+    elsewhere = (stage_in or StageIn(os.environ.get(CACHE_VARIABLE, ""))).bring(folder, list(dict.fromkeys(brought)))
     make_executable(arguments.command, folder)
     argv, script = payload_argv(arguments, replacements), shell_command(arguments, replacements)
     return Prepared(folder, argv, script, elsewhere)

@@ -12,7 +12,7 @@ from hpo_pilot.hpc.capacity import Node, NodeShape
 from hpo_pilot.hpc.launchers import make_launcher
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.pilot import allocation
-from hpo_pilot.pilot.allocation import Allocation, AllocationClaim, AllocationPool, AllocationWatch
+from hpo_pilot.pilot.allocation import Allocation, AllocationPool, AllocationReservation, AllocationWatch
 from hpo_pilot.pilot.job import parse_job
 from hpo_pilot.pilot.report import Starting
 from hpo_pilot.pilot.settings import Site
@@ -49,10 +49,10 @@ def test_an_allocation_without_jobs_is_given_back(watch: Callable[[float], threa
 
 
 def test_not_while_there_is_a_job(room: AllocationPool, watch: Callable[[float], threading.Event]) -> None:
-    claim = room.claim({"PandaID": 1, "attemptNr": 1})
+    claim = room.reserve({"PandaID": 1, "attemptNr": 1})
     ended = watch(0.2)
     assert not ended.wait(2.5)
-    room.give_back(claim)
+    room.free(claim)
     assert ended.wait(20)
 
 
@@ -89,10 +89,10 @@ def test_a_lost_node_drains_nothing(three: Allocation, tmp_path: Path, monkeypat
 
     draining = threading.Event()
 
-    def begin(number: int) -> tuple[AllocationClaim, tuple[str, ...]]:
+    def begin(number: int) -> tuple[AllocationReservation, tuple[str, ...]]:
         data = {"PandaID": number, "attemptNr": 1, "jobPars": "-a s.tar.gz -p x", "coreCount": 4}
-        job, claim = parse_job(data), room.claim(data)
-        return claim, room.take(claim, job, PayloadDocument(minutes=5.0), Starting(job, tmp_path, draining)).nodes
+        job, claim = parse_job(data), room.reserve(data)
+        return claim, room.assign(claim, job, PayloadDocument(minutes=5.0), Starting(job, tmp_path, draining)).nodes
 
     claims = [begin(number) for number in (1, 2)]
     assert [nodes for _, nodes in claims] == [("n1",), ("n2",)]
@@ -100,9 +100,9 @@ def test_a_lost_node_drains_nothing(three: Allocation, tmp_path: Path, monkeypat
     room.note_launch(claims[1][0], ["n2"])  # a failed launch: it is asked at once
     wait_for(lambda: "n2" not in room.up)
     assert begin(3)[1] == ("n3",)
-    wait_for(lambda: not room.held)
-    room.give_back(claims[1][0], Ending.LOST)
-    room.give_back(claims[0][0], Ending.FINISHED)
+    wait_for(lambda: not room.blocked)
+    room.free(claims[1][0], Ending.LOST)
+    room.free(claims[0][0], Ending.FINISHED)
     assert begin(4)[1] == ("n1",) and not ended.is_set()
     room.lose("n1", "gone")
     room.lose("n3", "gone")

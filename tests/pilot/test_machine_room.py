@@ -5,7 +5,7 @@ import random
 import threading
 import time
 
-from hpo_pilot.pilot.machine import FreeResources, Gpu, MachineClaim, MachinePool
+from hpo_pilot.pilot.machine import FreeResources, Gpu, MachinePool, MachineReservation
 
 GPUS = (Gpu("0", "NVIDIA"), Gpu("1", "NVIDIA"))
 NEVER = threading.Event()
@@ -14,61 +14,65 @@ NEVER = threading.Event()
 def test_what_is_claimed_is_offered_no_more() -> None:
     room = MachinePool(4, 8, GPUS)
     assert room.wait_for_some(NEVER) == FreeResources(4, 8, GPUS)
-    first = room.claim({"coreCount": 6})
+    first = room.reserve({"coreCount": 6})
     assert room.enter(first, NEVER) and room.take_gpus(first, 1, NEVER)
     assert room.wait_for_some(NEVER) == FreeResources(3, 2, GPUS[1:], 0.5)
-    room.give_back(first)
+    room.free(first)
     assert room.wait_for_some(NEVER) == FreeResources(4, 8, GPUS)
 
 
 def test_a_part_of_the_machine_is_not_offered_for_long() -> None:
     room = MachinePool(4, 4)
-    first = room.claim({"coreCount": 1})
+    first = room.reserve({"coreCount": 1})
     assert room.wait_for_some(NEVER).patience == 5.0
-    second = room.claim({"coreCount": 2})
+    second = room.reserve({"coreCount": 2})
     assert room.wait_for_some(NEVER).patience == 0.5
-    room.give_back(first)
-    room.give_back(second)
+    room.free(first)
+    room.free(second)
     assert room.wait_for_some(NEVER).patience == math.inf
 
 
 def test_nothing_is_offered_while_slots_or_cores_are_gone_or_somebody_waits() -> None:
     for room, claims in ((MachinePool(1, 8), [1]), (MachinePool(4, 2), [2]), (MachinePool(4, 4), [3, 2])):
-        held = [room.claim({"coreCount": cores}) for cores in claims]
+        held = [room.reserve({"coreCount": cores}) for cores in claims]
         offered: list[FreeResources] = []
         thread = threading.Thread(target=lambda room=room, offered=offered: offered.append(room.wait_for_some(NEVER)))
         thread.start()
         time.sleep(0.05)
         assert not offered
-        room.give_back(held[0])
+        room.free(held[0])
         thread.join(5)
         assert offered
         for claim in held[1:]:
-            room.give_back(claim)
+            room.free(claim)
 
 
 def test_more_than_there_is_means_all_of_it_alone() -> None:
     room = MachinePool(3, 4, GPUS)
-    small, large = room.claim({"coreCount": 1}), room.claim({"coreCount": 64})
+    small, large = room.reserve({"coreCount": 1}), room.reserve({"coreCount": 64})
     assert small.granted and not large.granted and large.cores == 4
-    room.give_back(small)
+    room.free(small)
     assert room.enter(large, NEVER) and room.take_gpus(large, 5, NEVER) and large.gpus == GPUS
-    assert not MachinePool(1, 1).take_gpus(MachineClaim(1), 1, NEVER)
+    assert not MachinePool(1, 1).take_gpus(MachineReservation(1), 1, NEVER)
 
 
 def test_first_come_first_served() -> None:
     room = MachinePool(8, 4)
-    running, large, small = room.claim({"coreCount": 2}), room.claim({"coreCount": 4}), room.claim({"coreCount": 1})
+    running, large, small = (
+        room.reserve({"coreCount": 2}),
+        room.reserve({"coreCount": 4}),
+        room.reserve({"coreCount": 1}),
+    )
     assert not large.granted and not small.granted  # or a large job might wait for ever
-    room.give_back(running)
+    room.free(running)
     assert large.granted and not small.granted
-    room.give_back(large)
+    room.free(large)
     assert small.granted
 
 
 def test_who_waits_can_be_told_to_stop() -> None:
     room, stop = MachinePool(2, 1, GPUS[:1]), threading.Event()
-    first, second = room.claim({"coreCount": 1}), room.claim({"coreCount": 1})
+    first, second = room.reserve({"coreCount": 1}), room.reserve({"coreCount": 1})
     assert room.take_gpus(first, 1, stop)
     found: list[bool] = []
     threads = [
@@ -82,8 +86,8 @@ def test_who_waits_can_be_told_to_stop() -> None:
     for thread in threads:
         thread.join(5)
     assert found == [False, False]
-    room.give_back(second)
-    room.give_back(first)
+    room.free(second)
+    room.free(first)
     assert room.wait_for_some(NEVER) == FreeResources(2, 1, GPUS[:1])
 
 
@@ -92,7 +96,7 @@ def test_nothing_is_lent_twice() -> None:
     used, most, lock = [0, 0], [0, 0], threading.Lock()
 
     def job(cores: int, gpus: int, seconds: float) -> None:
-        claim = room.claim({"coreCount": cores})
+        claim = room.reserve({"coreCount": cores})
         assert room.enter(claim, NEVER)
         if gpus:
             assert room.take_gpus(claim, gpus, NEVER)
@@ -104,7 +108,7 @@ def test_nothing_is_lent_twice() -> None:
         with lock:
             used[0] -= claim.cores
             used[1] -= len(claim.gpus)
-        room.give_back(claim)
+        room.free(claim)
 
     plans = [(chance.randint(1, 5), chance.randint(0, 2), chance.random() / 100) for _ in range(60)]
     threads = [threading.Thread(target=job, args=plan) for plan in plans]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import requests
@@ -11,13 +12,15 @@ import requests
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.pilot import report
 from hpo_pilot.pilot.job import JobFailure, PilotErrorCode
+from hpo_pilot.pilot.machine import MachinePool
 from hpo_pilot.pilot.pilot import metrics_served
 from hpo_pilot.pilot.report import Outcome
 from hpo_pilot.pilot.settings import PilotSettings
-from hpo_pilot.pilot.watchdog import Running
 
-ROOM = SimpleNamespace(most=3)
-WORKDIR = SimpleNamespace(free_mb=lambda: 5)
+
+def parts(settings: PilotSettings) -> Any:
+    pool, workdir = MachinePool(3, 3), SimpleNamespace(free_mb=lambda: 5)
+    return SimpleNamespace(settings=settings, pool=pool, workdir=workdir, watchdog=SimpleNamespace(running=lambda: []))
 
 
 @pytest.fixture
@@ -52,7 +55,7 @@ def test_ends_are_counted_by_class(outcome, given_back, labels):
 
 def test_it_listens_where_it_is_told(settings, caplog):
     caplog.set_level("INFO")
-    with metrics_served(settings(metrics_port=0), ROOM, Running(), WORKDIR):
+    with metrics_served(parts(settings(metrics_port=0))):
         url = caplog.messages[-1].removeprefix("metrics are at ")
         assert url.startswith("http://127.0.0.1:")
         text = requests.get(url, timeout=5).text
@@ -65,7 +68,7 @@ def test_it_listens_where_it_is_told(settings, caplog):
 
 def test_nothing_listens_unless_it_is_asked_for(settings, caplog):
     caplog.set_level("INFO")
-    with metrics_served(settings(), ROOM, Running(), WORKDIR):
+    with metrics_served(parts(settings())):
         assert caplog.messages == []
 
 
@@ -74,8 +77,8 @@ def test_a_port_that_is_taken_is_named(settings):
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        served = metrics_served(settings(metrics_port=port), ROOM, Running(), WORKDIR)
-        with pytest.raises(TryAgainError, match=f"127.0.0.1:{port} cannot be listened at"), served:
+        served = metrics_served(parts(settings(metrics_port=port)))
+        with pytest.raises(TryAgainError, match=f"127.0.0.1:{port} cannot be opened"), served:
             pass
     with pytest.raises(InputError, match="--metrics-port 70000"):
         settings(metrics_port=70000)

@@ -436,5 +436,5 @@ def test_a_folder_that_cannot_be_used_for_a_time(
     jobs.unlink()
     jobs.with_suffix(".away").rename(jobs)
     assert verdict(panda.final(waiting))["value"] == 0.5
-    assert "there is room again, and jobs are taken" in pilot.said()
+    assert "the disk has space again: jobs are taken" in pilot.said()
     assert [job, 1] in panda.given_back or panda.final(job)["job_status"] == "finished"

@@ -24,7 +24,7 @@ def settings(tmp_path: Path) -> PilotSettings:
 @pytest.fixture
 def watchdog(settings: PilotSettings) -> Iterator[Watchdog]:
     """One in this process, no job of which runs."""
-    thread = Watchdog(WorkDir(settings), list)
+    thread = Watchdog(WorkDir(settings))
     thread.start()
     yield thread
     thread.stop()
@@ -38,6 +38,6 @@ def test_the_end_of_a_program_is_left_to_whoever_started_it(watchdog: Watchdog, 
     os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
     orphan = int(subprocess.check_output(["sh", "-c", "setsid sh -c 'sleep 0.1 >&- & echo $!'"]))
     until(lambda: psutil.Process(orphan).status() == psutil.STATUS_ZOMBIE)
-    watchdog.wake()
+    watchdog._wake.set()
     until(lambda: not psutil.pid_exists(orphan))  # it has looked at all of them
     assert program.wait() == 3
