@@ -36,7 +36,7 @@ from hpo_pilot.pilot.settings import PilotSettings, Site, WorkDir
 from hpo_pilot.pilot.staging import LARGE_FILE, Staging, note_stage_in
 from hpo_pilot.pilot.watchdog import Forgotten, Heartbeats, Watchdog
 from hpo_pilot.transformation.job import PayloadDocument, TransformationFailure
-from hpo_pilot.transformation.stage_in import StageIn, wanted_inputs
+from hpo_pilot.transformation.stage_in import StageIn
 from hpo_pilot.transformation.transformation import Prepared, prepare
 
 log = logging.getLogger(__name__)
@@ -157,7 +157,8 @@ class Attempt:
                 raise GivenBack(PilotErrorCode.SIGTERM, "the pilot was about to end when the job came")
             job = parse_job(self._data)
             large = parts.sandboxes.copy_to(job.arguments, root, LARGE_FILE if parts.staging is not None else 0)
-            assignment, prepared, wrapping = self._prepare(job, root, large)
+            document = PayloadDocument.read(str(root))
+            assignment, prepared, wrapping = self._prepare(job, document, root, large)
             self._folder = Path(prepared.folder)
             if assignment.seconds and not job.walltime:
                 job = replace(job, walltime=assignment.seconds)
@@ -166,7 +167,7 @@ class Attempt:
             kept = kept_checkpoint(job, parts.settings.checkpoint_root) if parts.settings.allocation else None
             before = kept.signature() if kept else ()
             self._execute(
-                Execution(parts.settings, job, prepared, root, parts.lifeline, assignment.variables, wrapping)
+                Execution(parts.settings, job, document, prepared, root, parts.lifeline, assignment.variables, wrapping)
             )
             if isinstance(wrapping, Launched):
                 self._judge_launch(wrapping)
@@ -192,12 +193,14 @@ class Attempt:
     def _fail(self, failure: JobFailure) -> None:
         self._outcome = replace(self._outcome, failure=failure, ended=time.time())
 
-    def _prepare(self, job: Job, root: Path, large: Sequence[Path]) -> tuple[Assignment, Prepared, Wrapping]:
+    def _prepare(
+        self, job: Job, document: PayloadDocument, root: Path, large: Sequence[Path]
+    ) -> tuple[Assignment, Prepared, Wrapping]:
         """Waits for a job's resources and fetches its inputs; heartbeats report it as starting meanwhile."""
-        parts, document = self._parts, PayloadDocument.read(str(root))
+        parts = self._parts
         starting = Starting(job, root, parts.draining)
         stage_in = StageIn(str(parts.workdir.inputs), parts.settings.input_cache_mb << 20, starting.is_over)
-        if parts.settings.allocation or wanted_inputs(str(root)):
+        if parts.settings.allocation or document.inputs:
             parts.heartbeats.add(starting)
         try:
             assignment = parts.pool.assign(self._reservation, job, document, starting)

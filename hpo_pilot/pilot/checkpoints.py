@@ -24,13 +24,13 @@ import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, cast
 
 from hpo_pilot.errors import HpoPilotError, TryAgainError
-from hpo_pilot.pilot.client import Backoff, JobServer
+from hpo_pilot.pilot.client import JobServer, retried
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.transformation.job import TransformationFailure
@@ -218,8 +218,6 @@ def _newest(folder: Path, name: str) -> int | None:
 
 log = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
-
 _PATIENCE = 20.0  # seconds to wait for a server that does not answer
 _UNSETTLED = 2.0  # seconds until files that were being written are checked again
 _SHARE = 19  # the pause after an upload is this many times its length, so uploads take 1/20 of the time
@@ -335,7 +333,7 @@ class CheckpointShipping(threading.Thread):
                 with tempfile.TemporaryFile(dir=self._settings.workdir) as packed:
                     signature = shipment.kept.pack(packed, self._limit)
                     size = packed.tell()
-                    _patiently(
+                    retried(
                         lambda: self._server.upload_checkpoint(shipment.kept.task_id, shipment.kept.number, packed),
                         patience,
                     )
@@ -364,7 +362,7 @@ class CheckpointShipping(threading.Thread):
         try:
             with tempfile.NamedTemporaryFile(dir=self._settings.workdir) as packed:
                 target = cast(BinaryIO, packed)
-                found = _patiently(
+                found = retried(
                     lambda: self._server.download_checkpoint(kept.task_id, kept.number, target, self._limit), _PATIENCE
                 )
                 packed.flush()
@@ -374,15 +372,3 @@ class CheckpointShipping(threading.Thread):
         except (HpoPilotError, TransformationFailure, OSError) as error:
             log.warning("job %s does not get the checkpoint of its attempt before: %s", job.panda_id, error)
         return False
-
-
-def _patiently(call: Callable[[], _T], seconds: float) -> _T:
-    """Returns the result of a call, repeated for `seconds` while the server does not answer."""
-    backoff, give_up = Backoff(), time.monotonic() + seconds
-    while True:
-        try:
-            return call()
-        except TryAgainError:
-            if time.monotonic() >= give_up:
-                raise
-            time.sleep(backoff.seconds())

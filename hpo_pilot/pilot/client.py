@@ -9,9 +9,9 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote, urlsplit
 
 import requests
@@ -25,6 +25,8 @@ from hpo_pilot.pilot.machine import FreeResources
 from hpo_pilot.pilot.settings import PilotSettings, WorkDir
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: Status codes after which the call is repeated: timeout, too many requests, errors of the server or a proxy.
 _LATER = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
@@ -331,6 +333,24 @@ class Backoff:
     def reset(self) -> None:
         """Starts again with the shortest pause, after a success."""
         self._next = self._first
+
+
+def retried(call: Callable[[], T], seconds: float, unless: threading.Event | None = None) -> T:
+    """Returns the result of a call, which is repeated while the server does not answer.
+
+    Args:
+        call: the call.
+        seconds: after this time the error is raised.
+        unless: is set when the error must be raised at once.
+    """
+    backoff, give_up, stop = Backoff(), time.monotonic() + seconds, unless or threading.Event()
+    while True:
+        try:
+            return call()
+        except TryAgainError:
+            if time.monotonic() >= give_up or stop.is_set():
+                raise
+            backoff.pause(stop)
 
 
 def _envelope(answer: requests.Response) -> dict[str, Any]:

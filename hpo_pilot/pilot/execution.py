@@ -25,15 +25,15 @@ from hpo_pilot.transformation.process import GRACE, SHORT_GRACE, WORKER_MARK, en
 from hpo_pilot.transformation.transformation import Prepared
 
 
-def log_end(path: Path, size: int) -> str:
-    """Returns the last `size` bytes of a log as text.
+def log_end(path: Path, size: int) -> bytes:
+    """Returns the last `size` bytes of a log.
 
     Raises:
         OSError: the log cannot be read.
     """
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - size))
-        return file.read().decode(errors="replace")
+        return file.read()
 
 
 def last_line(path: Path) -> str:
@@ -42,7 +42,7 @@ def last_line(path: Path) -> str:
     Raises:
         OSError: the log cannot be read.
     """
-    lines = log_end(path, 2000).strip().splitlines()
+    lines = log_end(path, 2000).decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else ""
 
 
@@ -116,6 +116,7 @@ class Execution:
         self,
         settings: PilotSettings,
         job: Job,
+        document: PayloadDocument,
         prepared: Prepared,
         root: Path,
         lifeline: int,
@@ -127,6 +128,7 @@ class Execution:
         Args:
             settings: of the pilot.
             job: the job.
+            document: of its payload.
             prepared: its command and folder.
             root: the job's folder.
             lifeline: reading end of a pipe that closes when the pilot dies; the runner watches it.
@@ -134,7 +136,6 @@ class Execution:
             wrapping: container and launcher of the command.
         """
         self.job, self.folder = job, Path(prepared.folder)
-        document = PayloadDocument.read(prepared.folder)
         self.progress, self.report_seconds = Progress(self.folder, document), document.report_seconds
         self.started = 0.0
         self._python = "" if job.container else document.python

@@ -22,8 +22,8 @@ from typing import Any
 
 from hpo_pilot.errors import HpoPilotError, TryAgainError
 from hpo_pilot.files import PRIVATE
-from hpo_pilot.pilot.client import Backoff, JobServer
-from hpo_pilot.pilot.execution import LOG_FILE
+from hpo_pilot.pilot.client import JobServer, retried
+from hpo_pilot.pilot.execution import LOG_FILE, log_end
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
 from hpo_pilot.transformation.job import Arguments, TransformationFailure, find_outputs, has_verdict
 from hpo_pilot.transformation.sandbox import unpack
@@ -223,17 +223,11 @@ class ServerStorage(Storage):
 
     def keep(self, name: str, content: Path | bytes) -> str:
         """See Storage."""
-        backoff, give_up = Backoff(), time.monotonic() + _PATIENCE
-        while True:
-            try:
-                self._server.upload(name, content)
-                return ""
-            except TryAgainError as error:
-                if time.monotonic() > give_up or self._at_once.is_set():
-                    raise JobFailure(PilotErrorCode.STAGE_OUT_FAILED, f"{name}: {error}") from error
-                backoff.pause(self._at_once)
-            except (HpoPilotError, OSError) as error:
-                raise JobFailure(PilotErrorCode.STAGE_OUT_FAILED, f"{name}: {error}") from error
+        try:
+            retried(lambda: self._server.upload(name, content), _PATIENCE, self._at_once)
+        except (HpoPilotError, OSError) as error:
+            raise JobFailure(PilotErrorCode.STAGE_OUT_FAILED, f"{name}: {error}") from error
+        return ""
 
 
 class FolderStorage(Storage):
@@ -311,9 +305,7 @@ def _packed_log(folder: Path) -> bytes:
         for name in ("payload.log", LOG_FILE):
             path = folder / name
             if path.is_file():
-                with path.open("rb") as file:
-                    file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_TAIL))
-                    content = file.read()
+                content = log_end(path, _LOG_TAIL)
                 info = tarfile.TarInfo(name)
                 info.size, info.mtime = len(content), int(time.time())
                 archive.addfile(info, io.BytesIO(content))

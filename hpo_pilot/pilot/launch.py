@@ -26,7 +26,7 @@ from hpo_pilot.pilot.execution import InContainer, Wrapping, by_our_python, log_
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.machine import Assignment
 from hpo_pilot.pilot.settings import Site
-from hpo_pilot.transformation.job import PAYLOAD_DOCUMENT, PayloadDocument, without_secrets
+from hpo_pilot.transformation.job import PayloadDocument, without_secrets
 from hpo_pilot.transformation.transformation import Prepared
 
 log = logging.getLogger(__name__)
@@ -370,7 +370,7 @@ class Launched(Wrapping):
             )
         ours = (folder / RUNNER_FILE).is_file()
         try:
-            placement = self.placement(env, _told(folder) if ours else ())
+            placement = self.placement(env, _told(self.document) if ours else ())
             around = self._around(placement, binds, folder, workdir=_FOLDER if ours else str(folder))
             before = self.launcher.command(around, placement)
             started = self.launcher.environment(placement, env)
@@ -477,21 +477,17 @@ class Launched(Wrapping):
 def _said(path: Path) -> str:
     """Returns the end of a log; empty: there is none."""
     try:
-        return log_end(path, _READ)
+        return log_end(path, _READ).decode(errors="replace")
     except OSError:
         return ""
 
 
-def _told(folder: Path) -> list[str]:
+def _told(document: PayloadDocument) -> list[str]:
     """Returns the names of the variables that the runner sets for this payload."""
     names = [f"HPO_PILOT_{name}" for name in _RUNNER_TELLS]
-    try:
-        document = json.loads((folder / PAYLOAD_DOCUMENT).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{PAYLOAD_DOCUMENT}: {error}") from error
-    if document.get("segment"):
+    if document.segment:
         names.append("HPO_PILOT_SEGMENT")
-    if "horovod_timeline.json" in (document.get("outputs") or ()):
+    if "horovod_timeline.json" in document.outputs:
         names.append("HOROVOD_TIMELINE")
     return names
 

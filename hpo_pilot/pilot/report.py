@@ -263,7 +263,7 @@ def final_report(
     panda_id: int,
     attempt: int,
     outcome: Outcome,
-    folder: Path | None,
+    folder: Path,
     stored: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Returns the final report on a job.
@@ -273,7 +273,7 @@ def final_report(
         panda_id: of the job.
         attempt: attempt number.
         outcome: how it ended.
-        folder: where it ran; None: it had no folder.
+        folder: where it ran.
         stored: output files for `job_output_report`.
     """
     report = _report(settings, panda_id, attempt, "finished" if outcome.finished else "failed")
@@ -293,11 +293,10 @@ def final_report(
         report["pilot_error_code"] = int(PilotErrorCode.PAYLOAD_EXECUTION_FAILURE)
         report["exe_error_code"] = report["trans_exit_code"]
         report["exe_error_diag"] = report["pilot_error_diag"] = said[:_DIAGNOSIS]
-    if folder is not None:
-        if metrics := _last_metrics(folder):
-            report["job_metrics"] = metrics
-        if outcome.finished:
-            report["meta_data"] = job_report(str(folder))
+    if metrics := _last_metrics(folder):
+        report["job_metrics"] = metrics
+    if outcome.finished:
+        report["meta_data"] = job_report(str(folder))
     if stored:
         report["job_output_report"] = json.dumps(stored)
     return report

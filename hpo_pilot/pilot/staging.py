@@ -41,7 +41,7 @@ from hpo_pilot.pilot.launch import NOTHING_STAGED, Launched, Staged, run_step
 from hpo_pilot.pilot.report import Starting
 from hpo_pilot.pilot.settings import Site
 from hpo_pilot.transformation.container import choose_runtime
-from hpo_pilot.transformation.job import METADATA_LIMIT, PAYLOAD_DOCUMENT, USER_METADATA
+from hpo_pilot.transformation.job import METADATA_LIMIT, USER_METADATA
 from hpo_pilot.transformation.stage_in import STAGED_FILE
 
 _MOST_FILES = 500_000  # of a folder
@@ -326,15 +326,6 @@ def _listed(folder: Path) -> list[Path]:
     return [folder / str(name) for name in names]
 
 
-def _written(folder: Path) -> set[str]:
-    """Returns the names of files that the payload writes."""
-    try:
-        document = json.loads((folder / PAYLOAD_DOCUMENT).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return set()
-    return {Path(name).name for kind in ("outputs", "checkpoint") for name in document.get(kind) or ()}
-
-
 _PROGRAM = Path(__file__).parent.parent / "runner" / "hpo_pilot_stage.py"
 _MARK = "hpo_pilot_stage: "
 _SAID = 300  # characters of a launcher's message
@@ -447,7 +438,7 @@ class Staging:
         """
         began, nodes = time.monotonic(), launched.assignment.nodes
         try:
-            wanted = self._wanted(launched.container, root, folder, large, starting.is_over)
+            wanted = self._wanted(launched, root, folder, large, starting.is_over)
             pairs = {(node, each.source.key) for each in wanted for node in nodes}
             if mine := self._copies.take(pairs):
                 self._copy(launched, mine, {each.source.key: each.source for each in wanted}, starting)
@@ -486,16 +477,16 @@ class Staging:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _wanted(
-        self, container: InContainer, root: Path, folder: Path, large: Sequence[Path], is_over: Callable[[], bool]
+        self, launched: Launched, root: Path, folder: Path, large: Sequence[Path], is_over: Callable[[], bool]
     ) -> list[Wanted]:
         """Returns the files to stage: the image, shared inputs, and large files that the payload does not write."""
-        paths: list[tuple[Path, Path | None]] = []
+        document, paths = launched.document, list[tuple[Path, Path | None]]()
         try:
-            paths += [(path, None) for path in _image(container, root)]
+            paths += [(path, None) for path in _image(launched.container, root)]
         except NotStaged as error:
-            self._warn(f"{container.image} is not staged: {error}")
+            self._warn(f"{launched.container.image} is not staged: {error}")
         paths += [(link, link) for link in _shared_inputs(root, folder)]
-        written = _written(folder)
+        written = {Path(name).name for name in (*document.outputs, *document.checkpoint)}
         paths += [(link, link) for link in large if written.isdisjoint(link.relative_to(root).parts)]
         found = []
         for path, link in paths:

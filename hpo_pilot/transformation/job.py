@@ -259,6 +259,10 @@ class PayloadDocument(NamedTuple):
         ranks_per_node: processes that a launcher starts on each node; 0: one process without a launcher.
         minutes: time limit of the job; 0: not given.
         python: interpreter that replaces `python` in the command; empty: the one in PATH.
+        inputs: paths, URLs and Rucio datasets to fetch before the command starts.
+        outputs: declared output files.
+        checkpoint: declared checkpoint files.
+        segment: whether the search has segments.
     """
 
     image: str = ""
@@ -270,6 +274,10 @@ class PayloadDocument(NamedTuple):
     ranks_per_node: int = 0
     minutes: float = 0.0
     python: str = ""
+    inputs: Sequence[str] = ()
+    outputs: Sequence[str] = ()
+    checkpoint: Sequence[str] = ()
+    segment: bool = False
 
     @classmethod
     def read(cls, work: str) -> "PayloadDocument":
@@ -288,6 +296,9 @@ class PayloadDocument(NamedTuple):
             nodes, gpus = max(1, int(document.get("nodes") or 1)), int(document.get("gpus_per_node") or 0)
             # Earlier versions did not write it: the default of the search file.
             ranks = document.get("ranks_per_node", (gpus or 1) if nodes > 1 else 0)
+            inputs = document.get("inputs") or []
+            if not isinstance(inputs, list) or not all(isinstance(text, str) for text in inputs):
+                raise ValueError("inputs is no list of texts")
             return cls(
                 str(document.get("container") or ""),
                 gpus,
@@ -298,6 +309,10 @@ class PayloadDocument(NamedTuple):
                 max(0, int(ranks or 0)),
                 max(0.0, float(document.get("minutes") or 0.0)),
                 str(document.get("python") or ""),
+                inputs,
+                [str(name) for name in document.get("outputs") or ()],
+                [str(name) for name in document.get("checkpoint") or ()],
+                bool(document.get("segment")),
             )
         except (ValueError, AttributeError, TypeError, RecursionError) as error:
             raise TransformationFailure(ExitCode.BAD_SANDBOX, "%s: %s" % (PAYLOAD_DOCUMENT, error)) from error

@@ -21,7 +21,7 @@ from enum import Enum
 from typing import IO, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 from urllib.parse import unquote, urlsplit
 
-from hpo_pilot.transformation.job import PAYLOAD_DOCUMENT, Arguments, ExitCode, TransformationFailure
+from hpo_pilot.transformation.job import Arguments, ExitCode, PayloadDocument, TransformationFailure
 from hpo_pilot.transformation.sandbox import TRIES, Later, download
 
 #: Rucio's data identifier, scope:name.
@@ -427,10 +427,10 @@ class StageIn:
             Files and folders elsewhere that the inputs link to; a container must mount them.
 
         Raises:
-            TransformationFailure: an input cannot be fetched; the message says what to do.
+            TransformationFailure: the document is invalid, or an input cannot be fetched; the message says what to do.
             OSError: the disk.
         """
-        wanted = wanted_inputs(work)
+        wanted = PayloadDocument.read(work).inputs
         if not wanted:
             return []
         cache = InputCache(self._cache or os.path.join(work, ".hpo_pilot_inputs"), self._limit)
@@ -482,26 +482,6 @@ class StageIn:
             return False
         finally:
             entry.drop_new()
-
-
-def wanted_inputs(work: str) -> List[str]:
-    """Returns the inputs of the payload's document in a job's folder.
-
-    Raises:
-        TransformationFailure: the document is invalid.
-    """
-    path = os.path.join(work, PAYLOAD_DOCUMENT)
-    if not os.path.isfile(path):
-        return []
-    try:
-        with open(path, encoding="utf-8") as file:
-            document = json.load(file)
-        found = document.get("inputs") or []
-        if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
-            raise ValueError("inputs is no list of texts")
-    except (ValueError, AttributeError) as error:
-        raise TransformationFailure(ExitCode.BAD_SANDBOX, "%s: %s" % (PAYLOAD_DOCUMENT, error)) from error
-    return found
 
 
 def _paths(source: InputSource) -> List[Tuple[str, str]]:

@@ -42,6 +42,6 @@ def test_final_reports(settings: PilotSettings, tmp_path: Path) -> None:
     assert bad["job_status"] == "failed" and bad["trans_exit_code"] == 137 and bad["exe_error_diag"] == "disk full"
     assert "meta_data" not in bad
     failure = JobFailure(PilotErrorCode.PANDA_KILL, "k" * 900)
-    killed = final_report(settings, 7, 1, Outcome(exit_code=0, failure=failure), None, {})
+    killed = final_report(settings, 7, 1, Outcome(exit_code=0, failure=failure), tmp_path, {})
     assert killed["job_status"] == "failed" and killed["pilot_error_code"] == 1144
     assert len(killed["pilot_error_diag"]) == 500

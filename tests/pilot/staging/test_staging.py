@@ -52,7 +52,7 @@ class Here:
         self.data = folder / "data.bin"
         self.data.write_bytes(b"x" * 2 * MB)
 
-    def job(self, number: int, *inputs: Path, image: str = "") -> tuple[Launched, Path, Starting]:
+    def job(self, number: int, *inputs: Path, image: str = "", **document: Any) -> tuple[Launched, Path, Starting]:
         root = self.folder / f"job{number}"
         root.mkdir()
         for path in inputs:
@@ -60,7 +60,7 @@ class Here:
         (root / "hpo_pilot_inputs.json").write_text(json.dumps([path.name for path in inputs]))
         job = parse_job({"PandaID": number, "attemptNr": 1, "jobPars": "-a s.tar.gz -p x"})
         assignment = Assignment(("n1",), {}, 1, allocation=("n1",))
-        launched = Launched(self.site, job, assignment, PayloadDocument(), InContainer("auto", image))
+        launched = Launched(self.site, job, assignment, PayloadDocument(**document), InContainer("auto", image))
         return launched, root, Starting(job, root, self.draining)
 
     def stage(self, number: int, *inputs: Path, large: tuple[Path, ...] = (), image: str = "") -> Staged:
@@ -122,8 +122,7 @@ def test_large_files_of_a_sandbox(here: Here) -> None:
     cached, model = here.folder / "weights.bin", here.folder / "model.npz"
     for path in (cached, model):
         path.write_bytes(b"w" * 2 * MB)
-    launched, root, starting = here.job(1)
-    (root / "hpo_pilot_payload.json").write_text(json.dumps({"outputs": ["model.npz"]}))
+    launched, root, starting = here.job(1, outputs=["model.npz"])
     for path in (cached, model):
         (root / path.name).hardlink_to(path)
     here.staging.stage(launched, root, root, [root / cached.name, root / model.name], starting)
