@@ -44,9 +44,7 @@ class Candidates:
     def __init__(self, space: SearchSpace, features: FeatureMap) -> None:
         """Draws from `space`."""
         self._space = space
-        self._features = features
-        self._ordered = np.array([d.is_ordered for d in space.dimensions.values()])
-        self._steps = np.array([1.0 / d.size if d.is_discrete else 0.0 for d in space.dimensions.values()])
+        self._cube = features.cube
         self._list: Array | None = None
 
     def draw(
@@ -70,12 +68,12 @@ class Candidates:
             return self._listed()
         near = self._near(best, max(_NEARBY, wanted * _PER_POINT), numbers)
         if not self._space.constraints:
-            anywhere = numbers.random((max(_ANYWHERE, wanted * _PER_POINT), len(self._ordered)))
-            return np.concatenate([self._features.snapped(anywhere), near])
+            anywhere = numbers.random((max(_ANYWHERE, wanted * _PER_POINT), len(self._space.names)))
+            return np.concatenate([self._cube.snapped(anywhere), near])
         found = feasible_units(self._space, max(_ANYWHERE_CONSTRAINED, wanted), rng, anchors)
         if not found:
             return near[:0]
-        return np.concatenate([self._features.snapped(np.array(found)), self.feasible(near)])
+        return np.concatenate([self._cube.snapped(np.array(found)), self.feasible(near)])
 
     def feasible(self, units: Array) -> Array:
         """Returns the rows of `units` that satisfy the constraints."""
@@ -86,21 +84,14 @@ class Candidates:
     def _listed(self) -> Array:
         if self._list is None:
             units = [self._space.encode(point) for point in self._space.all_points()]
-            self._list = self._features.snapped(np.array(units).reshape(len(units), len(self._ordered)))
+            self._list = self._cube.snapped(np.array(units).reshape(len(units), len(self._space.names)))
         return self._list
 
     def _near(self, best: Array, count: int, numbers: np.random.Generator) -> Array:
         """Returns neighbours of `best`, shifted by a thousandth to a third of the range in some of the dimensions."""
-        dims = len(self._ordered)
         units = best[np.arange(count) % len(best)].clip(0.0, 1.0)
-        scale = 10.0 ** numbers.uniform(-3.0, -0.5, (count, 1))
-        changed = numbers.random((count, dims)) < max(0.3, min(1.0, 2.0 / dims))
-        changed[np.arange(count), numbers.integers(dims, size=count)] = True
-        shifted = units + np.maximum(scale, self._steps) * numbers.standard_normal((count, dims))
-        folded = np.mod(np.abs(shifted), 2.0)
-        shifted = np.where(folded > 1.0, 2.0 - folded, folded)
-        other = np.where(self._ordered, shifted, numbers.random((count, dims)))
-        return self._features.snapped(np.where(changed, other, units))
+        share = max(0.3, min(1.0, 2.0 / units.shape[1]))
+        return self._cube.snapped(self._cube.moved(units, numbers, (-3.0, -0.5), share))
 
 
 Mask = npt.NDArray[np.bool_]
@@ -210,9 +201,7 @@ class Climber:
         """Returns the ends of L-BFGS ascents from `units`, done together so that they share matrix products."""
         features = self._map.features(units)
         free = np.zeros(features.shape, dtype=bool)
-        for row, unit in zip(free, units, strict=True):
-            moves = self._map.is_active(unit) & self._map.is_climbed
-            row[self._map.columns] = moves[self._map.ordered]
+        free[:, self._map.columns] = (self._map.cube.active(units) & self._map.is_climbed)[:, self._map.ordered]
         if not free.any():
             return units[:0]
 
@@ -229,7 +218,7 @@ class Climber:
         features[free] = found.x
         moved = units.copy()
         moved[:, self._map.ordered] = features[:, self._map.columns]
-        return self._map.snapped(moved)
+        return self._map.cube.snapped(moved)
 
 
 def starts_apart(features: Array, scores: Array, scales: Array) -> list[int]:

@@ -15,9 +15,10 @@ from skopt.space import Real as SkoptReal
 from skopt.space import Space as SkoptSpace
 
 from hpo_pilot.optimizers.base import Observation
+from hpo_pilot.optimizers.feasible_region import UnitCube
 from hpo_pilot.optimizers.gaussian_process import Basis
 from hpo_pilot.optimizers.nondominated import ranks
-from hpo_pilot.search import Dimension, Integer, SearchSpace
+from hpo_pilot.search import Dimension, SearchSpace
 
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -35,9 +36,8 @@ class FeatureMap:
 
     def __init__(self, space: SearchSpace) -> None:
         """Lays the columns out in the order of the dimensions."""
-        self.space = space
+        self.cube = UnitCube(space)
         dimensions = list(space.dimensions.values())
-        self._sizes = [int(d.size) if d.is_discrete else 0 for d in dimensions]
         self._categorical = [i for i, d in enumerate(dimensions) if not d.is_ordered]
         self._transform = SkoptSpace(
             [
@@ -58,7 +58,6 @@ class FeatureMap:
         """Which dimensions use gradients; shape (n_dims,)."""
         self.stepwise = [i for i, d in enumerate(dimensions) if d.is_discrete and d.size <= _FINE]
         """The dimensions with few values, which are tried one by one."""
-        self._conditions = self._list_conditions()
         self.basis = self._make_basis(dimensions, starts, widths)
         """The polynomials of the trend over the features."""
 
@@ -66,7 +65,7 @@ class FeatureMap:
         centres, deviations, means = np.full(self.size, 0.5), np.full(self.size, 0.5), np.full(self.size, np.nan)
         for index, (dimension, start, width) in enumerate(zip(dimensions, starts, widths, strict=True)):
             if not dimension.is_ordered:
-                size = max(2, self._sizes[index])
+                size = max(2, self.cube.sizes[index])
                 centres[start : start + width] = 1.0 / size
                 deviations[start : start + width] = math.sqrt((size - 1.0) / size**2)
                 continue
@@ -74,50 +73,6 @@ class FeatureMap:
             # An inactive dimension is at its centre, where a quadratic term without an offset is 0.
             means[start] = 0.0 if dimension.when else 1.0 / 12.0
         return Basis(centres, deviations, means)
-
-    def _list_conditions(self) -> list[tuple[int, list[tuple[int, Array]]]]:
-        """Returns (dimension, [(parent, positions of the parent that make it active)]), parents first."""
-        names = list(self.space.dimensions)
-        conditions, done = [], {name for name in names if not self.space.dimensions[name].when}
-        while len(done) < len(names):
-            for name in names:
-                when = self.space.dimensions[name].when
-                if name in done or not when.keys() <= done:
-                    continue
-                done.add(name)
-                parents = []
-                for parent, wanted in when.items():
-                    domain = self.space.dimensions[parent]
-                    values = wanted if isinstance(wanted, list) else [wanted]
-                    parents.append(
-                        (names.index(parent), np.array([domain.to_unit(domain.canonical(value)) for value in values]))
-                    )
-                conditions.append((names.index(name), parents))
-        return conditions
-
-    def snapped(self, units: Array) -> Array:
-        """Returns what `SearchSpace.encode` gives for the points at `units`: middles of cells, 0.5 where inactive."""
-        snapped = np.clip(units, 0.0, 1.0)
-        for index, (dimension, size) in enumerate(zip(self.space.dimensions.values(), self._sizes, strict=True)):
-            if not size:
-                continue
-            if isinstance(dimension, Integer) and dimension.scale == "log":  # the only cells of unequal width
-                snapped[:, index] = [dimension.to_unit(dimension.from_unit(u)) for u in snapped[:, index].tolist()]
-            else:
-                snapped[:, index] = (np.minimum(np.floor(snapped[:, index] * size), size - 1) + 0.5) / size
-        # An inactive parent is at 0.5, which may be a position that makes its child active.
-        active = np.ones(snapped.shape, dtype=bool)
-        for index, parents in self._conditions:
-            for parent, places in parents:
-                near = np.abs(snapped[:, parent, None] - places[None, :]).min(axis=1) < 1e-9
-                active[:, index] &= near & active[:, parent]
-            snapped[~active[:, index], index] = 0.5
-        return snapped
-
-    def is_active(self, unit: Array) -> npt.NDArray[np.bool_]:
-        """Returns which dimensions are active at `unit`; both of shape (n_dims,)."""
-        point = self.space.decode(unit.tolist())
-        return np.array([name in point for name in self.space.dimensions])
 
     def features(self, units: Array) -> Array:
         """Returns the features of snapped unit vectors."""
@@ -127,7 +82,7 @@ class FeatureMap:
             return np.empty((0, self.size))
         rows = units.tolist()
         for index in self._categorical:
-            size = self._sizes[index]
+            size = self.cube.sizes[index]
             for row in rows:
                 row[index] = min(size - 1, int(row[index] * size))
         return np.asarray(self._transform.transform(rows), dtype=float)
@@ -136,11 +91,11 @@ class FeatureMap:
         """Returns a snapped unit vector and all that differ from it in one stepwise dimension; shape (n, n_dims)."""
         found = [unit[None, :]]
         for index in self.stepwise:
-            size = self._sizes[index]
+            size = self.cube.sizes[index]
             others = np.repeat(unit[None, :], size, axis=0)
             others[:, index] = (np.arange(size) + 0.5) / size
             found.append(others)
-        return self.snapped(np.concatenate(found))
+        return self.cube.snapped(np.concatenate(found))
 
 
 Mask = npt.NDArray[np.bool_]

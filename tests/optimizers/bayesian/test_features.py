@@ -27,13 +27,13 @@ def test_snapped_is_what_the_space_makes_of_a_unit_vector() -> None:
     units[0], units[1] = 0.0, 1.0
     features = FeatureMap(SPACE)
     expected = np.array([SPACE.encode(SPACE.decode(unit)) for unit in units.tolist()])
-    assert features.snapped(units) == pytest.approx(expected)
-    assert np.array_equal(features.snapped(features.snapped(units)), features.snapped(units))
+    assert features.cube.snapped(units) == pytest.approx(expected)
+    assert np.array_equal(features.cube.snapped(features.cube.snapped(units)), features.cube.snapped(units))
 
 
 def test_features_have_a_column_per_choice() -> None:
     features = FeatureMap(SPACE)
-    units = features.snapped(np.random.default_rng(1).random((50, len(SPACE.dimensions))))
+    units = features.cube.snapped(np.random.default_rng(1).random((50, len(SPACE.dimensions))))
     rows = features.features(units)
     assert rows.shape == (50, features.size)
     assert features.size == 1 + 3 + 3 + 1 + 1 + 5  # child, kind, flag, yes, only, and five ordered ones
@@ -49,13 +49,13 @@ def test_inactive_dimensions_have_no_influence() -> None:
     units = np.full((2, len(SPACE.dimensions)), 0.3)
     units[:, 2] = 0.1  # flag is 1, so neither kind nor child is there
     units[1, :2] = 0.9
-    first, second = features.features(features.snapped(units))
+    first, second = features.features(features.cube.snapped(units))
     assert np.array_equal(first, second)
 
 
 def test_neighbours_differ_in_one_stepwise_dimension() -> None:
     features = FeatureMap(SPACE)
-    unit = features.snapped(np.full((1, len(SPACE.dimensions)), 0.5))[0]
+    unit = features.cube.snapped(np.full((1, len(SPACE.dimensions)), 0.5))[0]
     points = [SPACE.decode(u) for u in features.neighbours(unit).tolist()]
     here = SPACE.decode(unit.tolist())
     assert {p["layers"] for p in points} == {1, 2, 3, 4}

@@ -99,7 +99,7 @@ def test_choices_and_conditional_dimensions() -> None:
         }
     )
     features = FeatureMap(space)
-    rows = features.features(features.snapped(np.array([[0.2, 0.1, 0.9], [0.2, 0.5, 0.9]])))
+    rows = features.features(features.cube.snapped(np.array([[0.2, 0.1, 0.9], [0.2, 0.5, 0.9]])))
     terms = features.basis.terms(rows)
     assert terms.shape == (2, 5 + 2)  # x, three choices and y; the squares of x and y
     assert terms[0, 4] == terms[0, 6] == 0.0
