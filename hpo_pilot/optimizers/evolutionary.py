@@ -47,7 +47,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer, stream
 from hpo_pilot.optimizers.nondominated import costs_of, crowding, ranks
 from hpo_pilot.optimizers.phase import default_population
-from hpo_pilot.optimizers.proposals import Proposals, reflected
+from hpo_pilot.optimizers.proposals import Proposals
 from hpo_pilot.search import Point, SearchSpace
 from hpo_pilot.search.limits import MOST_POPULATION
 
@@ -99,6 +99,12 @@ def mutation_share(r1: float, progress: float) -> float:
 def mutated(gene: float, r1: float, r2: float, progress: float, low: float = 0.0, high: float = 1.0) -> float:
     """Returns the gene, moved towards `high` if r2 > 0.5, else towards `low`."""
     return gene + mutation_share(r1, progress) * ((high if r2 > 0.5 else low) - gene)
+
+
+def reflected(gene: float) -> float:
+    """Returns a gene reflected into [0, 1] at the bounds."""
+    gene = math.fmod(abs(gene), 2.0)
+    return 2.0 - gene if gene > 1.0 else gene
 
 
 def heuristic_crossover(

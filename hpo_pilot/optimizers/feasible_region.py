@@ -51,7 +51,7 @@ class UnitCube:
 
     def snapped(self, units: Array) -> Array:
         """Returns what `SearchSpace.encode` gives for the points at `units`: middles of cells, 0.5 where inactive."""
-        snapped = np.clip(units, 0.0, 1.0)
+        snapped: Array = np.minimum(1.0, np.maximum(0.0, units))
         for index, (dimension, size) in enumerate(zip(self._dimensions, self.sizes, strict=True)):
             if not size:
                 continue
@@ -72,8 +72,10 @@ class UnitCube:
         return active
 
     def values(self, index: int, places: Array) -> Column:
-        """Returns the values of a dimension at `places` in [0, 1], shape (n,), up to rounding those of `from_unit`."""
+        """Returns the values of a dimension at snapped places, shape (n,); up to rounding those of `from_unit`."""
         dimension = self._dimensions[index]
+        if isinstance(dimension, Integer) and dimension.scale == "linear":
+            return dimension.low + dimension.step * np.floor(places * self.sizes[index])
         if isinstance(dimension, Real) and dimension.step is None:
             low, high = dimension.low, dimension.high
             if dimension.scale == "log":

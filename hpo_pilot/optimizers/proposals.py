@@ -47,10 +47,7 @@ def unit_vector(space: SearchSpace, point: Mapping[str, Any]) -> tuple[float, ..
 #: Draws from the whole space for a batch, at about 10 µs each; with constraints, from the feasible region.
 _DRAWS_PER_POINT = 200
 _LEAST_DRAWS = 2_000
-_FEASIBLE_DRAWS_PER_POINT = 4
-
-#: Draws around known feasible points per missing point.
-_MOVES_PER_POINT = 100
+_FEASIBLE_DRAWS_PER_POINT, _FEASIBLE_ROUNDS = 4, 4
 
 #: Spaces up to this size are listed when draws find no new point; this takes a few seconds at most.
 _LISTABLE = 300_000
@@ -104,8 +101,8 @@ class Proposals:
     def complete(self, rng: random.Random, feasible: Sequence[Point] = (), limit: int | None = None) -> list[Point]:
         """Fills up with random points, and returns all points.
 
-        Points are drawn first from the whole space or its feasible region. If the region is too small for that, they
-        are drawn around feasible points. Last, a finite space is listed, so that its last point is found.
+        Points are drawn first from the whole space or its feasible region. Last, a finite space is listed, so that its
+        last point is found.
 
         Args:
             rng: the random stream of this `ask`.
@@ -121,9 +118,7 @@ class Proposals:
         """
         wanted, self._wanted = self._wanted, self._wanted if limit is None else min(limit, self._wanted)
         if self.space.constraints:
-            anchors = list(itertools.islice(placed(self.space, itertools.chain(self.points, reversed(feasible))), 64))
-            self._draw_feasible(rng, anchors)
-            self._draw_nearby(rng, anchors)
+            self._draw_feasible(rng, feasible)
         else:
             self._draw_anywhere(rng)
         if self.missing > 0 and self.space.size <= _LISTABLE:
@@ -143,24 +138,15 @@ class Proposals:
         for _ in range(draws):
             if self.missing <= 0:
                 return
-            self.offer(random_unit(self.space, rng))
+            self.offer([rng.random() for _ in self.space.names])
 
-    def _draw_feasible(self, rng: random.Random, anchors: Sequence[Sequence[float]]) -> None:
-        for unit in feasible_units(self.space, _FEASIBLE_DRAWS_PER_POINT * self.missing + 16, rng, anchors):
+    def _draw_feasible(self, rng: random.Random, feasible: Sequence[Point]) -> None:
+        for _ in range(_FEASIBLE_ROUNDS):
             if self.missing <= 0:
                 return
-            self.offer(unit)
-
-    def _draw_nearby(self, rng: random.Random, anchors: Sequence[Sequence[float]]) -> None:
-        around = [*anchors, *placed(self.space, self.points)]
-        if self.missing <= 0 or not around or self.space.size <= _LISTABLE:
-            return
-        for _ in range(_MOVES_PER_POINT * self.missing):
-            if self.missing <= 0:
-                return
-            unit = moved(self.space, rng.choice(around), rng)
-            if self.offer(unit):
-                around.append(unit)
+            anchors = list(itertools.islice(placed(self.space, itertools.chain(self.points, reversed(feasible))), 64))
+            for unit in feasible_units(self.space, _FEASIBLE_DRAWS_PER_POINT * self.missing + 16, rng, anchors):
+                self.offer(unit)
 
     def _draw_from_list(self, rng: random.Random) -> None:
         left = [point for point in self.space.all_points() if self._is_new(point)]
@@ -170,37 +156,6 @@ class Proposals:
     def _is_new(self, point: Point) -> bool:
         key = point_key(point)
         return key not in self._told and key not in self._taken
-
-
-def random_unit(space: SearchSpace, rng: random.Random) -> list[float]:
-    """Returns a random unit vector, shape (n_dims,)."""
-    return [rng.random() for _ in space.dimensions]
-
-
-def moved(space: SearchSpace, unit: Sequence[float], rng: random.Random) -> list[float]:
-    """Returns a neighbour of `unit`: some coordinates are shifted by a thousandth to a half of their range.
-
-    Choices without an order are drawn again, because they have no neighbours.
-    """
-    share = max(0.3, 1.0 / len(unit))
-    scale = 10.0 ** rng.uniform(-3.0, -0.3)
-    certain = rng.randrange(len(unit))
-    result = list(unit)
-    for index, dimension in enumerate(space.dimensions.values()):
-        if index != certain and rng.random() >= share:
-            continue
-        if not dimension.is_ordered:
-            result[index] = rng.random()
-            continue
-        step = max(scale, 1.0 / dimension.size) if dimension.is_discrete else scale
-        result[index] = reflected(result[index] + step * rng.gauss(0.0, 1.0))
-    return result
-
-
-def reflected(place: float) -> float:
-    """Returns a number reflected into [0, 1] at the bounds."""
-    place = math.fmod(abs(place), 2.0)
-    return 2.0 - place if place > 1.0 else place
 
 
 def placed(space: SearchSpace, points: Iterable[Point]) -> Iterator[tuple[float, ...]]:
@@ -225,10 +180,7 @@ def feasible_units(
     Returns:
         Shape (count, n_dims); empty where no feasible point was found at all.
     """
+    numbers = np.random.default_rng(rng.getrandbits(128))
     known = np.array(anchors, dtype=float).reshape(len(anchors), len(space.names))
-    found: list[list[float]] = feasible_region(space).sample(count, _numbers(rng), known).tolist()
+    found: list[list[float]] = feasible_region(space).sample(count, numbers, known).tolist()
     return found
-
-
-def _numbers(rng: random.Random) -> np.random.Generator:
-    return np.random.default_rng(rng.getrandbits(128))

@@ -5,7 +5,8 @@ import random
 import pytest
 
 from hpo_pilot.errors import ExhaustedError
-from hpo_pilot.optimizers.proposals import Proposals, feasible_units, reflected, unit_vector
+from hpo_pilot.optimizers.evolutionary import reflected
+from hpo_pilot.optimizers.proposals import Proposals, feasible_units, unit_vector
 from hpo_pilot.search import SearchSpace, point_key
 
 REAL = {"type": "real", "low": 0.0, "high": 1.0}
