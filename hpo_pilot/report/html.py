@@ -22,9 +22,7 @@ from hpo_pilot import __version__
 from hpo_pilot.advice import Place
 from hpo_pilot.report import formatting
 from hpo_pilot.report.catalogue import build, kinds
-from hpo_pilot.report.figure import Figure, guessed, static_text
-from hpo_pilot.report.parameter_figures import figures_by_objective
-from hpo_pilot.report.result_figures import FigureData, PeerSearch, Reports
+from hpo_pilot.report.figure import Figure, FigureData, PeerSearch, Reports
 from hpo_pilot.report.summary import (
     MOST_EFFICIENCIES,
     Standing,
@@ -156,19 +154,16 @@ def render_report(
     trials = sorted(trials, key=lambda trial: trial.number)
     standings = ranking(search, trials)
     several = len(search.objectives) > 1
-    subject = FigureData(search, trials, reports or {}, peers, facts.ended)
+    data = FigureData(search, trials, reports or {}, peers, facts.ended)
     # Kinds that do not suit this search, such as pairs of parameters if it has only one, have no figures.
-    drawn = defaultdict(list, {kind.key: build(kind.key, subject) for kind in kinds(search) if kind.key != "slices"})
-    parameters = figures_by_objective(search, trials) if standings else []
+    drawn = defaultdict(list, {kind.key: build(kind.key, data) for kind in kinds(search)})
     front = front_of(search, trials) if several else []
-    of_parameters = [figure for _, group in parameters for figure in group]
-    figures = [*(figure for group in drawn.values() for figure in group), *of_parameters]
     failures = failure_groups(trials)
     search_yaml = _yaml(search.to_dict())
     rows = _rows(search, trials, standings)
     environment = _environment()
     # In this order: each script defines a name that the next one uses.
-    own = (static_text("figures.js"), environment.get_template("report.js.j2").render())
+    own = (_static_text("figures.js"), environment.get_template("report.js.j2").render())
     scripts = [_as_text(script) for script in (get_plotlyjs(), *own)]
     return environment.get_template("report.html.j2").render(
         search=search,
@@ -188,8 +183,8 @@ def render_report(
         best_yaml=_yaml(standings[0].trial.point) if standings else "",
         best_known=_best_known(search),
         top=[] if several else standings[:TOP_TRIALS],
-        parameters=parameters,
-        rings=bool(guessed(trials)),
+        parameters=_by_objective(search, drawn["slices"]),
+        rings=bool(data.results[0].projected),
         failures=failures[:FAILURE_LIMIT],
         dropped_failures=max(0, len(failures) - FAILURE_LIMIT),
         efficiencies=efficiencies(rows),
@@ -205,11 +200,18 @@ def render_report(
         payload_versions=payload_versions(trials),
         search_yaml=search_yaml,
         citation=citation(search, facts, search_yaml),
-        style=Markup(static_text("common.css") + environment.get_template("report.css.j2").render()),  # noqa: S704
+        style=Markup(_static_text("common.css") + environment.get_template("report.css.j2").render()),  # noqa: S704
         scripts=[Markup(script) for script in scripts],  # noqa: S704  ours and plotly's, no data in them
         script_hashes=[_csp_hash(script) for script in scripts],
-        specs=_specs(figures),
+        specs=_specs([figure for group in drawn.values() for figure in group]),
     )
+
+
+def _by_objective(search: Search, slices: Sequence[Figure]) -> list[tuple[str, Sequence[Figure]]]:
+    """Returns the metric of each objective with its slices, one for each parameter; empty without slices."""
+    each = len(search.space.names)
+    groups = [slices[first : first + each] for first in range(0, len(slices), each)]
+    return list(zip([objective.metric for objective in search.objectives], groups, strict=False))
 
 
 def _outcome(search: Search, trials: Sequence[Trial], standings: Sequence[Standing]) -> str:
@@ -313,6 +315,11 @@ def _specs(figures: Sequence[Figure]) -> Markup:
 def _as_text(script: str) -> str:
     """Returns `script` with the line ends that a browser uses, so that its hash equals the browser's hash."""
     return script.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _static_text(name: str) -> str:
+    """Returns the text of a script or style sheet that pages and reports share."""
+    return (Path(__file__).parent / "static" / name).read_text(encoding="utf-8")
 
 
 def _csp_hash(script: str) -> str:

@@ -9,29 +9,26 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from hpo_pilot.report.axes import Axis, label, parameter_axis, rounded
 from hpo_pilot.report.figure import (
     BLUE,
     FAILURE_LIMIT,
     LEGEND,
     RED,
     Figure,
-    choice_labels,
+    FigureData,
+    Results,
     evenly,
-    finished_count,
+    for_each_objective,
     joined_notes,
-    label,
     markers,
     message_figure,
-    parameter_places,
-    rounded,
-    seen_by,
     value_of,
 )
 from hpo_pilot.report.formatting import count, number, scalar
-from hpo_pilot.report.summary import figure_of_merit
 from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.search.parameters import Dimension
 from hpo_pilot.search.values import value_key
@@ -170,8 +167,8 @@ class Importances:
     finished: int
 
 
-def importances(search: Search, trials: Sequence[Trial], effort: Effort = THOROUGH) -> Importances | None:
-    """Measures permutation importances for the (first) objective.
+def importances(results: Results, effort: Effort = THOROUGH) -> Importances | None:
+    """Measures permutation importances for an objective.
 
     This is the permutation importance (Breiman, Machine Learning 45 (2001) 5) of scikit-learn's random forest, on
     trials that the forest was not fitted to. The forest predicts the rank of the figure of merit and not the figure;
@@ -180,7 +177,7 @@ def importances(search: Search, trials: Sequence[Trial], effort: Effort = THOROU
     Returns:
         None where fewer than `LEAST_TRIALS` trials have finished, or all have the same figure.
     """
-    finished = [trial for trial in trials if trial.confirms is None and figure_of_merit(trial) is not None]
+    search, finished = results.search, results.finished
     if len(finished) < LEAST_TRIALS or len({value_of(trial) for trial in finished}) == 1:
         return None
     import numpy as np  # noqa: PLC0415
@@ -230,24 +227,15 @@ BAR_LIMIT = 20
 POOR_SCORE = 0.3
 
 
-def importance_figures(search: Search, trials: Sequence[Trial]) -> list[Figure]:
-    """Returns one importance figure for each objective; a figure without data says why."""
-    if len(search.objectives) == 1:
-        return [importance_figure(search, trials)]
-    return [
-        replace(figure, key=f"{figure.key}-{index}", title=f"{figure.title} for {search.objectives[index].metric}")
-        for index, figure in enumerate(
-            importance_figure(*seen_by(search, trials, index)) for index in range(len(search.objectives))
-        )
-    ]
+def importance_figures(data: FigureData) -> list[Figure]:
+    """Draws the importances of the parameters for each objective; a figure without data says why."""
+    return for_each_objective(data, lambda results: [_importance_figure(results)], "{title} for {metric}")
 
 
-def importance_figure(search: Search, trials: Sequence[Trial]) -> Figure:
-    """Draws the importances of the parameters."""
-    title = "Importance"
-    found = importances(search, trials)
+def _importance_figure(results: Results) -> Figure:
+    found = importances(results)
     if found is None:
-        return message_figure("importance", title, too_few(search, trials))
+        return message_figure("importance", "Importance", too_few(results))
     shown = found.parameters[:BAR_LIMIT]
     bars = list(reversed(shown))  # plotly draws the first at the bottom
     data = [
@@ -280,9 +268,9 @@ def importance_figure(search: Search, trials: Sequence[Trial]) -> Figure:
     best = ", ".join(f"{one.name} {number(one.lost, 2)} ± {number(one.spread, 2)}" for one in shown[:5])
     return Figure(
         "importance",
-        title,
-        f"How much of its R² of {number(found.score, 2)} a forest that predicts {search.objective.metric} loses "
-        f"without each parameter: {best}.",
+        "Importance",
+        f"How much of its R² of {number(found.score, 2)} a forest that predicts {results.search.objective.metric} "
+        f"loses without each parameter: {best}.",
         joined_notes(
             _importance_note(found.score),
             "bars: permutation importance for the rank of the figure, whiskers its standard deviation over parts of "
@@ -295,12 +283,12 @@ def importance_figure(search: Search, trials: Sequence[Trial]) -> Figure:
     )
 
 
-def too_few(search: Search, trials: Sequence[Trial]) -> str:
+def too_few(results: Results) -> str:
     """Returns a sentence that says why importances cannot be measured."""
-    finished = finished_count(trials)
+    finished = len(results.finished)
     if finished < LEAST_TRIALS:
         return f"Needs {LEAST_TRIALS} finished trials; there {'is' if finished == 1 else 'are'} {finished} so far."
-    return f"All {count(finished, 'finished trial')} have the same {search.objective.metric}."
+    return f"All {count(finished, 'finished trial')} have the same {results.search.objective.metric}."
 
 
 def _importance_note(score: float) -> str:
@@ -393,15 +381,15 @@ SPANS = 8
 DOT_LIMIT = 600
 
 
-def failure_figures(search: Search, trials: Sequence[Trial]) -> list[Figure]:
+def failure_figures(data: FigureData) -> list[Figure]:
     """Draws the plane of the two parameters that separate best, and the share of failures over the best parameters.
 
     Empty where no trial has failed.
     """
-    scanned = [trial for trial in trials if trial.confirms is None and trial.point]
-    failed = [trial for trial in scanned if trial.state is TrialState.FAILED]
+    search, results = data.search, data.results[0]
+    failed = [trial for trial in results.failed if trial.point]
     # Trials that were stopped early did not fail.
-    good = [trial for trial in scanned if trial.state is TrialState.FINISHED or trial.stopped_early]
+    good = [t for t in results.scanned if t.point and (t.state is TrialState.FINISHED or t.stopped_early)]
     if not failed:
         return []
     order = separations(search, good, failed) if good else [Separation(n, 0.0, False) for n in search.space.names]
@@ -420,42 +408,25 @@ def _failure_note(order: Sequence[Separation], good: Sequence[Trial]) -> str:
     return f"more than chance would separate: {', '.join(telling[:3])}{rest}"
 
 
-class _FailureAxis:
-    """The positions of trials along one parameter."""
-
-    def __init__(self, search: Search, name: str, trials: Sequence[Trial]) -> None:
-        dimension = search.space_dimensions[name]
-        self.name = name
-        self.is_integer = dimension.type == "integer"
-        self.choices = choice_labels(getattr(dimension, "choices", ()))
-        self.places, self.layout = parameter_places(search, name, trials)
-
-    @property
-    def is_log(self) -> bool:
-        return self.layout.get("type") == "log"
-
-    def spans(self) -> list[tuple[float, float]]:
-        """Returns intervals of the axis: of equal width, or one for each choice or each of a few integers."""
-        if self.choices:
-            return [(place - 0.5, place + 0.5) for place in range(len(self.choices))]
-        distinct = sorted(set(self.places.values()))
-        if self.is_integer and len(distinct) <= SPANS:
-            return [(value - 0.5, value + 0.5) for value in distinct]
-        values = [math.log10(value) if self.is_log else value for value in self.places.values()]
-        low, high = min(values), max(values)
-        if high <= low:
-            return [(self._back(low - 0.5), self._back(high + 0.5))]
-        edges = [self._back(low + (high - low) * i / SPANS) for i in range(SPANS + 1)]
-        edges[-1] = max(*self.places.values(), edges[-1]) * (1 + 1e-12) + 1e-300  # the last interval includes its end
-        edges[0] = min(*self.places.values(), edges[0])
-        return list(itertools.pairwise(edges))
-
-    def _back(self, value: float) -> float:
-        return 10.0**value if self.is_log else value
+def _spans(axis: Axis) -> list[tuple[float, float]]:
+    """Returns intervals of the axis: of equal width, or one for each choice or each of a few integers."""
+    if axis.choices:
+        return [(index - 0.5, index + 0.5) for index in range(len(axis.choices))]
+    distinct = sorted(set(axis.places.values()))
+    if axis.is_integer and len(distinct) <= SPANS:
+        return [(value - 0.5, value + 0.5) for value in distinct]
+    values = [axis.scaled(value) for value in distinct]
+    low, high = values[0], values[-1]
+    if high <= low:
+        return [(axis.unscaled(low - 0.5), axis.unscaled(high + 0.5))]
+    edges = [axis.unscaled(low + (high - low) * i / SPANS) for i in range(SPANS + 1)]
+    edges[-1] = max(distinct[-1], edges[-1]) * (1 + 1e-12) + 1e-300  # the last interval includes its end
+    edges[0] = min(distinct[0], edges[0])
+    return list(itertools.pairwise(edges))
 
 
 def _plane(search: Search, names: Sequence[str], good: Sequence[Trial], failed: Sequence[Trial], trust: str) -> Figure:
-    x, y = (_FailureAxis(search, name, [*good, *failed]) for name in names)
+    x, y = (parameter_axis(search, name, [*good, *failed]) for name in names)
     data = []
     for word, trials, most, marker in (
         ("finished", good, DOT_LIMIT, {"color": BLUE, "size": 7, "opacity": 0.55}),
@@ -491,8 +462,8 @@ def _plane(search: Search, names: Sequence[str], good: Sequence[Trial], failed: 
 def _share(
     search: Search, one: Separation, index: int, good: Sequence[Trial], failed: Sequence[Trial], trust: str
 ) -> Figure:
-    axis = _FailureAxis(search, one.name, [*good, *failed])
-    spans = axis.spans() if axis.places else []
+    axis = parameter_axis(search, one.name, [*good, *failed])
+    spans = _spans(axis) if axis.places else []
     counts = [[0, 0] for _ in spans]
     for side, trials in enumerate((good, failed)):
         for trial in trials:
@@ -557,12 +528,12 @@ def _wilson(lost: int, total: int) -> tuple[float, float]:
     return min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))
 
 
-def _middle(axis: _FailureAxis, span: tuple[float, float]) -> float:
+def _middle(axis: Axis, span: tuple[float, float]) -> float:
     low, high = span
     return float(rounded(math.sqrt(low * high) if axis.is_log else low + (high - low) / 2))
 
 
-def _span_text(axis: _FailureAxis, span: tuple[float, float]) -> str:
+def _span_text(axis: Axis, span: tuple[float, float]) -> str:
     low, high = span
     if axis.choices:
         return f"{label(axis.name)} {axis.choices[round((low + high) / 2)]}"
@@ -571,7 +542,7 @@ def _span_text(axis: _FailureAxis, span: tuple[float, float]) -> str:
     return f"{label(axis.name)} {number(low, 3)} to {number(high, 3)}"
 
 
-def _aside(trial: Trial, axis: _FailureAxis, salt: int = 3) -> float:
+def _aside(trial: Trial, axis: Axis, salt: int = 3) -> float:
     """Returns a fixed small shift for choices, where all trials would be drawn at one place."""
     return ((trial.number * 0.618034 * salt) % 1 - 0.5) * 0.6 if axis.choices else 0.0
 

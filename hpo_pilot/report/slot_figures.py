@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from hpo_pilot.report.figure import BLUE, LEGEND, PALE_BLUE, RED, Figure, joined_notes, label
+from hpo_pilot.report.axes import label
+from hpo_pilot.report.figure import BLUE, GREEN, LEGEND, PALE_BLUE, RED, Figure, FigureData, joined_notes
 from hpo_pilot.report.formatting import count, duration, number, utc
 from hpo_pilot.search import FoldResult, Search, Trial, TrialState
 
@@ -134,9 +135,10 @@ _GREY = "#8a93a0"
 _UNKNOWN = "node not known"
 
 
-def slots_figures(search: Search, trials: Sequence[Trial], now: datetime | None = None) -> list[Figure]:
+def slots_figures(data: FigureData) -> list[Figure]:
     """Draws the slots in use over time and, unless there are too many, the jobs; empty before any job ran."""
-    jobs, unknown = jobs_of(trials, now)
+    search, trials = data.search, data.trials
+    jobs, unknown = jobs_of(trials, data.now)
     if not jobs:
         return []
     partly = any(t.state is TrialState.RUNNING and 0 < len(t.folds) < search.folds.k for t in trials)
@@ -233,7 +235,7 @@ def _chart(
     data = [
         _bars("waiting", [(p, start, job.started, job) for p, start, job in idle if start < job.started], PALE_BLUE)
     ]
-    for end, colour in (("finished", BLUE), ("running", "#2a9d6f"), ("stopped", _GREY), ("failed", RED)):
+    for end, colour in (("finished", BLUE), ("running", GREEN), ("stopped", _GREY), ("failed", RED)):
         bars = [(p, job.started, job.ended, job) for p, (_, row) in enumerate(rows) for job in row if job.end == end]
         if bars:
             data.append(_bars(end, bars, colour))

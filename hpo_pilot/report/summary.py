@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpo_pilot.report.figure import without_far
 from hpo_pilot.search import FoldResult, Objective, Search, Trial, TrialState
 from hpo_pilot.search.sections import costs
 from hpo_pilot.search.trials import Cost, Gain, gain_of, volume_gain
@@ -208,6 +207,22 @@ def reference_point(objectives: Sequence[Objective], results: Iterable[Sequence[
         span = min(near[-1] - near[0], sys.float_info.max) or abs(near[-1]) or 1.0
         point.append(objective.sign * min(near[-1] + _BEYOND * span, sys.float_info.max))
     return tuple(point)
+
+
+#: Far values are left out only where they would take more than this multiple of the range of the others.
+_FAR_SHARE = 2.0
+
+
+def without_far(costs: Sequence[float]) -> Sequence[float]:
+    """Returns sorted `costs` without far outliers at the upper end, which would leave the others little room."""
+    if len(costs) < 8:
+        return costs
+    largest = max(abs(costs[0]), abs(costs[-1])) or 1.0
+    shares = [cost / largest for cost in costs]  # differences of the costs themselves may be beyond the floats
+    first, _, third = statistics.quantiles(shares, n=4)
+    near = [share for share in shares if share <= third + 3 * (third - first)]
+    view = near[-1] - near[0]
+    return costs[: len(near)] if view > 0 and shares[-1] - near[-1] > _FAR_SHARE * view else costs
 
 
 def hypervolume_of(

@@ -19,8 +19,9 @@ from hpo_pilot.files import write_whole
 from hpo_pilot.hpc.site_files import price_of
 from hpo_pilot.panda.rucio import download, is_did, missing_client
 from hpo_pilot.panda.workflow_manager import WorkflowManager
+from hpo_pilot.report.figure import PeerSearch, same_question
 from hpo_pilot.report.html import ReportFacts, render_report
-from hpo_pilot.report.result_figures import PEER_LIMIT, PeerSearch, drawn_trials, same_question
+from hpo_pilot.report.result_figures import PEER_LIMIT, drawn_trials
 from hpo_pilot.report.summary import best_trial, front_of, top_trials
 from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.steering.embedded import EmbeddedPanda, connected_manager, manager_at, running_server, started_manager

@@ -23,9 +23,17 @@ from hpo_pilot.report.documents import (
     planned_count,
 )
 from hpo_pilot.report.exports import time_of
-from hpo_pilot.report.figure import Figure, message_figure, plotly_spec
+from hpo_pilot.report.figure import (
+    Figure,
+    FigureData,
+    PeerSearch,
+    Reports,
+    message_figure,
+    plotly_spec,
+    same_question,
+)
 from hpo_pilot.report.formatting import count, number, plus_minus, scalar
-from hpo_pilot.report.result_figures import PEER_LIMIT, FigureData, PeerSearch, Reports, same_question
+from hpo_pilot.report.result_figures import PEER_LIMIT
 from hpo_pilot.search import EarlyStop, FoldResult, Search, Trial, TrialState
 from hpo_pilot.search.limits import read_stored
 from hpo_pilot.search.parameters import Dimension

@@ -16,8 +16,9 @@ from functools import cached_property
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.site_files import price_of
 from hpo_pilot.report.catalogue import Kind, build, kinds
+from hpo_pilot.report.figure import FigureData, PeerSearch, same_question
 from hpo_pilot.report.formatting import count, duration, number, plus_minus, span
-from hpo_pilot.report.result_figures import FigureData, PeerSearch, drawn_trials, same_question
+from hpo_pilot.report.result_figures import drawn_trials
 from hpo_pilot.report.summary import Standing, convergence, figure_of_merit, front_of, ranking, shortened
 from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.search.trials import Cost, Spent
@@ -529,7 +530,7 @@ class FigureCache:
             return self._fresh(view, key, source) or self._made(view, key, source)
 
     @staticmethod
-    def kinds(view: SearchView) -> tuple[Kind, ...]:
+    def kinds(view: SearchView) -> list[Kind]:
         """Returns the kinds of figures that apply to a search."""
         return kinds(view.search)
 

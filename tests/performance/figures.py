@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpo_pilot.report.catalogue import build, kinds
+from hpo_pilot.report.figure import FigureData, Results
 from hpo_pilot.report.importance import importances
-from hpo_pilot.report.result_figures import FigureData
 from hpo_pilot.search import Search, Trial
 from tests.report.figures.made_up import make_search, make_trials, on_nodes
 
@@ -81,7 +81,7 @@ def _peers(search: Search, trials: Sequence[Trial]) -> dict[str, Callable[[], An
         ]
     )
     show = optuna.visualization
-    most = importances(search, trials)
+    most = importances(Results(search, trials))
     pair = [one.name for one in most.parameters[:3]] if most else list(search.space.names[:3])
     return {
         "convergence": lambda: show.plot_optimization_history(study),

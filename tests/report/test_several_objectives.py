@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from hpo_pilot.report.html import ReportFacts, render_report
-from hpo_pilot.report.result_figures import front_figures, volume_figure
+from tests.report.figures.made_up import draw
 from tests.report.figures.test_several_objectives import ROWS, TWO, search_of, trials_of
 
 
@@ -24,8 +24,8 @@ def test_a_report_of_three_objectives():
     assert "minimize loss, maximize speed, minimize memory" in text
     for heading in ("Pareto front", "Hypervolume", "loss against each parameter", "memory against each parameter"):
         assert heading in text
-    assert [figure.key for figure in front_figures(search, trials)] == ["front-0-1", "front-0-2", "front-1-2"]
-    assert "reference point loss" in volume_figure(search, trials).note
+    assert [figure.key for figure in draw("front", search, trials)] == ["front-0-1", "front-0-2", "front-1-2"]
+    assert "reference point loss" in draw("convergence", search, trials)[0].note
     keys = re.findall(r'id="([\w-]+)" role="img"', text)
     assert len(keys) == len(set(keys))
     assert render_report(search, [], [], ReportFacts(state="running"))

@@ -8,6 +8,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from hpo_pilot.report.catalogue import build
+from hpo_pilot.report.figure import Figure, FigureData
 from hpo_pilot.search import FoldResult, Search, Trial, TrialState
 from hpo_pilot.search.trials import mean_and_std
 
@@ -22,6 +24,11 @@ SPACE: dict[str, Any] = {
     "batch": {"type": "ordinal", "choices": [32, 64, 128, 256]},
     "momentum": {"type": "real", "low": 0.5, "high": 0.99, "when": {"solver": "sgd"}},
 }
+
+
+def draw(key: str, search: Search, trials: list[Trial], /, **data: Any) -> list[Figure]:
+    """The figures of a kind."""
+    return build(key, FigureData(search, trials, **data))
 
 
 def make_search(**changes: Any) -> Search:

@@ -14,8 +14,7 @@ import pytest
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.report.catalogue import build, kinds
-from hpo_pilot.report.figure import Figure, plotly_spec
-from hpo_pilot.report.result_figures import FigureData, same_question
+from hpo_pilot.report.figure import Figure, FigureData, plotly_spec, same_question
 from hpo_pilot.search import FoldResult, Search, Trial, TrialState
 from tests.report.figures.made_up import make_search, make_trial, make_trials, on_nodes
 

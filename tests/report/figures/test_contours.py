@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from hpo_pilot.report.parameter_figures import GRID, contour_figures
+from hpo_pilot.report.parameter_figures import GRID
 from hpo_pilot.search import Search, Trial
-from tests.report.figures.made_up import make_search, make_trial
+from tests.report.figures.made_up import draw, make_search, make_trial
 
 UNIT = {"type": "real", "low": 0.0, "high": 1.0}
 
@@ -27,7 +27,7 @@ def bowl(count: int = 300, goal: str = "minimize") -> tuple[Search, list[Trial]]
 @pytest.mark.parametrize("goal", ["minimize", "maximize"])
 def test_the_surface_is_the_local_mean_and_dark_is_better(goal: str) -> None:
     search, trials = bowl(goal=goal)
-    figure = contour_figures(search, trials)[0]
+    figure = draw("contours", search, trials)[0]
     surface, dots, star = figure.spec["data"]
     assert {"x", "y"} == set(figure.title.split(" and "))
     assert surface["type"] == "contour"
@@ -52,7 +52,7 @@ def test_the_surface_is_the_local_mean_and_dark_is_better(goal: str) -> None:
 def test_where_no_trial_is_there_is_no_surface() -> None:
     search, trials = bowl()
     corner = [t for t in trials if t.point["x"] < 0.4 or t.point["y"] < 0.4]
-    figure = next(f for f in contour_figures(search, corner) if "idle" not in f.title)
+    figure = next(f for f in draw("contours", search, corner) if "idle" not in f.title)
     surface = figure.spec["data"][0]["z"]
     assert surface[-1][-1] is None
     assert surface[0][0] is not None
@@ -68,7 +68,7 @@ def test_choices_and_few_integers_are_not_mixed(search: Search, trials_of: Calla
         make_trial(i, {"a": 1.0, "b": 2.0}[kind] + n, point={"n": n, "kind": kind})
         for i, (n, kind) in enumerate([(n, k) for n in (1, 2, 3) for k in "ab"] * 4, 1)
     ]
-    (figure,) = contour_figures(small, trials)
+    (figure,) = draw("contours", small, trials)
     surface = figure.spec["data"][0]
     assert surface["type"] == "heatmap"
     values = {
@@ -81,7 +81,7 @@ def test_choices_and_few_integers_are_not_mixed(search: Search, trials_of: Calla
 
 
 def test_decades_are_averaged_as_powers(search: Search, trials_of: Callable[..., list[Trial]]) -> None:
-    figure = contour_figures(search, trials_of(search, 300))[0]
+    figure = draw("contours", search, trials_of(search, 300))[0]
     assert "geometric mean" in figure.note
     bar = figure.spec["data"][0]["colorbar"]
     assert len(bar["tickvals"]) == len(bar["ticktext"]) == 5
@@ -89,8 +89,8 @@ def test_decades_are_averaged_as_powers(search: Search, trials_of: Callable[...,
 
 
 def test_three_pairs_at_most_and_few_trials_say_why(search: Search, trials_of: Callable[..., list[Trial]]) -> None:
-    figures = contour_figures(search, trials_of(search, 200))
+    figures = draw("contours", search, trials_of(search, 200))
     assert [figure.key for figure in figures] == ["contours-0", "contours-1", "contours-2"]
-    (few,) = contour_figures(search, trials_of(search, 9))
+    (few,) = draw("contours", search, trials_of(search, 9))
     assert few.description.startswith("Needs 16 finished trials")
     assert GRID**2 < 2000

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.report.importance import failure_figures, separations
+from hpo_pilot.report.importance import separations
 from hpo_pilot.search import Search, Trial, TrialState
-from tests.report.figures.made_up import make_search, make_trial
+from tests.report.figures.made_up import draw, make_search, make_trial
 
 SPACE: dict[str, Any] = {
     "rate": {"type": "real", "low": 1e-5, "high": 1.0, "scale": "log"},
@@ -42,7 +42,7 @@ def test_the_parameter_that_decides_comes_first(fails: Callable[[dict[str, Any]]
     assert found[0].strength == pytest.approx(1.0)
     assert [one.name for one in found if one.beyond_chance] == [name]
     assert found == separations(search, good, lost)
-    plane, first, *_ = failure_figures(search, trials)
+    plane, first, *_ = draw("failures", search, trials)
     assert name in plane.title
     assert first.title == f"Failures over {name}"
     assert max(first.spec["data"][0]["y"]) == 100
@@ -52,14 +52,14 @@ def test_the_parameter_that_decides_comes_first(fails: Callable[[dict[str, Any]]
 def test_chance_separates_nothing() -> None:
     rng = random.Random(1)
     search, trials = scanned(lambda _: rng.random() < 0.2)
-    plane, first, *_ = failure_figures(search, trials)
+    plane, first, *_ = draw("failures", search, trials)
     assert "no parameter separates failed from finished trials better than chance would" in plane.note.lower()
     assert "which chance alone may do" in first.note
 
 
 def test_shares_and_their_whiskers_by_hand() -> None:
     search, trials = scanned(lambda point: point["kind"] == "b", 90)
-    share = next(figure for figure in failure_figures(search, trials) if figure.title == "Failures over kind")
+    share = next(figure for figure in draw("failures", search, trials) if figure.title == "Failures over kind")
     (dots,) = share.spec["data"]
     assert dots["x"] == [0, 1, 2]
     assert dots["y"] == [0, 100, 0]
@@ -71,7 +71,7 @@ def test_shares_and_their_whiskers_by_hand() -> None:
 
 
 def test_where_a_parameter_is_not_active_it_counts_for_nothing(search: Search, trials: list[Trial]) -> None:
-    share = [figure for figure in failure_figures(search, trials) if figure.title == "Failures over momentum"]
+    share = [figure for figure in draw("failures", search, trials) if figure.title == "Failures over momentum"]
     strengths = {one.name: one.strength for one in separations(search, trials[:10], trials[10:11])}
     assert set(strengths) == set(search.space.names)
     assert all("not active in" in figure.note for figure in share)
@@ -79,6 +79,6 @@ def test_where_a_parameter_is_not_active_it_counts_for_nothing(search: Search, t
 
 def test_stopped_early_is_no_failure_and_no_failures_no_figure(search: Search, trial_of: Callable[..., Trial]) -> None:
     trials = [trial_of(1, 0.5), trial_of(2, None, state=TrialState.STOPPED, error="stopped early")]
-    assert failure_figures(search, trials) == []
-    figures = failure_figures(search, [*trials, trial_of(3, None)])
+    assert draw("failures", search, trials) == []
+    figures = draw("failures", search, [*trials, trial_of(3, None)])
     assert "1 failed trial among 3 trials" in figures[0].description

@@ -11,20 +11,11 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from hpo_pilot.report.figure import (
-    FAILURE_LIMIT,
-    FARTHEST,
-    POINT_LIMIT,
-    Figure,
-    choice_labels,
-    figure_axis,
-    parameter_axis,
-    round_ticks,
-    seen_by,
-    without_far,
-)
-from hpo_pilot.report.parameter_figures import PARAMETER_POINT_LIMIT, figures_by_objective, parameter_figures
-from hpo_pilot.report.result_figures import PEER_LIMIT, PeerSearch, convergence_figure, fold_figure, front_figures
+from hpo_pilot.report.axes import FARTHEST, choice_labels, merit_axis, parameter_axis, round_ticks
+from hpo_pilot.report.figure import FAILURE_LIMIT, POINT_LIMIT, Figure, FigureData, PeerSearch, Results
+from hpo_pilot.report.parameter_figures import SLICE_POINT_LIMIT, slice_figures
+from hpo_pilot.report.result_figures import PEER_LIMIT, convergence_figures, fold_figures, front_figures
+from hpo_pilot.report.summary import without_far
 from hpo_pilot.search import EarlyStop, FoldResult, Search, Trial, TrialState
 
 SearchOf = Callable[..., Search]
@@ -52,7 +43,7 @@ def trace(figure: Figure, name: str) -> dict[str, Any]:
 
 
 def test_convergence_shows_trials_best_and_failures(search: Search, trials: list[Trial]) -> None:
-    figure = checked(convergence_figure(search, trials))
+    figure = checked(convergence_figures(FigureData(search, trials))[0])
     finished = [trial for trial in trials if trial.state is TrialState.FINISHED]
     assert trace(figure, "trial")["x"] == [trial.told for trial in finished]
     steps = trace(figure, "best so far")
@@ -70,25 +61,25 @@ def test_convergence_has_peers_that_ask_the_same_as_thin_lines(
         PeerSearch("nothing yet", search_of(), []),
         PeerSearch("latest", search_of(), trials_of(search, 20, seed=4)),
     ]
-    figure = checked(convergence_figure(search, trials, peers))
+    figure = checked(convergence_figures(FigureData(search, trials, peers=peers))[0])
     lines = [each for each in figure.spec["data"] if each.get("legendgroup") == "peers"]
     assert [line["x"][-1] for line in lines] == [30, 20]
     assert "other &lt;b&gt;: best" in lines[0]["hovertemplate"]
     assert [line["showlegend"] for line in lines] == [True, False], "one entry for all"
     assert "Other searches of the same space reached a loss of: other <b> 0." in figure.description
-    many = checked(convergence_figure(search, trials, [peers[0]] * 9))
+    many = checked(convergence_figures(FigureData(search, trials, peers=[peers[0]] * 9))[0])
     assert f"latest {PEER_LIMIT} of 9 searches" in many.note
 
 
 def test_convergence_marks_confirmation_runs(search: Search, trials: list[Trial]) -> None:
     repeat = replace(trials[0], number=49, told=49, confirms=1)
-    figure = checked(convergence_figure(search, [*trials, repeat]))
+    figure = checked(convergence_figures(FigureData(search, [*trials, repeat]))[0])
     assert trace(figure, "confirmation run")["x"] == [49]
     assert trace(figure, "best so far")["x"][-1] == 48
 
 
 def test_every_parameter_has_a_figure(search: Search, trials: list[Trial]) -> None:
-    figures = {figure.title: checked(figure) for figure in parameter_figures(search, trials)}
+    figures = {figure.title: checked(figure) for figure in slice_figures(FigureData(search, trials))}
     assert tuple(figures) == search.space.names
     assert figures["learning_rate"].spec["layout"]["xaxis"]["type"] == "log"
     assert "type" not in figures["momentum"].spec["layout"]["xaxis"]
@@ -97,39 +88,39 @@ def test_every_parameter_has_a_figure(search: Search, trials: list[Trial]) -> No
 
 
 def test_a_parameter_that_is_not_active_is_left_out_and_said_so(search: Search, trials: list[Trial]) -> None:
-    figure = parameter_figures(search, trials)[-1]
+    figure = slice_figures(FigureData(search, trials))[-1]
     active = [t for t in trials if t.state is TrialState.FINISHED and t.point["solver"] == "sgd"]
     assert len(trace(figure, "trial")["x"]) == len(active)
     assert f"Not active in {44 - len(active)} trials" in figure.note
 
 
 def test_folds_of_the_best(search: Search, trials: list[Trial]) -> None:
-    figure = checked(fold_figure(search, trials))
+    figure = checked(fold_figures(FigureData(search, trials))[0])
     assert len(trace(figure, "fold")["x"]) == 20 * 3
     assert len(trace(figure, "mean ± standard deviation")["x"]) == 20
 
 
 def test_without_folds_there_is_no_fold_figure(search: Search, trial_of: TrialOf) -> None:
-    assert fold_figure(search, [trial_of(1, 0.5, folds=(FoldResult(fold=0, value=0.5),))]) is None
-    assert fold_figure(search, []) is None
+    assert fold_figures(FigureData(search, [trial_of(1, 0.5, folds=(FoldResult(fold=0, value=0.5),))])) == []
+    assert fold_figures(FigureData(search, [])) == []
 
 
 def test_many_trials_are_thinned_and_the_best_stays(search: Search, trials_of: TrialsOf) -> None:
     trials = trials_of(search, 4000)
     best = min((trial for trial in trials if trial.value is not None), key=lambda trial: trial.value or 0)
-    overview = checked(convergence_figure(search, trials))
+    overview = checked(convergence_figures(FigureData(search, trials))[0])
     assert len(trace(overview, "trial")["x"]) == POINT_LIMIT
     assert best.told in trace(overview, "trial")["x"]
     assert overview.note.startswith("Shows 1,500 of 3,637 trials")
     crosses = trace(overview, "failed trial")["x"]
     assert len(crosses) == FAILURE_LIMIT
     assert crosses[-1] > 3900
-    figures = parameter_figures(search, trials)
-    assert sum(len(trace(figure, "trial")["x"]) for figure in figures) <= PARAMETER_POINT_LIMIT
+    figures = slice_figures(FigureData(search, trials))
+    assert sum(len(trace(figure, "trial")["x"]) for figure in figures) <= SLICE_POINT_LIMIT
 
 
 def test_log_scale_where_figures_span_orders_of_magnitude(search: Search) -> None:
-    axis = figure_axis(search, [0.01, 0.5, 3.0]).layout
+    axis = merit_axis(search, [0.01, 0.5, 3.0]).layout
     assert axis["type"] == "log"
     assert axis["range"][0] < -2 < math.log10(3) < axis["range"][1]
     assert "0.01" in axis["ticktext"]
@@ -137,7 +128,7 @@ def test_log_scale_where_figures_span_orders_of_magnitude(search: Search) -> Non
 
 @pytest.mark.parametrize("figures", [[-0.5, 0.01, 30.0], [0.0, 1.0, 50.0], [0.5, 0.5, 0.5], [0.0, 0.0], [-3.0]])
 def test_linear_scale_where_a_log_scale_cannot_be(search: Search, figures: list[float]) -> None:
-    axis = figure_axis(search, figures).layout
+    axis = merit_axis(search, figures).layout
     assert "type" not in axis
     low, high = axis["range"]
     assert low < min(figures) <= max(figures) < high
@@ -147,10 +138,10 @@ def test_linear_scale_where_a_log_scale_cannot_be(search: Search, figures: list[
 def test_far_worse_figures_do_not_hide_the_differences_among_good_ones(search_of: SearchOf, goal: str) -> None:
     search = search_of(objective={"goal": goal})
     sign = search.objective.sign
-    axis = figure_axis(search, [sign * value for value in (*range(-10, 10), 900, 1000)])
+    axis = merit_axis(search, [sign * value for value in (*range(-10, 10), 900, 1000)])
     assert axis.outside == 2
     assert max(abs(end) for end in axis.layout["range"]) < 20
-    best = figure_axis(search, [sign * value for value in (*range(-10, 10), -1000)])
+    best = merit_axis(search, [sign * value for value in (*range(-10, 10), -1000)])
     assert best.outside == 0, "unusually good is never hidden"
 
 
@@ -158,7 +149,9 @@ def test_far_worse_figures_do_not_hide_the_differences_among_good_ones(search_of
 def test_figures_near_the_largest_float_are_drawn_where_plotly_can(search_of: SearchOf, trial_of: TrialOf, far) -> None:
     figures = [far, -far, *(far * share / 9 for share in range(8))]
     convergence = checked(
-        convergence_figure(search_of(), [trial_of(number, figure) for number, figure in enumerate(figures, 1)])
+        convergence_figures(
+            FigureData(search_of(), [trial_of(number, figure) for number, figure in enumerate(figures, 1)])
+        )[0]
     )
     assert max(map(abs, trace(convergence, "trial")["y"])) == FARTHEST
     assert "beyond ±1e304 is drawn there" in convergence.note
@@ -178,21 +171,24 @@ def test_stopped_trials_are_rings_at_their_probable_values(search_of: SearchOf, 
     stops = [EarlyStop(1, "", 9, 0.9, (0.5, 7.0)), EarlyStop(1, "", 9, None)]
     stopped = [trial_of(n, None, state=TrialState.STOPPED, stop=stop) for n, stop in enumerate(stops, 3)]
     trials = [trial_of(1, 0.2, values=(0.2, 1.0)), trial_of(2, 0.3, values=(0.3, 2.0)), *stopped]
-    (_, losses), (_, speeds) = figures_by_objective(search, trials)
+    figures = slice_figures(FigureData(search, trials))
+    losses, speeds = figures[: len(figures) // 2], figures[len(figures) // 2 :]
     ring = trace(checked(losses[0]), RINGS)
     assert (ring["x"], ring["y"]) == ([0.001], [0.5])
     assert "trial 3, stopped at step 9" in ring["text"][0]
     assert losses[0].note == "1 stopped trial not shown, for lack of a guess."
     assert RINGS not in {each["name"] for each in speeds[0].spec["data"]}, "it does not decide: its figure is made up"
     assert speeds[0].note == "2 stopped trials not shown, for lack of a guess."
-    figure = checked(convergence_figure(*seen_by(search, trials, 0)))
+    seen = Results.of(search, trials, 0)
+    figure = checked(convergence_figures(FigureData(seen.search, seen.trials))[0])
     assert (trace(figure, RINGS)["x"], trace(figure, RINGS)["y"]) == ([3], [0.5])
     assert figure.note.startswith("Rings: 1 trial stopped early, each at its probable final value; 1 stopped trial not")
-    assert "2 trials stopped early not shown" in front_figures(search, trials)[0].note
+    assert "2 trials stopped early not shown" in front_figures(FigureData(search, trials))[0].note
 
 
-def test_a_value_outside_the_domain_widens_the_axis(search: Search) -> None:
-    low, high = parameter_axis(search, "learning_rate", [1e-6, 0.5])["range"]
+def test_a_value_outside_the_domain_widens_the_axis(search: Search, trial_of: TrialOf) -> None:
+    trials = [trial_of(n, 0.1, point={"learning_rate": rate}) for n, rate in enumerate([1e-6, 0.5], 1)]
+    low, high = parameter_axis(search, "learning_rate", trials).layout["range"]
     assert low < -6 < math.log10(0.5) < high
 
 
@@ -216,6 +212,6 @@ def test_choices_that_look_alike_stay_different() -> None:
 def test_choices_of_mixed_types_find_their_place(search_of: SearchOf, trial_of: TrialOf) -> None:
     search = search_of(space={"x": {"type": "categorical", "choices": [1, True, "1", None, 1.5]}}, constraints=[])
     trials = [trial_of(n, 0.1 * n, point={"x": x}) for n, x in enumerate([1, True, "1", None, 1.5], 1)]
-    (figure,) = parameter_figures(search, trials)
+    (figure,) = slice_figures(FigureData(search, trials))
     checked(figure)
     assert len(set(trace(figure, "trial")["x"])) == 5

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
-from hpo_pilot.report.importance import LEAST_TRIALS, QUICK, importance_figure, importance_figures, importances
+from hpo_pilot.report.figure import Results
+from hpo_pilot.report.importance import LEAST_TRIALS, QUICK, importances
 from hpo_pilot.search import Search, Trial
-from tests.report.figures.made_up import make_search, make_trial
+from tests.report.figures.made_up import draw, make_search, make_trial
 
 SPACE = {
     "decides": {"type": "real", "low": 1e-5, "high": 1.0, "scale": "log"},
@@ -30,7 +32,7 @@ def scanned(count: int, noise: float = 0.0, seed: int = 4) -> tuple[Search, list
 
 def test_what_decides_comes_first_and_what_is_idle_loses_nothing() -> None:
     search, trials = scanned(200)
-    found = importances(search, trials)
+    found = importances(Results(search, trials))
     assert found is not None
     by_name = {one.name: one for one in found.parameters}
     assert {one.name for one in found.parameters[:2]} == {"decides", "helps"}
@@ -41,36 +43,36 @@ def test_what_decides_comes_first_and_what_is_idle_loses_nothing() -> None:
     assert by_name["decides"].spread > 0
     assert 0.2 < by_name["only_c"].active < 0.5
     assert by_name["decides"].active == 1
-    assert found == importances(search, trials), "the same trials give the same importances"
+    assert found == importances(Results(search, trials)), "the same trials give the same importances"
 
 
 def test_noise_is_told_from_knowledge() -> None:
     search, trials = scanned(100, noise=50.0)
-    figure = importance_figure(search, trials)
+    figure = draw("importance", search, trials)[0]
     assert "do not rely on this order" in figure.note
-    assert "predicts poorly" not in importance_figure(*scanned(200)).note
+    assert "predicts poorly" not in draw("importance", *scanned(200))[0].note
 
 
 def test_one_far_trial_changes_little() -> None:
     search, trials = scanned(150)
     far = [*trials, make_trial(151, 1e300, point=trials[0].point)]
-    found = importances(search, far)
+    found = importances(Results(search, far))
     assert found is not None
     assert found.score > 0.8
 
 
 def test_few_trials_and_equal_ones_say_nothing() -> None:
     search, trials = scanned(LEAST_TRIALS - 1)
-    figure = importance_figure(search, trials)
+    figure = draw("importance", search, trials)[0]
     assert figure.spec["data"] == []
     assert figure.description == f"Needs {LEAST_TRIALS} finished trials; there are {LEAST_TRIALS - 1} so far."
     same = [make_trial(n, 0.5) for n in range(1, 30)]
-    assert importance_figure(search, same).description == "All 29 finished trials have the same loss."
+    assert draw("importance", search, same)[0].description == "All 29 finished trials have the same loss."
 
 
 def test_the_figure_has_bars_with_whiskers_the_most_important_on_top() -> None:
     search, trials = scanned(150)
-    figure = importance_figure(search, trials)
+    figure = draw("importance", search, trials)[0]
     (bars,) = figure.spec["data"]
     assert bars["x"] == sorted(bars["x"])
     assert figure.spec["layout"]["yaxis"]["ticktext"][-1] in ("decides", "helps")
@@ -81,7 +83,7 @@ def test_the_figure_has_bars_with_whiskers_the_most_important_on_top() -> None:
 
 def test_quick_finds_the_same_first() -> None:
     search, trials = scanned(300)
-    found = importances(search, trials, QUICK)
+    found = importances(Results(search, trials), QUICK)
     assert found is not None
     assert {one.name for one in found.parameters[:2]} == {"decides", "helps"}
 
@@ -89,5 +91,5 @@ def test_quick_finds_the_same_first() -> None:
 def test_each_objective_has_its_own(search_of: Callable[..., Search]) -> None:
     _, trials = scanned(40)
     several = search_of(space=SPACE, constraints=[], objective=[{"metric": "loss"}, {"metric": "speed"}])
-    figures = importance_figures(several, [t for t in trials if t.value is not None])
+    figures = draw("importance", several, [replace(t, values=(t.value, 1.0 - t.value)) for t in trials])
     assert [figure.title for figure in figures] == ["Importance for loss", "Importance for speed"]

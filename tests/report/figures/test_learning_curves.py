@@ -11,8 +11,9 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from hpo_pilot.report.result_figures import CURVE_LIMIT, PLACE_LIMIT, curve_figure, drawn_trials, mean_curve
+from hpo_pilot.report.result_figures import CURVE_LIMIT, PLACE_LIMIT, drawn_trials, mean_curve
 from hpo_pilot.search import EarlyStop, Search, Trial, TrialState
+from tests.report.figures.made_up import draw
 
 SearchOf = Callable[..., Search]
 TrialOf = Callable[..., Trial]
@@ -41,7 +42,7 @@ def test_curves_end_where_trials_were_stopped(search: Search, few: list[Trial]) 
         3: {0: [(1, 0.9), (2, 1.0), (3, inf)]},
         4: {0: [(1, 0.3)]},
     }
-    figure = curve_figure(search, few, reports)
+    figure = draw("curves", search, few, reports=reports)[0]
     assert figure is not None
     shown = traces(figure)
     assert (shown["trial"]["x"], shown["trial"]["y"]) == ([1, 2, 4], [0.5, 0.4, 0.2])
@@ -53,14 +54,14 @@ def test_curves_end_where_trials_were_stopped(search: Search, few: list[Trial]) 
 
 
 def test_curves_of_one_trace_are_apart(search: Search, few: list[Trial]) -> None:
-    figure = curve_figure(search, few, {number: {0: [(1, 0.5), (2, 0.4)]} for number in (1, 2, 4)})
+    figure = draw("curves", search, few, reports={number: {0: [(1, 0.5), (2, 0.4)]} for number in (1, 2, 4)})[0]
     assert traces(figure)["trial"]["x"] == [1, 2, None, 1, 2]
 
 
 def test_there_is_none_where_nothing_was_reported(search: Search, few: list[Trial]) -> None:
-    assert curve_figure(search, few, {}) is None
-    assert curve_figure(search, few, {1: {0: [(1, 0.5)], 1: [(1, 0.5)]}}) is None
-    assert curve_figure(search, [], {}) is None
+    assert draw("curves", search, few) == []
+    assert draw("curves", search, few, reports={1: {0: [(1, 0.5)], 1: [(1, 0.5)]}}) == []
+    assert draw("curves", search, []) == []
 
 
 def test_a_curve_has_means_over_folds_where_most_have_come() -> None:
@@ -71,10 +72,10 @@ def test_a_curve_has_means_over_folds_where_most_have_come() -> None:
 
 
 def test_steps_over_decades_are_logarithmic(search: Search, few: list[Trial]) -> None:
-    figure = curve_figure(search, few, {1: {0: [(1, 0.5), (1000, 0.4)]}})
-    assert figure is not None and figure.spec["layout"]["xaxis"]["type"] == "log"
-    from_nothing = curve_figure(search, few, {1: {0: [(0, 0.5), (1000, 0.4)]}})
-    assert from_nothing is not None and "type" not in from_nothing.spec["layout"]["xaxis"]
+    figure = draw("curves", search, few, reports={1: {0: [(1, 0.5), (1000, 0.4)]}})[0]
+    assert figure.spec["layout"]["xaxis"]["type"] == "log"
+    from_nothing = draw("curves", search, few, reports={1: {0: [(0, 0.5), (1000, 0.4)]}})[0]
+    assert "type" not in from_nothing.spec["layout"]["xaxis"]
 
 
 def test_of_many_trials_the_best_are_drawn_and_some_others(search: Search, trials_of: TrialsOf) -> None:
@@ -90,6 +91,8 @@ def test_with_several_objectives_it_is_the_one_that_decides(search_of: SearchOf,
     objectives = [{"metric": "loss"}, {"metric": "speed", "goal": "maximize"}]
     search = search_of(objective=objectives, early_stopping={"method": "asha", "metric": "speed"})
     trials = [trial_of(number, 0.1 * number, values=(0.1 * number, float(number))) for number in (1, 2)]
-    figure = curve_figure(search, trials, {number: {0: [(1, 1.0), (2, float(number))]} for number in (1, 2)})
-    assert figure is not None and figure.description.startswith("speed over")
+    figure = draw("curves", search, trials, reports={number: {0: [(1, 1.0), (2, float(number))]} for number in (1, 2)})[
+        0
+    ]
+    assert figure.description.startswith("speed over")
     assert traces(figure)["best"]["text"] == ["trial 2"] * 2

@@ -5,12 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 from hpo_pilot.report.figure import FAILURE_LIMIT
-from hpo_pilot.report.parameter_figures import CELL_LIMIT, parallel_figure
+from hpo_pilot.report.parameter_figures import CELL_LIMIT
 from hpo_pilot.search import Search, Trial, TrialState
+from tests.report.figures.made_up import draw
 
 
 def axes(search: Search, trials: list[Trial], **options: Any) -> dict[str, dict[str, Any]]:
-    figure = parallel_figure(search, trials, **options)
+    figure = draw("parallel", search, trials)[0]
     scales = figure.spec["layout"]["meta"]["scales"]
     dimensions = figure.spec["data"][0]["dimensions"]
     return {d["label"]: {**d, "scale": scale} for d, scale in zip(dimensions, scales, strict=True)}
@@ -38,24 +39,24 @@ def test_what_is_not_active_has_a_place_of_its_own(search: Search, trials: list[
     assert axis["tickvals"][0] == axis["range"][0] < 0.5
     inactive = sum("momentum" not in trial.point for trial in trials)
     assert axis["values"].count(axis["range"][0]) == inactive > 0
-    assert "the parameter is not active" in parallel_figure(search, trials).note
+    assert "the parameter is not active" in draw("parallel", search, trials)[0].note
 
 
 def test_failed_trials_stand_beyond_the_worse_end_or_are_left_out(
     search: Search, search_of: Callable[..., Search], trials: list[Trial]
 ) -> None:
-    for goal, end in (("minimize", 1), ("maximize", 0)):
+    for goal, end in (("minimize", -1), ("maximize", 0)):
         axis = axes(search_of(objective={"goal": goal}), trials)["loss"]
-        assert axis["ticktext"][-1] == "failed"
+        assert axis["ticktext"][end] == "failed"
         assert axis["values"].count(axis["range"][end]) == 4
-    figure = parallel_figure(search, trials, failed=False)
+    figure = draw("parallel", search, [t for t in trials if t.value is not None])[0]
     assert len(figure.spec["data"][0]["customdata"]) == 44
     assert "failed" not in figure.spec["data"][0]["dimensions"][-1]["ticktext"]
     assert "failed" not in figure.note
 
 
 def test_the_best_is_drawn_last_in_the_first_colour(search: Search, trials: list[Trial]) -> None:
-    trace = parallel_figure(search, trials).spec["data"][0]
+    trace = draw("parallel", search, trials)[0].spec["data"][0]
     best = min((t for t in trials if t.value is not None), key=lambda t: t.value or 9)
     assert trace["customdata"][-1][0] == best.number
     assert trace["line"]["color"][-1] == 0
@@ -65,7 +66,7 @@ def test_the_best_is_drawn_last_in_the_first_colour(search: Search, trials: list
 
 def test_many_are_thinned(search: Search, trials_of: Callable[..., list[Trial]]) -> None:
     trials = trials_of(search, 5000)
-    figure = parallel_figure(search, trials)
+    figure = draw("parallel", search, trials)[0]
     dimensions = figure.spec["data"][0]["dimensions"]
     assert sum(len(axis["values"]) for axis in dimensions) <= CELL_LIMIT + FAILURE_LIMIT * len(dimensions)
     assert f"shows {FAILURE_LIMIT} of 454 failed trials" in figure.note
@@ -77,10 +78,10 @@ def test_a_far_value_stands_at_the_end(search: Search, trial_of: Callable[..., T
     axis = axes(search, trials)["loss"]
     assert axis["range"][1] < 5
     assert max(axis["values"]) <= axis["range"][1]
-    assert "1 far worse trial drawn at the end of the axis" in parallel_figure(search, trials).note
+    assert "1 far worse trial drawn at the end of the axis" in draw("parallel", search, trials)[0].note
     assert all(math.isfinite(value) for value in axis["values"])
 
 
 def test_stopped_and_running_trials_are_no_lines(search: Search, trial_of: Callable[..., Trial]) -> None:
     trials = [trial_of(1, 0.5), trial_of(2, 0.1, state=TrialState.STOPPED), trial_of(3, 0.2, state=TrialState.RUNNING)]
-    assert [number for number, _ in parallel_figure(search, trials).spec["data"][0]["customdata"]] == [1]
+    assert [number for number, _ in draw("parallel", search, trials)[0].spec["data"][0]["customdata"]] == [1]

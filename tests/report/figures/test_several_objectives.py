@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from hpo_pilot.report.result_figures import volume_figure
+from hpo_pilot.report.figure import FigureData
+from hpo_pilot.report.result_figures import convergence_figures
 from hpo_pilot.report.summary import convergence, front_of, front_volume, ranking, reference_of, top_trials
 from hpo_pilot.search import TrialState
 from tests.report.figures.made_up import make_search, make_trial
@@ -87,4 +88,4 @@ def test_figures_near_the_largest_float_have_a_reference_and_a_volume():
     assert all(map(math.isfinite, reference))
     assert reference[1] < -1e308
     assert 0 < front_volume(search, trials) < math.inf
-    assert "drawn there" in volume_figure(search, trials).note
+    assert "drawn there" in convergence_figures(FigureData(search, trials))[0].note

@@ -5,9 +5,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from hpo_pilot.report.slot_figures import JOB_LIMIT, PLACE_LIMIT, slots_figures
+from hpo_pilot.report.slot_figures import JOB_LIMIT, PLACE_LIMIT
 from hpo_pilot.search import FoldResult, Search, Trial, TrialState
-from tests.report.figures.made_up import START, make_trial, make_trials, on_nodes
+from tests.report.figures.made_up import START, draw, make_trial, make_trials, on_nodes
 
 
 def at(seconds: float) -> datetime:
@@ -38,7 +38,7 @@ def bars(figure: Any, name: str) -> list[tuple[float, str, float]]:
 
 
 def test_slots_in_use_and_waiting_by_hand(search: Search) -> None:
-    curve, _ = slots_figures(search, [job(1, 2, 10), job(2, 4, 6), job(3, 6, 9, submitted=5)])
+    curve, _ = draw("slots", search, [job(1, 2, 10), job(2, 4, 6), job(3, 6, 9, submitted=5)])
     assert heights(curve, "running") == [
         ("00.000", 0), ("02.000", 1), ("04.000", 2), ("05.000", 2), ("06.000", 2), ("09.000", 1), ("10.000", 0),
     ]  # fmt: skip
@@ -52,7 +52,7 @@ def test_slots_in_use_and_waiting_by_hand(search: Search) -> None:
 
 def test_rows_are_slots_of_nodes_and_failures_are_their_own(search: Search) -> None:
     trials = [job(1, 0, 5), job(2, 1, 3), job(3, 6, 8, submitted=4), job(4, 0, 9, "n2"), job(5, 3, 4, value=None)]
-    _, chart = slots_figures(search, trials)
+    _, chart = draw("slots", search, trials)
     assert chart.spec["layout"]["yaxis"]["ticktext"] == ["n1", "n2"]
     assert chart.spec["layout"]["yaxis"]["tickvals"] == [0.5, 2]
     assert {row for row, *_ in bars(chart, "finished")} == {0, 1, 2}
@@ -65,54 +65,54 @@ def test_rows_are_slots_of_nodes_and_failures_are_their_own(search: Search) -> N
 
 def test_a_running_trial_reaches_to_now(search: Search, trial_of: Callable[..., Trial]) -> None:
     running = trial_of(2, None, state=TrialState.RUNNING, error=None, told=None, submitted=at(0), started=at(1))
-    _, chart = slots_figures(search, [job(1, 0, 4), running], at(21))
+    _, chart = draw("slots", search, [job(1, 0, 4), running], now=at(21))
     ((_, _, width),) = bars(chart, "running")
     assert width == 20_000
     assert "of trials that still run the nodes are not known yet" in chart.note
     assert "node not known" in chart.spec["layout"]["yaxis"]["ticktext"]
-    _, chart = slots_figures(search, [job(1, 0, 4), running])
+    _, chart = draw("slots", search, [job(1, 0, 4), running])
     assert bars(chart, "running")[0][2] == 3000, "without a clock: to the last moment that is known"
 
 
 def test_folds_that_still_run_are_missed_aloud(search: Search) -> None:
     partly = replace(job(2, 0, 5), state=TrialState.RUNNING, value=None)
-    assert "folds that have not ended are not shown" in slots_figures(search, [job(1, 0, 4), partly])[0].note.lower()
-    assert "not ended" not in slots_figures(search, [job(1, 0, 4)])[0].note
+    assert "folds that have not ended are not shown" in draw("slots", search, [job(1, 0, 4), partly])[0].note.lower()
+    assert "not ended" not in draw("slots", search, [job(1, 0, 4)])[0].note
 
 
 def test_a_repeated_job_did_not_wait_all_that_time(search: Search) -> None:
-    curve, chart = slots_figures(search, [job(1, 50, 60, attempt=3), job(2, 1, 2)])
+    curve, chart = draw("slots", search, [job(1, 50, 60, attempt=3), job(2, 1, 2)])
     assert max(y for _, y in heights(curve, "waiting")) == 1
     assert len(bars(chart, "waiting")) == 1
     assert "Of 1 repeated job only the last attempt is shown." in curve.note
 
 
 def test_times_that_are_not_known_are_counted(search: Search, trial_of: Callable[..., Trial]) -> None:
-    assert slots_figures(search, [trial_of(1, 0.5), trial_of(2, None)]) == []
+    assert draw("slots", search, [trial_of(1, 0.5), trial_of(2, None)]) == []
     lost = replace(job(2, 0, 5), folds=(*job(2, 0, 5).folds, FoldResult(1, error="lost")))
     assert (
-        "1 job not shown, for their times are not known" in slots_figures(search, [job(1, 0, 5), lost])[0].note.lower()
+        "1 job not shown, for their times are not known" in draw("slots", search, [job(1, 0, 5), lost])[0].note.lower()
     )
 
 
 def test_a_crowd_that_waits_does_not_hide_what_runs(search: Search) -> None:
     trials = [job(n, n, n + 1) for n in range(1, 40)]
-    curve, _ = slots_figures(search, trials)
+    curve, _ = draw("slots", search, trials)
     assert curve.spec["layout"]["yaxis"]["range"] == [0, 3]
     assert "Up to 39 ran and waited, beyond the first view" in curve.note
-    few, _ = slots_figures(search, trials[:2])
+    few, _ = draw("slots", search, trials[:2])
     assert "range" not in few.spec["layout"]["yaxis"]
 
 
 def test_times_with_and_without_zone_mix(search: Search) -> None:
     naive = job(2, 1, 3)
     naive = replace(naive, submitted=naive.submitted and naive.submitted.replace(tzinfo=None))
-    assert len(slots_figures(search, [job(1, 0, 2), naive])) == 2
+    assert len(draw("slots", search, [job(1, 0, 2), naive])) == 2
 
 
 def test_many_jobs_are_a_curve_of_means(search: Search) -> None:
     trials = on_nodes(make_trials(search, 2000))
-    (curve,) = slots_figures(search, trials)
+    (curve,) = draw("slots", search, trials)
     running = heights(curve, "running")
     assert len(running) == PLACE_LIMIT + 1
     jobs = [fold for trial in trials for fold in trial.folds]
