@@ -7,19 +7,20 @@ import json
 import re
 import tarfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, Select, TextClause, and_, func, or_, select
+from sqlalchemy import ColumnElement, TextClause, and_, func, or_, select
 
 from hpo_pilot.jobs import JobState
 from hpo_pilot.server.brokerage import Needs, needs_of, parse_needs
 from hpo_pilot.server.calls import ANYBODY_KNOWN, USERS, Access, Call, Envelope, endpoint, failure, success
 from hpo_pilot.server.database import AT_PILOT, WAITS, AnyRow, Transaction, in_slices, job_documents, jobs, tasks
 from hpo_pilot.server.descriptions import error_fields, texts_of
-from hpo_pilot.server.pilots import Offer, key_of, pilots_shown
+from hpo_pilot.server.pilots import key_of, pilots_shown
 from hpo_pilot.server.points import assignment_of
 from hpo_pilot.server.queues import Queue, find_output
 from hpo_pilot.server.task_parameters import known_task
@@ -70,50 +71,15 @@ _CLOCKS = 0.5
 FindFile = Callable[[str], Path | None]
 
 _COLUMNS = [column for column in jobs.c if column.name != "report"]
+#: The queue where a job is or waits; empty: any.
+queue_of_job: ColumnElement[Any] = func.coalesce(jobs.c.site, jobs.c.queue)
 _ROWS = select(*_COLUMNS, tasks.c.name.label("task"), tasks.c.user_name, tasks.c.needs).join(
     tasks, tasks.c.task_id == jobs.c.task_id
 )
 #: Job reports with a log tail that is not empty.
-_SAID = func.replace(job_documents.c.meta_data, '"log_tail": ""', "").contains('"log_tail": "', autoescape=True)
+_HAS_LOG_TAIL = func.replace(job_documents.c.meta_data, '"log_tail": ""', "").contains('"log_tail": "', autoescape=True)
 #: Condition on metadata that may contain a failed payload, so that only few of them are read.
 _MAY_HAVE_FAILED = job_documents.c.meta_data.contains('"status": 1', autoescape=True)
-
-
-@dataclass(frozen=True)
-class JobFilter:
-    """Selects jobs; an empty value or None does not restrict them.
-
-    Attributes:
-        search: uid or name of the search.
-        pilot: key of the pilot, from `pilots.key_of`.
-    """
-
-    task_ids: tuple[int, ...] = ()
-    search: str | None = None
-    states: tuple[str, ...] = ()
-    queue: str | None = None
-    pilot: str | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        """Returns whether it selects all jobs; their state is not considered."""
-        return not self.task_ids and self.search is None and self.queue is None and self.pilot is None
-
-    def conditions(self, tx: Transaction) -> list[ColumnElement[bool]]:
-        """Returns the conditions on a row, except for its state."""
-        found: list[ColumnElement[bool]] = []
-        if self.task_ids:
-            found.append(jobs.c.task_id.in_(self.task_ids))
-        if self.search is not None:
-            found.append(jobs.c.task_id.in_(_tasks_of(tx, self.search)))
-        if not found:
-            newest = tx.connection.scalar(select(func.max(jobs.c.panda_id))) or 0
-            found.append(jobs.c.panda_id > newest - SCANNED)
-        if self.queue is not None:
-            found.append(func.coalesce(jobs.c.site, jobs.c.queue) == self.queue)
-        if self.pilot is not None:
-            found.append(_of_pilot(self.pilot))
-        return found
 
 
 def _tasks_of(tx: Transaction, search: str) -> list[int]:
@@ -137,34 +103,6 @@ def _of_pilot(key: str) -> ColumnElement[bool]:
         return and_(jobs.c.harvester_id.is_(None), jobs.c.site == queue, named)
     harvester, _, worker = key.rpartition("/")
     return and_(jobs.c.harvester_id == (harvester or None), jobs.c.worker_id == (worker or None))
-
-
-def page_of_jobs(tx: Transaction, wanted: JobFilter, limit: int, before: int | None, find: FindFile) -> dict[str, Any]:
-    """Returns a page of jobs, newest first.
-
-    Args:
-        tx: a transaction.
-        wanted: selects the jobs.
-        limit: largest number of jobs.
-        before: only jobs with a lower PandaID.
-        find: finds files.
-
-    Returns:
-        ``{"jobs": […], "before": `before` of the next page or None, "counts": {state: number of jobs}}``.
-    """
-    conditions = wanted.conditions(tx)
-    query = _ROWS.where(*conditions).order_by(jobs.c.panda_id.desc()).limit(limit + 1)
-    if wanted.states:
-        query = query.where(jobs.c.status.in_(wanted.states))
-    if before is not None:
-        query = query.where(jobs.c.panda_id < before)
-    rows = tx.connection.execute(query).all()
-    page, more = rows[:limit], len(rows) > limit
-    return {
-        "jobs": shown(tx, page, find),
-        "before": page[-1].panda_id if more else None,
-        "counts": _all_counts(tx) if wanted.is_empty else _counts(tx, conditions),
-    }
 
 
 def _counts(tx: Transaction, conditions: Sequence[ColumnElement[bool] | TextClause]) -> dict[str, int]:
@@ -202,12 +140,8 @@ def job_with_attempts(tx: Transaction, panda_id: int, find: FindFile) -> dict[st
         "job": next(one for one in described if one["panda_id"] == panda_id),
         "attempts": described,
         "files": files,
-        "measures": {name: value for name, value in _measures(asked.report).items() if value is not None},
+        "measures": {name: value for name, value in json.loads(asked.report or "{}").items() if value is not None},
     }
-
-
-def _measures(report: str | None) -> Mapping[str, Any]:
-    return json.loads(report) if report else {}
 
 
 def shown(tx: Transaction, rows: Iterable[AnyRow], find: FindFile) -> list[dict[str, Any]]:
@@ -224,20 +158,19 @@ def shown(tx: Transaction, rows: Iterable[AnyRow], find: FindFile) -> list[dict[
 def _failures(tx: Transaction, panda_ids: Sequence[int]) -> dict[int, str]:
     """Returns why payloads of finished jobs failed, by PandaID."""
     found: dict[int, str] = {}
-    for start in range(0, len(panda_ids), 500):
-        some = job_documents.c.panda_id.in_(panda_ids[start : start + 500])
-        query = select(job_documents.c.panda_id, job_documents.c.meta_data).where(some, _MAY_HAVE_FAILED)
-        found.update((row.panda_id, why) for row in tx.connection.execute(query) if (why := failure_of(row.meta_data)))
+    for some in in_slices(panda_ids):
+        query = select(job_documents.c.panda_id, job_documents.c.meta_data)
+        rows = tx.connection.execute(query.where(job_documents.c.panda_id.in_(some), _MAY_HAVE_FAILED))
+        found.update((row.panda_id, why) for row in rows if (why := failure_of(row.meta_data)))
     return found
 
 
 def _with_documents(tx: Transaction, panda_ids: Sequence[int]) -> set[int]:
     """Returns the jobs with a stored log text."""
+    kept = or_(job_documents.c.pilot_log.is_not(None), job_documents.c.stdout.is_not(None), _HAS_LOG_TAIL)
     found: set[int] = set()
-    kept = or_(job_documents.c.pilot_log.is_not(None), job_documents.c.stdout.is_not(None), _SAID)
-    for start in range(0, len(panda_ids), 500):
-        some = job_documents.c.panda_id.in_(panda_ids[start : start + 500])
-        query: Select[tuple[int]] = select(job_documents.c.panda_id).where(some, kept)
+    for some in in_slices(panda_ids):
+        query = select(job_documents.c.panda_id).where(job_documents.c.panda_id.in_(some), kept)
         found.update(tx.connection.scalars(query))
     return found
 
@@ -286,7 +219,7 @@ def errors_of(job: AnyRow) -> dict[str, Any]:
 
 
 def log_file(tx: Transaction, job: AnyRow, find: FindFile) -> Path | None:
-    """Returns the log that the job's pilot stored; None: there is none, or it has the name but is another attempt's."""
+    """Returns the log that the job's pilot stored; None: there is none, or the file is of another attempt."""
     if not JobState(job.status).is_over:
         return None
     files = texts_of(known_task(tx, job.task_id), job).files
@@ -317,12 +250,8 @@ _TEXTS = re.compile(r"(^|/)[^/]*(\.(log|txt|out|err)|stdout|stderr)$")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-@dataclass(frozen=True)
-class LogSources:
-    """The source of a job's log: a stored archive, or texts by their names."""
-
-    archive: Path | None
-    texts: tuple[tuple[str, str], ...] = ()
+#: A stored archive, or texts with their titles.
+LogSources = tuple[Path | None, list[tuple[str, str]]]
 
 
 def log_sources(tx: Transaction, panda_id: int, find: FindFile) -> LogSources | None:
@@ -338,12 +267,12 @@ def log_sources(tx: Transaction, panda_id: int, find: FindFile) -> LogSources | 
         )
     ).one_or_none()
     if row is None:
-        return LogSources(archive)
-    texts = [("payload's output", row.stdout), ("pilot's log", row.pilot_log), *_said(row.meta_data)]
-    return LogSources(archive, tuple((title, text) for title, text in texts if text))
+        return archive, []
+    texts = [("payload's output", row.stdout), ("pilot's log", row.pilot_log), *_log_tails(row.meta_data)]
+    return archive, [(title, text) for title, text in texts if text]
 
 
-def _said(metadata: str | None) -> list[tuple[str, str]]:
+def _log_tails(metadata: str | None) -> list[tuple[str, str]]:
     """Returns the log tail of each payload without a figure of merit, from the runner's verdict."""
     if metadata is None or '"log_tail"' not in metadata:
         return []
@@ -354,19 +283,19 @@ def _said(metadata: str | None) -> list[tuple[str, str]]:
     ]
 
 
-def log_text(sources: LogSources, size: int) -> tuple[str, bool]:
+def log_text(archive: Path | None, texts: list[tuple[str, str]], size: int) -> tuple[str, bool]:
     """Returns the end of a log. It reads files, so it must run in a thread that may wait for the disk.
 
     Args:
-        sources: the source of the log.
+        archive: the stored log; None: there is none.
+        texts: the texts that replace it, with their titles.
         size: largest number of characters.
 
     Returns:
         The text, and whether it is the whole log. Control characters are replaced.
     """
-    parts, whole = (list(sources.texts), True) if sources.archive is None else _unpacked(sources.archive, size)
-    if not parts and sources.texts:
-        parts = list(sources.texts)
+    parts, whole = ([], True) if archive is None else _unpacked(archive, size)
+    parts = parts or texts
     text = "\n".join(f"==> {title} <==\n{content.rstrip()}\n" for title, content in parts)
     text = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n").replace("\r", "\n"))
     return text[-size:], whole and len(text) <= size
@@ -430,7 +359,18 @@ def job_list(
     limit: int = 100,
     before: int | None = None,
 ) -> Envelope:
-    """Returns jobs, newest first, at most 1000; `search` is the uid or name of a search, `before` a PandaID.
+    """Returns jobs, newest first, at most 1000.
+
+    Args:
+        tx: a transaction.
+        call: the call.
+        task_ids: only jobs of these tasks.
+        search: uid or name of a search.
+        states: only jobs in these states.
+        queue: only jobs at this queue.
+        pilot: key of a pilot, from `pilots.key_of`.
+        limit: largest number of jobs.
+        before: only jobs with a lower PandaID.
 
     Returns:
         data ``{"jobs": […], "before": `before` of the next page, "counts": {state: number of jobs}}``.
@@ -439,8 +379,32 @@ def job_list(
         return failure(f"there is no job state {unknown[0][:50]!r}: {', '.join(sorted(_STATES))}")
     if not 1 <= limit <= _MOST_JOBS or len(task_ids or ()) > _MOST_TASKS:
         return failure(f"limit must be 1 to {_MOST_JOBS}, task_ids at most {_MOST_TASKS}")
-    wanted = JobFilter(tuple(task_ids or ()), search, tuple(states or ()), queue, pilot)
-    return success(page_of_jobs(tx, wanted, limit, before, file_finder(call.server)))
+    conditions: list[ColumnElement[bool]] = []
+    if task_ids:
+        conditions.append(jobs.c.task_id.in_(task_ids))
+    if search is not None:
+        conditions.append(jobs.c.task_id.in_(_tasks_of(tx, search)))
+    if not conditions:
+        newest = tx.connection.scalar(select(func.max(jobs.c.panda_id))) or 0
+        conditions.append(jobs.c.panda_id > newest - SCANNED)
+    if queue is not None:
+        conditions.append(queue_of_job == queue)
+    if pilot is not None:
+        conditions.append(_of_pilot(pilot))
+    query = _ROWS.where(*conditions).order_by(jobs.c.panda_id.desc()).limit(limit + 1)
+    if states:
+        query = query.where(jobs.c.status.in_(states))
+    if before is not None:
+        query = query.where(jobs.c.panda_id < before)
+    rows = tx.connection.execute(query).all()
+    selects_all = not task_ids and search is None and queue is None and pilot is None
+    return success(
+        {
+            "jobs": shown(tx, rows[:limit], file_finder(call.server)),
+            "before": rows[limit - 1].panda_id if len(rows) > limit else None,
+            "counts": _all_counts(tx) if selects_all else _counts(tx, conditions),
+        }
+    )
 
 
 @endpoint("hpo_pilot/job_view", "GET", USERS, Access.READ)
@@ -457,7 +421,7 @@ async def job_log(call: Call, *, panda_id: int, size: int = 65536) -> Envelope:
     sources = await call.server.database.read(lambda tx: log_sources(tx, panda_id, find))
     if sources is None:
         return _unknown(panda_id)
-    text, whole = await asyncio.to_thread(log_text, sources, max(1, min(size, LOG_LIMIT)))
+    text, whole = await asyncio.to_thread(log_text, *sources, max(1, min(size, LOG_LIMIT)))
     return success({"text": text, "is_whole": whole})
 
 
@@ -470,7 +434,7 @@ async def pilot_list(call: Call) -> Envelope:
 @endpoint("hpo_pilot/queue_list", "GET", USERS, Access.WAIT)
 async def queue_list(call: Call) -> Envelope:
     """Returns the queues of the queue file, and queues with jobs or pilots: data ``{"queues": […]}``."""
-    waiting, running = await call.server.database.read(_active)
+    waiting, running = await call.server.database.read(lambda tx: (_by_queue(tx, WAITS), _by_queue(tx, AT_PILOT)))
     pilots = [one for one in await _pilots(call) if one["state"] in ("busy", "waiting")]
     described = call.server.queues.described
     names = {*described, *waiting, *running, *(one["queue"] for one in pilots)}
@@ -482,16 +446,10 @@ async def _pilots(call: Call) -> list[dict[str, Any]]:
     return await call.server.database.read(lambda tx: pilots_shown(tx, notes))
 
 
-def _active(tx: Transaction) -> tuple[Counter[str], Counter[str]]:
-    """Returns the numbers of waiting and of running jobs, by queue."""
-    where = func.coalesce(jobs.c.site, jobs.c.queue)
-    waiting = select(jobs.c.queue.label("queue"), func.count().label("n_jobs")).where(WAITS).group_by(jobs.c.queue)
-    running = select(where.label("queue"), func.count().label("n_jobs")).where(AT_PILOT).group_by(where)
-
-    def counted(query: Select[Any, Any]) -> Counter[str]:
-        return Counter({row.queue: row.n_jobs for row in tx.connection.execute(query)})
-
-    return counted(waiting), counted(running)
+def _by_queue(tx: Transaction, condition: TextClause) -> Counter[str]:
+    """Returns the number of jobs by queue."""
+    query = select(queue_of_job.label("queue"), func.count().label("n_jobs")).where(condition).group_by(queue_of_job)
+    return Counter({row.queue: row.n_jobs for row in tx.connection.execute(query)})
 
 
 def _queue(
@@ -549,23 +507,26 @@ def demand(tx: Transaction, call: Call, *, queue: str = "", task_ids: list[int] 
         - ``known_for``: the time since the server started to listen.
     """
     found: dict[Needs, dict[str, Any]] = {}
-    for row in _rows(tx, task_ids):
+    queries = [_WAITING]
+    if task_ids is not None:
+        queries = [_WAITING.where(jobs.c.task_id.in_(some)) for some in in_slices(set(task_ids))]
+    for row in chain.from_iterable(map(tx.connection.execute, queries)):
         if not _may_go(row, queue):
             continue
         needs = parse_needs(row.needs) if row.needs else needs_of(known_task(tx, row.task_id).parameters)
         entry = found.setdefault(needs, {"jobs": 0, "since": 0.0})
         entry["jobs"] += row.n_jobs
         entry["since"] = max(entry["since"], tx.now - row.since)
-    waiting = sorted(({**entry, **_shape(needs)} for needs, entry in found.items()), key=lambda one: -one["jobs"])
+    waiting = sorted((entry | _shape(needs) for needs, entry in found.items()), key=lambda one: -one["jobs"])
     busy = {(row.harvester_id or "", row.worker_id or "") for row in tx.connection.execute(_BUSY)}
-    offers = [
-        {**asdict(offer), "asked": max(0.0, tx.now - offer.asked), "is_busy": _name(offer) in busy}
-        for offer in call.server.known_pilots.offers(queue)
-    ]
+    offers = []
+    for offer in call.server.known_pilots.offers(queue):
+        is_busy = (offer.harvester_id, offer.worker_id) in busy
+        offers.append({**asdict(offer), "asked": max(0.0, tx.now - offer.asked), "is_busy": is_busy})
+    at_pilots = select(func.count()).select_from(jobs).where(AT_PILOT)
+    going = tx.connection.scalar(at_pilots.where(queue_of_job == queue) if queue else at_pilots) or 0
     known = max(0.0, tx.now - call.server.known_pilots.began)
-    return success(
-        {"waiting": waiting[:_MOST_SHAPES], "going": _going(tx, queue), "offers": offers, "known_for": known}
-    )
+    return success({"waiting": waiting[:_MOST_SHAPES], "going": going, "offers": offers, "known_for": known})
 
 
 _BUSY = select(jobs.c.harvester_id, jobs.c.worker_id).where(AT_PILOT).distinct()
@@ -585,24 +546,12 @@ _WAITING = (
 )
 
 
-def _rows(tx: Transaction, task_ids: Sequence[int] | None) -> Iterator[AnyRow]:
-    if task_ids is None:
-        yield from tx.connection.execute(_WAITING)
-        return
-    for some in in_slices(set(task_ids)):
-        yield from tx.connection.execute(_WAITING.where(jobs.c.task_id.in_(some)))
-
-
 def _may_go(row: AnyRow, queue: str) -> bool:
     """Returns whether pilots of the queue may take the waiting jobs of this row."""
     if not queue or row.queue:
         return not queue or bool(row.queue == queue)
     named = f",{queue},"
     return (not row.included or named in row.included) and named not in (row.excluded or "")
-
-
-def _name(offer: Offer) -> tuple[str, str]:
-    return offer.harvester_id, offer.worker_id
 
 
 def _shape(needs: Needs) -> dict[str, Any]:
@@ -613,10 +562,3 @@ def _shape(needs: Needs) -> dict[str, Any]:
         "memory_mb": needs.ram_mb,
         "minutes": (needs.payload_seconds or needs.seconds) / _MINUTE,
     }
-
-
-def _going(tx: Transaction, queue: str) -> int:
-    query = select(func.count()).select_from(jobs).where(AT_PILOT)
-    if queue:
-        query = query.where(func.coalesce(jobs.c.site, jobs.c.queue) == queue)
-    return int(tx.connection.scalar(query) or 0)
