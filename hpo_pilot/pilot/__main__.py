@@ -44,41 +44,65 @@ def parser() -> argparse.ArgumentParser:
     add("--server", required=True, help="base URL of the PanDA server")
     add("--queue", required=True, help="PanDA queue to serve")
     add("--slots", type=int, default=1, help="jobs side by side (default: 1)")
-    add("--cores", type=int, help="cores that all jobs together take (default: the machine's, or one per slot)")
-    add("--gpus", help="GPUs to share out: all, how many, or which, as 0,2 (default: to jobs that ask for one)")
+    add("--cores", type=int, help="cores for all jobs together (default: the machine's, at least one per slot)")
+    add(
+        "--gpus",
+        help="GPUs for jobs: all, a number, or a list such as 0,2 (default: all, for jobs that ask for one)",
+    )
     add("--token-file", type=Path, required=True, help="file with the pilot's bearer token; read again when it changes")
-    add("--ca", type=Path, help="PEM file of the authorities behind the server's certificate (default: the usual)")
-    add("--workdir", type=Path, default=Path("hpo-pilot-work"), help="job folders, cache; nodes must share it")
-    add("--checkpoints", type=Path, help="where checkpoints outlive attempts (default: in the work folder)")
-    add("--checkpoint-mb", type=int, help="largest packed checkpoint that the server gets (default: 500; 0: none)")
-    add("--checkpoint-every", type=float, help="seconds between their uploads while a job runs (default: 300)")
-    add("--storage", type=Path, help="outputs and logs, for servers that keep none (default: in the work folder)")
-    add("--worker-id", type=int, help="with --harvester-id, the name under which the server knows this pilot")
-    add("--harvester-id", help="see --worker-id (default: made from host and work folder)")
+    add("--ca", type=Path, help="PEM file of the server's certificate authorities (default: the system's)")
+    add(
+        "--workdir",
+        type=Path,
+        default=Path("hpo-pilot-work"),
+        help="job folders and caches; nodes must share it",
+    )
+    add("--checkpoints", type=Path, help="folder that keeps checkpoints between attempts (default: in the work folder)")
+    add(
+        "--checkpoint-mb",
+        type=int,
+        help="largest packed checkpoint that the server gets, in MB (default: 500; 0: none)",
+    )
+    add("--checkpoint-every", type=float, help="seconds between uploads of a running job's checkpoint (default: 300)")
+    add(
+        "--storage",
+        type=Path,
+        help="outputs and logs, if the server stores none (default: in the work folder)",
+    )
+    add(
+        "--worker-id",
+        type=int,
+        help="number of this pilot at the server, together with --harvester-id (default: 1)",
+    )
+    add("--harvester-id", help="see --worker-id (default: made from the host and the work folder)")
     add("--vo", help="virtual organisation (default: hpo_pilot)")
     add("--heartbeat", type=float, help="seconds between reports on a running job (default: 20)")
-    add("--drain-seconds", type=float, dest="drain", help="what running jobs get after SIGTERM (default: 3)")
-    add("--lifetime", type=float, help="seconds until no more jobs are taken (default: for ever, or the allocation's)")
-    add("--site", type=Path, help="how ranks are started here: what `hpo-pilot sites show NAME --json` prints")
-    add("--allocation", action="store_true", help="share out all nodes of the batch job that this pilot runs in")
+    add("--drain-seconds", type=float, dest="drain", help="seconds for running jobs to end after SIGTERM (default: 3)")
+    add("--lifetime", type=float, help="seconds until no more jobs are taken (default: no limit, or the allocation's)")
+    add("--site", type=Path, help="the site's profile, as `hpo-pilot sites show NAME --json` prints it")
+    add("--allocation", action="store_true", help="use all nodes of the batch job in which this pilot runs")
     add(
         "--end-idle",
         type=float,
-        help="seconds without a job, then the allocation is given back (default: 900; 0: never)",
+        help="seconds without a job after which the allocation is given back (default: 900; 0: never)",
     )
-    add("--memory-mb", type=int, help="what the largest job may need (default: not said)")
-    add("--cache-mb", type=int, help="size of the sandbox cache (default: 5000)")
-    add("--input-cache-mb", type=int, help="size of the cache of fetched inputs (default: 100000)")
+    add("--memory-mb", type=int, help="memory for the largest job, in MB (default: not given)")
+    add("--cache-mb", type=int, help="size of the sandbox cache, in MB (default: 5000)")
+    add("--input-cache-mb", type=int, help="size of the cache of fetched inputs, in MB (default: 100000)")
     add("--no-staging", action="store_false", dest="staging", help="copy nothing to the nodes' own disks")
-    add("--staging-mb", type=int, help="largest size of such copies on a node (default: 100000)")
+    add("--staging-mb", type=int, help="largest size of these copies on a node, in MB (default: 100000)")
     add("--min-free-mb", type=int, help="free disk below which no jobs are taken (default: 200)")
     add("--container-runtime", choices=["auto", *RUNTIMES], help="how jobs with an image are run (default: auto)")
-    add("--environments", type=Path, help="those of searches submitted on this machine (default: the pilot's own)")
+    add(
+        "--environments",
+        type=Path,
+        help="environments of searches submitted on this machine (default: the pilot's own)",
+    )
     add("--keep", action="store_true", help="keep job folders")
-    add("--metrics-port", type=int, help="where Prometheus finds its figures (default: nowhere; 0: any free port)")
+    add("--metrics-port", type=int, help="port for Prometheus (default: none; 0: any free port)")
     add("--lifeline-fd", type=int, help="end when this inherited pipe closes")
-    add("--log-format", choices=FORMATS, help="of the log (default: HPO_PILOT_LOG_FORMAT, else text)")
-    add("--debug", action="store_true", default=False, help="say more")
+    add("--log-format", choices=FORMATS, help="format of the log (default: HPO_PILOT_LOG_FORMAT, else text)")
+    add("--debug", action="store_true", default=False, help="log more details")
     return parser
 
 

@@ -70,11 +70,11 @@ def find_allocation(
     batch = _batch(site, env, asked)
     given = batch.nodes()
     if not given:
-        raise InputError(f"job {batch.job} of {site.batch} names no nodes in its environment: is this its script?")
+        raise InputError(f"job {batch.job} of {site.batch} names no nodes: start the pilot from its batch script")
     if len(given) > 1 and not site.launcher.programs:
         raise InputError(
-            f"the allocation has {len(given)} nodes, and the launcher of site {site.name!r} starts nothing on others "
-            "than this one: name another launcher in its profile, such as srun"
+            f"the allocation has {len(given)} nodes, and the launcher of site {site.name!r} cannot start processes "
+            "on other nodes: name another launcher in its profile, such as srun"
         )
     nodes = tuple(Node(node.name, _shape(site, node, batch)) for node in given)
     reclaim = batch.reclaim if batch.keeps_cores else None
@@ -88,7 +88,7 @@ def _batch(site: Site, env: Mapping[str, str], asked: RunCommand) -> BatchAlloca
         if env.get(system.variable):
             return system(env, asked)
     wanted = " or ".join(system.variable for system in systems)
-    raise InputError(f"--allocation: this is no job of a batch system, for {wanted} is not set; leave --allocation out")
+    raise InputError(f"--allocation: this is not a batch job: {wanted} is not set; leave --allocation out")
 
 
 def _seconds(batch: BatchAllocation, lifetime: float) -> float:
@@ -97,7 +97,7 @@ def _seconds(batch: BatchAllocation, lifetime: float) -> float:
     except InputError as error:
         if lifetime:
             return lifetime
-        raise InputError(f"it is not known when the allocation ends ({error}): give --lifetime SECONDS") from error
+        raise InputError(f"the end of the allocation is not known ({error}): give --lifetime SECONDS") from error
     return min(left, lifetime or math.inf)
 
 
@@ -462,9 +462,7 @@ class AllocationPool(Pool[AllocationReservation]):
         }
         used |= {node for node, when in self._freed.items() if when >= since}
         if more := [name for name in self._names if name in (used & self._up) - self._blocked - {lost}]:
-            log.info(
-                "%s get no new jobs until all that runs there has ended: the batch system may keep cores", _shown(more)
-            )
+            log.info("%s get no new jobs until their jobs have ended: the batch system may keep cores", _shown(more))
             self._blocked.update(more)
             self._scheduler.hold(more)
 
@@ -626,7 +624,7 @@ class AllocationWatch(threading.Thread):
             if self._warned.is_set() and not drained:
                 drained = True
                 self._shorten(now)
-                log.info("the batch system warns: nothing more is started, %.0f s are left", self._ends - now)
+                log.info("the batch system warns: no more jobs start, %.0f s are left", self._ends - now)
                 self._pool.drain()
             if self._enough.is_set() and not drained:
                 drained = True
@@ -637,7 +635,7 @@ class AllocationWatch(threading.Thread):
                 log.error("all nodes of the allocation are lost")
                 return self._end()
             if now >= self._ends - self._margin:
-                log.info("the allocation ends in %.0f s: what runs is told to save", self._ends - now)
+                log.info("the allocation ends in %.0f s: running jobs are told to save", self._ends - now)
                 return self._end()
             if drained and self._pool.is_empty:
                 return self._end()
@@ -663,7 +661,7 @@ class AllocationWatch(threading.Thread):
                 self._pool.lose(node, TAKEN_AWAY, taken_since=self._asked)
             self._asked = now
         except (HpoPilotError, ValueError) as error:
-            log.info("the batch system does not say which nodes are left: %s", error)
+            log.info("the batch system does not list the remaining nodes: %s", error)
 
     def _look_for_free_nodes(self, now: float) -> None:
         """Checks, in a thread of its own, whether blocked nodes are free: the end must not wait for the answer."""

@@ -344,7 +344,7 @@ class CheckpointShipping(threading.Thread):
             except TooLarge:
                 shipment.is_over = True
                 log.warning(
-                    "the checkpoint of job %s packs to more than %d MB, and stays in %s alone: raise --checkpoint-mb, "
+                    "the checkpoint of job %s has more than %d MB packed, and is only in %s: raise --checkpoint-mb, "
                     "or name a folder that all pilots share with --checkpoints",
                     *(job.panda_id, self._limit >> 20, self._settings.checkpoint_root),
                 )
@@ -352,7 +352,7 @@ class CheckpointShipping(threading.Thread):
                 log.info("the checkpoint of job %s is not at the server yet: %s", job.panda_id, error)
             except HpoPilotError as error:
                 shipment.is_over = True
-                log.warning("the checkpoint of job %s stays here: %s", job.panda_id, error)
+                log.warning("the checkpoint of job %s is not sent: %s", job.panda_id, error)
             except OSError as error:
                 log.warning("the checkpoint of job %s cannot be packed: %s", job.panda_id, error)
             return every
@@ -370,5 +370,5 @@ class CheckpointShipping(threading.Thread):
                     log.info("job %s goes on from the checkpoint of an earlier attempt", job.panda_id)
                     return True
         except (HpoPilotError, TransformationFailure, OSError) as error:
-            log.warning("job %s does not get the checkpoint of its attempt before: %s", job.panda_id, error)
+            log.warning("job %s does not get the checkpoint of the previous attempt: %s", job.panda_id, error)
         return False

@@ -284,7 +284,7 @@ class JobServer:
                 raise InputError(f"--token-file {path}: {error}") from error
             return  # the file is being replaced: use the old token
         if not self._token or not self._token.isascii() or any(c.isspace() for c in self._token):
-            raise InputError(f"--token-file {path}: holds no token; one line with the token is wanted")
+            raise InputError(f"--token-file {path}: it must have one line with the token")
 
 
 class FormFile:

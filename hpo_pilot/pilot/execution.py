@@ -238,7 +238,7 @@ class Execution:
             try:
                 (self.folder / STOP_FILE).write_text(reason)
             except OSError as error:
-                log.error("job %s: cannot leave the reason for its end: %s", self.job.panda_id, error)
+                log.error("job %s: the reason for its end cannot be written: %s", self.job.panda_id, error)
             self._terminate()
 
     def check(self) -> None:

@@ -74,7 +74,7 @@ class SandboxCache:
         if arguments.library:
             raise JobFailure(
                 PilotErrorCode.STAGE_IN_FAILED,
-                f"the job wants {arguments.library}, which a build job made, and this pilot fetches sandboxes alone",
+                f"the job wants {arguments.library}, which a build job made; this pilot fetches only sandboxes",
             )
         linked: list[Path] = []
         for last_try in (False, True) if arguments.archive else ():
@@ -125,7 +125,7 @@ class SandboxCache:
             with packed.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             if digest != match[1]:
-                raise TryAgainError(f"{name} arrived with another checksum: {digest}")
+                raise TryAgainError(f"{name} has a wrong checksum after the download: {digest}")
 
     def _make_room(self, keep: str) -> None:
         kept = [entry for entry in self._folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
@@ -241,7 +241,7 @@ class FolderStorage(Storage):
     def keep(self, name: str, content: Path | bytes) -> str:
         """See Storage."""
         if not name or name != Path(name).name or name.startswith("."):
-            raise JobFailure(PilotErrorCode.STAGE_OUT_FAILED, f"{name!r} is no name for a file in {self._folder}")
+            raise JobFailure(PilotErrorCode.STAGE_OUT_FAILED, f"{name!r} is not a valid file name for {self._folder}")
         target = self._folder / name
         part = self._folder / f".{name}.{os.getpid()}.part"
         try:
@@ -255,7 +255,8 @@ class FolderStorage(Storage):
             with contextlib.suppress(OSError):
                 part.unlink()
             raise JobFailure(
-                PilotErrorCode.STAGE_OUT_FAILED, f"{target}: {error.strerror}; is --storage a folder with room?"
+                PilotErrorCode.STAGE_OUT_FAILED,
+                f"{target}: {error.strerror}; is --storage a folder with free space?",
             ) from error
         return target.as_uri()
 

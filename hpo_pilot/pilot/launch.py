@@ -366,7 +366,7 @@ class Launched(Wrapping):
             raise JobFailure(
                 PilotErrorCode.PAYLOAD_EXECUTION_FAILURE,
                 f"{missing[0]}, which starts the ranks at site {self.site.name!r}, is not in the pilot's PATH: load "
-                "what brings it before the pilot starts, or name another launcher in the site's profile",
+                "its module before the pilot starts, or name another launcher in the site's profile",
             )
         ours = (folder / RUNNER_FILE).is_file()
         try:
@@ -394,7 +394,7 @@ class Launched(Wrapping):
         given, ranks = self.assignment, max(1, self.document.ranks_per_node)
         gpus = len(given.gpus.get(given.nodes[0], ()))
         if gpus % ranks:
-            raise InputError(f"the job's {gpus} GPUs of each node cannot be shared out to {ranks} ranks")
+            raise InputError(f"the job's {gpus} GPUs of each node cannot be divided among {ranks} ranks")
         if given.cores < ranks:
             raise InputError(f"the job has {given.cores} cores on each node, and {ranks} ranks: each needs one")
         named = {name: value for name, value in site_variables(env).items() if name != _LIFELINE}
@@ -436,7 +436,7 @@ class Launched(Wrapping):
             words = [sys.executable, "-I", "-S", str(folder / _PROGRAM.name), "KILL"]
             subprocess.run(words, stdin=subprocess.DEVNULL, timeout=_END_SECONDS, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
-            log.warning("what may be left of job %s is not ended: %s", self.job.panda_id, error)
+            log.warning("processes of job %s may remain: %s", self.job.panda_id, error)
 
     def _around(self, placement: Placement, binds: Sequence[Path], folder: Path, workdir: str) -> list[str]:
         """Returns the words between the launcher and the payload: choice of GPUs, and container."""

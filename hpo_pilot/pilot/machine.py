@@ -88,7 +88,7 @@ def choose_gpus(wanted: str, found: Sequence[Gpu]) -> tuple[Gpu, ...]:
             raise InputError(f"--gpus {wanted}: there is no GPU {missing[0]} here, but {', '.join(known) or 'none'}")
         return tuple(known[name] for name in dict.fromkeys(chosen))
     if not wanted.isdecimal():
-        raise InputError(f"--gpus {wanted!r}: all, a number of them, or which ones, separated by commas")
+        raise InputError(f"--gpus {wanted!r}: give all, a number, or a list with commas")
     if int(wanted) > len(found):
         raise InputError(f"--gpus {wanted}: this machine has {len(found)}")
     return tuple(found[: int(wanted)])
@@ -319,7 +319,7 @@ class MachinePool(Pool[MachineReservation]):
         if document.nodes > 1:
             raise JobFailure(
                 PilotErrorCode.PAYLOAD_EXECUTION_FAILURE,
-                f"the job needs {document.nodes} nodes, and this pilot has one machine: it takes a pilot in an "
+                f"the job needs {document.nodes} nodes, and this pilot has one machine: start a pilot in an "
                 "allocation (hpo-pilot pilots submit)",
             )
         if document.ranks_per_node and document.gpus > len(self._all_gpus):

@@ -339,9 +339,9 @@ def pilot_key(workdir: Path, worker_name: str) -> str:
             write_whole(file, secrets.token_urlsafe(_KEY_BYTES), mode=0o600)
         key = file.read_text().strip()
     except (OSError, ValueError) as error:
-        raise InputError(f"{file} cannot be used: {error}; remove it, and another is made") from error
+        raise InputError(f"{file} cannot be used: {error}; remove it, and the pilot makes a new one") from error
     if not re.fullmatch(r"[A-Za-z0-9_-]{32,}", key):
-        raise InputError(f"{file} is damaged: remove it, and another is made")
+        raise InputError(f"{file} is damaged: remove it, and the pilot makes a new one")
     return key
 
 
@@ -437,7 +437,7 @@ class WorkDir:
         try:
             write_whole(self._report(report), json.dumps(report))
         except OSError as error:
-            log.error("a report on job %s is in memory alone: %s", report["job_id"], error)
+            log.error("the report on job %s cannot be stored and is only in memory: %s", report["job_id"], error)
 
     def drop_report(self, report: dict[str, Any]) -> None:
         """Deletes a stored report after it was sent or refused."""
@@ -450,7 +450,7 @@ class WorkDir:
                 report = json.loads(path.read_text())
                 report["job_id"], report["attempt_nr"], report["job_status"]
             except (OSError, ValueError, KeyError, TypeError) as error:
-                log.error("%s is no report and is left alone: %s", path, error)
+                log.error("%s is not a report and is skipped: %s", path, error)
                 continue
             yield report
 

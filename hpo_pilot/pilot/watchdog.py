@@ -274,4 +274,4 @@ def _adopt_orphans(whether: int) -> None:
     try:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, whether, 0, 0, 0)
     except (OSError, AttributeError) as error:
-        log.info("not on Linux, so processes that slip away from their jobs go unseen: %s", error)
+        log.info("not on Linux: processes that leave their jobs cannot be found: %s", error)

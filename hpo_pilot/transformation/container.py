@@ -543,5 +543,5 @@ def choose_runtime(name: str, image: str) -> ContainerRuntime:
     tried = ", ".join(p for r in RUNTIMES.values() for p in r.programs) if name == "auto" else name
     raise TransformationFailure(
         ExitCode.NO_CONTAINER_RUNTIME,
-        "the job wants the image %r, and nothing here can run it (tried: %s)" % (image, tried),
+        "the job needs the image %r, and no container runtime here can run it (tried: %s)" % (image, tried),
     )

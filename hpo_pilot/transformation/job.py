@@ -103,13 +103,13 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
     try:
         archive, run_dir = found.get("-a", ""), found.get("-r", ".") or "."
         if "/" in archive or archive in (".", ".."):
-            raise ValueError("-a %r is no file name" % archive)
+            raise ValueError("-a %r is not a file name" % archive)
         if run_dir.startswith("/") or ".." in run_dir.split("/"):
             raise ValueError("-r %r leads out of the job's folder" % run_dir)
         outputs = {str(file): str(name) for file, name in _literal(found.get("-o"), dict).items()}
         for name in outputs.values():
             if "/" in name or name in ("", ".", ".."):
-                raise ValueError("-o: %r is no file name" % name)
+                raise ValueError("-o: %r is not a file name" % name)
         command = (unquote(found.get("-j", "")) + " " + unquote(found.get("-p", ""))).strip()
         step = "preprocess" if "--preprocess" in flags else "postprocess" if "--postprocess" in flags else ""
         if not command and step != "postprocess":
@@ -131,7 +131,7 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
             warnings=tuple(warnings),
         )
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
-        raise TransformationFailure(ExitCode.BAD_ARGUMENTS, "job parameters make no sense: %s" % error) from error
+        raise TransformationFailure(ExitCode.BAD_ARGUMENTS, "the job parameters are invalid: %s" % error) from error
 
 
 def parse_arguments_text(text: str) -> Arguments:
@@ -144,7 +144,7 @@ def parse_arguments_text(text: str) -> Arguments:
         return parse_arguments(split_words(text))
     except ValueError as error:
         raise TransformationFailure(
-            ExitCode.BAD_ARGUMENTS, "job parameters make no sense: %s in %.200r" % (error, text)
+            ExitCode.BAD_ARGUMENTS, "the job parameters are invalid: %s in %.200r" % (error, text)
         ) from error
 
 
@@ -177,9 +177,9 @@ def _options(words: Sequence[str]) -> Tuple[Dict[str, str], List[str], List[str]
         else:
             flags.append(word)
             if word.startswith("-") and word not in _FLAGS and rest and not rest[-1].startswith("-"):
-                warnings.append("%s %s is not known and passed over" % (word, rest.pop()))
+                warnings.append("%s %s is not known and is ignored" % (word, rest.pop()))
             elif word not in _FLAGS:
-                warnings.append("%s is not known and passed over" % word)
+                warnings.append("%s is not known and is ignored" % word)
     warnings += ["%s is not supported here" % name for name in _UNSUPPORTED if name in found or name in flags]
     return found, flags, warnings
 
@@ -298,7 +298,7 @@ class PayloadDocument(NamedTuple):
             ranks = document.get("ranks_per_node", (gpus or 1) if nodes > 1 else 0)
             inputs = document.get("inputs") or []
             if not isinstance(inputs, list) or not all(isinstance(text, str) for text in inputs):
-                raise ValueError("inputs is no list of texts")
+                raise ValueError("inputs is not a list of texts")
             return cls(
                 str(document.get("container") or ""),
                 gpus,

@@ -77,12 +77,12 @@ def _url(text: str, scheme: str, rest: str) -> InputSource:
         parts = urlsplit(text)
         host, secret = parts.hostname, parts.password
     except ValueError as error:
-        raise ValueError("is no URL: %s" % error) from error
+        raise ValueError("is not a URL: %s" % error) from error
     if not host or any(ord(sign) <= 32 or sign == "\x7f" for sign in text):
-        raise ValueError("is no URL: it names no server, or has blanks in it")
+        raise ValueError("is not a URL: it has no server name, or it contains blanks")
     if secret is not None or (parts.username is not None and scheme in ("http", "https")):
         raise ValueError(
-            "holds a user's name or password: whoever may see the search would; put the file where none is needed"
+            "contains a user name or password, which all who see the search could read: use an address without them"
         )
     name = unquote(parts.path).rstrip("/").rpartition("/")[2]
     _check_name(name)
@@ -127,9 +127,9 @@ class FetchLimits(NamedTuple):
     def check(self, source: str) -> None:
         """Raises TransformationFailure if the fetch must stop or its time is over."""
         if self.stop():
-            raise TransformationFailure(ExitCode.NO_INPUT, "%s: told to stop while it was fetched" % source)
+            raise TransformationFailure(ExitCode.NO_INPUT, "%s: stopped during the download" % source)
         if time.monotonic() > self.until:
-            raise TransformationFailure(ExitCode.NO_INPUT, "%s: it did not come in time" % source)
+            raise TransformationFailure(ExitCode.NO_INPUT, "%s: the download took too long" % source)
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -246,7 +246,8 @@ def _run(command: Sequence[str], source: str, limits: FetchLimits) -> None:
             output.seek(0)
             said = " ".join(output.read().decode("utf-8", "replace").split())[-_SAID:]
             raise TransformationFailure(
-                ExitCode.NO_INPUT, "%s: %s ended with %d: %s" % (source, command[0], status, said or "it said nothing")
+                ExitCode.NO_INPUT,
+                "%s: %s ended with %d: %s" % (source, command[0], status, said or "no message"),
             )
 
 

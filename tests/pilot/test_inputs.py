@@ -84,5 +84,5 @@ def test_what_is_fetched_for_nobody_is_given_up(
     final = panda.final(job)
     assert final["job_status"] == "failed"
     assert final["pilot_error_diag"].startswith(
-        "killed by the server" if how == "tobekilled" else "root://nowhere//data.csv: told to stop"
+        "killed by the server" if how == "tobekilled" else "root://nowhere//data.csv: stopped during the download"
     )

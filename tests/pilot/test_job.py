@@ -44,7 +44,7 @@ def test_what_prun_writes() -> None:
     ],
 )
 def test_nonsense_fails_the_job(parameters: str) -> None:
-    with pytest.raises(TransformationFailure, match="make no sense"):
+    with pytest.raises(TransformationFailure, match="parameters are invalid"):
         parse_job(described(jobPars=parameters))
 
 

@@ -315,8 +315,8 @@ def test_a_job_over_its_walltime_is_ended(panda: FakePanda, pilot: PilotProcess,
 @pytest.mark.parametrize(
     ("change", "code", "said"),
     [
-        ({"container_name": "/no/such/image.sif"}, 1325, "nothing here can run it"),
-        ({"jobPars": "-a x"}, 1305, "make no sense"),
+        ({"container_name": "/no/such/image.sif"}, 1325, "no container runtime here can run it"),
+        ({"jobPars": "-a x"}, 1305, "the job parameters are invalid"),
         ({"jobPars": "-a gone.tar.gz -p ls"}, 1099, "404"),
         ({"jobPars": "-p no-such-program"}, 1305, "no-such-program: not found"),
         ({"jobPars": '-p "sh%20-c%20false"'}, 1305, "status 1"),

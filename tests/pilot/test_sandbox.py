@@ -62,7 +62,7 @@ def test_the_least_recently_used_goes_first(panda: FakePanda, cache: SandboxCach
 def test_a_wrong_checksum_is_not_used(panda: FakePanda, cache: SandboxCache, tmp_path: Path) -> None:
     name, _ = sandbox("true")
     panda.cache[name] = sandbox("false")[1]
-    with pytest.raises(JobFailure, match="another checksum") as caught:
+    with pytest.raises(JobFailure, match="wrong checksum") as caught:
         copied(cache, job_of(panda, name), tmp_path / "1")
     assert caught.value.code is PilotErrorCode.STAGE_IN_FAILED
     assert not list((tmp_path / "cache").iterdir())

@@ -124,7 +124,7 @@ def test_inputs_that_the_pilot_brought(job: Job) -> None:
         ("-p exit%205", 5, ""),
         ("-p 'kill -9 $$'", 137, ""),
         ("-p true -o \"{'x': 'y'}\"", 152, "the output x was not made"),
-        ("-p true --containerImage /no/image.xyz", 151, "nothing here can run it"),
+        ("-p true --containerImage /no/image.xyz", 151, "no container runtime here can run it"),
         ("-a x.tar.gz -p true --sourceURL file:///etc", 146, "no http"),
         ("-l lib.tgz -p true", 146, "lib.tgz is not there"),
     ],

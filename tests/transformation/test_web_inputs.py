@@ -159,7 +159,7 @@ def test_a_pilot_that_ends_waits_for_no_download(web, work, tmp_path):
     web.gate.clear()
     told = threading.Event()
     threading.Timer(0.5, lambda: (told.set(), web.gate.set())).start()
-    refused(StageIn(str(tmp_path / "cache"), stop=told.is_set), work(web.url + "/a.csv"), "told to stop")
+    refused(StageIn(str(tmp_path / "cache"), stop=told.is_set), work(web.url + "/a.csv"), "stopped during the download")
 
 
 def test_the_cache_keeps_the_newest(web, work, tmp_path):

@@ -140,7 +140,7 @@ def test_what_is_not_known_is_asked_for() -> None:
         assert find_allocation(site, 50.0, env, asked).seconds == 50.0
     with pytest.raises(InputError, match="names no nodes"):
         find_allocation(site, 0.0, {"SLURM_JOB_ID": "7"}, saying({}))
-    with pytest.raises(InputError, match="starts nothing on others"):
+    with pytest.raises(InputError, match="cannot start processes on other nodes"):
         find_allocation(
             Site(batch="slurm"), 5.0, env | {"SLURM_JOB_NODELIST": "n[1-2]"}, saying({"scontrol": "n1\nn2"})
         )

@@ -33,7 +33,12 @@ def test_inputs_of_every_kind_are_good(folder):
         ("[gone.h5]", "payload.inputs[0]", "there is no such file: ", "a relative path starts at this file"),
         ("['data/*.root']", "payload.inputs[0]", "no file matches ", "a relative path starts"),
         ("['s3://b/x']", "payload.inputs[0]", "s3:// cannot be fetched", "give a path, an http, https or root URL"),
-        ("['http://me:geheim@h/x']", "payload.inputs[0]", "holds a user's name or password", "whoever may see"),
+        (
+            "['http://me:geheim@h/x']",
+            "payload.inputs[0]",
+            "contains a user name or password",
+            "without them",
+        ),
         ("['http://h/a.csv', 'http://i/a.csv']", "payload.inputs[1]", "has the name of inputs[0]: a.csv", "rename"),
         ("['http://h/input.json']", "payload.inputs[0]", "input.json is the payload's own file", "rename one"),
         ("['http://h/payload.log']", "payload.inputs[0]", "payload.log is a file of hpo-pilot's own", "rename one"),
