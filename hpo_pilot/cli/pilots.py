@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     from hpo_pilot.hpc.allocations import AllocationFile, Fleet
     from hpo_pilot.hpc.batch_system import Allocation, AllocationSpec
+    from hpo_pilot.hpc.keeper import PilotAccess
     from hpo_pilot.hpc.site_profile import SiteProfile
     from hpo_pilot.jobs import JobNeeds
-    from hpo_pilot.steering.embedded import PilotAccess
 
 
 _SiteOption = Annotated[str, option("--site", metavar="S", help="The site profile (hpo-pilot sites).")]
@@ -211,7 +211,6 @@ def keep(
     from hpo_pilot.hpc.keeper import Keeper, KeeperSettings
     from hpo_pilot.hpc.plan import jobs_at_once
     from hpo_pilot.logs import configure_logging
-    from hpo_pilot.steering.embedded import DemandReader
 
     configure_logging("keeper", form=log_format)
     if nodes > max_nodes:
@@ -233,7 +232,7 @@ def keep(
         _fleet(workdir),
         KeeperSettings(access.server, access.queue, first.site.name, max_nodes, room, idle, settle),
         plan,
-        DemandReader(access.server, access.queue, access.token_file, vo=access.vo, ca=access.ca),
+        access.demand,
         at_once=most,
         tell=typer.echo,
     )
@@ -265,17 +264,43 @@ def _check(site: str, walltime: str) -> None:
 def _access(
     workdir: Path | None, server: str | None, queue: str | None, token_file: Path | None, ca: Path | None
 ) -> PilotAccess:
-    from hpo_pilot.steering.embedded import pilot_access
-    from hpo_pilot.steering.workdir import WorkDir
+    """Completes the options that name the PanDA server, by default the embedded one of the work folder."""
+    from urllib.parse import urlsplit
 
-    return pilot_access(
-        WorkDir.at(workdir),
-        server=server,
-        queue=queue,
-        token_file=token_file,
-        ca=ca,
-        warn=lambda warning: typer.echo(f"warning: {warning}", err=True),
-    )
+    from hpo_pilot.errors import InputError
+    from hpo_pilot.hpc.keeper import PilotAccess
+    from hpo_pilot.panda.server import address, environment_vo
+    from hpo_pilot.pilot.settings import PilotSettings
+    from hpo_pilot.server.tokens import Role
+    from hpo_pilot.steering.embedded import running_server
+    from hpo_pilot.steering.server_processes import AUTHORITIES, is_loopback
+    from hpo_pilot.steering.workdir import DEFAULT_QUEUE, WorkDir
+
+    folder = WorkDir.at(workdir)
+    if server is not None:
+        url = address(server, "--server")
+        if token_file is None or queue is None:
+            missing = "--token-file, a file with a pilot's token" if token_file is None else "--panda-queue"
+            raise InputError(f"--server {url} also needs {missing}")
+        # The virtual organisation of the user's own PanDA tokens; without such tokens that of our tokens.
+        vo = environment_vo() if os.environ.get("PANDA_AUTH") == "oidc" else PilotSettings.vo
+        return PilotAccess(url, queue, token_file, ca, vo)
+    found = running_server(folder)
+    if found is None:
+        raise InputError(
+            f"no service runs in {folder.root}: start `hpo-pilot serve --host 0.0.0.0 --tls-cert FILE --tls-key FILE` "
+            "there, or name --server, --token-file and --panda-queue"
+        )
+    if is_loopback(urlsplit(found.url).hostname or ""):
+        typer.echo(
+            f"warning: the embedded server is at {found.url}, which compute nodes cannot reach unless they are this "
+            "machine: start it with `hpo-pilot serve --host 0.0.0.0 --tls-cert FILE --tls-key FILE`",
+            err=True,
+        )
+    if ca is None and found.authorities is not None:
+        ca = found.authorities / AUTHORITIES
+    token = token_file or folder.tokens / f"{Role.PILOT.value}.token"
+    return PilotAccess(found.url, queue or DEFAULT_QUEUE, token, ca, found.vo)
 
 
 def _root(site: str, folder: Path | None, workdir: Path | None) -> Path:

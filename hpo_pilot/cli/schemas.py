@@ -10,13 +10,15 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any, NotRequired
+from typing import Any, NotRequired, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, TypeAdapter
 from typing_extensions import TypedDict
 
 from hpo_pilot.cli.output import JSON_VERSION
+from hpo_pilot.hpc.batch_system import Allocation
 from hpo_pilot.hpc.site_profile import SiteProfile
 from hpo_pilot.report import documents
 from hpo_pilot.report.documents import CostDocument, ProblemDocument
@@ -130,28 +132,6 @@ class PlanDocument(TypedDict):
     script: str | None
 
 
-class AllocationDocument(TypedDict):
-    """An allocation of a batch system with a pilot in it; times are seconds since the epoch."""
-
-    name: str
-    site: str
-    system: str
-    nodes: int
-    minutes: int
-    server: str
-    panda_queue: str
-    queue: str | None
-    folder: str
-    kept: bool
-    submitted: float
-    job_id: str | None
-    state: str | None
-    reason: str
-    started: float | None
-    changed: float
-    missing: float | None
-
-
 class TokenDocument(TypedDict):
     """A token that was issued, but not itself; times are seconds since the epoch."""
 
@@ -201,7 +181,7 @@ _PRINTED: dict[str, tuple[Any, str]] = {
     "doctor.json": (list[documents.FindingDocument], "hpo-pilot doctor"),
     "import.json": (ImportedDocument, "hpo-pilot import"),
     "plan.json": (PlanDocument, "hpo-pilot plan"),
-    "pilots-list.json": (list[AllocationDocument], "hpo-pilot pilots list"),
+    "pilots-list.json": (list[Allocation], "hpo-pilot pilots list"),
     "sites.json": (list[SiteDocument], "hpo-pilot sites"),
     "site.json": (SiteDocument, "hpo-pilot sites show"),
     "token-list.json": (list[TokenDocument], "hpo-pilot token list"),
@@ -239,7 +219,10 @@ def _model_schema(file: str) -> dict[str, Any]:
 
 def _document_schema(file: str) -> dict[str, Any]:
     kind, commands = _PRINTED[file]
-    body = TypeAdapter(kind).json_schema()
+    # Commands print all fields of a dataclass, those with defaults too.
+    of_dataclass = is_dataclass(next(iter(get_args(kind)), None))
+    config = ConfigDict(json_schema_serialization_defaults_required=True) if of_dataclass else None
+    body = TypeAdapter(kind, config=config).json_schema(mode="serialization")
     _tidy(body)
     about = body.pop("description", "")
     body.pop("title", None)

@@ -74,6 +74,14 @@ def node_set(numbers: Iterable[int]) -> int:
     return nodes
 
 
+def union(sets: Iterable[int]) -> int:
+    """Returns the nodes of all sets."""
+    nodes = 0
+    for some in sets:
+        nodes |= some
+    return nodes
+
+
 def lowest(nodes: int, count: int) -> int:
     """Returns the `count` lowest nodes of a set with at least as many."""
     low, high = 0, nodes.bit_length()
@@ -149,79 +157,6 @@ def _longest(nodes: int, most: int) -> int:
         else:
             high = middle - 1
     return low
-
-
-class NodeCounts:
-    """An amount for each node, bit by bit: set number b holds the nodes whose amount has bit b.
-
-    A query or change costs a few set operations per bit of the largest amount, for any number of nodes and of different
-    amounts (bit-sliced index: O'Neil & Quass, SIGMOD 1997).
-    """
-
-    def __init__(self, amounts: Sequence[int]) -> None:
-        """Takes the amounts, one per node; none may grow beyond the largest of these."""
-        self._planes = [
-            sum(1 << node for node, amount in enumerate(amounts) if amount >> bit & 1)
-            for bit in range(max(amounts, default=0).bit_length())
-        ]
-
-    def at_least(self, amount: int, within: int) -> int:
-        """Returns the nodes of a set with at least this amount."""
-        if amount <= 0:
-            return within
-        if amount.bit_length() > len(self._planes):
-            return 0
-        more, equal = 0, within
-        for bit in range(len(self._planes) - 1, -1, -1):
-            having = equal & self._planes[bit]
-            if amount >> bit & 1:
-                equal = having
-            else:
-                more |= having
-                equal ^= having
-            if not equal:
-                break
-        return more | equal
-
-    def least(self, within: int) -> tuple[int, int]:
-        """Returns the least amount in a non-empty set of nodes, and the nodes with exactly that amount."""
-        amount = 0
-        for bit in range(len(self._planes) - 1, -1, -1):
-            if lacking := within & ~self._planes[bit]:
-                within = lacking
-            else:
-                amount |= 1 << bit
-        return amount, within
-
-    def add(self, amount: int, nodes: int) -> None:
-        """Adds an amount to each node of a set.
-
-        Raises:
-            ValueError: a sum is larger than any node can have.
-        """
-        planes, carry = list(self._planes), 0
-        for bit, plane in enumerate(planes):
-            given = nodes if amount >> bit & 1 else 0
-            planes[bit] = plane ^ given ^ carry
-            carry = plane & given | carry & (plane | given)
-        if carry or amount >> len(planes):
-            raise ValueError(f"{amount} given back, more than was taken")
-        self._planes = planes
-
-    def subtract(self, amount: int, nodes: int) -> None:
-        """Subtracts an amount from each node of a set.
-
-        Raises:
-            ValueError: a node has less.
-        """
-        planes, borrow = list(self._planes), 0
-        for bit, plane in enumerate(planes):
-            taken = nodes if amount >> bit & 1 else 0
-            planes[bit] = plane ^ taken ^ borrow
-            borrow = taken & borrow | ~plane & (taken | borrow)
-        if borrow or (amount >> len(planes) and nodes):
-            raise ValueError(f"{amount} taken, more than a node has")
-        self._planes = planes
 
 
 # The GPUs and cores of one node are masks: bit n is number n. A job gets GPUs that are close to each other, and
@@ -317,11 +252,26 @@ class Part:
     cores: int
 
 
+#: The free resources of a node: GPUs by group, cores, MB.
+Level = tuple[Pattern, int, int]
+
+
+def has_room(level: Level, needs: JobNeeds) -> bool:
+    """Returns True if a node with these free resources can take one part of a job."""
+    gpus, cores, memory = level
+    return needs.cores <= cores and needs.memory_mb <= memory and needs.gpus_per_node <= sum(gpus)
+
+
+def level_order(level: Level, needs: JobNeeds) -> tuple[int, int, Level]:
+    """Returns the sort key of levels with room for a job: the GPU groups that it takes, then what it leaves."""
+    return pattern_after(level[0], needs.gpus_per_node)[0], sum(level[0]), level
+
+
 class Capacity:
     """The free GPUs, cores and memory of each node.
 
     Nodes with the same free resources form a level: they are alike to a job. A job goes to the tightest level, in the
-    order of `pattern_rank`, which `Openings` uses too. Within a level it gets neighbours.
+    order of `level_order`, which `Openings` uses too. Within a level it gets neighbours.
     """
 
     def __init__(self, shapes: Sequence[NodeShape]) -> None:
@@ -329,12 +279,10 @@ class Capacity:
         self._memory_left = [shape.memory_mb for shape in shapes]
         self._gpus_left = [(1 << shape.gpus) - 1 for shape in shapes]
         self._cores_left = [(1 << shape.cores) - 1 for shape in shapes]
-        self._cores = NodeCounts([shape.cores for shape in shapes])
-        self._memory = NodeCounts(self._memory_left)
-        self._by_pattern: dict[Pattern, int] = {}
-        for node, shape in enumerate(shapes):
-            pattern = pattern_of(shape, self._gpus_left[node])
-            self._by_pattern[pattern] = self._by_pattern.get(pattern, 0) | 1 << node
+        self._levels: dict[Level, int] = {}
+        for node in range(len(shapes)):
+            level = self._level(node)
+            self._levels[level] = self._levels.get(level, 0) | 1 << node
         self._not_lost = (1 << len(shapes)) - 1
         self._held = 0
 
@@ -366,14 +314,11 @@ class Capacity:
 
     def fitting(self, needs: JobNeeds, within: int) -> int:
         """Returns the nodes of a set on which one part of such a job could start now."""
-        fit = self._memory.at_least(needs.memory_mb, self._cores.at_least(needs.cores, within & self.up))
-        if needs.gpus_per_node and fit:
-            having = 0
-            for pattern, nodes in self._by_pattern.items():
-                if sum(pattern) >= needs.gpus_per_node:
-                    having |= nodes
-            fit &= having
-        return fit
+        fit = 0
+        for level, nodes in self._levels.items():
+            if has_room(level, needs):
+                fit |= nodes
+        return fit & within & self.up
 
     def choose(self, needs: JobNeeds, tiers: Sequence[int]) -> int:
         """Returns the nodes for a job, from the first tiers as far as they suffice; 0: too few fit.
@@ -382,40 +327,28 @@ class Capacity:
             needs: the needs of the job.
             tiers: disjoint sets of nodes.
         """
-        fits = [self.fitting(needs, tier) for tier in tiers]
+        levels = [level for level in self._levels if has_room(level, needs)]
+        fit = self.up & union(tiers) & union(self._levels[level] for level in levels)
         missing = needs.nodes
-        if sum(fit.bit_count() for fit in fits) < missing:
+        if fit.bit_count() < missing:
             return 0
+        levels.sort(key=lambda level: level_order(level, needs))
         chosen = 0
-        for fit in fits:
-            for _, pattern in self._patterns(needs.gpus_per_node):
-                rest = self._by_pattern[pattern] & fit
-                while rest:
-                    _, fewest = self._cores.least(rest)
-                    _, level = self._memory.least(fewest)
-                    count = level.bit_count()
-                    if count >= missing:
-                        return chosen | close_together(level, missing)
-                    chosen |= level
-                    missing -= count
-                    rest ^= level
+        for tier in tiers:
+            for level in levels:
+                nodes = self._levels[level] & tier & fit
+                count = nodes.bit_count()
+                if count >= missing:
+                    return chosen | close_together(nodes, missing)
+                chosen |= nodes
+                missing -= count
         return 0
 
-    def _patterns(self, gpus: int) -> list[tuple[tuple[int, int], Pattern]]:
-        return sorted((pattern_rank(pattern, gpus), pattern) for pattern in self._by_pattern if sum(pattern) >= gpus)
-
-    def levels(self, within: int) -> list[tuple[Pattern, int, int, int]]:
-        """Returns (pattern, cores, MB, number of nodes) of each level in a set of nodes, without full ones."""
-        found = []
-        open_nodes = self._memory.at_least(1, self._cores.at_least(1, within & self.up))
-        for pattern, nodes in self._by_pattern.items():
-            rest = nodes & open_nodes
-            while rest:
-                cores, fewest = self._cores.least(rest)
-                memory, level = self._memory.least(fewest)
-                found.append((pattern, cores, memory, level.bit_count()))
-                rest ^= level
-        return found
+    def levels(self, within: int) -> list[tuple[Level, int]]:
+        """Returns each level in a set of nodes with its number of nodes, without full nodes."""
+        within &= self.up
+        counts = [(level, (nodes & within).bit_count()) for level, nodes in self._levels.items()]
+        return [(level, count) for level, count in counts if count and level[1] and level[2]]
 
     def take(self, needs: JobNeeds, nodes: int) -> tuple[Part, ...]:
         """Takes a job's resources from each of these nodes.
@@ -423,18 +356,14 @@ class Capacity:
         Raises:
             ValueError: a node has less.
         """
-        self._cores.subtract(needs.cores, nodes)
-        self._memory.subtract(needs.memory_mb, nodes)
         parts = []
         for node in members(nodes):
-            shape, free = self._shapes[node], self._gpus_left[node]
-            gpus = choose_gpus(shape, free, needs.gpus_per_node) if needs.gpus_per_node else 0
-            cores = choose_cores(shape, self._cores_left[node], needs.cores, gpus)
-            self._gpus_left[node] = free ^ gpus
-            self._cores_left[node] ^= cores
-            self._memory_left[node] -= needs.memory_mb
-            parts.append(Part(node, gpus, cores))
-        self._regroup(parts, taken=True)
+            if not has_room(self._level(node), needs):
+                raise ValueError(f"node {node} has less than {needs}")
+            shape = self._shapes[node]
+            gpus = choose_gpus(shape, self._gpus_left[node], needs.gpus_per_node) if needs.gpus_per_node else 0
+            parts.append(Part(node, gpus, choose_cores(shape, self._cores_left[node], needs.cores, gpus)))
+        self._toggle(parts, -needs.memory_mb)
         return tuple(parts)
 
     def give_back(self, needs: JobNeeds, parts: Sequence[Part]) -> None:
@@ -443,38 +372,32 @@ class Capacity:
         Raises:
             ValueError: a part was given back before.
         """
-        nodes = 0
         for part in parts:
             if self._gpus_left[part.node] & part.gpus or self._cores_left[part.node] & part.cores:
                 raise ValueError(f"node {part.node}: {part} is given back twice")
-            self._gpus_left[part.node] |= part.gpus
-            self._cores_left[part.node] |= part.cores
-            self._memory_left[part.node] += needs.memory_mb
-            nodes |= 1 << part.node
-        self._cores.add(needs.cores, nodes)
-        self._memory.add(needs.memory_mb, nodes)
-        self._regroup(parts, taken=False)
+        self._toggle(parts, needs.memory_mb)
 
-    def _regroup(self, parts: Sequence[Part], *, taken: bool) -> None:
-        """Updates the patterns of nodes after GPUs were taken or given back."""
-        moved: dict[tuple[Pattern, Pattern], int] = {}
+    def _toggle(self, parts: Sequence[Part], memory_mb: int) -> None:
+        """Takes free GPUs and cores, or gives taken ones back; adds `memory_mb` to the free memory of each node."""
+        moved: dict[tuple[Level, Level], int] = {}
         for part in parts:
-            if part.gpus:
-                shape, now = self._shapes[part.node], self._gpus_left[part.node]
-                before = now | part.gpus if taken else now & ~part.gpus
-                key = pattern_of(shape, before), pattern_of(shape, now)
-                moved[key] = moved.get(key, 0) | 1 << part.node
+            node = part.node
+            before = self._level(node)
+            self._gpus_left[node] ^= part.gpus
+            self._cores_left[node] ^= part.cores
+            self._memory_left[node] += memory_mb
+            key = before, self._level(node)
+            moved[key] = moved.get(key, 0) | 1 << node
         for (old, new), nodes in moved.items():
-            if left := self._by_pattern[old] & ~nodes:
-                self._by_pattern[old] = left
+            if left := self._levels[old] & ~nodes:
+                self._levels[old] = left
             else:
-                del self._by_pattern[old]
-            self._by_pattern[new] = self._by_pattern.get(new, 0) | nodes
+                del self._levels[old]
+            self._levels[new] = self._levels.get(new, 0) | nodes
 
-
-def pattern_rank(pattern: Pattern, gpus: int) -> tuple[int, int]:
-    """Returns the sort key of patterns for a job that fits: groups that it takes, then GPUs that it leaves."""
-    return pattern_after(pattern, gpus)[0], sum(pattern) - gpus
+    def _level(self, node: int) -> Level:
+        pattern = pattern_of(self._shapes[node], self._gpus_left[node])
+        return pattern, self._cores_left[node].bit_count(), self._memory_left[node]
 
 
 #: Most openings of each kind, and most searches with run times, in a request's text.
@@ -485,8 +408,8 @@ _FAR = 10**9  # seconds; this value means no end
 _LARGE = 2**40  # largest count, size or time of a valid request
 
 
-#: The key of an opening: (GPUs, cores, MB, seconds).
-_Key = tuple[Pattern, int, int, float]
+#: The key of an opening: its free resources, and seconds.
+_Key = tuple[Level, float]
 
 
 @dataclass(frozen=True)
@@ -513,7 +436,8 @@ class Opening:
 
     def without(self, needs: JobNeeds, nodes: int) -> Opening:
         """Returns `nodes` of the nodes with what is left of each when a part of the job runs there."""
-        return Opening(nodes, *_without(_key(self), needs))
+        level, seconds = _without(_key(self), needs)
+        return Opening(nodes, *level, seconds)
 
 
 class Openings:
@@ -529,10 +453,7 @@ class Openings:
             self._add(_key(opening), opening.nodes)
 
     def __iter__(self) -> Iterator[Opening]:
-        return (
-            Opening(nodes, gpus, cores, memory, seconds)
-            for (gpus, cores, memory, seconds), nodes in self._nodes.items()
-        )
+        return (Opening(nodes, *level, seconds) for (level, seconds), nodes in self._nodes.items())
 
     def __bool__(self) -> bool:
         return bool(self._nodes)
@@ -582,31 +503,30 @@ class Openings:
 
     def _add(self, key: _Key, count: int) -> None:
         nodes = self._nodes.get(key, 0) + count
-        if nodes and key[1] and key[2]:
+        (_, cores, memory), _ = key
+        if nodes and cores and memory:
             self._nodes[key] = nodes
         else:
             self._nodes.pop(key, None)
 
 
 def _key(opening: Opening) -> _Key:
-    return opening.gpus, opening.cores, opening.memory_mb, opening.seconds
+    return (opening.gpus, opening.cores, opening.memory_mb), opening.seconds
 
 
 def _fits(key: _Key, needs: JobNeeds, seconds: float) -> bool:
-    gpus, cores, memory, span = key
-    return (
-        seconds <= span and 0 < needs.cores <= cores and needs.memory_mb <= memory and needs.gpus_per_node <= sum(gpus)
-    )
+    level, span = key
+    return seconds <= span and needs.cores > 0 and has_room(level, needs)
 
 
 def _without(key: _Key, needs: JobNeeds) -> _Key:
-    gpus, cores, memory, span = key
-    return pattern_after(gpus, needs.gpus_per_node)[1], cores - needs.cores, memory - needs.memory_mb, span
+    (gpus, cores, memory), span = key
+    return (pattern_after(gpus, needs.gpus_per_node)[1], cores - needs.cores, memory - needs.memory_mb), span
 
 
-def _placed(key: _Key, needs: JobNeeds) -> tuple[float, tuple[int, int], _Key]:
+def _placed(key: _Key, needs: JobNeeds) -> tuple[float, tuple[int, int, Level], _Key]:
     """Returns the sort key of openings for a job, in the order of the scheduler's levels."""
-    return -key[3], pattern_rank(key[0], needs.gpus_per_node), key
+    return -key[1], level_order(key[0], needs), key
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""Keeps as many allocations as the waiting jobs need: `hpo-pilot pilots keep`."""
+"""Keeps as many allocations as the waiting jobs need: `hpo-pilot pilots keep`.
+
+`PilotAccess` asks a PanDA server for its waiting jobs. `Keeper` compares them with the allocations of the work folder.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,18 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from hpo_pilot.errors import GiveUpError, TryAgainError
+import requests
+
+from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
 from hpo_pilot.hpc.allocations import Fleet, new_name, room_for_more
 from hpo_pilot.hpc.batch_system import Allocation, AllocationSpec, BatchState, walltime_text
-from hpo_pilot.jobs import JobNeeds
+from hpo_pilot.http import open_session
+from hpo_pilot.jobs import JobNeeds, JobState
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +53,88 @@ class Demand:
 
     waiting: tuple[WaitingJobs, ...]
     going: int
+
+
+#: The call of the embedded server, which groups jobs by their needs; and the call that every PanDA server has.
+_DEMAND, _STATISTICS = "hpo_pilot/demand", "statistics/active_job_stats_by_site"
+_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class PilotAccess:
+    """The PanDA server and the queue of pilots on other machines, and their token.
+
+    Attributes:
+        server: URL of the server.
+        queue: the PanDA queue that the pilots serve.
+        token_file: file with a pilot's token, read at every call.
+        ca: PEM file of the server's certificate authorities; None: the system's.
+        vo: the virtual organisation of the token.
+    """
+
+    server: str
+    queue: str
+    token_file: Path
+    ca: Path | None
+    vo: str
+
+    def demand(self) -> Demand:
+        """Returns the waiting and running jobs.
+
+        Raises:
+            InputError: the token cannot be read, or is refused.
+            TryAgainError: the server does not answer properly.
+        """
+        try:
+            token = self.token_file.read_text().strip()
+        except OSError as error:
+            raise InputError(f"--token-file {self.token_file}: {error.strerror}") from error
+        headers = {"Authorization": f"Bearer {token}", "Origin": self.vo}
+        try:
+            with open_session(self.server, self.ca) as session:
+                return self._ask(session, headers)
+        except (requests.RequestException, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise TryAgainError(f"the server {self.server} does not tell of its jobs: {error}") from error
+
+    def _ask(self, session: requests.Session, headers: Mapping[str, str]) -> Demand:
+        url, parameters = f"{self.server}/api/v1", {"queue": self.queue}
+        answer = session.get(f"{url}/{_DEMAND}", params=parameters, headers=headers, timeout=_SECONDS)
+        if answer.status_code == 404:  # not an embedded server
+            answer = session.get(f"{url}/{_STATISTICS}", headers=headers, timeout=_SECONDS)
+            return _counted(self._data(answer).get(self.queue, {}))
+        data = self._data(answer)
+        return Demand(tuple(map(_waiting, data["waiting"])), int(data["going"]))
+
+    def _data(self, answer: requests.Response) -> dict[str, Any]:
+        if answer.status_code in (401, 403):
+            raise InputError(f"the server {self.server} refuses the token of {self.token_file}")
+        answer.raise_for_status()
+        data: dict[str, Any] = answer.json()["data"]
+        return data
+
+
+def _waiting(shape: Mapping[str, Any]) -> WaitingJobs:
+    needs = JobNeeds(
+        nodes=int(shape["nodes"]),
+        gpus_per_node=int(shape["gpus"]),
+        cores=max(1, int(shape["cores"])),
+        memory_mb=int(shape["memory_mb"]),
+        minutes=float(shape["minutes"]),
+    )
+    return WaitingJobs(int(shape["jobs"]), needs)
+
+
+def _counted(states: Mapping[str, int]) -> Demand:
+    waiting = int(states.get(JobState.ACTIVATED, 0))
+    going = sum(int(count) for state, count in states.items() if _is_going(state))
+    return Demand((WaitingJobs(waiting),) if waiting else (), going)
+
+
+def _is_going(state: str) -> bool:
+    """Whether jobs in this state are at a pilot or on their way to one."""
+    if state in (JobState.DEFINED, JobState.ACTIVATED):
+        return False
+    return state not in set(JobState) or not JobState(state).is_over  # Real servers have more states.
 
 
 @dataclass(frozen=True)

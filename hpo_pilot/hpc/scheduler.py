@@ -26,6 +26,7 @@ from hpo_pilot.hpc.capacity import (
     node_set,
     numbers,
     pattern_of,
+    union,
 )
 from hpo_pilot.hpc.usage import Account, Ending, Job, Share, Start, Stay, Usage
 from hpo_pilot.jobs.tasks import JobNeeds
@@ -162,17 +163,10 @@ class Reservation:
             later.pop()
         start = self.start
         # If a short job runs on the others, they stay reserved until the start before which it should end.
-        if later and not busy & ~dropped & ~_all(later):
+        if later and not busy & ~dropped & ~union(some for _, some in later):
             start = min(start, later[-1][0])
         nodes = self.nodes & ~dropped | close_together(better, dropped.bit_count())
         return replace(self, nodes=nodes, start=start, later=tuple(later))
-
-
-def _all(later: list[tuple[float, int]]) -> int:
-    nodes = 0
-    for _, some in later:
-        nodes |= some
-    return nodes
 
 
 class JobGroup:
@@ -452,10 +446,10 @@ class Scheduler:
         kept, until = self._kept
         tiers = [(self._capacity.up & ~kept, remaining), (kept, min(until - now, remaining))]
         openings = Openings(
-            Opening(nodes, gpus, cores, memory, span)
+            Opening(nodes, *level, span)
             for within, span in tiers
             if within and span > 0
-            for gpus, cores, memory, nodes in self._capacity.levels(within)
+            for level, nodes in self._capacity.levels(within)
         )
         return JobRequest(openings, () if self._waiting else self._later(now), seconds)
 

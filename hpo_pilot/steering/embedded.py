@@ -1,8 +1,7 @@
 """The PanDA server of searches: the embedded one, or another that the user names.
 
 `EmbeddedPanda` runs the embedded server and the local pilot as child processes. `chosen_server` picks the server.
-`connected_manager` and `started_manager` open a workflow manager at it. `PilotAccess` and `DemandReader` serve pilots
-in batch allocations.
+`connected_manager` and `started_manager` open a workflow manager at it.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,21 +25,17 @@ from pydantic import ValidationError
 
 from hpo_pilot.errors import InputError, Problem, SearchFileError, TryAgainError
 from hpo_pilot.files import write_whole
-from hpo_pilot.hpc.keeper import Demand, WaitingJobs
 from hpo_pilot.hpc.site_files import find_site, site_files
 from hpo_pilot.http import open_session
-from hpo_pilot.jobs import JobNeeds, JobState
 from hpo_pilot.panda.client_process import ClientProcess
 from hpo_pilot.panda.server import (
     PandaServer,
     address,
     environment_server,
-    environment_vo,
     remove_address,
     write_address,
 )
 from hpo_pilot.panda.workflow_manager import WorkflowManager, workflow_manager
-from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.search.mistakes import FieldPath as Place
 from hpo_pilot.search.mistakes import Mistake, mistakes_of
 from hpo_pilot.search.yaml_document import Document, read_document
@@ -49,7 +43,6 @@ from hpo_pilot.server.bigpanda import KEY_FILE
 from hpo_pilot.server.queues import Queue, QueueFile
 from hpo_pilot.server.tokens import Role
 from hpo_pilot.steering.server_processes import (
-    AUTHORITIES,
     ChildProcess,
     NetworkOptions,
     OwnTokens,
@@ -328,158 +321,6 @@ def _mistakes(data: Any, under: Place, model: type[Queue | QueueFile]) -> list[M
             for mistake in mistakes_of(error, data, model)
         ]
     return []
-
-
-@dataclass(frozen=True)
-class PilotAccess:
-    """The options of pilots on other machines for a PanDA server.
-
-    Attributes:
-        server: URL of the server.
-        queue: the queue that the pilots serve.
-        token_file: file with a pilot's token.
-        ca: PEM file of the server's certificate authorities; None: the system's.
-        vo: the virtual organisation.
-    """
-
-    server: str
-    queue: str
-    token_file: Path
-    ca: Path | None
-    vo: str
-
-
-def pilot_access(
-    workdir: WorkDir,
-    *,
-    server: str | None,
-    queue: str | None,
-    token_file: Path | None,
-    ca: Path | None,
-    warn: Callable[[str], None],
-) -> PilotAccess:
-    """Completes the options of `hpo-pilot pilots` and checks them.
-
-    Args:
-        workdir: work folder of the service.
-        server: URL of a PanDA server; None: the embedded server of the work folder.
-        queue: None: the default queue of the embedded server.
-        token_file: None: the token file of the work folder's own pilots.
-        ca: None: the value of `serve --ca`.
-        warn: called with a warning if the options may not work.
-
-    Raises:
-        InputError: an option is missing, or no service runs in the work folder.
-    """
-    if server is not None:
-        url = address(server, "--server")
-        if token_file is None or queue is None:
-            missing = "--token-file, a file with a pilot's token" if token_file is None else "--panda-queue"
-            raise InputError(f"--server {url} also needs {missing}")
-        return PilotAccess(url, queue, token_file, ca, _vo())
-    found = running_server(workdir)
-    if found is None:
-        raise InputError(
-            f"no service runs in {workdir.root}: start `hpo-pilot serve --host 0.0.0.0 --tls-cert FILE --tls-key FILE` "
-            "there, or name --server, --token-file and --panda-queue"
-        )
-    if is_loopback(urlsplit(found.url).hostname or ""):
-        warn(
-            f"the embedded server is at {found.url}, which compute nodes cannot reach unless they are this machine: "
-            "start it with `hpo-pilot serve --host 0.0.0.0 --tls-cert FILE --tls-key FILE`"
-        )
-    if ca is None and found.authorities is not None:
-        ca = found.authorities / AUTHORITIES
-    token = token_file or workdir.tokens / f"{Role.PILOT.value}.token"
-    return PilotAccess(found.url, queue or DEFAULT_QUEUE, token, ca, found.vo)
-
-
-def _vo() -> str:
-    """Returns the virtual organisation of the user's own PanDA tokens; without such tokens that of our tokens."""
-    return environment_vo() if os.environ.get("PANDA_AUTH") == "oidc" else PilotSettings.vo
-
-
-#: The call of the embedded server, which groups jobs by their needs; and the call that every PanDA server has.
-_DEMAND, _STATISTICS = "hpo_pilot/demand", "statistics/active_job_stats_by_site"
-_SECONDS = 60.0
-
-
-class DemandReader:
-    """Asks one server for the waiting jobs of one queue."""
-
-    def __init__(self, server: str, queue: str, token_file: Path, *, vo: str, ca: Path | None = None) -> None:
-        """Prepares; sends nothing.
-
-        Args:
-            server: URL of the server.
-            queue: the PanDA queue.
-            token_file: file with a token, read at every call.
-            vo: the virtual organisation of the token.
-            ca: PEM file of the server's certificate authorities; None: the system's.
-        """
-        self._server = server
-        self._queue = queue
-        self._token_file = token_file
-        self._vo = vo
-        self._ca = ca
-
-    def __call__(self) -> Demand:
-        """Returns the waiting and running jobs.
-
-        Raises:
-            InputError: the token cannot be read, or is refused.
-            TryAgainError: the server does not answer properly.
-        """
-        try:
-            token = self._token_file.read_text().strip()
-        except OSError as error:
-            raise InputError(f"--token-file {self._token_file}: {error.strerror}") from error
-        headers = {"Authorization": f"Bearer {token}", "Origin": self._vo}
-        try:
-            with open_session(self._server, self._ca) as session:
-                return self._ask(session, headers)
-        except (requests.RequestException, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise TryAgainError(f"the server {self._server} does not tell of its jobs: {error}") from error
-
-    def _ask(self, session: requests.Session, headers: Mapping[str, str]) -> Demand:
-        url, parameters = f"{self._server}/api/v1", {"queue": self._queue}
-        answer = session.get(f"{url}/{_DEMAND}", params=parameters, headers=headers, timeout=_SECONDS)
-        if answer.status_code == 404:  # not an embedded server
-            answer = session.get(f"{url}/{_STATISTICS}", headers=headers, timeout=_SECONDS)
-            return _counted(self._data(answer).get(self._queue, {}))
-        data = self._data(answer)
-        return Demand(tuple(map(_waiting, data["waiting"])), int(data["going"]))
-
-    def _data(self, answer: requests.Response) -> dict[str, Any]:
-        if answer.status_code in (401, 403):
-            raise InputError(f"the server {self._server} refuses the token of {self._token_file}")
-        answer.raise_for_status()
-        data: dict[str, Any] = answer.json()["data"]
-        return data
-
-
-def _waiting(shape: Mapping[str, Any]) -> WaitingJobs:
-    needs = JobNeeds(
-        nodes=int(shape["nodes"]),
-        gpus_per_node=int(shape["gpus"]),
-        cores=max(1, int(shape["cores"])),
-        memory_mb=int(shape["memory_mb"]),
-        minutes=float(shape["minutes"]),
-    )
-    return WaitingJobs(int(shape["jobs"]), needs)
-
-
-def _counted(states: Mapping[str, int]) -> Demand:
-    waiting = int(states.get(JobState.ACTIVATED, 0))
-    going = sum(int(count) for state, count in states.items() if _is_going(state))
-    return Demand((WaitingJobs(waiting),) if waiting else (), going)
-
-
-def _is_going(state: str) -> bool:
-    """Whether jobs in this state are at a pilot or on their way to one."""
-    if state in (JobState.DEFINED, JobState.ACTIVATED):
-        return False
-    return state not in set(JobState) or not JobState(state).is_over  # Real servers have more states.
 
 
 # --- the choice of the server ---

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from hpo_pilot.errors import InputError, TryAgainError
-from hpo_pilot.hpc.keeper import Demand, WaitingJobs
+from hpo_pilot.hpc.keeper import Demand, PilotAccess, WaitingJobs
 from hpo_pilot.jobs import JobNeeds
-from hpo_pilot.steering.embedded import DemandReader
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -66,7 +65,7 @@ def token(tmp_path: Path) -> Path:
 def test_demand(data: Any, expected: Demand, server: tuple[type[Handler], str], token: Path) -> None:
     handler, url = server
     handler.answer = {"success": True, "message": "", "data": data}
-    assert DemandReader(url, "Q", token, vo="vo")() == expected
+    assert PilotAccess(url, "Q", token, None, "vo").demand() == expected
 
 
 def test_a_server_of_ours_tells_what_jobs_need(server: tuple[type[Handler], str], token: Path) -> None:
@@ -75,10 +74,10 @@ def test_a_server_of_ours_tells_what_jobs_need(server: tuple[type[Handler], str]
     shape = {"jobs": 3, "since": 5.0, "nodes": 2, "gpus": 4, "cores": 8, "memory_mb": 500, "minutes": 90.0}
     handler.answer = {"success": True, "data": {"waiting": [shape], "going": 2, "offers": [], "known_for": 9.0}}
     needs = JobNeeds(nodes=2, gpus_per_node=4, cores=8, memory_mb=500, minutes=90.0)
-    assert DemandReader(url, "Q", token, vo="vo")() == Demand((WaitingJobs(3, needs),), 2)
+    assert PilotAccess(url, "Q", token, None, "vo").demand() == Demand((WaitingJobs(3, needs),), 2)
     handler.answer = {"success": True, "data": {"waiting": [{}], "going": 2}}
     with pytest.raises(TryAgainError, match="does not tell of its jobs"):
-        DemandReader(url, "Q", token, vo="vo")()
+        PilotAccess(url, "Q", token, None, "vo").demand()
 
 
 @pytest.mark.parametrize(
@@ -88,18 +87,18 @@ def test_an_answer_that_makes_no_sense(answer: Any, server: tuple[type[Handler],
     handler, url = server
     handler.answer = answer
     with pytest.raises(TryAgainError, match="does not tell of its jobs"):
-        DemandReader(url, "Q", token, vo="vo")()
+        PilotAccess(url, "Q", token, None, "vo").demand()
 
 
 def test_a_token_that_is_refused_or_missing(server: tuple[type[Handler], str], token: Path) -> None:
     handler, url = server
     handler.status = 401
     with pytest.raises(InputError, match="refuses the token"):
-        DemandReader(url, "Q", token, vo="vo")()
+        PilotAccess(url, "Q", token, None, "vo").demand()
     with pytest.raises(InputError, match="--token-file"):
-        DemandReader(url, "Q", token.with_name("other"), vo="vo")()
+        PilotAccess(url, "Q", token.with_name("other"), None, "vo").demand()
 
 
 def test_a_server_that_is_away(token: Path) -> None:
     with pytest.raises(TryAgainError, match="does not tell of its jobs"):
-        DemandReader("http://127.0.0.1:9", "Q", token, vo="vo")()
+        PilotAccess("http://127.0.0.1:9", "Q", token, None, "vo").demand()
