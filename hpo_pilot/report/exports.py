@@ -1,4 +1,4 @@
-"""Exports of a search: the formats, CSV and JSON, and the data that the file exports share."""
+"""Exports of a search: the formats, those that are one text (CSV, JSON, hpogrid), and the data that all share."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.report.documents import IntermediateDocument, time_text, trial_document
+from hpo_pilot.report.documents import IntermediateDocument, trial_document
 
 if TYPE_CHECKING:
     from hpo_pilot.report.documents import FoldDocument, StatusDocument, StoppedDocument, TrialDocument
@@ -145,33 +146,48 @@ def panda_ids(trial: TrialDocument) -> list[int]:
 #: Columns of a trial's cost, with the names that `Cost` uses.
 COSTS = ("job_seconds", "gpu_hours", "core_hours", "energy_kwh")
 
-#: The formats that are one text.
-TEXT_FORMS = ("csv", "json", "hpogrid-report")
 
+def trial_columns(trials: Sequence[TrialDocument], metrics: Sequence[str], folds: int) -> dict[str, list[Any]]:
+    """Returns the columns of a table of trials, in their order; None where a trial has no value.
 
-def exporter(form: str) -> Callable[[Search, Sequence[Trial]], str]:
-    """Returns the function that makes the text of a format from a search and its trials.
+    The columns of the point are missing: their place is before `seed`.
 
-    Raises:
-        InputError: the format is unknown.
+    Args:
+        trials: the trials, one row each.
+        metrics: names of the objectives; several objectives have columns of their own (`value_loss`).
+        folds: number of folds of a trial.
     """
-    if form == "csv":
-        return as_csv
-    if form == "json":
-        return as_json
-    if form == "hpogrid-report":
-        from hpo_pilot.report.hpogrid import as_hpogrid_report  # noqa: PLC0415 - seldom wanted; needs pydantic
 
-        return as_hpogrid_report
-    raise InputError(f"unknown export format {form!r}; the formats are {', '.join(TEXT_FORMS)}")
+    def figures(documents: Sequence[Any], key: str) -> list[list[Any]]:
+        found = [None if document is None else document[key] for document in documents]
+        return [
+            [None if one is None else one[i] if isinstance(one, list) else one for one in found] for i in objectives
+        ]
+
+    objectives = range(len(metrics))
+    ends = [f"_{metric}" for metric in metrics] if len(metrics) > 1 else [""]
+    columns: dict[str, list[Any]] = {
+        name: [trial[name] for trial in trials] for name in ("number", "generation", "state")
+    }
+    for end, values, stds in zip(ends, figures(trials, "value"), figures(trials, "std"), strict=True):
+        columns |= {f"value{end}": values, f"std{end}": stds}
+    columns["seed"] = [trial["seed"] for trial in trials]
+    by_number = [{fold["fold"]: fold for fold in trial["folds"]} for trial in trials]
+    for fold in range(folds):
+        for end, values in zip(ends, figures([found.get(fold) for found in by_number], "value"), strict=True):
+            columns[f"fold_{fold}{end}"] = values
+    for name in ("error", "submitted", "started", "ended", "confirms", "retries", "told"):
+        columns[name] = [trial[name] for trial in trials]
+    stops = [trial["stopped"] for trial in trials]
+    columns["stopped_step"] = [stop and stop["step"] for stop in stops]
+    columns["stopped_value"] = [stop and stop["value"] for stop in stops]
+    columns |= {f"projected{end}": values for end, values in zip(ends, figures(stops, "projected"), strict=True)}
+    return columns | {name: [trial_costs(trial)[name] for trial in trials] for name in COSTS}
 
 
 def as_json(search: Search, trials: Sequence[Trial]) -> str:
     """Returns the search and its trials as JSON, with folds and log tails."""
-    from hpo_pilot.hpc.site_files import price_of  # noqa: PLC0415 - the command line starts light
-
-    price = price_of(search)
-    document = {"search": search.to_dict(), "trials": [trial_document(trial, price) for trial in trials]}
+    document = {"search": search.to_dict(), "trials": _documents(search, trials)}
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -180,50 +196,38 @@ def as_csv(search: Search, trials: Sequence[Trial]) -> str:
 
     A parameter with the name of another column, for example `value`, is in the column `point.value`.
     """
-    from hpo_pilot.hpc.site_files import price_of  # noqa: PLC0415
     from hpo_pilot.search.earlier_results import parameter_column  # noqa: PLC0415 - the command line starts light
 
+    columns = trial_columns(
+        _documents(search, trials), [objective.metric for objective in search.objectives], search.folds.k
+    )
+    del columns["told"]
+    if not search.confirm.top and not any(columns["confirms"]):
+        del columns["confirms"]
+    if not any(columns["retries"]):
+        del columns["retries"]
+    if not search.early_stopping.is_on:
+        columns = {name: values for name, values in columns.items() if not name.startswith(("stopped_", "projected"))}
+    names = list(columns)
+    place = names.index("seed")
+    points = {
+        parameter_column(name, {*names} - {"seed"}): [trial.point.get(name) for trial in trials]
+        for name in search.space.names
+    }
+    ordered = {name: columns[name] for name in names[:place]} | points
+    ordered |= {name: columns[name] for name in names[place + 1 :]}
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
-    names, folds = search.space.names, range(search.folds.k)
-    # With several objectives, each has its own columns.
-    ends = [f"_{objective.metric}" for objective in search.objectives] if len(search.objectives) > 1 else [""]
-    nothing = (None,) * len(ends)
-    figures = [f"{figure}{end}" for end in ends for figure in ("value", "std")]
-    of_folds = [f"fold_{fold}{end}" for fold in folds for end in ends]
-    head = ["number", "generation", "state", *figures]
-    projected = [f"projected{end}" for end in ends]
-    stopped = ["stopped_step", "stopped_value", *projected] if search.early_stopping.is_on else []
-    price = price_of(search)
-    confirms = ["confirms"] if search.confirm.top or any(trial.confirms is not None for trial in trials) else []
-    retries = ["retries"] if any(trial.retries is not None for trial in trials) else []
-    tail = [*of_folds, "error", "submitted", "started", "ended", *confirms, *retries, *stopped, *COSTS]
-    writer.writerow([*head, *(parameter_column(name, [*head, *tail]) for name in names), *tail])
-    for trial in trials:
-        values = {fold.fold: fold.figures for fold in trial.folds}
-        stop: tuple[float | None, ...] = (None, None, *nothing)
-        if trial.stop and trial.stopped_early:
-            stop = (trial.stop.step, trial.stop.value, *(trial.stop.projected or nothing))
-        pairs = zip(trial.figures or nothing, trial.spreads or nothing, strict=True)
-        writer.writerow(
-            [
-                *(
-                    trial.number,
-                    trial.generation,
-                    trial.state.value,
-                    *(_csv_cell(each) for pair in pairs for each in pair),
-                ),
-                *(_csv_cell(trial.point.get(name)) for name in names),
-                *(_csv_cell(figure) for fold in folds for figure in values.get(fold) or nothing),
-                _csv_cell(trial.error),
-                *(time_text(when) or "" for when in (trial.submitted, trial.started, trial.ended)),
-                *([_csv_cell(trial.confirms)] if confirms else ()),
-                *([_csv_cell(trial.retries)] if retries else ()),
-                *(map(_csv_cell, stop) if stopped else ()),
-                *(_csv_cell(getattr(price.cost(trial.spent), name)) for name in COSTS),
-            ]
-        )
+    writer.writerow(ordered)
+    writer.writerows(zip(*([_csv_cell(value) for value in values] for values in ordered.values()), strict=True))
     return buffer.getvalue()
+
+
+def _documents(search: Search, trials: Sequence[Trial]) -> list[TrialDocument]:
+    from hpo_pilot.hpc.site_files import price_of  # noqa: PLC0415 - the command line starts light
+
+    price = price_of(search)
+    return [trial_document(trial, price) for trial in trials]
 
 
 def _csv_cell(value: Any) -> Any:
@@ -235,6 +239,78 @@ def _csv_cell(value: Any) -> Any:
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@"):
         return "'" + value
     return repr(value) if isinstance(value, float) else value
+
+
+_HPOGRID_TIME = "%m/%d/%Y, %H:%M:%S"
+
+
+def as_hpogrid_report(search: Search, trials: Sequence[Trial]) -> str:
+    """Returns the finished trials of a search, confirmation runs included, in the format of hpogrid's reports.
+
+    The keys are those of hpogrid 1.3.3 (`hpogrid/core/defaults.py`, `kHPOGridMetadataFormat`), the values as
+    `hpogrid/components/hpo_task.py` fills them.
+
+    Raises:
+        InputError: the search has several objectives; hpogrid supports one.
+    """
+    if len(search.objectives) > 1:
+        metrics = ", ".join(objective.metric for objective in search.objectives)
+        raise InputError(
+            f"hpogrid supports one objective, and search {search.name!r} has {metrics}; export csv or json"
+        )
+    done = [trial for trial in trials if trial.state.value == "finished" and trial.value is not None]
+    metric, shape = search.objective.metric, search.payload.point
+    searched = [trial for trial in done if trial.confirms is None]
+    best = min(searched, key=lambda trial: search.objective.sign * (trial.value or 0.0), default=None)
+    begun = min((time for trial in trials if (time := trial.started or trial.submitted)), default=None)
+    ended = max((trial.ended for trial in trials if trial.ended), default=None)
+    points = [shape.payload_point(trial.point) for trial in done]
+    names = list(dict.fromkeys(name for point in points for name in point))
+    names = names or list(shape.payload_point(dict.fromkeys(search.space.names)))
+    result = {
+        str(index): {
+            # hpogrid makes one table: every row has every column.
+            **{name: point.get(name) for name in names},
+            metric: trial.value,
+            # The run time of the longest fold.
+            "time_s": max((fold.seconds for fold in trial.folds if fold.seconds is not None), default=None),
+            "timestamp": None if trial.ended is None else int(trial.ended.timestamp()),
+        }
+        for index, (trial, point) in enumerate(zip(done, points, strict=True))
+    }
+    report: dict[str, Any] = {
+        "project_name": search.name,
+        "start_datetime": begun and begun.strftime(_HPOGRID_TIME),
+        "end_datetime": ended and ended.strftime(_HPOGRID_TIME),
+        "start_timestamp": None if begun is None else begun.timestamp(),
+        "task_time_s": (ended - begun).total_seconds() if begun and ended else None,
+        "hyperparameters": names,
+        "metric": metric,
+        "mode": "min" if search.objective.goal == "minimize" else "max",
+        "best_config": None if best is None else shape.payload_point(best.point),
+        "best_metric_score": None if best is None else best.value,
+        "result": result,
+    }
+    return json.dumps(report, indent=1, ensure_ascii=False) + "\n"
+
+
+#: The formats that are one text, and what writes them.
+TEXT_FORMS: Mapping[str, Callable[[Search, Sequence[Trial]], str]] = {
+    "csv": as_csv,
+    "json": as_json,
+    "hpogrid-report": as_hpogrid_report,
+}
+
+
+def exporter(form: str) -> Callable[[Search, Sequence[Trial]], str]:
+    """Returns the function that makes the text of a format from a search and its trials.
+
+    Raises:
+        InputError: the format is unknown.
+    """
+    if form not in TEXT_FORMS:
+        raise InputError(f"unknown export format {form!r}; the formats are {', '.join(TEXT_FORMS)}")
+    return TEXT_FORMS[form]
 
 
 @dataclass(frozen=True)
@@ -252,27 +328,12 @@ class FileForm:
     note: str = ""
 
 
-#: The file formats by name; the package's extra with the library of a format has the same name.
+#: The file formats by name. The module that writes one, and the package's extra with its library, have the same name.
 FILE_FORMS = {
     "parquet": FileForm("FILE.parquet", curves=False),
     "mlflow": FileForm("FOLDER or FILE.db", curves=True, note="MLflow takes some 0.1 s a trial"),
     "optuna": FileForm("FILE.log", curves=True),
 }
-
-
-def _writer(form: str) -> Callable[[ExportedSearch, Path], str]:
-    """Returns the function that writes a file format; imported here because its library takes a second to load."""
-    if form == "parquet":
-        from hpo_pilot.report.parquet import write as write_parquet  # noqa: PLC0415
-
-        return write_parquet
-    if form == "mlflow":
-        from hpo_pilot.report.mlflow import write as write_mlflow  # noqa: PLC0415
-
-        return write_mlflow
-    from hpo_pilot.report.optuna import write as write_optuna  # noqa: PLC0415
-
-    return write_optuna
 
 
 def export_file(client: SearchClient, identity: str, form: str, path: Path | None) -> str:
@@ -296,12 +357,14 @@ def export_file(client: SearchClient, identity: str, form: str, path: Path | Non
     if path is None:
         raise InputError(f"--format {form} cannot be written to standard output; give a path with -o {chosen.target}")
     try:
-        write = _writer(form)
+        # Imported here, because their libraries take a second to load.
+        write = import_module(f"hpo_pilot.report.{form}").write
         if not path.absolute().parent.is_dir():
             raise InputError(
                 f"the folder {path.absolute().parent} does not exist; create it, or give another path with -o"
             )
-        return write(ExportedSearch.read(client, identity, curves=chosen.curves), path)
+        written: str = write(ExportedSearch.read(client, identity, curves=chosen.curves), path)
+        return written
     except ModuleNotFoundError as error:
         if (error.name or "hpo_pilot").split(".")[0] == "hpo_pilot":
             raise

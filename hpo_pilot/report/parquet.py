@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,20 @@ import pyarrow.parquet as pq
 
 from hpo_pilot import __version__
 from hpo_pilot.errors import InputError
-from hpo_pilot.report.exports import COSTS, ExportedSearch, mean_metrics, panda_ids, time_of, trial_costs, utf8
+from hpo_pilot.report.exports import ExportedSearch, mean_metrics, panda_ids, time_of, trial_columns, utf8
 from hpo_pilot.search.earlier_results import parameter_column
 
 #: The key of the search in the metadata of the schema.
 METADATA_KEY = b"hpo_pilot"
 
 _TIME = pa.timestamp("ms", tz="UTC")
+
+#: Types of the columns that are not floats.
+_KINDS = {
+    **dict.fromkeys(("number", "generation", "seed", "confirms", "told", "stopped_step"), pa.int64()),
+    **dict.fromkeys(("state", "error"), pa.string()),
+    **dict.fromkeys(("submitted", "started", "ended"), _TIME),
+}
 
 
 def write(subject: ExportedSearch, path: Path) -> str:
@@ -54,19 +60,28 @@ def _refuse_others(subject: ExportedSearch, path: Path) -> None:
 
 def table_of(subject: ExportedSearch) -> pa.Table:
     """Returns the table: the columns of the CSV export and some more, with types."""
-    columns = [*_fixed(subject)]
-    names = [name for name, _, _ in columns]
-    places = names.index("seed")
-    points = [
-        (parameter_column(name, names), _type_of(dimension), _values(subject, name, dimension))
+    columns = {
+        name: (_KINDS.get(name, pa.float64()), values)
+        for name, values in trial_columns(subject.trials, subject.metrics, subject.folds).items()
+    }
+    del columns["retries"]
+    if not any(trial["stopped"] for trial in subject.trials):
+        columns = {name: column for name, column in columns.items() if not name.startswith(("stopped_", "projected"))}
+    for name, (kind, values) in columns.items():
+        if kind is _TIME:
+            columns[name] = kind, [time_of(value) for value in values]
+    columns["error"] = pa.string(), [None if error is None else utf8(error) for error in columns["error"][1]]
+    columns["panda_ids"] = pa.list_(pa.int64()), [panda_ids(trial) for trial in subject.trials]
+    names = list(columns)
+    place = names.index("seed")
+    points = {
+        parameter_column(name, names): (_type_of(dimension), _values(subject, name, dimension))
         for name, dimension in subject.space.items()
-    ]
-    columns[places:places] = points
-    taken = {name for name, _, _ in columns}
+    }
+    columns = {name: columns[name] for name in names[:place]} | points | {name: columns[name] for name in names[place:]}
     means = [mean_metrics(trial) for trial in subject.trials]
     for name in dict.fromkeys(name for trial in means for name in trial):
-        if (column := f"metrics.{name}") not in taken:
-            columns.append((column, pa.float64(), [trial.get(name) for trial in means]))
+        columns.setdefault(f"metrics.{name}", (pa.float64(), [trial.get(name) for trial in means]))
     metadata = {
         "mark": subject.mark,
         "version": __version__,
@@ -74,42 +89,10 @@ def table_of(subject: ExportedSearch) -> pa.Table:
         "definition": subject.search["definition"],
     }
     schema = pa.schema(
-        [pa.field(name, kind) for name, kind, _ in columns], {METADATA_KEY: json.dumps(metadata, ensure_ascii=True)}
+        [pa.field(name, kind) for name, (kind, _) in columns.items()],
+        {METADATA_KEY: json.dumps(metadata, ensure_ascii=True)},
     )
-    return pa.table([pa.array(values, kind) for _, kind, values in columns], schema=schema)
-
-
-def _fixed(subject: ExportedSearch) -> Iterable[tuple[str, pa.DataType, list[Any]]]:
-    """Yields name, type and values of all columns, except those of the point and of the payload's metrics."""
-    trials, ends = subject.trials, subject.suffixes
-    yield "number", pa.int64(), [trial["number"] for trial in trials]
-    yield "generation", pa.int64(), [trial["generation"] for trial in trials]
-    yield "state", pa.string(), [trial["state"] for trial in trials]
-    for place, end in enumerate(ends):
-        yield f"value{end}", pa.float64(), [subject.values_of(trial, "value")[place] for trial in trials]
-        yield f"std{end}", pa.float64(), [subject.values_of(trial, "std")[place] for trial in trials]
-    yield "seed", pa.int64(), [trial["seed"] for trial in trials]
-    of_folds = [{fold["fold"]: subject.values_of(fold, "value") for fold in trial["folds"]} for trial in trials]
-    for fold in range(subject.folds):
-        for place, end in enumerate(ends):
-            values = [found[fold][place] if fold in found else None for found in of_folds]
-            yield f"fold_{fold}{end}", pa.float64(), values
-    yield "error", pa.string(), [None if trial["error"] is None else utf8(trial["error"]) for trial in trials]
-    for time in ("submitted", "started", "ended"):
-        yield time, _TIME, [time_of(trial[time]) for trial in trials]
-    for number in ("confirms", "told"):
-        yield number, pa.int64(), [trial[number] for trial in trials]
-    stops = [trial["stopped"] for trial in trials]
-    if any(stops):
-        yield "stopped_step", pa.int64(), [stop and stop["step"] for stop in stops]
-        yield "stopped_value", pa.float64(), [stop and stop["value"] for stop in stops]
-        for place, end in enumerate(ends):
-            guesses = [subject.values_of(stop, "projected")[place] if stop else None for stop in stops]
-            yield f"projected{end}", pa.float64(), guesses
-    costs = [trial_costs(trial) for trial in trials]
-    for name in COSTS:
-        yield name, pa.float64(), [cost[name] for cost in costs]
-    yield "panda_ids", pa.list_(pa.int64()), [panda_ids(trial) for trial in trials]
+    return pa.table([pa.array(values, kind) for kind, values in columns.values()], schema=schema)
 
 
 def _type_of(dimension: dict[str, Any]) -> pa.DataType:

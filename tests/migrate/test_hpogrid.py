@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hpo_pilot.migrate.foreign_file import ForeignFile
 from hpo_pilot.migrate.spaces import HPOGRID_METHODS, read_space
-from hpo_pilot.report.hpogrid import as_hpogrid_report
+from hpo_pilot.report.exports import as_hpogrid_report
 from hpo_pilot.search import FoldResult, Trial, TrialState
 from hpo_pilot.steering.search_file import parse_search
 

@@ -9,8 +9,7 @@ import pytest
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.report.documents import trial_document
-from hpo_pilot.report.exports import as_csv, as_json
-from hpo_pilot.report.hpogrid import as_hpogrid_report
+from hpo_pilot.report.exports import as_csv, as_hpogrid_report, as_json
 from hpo_pilot.search import Confirm, EarlyStop, EarlyStopping, FoldResult, Objective, Search, Trial, TrialState
 from hpo_pilot.search.earlier_results import fit_earlier_results, read_results
 from hpo_pilot.search.trials import Price
