@@ -13,7 +13,6 @@ import secrets
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
@@ -29,7 +28,7 @@ from starlette.routing import Route
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import JobState
 from hpo_pilot.server.calls import check_owner, dump
-from hpo_pilot.server.database import AT_PILOT_STATES, Transaction, jobs, point_losses
+from hpo_pilot.server.database import AT_PILOT, AT_PILOT_STATES, Transaction, jobs, point_losses
 from hpo_pilot.server.file_store import read_secret
 from hpo_pilot.server.task_parameters import known_task
 from hpo_pilot.server.tokens import Caller, Role, TokenRefused
@@ -53,12 +52,13 @@ _MOST_BYTES = 8 << 20  # of a task's points, unpacked
 _UNREADABLE = (binascii.Error, zlib.error, ValueError, KeyError, TypeError, IndexError, RecursionError)
 
 
-class PointStatus(StrEnum):
-    """State of a point. The names are those of iDDS's `ContentStatus`; it calls the last one Available."""
-
-    NEW = "New"
-    PROCESSING = "Processing"
-    FINISHED = "Finished"
+#: States of a point, by iDDS's names and numbers (`idds.common.constants.ContentStatus`).
+_NEW, _PROCESSING, _FINISHED = "New", "Processing", "Finished"
+_STATUSES = {
+    **dict.fromkeys(("new", "0"), _NEW),
+    **dict.fromkeys(("processing", "1"), _PROCESSING),
+    **dict.fromkeys(("available", "finished", "2"), _FINISHED),
+}
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ class Point:
         number: from 1, in its task.
         job: the number of the job that runs it, from 1.
         parameters: name -> value.
+        status: `_NEW`, `_PROCESSING` or `_FINISHED`.
         loss: None: not reported.
     """
 
@@ -77,18 +78,18 @@ class Point:
     trial: int
     fold: int
     parameters: Mapping[str, Any]
-    status: PointStatus
+    status: str
     loss: float | None
 
 
 class Capabilities:
-    """Unguessable path segments, each good for the points of one job while a pilot has it.
+    """Random path segments, each valid for the points of one job while a pilot has it.
 
-    The payload's environment holds no token: what it can do with this is to read its own points and report on them.
+    The payload's environment has no token: with this it can read its own points and report on them, and no more.
     """
 
     def __init__(self, file: Path) -> None:
-        """Reads the secret that they are made with; makes it if need be.
+        """Reads the secret that makes them, and writes one if there is none.
 
         Raises:
             InputError: it cannot be read or written.
@@ -110,42 +111,29 @@ class Capabilities:
 
 
 def points_of(tx: Transaction, task_id: int, job: int | None = None) -> list[Point]:
-    """Returns the points of a task that is not broken; empty: it is no task of hpo-pilot.
+    """Returns the points of a task that is not broken; empty: it is not a task of hpo-pilot.
 
     Args:
-        job: the number of the job whose points are wanted; None: all.
+        tx: a transaction.
+        task_id: the task.
+        job: only the points of the job with this number; None: all.
     """
-    table = [
-        (number, entry) for number, entry in enumerate(_table(_encoded(tx, task_id)), 1) if job in (None, entry[0])
-    ]
+    table = [(number, *row) for number, row in enumerate(_table(_encoded(tx, task_id)), 1) if job in (None, row[0])]
     attempts = select(jobs.c.number, jobs.c.status).where(jobs.c.task_id == task_id).order_by(jobs.c.panda_id)
+    reported = select(point_losses.c.number, point_losses.c.loss).where(point_losses.c.task_id == task_id)
     if job is not None:
         attempts = attempts.where(jobs.c.number == job)
+        reported = reported.where(point_losses.c.number.in_([number for number, *_ in table]))
     states = {row.number: JobState(row.status) for row in tx.connection.execute(attempts)}  # the last one counts
-    known = select(point_losses.c.number, point_losses.c.loss).where(point_losses.c.task_id == task_id)
-    if job is not None:
-        known = known.where(point_losses.c.number.in_([number for number, _ in table]))
-    losses = {row.number: row.loss for row in tx.connection.execute(known)}
-    return [
-        Point(
-            number,
-            ran_by,
-            trial,
-            fold,
-            parameters,
-            _point_status(states.get(ran_by), losses.get(number)),
-            losses.get(number),
-        )
-        for number, (ran_by, trial, fold, parameters) in table
-    ]
-
-
-def job_at_pilot(tx: Transaction, panda_id: int) -> tuple[int, int] | None:
-    """(task, job number) of a job that a pilot has; None: it is over, or was never there."""
-    row = tx.connection.execute(
-        select(jobs.c.task_id, jobs.c.number, jobs.c.status).where(jobs.c.panda_id == panda_id)
-    ).first()
-    return None if row is None or JobState(row.status) not in AT_PILOT_STATES else (row.task_id, row.number)
+    losses = {row.number: row.loss for row in tx.connection.execute(reported)}
+    found = []
+    for number, its_job, trial, fold, parameters in table:
+        state, loss = states.get(its_job), losses.get(number)
+        status = _PROCESSING if state in AT_PILOT_STATES else _NEW
+        if loss is not None or (state is not None and state.is_over):
+            status = _FINISHED
+        found.append(Point(number, its_job, trial, fold, parameters, status, loss))
+    return found
 
 
 def set_loss(tx: Transaction, task_id: int, number: int, loss: float | None) -> None:
@@ -155,12 +143,6 @@ def set_loss(tx: Transaction, task_id: int, number: int, loss: float | None) -> 
     )
     if loss is not None:
         tx.connection.execute(insert(point_losses).values(task_id=task_id, number=number, loss=loss, modified=tx.now))
-
-
-def _point_status(state: JobState | None, loss: float | None) -> PointStatus:
-    if loss is not None or (state is not None and state.is_over):
-        return PointStatus.FINISHED
-    return PointStatus.PROCESSING if state in AT_PILOT_STATES else PointStatus.NEW
 
 
 def _encoded(tx: Transaction, task_id: int) -> str:
@@ -184,7 +166,7 @@ class Assignment:
 
 
 def assignment_of(tx: Transaction, task_id: int) -> Assignment | None:
-    """Returns a task's assignment by its parameters; None: it is no task of hpo-pilot, or broken."""
+    """Returns a task's assignment by its parameters; None: it is not a task of hpo-pilot, or it is broken."""
     try:
         return _assignment(_encoded(tx, task_id))
     except InputError:  # its parameters are not valid
@@ -215,7 +197,7 @@ def _document(encoded: str) -> Any:
 
 @lru_cache(maxsize=64)
 def _table(encoded: str) -> tuple[tuple[int, int, int, Mapping[str, Any]], ...]:
-    """(job, trial, fold, point) of each; what cannot be read is as if it were not there: it is a user's text."""
+    """Returns (job, trial, fold, parameters) of each point; none if the user's text cannot be read."""
     if not encoded:
         return ()
     try:
@@ -241,20 +223,9 @@ def _table(encoded: str) -> tuple[tuple[int, int, int, Mapping[str, Any]], ...]:
 _ANY = "null"
 _MEMBER = re.compile(r"t(\d{1,9})f(\d{1,9})")
 
-#: iDDS's names and numbers of a content's status (`idds.common.constants.ContentStatus`).
-_STATUSES = {
-    "new": PointStatus.NEW,
-    "0": PointStatus.NEW,
-    "processing": PointStatus.PROCESSING,
-    "1": PointStatus.PROCESSING,
-    "available": PointStatus.FINISHED,
-    "finished": PointStatus.FINISHED,
-    "2": PointStatus.FINISHED,
-}
-
 
 class _Refused(Exception):
-    """The call is refused; iDDS's clients raise the exception with this name."""
+    """The call is refused; iDDS's clients raise the exception named `kind`."""
 
     def __init__(self, status: HTTPStatus, kind: str, message: str) -> None:
         super().__init__(message)
@@ -262,18 +233,16 @@ class _Refused(Exception):
         self.kind = kind
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """The points that a call names.
+def _no_object(message: str) -> _Refused:
+    return _Refused(HTTPStatus.NOT_FOUND, "NoObject", message)
 
-    Attributes:
-        job: only this job's points; None: the whole task's.
-        member: only this trial and fold.
-    """
 
-    task_id: int
-    job: int | None = None
-    member: tuple[int, int] | None = None
+def _wrong(message: str) -> _Refused:
+    return _Refused(HTTPStatus.BAD_REQUEST, "WrongParameterException", message)
+
+
+def _forbidden(message: str) -> _Refused:
+    return _Refused(HTTPStatus.FORBIDDEN, "AuthenticationNoPermission", message)
 
 
 def routes(server: Server) -> Sequence[Route]:
@@ -306,17 +275,11 @@ async def _get(server: Server, request: Request) -> list[dict[str, Any]]:
     wanted, status, limit = _number(given["id"], "id"), _status(given["status"]), _number(given["limit"], "limit")
 
     def work(tx: Transaction) -> list[dict[str, Any]]:
-        found = [
-            point
-            for point in _points(tx, _asked(tx, server, request, change=False))
-            if wanted in (None, point.number) and status in (None, point.status)
-        ]
-        return [
-            {"id": point.number, "parameters": dict(point.parameters), "loss": point.loss} for point in found[:limit]
-        ]
+        _, points = _points(tx, server, request, change=False)
+        found = [one for one in points if wanted in (None, one.number) and status in (None, one.status)]
+        return [{"id": one.number, "parameters": dict(one.parameters), "loss": one.loss} for one in found[:limit]]
 
-    found: list[dict[str, Any]] = await server.database.read(work)
-    return found
+    return await server.database.read(work)
 
 
 async def _put(server: Server, request: Request) -> dict[str, Any]:
@@ -324,41 +287,63 @@ async def _put(server: Server, request: Request) -> dict[str, Any]:
     wanted, loss = _number(given["id"], "id"), _loss(given["loss"])
 
     def work(tx: Transaction) -> None:
-        asked = _asked(tx, server, request, change=True)
-        found = [point for point in _points(tx, asked) if wanted in (None, point.number)]
+        task_id, points = _points(tx, server, request, change=True)
+        found = [point for point in points if wanted in (None, point.number)]
         if len(found) != 1:
-            what = f"no point {given['id']}" if not found else f"{len(found)} points: say which one"
-            raise _Refused(HTTPStatus.NOT_FOUND, "NoObject", f"task {asked.task_id} has {what}")
-        set_loss(tx, asked.task_id, found[0].number, loss)
+            what = f"no point {given['id']}" if not found else f"{len(found)} points: give the id of one"
+            raise _no_object(f"task {task_id} has {what}")
+        set_loss(tx, task_id, found[0].number, loss)
 
     await server.database.write(work)
     return {"status": 0, "message": "update successfully"}
 
 
-def _asked(tx: Transaction, server: Server, request: Request, *, change: bool) -> _Asked:
-    """Returns the points that the call names, after a check of its sender.
+def _points(tx: Transaction, server: Server, request: Request, *, change: bool) -> tuple[int, list[Point]]:
+    """Returns the task and the points that the call names, after a check of its sender.
 
     Raises:
-        _Refused: they may not, or there is no such task.
+        _Refused: the sender has no right to them, or there are none.
     """
     given = request.path_params
     named = {number for key in ("workload_id", "request_id") if (number := _number(given[key], key)) is not None}
     if len(named) > 1:
-        raise _Refused(HTTPStatus.NOT_FOUND, "NoObject", "workload_id and request_id are both the jediTaskID here")
+        raise _no_object("workload_id and request_id are both the jediTaskID here")
     if not named:
-        trouble = "One of workload_id and request_id should not be None or empty"
-        raise _Refused(HTTPStatus.BAD_REQUEST, "WrongParameterException", trouble)
+        raise _wrong("One of workload_id and request_id should not be None or empty")
     (task_id,) = named
+    caller, job = None, None
     if "capability" in given:
-        return _of_capability(tx, server, given, task_id)
-    caller = _caller(server, request)
-    _points(tx, _Asked(task_id))
-    if change:
+        job = _job_of(tx, server.capabilities.job(given["capability"]), task_id)
+    else:
+        caller = _caller(server, request)
+    member = _MEMBER.fullmatch(given.get("member", "t0f0"))
+    if member is None:
+        raise _no_object("there is no such point")
+    try:
+        found = points_of(tx, task_id, job)
+    except (NoResultFound, InputError):
+        found = []  # there is no such task, or its parameters are not valid
+    if not found:
+        raise _no_object(f"task {task_id} has no points here")
+    if change and caller is not None:
         if caller.role is Role.PILOT:
-            raise _Refused(HTTPStatus.FORBIDDEN, "AuthenticationNoPermission", "user role required")
+            raise _forbidden("user role required")
         if refusal := check_owner(tx, caller, task_id):
-            raise _Refused(HTTPStatus.FORBIDDEN, "AuthenticationNoPermission", str(refusal["message"]))
-    return _Asked(task_id)
+            raise _forbidden(str(refusal["message"]))
+    if "member" in given:
+        found = [point for point in found if (point.trial, point.fold) == (int(member[1]), int(member[2]))]
+    return task_id, found
+
+
+def _job_of(tx: Transaction, panda_id: int | None, task_id: int) -> int:
+    """Returns the number of a capability's job, which a pilot must have."""
+    job = tx.connection.execute(
+        select(jobs.c.number).where(jobs.c.panda_id == panda_id, jobs.c.task_id == task_id, AT_PILOT)
+    ).first()
+    if job is None:
+        # One answer for all cases, so that it does not tell which jobs exist.
+        raise _forbidden("this address is not of a running job")
+    return int(job.number)
 
 
 def _caller(server: Server, request: Request) -> Caller:
@@ -372,46 +357,20 @@ def _caller(server: Server, request: Request) -> Caller:
         raise _Refused(HTTPStatus.UNAUTHORIZED, "AuthenticationException", str(error)) from None
 
 
-def _of_capability(tx: Transaction, server: Server, given: dict[str, str], task_id: int) -> _Asked:
-    panda_id = server.capabilities.job(given["capability"])
-    job = None if panda_id is None else job_at_pilot(tx, panda_id)
-    if job is None or job[0] != task_id:
-        # One answer for all cases, so that it does not tell which jobs exist.
-        raise _Refused(HTTPStatus.FORBIDDEN, "AuthenticationNoPermission", "this address is no running job's")
-    if "member" not in given:
-        return _Asked(task_id, job[1])
-    match = _MEMBER.fullmatch(given["member"])
-    if match is None:
-        raise _Refused(HTTPStatus.NOT_FOUND, "NoObject", "there is no such point")
-    return _Asked(task_id, job[1], (int(match[1]), int(match[2])))
-
-
-def _points(tx: Transaction, asked: _Asked) -> list[Point]:
-    try:
-        found = points_of(tx, asked.task_id, asked.job)
-    except (NoResultFound, InputError):
-        found = []  # there is no such task, or its parameters are not valid
-    if not found:
-        raise _Refused(HTTPStatus.NOT_FOUND, "NoObject", f"task {asked.task_id} has no points here")
-    return [point for point in found if asked.member in (None, (point.trial, point.fold))]
-
-
 def _number(text: str, name: str) -> int | None:
     if text == _ANY:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < 19):
-        message = f"{name} must be a number or null, not {text[:100]!r}"
-        raise _Refused(HTTPStatus.BAD_REQUEST, "WrongParameterException", message)
+        raise _wrong(f"{name} must be a number or null, not {text[:100]!r}")
     return int(text)
 
 
-def _status(text: str) -> PointStatus | None:
+def _status(text: str) -> str | None:
     if text == _ANY:
         return None
     status = _STATUSES.get(text.rpartition(".")[2].lower())
     if status is None:
-        message = f"status must be New, Processing, Finished or null, not {text[:100]!r}"
-        raise _Refused(HTTPStatus.BAD_REQUEST, "WrongParameterException", message)
+        raise _wrong(f"status must be New, Processing, Finished or null, not {text[:100]!r}")
     return status
 
 
@@ -423,8 +382,7 @@ def _loss(text: str) -> float | None:
     except ValueError:
         loss = math.nan
     if not math.isfinite(loss):
-        message = f"the loss must be a finite number or null, not {text[:100]!r}"
-        raise _Refused(HTTPStatus.BAD_REQUEST, "WrongParameterException", message)
+        raise _wrong(f"the loss must be a finite number or null, not {text[:100]!r}")
     return loss
 
 

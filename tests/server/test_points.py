@@ -160,7 +160,7 @@ def test_a_jobs_capability(server: Any, submit: Any, request: pytest.FixtureRequ
     other_task = first.replace(f"/{task}/", f"/{task + 1}/")
     for path in (f"/points/{'x' * 40}/idds/hpo/{task}/null", other_task, first.replace("/points/", "/points/1")):
         answer = call(server, f"{path}/null/null/null", "token-of-operator")
-        assert (answer.status_code, answer.json()["msg"]) == (403, "this address is no running job's")
+        assert (answer.status_code, answer.json()["msg"]) == (403, "this address is not of a running job")
     server.api("pilot").update(one["PandaID"], "finished")
     assert call(server, f"{first}/null/null/null", None).status_code == 403, "it ends with the job"
     assert put(server, f"{first}/1/5.0", None).status_code == 403
