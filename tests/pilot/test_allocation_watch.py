@@ -56,10 +56,6 @@ def test_not_while_there_is_a_job(room: AllocationPool, watch: Callable[[float],
     assert ended.wait(20)
 
 
-def test_never_where_nobody_wants_it(watch: Callable[[float], threading.Event]) -> None:
-    assert not watch(0).wait(1.2)
-
-
 @pytest.fixture
 def three() -> Allocation:
     """Of three nodes, of which the batch system takes the second away as soon as it is asked."""

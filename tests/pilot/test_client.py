@@ -5,7 +5,6 @@ import logging
 import socket
 import ssl
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -41,20 +40,6 @@ def test_acquire_says_who_asks(panda: FakePanda, server: JobServer, settings: Pi
     assert asked["prod_source_label"] == "user"
     assert asked["target_architecture"] == {"gpus": [{"vendor": "NVIDIA"}]}
     assert panda.headers[0]["X-HPO-Pilot-Cores"] == "4"
-
-
-def test_acquire_waits_at_the_server(panda: FakePanda, server: JobServer) -> None:
-    threading.Timer(0.3, lambda: panda.add_job("true")).start()
-    began = time.monotonic()
-    assert len(server.acquire(FreeResources(2, 2, ()), 10, 0, 0)) == 1
-    assert 0.2 < time.monotonic() - began < 5
-    assert server.acquire(FreeResources(2, 2, ()), 0, 0, 0) == []
-
-
-def test_commands_come_back(panda: FakePanda, server: JobServer) -> None:
-    assert server.update(REPORT) == ""
-    panda.commands[1] = "tobekilled"
-    assert server.update(REPORT) == "tobekilled"
 
 
 @pytest.mark.parametrize(
@@ -119,19 +104,6 @@ def test_a_server_that_is_none(panda: FakePanda, server: JobServer) -> None:
     target = io.BytesIO()
     server.download(panda.url, "x", target, 100)
     assert target.getvalue() == b"<html>"
-
-
-@pytest.mark.parametrize("changes", [{"server": "panda.example.org"}, {"slots": 0}, {"heartbeat": 0.0}])
-def test_settings_that_make_no_sense(tmp_path: Path, changes: dict[str, object]) -> None:
-    good: dict[str, object] = {
-        "server": "http://x",
-        "queue": "Q",
-        "slots": 1,
-        "token_file": tmp_path,
-        "workdir": tmp_path,
-    }
-    with pytest.raises(InputError, match="--"):
-        PilotSettings(**(good | changes))  # type: ignore[arg-type]
 
 
 def test_a_certificate_that_is_not_trusted_is_told_with_the_option(tmp_path: Path) -> None:

@@ -74,23 +74,3 @@ def test_every_job_sees_its_own(machine: Path, panda: FakePanda, pilot: PilotPro
     counts = [json.loads(panda.final(job)["meta_data"])["user_job_metadata"]["hpo_pilot"]["metrics"] for job in jobs]
     assert [count["n"] for count in counts] == [1, 1, 2, 0]
     assert seen(pilot)[0] == "[0,1]" and seen(pilot)[-1] == "[]"
-
-
-def test_without_gpus_to_share_out_the_others_see_them_all(
-    machine: Path, panda: FakePanda, pilot: PilotProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    jobs = [panda.add_job(SAY, gpus_per_node=count) for count in (1, 0)]
-    pilot.start("--keep", slots=1)
-    for job in jobs:
-        panda.final(job)
-    assert seen(pilot) == ["[0,1]", "[0]"]
-    assert len(panda.acquired[0]["target_architecture"]["gpus"]) == 2
-
-
-def test_a_job_of_others_asks_by_its_architecture(machine: Path, panda: FakePanda, pilot: PilotProcess) -> None:
-    line = "-p 'echo%20[$CUDA_VISIBLE_DEVICES]%20>%20seen'"
-    job = panda.add_job("true", job={"jobPars": line, "cmtConfig": "x86_64-el9@el9&nvidia"})
-    pilot.start("--gpus", "1", "--keep")
-    assert panda.final(job)["job_status"] == "finished"
-    assert seen(pilot) == ["[0]"]

@@ -107,8 +107,3 @@ def test_a_probe_that_waits_for_cores(tmp_path: Path, monkeypatch: pytest.Monkey
         program.write_text(f"#!/bin/sh\necho 'srun: {words}'\nexec sleep 5\n")
         program.chmod(0o755)
         assert bool(probe_launcher(Site(launcher=make_launcher({"name": "srun"})), ["n1"], ["n1"])) is not good
-
-
-def test_a_probe_without_a_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert "srun" in probe_launcher(Site(launcher=make_launcher({"name": "srun"})), ["n1"], ["n1"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import tarfile
 import threading
@@ -92,17 +91,6 @@ def test_a_stranger_s_work_folder_is_not_used(pilot: PilotProcess, whose: str) -
     assert not list(pilot.workdir.glob("jobs/*"))
 
 
-def test_slots_are_filled_and_refilled(panda: FakePanda, pilot: PilotProcess) -> None:
-    jobs = [panda.add_job("sleep 0.5; " + GOOD) for _ in range(7)]
-    pilot.start(slots=3)
-    began = time.monotonic()
-    verdicts = [verdict(panda.final(job)) for job in jobs]
-    assert time.monotonic() - began < 10
-    assert {asked["n_jobs"] for asked in panda.acquired} <= {1, 2, 3} and panda.acquired[0]["n_jobs"] == 3
-    running = [sum(v["started"] <= w["started"] < v["ended"] for v in verdicts) for w in verdicts]
-    assert 2 <= max(running) <= 3
-
-
 def test_a_long_job_has_heartbeats_with_its_progress(panda: FakePanda, pilot: PilotProcess, until: Any) -> None:
     steps = """for i in 1 2 3 4 5 6; do echo '{"step": '$i', "value": 0.25}' >> progress.jsonl; sleep 0.3; done; """
     job = panda.add_job(steps + GOOD)
@@ -160,20 +148,6 @@ def test_the_server_may_be_away(panda: FakePanda, pilot: PilotProcess, until: An
     assert "pilots-own-token" not in said
 
 
-def test_reports_survive_the_pilot(panda: FakePanda, pilot: PilotProcess, until: Any) -> None:
-    job = panda.add_job("sleep 1; " + GOOD)
-    process = pilot.start()
-    until(lambda: panda.of(job, "running"))
-    panda.down()
-    until(lambda: list(pilot.workdir.glob("unsent/*/*.json")))
-    process.kill()
-    process.wait()
-    panda.up()
-    pilot.start()
-    assert verdict(panda.final(job))["value"] == 0.5
-    until(lambda: not list(pilot.workdir.glob("unsent/*/*.json")))
-
-
 def test_drain_lets_running_jobs_end(panda: FakePanda, pilot: PilotProcess, until: Any) -> None:
     job = panda.add_job("sleep 1.5; " + GOOD)
     process = pilot.start("--drain-seconds", "20", slots=1)
@@ -199,14 +173,6 @@ def test_a_drained_job_is_given_back(panda: FakePanda, pilot: PilotProcess, aliv
     assert report["job_status"] == "failed" and report["pilot_error_code"] == 1201
     assert panda.workers[-1]["status"] == "finished"
     assert not alive(pilot.workdir)
-
-
-def test_an_idle_pilot_ends_at_once(panda: FakePanda, pilot: PilotProcess, until: Any) -> None:
-    process = pilot.start()
-    until(lambda: panda.acquired)
-    began = time.monotonic()
-    assert pilot.end() == 0 and process.returncode == 0
-    assert time.monotonic() - began < 3
 
 
 def test_a_job_that_comes_when_the_pilot_has_ended_goes_back(tmp_path: Path) -> None:
@@ -242,21 +208,6 @@ def test_a_job_that_comes_when_the_pilot_has_ended_goes_back(tmp_path: Path) -> 
     assert told == [False, True], "the server must hear at once that nobody runs the job"
 
 
-def test_kill_9_of_the_pilot_is_the_end_of_its_payloads(
-    panda: FakePanda, pilot: PilotProcess, alive: Any, until: Any
-) -> None:
-    job = panda.add_job("sleep 300 & sleep 300")
-    process = pilot.start("--worker-id", "2")
-    until(lambda: panda.of(job, "running"))
-    process.kill()
-    process.wait()
-    until(lambda: not alive(pilot.workdir / "jobs"))
-    assert list(pilot.workdir.glob("jobs/*/*/"))
-    pilot.start("--worker-id", "2")
-    until(lambda: panda.workers)  # what the dead one had is lost now, not after a timeout
-    assert panda.final(panda.add_job(GOOD))["job_status"] == "finished"
-
-
 def test_the_starters_death_is_the_pilots_end(panda: FakePanda, pilot: PilotProcess, alive: Any, until: Any) -> None:
     reading, writing = os.pipe()
     job = panda.add_job("sleep 300")
@@ -267,20 +218,6 @@ def test_the_starters_death_is_the_pilots_end(panda: FakePanda, pilot: PilotProc
     assert process.wait(15) == 0
     assert panda.final(job)["pilot_error_code"] == 1201
     assert not alive(pilot.workdir)
-
-
-def test_kill_9_of_the_runner_fails_the_attempt_and_leaves_nothing(
-    panda: FakePanda, pilot: PilotProcess, alive: Any, until: Any
-) -> None:
-    job = panda.add_job("setsid sleep 300 & sleep 300")
-    pilot.start()
-    until(lambda: panda.of(job, "running"))
-    runner = next(p for p in alive(pilot.workdir) if b"hpo_pilot_runner" in Path(f"/proc/{p}/cmdline").read_bytes())
-    os.kill(runner, signal.SIGKILL)
-    report = panda.final(job)
-    assert report["job_status"] == "failed" and report["trans_exit_code"] == 137
-    assert not alive(pilot.workdir / "jobs")
-    assert "outlived its command" in pilot.said()
 
 
 def test_too_much_memory_is_the_payloads_own_fault(panda: FakePanda, pilot: PilotProcess) -> None:
@@ -401,21 +338,6 @@ def test_cores_are_never_lent_twice(panda: FakePanda, pilot: PilotProcess, until
     assert signs[:4] == ["+", "-", "+", "-"] and sorted(signs[4:8]) == ["+", "+", "-", "-"] and signs[8:] == ["+", "-"]
     until(lambda: panda.headers[-1]["X-HPO-Pilot-Cores"] == "2")
     assert panda.acquired[-1]["n_jobs"] == 5
-
-
-def test_no_jobs_are_taken_when_the_disk_is_nearly_full(panda: FakePanda, pilot: PilotProcess, until: Any) -> None:
-    pilot.start("--min-free-mb", "999999999")
-    until(lambda: "no jobs are taken" in pilot.said())
-    assert not panda.acquired
-    assert pilot.end() == 0
-
-
-def test_a_server_that_does_not_wait_is_asked_politely(panda: FakePanda, pilot: PilotProcess, until: Any) -> None:
-    pilot.start()
-    until(lambda: panda.acquired)
-    assert panda.acquired[0]["n_jobs"] == 2
-    time.sleep(1.0)
-    assert len(panda.acquired) == 1  # this one does wait
 
 
 def test_a_folder_that_cannot_be_used_for_a_time(

@@ -72,11 +72,6 @@ def test_the_log_is_an_archive_of_what_was_said(folder: Path, job: Job) -> None:
     assert said == {"payload.log": b"said the payload", "runner.log": b"said the runner"}
 
 
-def test_our_own_server_gets_no_log_of_a_job_that_finished(folder: Path, job: Job) -> None:
-    server = Server()
-    assert list(store_outputs(server, job, folder)) == ["user.me.5._000001.out.txt"]
-
-
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/b", ".hidden", ""])
 def test_a_name_leads_nowhere_else(name: str, tmp_path: Path) -> None:
     with pytest.raises(JobFailure, match="is not a valid file name"):
@@ -88,11 +83,6 @@ def test_a_folder_that_cannot_be_written_fails_the_job_with_the_remedy(tmp_path:
     (tmp_path / "site").write_text("a file")
     with pytest.raises(JobFailure, match="--storage"):
         FolderStorage(tmp_path / "site").keep("name", b"x")
-
-
-def test_a_server_says_whether_it_keeps_files() -> None:
-    assert not parse_job({"PandaID": 1, "jobPars": '-p "true"'}).server_stores
-    assert parse_job({"PandaID": 1, "jobPars": '-p "true"', "hpoPilotStorage": True}).server_stores
 
 
 def test_a_pilot_that_ends_at_once_does_not_wait_for_a_server_that_is_away(folder: Path, job: Job) -> None:

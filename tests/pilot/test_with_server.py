@@ -140,23 +140,6 @@ def test_a_task_is_done(embedded: Embedded, pilot: PilotProcess, until: Any) -> 
     assert pilot.end() == 0
 
 
-def test_searches_with_several_core_counts_share_the_machine(
-    embedded: Embedded, pilot: PilotProcess, until: Any, tmp_path: Path
-) -> None:
-    log = tmp_path / "log"
-    tasks = [
-        embedded.submit(f"echo +{cores} >> {log}; sleep 0.2; echo -{cores} >> {log}; {GOOD}", 4, cores=cores)
-        for cores in (1, 2, 3)
-    ]
-    pilot.start("--cores", "3", slots=4)
-    until(lambda: {embedded.state(task) for task in tasks} == {"done"})
-    running, most = 0, 0
-    for sign in log.read_text().split():
-        running += int(sign)
-        most = max(most, running)
-    assert most == 3 and running == 0
-
-
 def test_a_killed_task_ends_its_payloads(embedded: Embedded, pilot: PilotProcess, until: Any, alive: Any) -> None:
     task = embedded.submit("sleep 300", 2)
     pilot.start()

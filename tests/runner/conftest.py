@@ -7,14 +7,16 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-RUNNER = Path(__file__).parents[2] / "hpo_pilot" / "runner" / "hpo_pilot_runner.py"
+from tests.pilot.conftest import RUNNER, alive, until
+
+__all__ = ["alive", "until"]
 
 
 def encoded(jobs: list[list[int]], points: Mapping[str, Any], folds: int = 3) -> str:
@@ -104,14 +106,3 @@ def _no_constant(name: str) -> None:
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
     yield Bench(tmp_path)
-
-
-@pytest.fixture
-def until() -> Callable[..., None]:
-    def wait(condition: Callable[[], object], seconds: float = 60.0) -> None:
-        end = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < end, "waited in vain"
-            time.sleep(0.02)
-
-    return wait

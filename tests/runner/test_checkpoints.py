@@ -6,7 +6,6 @@ import ctypes
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 # Counts from where the checkpoint is; writes it in two steps, so that a copy taken between them is worthless.
@@ -65,7 +65,7 @@ def test_an_attempt_goes_on_where_the_one_before_was_ended(quick: Any, until: An
     reading, writing = os.pipe()
     process, folder = count(quick, 1000, 0.5, lifeline=reading)
     until(lambda: saved_step(quick) >= 2)
-    payload = next(int(pid) for pid in children(process.pid))
+    payload = psutil.Process(process.pid).children()[0]
     if victims == "lifeline":
         os.close(writing)
     elif victims == "term":
@@ -73,11 +73,11 @@ def test_an_attempt_goes_on_where_the_one_before_was_ended(quick: Any, until: An
     else:
         os.kill(process.pid, signal.SIGKILL)
         if victims == "all":
-            os.killpg(payload, signal.SIGKILL)
+            os.killpg(payload.pid, signal.SIGKILL)
     process.wait(10)
-    until(lambda: victims == "runner" or not Path(f"/proc/{payload}").exists() or zombie(payload))
+    until(lambda: victims == "runner" or not payload.is_running() or payload.status() == psutil.STATUS_ZOMBIE)
     if victims == "runner":  # nobody is left to end its payload but the pilot
-        os.killpg(payload, signal.SIGKILL)
+        os.killpg(payload.pid, signal.SIGKILL)
     at = saved_step(quick)
     assert at >= 2
     process, folder = count(quick, at + 1, 0.05, env={"PANDA_ATTEMPTNR": "2"})
@@ -88,84 +88,15 @@ def test_an_attempt_goes_on_where_the_one_before_was_ended(quick: Any, until: An
         os.close(fd)
 
 
-def children(pid: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1]) == pid:
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return found
-
-
-def zombie(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except OSError:
-        return True
-
-
 def test_one_that_writes_without_rest_is_kept_all_the_same(quick: Any, until: Any) -> None:
     quick.quick["QUIET"] = 4.0  # longer than it ever pauses
-    process, folder = count(quick, 1000, 1.0)
+    process, _ = count(quick, 1000, 1.0)
     until(lambda: saved_step(quick) >= 3)
+    payload = psutil.Process(process.pid).children()[0]
     process.kill()
     process.wait()
-    os.killpg(children_of_group(folder), signal.SIGKILL)
+    payload.kill()
     assert saved_step(quick) >= 3
-
-
-def children_of_group(folder: Path) -> int:
-    for entry in Path("/proc").iterdir():
-        try:
-            if (
-                entry.name.isdigit()
-                and (entry / "cwd").resolve() == folder
-                and b"count.py" in (entry / "cmdline").read_bytes()
-            ):
-                return int(entry.name)
-        except OSError:
-            continue
-    raise AssertionError("the payload is gone")
-
-
-def terminated(quick: Any, until: Any, script: str) -> tuple[subprocess.Popen[bytes], Path]:
-    """A job whose training said that it was ready, and then got TERM; and its folder."""
-    process, folder = quick.start(f"{sys.executable} train.py", files={"train.py": script}, checkpoint=["best.bin"])
-    until((folder / "ready").exists)
-    process.terminate()
-    return process, folder
-
-
-def test_a_checkpoint_written_on_term_is_kept(quick: Any, until: Any) -> None:
-    script = (
-        "import signal, sys, time\n"
-        "def save(*_):\n    open('best.bin', 'w').write('saved on term')\n    sys.exit(0)\n"
-        "signal.signal(signal.SIGTERM, save)\nopen('ready', 'w')\ntime.sleep(60)\n"
-    )
-    process, folder = terminated(quick, until, script)
-    assert quick.finish(process, folder, time.monotonic()).code == 1
-    assert (kept(quick) / "best.bin").read_text() == "saved on term"
-
-
-def test_a_shell_that_dies_of_term_does_not_cost_what_the_training_saves(quick: Any, until: Any) -> None:
-    script = (
-        "import os, signal, sys, time\n"
-        "shell = f'/proc/{os.getppid()}'\n"
-        "def save(*_):\n"
-        "    while os.path.exists(shell):\n        time.sleep(0.01)\n"
-        "    open('best.bin', 'w').write('late')\n    sys.exit(1)\n"
-        "signal.signal(signal.SIGTERM, save)\nopen('best.bin', 'w').write('at first')\n"
-        "open('ready', 'w')\ntime.sleep(60)\n"
-    )
-    command = f"true; {sys.executable} train.py; true"
-    process, folder = quick.start(command, files={"train.py": script}, checkpoint=["best.bin"])
-    until((folder / "ready").exists)
-    process.terminate()
-    assert quick.finish(process, folder, time.monotonic()).code == 1
-    assert (kept(quick) / "best.bin").read_text() == "late"
 
 
 @pytest.fixture
@@ -180,33 +111,40 @@ def adopting() -> Iterator[None]:
             pass
 
 
-@pytest.mark.usefixtures("adopting")
-def test_what_waits_for_its_adopter_does_not_count_as_running(quick: Any, until: Any) -> None:
-    """As where a batch system ends all at once: srun's helper has lost srun before the runner hears of it."""
-    script = (
-        "import os, signal, subprocess, sys, time\n"
-        "subprocess.run('sleep 300 &', shell=True)\n"
-        "def save(*_):\n    open('best.bin', 'w').write('saved on term')\n    sys.exit(0)\n"
-        "signal.signal(signal.SIGTERM, save)\nopen('ready', 'w')\ntime.sleep(60)\n"
-    )
-    process, folder = terminated(quick, until, script)
-    assert quick.finish(process, folder, time.monotonic()).code == 1
-    assert (kept(quick) / "best.bin").read_text() == "saved on term"
+SAVES = """
+import os, signal, subprocess, sys, time
+shell = f'/proc/{os.getppid()}'
+def save(*_):
+    %s
+    open('best.bin', 'w').write('on term')
+    sys.exit(%d)
+%s
+signal.signal(signal.SIGTERM, save)
+open('ready', 'w')
+time.sleep(60)
+"""
+GONE = "while os.path.exists(shell): time.sleep(0.01)"
+LATER = f"({sys.executable} train.py &); trap 'exit 1' TERM; while true; do sleep 0.05; done"
 
 
 @pytest.mark.usefixtures("adopting")
-def test_what_another_has_adopted_gets_its_time_to_save(quick: Any, until: Any) -> None:
-    script = (
-        "import signal, sys, time\n"
-        "def save(*_):\n    time.sleep(0.5)\n    open('best.bin', 'w').write('late')\n    sys.exit(0)\n"
-        "signal.signal(signal.SIGTERM, save)\nopen('ready', 'w')\ntime.sleep(60)\n"
-    )
-    command = f"({sys.executable} train.py &); trap 'exit 1' TERM; while true; do sleep 0.05; done"
+@pytest.mark.parametrize(
+    ("command", "script"),
+    [
+        (f"{sys.executable} train.py", SAVES % ("pass", 0, "")),
+        (f"true; {sys.executable} train.py; true", SAVES % (GONE, 1, "open('best.bin', 'w').write('at first')")),
+        # As where a batch system ends all at once: srun's helper has lost srun before the runner hears of it.
+        (f"{sys.executable} train.py", SAVES % ("pass", 0, "subprocess.run('sleep 300 &', shell=True)")),
+        (LATER, SAVES % ("time.sleep(0.5)", 0, "")),
+    ],
+    ids=["alone", "its shell dies of term", "an orphan waits for its adopter", "another has adopted it"],
+)
+def test_a_checkpoint_written_on_term_is_kept(quick: Any, until: Any, command: str, script: str) -> None:
     process, folder = quick.start(command, files={"train.py": script}, checkpoint=["best.bin"])
     until((folder / "ready").exists)
     process.terminate()
     assert quick.finish(process, folder, time.monotonic()).code == 1
-    assert (kept(quick) / "best.bin").read_text() == "late"
+    assert (kept(quick) / "best.bin").read_text() == "on term"
 
 
 @pytest.mark.parametrize("helper", [False, True], ids=["alone", "beside one that ends well"])
@@ -253,14 +191,10 @@ def test_a_crash_between_the_two_renames_costs_nothing(quick: Any) -> None:
 
 
 def test_a_new_attempt_waits_for_the_last_words_of_the_one_before(quick: Any, until: Any) -> None:
-    script = (
-        "import signal, sys, time\n"
-        "def save(*_):\n    time.sleep(1)\n    open('best.bin', 'w').write('late')\n    sys.exit(0)\n"
-        "signal.signal(signal.SIGTERM, save)\nopen('ready', 'w')\ntime.sleep(60)\n"
-    )
-    process, folder = quick.start(f"{sys.executable} train.py", files={"train.py": script}, checkpoint=["best.bin"])
+    files = {"train.py": SAVES % ("time.sleep(1)", 0, "")}
+    process, folder = quick.start(f"{sys.executable} train.py", files=files, checkpoint=["best.bin"])
     until((folder / "ready").exists)
     process.terminate()
     second = quick.run("""cat best.bin; echo '{"status": 0, "loss": 1}' > output.json""", checkpoint=["best.bin"])
-    assert (second.folder / "payload.log").read_text() == "late"
+    assert (second.folder / "payload.log").read_text() == "on term"
     process.wait()

@@ -17,18 +17,6 @@ from hpo_pilot.transformation.job import (
 )
 
 
-def test_what_prun_writes_for_a_search() -> None:
-    arguments = parse_arguments_text(
-        '-j "" --sourceURL https://panda.example.org:25443 -r . -a sources.ab.tar.gz '
-        "-o \"{'outputs.tar.gz': 'user.me.5._000001.outputs.tar.gz'}\" "
-        '-p "python3%20-I%20-S%20hpo_pilot_runner.py%20--task%20eJw_-%3D%3D%20--number%203"'
-    )
-    assert arguments.command == "python3 -I -S hpo_pilot_runner.py --task eJw_-== --number 3"
-    assert (arguments.archive, arguments.source_url) == ("sources.ab.tar.gz", "https://panda.example.org:25443")
-    assert arguments.outputs == {"outputs.tar.gz": "user.me.5._000001.outputs.tar.gz"}
-    assert not arguments.warnings and not arguments.step and not arguments.image
-
-
 def test_what_prun_itself_writes(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The parameters of panda-client's own task, as a job gets them."""
     monkeypatch.setenv("PANDA_AUTH", "oidc")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hpo_pilot.transformation.job import Arguments, make_executable, payload_argv, shell_command, without_secrets
+from hpo_pilot.transformation.job import Arguments, make_executable, payload_argv, shell_command
 
 RUNNER = "python3 -I -S hpo_pilot_runner.py --task eJw_-= --number 3"
 
@@ -48,9 +48,3 @@ def test_outputs_by_their_real_names() -> None:
     )
     assert shell_command(arguments, {}) == "run > user.1.out.txt; cp user.1.out.txt my.out.txt"
     assert shell_command(arguments._replace(real_names=False), {}) == arguments.command
-
-
-def test_secrets_stay_with_the_pilot() -> None:
-    kept = {"PATH": "/bin", "TOKENIZERS_PARALLELISM": "1", "PANDAID": "3"}
-    secret = {"X509_USER_PROXY": "p", "OIDC_AUTH_TOKEN": "t", "my_password": "x", "GH_TOKEN": "g"}
-    assert without_secrets({**kept, **secret}) == kept

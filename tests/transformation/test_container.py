@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hpo_pilot.transformation.container import RUNTIMES, Inside, choose_runtime
+from hpo_pilot.transformation.container import choose_runtime
 from hpo_pilot.transformation.job import ExitCode, TransformationFailure
 
 
@@ -43,12 +43,3 @@ def test_the_runtime_follows_the_image(tmp_path: Path, monkeypatch: pytest.Monke
         choose_runtime("auto", "/")  # ch-run cannot mount the machine's root over itself
     provide(tmp_path, monkeypatch, "singularity")
     assert choose_runtime("auto", "x.sif").name == "apptainer"
-
-
-def test_apptainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    provide(tmp_path, monkeypatch, "apptainer")
-    binds, ranks = [Path("/a"), Path("/b")], Inside(shares_tmp=True)
-    argv = RUNTIMES["apptainer"].wrap(["run", "me"], "docker://x", binds, {}, Path("/a"), ranks)
-    argv = [part for part in argv if part not in ("--nv", "--rocm")]
-    assert argv[1:] == ["exec", "--bind", "/a:/a", "--bind", "/b:/b", "--pwd", "/a", "docker://x", "run", "me"]
-    assert argv[0] == str(tmp_path / "apptainer")

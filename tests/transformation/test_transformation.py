@@ -1,19 +1,16 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import tarfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
-from hpo_pilot.transformation.executable import build, write
+from hpo_pilot.transformation.executable import write
 from tests.pilot.conftest import RUNNER, TOKEN, FakePanda, archive_of, sandbox
 
 OUT = "user.me.9._000001.out.txt"
@@ -54,11 +51,6 @@ class Job:
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
-
-
-def test_the_file_is_the_same_for_the_same_code() -> None:
-    assert build() == build()
-    assert b"hpo_pilot/transformation/sandbox.py" in build()
 
 
 def test_it_needs_nothing_but_the_standard_library(job: Job) -> None:
@@ -191,31 +183,3 @@ def test_the_image_of_the_payloads_document(job: Job, panda: FakePanda) -> None:
     ran = (job.folder.parent / "ran").read_text()
     assert f"--bind {job.folder}:{job.folder}" in ran
     assert f"--pwd {job.folder}/workDir docker://example.org/x:1 python3 -I -S {RUNNER.name}" in ran
-
-
-def test_told_to_end_it_ends_the_payload(job: Job, panda: FakePanda, until: Callable[..., None], alive: Any) -> None:
-    panda.add_job("touch started; sleep 300")
-    process = job.start(panda.waiting[0]["jobPars"])
-    until((job.folder / "workDir" / "started").exists)
-    process.send_signal(signal.SIGTERM)
-    _, error = process.communicate(timeout=30)
-    assert process.returncode == 1 and "told to stop" in error
-    assert not alive(job.folder)
-
-
-def test_killed_it_takes_the_payload_with_it(
-    job: Job, panda: FakePanda, until: Callable[..., None], alive: Any
-) -> None:
-    panda.add_job("touch started; sleep 300")
-    process = job.start(panda.waiting[0]["jobPars"])
-    until((job.folder / "workDir" / "started").exists)
-    process.kill()
-    process.wait()
-    until(lambda: not alive(job.folder))
-
-
-def test_what_the_payload_left_running_ends_with_it(job: Job, until: Callable[..., None], alive: Any) -> None:
-    began = time.monotonic()
-    assert job.run("-p 'sleep 300 >/dev/null 2>&1 &'").returncode == 0
-    assert time.monotonic() - began < 30
-    until(lambda: not alive(job.folder))

@@ -33,14 +33,6 @@ def test_a_file_of_the_web_comes_once_for_many_jobs(web, staging, work):
     assert (folders[0] / "a.csv").stat().st_mode & 0o222 == 0, "it is shared: nobody may write to it"
 
 
-def test_without_a_cache_each_job_fetches_its_own(web, work):
-    web.files["/a.csv"] = b"1,2"
-    for folder in (work(web.url + "/a.csv"), work(web.url + "/a.csv")):
-        StageIn("").bring(str(folder))
-        assert (folder / "a.csv").read_bytes() == b"1,2"
-    assert len(web.asked) == 2
-
-
 def test_after_a_while_it_is_asked_whether_it_changed(web, staging, work, monkeypatch):
     web.files["/a.csv"] = b"old"
     staging.bring(str(work(web.url + "/a.csv")))

@@ -64,9 +64,3 @@ def test_others_wait_for_whoever_copies() -> None:
         thread.join(10)
     assert not any(thread.is_alive() for thread in threads) and not late
     assert sorted(copied) == sorted({pair for pairs in wants for pair in pairs})
-
-
-def test_who_is_wanted_no_more_does_not_wait() -> None:
-    book = NodeCopies()
-    book.take([("n1", "k")])
-    book.wait([("n1", "k")], lambda: True)

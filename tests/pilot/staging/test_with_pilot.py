@@ -51,18 +51,3 @@ def test_jobs_of_an_allocation(
         assert re.search(r"2 files or folders of 19 MB staged on 2 nodes", pilot.said())
     else:
         assert "stage_in_seconds" not in first["metrics"]
-
-
-def test_a_scratch_that_is_none(panda: FakePanda, pilot: PilotProcess, tools: Path, tmp_path: Path) -> None:
-    (tmp_path / "data.bin").write_bytes(bytes(2 << 20))
-    job = panda.add_job(LOOK, {"weights.txt": "w"}, inputs=[str(tmp_path / "data.bin")])
-    here = site(tmp_path, "srun", **SLURM, scratch={"node": "/nowhere"})
-    pilot.start(*here, "--allocation", variables=inside(tools))
-    found = verdict(panda.final(job))
-    assert found["value"] == 0.0 and found["metrics"]["stage_in_seconds"] > 0
-    assert "data.bin is not staged, and read where it is: there is no folder /nowhere on the node" in pilot.said()
-
-
-def test_settings_that_make_no_sense(panda: FakePanda, pilot: PilotProcess) -> None:
-    assert pilot.start("--staging-mb", "0").wait(10) == 2
-    assert "--staging-mb 0: a size in MB; --no-staging stages nothing" in pilot.said()
