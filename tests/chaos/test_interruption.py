@@ -54,28 +54,17 @@ def run_with_kills(scan, dice: random.Random, kills: int) -> None:
     scan("run", str(scan.file))
 
 
-def test_kills_lose_nothing_and_repeat_nothing(scan):
-    scan.write({"budget": {"trials": 20, "parallel": 4}, "folds": 2, **PATIENT}, SLOW_BOWL)
-    run_with_kills(scan, random.Random(5), 6)
+@pytest.mark.parametrize(("count", "per_job", "seed"), [(20, 1, 5), (24, 4, 11)])
+def test_kills_lose_nothing_and_repeat_nothing(scan, count, per_job, seed):
+    resources = {"minutes": 1, "memory_mb": 500, "trials_per_job": per_job}
+    budget = {"trials": count, "parallel": 4 if per_job == 1 else 8}
+    scan.write({"budget": budget, "folds": 2, "resources": resources, **PATIENT}, SLOW_BOWL)
+    run_with_kills(scan, random.Random(seed), 6)
     trials = scan.trials()
-    assert [trial["number"] for trial in trials] == list(range(1, 21))
-    assert [trial["state"] for trial in trials] == ["finished"] * 20
-    assert sorted(trial["told"] for trial in trials) == list(range(1, 21))
-    assert len({trial["point"]["x"] for trial in trials}) == 20
-    for trial in trials:
-        assert [fold["fold"] for fold in trial["folds"]] == [0, 1]
-        assert all(fold["value"] == pytest.approx((trial["point"]["x"] - 0.3) ** 2) for fold in trial["folds"])
-
-
-def test_kills_lose_nothing_where_jobs_run_several_points(scan):
-    resources = {"minutes": 1, "memory_mb": 500, "trials_per_job": 4}
-    scan.write({"budget": {"trials": 24, "parallel": 8}, "folds": 2, "resources": resources, **PATIENT}, SLOW_BOWL)
-    run_with_kills(scan, random.Random(11), 6)
-    trials = scan.trials()
-    assert [trial["number"] for trial in trials] == list(range(1, 25))
-    assert [trial["state"] for trial in trials] == ["finished"] * 24
-    assert sorted(trial["told"] for trial in trials) == list(range(1, 25))
-    assert len({trial["point"]["x"] for trial in trials}) == 24
+    assert [trial["number"] for trial in trials] == list(range(1, count + 1))
+    assert [trial["state"] for trial in trials] == ["finished"] * count
+    assert sorted(trial["told"] for trial in trials) == list(range(1, count + 1))
+    assert len({trial["point"]["x"] for trial in trials}) == count
     for trial in trials:
         assert [fold["fold"] for fold in trial["folds"]] == [0, 1]
         assert all(fold["value"] == pytest.approx((trial["point"]["x"] - 0.3) ** 2) for fold in trial["folds"])

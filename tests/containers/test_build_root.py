@@ -17,7 +17,7 @@ def start(target: Path, *options: str, **environment: str) -> subprocess.Complet
     return subprocess.run(argv, capture_output=True, text=True, check=False, env={**os.environ, **environment})
 
 
-def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
+def test_what_is_there_is_left_alone(tmp_path):
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "mine").touch()
     done = start(tmp_path / "root")
@@ -26,14 +26,14 @@ def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("*")) == [tmp_path / "root", tmp_path / "root" / "mine"]
 
 
-def test_without_mmdebstrap_it_says_what_to_install(tmp_path: Path) -> None:
+def test_without_mmdebstrap_it_says_what_to_install(tmp_path):
     done = start(tmp_path / "root", "--base", "debian", PATH=str(tmp_path))
     assert done.returncode == 1
     assert "apt-get install mmdebstrap" in done.stderr
     assert not list(tmp_path.iterdir())
 
 
-def test_a_failed_pip_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_pip_leaves_nothing(tmp_path, monkeypatch):
     script = build_root()
     monkeypatch.setitem(script.BASES, "machine", lambda root: root / "packages")
     (tmp_path / "requirements.txt").write_text("this is no requirement\n")
@@ -42,7 +42,7 @@ def test_a_failed_pip_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [path.name for path in tmp_path.iterdir()] == ["requirements.txt"]
 
 
-def test_the_target_appears_when_all_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_target_appears_when_all_is_done(tmp_path, monkeypatch):
     script = build_root()
 
     def base(root: Path) -> Path:
@@ -60,7 +60,7 @@ def test_the_target_appears_when_all_is_done(tmp_path: Path, monkeypatch: pytest
     assert (tmp_path / "root" / "tmp").stat().st_mode & 0o7777 == 0o1777
 
 
-def test_a_library_of_the_machine_is_found_as_programs_find_it() -> None:
+def test_a_library_of_the_machine_is_found_as_programs_find_it():
     script = build_root()
     found = script.system_library("libc.so.6")
     assert found is not None and found.name == "libc.so.6" and found.exists()

@@ -49,13 +49,13 @@ def bases(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("path", LISTS, ids=name_of)
-def test_all_versions_are_exact(path: Path) -> None:
+def test_all_versions_are_exact(path):
     assert all(line.count("==") == 1 for line in path.read_text().splitlines() if line and not line.startswith("#"))
     assert pins(path)
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=name_of)
-def test_bases_are_public_and_have_a_version(path: Path) -> None:
+def test_bases_are_public_and_have_a_version(path):
     found = bases(path)
     assert found
     for image in found:
@@ -64,12 +64,12 @@ def test_bases_are_public_and_have_a_version(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [*RECIPES, *LISTS, CONTAINERS / "build_root.py"], ids=name_of)
-def test_nothing_names_a_registry_of_packages_or_a_place_of_one_machine(path: Path) -> None:
+def test_nothing_names_a_registry_of_packages_or_a_place_of_one_machine(path):
     assert not re.search(r"https?://|pypi\.|anaconda\.org|index-url|/work/|/root/", path.read_text(), re.IGNORECASE)
 
 
 @pytest.mark.parametrize("path", PAYLOAD_FILES, ids=name_of)
-def test_payloads_run_as_nobody_special(path: Path) -> None:
+def test_payloads_run_as_nobody_special(path):
     found = instructions(path)
     last = max(number for number, (name, _) in enumerate(found) if name == "FROM")
     assert [words for name, words in found[last:] if name == "USER"] == ["1000"]
@@ -77,7 +77,7 @@ def test_payloads_run_as_nobody_special(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", PAYLOAD_FILES, ids=name_of)
-def test_no_compiler_is_left_and_no_cache(path: Path) -> None:
+def test_no_compiler_is_left_and_no_cache(path):
     found = instructions(path)
     last = max(number for number, (name, _) in enumerate(found) if name == "FROM")
     kept = " ".join(words for name, words in found[last:] if name == "RUN")
@@ -89,7 +89,7 @@ def test_no_compiler_is_left_and_no_cache(path: Path) -> None:
             assert "--no-cache-dir" in words or any("PIP_NO_CACHE_DIR=1" in other for _, other in found)
 
 
-def test_what_is_copied_is_there() -> None:
+def test_what_is_copied_is_there():
     for path in CONTAINERFILES:
         context = ROOT if f"-f containers/{name_of(path)} ." in path.read_text() else path.parent
         for name, words in instructions(path):
@@ -101,12 +101,12 @@ def test_what_is_copied_is_there() -> None:
         assert all((ROOT / line.split()[0]).exists() for line in section.splitlines())
 
 
-def test_every_payload_has_an_image() -> None:
+def test_every_payload_has_an_image():
     named = set(re.findall(r"\b(digits|calo_gan|resnet50|bdt|autotune)\b", "".join(p.read_text() for p in RECIPES)))
     assert {path.name for path in (ROOT / "payloads").iterdir() if (path / "train.py").exists()} == named
 
 
-def test_horovod_and_torch_are_what_is_built_and_tried(build) -> None:
+def test_horovod_and_torch_are_what_is_built_and_tried(build):
     constraints = pins(CONTAINERS / "horovod" / "constraints.txt")
     assert f"torch=={constraints['torch']}" == build.TORCH
     for path in [*LISTS, *DEFINITIONS.values()]:
@@ -116,7 +116,7 @@ def test_horovod_and_torch_are_what_is_built_and_tried(build) -> None:
 
 
 @pytest.mark.parametrize("name", ["constraints.txt", "rocm-constraints.txt"])
-def test_all_that_a_build_installs_is_pinned_within_what_it_asks_for(build, name: str) -> None:
+def test_all_that_a_build_installs_is_pinned_within_what_it_asks_for(build, name):
     found = pins(CONTAINERS / "horovod" / name)
     payloads = (ROOT / "deploy" / "horovod" / "requirements.txt").read_text().splitlines()
     wanted = [*build.BUILD_NEEDS, build.CMAKE, *(line for line in payloads if line and not line.startswith("#"))]
@@ -127,7 +127,7 @@ def test_all_that_a_build_installs_is_pinned_within_what_it_asks_for(build, name
     assert "mpich" in found
 
 
-def test_summit_has_all_that_the_payloads_import(build) -> None:
+def test_summit_has_all_that_the_payloads_import(build):
     found = pins(CONTAINERS / "horovod" / "summit-packages.txt")
     payloads = (ROOT / "deploy" / "horovod" / "requirements.txt").read_text().splitlines()
     for requirement in [Requirement(line) for line in payloads if line and not line.startswith("#")]:
@@ -136,7 +136,7 @@ def test_summit_has_all_that_the_payloads_import(build) -> None:
     assert Requirement(build.CMAKE).specifier.contains(found["cmake"])
 
 
-def test_cuda_is_that_of_torch() -> None:
+def test_cuda_is_that_of_torch():
     """Torch 2.13.0 on PyPI asks for cuda-toolkit 13.0.3; a driver and GPUs that CUDA 13 knows."""
     text = (CONTAINERS / "horovod" / "cuda.Containerfile").read_text()
     torch = pins(CONTAINERS / "horovod" / "constraints.txt")["torch"]
@@ -148,7 +148,7 @@ def test_cuda_is_that_of_torch() -> None:
     assert compiled and min(map(int, compiled[1].split(","))) >= 75  # CUDA 13 knows no older ones
 
 
-def test_rocm_is_the_same_in_both_recipes() -> None:
+def test_rocm_is_the_same_in_both_recipes():
     containerfile, definition = CONTAINERS / "horovod" / "rocm.Containerfile", DEFINITIONS["frontier"]
     (image,) = set(bases(containerfile) + bases(definition))
     said = re.search(r"rocm([\d.]+)_\w+\.\w+_py([\d.]+)_pytorch_release_([\d.]+)$", image)
@@ -162,7 +162,7 @@ def test_rocm_is_the_same_in_both_recipes() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(CONTAINERS.glob("horovod/*Containerfile")), ids=name_of)
-def test_both_stages_have_the_same_python(path: Path) -> None:
+def test_both_stages_have_the_same_python(path):
     """The venv that is copied names it."""
     build, runtime = bases(path)
     assert build == runtime or ("ubuntu24.04" in build and runtime.endswith("ubuntu:24.04"))
@@ -171,7 +171,7 @@ def test_both_stages_have_the_same_python(path: Path) -> None:
 
 
 @pytest.mark.parametrize("site", sorted(DEFINITIONS))
-def test_definitions_are_for_the_machines_of_their_profiles(site: str) -> None:
+def test_definitions_are_for_the_machines_of_their_profiles(site):
     text = DEFINITIONS[site].read_text()
     profile = yaml.safe_load((ROOT / "deploy" / "sites" / f"{site}.yaml").read_text())
     assert f"deploy/sites/{site}.yaml" in text
@@ -188,7 +188,7 @@ def test_definitions_are_for_the_machines_of_their_profiles(site: str) -> None:
         assert "HOROVOD_BUILD_CUDA_CC_LIST=70" in text and profile["node"]["gpus"]["model"].startswith("V100")
 
 
-def test_families_have_the_same_libraries() -> None:
+def test_families_have_the_same_libraries():
     """A payload that moves from one image to another computes the same."""
     lists = [pins(path) for path in LISTS if path.name != "rocm-constraints.txt"]
     for name in set.intersection(*(set(found) for found in lists)):

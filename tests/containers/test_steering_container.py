@@ -27,7 +27,7 @@ def extras() -> dict[str, str]:
     return dict(parser["options.extras_require"])
 
 
-def test_the_recipe_copies_and_installs_what_there_is() -> None:
+def test_the_recipe_copies_and_installs_what_there_is():
     lines = [line.split() for line in RECIPE.splitlines() if line and not line.startswith("#")]
     assert lines[0][0] == "FROM"
     for line in lines:
@@ -40,12 +40,12 @@ def test_the_recipe_copies_and_installs_what_there_is() -> None:
     assert not any(line[0] == "ENTRYPOINT" for line in lines)  # iDDS gives the whole command
 
 
-def test_the_service_has_all_that_steering_has() -> None:
+def test_the_service_has_all_that_steering_has():
     assert set(extras()["steering"].split()) <= set(extras()["service"].split())
 
 
 @pytest.mark.parametrize("optimizer", optimizer_names())
-def test_what_it_installs_is_enough(tmp_path: Path, optimizer: str) -> None:
+def test_what_it_installs_is_enough(tmp_path, optimizer):
     (tmp_path / "space.json").write_text('{"x": [0, 1], "c": ["a", "b", "c"]}')
     points = [[{"x": i / 10, "c": "a"}, float(i)] for i in range(8)]
     (tmp_path / "in.json").write_text(json.dumps({"points": points, "opt_space": None}))
@@ -59,7 +59,7 @@ def test_what_it_installs_is_enough(tmp_path: Path, optimizer: str) -> None:
     assert len(json.loads(result.stdout)) == 2
 
 
-def test_the_readmes_example_runs(tmp_path: Path) -> None:
+def test_the_readmes_example_runs(tmp_path):
     example = README.split("Try it without iDDS:")[1].strip()
     script = example.replace("hpo-pilot", f"{sys.executable} -m hpo_pilot.cli")
     result = subprocess.run(
@@ -69,7 +69,7 @@ def test_the_readmes_example_runs(tmp_path: Path) -> None:
     assert [set(point) for point in json.loads(result.stdout)] == [{"lr"}, {"lr"}]
 
 
-def test_the_readmes_execution_string_is_one(tmp_path: Path) -> None:
+def test_the_readmes_execution_string_is_one(tmp_path):
     (tmp_path / "in.json").write_text('{"points": [], "opt_space": {"x": [0, 1]}}')
     found = re.search(r'--steeringExec "hpo-pilot ([^"]+)"', README)
     assert found

@@ -14,7 +14,7 @@ import tarfile
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -229,7 +229,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def panda() -> Iterator[FakePanda]:
+def panda():
     fake = FakePanda()
     yield fake
     fake.down()
@@ -268,7 +268,7 @@ class PilotProcess:
 
 
 @pytest.fixture
-def pilot(tmp_path: Path, panda: FakePanda) -> Iterator[PilotProcess]:
+def pilot(tmp_path, panda):
     process = PilotProcess(tmp_path, panda.url)
     yield process
     for started in process.processes:
@@ -278,7 +278,7 @@ def pilot(tmp_path: Path, panda: FakePanda) -> Iterator[PilotProcess]:
 
 
 @pytest.fixture
-def until() -> Callable[..., None]:
+def until():
     def wait(condition: Callable[[], object], seconds: float = 60.0) -> None:
         end = time.monotonic() + seconds
         while not condition():
@@ -289,7 +289,7 @@ def until() -> Callable[..., None]:
 
 
 @pytest.fixture
-def alive() -> Callable[[Path], list[int]]:
+def alive():
     def of(folder: Path) -> list[int]:
         """Processes that work in this folder or below."""
         found = []

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -23,12 +22,12 @@ SITE = Site(launcher=make_launcher({"name": "srun"}))
 
 
 @pytest.fixture
-def room() -> AllocationPool:
+def room():
     return AllocationPool(ALLOCATION, SITE, margin=0.0, when_lost=lambda *_: None)
 
 
 @pytest.fixture
-def watch(room: AllocationPool) -> Iterator[Callable[[float], threading.Event]]:
+def watch(room):
     """Starts one; returns what is set when it ends the pilot."""
     watches: list[AllocationWatch] = []
 
@@ -43,12 +42,12 @@ def watch(room: AllocationPool) -> Iterator[Callable[[float], threading.Event]]:
         one.stop()
 
 
-def test_an_allocation_without_jobs_is_given_back(watch: Callable[[float], threading.Event]) -> None:
+def test_an_allocation_without_jobs_is_given_back(watch):
     began = time.monotonic()
     assert watch(0.2).wait(20) and time.monotonic() - began >= 0.2
 
 
-def test_not_while_there_is_a_job(room: AllocationPool, watch: Callable[[float], threading.Event]) -> None:
+def test_not_while_there_is_a_job(room, watch):
     claim = room.reserve({"PandaID": 1, "attemptNr": 1})
     ended = watch(0.2)
     assert not ended.wait(2.5)
@@ -57,7 +56,7 @@ def test_not_while_there_is_a_job(room: AllocationPool, watch: Callable[[float],
 
 
 @pytest.fixture
-def three() -> Allocation:
+def three():
     """Of three nodes, of which the batch system takes the second away as soon as it is asked."""
     nodes = tuple(Node(name, NodeShape(4, 4000)) for name in ("n1", "n2", "n3"))
     return Allocation(nodes, 1e4, lost=lambda: ["n2"], reclaim=Batch().reclaim)
@@ -76,7 +75,7 @@ class Batch:
         return nodes
 
 
-def test_a_lost_node_drains_nothing(three: Allocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_node_drains_nothing(three, tmp_path, monkeypatch):
     monkeypatch.setattr(allocation, "_RECLAIM", 0.05)
     monkeypatch.setattr(allocation, "_TICK", 0.05)
     ended = threading.Event()

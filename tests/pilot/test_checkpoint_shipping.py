@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -56,12 +55,12 @@ class Cache(JobServer):
 
 
 @pytest.fixture
-def cache() -> Cache:
+def cache():
     return Cache()
 
 
 @pytest.fixture
-def ship(tmp_path: Path, cache: Cache) -> Iterator[Callable[..., CheckpointShipping]]:
+def ship(tmp_path, cache):
     """A pilot's shipping; each with a work folder of its own."""
     made = 0
 
@@ -88,7 +87,7 @@ def attempt(number: int, panda_id: int = 7) -> Any:
     return job([[3, 1, 99]], attemptNr=number, PandaID=panda_id)[0]
 
 
-def test_from_pilot_to_pilot(tmp_path: Path, cache: Cache, ship: Callable[..., CheckpointShipping]) -> None:
+def test_from_pilot_to_pilot(tmp_path, cache, ship):
     one, other = ship(), ship()
     one.begin(attempt(1))
     assert cache.calls == [], "a first attempt asks for nothing"
@@ -104,7 +103,7 @@ def test_from_pilot_to_pilot(tmp_path: Path, cache: Cache, ship: Callable[..., C
     assert cache.files == {}
 
 
-def test_short_jobs_cost_no_call(tmp_path: Path, cache: Cache, ship: Callable[..., CheckpointShipping]) -> None:
+def test_short_jobs_cost_no_call(tmp_path, cache, ship):
     shipping = ship()
     shipping.start()
     shipping.begin(attempt(1))
@@ -117,9 +116,7 @@ def test_short_jobs_cost_no_call(tmp_path: Path, cache: Cache, ship: Callable[..
     assert cache.calls == []
 
 
-def test_a_running_job_is_sent_now_and_then(
-    tmp_path: Path, cache: Cache, ship: Callable[..., CheckpointShipping], until: Any
-) -> None:
+def test_a_running_job_is_sent_now_and_then(tmp_path, cache, ship, until):
     shipping = ship(checkpoint_every=0.05)
     shipping.start()
     shipping.begin(attempt(1))
@@ -137,9 +134,7 @@ def test_a_running_job_is_sent_now_and_then(
     assert len(cache.calls) == 2
 
 
-def test_what_is_on_its_way_when_the_result_comes_is_deleted(
-    tmp_path: Path, cache: Cache, ship: Callable[..., CheckpointShipping], until: Any
-) -> None:
+def test_what_is_on_its_way_when_the_result_comes_is_deleted(tmp_path, cache, ship, until):
     shipping = ship(checkpoint_every=0.02)
     shipping.start()
     cache.hold.clear()
@@ -153,9 +148,7 @@ def test_what_is_on_its_way_when_the_result_comes_is_deleted(
     assert cache.files == {}
 
 
-def test_one_that_is_too_large_is_said_once(
-    tmp_path: Path, cache: Cache, ship: Callable[..., CheckpointShipping], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_that_is_too_large_is_said_once(tmp_path, cache, ship, caplog):
     shipping = ship(checkpoint_mb=1)
     shipping.begin(attempt(1))
     put(root(tmp_path), "w", os.urandom(1 << 20).hex())
@@ -169,9 +162,7 @@ def test_one_that_is_too_large_is_said_once(
 
 
 @pytest.mark.parametrize("more", [{"checkpoint_mb": 0}, {"checkpoints": Path("shared")}])
-def test_nothing_is_sent_where_it_should_not(
-    tmp_path: Path, cache: Cache, ship: Callable[..., CheckpointShipping], more: dict[str, Any]
-) -> None:
+def test_nothing_is_sent_where_it_should_not(tmp_path, cache, ship, more):
     shipping = ship(**more)
     put(root(tmp_path), "w", "x")
     shipping.begin(attempt(2))
@@ -179,14 +170,12 @@ def test_nothing_is_sent_where_it_should_not(
     assert cache.calls == []
 
 
-def test_a_shared_folder_may_be_sent_all_the_same(tmp_path: Path, ship: Callable[..., CheckpointShipping]) -> None:
+def test_a_shared_folder_may_be_sent_all_the_same(tmp_path, ship):
     assert PilotSettings("http://h", "Q", 1, tmp_path, tmp_path, checkpoints=tmp_path, checkpoint_mb=9).shipped_mb == 9
     assert PilotSettings("http://h", "Q", 1, tmp_path, tmp_path).shipped_mb == 500
 
 
-def test_a_server_that_refuses_costs_no_attempt(
-    tmp_path: Path, cache: Cache, ship: Callable[..., CheckpointShipping], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_server_that_refuses_costs_no_attempt(tmp_path, cache, ship, caplog):
     cache.fail = CallRefused("production role required")
     shipping = ship()
     shipping.begin(attempt(2))
@@ -198,9 +187,7 @@ def test_a_server_that_refuses_costs_no_attempt(
     assert "production role required" in caplog.text
 
 
-def test_a_server_that_is_away_is_waited_for(
-    tmp_path: Path, cache: Cache, ship: Callable[..., CheckpointShipping], monkeypatch: pytest.MonkeyPatch, until: Any
-) -> None:
+def test_a_server_that_is_away_is_waited_for(tmp_path, cache, ship, monkeypatch, until):
     shipping = ship()
     shipping.begin(attempt(1))
     put(root(tmp_path), "w", "x")
@@ -213,9 +200,7 @@ def test_a_server_that_is_away_is_waited_for(
     assert list(cache.files) == ["5_1"]
 
 
-def test_a_broken_archive_is_no_reason_to_fail(
-    tmp_path: Path, cache: Cache, ship: Callable[..., CheckpointShipping], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broken_archive_is_no_reason_to_fail(tmp_path, cache, ship, caplog):
     cache.files["5_1"] = b"no archive"
     ship().begin(attempt(2))
     assert "does not get the checkpoint" in caplog.text

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import requests
@@ -28,14 +26,14 @@ done"""
 
 
 @pytest.fixture
-def embedded(tmp_path: Path) -> Iterator[Embedded]:
+def embedded(tmp_path):
     server = Embedded(tmp_path / "server")
     yield server
     server.kill()
 
 
 @pytest.fixture
-def pilots(tmp_path: Path, embedded: Embedded) -> Iterator[list[PilotProcess]]:
+def pilots(tmp_path, embedded):
     made = []
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
@@ -64,9 +62,7 @@ def _said_dead(embedded: Embedded, pilot: PilotProcess, harvester_id: str) -> No
 @pytest.mark.parametrize(
     ("how", "kept"), [(signal.SIGKILL, "$HPO_PILOT_CHECKPOINT_DIR/state"), (signal.SIGTERM, "ckpt")]
 )
-def test_a_trial_goes_on_at_another_pilot(
-    tmp_path: Path, embedded: Embedded, pilots: list[PilotProcess], until: Any, how: signal.Signals, kept: str
-) -> None:
+def test_a_trial_goes_on_at_another_pilot(tmp_path, embedded, pilots, until, how, kept):
     trained, gate = tmp_path / "trained", tmp_path / "gate"
     command = TRAINING.format(gate=gate, trained=trained, kept=kept)
     task = embedded.submit(command, 1, checkpoint=["ckpt"])

@@ -5,7 +5,6 @@ import logging
 import socket
 import ssl
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -14,23 +13,23 @@ from hpo_pilot.pilot.client import CallRefused, JobServer, ServerAway, TokenRefu
 from hpo_pilot.pilot.machine import FreeResources, Gpu
 from hpo_pilot.pilot.settings import PilotSettings
 from tests.certificates import self_signed
-from tests.pilot.conftest import TOKEN, FakePanda
+from tests.pilot.conftest import TOKEN
 
 REPORT = {"job_id": 1, "attempt_nr": 1, "job_status": "running"}
 
 
 @pytest.fixture
-def settings(tmp_path: Path, panda: FakePanda) -> PilotSettings:
+def settings(tmp_path, panda):
     (tmp_path / "token").write_text(TOKEN)
     return PilotSettings(panda.url + "/", "LOCAL", 2, tmp_path / "token", tmp_path / "work", worker_id=3)
 
 
 @pytest.fixture
-def server(settings: PilotSettings) -> JobServer:
+def server(settings):
     return JobServer(settings)
 
 
-def test_acquire_says_who_asks(panda: FakePanda, server: JobServer, settings: PilotSettings) -> None:
+def test_acquire_says_who_asks(panda, server, settings):
     first = panda.add_job("true")
     panda.add_job("true")
     assert [job["PandaID"] for job in server.acquire(FreeResources(1, 4, (Gpu("0", "NVIDIA"),)), 0, 500, 0)] == [first]
@@ -53,13 +52,13 @@ def test_acquire_says_who_asks(panda: FakePanda, server: JobServer, settings: Pi
         (503, ServerAway),
     ],
 )
-def test_answers_become_errors(panda: FakePanda, server: JobServer, status: int, error: type[Exception]) -> None:
+def test_answers_become_errors(panda, server, status, error):
     panda.refuse_with = status
     with pytest.raises(error, match=str(status)):
         server.update(REPORT)
 
 
-def test_away_and_back_are_said_once(panda: FakePanda, server: JobServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_away_and_back_are_said_once(panda, server, caplog):
     caplog.set_level(logging.DEBUG)
     server.update(REPORT)
     panda.down()
@@ -75,7 +74,7 @@ def test_away_and_back_are_said_once(panda: FakePanda, server: JobServer, caplog
     assert TOKEN not in caplog.text
 
 
-def test_the_token_file_is_read_again(panda: FakePanda, server: JobServer, settings: PilotSettings) -> None:
+def test_the_token_file_is_read_again(panda, server, settings):
     server.update(REPORT)
     panda.tokens = {"the-next-one"}
     with pytest.raises(TokenRefused, match="must hold a pilot's token"):
@@ -89,7 +88,7 @@ def test_the_token_file_is_read_again(panda: FakePanda, server: JobServer, setti
 
 
 @pytest.mark.parametrize("content", [None, "", " \n", "two words", "schlüssel"])
-def test_a_token_file_without_token_is_refused(settings: PilotSettings, content: str | None) -> None:
+def test_a_token_file_without_token_is_refused(settings, content):
     settings.token_file.unlink()
     if content is not None:
         settings.token_file.write_text(content)
@@ -97,7 +96,7 @@ def test_a_token_file_without_token_is_refused(settings: PilotSettings, content:
         JobServer(settings)
 
 
-def test_a_server_that_is_none(panda: FakePanda, server: JobServer) -> None:
+def test_a_server_that_is_none(panda, server):
     panda.cache["x"] = b"<html>"
     import io
 
@@ -106,7 +105,7 @@ def test_a_server_that_is_none(panda: FakePanda, server: JobServer) -> None:
     assert target.getvalue() == b"<html>"
 
 
-def test_a_certificate_that_is_not_trusted_is_told_with_the_option(tmp_path: Path) -> None:
+def test_a_certificate_that_is_not_trusted_is_told_with_the_option(tmp_path):
     (tmp_path / "token").write_text(TOKEN)
     own = self_signed(tmp_path / "tls", ("127.0.0.1",))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

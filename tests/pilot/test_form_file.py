@@ -7,7 +7,7 @@ import requests
 from hpo_pilot.pilot.client import FormFile
 
 
-def test_a_form_with_one_file() -> None:
+def test_a_form_with_one_file():
     form = FormFile("5_1", io.BytesIO(b"content" * 1_000_000))  # several blocks
     for _ in range(2):  # a call may be repeated
         body = b"".join(form)

@@ -41,13 +41,13 @@ def give(server: Any, count: int) -> list[Any]:
         return [one.exception() or one.result() for one in (first, *others)]
 
 
-def test_those_that_come_meanwhile_go_together() -> None:
+def test_those_that_come_meanwhile_go_together():
     server = Server()
     assert give(server, 40) == [number % 2 == 0 for number in range(40)]
     assert [len(call) for call in server.calls] == [1, 39]
 
 
-def test_everybody_hears_of_a_server_that_is_away() -> None:
+def test_everybody_hears_of_a_server_that_is_away():
     server = Server()
     server.is_away = True
     assert all(isinstance(one, ServerAway) for one in give(server, 5))

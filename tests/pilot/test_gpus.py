@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.pilot.machine import Gpu, choose_gpus, find_gpus, gpu_variables
-from tests.pilot.conftest import FakePanda, PilotProcess
+from tests.pilot.conftest import PilotProcess
 
 SMI = """#!/bin/sh
 echo "0, NVIDIA H200, 143771, 570.86"
@@ -21,7 +19,7 @@ SAY = """echo '{"status": 0, "loss": 1, "metrics": {"n": '$(echo "$CUDA_VISIBLE_
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def machine(tmp_path, monkeypatch):
     """One with two GPUs, as far as nvidia-smi says."""
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -33,7 +31,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_gpus_are_found_and_described(machine: Path) -> None:
+def test_gpus_are_found_and_described(machine):
     assert find_gpus({}) == TWO
     assert find_gpus({"CUDA_VISIBLE_DEVICES": "1"}) == TWO[1:]
     assert find_gpus({"CUDA_VISIBLE_DEVICES": ""}) == ()
@@ -47,7 +45,7 @@ def test_gpus_are_found_and_described(machine: Path) -> None:
     }
 
 
-def test_gpus_are_chosen() -> None:
+def test_gpus_are_chosen():
     assert choose_gpus("all", TWO) == choose_gpus("2", TWO) == choose_gpus("0,1,1", TWO) == TWO
     assert choose_gpus("1", TWO) == choose_gpus("0,", TWO) == TWO[:1]
     assert choose_gpus("0", TWO) == ()
@@ -56,7 +54,7 @@ def test_gpus_are_chosen() -> None:
             choose_gpus(wrong, TWO)
 
 
-def test_variables() -> None:
+def test_variables():
     assert gpu_variables(TWO) == {"CUDA_VISIBLE_DEVICES": "0,1"}
     assert gpu_variables([Gpu("3", "AMD")]) == {"ROCR_VISIBLE_DEVICES": "3"}
     assert gpu_variables(()) == {"CUDA_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
@@ -66,7 +64,7 @@ def seen(pilot: PilotProcess) -> list[str]:
     return sorted(path.read_text().strip() for path in pilot.workdir.rglob("seen"))
 
 
-def test_every_job_sees_its_own(machine: Path, panda: FakePanda, pilot: PilotProcess, until: Any) -> None:
+def test_every_job_sees_its_own(machine, panda, pilot, until):
     jobs = [panda.add_job(SAY, gpus_per_node=count) for count in (1, 1, 2, 0)]
     pilot.start("--gpus", "all", "--keep", slots=4)
     for job in jobs:

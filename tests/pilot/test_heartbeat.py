@@ -37,7 +37,7 @@ class Server:
 
 
 @pytest.fixture
-def beats(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
+def beats(tmp_path, request):
     """Jobs that are reported on: `add(panda_id, report_seconds)` gives its folder. Its parameter: the heartbeat."""
     options: dict[str, Any] = {
         "heartbeat": getattr(request, "param", 1.0),
@@ -78,7 +78,7 @@ def report(folder: Path, step: int) -> None:
 
 
 @pytest.mark.parametrize("beats", [300.0], indirect=True)
-def test_new_values_are_reported_soon_where_they_are_wanted(beats: Any, until: Any) -> None:
+def test_new_values_are_reported_soon_where_they_are_wanted(beats, until):
     wanted, usual, foreign = beats.add(1, 0.01), beats.add(2, 0.0), beats.add(3, 0.01, ours=False)
     until(lambda: beats.server.of(1) and beats.server.of(2) and beats.server.of(3))
     for step in range(1, 5):
@@ -90,7 +90,7 @@ def test_new_values_are_reported_soon_where_they_are_wanted(beats: Any, until: A
     assert all(pause >= 0.5 for pause in beats.server.pauses(3))  # ten times as patient: another's server
 
 
-def test_without_news_the_usual_heartbeats_go_on(beats: Any, until: Any) -> None:
+def test_without_news_the_usual_heartbeats_go_on(beats, until):
     beats.add(1, 0.05)
     until(lambda: len(beats.server.of(1)) > 2)
     assert all(pause >= 0.9 for pause in beats.server.pauses(1))
@@ -98,7 +98,7 @@ def test_without_news_the_usual_heartbeats_go_on(beats: Any, until: Any) -> None
     assert beats.thread._owed == {}
 
 
-def test_a_job_that_another_pilot_has_ends_without_a_report(beats: Any, until: Any) -> None:
+def test_a_job_that_another_pilot_has_ends_without_a_report(beats, until):
     beats.server.others.add(1)
     beats.add(1, 0.05)
     until(lambda: beats.jobs[0].stopped)

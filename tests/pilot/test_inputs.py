@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-
-from tests.pilot.conftest import FakePanda, PilotProcess
 
 GOOD = """cat data.csv input_ds.json > said; echo '{"status": 0, "loss": 1}' > output.json"""
 
@@ -41,7 +38,7 @@ class SlowWeb:
 
 
 @pytest.fixture
-def web() -> Iterator[SlowWeb]:
+def web():
     served = SlowWeb()
     yield served
     served.gate.set()
@@ -49,7 +46,7 @@ def web() -> Iterator[SlowWeb]:
     served.server.server_close()
 
 
-def test_the_server_hears_that_a_job_starts(panda: FakePanda, pilot: PilotProcess, web: SlowWeb, until: Any) -> None:
+def test_the_server_hears_that_a_job_starts(panda, pilot, web, until):
     job = panda.add_job(GOOD, inputs=[web.url], outputs=["said"])
     pilot.start()
     until(lambda: len(panda.of(job, "starting")) >= 2)
@@ -62,9 +59,7 @@ def test_the_server_hears_that_a_job_starts(panda: FakePanda, pilot: PilotProces
 
 
 @pytest.mark.parametrize("how", ["tobekilled", "drain"])
-def test_what_is_fetched_for_nobody_is_given_up(
-    panda: FakePanda, pilot: PilotProcess, web: SlowWeb, until: Callable[..., None], how: str
-) -> None:
+def test_what_is_fetched_for_nobody_is_given_up(panda, pilot, web, until, how):
     job = panda.add_job(GOOD, inputs=["root://nowhere//data.csv"])
     tools = pilot.folder / "bin"
     tools.mkdir()

@@ -18,7 +18,7 @@ def described(**changes: Any) -> dict[str, Any]:
     return {"PandaID": 7, "attemptNr": 2, "jobPars": PARAMETERS, "minRamCount": "2000", "maxWalltime": "NULL"} | changes
 
 
-def test_what_prun_writes() -> None:
+def test_what_prun_writes():
     job = parse_job(described(container_name="NULL", logFile="user.me.log.tgz", coreCount=None))
     assert (job.panda_id, job.attempt, job.memory_mb, job.walltime, job.cores) == (7, 2, 2000, 0, 1)
     arguments = job.arguments
@@ -28,6 +28,6 @@ def test_what_prun_writes() -> None:
     assert job.container == "" and job.log_name == "user.me.log.tgz"
 
 
-def test_a_job_without_identity_is_the_servers_fault() -> None:
+def test_a_job_without_identity_is_the_servers_fault():
     with pytest.raises(InputError):
         parse_job({"jobPars": PARAMETERS})

@@ -55,7 +55,7 @@ def packed(checkpoint: KeptCheckpoint, folder: Path, limit: int = 1 << 20) -> Pa
     return archive
 
 
-def test_the_folders_are_those_of_the_runner(tmp_path: Path) -> None:
+def test_the_folders_are_those_of_the_runner(tmp_path):
     single = kept_checkpoint(job([[3, 1, 99], [4, 0, 98]], 2)[0], tmp_path)
     assert single == KeptCheckpoint(tmp_path / "1a2b3c4d", ("t4f0",), 5, "2")
     several, task = job([[[3, 0, 9], [4, 0, 8]]])
@@ -69,18 +69,18 @@ def test_the_folders_are_those_of_the_runner(tmp_path: Path) -> None:
     ("jobs", "number", "uid"),
     [([[3, 1, 99]], 2, "1a"), ([["x", 1, 2]], 1, "1a"), ([], 1, "1a"), ([[1, 0, 1]], 1, "../up"), ({}, 1, "1a")],
 )
-def test_what_is_no_job_of_ours_has_none(tmp_path: Path, jobs: Any, number: int, uid: str) -> None:
+def test_what_is_no_job_of_ours_has_none(tmp_path, jobs, number, uid):
     assert kept_checkpoint(job(jobs, number, uid=uid)[0], tmp_path) is None
 
 
-def test_other_commands_have_none(tmp_path: Path) -> None:
+def test_other_commands_have_none(tmp_path):
     other = parse_job({"PandaID": 7, "taskID": 5, "jobPars": '-p "echo"'})
     assert kept_checkpoint(other, tmp_path) is None
     broken = parse_job({"PandaID": 7, "taskID": 5, "jobPars": '-p "hpo_pilot_runner.py --task AAAA --number 1"'})
     assert kept_checkpoint(broken, tmp_path) is None
 
 
-def test_it_comes_to_another_folder(tmp_path: Path) -> None:
+def test_it_comes_to_another_folder(tmp_path):
     here, there = tmp_path / "here", tmp_path / "there"
     put(here, ".kept/model/weights", "kept")
     put(here, ".new/model/weights", "half")
@@ -95,13 +95,13 @@ def test_it_comes_to_another_folder(tmp_path: Path) -> None:
     assert [path.name for path in (there / "1a2b3c4d").iterdir()] == ["t3f1"], "nothing is left beside it"
 
 
-def test_where_there_is_only_the_copy_before_that_is_it(tmp_path: Path) -> None:
+def test_where_there_is_only_the_copy_before_that_is_it(tmp_path):
     put(tmp_path, ".old/weights", "old")
     assert [name for name, _, _ in kept(tmp_path).signature()] == ["t3f1/.old/weights"]
 
 
 @pytest.mark.parametrize(("at", "wins"), [(1e9 - 60, True), (1e9, False), (1e9 + 60, False)])
-def test_the_newer_one_stays(tmp_path: Path, at: float, wins: bool) -> None:
+def test_the_newer_one_stays(tmp_path, at, wins):
     here, there = tmp_path / "here", tmp_path / "there"
     put(here, ".kept/w", "fetched", 1e9)
     put(there, ".kept/w", "local", at)
@@ -111,7 +111,7 @@ def test_the_newer_one_stays(tmp_path: Path, at: float, wins: bool) -> None:
     assert read(there) == expected
 
 
-def test_what_an_attempt_is_still_saving_is_left_alone(tmp_path: Path) -> None:
+def test_what_an_attempt_is_still_saving_is_left_alone(tmp_path):
     here, there = tmp_path / "here", tmp_path / "there"
     put(here, ".kept/w", "fetched", 1e9)
     put(there, ".kept/w", "local", 1.0)
@@ -123,7 +123,7 @@ def test_what_an_attempt_is_still_saving_is_left_alone(tmp_path: Path) -> None:
     assert kept(there).place(archive, 1 << 20)
 
 
-def test_limits(tmp_path: Path) -> None:
+def test_limits(tmp_path):
     put(tmp_path, ".kept/w", os.urandom(40_000).hex())
     with pytest.raises(TooLarge):
         packed(kept(tmp_path), tmp_path, 40_000)
@@ -134,7 +134,7 @@ def test_limits(tmp_path: Path) -> None:
     assert list((tmp_path / "there" / "1a2b3c4d").iterdir()) == []
 
 
-def test_what_is_written_meanwhile_is_not_sent(tmp_path: Path) -> None:
+def test_what_is_written_meanwhile_is_not_sent(tmp_path):
     put(tmp_path, "w", "x")
     checkpoint = kept(tmp_path)
 
@@ -148,7 +148,7 @@ def test_what_is_written_meanwhile_is_not_sent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../evil", "/tmp/evil-hpo-pilot", "t3f1/../../../evil"])
-def test_a_wicked_archive_changes_nothing(tmp_path: Path, name: str) -> None:
+def test_a_wicked_archive_changes_nothing(tmp_path, name):
     archive = tmp_path / "wicked.tar.gz"
     with gzip.open(archive, "wb") as file, tarfile.open(fileobj=file, mode="w") as tar:
         tar.addfile(tarfile.TarInfo("t3f1/w"), io.BytesIO())
@@ -161,7 +161,7 @@ def test_a_wicked_archive_changes_nothing(tmp_path: Path, name: str) -> None:
     assert not list(tmp_path.rglob("evil"))
 
 
-def test_only_the_jobs_own_folders_are_taken(tmp_path: Path) -> None:
+def test_only_the_jobs_own_folders_are_taken(tmp_path):
     archive = tmp_path / "odd.tar.gz"
     with gzip.open(archive, "wb") as file, tarfile.open(fileobj=file, mode="w") as tar:
         for name in ("t4f0/w", "t3f1/w", "w"):
@@ -172,7 +172,7 @@ def test_only_the_jobs_own_folders_are_taken(tmp_path: Path) -> None:
     assert read(tmp_path) == {"t3f1/w": ""}
 
 
-def test_what_a_dead_pilot_was_unpacking_goes(tmp_path: Path) -> None:
+def test_what_a_dead_pilot_was_unpacking_goes(tmp_path):
     here, there = tmp_path / "here", tmp_path / "there"
     put(here, "w", "x")
     (there / "1a2b3c4d" / ".fetched-00").mkdir(parents=True)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -41,7 +40,7 @@ class Launcher:
         self.given_up.set()
 
 
-def test_it_is_tried_until_it_works() -> None:
+def test_it_is_tried_until_it_works():
     launcher = Launcher()
     assert not launcher.outage.is_on
     for _ in range(3):  # many jobs fail at once
@@ -57,14 +56,14 @@ def test_it_is_tried_until_it_works() -> None:
     launcher.outage.stop()
 
 
-def test_it_is_not_waited_for_for_ever() -> None:
+def test_it_is_not_waited_for_for_ever():
     launcher = Launcher(most=0.2)
     launcher.outage.begin("away", ["n1"])
     assert launcher.given_up.wait(10) and launcher.outage.is_on
     assert "the launcher has started nothing for" in str(launcher.errors[0]) and "(away)" in str(launcher.errors[0])
 
 
-def test_whose_fault_a_launch_was() -> None:
+def test_whose_fault_a_launch_was():
     launcher = Launcher()
     assert launcher.outage.is_everywhere(["n1", "n2"]) and launcher.tried == [("n1", "n2"), ("n3",)]
     launcher.good = {"n2", "n3"}
@@ -87,7 +86,7 @@ def test_whose_fault_a_launch_was() -> None:
         ("exit 4", "srun ended with status 4"),
     ],
 )
-def test_the_probe(script: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_probe(script, why, tmp_path, monkeypatch):
     program = tmp_path / "srun"
     program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/words\n{script}\n')
     program.chmod(0o755)
@@ -98,7 +97,7 @@ def test_the_probe(script: str, why: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert words[-1] == "true" and {"-N1", "-n1", "--nodelist=n2", "--mem=64M", "-c1"} <= set(words)
 
 
-def test_a_probe_that_waits_for_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_probe_that_waits_for_cores(tmp_path, monkeypatch):
     """Others have them: whoever says so has been answered."""
     program = tmp_path / "srun"
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")

@@ -11,7 +11,7 @@ GPUS = (Gpu("0", "NVIDIA"), Gpu("1", "NVIDIA"))
 NEVER = threading.Event()
 
 
-def test_what_is_claimed_is_offered_no_more() -> None:
+def test_what_is_claimed_is_offered_no_more():
     room = MachinePool(4, 8, GPUS)
     assert room.wait_for_some(NEVER) == FreeResources(4, 8, GPUS)
     first = room.reserve({"coreCount": 6})
@@ -21,7 +21,7 @@ def test_what_is_claimed_is_offered_no_more() -> None:
     assert room.wait_for_some(NEVER) == FreeResources(4, 8, GPUS)
 
 
-def test_a_part_of_the_machine_is_not_offered_for_long() -> None:
+def test_a_part_of_the_machine_is_not_offered_for_long():
     room = MachinePool(4, 4)
     first = room.reserve({"coreCount": 1})
     assert room.wait_for_some(NEVER).patience == 5.0
@@ -32,7 +32,7 @@ def test_a_part_of_the_machine_is_not_offered_for_long() -> None:
     assert room.wait_for_some(NEVER).patience == math.inf
 
 
-def test_nothing_is_offered_while_slots_or_cores_are_gone_or_somebody_waits() -> None:
+def test_nothing_is_offered_while_slots_or_cores_are_gone_or_somebody_waits():
     for room, claims in ((MachinePool(1, 8), [1]), (MachinePool(4, 2), [2]), (MachinePool(4, 4), [3, 2])):
         held = [room.reserve({"coreCount": cores}) for cores in claims]
         offered: list[FreeResources] = []
@@ -47,7 +47,7 @@ def test_nothing_is_offered_while_slots_or_cores_are_gone_or_somebody_waits() ->
             room.free(claim)
 
 
-def test_more_than_there_is_means_all_of_it_alone() -> None:
+def test_more_than_there_is_means_all_of_it_alone():
     room = MachinePool(3, 4, GPUS)
     small, large = room.reserve({"coreCount": 1}), room.reserve({"coreCount": 64})
     assert small.granted and not large.granted and large.cores == 4
@@ -56,7 +56,7 @@ def test_more_than_there_is_means_all_of_it_alone() -> None:
     assert not MachinePool(1, 1).take_gpus(MachineReservation(1), 1, NEVER)
 
 
-def test_first_come_first_served() -> None:
+def test_first_come_first_served():
     room = MachinePool(8, 4)
     running, large, small = (
         room.reserve({"coreCount": 2}),
@@ -70,7 +70,7 @@ def test_first_come_first_served() -> None:
     assert small.granted
 
 
-def test_who_waits_can_be_told_to_stop() -> None:
+def test_who_waits_can_be_told_to_stop():
     room, stop = MachinePool(2, 1, GPUS[:1]), threading.Event()
     first, second = room.reserve({"coreCount": 1}), room.reserve({"coreCount": 1})
     assert room.take_gpus(first, 1, stop)
@@ -91,7 +91,7 @@ def test_who_waits_can_be_told_to_stop() -> None:
     assert room.wait_for_some(NEVER) == FreeResources(2, 1, GPUS[:1])
 
 
-def test_nothing_is_lent_twice() -> None:
+def test_nothing_is_lent_twice():
     room, chance = MachinePool(6, 5, GPUS), random.Random(3)
     used, most, lock = [0, 0], [0, 0], threading.Lock()
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hpo_pilot.pilot.allocation import NodeHealth
 
 
-def test_a_node_that_is_named_twice_in_a_row_is_bad() -> None:
+def test_a_node_that_is_named_twice_in_a_row_is_bad():
     health = NodeHealth()
     assert health.failed(["n1", "n2"], ["n2"]) == []
     health.worked(["n2"])
@@ -11,7 +11,7 @@ def test_a_node_that_is_named_twice_in_a_row_is_bad() -> None:
     assert health.failed(["n2", "n3"], ["n2"]) == ["n2"]
 
 
-def test_without_names_launches_must_work_elsewhere() -> None:
+def test_without_names_launches_must_work_elsewhere():
     health = NodeHealth()
     for _ in range(5):  # a site whose launcher is set up wrongly loses no nodes by it
         assert health.failed(["n1"], []) == [] and health.failed(["n2"], []) == []
@@ -20,7 +20,7 @@ def test_without_names_launches_must_work_elsewhere() -> None:
     assert health.failed(["n1"], []) == ["n1"]
 
 
-def test_in_a_row_means_in_a_row() -> None:
+def test_in_a_row_means_in_a_row():
     health = NodeHealth()
     for _ in range(3):
         assert health.failed(["n1"], []) == [] and health.failed(["n1"], []) == []

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
 import tarfile
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
-from tests.pilot.conftest import FakePanda, PilotProcess, archive_of
+from hpo_pilot.errors import InputError
+from hpo_pilot.pilot.client import JobServer
+from hpo_pilot.pilot.pilot import Pilot
+from hpo_pilot.pilot.settings import PilotSettings
+from tests.pilot.conftest import archive_of
 
 GOOD = """echo '{"status": 0, "loss": 0.5}' > output.json"""
 
@@ -24,7 +27,7 @@ def verdict(report: dict[str, Any]) -> dict[str, Any]:
     return dict(json.loads(report["meta_data"])["user_job_metadata"]["hpo_pilot"])
 
 
-def test_a_job_from_queue_to_report(panda: FakePanda, pilot: PilotProcess, until: Any) -> None:
+def test_a_job_from_queue_to_report(panda, pilot, until):
     first = panda.add_job(GOOD + "; echo m > model; env > env; sleep 0.3", outputs=["model", "env"])
     pilot.start("--worker-id", "4", "--harvester-id", "here")
     report = panda.final(first)
@@ -36,9 +39,6 @@ def test_a_job_from_queue_to_report(panda: FakePanda, pilot: PilotProcess, until
     assert panda.workers[-1] == {"worker_id": 4, "harvester_id": "here", "status": "finished"}
     assert not list(pilot.workdir.glob("jobs/*/*"))  # job folders are gone
     packed = panda.stored["user.me.outputs.tar.gz"]
-    import io
-    import tarfile
-
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         env = archive.extractfile("env").read().decode()
         assert sorted(archive.getnames()) == ["env", "model"]
@@ -47,7 +47,7 @@ def test_a_job_from_queue_to_report(panda: FakePanda, pilot: PilotProcess, until
     assert json.loads(report["job_output_report"])["user.me.outputs.tar.gz"]["fsize"] == len(packed)
 
 
-def test_a_job_runs_in_the_environment_of_its_search(panda: FakePanda, pilot: PilotProcess, tmp_path: Path) -> None:
+def test_a_job_runs_in_the_environment_of_its_search(panda, pilot, tmp_path):
     """Where that is kept here; else in the pilot's own, as it is. Of a batch job only the pilot knows."""
     run = """[ "$PATH" = "$WANTED" ] && [ -z "$SLURM_JOB_ID$SHELL_TOKEN" ] && """ + GOOD
     own = f"/nowhere{os.pathsep}{os.environ['PATH']}"
@@ -61,9 +61,7 @@ def test_a_job_runs_in_the_environment_of_its_search(panda: FakePanda, pilot: Pi
     assert verdict(panda.final(panda.add_job(run)))["value"] == 0.5
 
 
-def test_no_other_account_looks_into_its_work_folder(
-    panda: FakePanda, pilot: PilotProcess, until: Any, tmp_path: Path
-) -> None:
+def test_no_other_account_looks_into_its_work_folder(panda, pilot, until, tmp_path):
     """Also where the folder was there before, open, with what an earlier version had made in it."""
     (pilot.workdir / "jobs").mkdir(parents=True)
     for folder in (pilot.workdir, pilot.workdir / "jobs"):
@@ -82,7 +80,7 @@ def test_no_other_account_looks_into_its_work_folder(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another account")
 @pytest.mark.parametrize("whose", ["", "jobs"])
-def test_a_stranger_s_work_folder_is_not_used(pilot: PilotProcess, whose: str) -> None:
+def test_a_stranger_s_work_folder_is_not_used(pilot, whose):
     """On a login node somebody may have made it first."""
     (pilot.workdir / whose).mkdir(parents=True)
     os.chown(pilot.workdir / whose, 12345, 12345)
@@ -91,44 +89,21 @@ def test_a_stranger_s_work_folder_is_not_used(pilot: PilotProcess, whose: str) -
     assert not list(pilot.workdir.glob("jobs/*"))
 
 
-def test_a_long_job_has_heartbeats_with_its_progress(panda: FakePanda, pilot: PilotProcess, until: Any) -> None:
-    steps = """for i in 1 2 3 4 5 6; do echo '{"step": '$i', "value": 0.25}' >> progress.jsonl; sleep 0.3; done; """
-    job = panda.add_job(steps + GOOD)
-    quick = panda.add_job(GOOD)
-    pilot.start()
-    panda.final(job)
-    metrics = [report.get("job_metrics") for report in panda.of(job, "running")]
-    assert len(metrics) >= 3 and metrics[-1].startswith("hpoStep=") and len(set(metrics)) >= 2
-    past = ",".join(f"{step}:0.25" for step in range(1, 6))
-    assert panda.final(job)["job_metrics"] == f"hpoStep=6 hpoValue=0.25 hpoPast={past}"
-    assert len(panda.of(quick)) == 1  # one report is enough for a job that is over at once
-
-
-def test_tobekilled_is_obeyed(panda: FakePanda, pilot: PilotProcess, alive: Any, until: Any) -> None:
+@pytest.mark.parametrize("command", ["tobekilled", "badattemptnr", "alreadydone"])
+def test_the_server_s_commands_end_an_attempt(panda, pilot, alive, until, command):
     job = panda.add_job("sleep 300 & sleep 300")
-    pilot.start()
-    until(lambda: panda.of(job, "running"))
-    panda.commands[job] = "tobekilled"
-    report = panda.final(job)
-    assert report["job_status"] == "failed" and report["pilot_error_code"] == 1144
-    until(lambda: not alive(pilot.workdir))
-
-
-@pytest.mark.parametrize("command", ["badattemptnr", "alreadydone"])
-def test_an_attempt_that_nobody_wants_is_ended_and_forgotten(
-    panda: FakePanda, pilot: PilotProcess, alive: Any, until: Any, command: str
-) -> None:
-    job = panda.add_job("sleep 300")
     pilot.start()
     until(lambda: panda.of(job, "running"))
     panda.commands[job] = command
     until(lambda: not alive(pilot.workdir))
-    after = panda.add_job(GOOD)
-    assert panda.final(after)["job_status"] == "finished"
-    assert not panda.of(job, "failed") and not panda.of(job, "finished")
+    if command == "tobekilled":
+        assert panda.final(job)["pilot_error_code"] == 1144
+        return
+    assert panda.final(panda.add_job(GOOD))["job_status"] == "finished"
+    assert not panda.of(job, "failed") and not panda.of(job, "finished"), "nobody wants to hear of it"
 
 
-def test_the_server_may_be_away(panda: FakePanda, pilot: PilotProcess, until: Any) -> None:
+def test_the_server_may_be_away(panda, pilot, until):
     short = panda.add_job("sleep 1; " + GOOD)
     long = panda.add_job("sleep 4; " + GOOD)
     pilot.start()
@@ -148,7 +123,7 @@ def test_the_server_may_be_away(panda: FakePanda, pilot: PilotProcess, until: An
     assert "pilots-own-token" not in said
 
 
-def test_drain_lets_running_jobs_end(panda: FakePanda, pilot: PilotProcess, until: Any) -> None:
+def test_drain_lets_running_jobs_end(panda, pilot, until):
     job = panda.add_job("sleep 1.5; " + GOOD)
     process = pilot.start("--drain-seconds", "20", slots=1)
     until(lambda: panda.of(job, "running"))
@@ -160,7 +135,7 @@ def test_drain_lets_running_jobs_end(panda: FakePanda, pilot: PilotProcess, unti
 
 
 @pytest.mark.parametrize("how", ["drain is over", "second signal"])
-def test_a_drained_job_is_given_back(panda: FakePanda, pilot: PilotProcess, alive: Any, until: Any, how: str) -> None:
+def test_a_drained_job_is_given_back(panda, pilot, alive, until, how):
     job = panda.add_job("sleep 300 & wait", checkpoint=["ckpt"], files={"x": "y"})
     process = pilot.start("--drain-seconds", "0.2" if how == "drain is over" else "100")
     until(lambda: panda.of(job, "running"))
@@ -175,11 +150,7 @@ def test_a_drained_job_is_given_back(panda: FakePanda, pilot: PilotProcess, aliv
     assert not alive(pilot.workdir)
 
 
-def test_a_job_that_comes_when_the_pilot_has_ended_goes_back(tmp_path: Path) -> None:
-    from hpo_pilot.pilot.client import JobServer
-    from hpo_pilot.pilot.pilot import Pilot
-    from hpo_pilot.pilot.settings import PilotSettings
-
+def test_a_job_that_comes_when_the_pilot_has_ended_goes_back(tmp_path):
     asked, ended = threading.Event(), threading.Event()
     told: list[bool] = []
 
@@ -208,7 +179,7 @@ def test_a_job_that_comes_when_the_pilot_has_ended_goes_back(tmp_path: Path) -> 
     assert told == [False, True], "the server must hear at once that nobody runs the job"
 
 
-def test_the_starters_death_is_the_pilots_end(panda: FakePanda, pilot: PilotProcess, alive: Any, until: Any) -> None:
+def test_the_starters_death_is_the_pilots_end(panda, pilot, alive, until):
     reading, writing = os.pipe()
     job = panda.add_job("sleep 300")
     process = pilot.start("--lifeline-fd", str(reading), "--drain-seconds", "100", pass_fds=[reading])
@@ -220,7 +191,7 @@ def test_the_starters_death_is_the_pilots_end(panda: FakePanda, pilot: PilotProc
     assert not alive(pilot.workdir)
 
 
-def test_too_much_memory_is_the_payloads_own_fault(panda: FakePanda, pilot: PilotProcess) -> None:
+def test_too_much_memory_is_the_payloads_own_fault(panda, pilot):
     script = "x = bytearray(120 << 20)\nimport time\ntime.sleep(60)\n"
     job = panda.add_job(f"{sys.executable} eat.py", {"eat.py": script}, {"minRamCount": 60})
     pilot.start()
@@ -229,10 +200,7 @@ def test_too_much_memory_is_the_payloads_own_fault(panda: FakePanda, pilot: Pilo
     assert "MB of memory, more than the 60 MB that it asked for" in verdict(report)["message"]
 
 
-def test_a_job_over_its_walltime_is_ended(panda: FakePanda, pilot: PilotProcess, until: Any, tmp_path: Path) -> None:
-    from hpo_pilot.pilot.pilot import Pilot
-    from hpo_pilot.pilot.settings import PilotSettings
-
+def test_a_job_over_its_walltime_is_ended(panda, pilot, until, tmp_path):
     job = panda.add_job("sleep 60", job={"maxWalltime": 1})
     settings = PilotSettings(
         panda.url, "LOCAL", 1, pilot.token_file, tmp_path / "work", walltime_grace=0.5, grace=3.0, drain=0.1
@@ -259,9 +227,7 @@ def test_a_job_over_its_walltime_is_ended(panda: FakePanda, pilot: PilotProcess,
         ({"jobPars": '-p "sh%20-c%20false"'}, 1305, "status 1"),
     ],
 )
-def test_jobs_that_cannot_run_fail_with_a_reason(
-    panda: FakePanda, pilot: PilotProcess, change: dict[str, str], code: int, said: str
-) -> None:
+def test_jobs_that_cannot_run_fail_with_a_reason(panda, pilot, change, code, said):
     job = panda.add_job(GOOD, job=change)
     pilot.start("--container-runtime", "auto")
     report = panda.final(job)
@@ -269,12 +235,8 @@ def test_jobs_that_cannot_run_fail_with_a_reason(
     assert said in report["pilot_error_diag"]
 
 
-def test_a_refused_token_ends_the_pilot_with_a_clear_line(
-    panda: FakePanda, pilot: PilotProcess, tmp_path: Path
-) -> None:
+def test_a_refused_token_ends_the_pilot_with_a_clear_line(panda, pilot, tmp_path):
     from hpo_pilot.errors import InputError
-    from hpo_pilot.pilot.pilot import Pilot
-    from hpo_pilot.pilot.settings import PilotSettings
 
     panda.tokens = {"another"}
     settings = PilotSettings(panda.url, "LOCAL", 1, pilot.token_file, tmp_path / "work", refused=0.5)
@@ -283,7 +245,29 @@ def test_a_refused_token_ends_the_pilot_with_a_clear_line(
     assert caught.value.exit_code == 2
 
 
-def test_one_pilot_per_name(panda: FakePanda, pilot: PilotProcess, until: Any) -> None:
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"server": "panda.example.org"}, "--server 'panda.example.org': give a URL"),
+        ({"ca": "nothing.pem"}, "--ca .*nothing.pem: there is no such file"),
+        ({"slots": 0}, "--slots 0: at least one"),
+        ({"cores": -1}, "--cores -1: at least one"),
+        ({"heartbeat": 0.0}, "--heartbeat"),
+        ({"checkpoint_every": 0.0}, "--checkpoint-every"),
+        ({"checkpoint_mb": -1}, "--checkpoint-mb"),
+        ({"metrics_port": 70000}, "--metrics-port 70000"),
+        ({"staging_mb": 0}, "--staging-mb 0: a size in MB; --no-staging stages nothing"),
+        ({"container_runtime": "docker"}, "--container-runtime 'docker': choose one of auto, none, apptainer"),
+        ({"allocation": True}, "--allocation: give --site FILE as well"),
+    ],
+)
+def test_wrong_settings_are_named(tmp_path, changes, why):
+    good = {"server": "http://x", "queue": "Q", "slots": 1, "token_file": tmp_path, "workdir": tmp_path}
+    with pytest.raises(InputError, match=why):
+        PilotSettings(**(good | changes))
+
+
+def test_one_pilot_per_name(panda, pilot, until):
     first = pilot.start()
     until(lambda: panda.acquired)
     assert pilot.start().wait(10) == 3
@@ -291,13 +275,6 @@ def test_one_pilot_per_name(panda: FakePanda, pilot: PilotProcess, until: Any) -
     second = pilot.start("--worker-id", "2")
     until(lambda: len({asked["worker_id"] for asked in panda.acquired}) == 2)
     assert first.poll() is None and second.poll() is None
-
-
-def test_wrong_options_end_with_2(panda: FakePanda, pilot: PilotProcess) -> None:
-    assert pilot.start(slots=0).wait(10) == 2
-    pilot.token_file.unlink()
-    assert pilot.start().wait(10) == 2
-    assert "--slots 0: at least one" in pilot.said() and "No such file" in pilot.said()
 
 
 @pytest.mark.parametrize(
@@ -308,9 +285,7 @@ def test_wrong_options_end_with_2(panda: FakePanda, pilot: PilotProcess) -> None
         ("{'out.txt': 'user.me.9.out.txt', 'gone': 'user.me.9.gone'}", "user.me.9.gone", 1, 0),
     ],
 )
-def test_a_job_of_prun(
-    panda: FakePanda, pilot: PilotProcess, outputs: str, allowed: str, stored: int, code: int
-) -> None:
+def test_a_job_of_prun(panda, pilot, outputs, allowed, stored, code):
     """A shell command of its owner's, in a folder of the sandbox, with outputs under other names."""
     script = tarfile.TarInfo("sub/run.sh")
     panda.cache["jobO.1.tar.gz"] = archive_of((script, b'#!/bin/sh\necho "$1" > out.txt; touch a.log b.log\n'))
@@ -327,7 +302,7 @@ def test_a_job_of_prun(
         assert json.loads(report["job_output_report"])["user.me.9.out.txt"]["fsize"] == 4
 
 
-def test_cores_are_never_lent_twice(panda: FakePanda, pilot: PilotProcess, until: Any, tmp_path: Path) -> None:
+def test_cores_are_never_lent_twice(panda, pilot, until, tmp_path):
     """A server that knows nothing of cores hands out what it has; the pilot makes the jobs wait."""
     command = f"echo + >> {tmp_path}/log; sleep 0.3; echo - >> {tmp_path}/log; {GOOD}"
     jobs = [panda.add_job(command, job={"coreCount": cores}) for cores in (2, 2, 1, 1, 64)]
@@ -340,9 +315,7 @@ def test_cores_are_never_lent_twice(panda: FakePanda, pilot: PilotProcess, until
     assert panda.acquired[-1]["n_jobs"] == 5
 
 
-def test_a_folder_that_cannot_be_used_for_a_time(
-    panda: FakePanda, pilot: PilotProcess, until: Callable[..., None]
-) -> None:
+def test_a_folder_that_cannot_be_used_for_a_time(panda, pilot, until):
     """Its disk or its shared storage is away: jobs stay with the server, and none loses an attempt."""
     panda.takes_back = True
     pilot.start()

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -39,19 +38,19 @@ from hpo_pilot.transformation.job import PayloadDocument
         ("[" * 100_000 + '\n{"step": 1, "value": 2}\n', "hpoStep=1 hpoValue=2.0"),
     ],
 )
-def test_what_heartbeats_carry(tmp_path: Path, text: str, metrics: str) -> None:
+def test_what_heartbeats_carry(tmp_path, text, metrics):
     (tmp_path / "progress.jsonl").write_text(text)
     assert Progress(tmp_path, PayloadDocument(metric="loss")).text() == metrics
 
 
-def test_no_progress_file_or_none_that_can_be_read(tmp_path: Path) -> None:
+def test_no_progress_file_or_none_that_can_be_read(tmp_path):
     progress = Progress(tmp_path)
     assert progress.text() == "" and not progress.has_news()
     (tmp_path / "progress.jsonl").mkdir()
     assert progress.text() == "" and not progress.has_news()
 
 
-def test_only_what_is_new_is_read(tmp_path: Path) -> None:
+def test_only_what_is_new_is_read(tmp_path):
     path = tmp_path / "progress.jsonl"
     progress = Progress(tmp_path)
     with path.open("w") as file:
@@ -68,7 +67,7 @@ def test_only_what_is_new_is_read(tmp_path: Path) -> None:
     assert progress.text() == "hpoStep=1 hpoValue=7.0"
 
 
-def test_a_file_that_grows_too_fast_is_read_from_its_end(tmp_path: Path) -> None:
+def test_a_file_that_grows_too_fast_is_read_from_its_end(tmp_path):
     path = tmp_path / "progress.jsonl"
     with path.open("wb") as file:
         file.write(b'{"step": 1, "value": 1}\n')
@@ -77,7 +76,7 @@ def test_a_file_that_grows_too_fast_is_read_from_its_end(tmp_path: Path) -> None
     assert Progress(tmp_path).text() == "hpoStep=8 hpoValue=2.0"
 
 
-def test_in_a_job_of_several_points_the_metrics_name_the_one_that_runs(tmp_path: Path) -> None:
+def test_in_a_job_of_several_points_the_metrics_name_the_one_that_runs(tmp_path):
     (tmp_path / "t3f1").mkdir()
     link = tmp_path / "progress.jsonl"
     link.symlink_to("t3f1/progress.jsonl")
@@ -95,7 +94,7 @@ VALUES = st.lists(st.tuples(STEPS, FIGURES), unique_by=lambda v: v[0])
 
 
 @given(VALUES.map(sorted), st.integers(1, 60))
-def test_thinning_keeps_the_newest_and_the_first(values: list[tuple[int, float]], most: int) -> None:
+def test_thinning_keeps_the_newest_and_the_first(values, most):
     kept = thinned(values, most)
     newest = (most + 1) // 2
     assert len(kept) == min(len(values), most) or len(kept) > newest - 1
@@ -104,7 +103,7 @@ def test_thinning_keeps_the_newest_and_the_first(values: list[tuple[int, float]]
     assert most < 2 or kept[:1] == values[:1]
 
 
-def test_thinning_leaves_growing_gaps() -> None:
+def test_thinning_leaves_growing_gaps():
     kept = thinned([(step, 0.0) for step in range(1, 10_001)], 40)
     old = [step for step, _ in kept[:20]]
     assert len(kept) == 40 and old[:4] == [1, 3, 6, 10] and old[-1] > 4_000
@@ -112,7 +111,7 @@ def test_thinning_leaves_growing_gaps() -> None:
 
 
 @given(st.lists(st.tuples(STEPS, FIGURES), max_size=90))
-def test_heartbeats_fit_into_what_the_server_keeps(tmp_path_factory: pytest.TempPathFactory, values: list) -> None:
+def test_heartbeats_fit_into_what_the_server_keeps(tmp_path_factory, values):
     folder = tmp_path_factory.mktemp("job")
     lines = [json.dumps({"step": step, "value": value}) for step, value in values]
     (folder / "progress.jsonl").write_text("\n".join(lines))
@@ -125,7 +124,7 @@ def test_heartbeats_fit_into_what_the_server_keeps(tmp_path_factory: pytest.Temp
         assert ("hpoPast" in text) == (len({step for step, _ in values}) > 1)
 
 
-def test_a_gpu_job_is_known_for_one(tmp_path: Path) -> None:
+def test_a_gpu_job_is_known_for_one(tmp_path):
     document = PayloadDocument(gpus=4, nodes=2)
     progress = Progress(tmp_path, document)
     assert progress.text() == "nGPU=8"

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,11 +11,11 @@ from hpo_pilot.pilot.settings import PilotSettings
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> PilotSettings:
+def settings(tmp_path):
     return PilotSettings(server="http://x", queue="Q", slots=1, token_file=tmp_path / "t", workdir=tmp_path / "w")
 
 
-def test_a_heartbeat(settings: PilotSettings, tmp_path: Path) -> None:
+def test_a_heartbeat(settings, tmp_path):
     (tmp_path / "progress.jsonl").write_text('{"step": 4, "value": 2}\n')
     job = SimpleNamespace(panda_id=7, attempt=2)
     about = {"phase": "running", "job": job, "started": 0.0, "progress": Progress(tmp_path)}
@@ -26,7 +25,7 @@ def test_a_heartbeat(settings: PilotSettings, tmp_path: Path) -> None:
     assert report["start_time"] == "1970-01-01 00:00:00"
 
 
-def test_final_reports(settings: PilotSettings, tmp_path: Path) -> None:
+def test_final_reports(settings, tmp_path):
     (tmp_path / "userJobMetadata.json").write_text('{"hpo_pilot": {"value": 1}}')
     good = final_report(
         settings, 7, 1, Outcome(exit_code=0, started=1.0, cpu_seconds=2.6), tmp_path, {"o": {"fsize": 3}}

@@ -15,13 +15,13 @@ from tests.pilot.conftest import TOKEN, FakePanda, archive_of, sandbox
 
 
 @pytest.fixture
-def settings(tmp_path: Path, panda: FakePanda) -> PilotSettings:
+def settings(tmp_path, panda):
     (tmp_path / "token").write_text(TOKEN)
     return PilotSettings(panda.url, "LOCAL", 1, tmp_path / "token", tmp_path / "work")
 
 
 @pytest.fixture
-def cache(tmp_path: Path, settings: PilotSettings) -> SandboxCache:
+def cache(tmp_path, settings):
     return SandboxCache(tmp_path / "cache", JobServer(settings), limit_mb=1, unpack_mb=2)
 
 
@@ -35,7 +35,7 @@ def copied(cache: SandboxCache, job: Arguments, folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_fetched_once_copied_for_each(panda: FakePanda, cache: SandboxCache, tmp_path: Path) -> None:
+def test_fetched_once_copied_for_each(panda, cache, tmp_path):
     name, packed = sandbox("true", {"d/e/train.py": "print(1)"})
     panda.cache[name] = packed
     first = copied(cache, job_of(panda, name), tmp_path / "1")
@@ -45,7 +45,7 @@ def test_fetched_once_copied_for_each(panda: FakePanda, cache: SandboxCache, tmp
     assert [fetched for fetched, _ in panda.fetched] == [name]
 
 
-def test_the_least_recently_used_goes_first(panda: FakePanda, cache: SandboxCache, tmp_path: Path) -> None:
+def test_the_least_recently_used_goes_first(panda, cache, tmp_path):
     import os
 
     names = []
@@ -59,7 +59,7 @@ def test_the_least_recently_used_goes_first(panda: FakePanda, cache: SandboxCach
     assert "big" in copied(cache, job_of(panda, names[0]), tmp_path / "again")
 
 
-def test_a_wrong_checksum_is_not_used(panda: FakePanda, cache: SandboxCache, tmp_path: Path) -> None:
+def test_a_wrong_checksum_is_not_used(panda, cache, tmp_path):
     name, _ = sandbox("true")
     panda.cache[name] = sandbox("false")[1]
     with pytest.raises(JobFailure, match="wrong checksum") as caught:
@@ -69,7 +69,7 @@ def test_a_wrong_checksum_is_not_used(panda: FakePanda, cache: SandboxCache, tmp
 
 
 @pytest.mark.parametrize("kind", ["unsafe", "missing", "too large"])
-def test_what_cannot_be_had_fails_the_job(panda: FakePanda, cache: SandboxCache, tmp_path: Path, kind: str) -> None:
+def test_what_cannot_be_had_fails_the_job(panda, cache, tmp_path, kind):
     if kind == "unsafe":
         panda.cache["s.tar.gz"] = archive_of((tarfile.TarInfo("../x"), b""))
     elif kind == "too large":
@@ -81,7 +81,7 @@ def test_what_cannot_be_had_fails_the_job(panda: FakePanda, cache: SandboxCache,
     assert not list((tmp_path / "cache").iterdir())
 
 
-def test_the_token_goes_to_our_own_server_alone(panda: FakePanda, cache: SandboxCache, tmp_path: Path) -> None:
+def test_the_token_goes_to_our_own_server_alone(panda, cache, tmp_path):
     other = FakePanda()
     name, packed = sandbox("true")
     other.cache[name] = panda.cache[name] = packed
@@ -93,6 +93,6 @@ def test_the_token_goes_to_our_own_server_alone(panda: FakePanda, cache: Sandbox
     assert panda.fetched == [(own_name, f"Bearer {TOKEN}")]
 
 
-def test_no_sandbox_is_needed(cache: SandboxCache, panda: FakePanda, tmp_path: Path) -> None:
+def test_no_sandbox_is_needed(cache, panda, tmp_path):
     job: Any = job_of(panda, "")
     assert copied(cache, job, tmp_path / "1") == {}

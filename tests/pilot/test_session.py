@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 import requests
 
-from hpo_pilot.errors import InputError
 from hpo_pilot.http import open_session
-from hpo_pilot.pilot.settings import PilotSettings
-from tests.pilot.conftest import FakePanda
 
 
 @pytest.fixture(autouse=True)
-def no_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_bundles(monkeypatch):
     for name in ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE"):
         monkeypatch.delenv(name, raising=False)
 
 
-def test_whom_it_trusts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_whom_it_trusts(monkeypatch, tmp_path):
     assert open_session("https://x").verify is True
     monkeypatch.setenv("SSL_CERT_FILE", "/of/the/system")
     assert open_session("https://x").verify == "/of/the/system"
@@ -30,9 +26,7 @@ def test_whom_it_trusts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     assert open_session("https://x", tmp_path).verify == str(tmp_path), "who names authorities means these"
 
 
-def test_a_login_of_the_users_takes_nobodys_place(
-    panda: FakePanda, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_login_of_the_users_takes_nobodys_place(panda, monkeypatch, tmp_path):
     """`requests` would send ~/.netrc's in the place of our Authorization header."""
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login jane password geheim\n")
     monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
@@ -42,13 +36,7 @@ def test_a_login_of_the_users_takes_nobodys_place(
     assert sent.headers["Authorization"] == "Bearer ours"
 
 
-def test_a_ca_file_that_is_not_there(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("x")
-    with pytest.raises(InputError, match="--ca"):
-        PilotSettings("https://x", "LOCAL", 1, tmp_path / "token", tmp_path, ca=tmp_path / "nothing.pem")
-
-
-def test_the_proxy_of_the_environment_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_proxy_of_the_environment_is_taken(monkeypatch):
     """Compute nodes without a way out reach the server through the facility's, and hosts of no_proxy directly."""
     asked = []
 

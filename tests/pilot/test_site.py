@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ SITES = ROOT / "deploy" / "sites"
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in SITES.glob("*.yaml")))
-def test_a_profile_as_sites_show_prints_it(name: str, tmp_path: Path) -> None:
+def test_a_profile_as_sites_show_prints_it(name, tmp_path):
     profile = load_profile(SITES / f"{name}.yaml")
     (tmp_path / "site.json").write_text(json.dumps(profile.model_dump(mode="json")))
     site = load_site(tmp_path / "site.json")
@@ -26,7 +25,7 @@ def test_a_profile_as_sites_show_prints_it(name: str, tmp_path: Path) -> None:
     assert site.environment == profile.environment and site.job_steps == (profile.batch.job_steps or 0)
 
 
-def test_what_follows_from_a_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_follows_from_a_profile(tmp_path, monkeypatch):
     monkeypatch.setenv("CRAY_MPICH_DIR", "/opt/mpich")
     profile = load_profile(SITES / "frontier.yaml").model_dump(mode="json")
     profile["containers"]["mpi"] = ["$CRAY_MPICH_DIR"]
@@ -52,7 +51,7 @@ def test_what_follows_from_a_profile(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ({"launcher": {"name": "srun"}, "batch": {"warning": {"signal": "USR7"}}}, "no signal 'USR7'"),
     ],
 )
-def test_a_wrong_file_is_refused(content: Any, why: str, tmp_path: Path) -> None:
+def test_a_wrong_file_is_refused(content, why, tmp_path):
     path = tmp_path / "site.json"
     if content is not None:
         path.write_text(content if isinstance(content, str) else json.dumps(content))

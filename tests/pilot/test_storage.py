@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hpo_pilot.errors import TryAgainError
-from hpo_pilot.pilot.job import Job, JobFailure, parse_job
+from hpo_pilot.pilot.job import JobFailure, parse_job
 from hpo_pilot.pilot.job_files import FolderStorage, ServerStorage, Storage, store_log, store_outputs
 
 
@@ -32,7 +32,7 @@ class Server(Storage):
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     work = tmp_path / "job"
     work.mkdir()
     (work / "out.txt").write_text("result")
@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def job() -> Job:
+def job():
     return parse_job(
         {
             "PandaID": 7,
@@ -52,7 +52,7 @@ def job() -> Job:
     )
 
 
-def test_a_real_server_is_told_of_outputs_and_log(folder: Path, job: Job, tmp_path: Path) -> None:
+def test_a_real_server_is_told_of_outputs_and_log(folder, job, tmp_path):
     stored = store_outputs(FolderStorage(tmp_path / "site"), job, folder)
     assert sorted(stored) == ["user.me.5._000001.out.txt", "user.me.log.5.000001.log.tgz"]
     for name, entry in json.loads(json.dumps(stored)).items():
@@ -64,7 +64,7 @@ def test_a_real_server_is_told_of_outputs_and_log(folder: Path, job: Job, tmp_pa
     assert sorted(path.name for path in (tmp_path / "site").iterdir()) == sorted(stored), "a part was left"
 
 
-def test_the_log_is_an_archive_of_what_was_said(folder: Path, job: Job) -> None:
+def test_the_log_is_an_archive_of_what_was_said(folder, job):
     server = Server()
     assert list(store_log(server, job, folder)) == [job.log_name]
     with tarfile.open(fileobj=io.BytesIO(server.kept[job.log_name])) as archive:
@@ -73,19 +73,19 @@ def test_the_log_is_an_archive_of_what_was_said(folder: Path, job: Job) -> None:
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/b", ".hidden", ""])
-def test_a_name_leads_nowhere_else(name: str, tmp_path: Path) -> None:
+def test_a_name_leads_nowhere_else(name, tmp_path):
     with pytest.raises(JobFailure, match="is not a valid file name"):
         FolderStorage(tmp_path / "site").keep(name, b"x")
     assert not list(tmp_path.rglob("x"))
 
 
-def test_a_folder_that_cannot_be_written_fails_the_job_with_the_remedy(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_fails_the_job_with_the_remedy(tmp_path):
     (tmp_path / "site").write_text("a file")
     with pytest.raises(JobFailure, match="--storage"):
         FolderStorage(tmp_path / "site").keep("name", b"x")
 
 
-def test_a_pilot_that_ends_at_once_does_not_wait_for_a_server_that_is_away(folder: Path, job: Job) -> None:
+def test_a_pilot_that_ends_at_once_does_not_wait_for_a_server_that_is_away(folder, job):
     class Away:
         tries = 0
 

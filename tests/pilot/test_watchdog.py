@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -17,12 +14,12 @@ from hpo_pilot.pilot.watchdog import Watchdog
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> PilotSettings:
+def settings(tmp_path):
     return PilotSettings("http://x", "Q", 1, tmp_path / "token", tmp_path / "w")
 
 
 @pytest.fixture
-def watchdog(settings: PilotSettings) -> Iterator[Watchdog]:
+def watchdog(settings):
     """One in this process, no job of which runs."""
     thread = Watchdog(WorkDir(settings))
     thread.start()
@@ -32,7 +29,7 @@ def watchdog(settings: PilotSettings) -> Iterator[Watchdog]:
     assert not thread.is_alive()
 
 
-def test_the_end_of_a_program_is_left_to_whoever_started_it(watchdog: Watchdog, until: Any) -> None:
+def test_the_end_of_a_program_is_left_to_whoever_started_it(watchdog, until):
     """Reaped by the watchdog, a download that failed would have ended with 0."""
     program = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from tests.pilot.conftest import FakePanda, PilotProcess
 from tests.pilot.test_pilot import GOOD, verdict
 
 #: Runs the ranks here, one after another; the options that it was given are kept.
@@ -58,7 +57,7 @@ exit 1
 
 
 @pytest.fixture
-def tools(tmp_path: Path) -> Path:
+def tools(tmp_path):
     """Stubs of Slurm's commands and of horovodrun, for an allocation of two nodes that ends in an hour."""
     folder = tmp_path / "tools"
     folder.mkdir()
@@ -95,7 +94,7 @@ def launched(tools: Path) -> list[str]:
     return (tools / "launched").read_text().splitlines() if (tools / "launched").exists() else []
 
 
-def test_ranks_on_one_machine(panda: FakePanda, pilot: PilotProcess, tools: Path, tmp_path: Path) -> None:
+def test_ranks_on_one_machine(panda, pilot, tools, tmp_path):
     few = panda.add_job(GOOD, ranks_per_node=2)
     enough = panda.add_job(GOOD, ranks_per_node=2, job={"coreCount": 2})
     pilot.start(*site(tmp_path, "horovodrun"), "--cores", "2", variables=inside(tools))
@@ -119,15 +118,7 @@ def test_ranks_on_one_machine(panda: FakePanda, pilot: PilotProcess, tools: Path
         (["mpirun"], {"ranks_per_node": 1, "gpus_per_node": 99}, "needs 99 GPUs, and this pilot has"),
     ],
 )
-def test_what_cannot_be_started_fails_alone(
-    panda: FakePanda,
-    pilot: PilotProcess,
-    tools: Path,
-    tmp_path: Path,
-    options: list[str],
-    document: dict[str, int],
-    why: str,
-) -> None:
+def test_what_cannot_be_started_fails_alone(panda, pilot, tools, tmp_path, options, document, why):
     job, good = panda.add_job(GOOD, **document), panda.add_job(GOOD)
     # The launcher that is missing is missing here, whatever the machine has.
     bare = tmp_path / "bare"
@@ -140,9 +131,7 @@ def test_what_cannot_be_started_fails_alone(
     assert verdict(panda.final(good))["value"] == 0.5
 
 
-def test_an_allocation_is_shared_out(
-    panda: FakePanda, pilot: PilotProcess, tools: Path, tmp_path: Path, until: Any
-) -> None:
+def test_an_allocation_is_shared_out(panda, pilot, tools, tmp_path, until):
     command = "echo $SLURM_PROCID >> ranks; sleep 0.3; " + GOOD
     wide = panda.add_job(command, nodes=2, ranks_per_node=1, outputs=["ranks"])
     small = [panda.add_job(command, job={"coreCount": 2, "hpoCampaign": "small"}) for _ in range(4)]
@@ -166,9 +155,7 @@ def test_an_allocation_is_shared_out(
     assert "the allocation's node time: " in pilot.said() and "5 finished" in pilot.said()
 
 
-def test_the_launcher_stands_around_the_container(
-    panda: FakePanda, pilot: PilotProcess, tools: Path, tmp_path: Path
-) -> None:
+def test_the_launcher_stands_around_the_container(panda, pilot, tools, tmp_path):
     """And the runner outside of both, so that the image needs no Python for it."""
     image = tmp_path / "image.sif"
     image.write_text("")
@@ -188,9 +175,7 @@ def test_the_launcher_stands_around_the_container(
     assert f" {image} env /bin/sh -c echo " in after and "%FOLDER" not in line
 
 
-def test_a_warning_ends_it_and_what_kept_a_checkpoint_goes_back(
-    panda: FakePanda, pilot: PilotProcess, tools: Path, tmp_path: Path, until: Any
-) -> None:
+def test_a_warning_ends_it_and_what_kept_a_checkpoint_goes_back(panda, pilot, tools, tmp_path, until):
     panda.takes_back = True
     saves = panda.add_job("echo 1 > ckpt; exec sleep 300", checkpoint=["ckpt"])
     does_not = panda.add_job("exec sleep 300")
@@ -210,21 +195,7 @@ def test_a_warning_ends_it_and_what_kept_a_checkpoint_goes_back(
     assert "1 checkpointed, 2 cut" in pilot.said() or "1 checkpointed, 1 cut" in pilot.said()
 
 
-def test_a_server_that_takes_nothing_back_hears_of_failures(
-    panda: FakePanda, pilot: PilotProcess, tools: Path, tmp_path: Path, until: Any
-) -> None:
-    job = panda.add_job("exec sleep 300")
-    waits = panda.add_job(GOOD, job={"coreCount": 4}, nodes=2, ranks_per_node=1)
-    process = pilot.start(*site(tmp_path, "srun", **SLURM), "--allocation", variables=inside(tools))
-    until(lambda: panda.of(job, "running") and panda.of(waits, "starting"))
-    process.terminate()
-    assert process.wait(25) == 0
-    assert {panda.final(each)["pilot_error_code"] for each in (job, waits)} == {1201}
-
-
-def test_a_broken_node_is_left_out(
-    panda: FakePanda, pilot: PilotProcess, tools: Path, tmp_path: Path, until: Any
-) -> None:
+def test_a_broken_node_is_left_out(panda, pilot, tools, tmp_path, until):
     good = (tools / "srun").read_text()
     (tools / "srun").write_text(BROKEN)
     first = panda.add_job(GOOD, nodes=2, ranks_per_node=1)
@@ -242,18 +213,8 @@ def test_a_broken_node_is_left_out(
     )
 
 
-def test_an_allocation_that_is_none(panda: FakePanda, pilot: PilotProcess, tmp_path: Path) -> None:
-    assert pilot.start("--allocation").wait(10) == 2
-    assert "give --site FILE as well" in pilot.said()
-    nothing = {"SLURM_JOB_ID": ""}
-    assert pilot.start(*site(tmp_path, "srun", **SLURM), "--allocation", variables=nothing).wait(10) == 2
-    assert "SLURM_JOB_ID is not set; leave --allocation out" in pilot.said()
-
-
 @pytest.mark.parametrize("text", [AWAY, BAFFLING], ids=["it says so", "a try fails too"])
-def test_a_launcher_that_is_away_uses_up_no_attempts(
-    text: str, panda: FakePanda, pilot: PilotProcess, tools: Path, tmp_path: Path, until: Any
-) -> None:
+def test_a_launcher_that_is_away_uses_up_no_attempts(text, panda, pilot, tools, tmp_path, until):
     panda.takes_back = True
     good = (tools / "srun").read_text()
     (tools / "srun").write_text(text)
@@ -271,9 +232,7 @@ def test_a_launcher_that_is_away_uses_up_no_attempts(
     assert panda.final(panda.add_job(GOOD))["job_status"] == "finished"
 
 
-def test_a_trial_that_alone_cannot_be_launched_fails(
-    panda: FakePanda, pilot: PilotProcess, tools: Path, tmp_path: Path
-) -> None:
+def test_a_trial_that_alone_cannot_be_launched_fails(panda, pilot, tools, tmp_path):
     """The launcher starts others."""
     panda.takes_back = True
     good = (tools / "srun").read_text()

@@ -10,7 +10,6 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -114,14 +113,14 @@ def json_of(value: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def embedded(tmp_path: Path) -> Iterator[Embedded]:
+def embedded(tmp_path):
     server = Embedded(tmp_path / "server")
     yield server
     server.kill()
 
 
 @pytest.fixture
-def pilot(tmp_path: Path, embedded: Embedded) -> Iterator[PilotProcess]:
+def pilot(tmp_path, embedded):
     process = PilotProcess(tmp_path, embedded.url, token("me", Role.PILOT))
     yield process
     for started in process.processes:
@@ -129,29 +128,7 @@ def pilot(tmp_path: Path, embedded: Embedded) -> Iterator[PilotProcess]:
         started.wait()
 
 
-def test_a_task_is_done(embedded: Embedded, pilot: PilotProcess, until: Any) -> None:
-    task = embedded.submit(GOOD + "; echo m > model", 5, outputs=["model"])
-    pilot.start()
-    until(lambda: embedded.state(task) == "done")
-    verdicts = embedded.verdicts(task)
-    assert sorted(v["trial"] for v in verdicts) == [0, 1, 2, 3, 4]
-    assert all(v["value"] == 0.5 and v["trial"] + 1 == v["number"] and v["outputs"] == ["model"] for v in verdicts)
-    assert len(list((embedded.folder / "files" / "storage").iterdir())) == 5
-    assert pilot.end() == 0
-
-
-def test_a_killed_task_ends_its_payloads(embedded: Embedded, pilot: PilotProcess, until: Any, alive: Any) -> None:
-    task = embedded.submit("sleep 300", 2)
-    pilot.start()
-    until(lambda: len(alive(pilot.workdir / "jobs")) >= 4)
-    embedded.call("POST", "task/kill", task_id=task)
-    until(lambda: not alive(pilot.workdir / "jobs"))
-    until(lambda: embedded.state(task) == "aborted")
-
-
-def test_kill_9_of_pilot_and_server_costs_an_attempt_and_no_result(
-    embedded: Embedded, pilot: PilotProcess, until: Any
-) -> None:
+def test_kill_9_of_pilot_and_server_costs_an_attempt_and_no_result(embedded, pilot, until):
     script = (
         "kept=$HPO_PILOT_CHECKPOINT_DIR; i=$(cat $kept/i || echo 0); while [ $i -lt 12 ]; do i=$((i+1)); "
         "echo $i > $kept/new; mv $kept/new $kept/i; sleep 0.2; "
@@ -176,7 +153,7 @@ def test_kill_9_of_pilot_and_server_costs_an_attempt_and_no_result(
     assert not list(pilot.workdir.glob("checkpoints/1a2b3c4d/t*f0"))
 
 
-def test_a_report_that_a_killed_pilot_kept_counts(embedded: Embedded, pilot: PilotProcess, until: Any) -> None:
+def test_a_report_that_a_killed_pilot_kept_counts(embedded, pilot, until):
     """The next pilot of its name sends it, under another token, and is known by its key."""
     started, gate = pilot.folder / "started", pilot.folder / "gate"
     task = embedded.submit(f"touch {started}; while [ ! -e {gate} ]; do sleep 0.1; done; {GOOD}", 1)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,5 +104,5 @@ def _no_constant(name: str) -> None:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def bench(tmp_path):
     yield Bench(tmp_path)

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ json.dump({'status': 0, 'loss': first}, open('output.json', 'w'))
 
 
 @pytest.fixture
-def quick(bench: Any) -> Any:
+def quick(bench):
     bench.quick = {"SAVE_EVERY": 1.0, "QUIET": 0.2, "GRACE": 3.0}
     return bench
 
@@ -61,7 +60,7 @@ def count(bench: Any, steps: int, pause: float, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("victims", ["runner", "all", "lifeline", "term"])
-def test_an_attempt_goes_on_where_the_one_before_was_ended(quick: Any, until: Any, victims: str) -> None:
+def test_an_attempt_goes_on_where_the_one_before_was_ended(quick, until, victims):
     reading, writing = os.pipe()
     process, folder = count(quick, 1000, 0.5, lifeline=reading)
     until(lambda: saved_step(quick) >= 2)
@@ -88,7 +87,7 @@ def test_an_attempt_goes_on_where_the_one_before_was_ended(quick: Any, until: An
         os.close(fd)
 
 
-def test_one_that_writes_without_rest_is_kept_all_the_same(quick: Any, until: Any) -> None:
+def test_one_that_writes_without_rest_is_kept_all_the_same(quick, until):
     quick.quick["QUIET"] = 4.0  # longer than it ever pauses
     process, _ = count(quick, 1000, 1.0)
     until(lambda: saved_step(quick) >= 3)
@@ -100,7 +99,7 @@ def test_one_that_writes_without_rest_is_kept_all_the_same(quick: Any, until: An
 
 
 @pytest.fixture
-def adopting() -> Iterator[None]:
+def adopting():
     """Makes this process the parent of orphans, as a pilot is; it never reaps them before the end."""
     prctl = ctypes.CDLL(None).prctl
     prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
@@ -139,7 +138,7 @@ LATER = f"({sys.executable} train.py &); trap 'exit 1' TERM; while true; do slee
     ],
     ids=["alone", "its shell dies of term", "an orphan waits for its adopter", "another has adopted it"],
 )
-def test_a_checkpoint_written_on_term_is_kept(quick: Any, until: Any, command: str, script: str) -> None:
+def test_a_checkpoint_written_on_term_is_kept(quick, until, command, script):
     process, folder = quick.start(command, files={"train.py": script}, checkpoint=["best.bin"])
     until((folder / "ready").exists)
     process.terminate()
@@ -148,7 +147,7 @@ def test_a_checkpoint_written_on_term_is_kept(quick: Any, until: Any, command: s
 
 
 @pytest.mark.parametrize("helper", [False, True], ids=["alone", "beside one that ends well"])
-def test_a_half_written_checkpoint_does_not_replace_a_whole_one(quick: Any, until: Any, helper: bool) -> None:
+def test_a_half_written_checkpoint_does_not_replace_a_whole_one(quick, until, helper):
     script = (
         "import os, time\nopen('best.bin', 'w').write('whole')\n"
         "kept = os.environ['HPO_PILOT_CHECKPOINT_DIR'] + '/.kept/best.bin'\n"
@@ -165,7 +164,7 @@ def test_a_half_written_checkpoint_does_not_replace_a_whole_one(quick: Any, unti
     assert (kept(quick) / "best.bin").read_text() == "whole"
 
 
-def test_links_that_lead_out_are_not_followed(quick: Any) -> None:
+def test_links_that_lead_out_are_not_followed(quick):
     quick.run(
         "mkdir ckpt; ln -s /etc/hostname ckpt/out; echo x > ckpt/in; exit 1", checkpoint=["ckpt", "/etc/hosts", "../x"]
     )
@@ -173,7 +172,7 @@ def test_links_that_lead_out_are_not_followed(quick: Any) -> None:
     assert sorted(path.name for path in kept(quick).iterdir()) == ["ckpt"]
 
 
-def test_the_payload_may_keep_its_own_in_the_folder(quick: Any) -> None:
+def test_the_payload_may_keep_its_own_in_the_folder(quick):
     first = quick.run("echo mine > $HPO_PILOT_CHECKPOINT_DIR/state; exit 1")
     assert first.verdict["value"] is None
     assert (quick.checkpoints / "1a2b3c4d" / "t8f1" / "state").read_text() == "mine\n"
@@ -182,7 +181,7 @@ def test_the_payload_may_keep_its_own_in_the_folder(quick: Any) -> None:
     assert not (quick.checkpoints / "1a2b3c4d" / "t8f1").exists()
 
 
-def test_a_crash_between_the_two_renames_costs_nothing(quick: Any) -> None:
+def test_a_crash_between_the_two_renames_costs_nothing(quick):
     old = kept(quick).with_name(".old")
     old.mkdir(parents=True)
     (old / "best.bin").write_text("before")
@@ -190,7 +189,7 @@ def test_a_crash_between_the_two_renames_costs_nothing(quick: Any) -> None:
     assert (ended.folder / "payload.log").read_text() == "before"
 
 
-def test_a_new_attempt_waits_for_the_last_words_of_the_one_before(quick: Any, until: Any) -> None:
+def test_a_new_attempt_waits_for_the_last_words_of_the_one_before(quick, until):
     files = {"train.py": SAVES % ("time.sleep(1)", 0, "")}
     process, folder = quick.start(f"{sys.executable} train.py", files=files, checkpoint=["best.bin"])
     until((folder / "ready").exists)

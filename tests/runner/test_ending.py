@@ -6,23 +6,10 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 FAMILY = "sleep 300 & echo $! >> pids; (sleep 300 & echo $! >> pids; wait) & echo $! >> pids; echo $$ >> pids; "
-
-
-def alive(folder: Path) -> list[int]:
-    found = []
-    for pid in (folder / "pids").read_text().split():
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-        except OSError:
-            continue
-        if state != "Z":  # nobody reaps orphans in some containers
-            found.append(int(pid))
-    return found
 
 
 def started(folder: Path, count: int = 4) -> bool:
@@ -30,28 +17,28 @@ def started(folder: Path, count: int = 4) -> bool:
     return path.exists() and len(path.read_text().split()) >= count
 
 
-def test_a_hanging_payload_is_ended_with_all_its_children(bench: Any, until: Any) -> None:
+def test_a_hanging_payload_is_ended_with_all_its_children(bench, until, alive):
     ended = bench.run(FAMILY + "wait", minutes=0.02)
     assert ended.code == 0 and ended.message == "the payload reached its time limit of 0.02 minutes"
     assert ended.seconds < 6
     until(lambda: not alive(ended.folder))
 
 
-def test_one_that_ignores_term_is_killed(bench: Any, until: Any) -> None:
+def test_one_that_ignores_term_is_killed(bench, until, alive):
     bench.quick = {"GRACE": 0.5}
     ended = bench.run("trap '' TERM; " + FAMILY + "while true; do sleep 0.1; done", minutes=0.01)
     assert "time limit" in ended.message and ended.seconds < 6
     until(lambda: not alive(ended.folder))
 
 
-def test_children_that_outlive_the_payload_are_ended(bench: Any, until: Any) -> None:
+def test_children_that_outlive_the_payload_are_ended(bench, until, alive):
     ended = bench.run(FAMILY + """echo '{"status": 0, "loss": 1}' > output.json""")
     assert ended.verdict["value"] == 1 and ended.seconds < 6
     until(lambda: not alive(ended.folder))
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-def test_told_to_stop_it_leaves_nothing_and_no_verdict(bench: Any, until: Any, how: signal.Signals) -> None:
+def test_told_to_stop_it_leaves_nothing_and_no_verdict(bench, until, alive, how):
     process, folder = bench.start(FAMILY + "wait")
     until(lambda: started(folder))
     process.send_signal(how)
@@ -60,7 +47,7 @@ def test_told_to_stop_it_leaves_nothing_and_no_verdict(bench: Any, until: Any, h
     until(lambda: not alive(folder))
 
 
-def test_the_pilots_death_is_the_payloads_end(bench: Any, until: Any) -> None:
+def test_the_pilots_death_is_the_payloads_end(bench, until, alive):
     reading, writing = os.pipe()
     process, folder = bench.start(FAMILY + "wait", lifeline=reading)
     os.close(reading)
@@ -72,7 +59,7 @@ def test_the_pilots_death_is_the_payloads_end(bench: Any, until: Any) -> None:
     until(lambda: not alive(folder))
 
 
-def test_the_payload_does_not_inherit_the_lifeline(bench: Any) -> None:
+def test_the_payload_does_not_inherit_the_lifeline(bench):
     reading, writing = os.pipe()
     ended = bench.run("ls -l /proc/self/fd > fds; env > env", lifeline=reading)
     os.close(reading)
@@ -82,7 +69,7 @@ def test_the_payload_does_not_inherit_the_lifeline(bench: Any) -> None:
     assert sum(link.startswith("pipe:") for link in links) <= 2  # its output, and no more
 
 
-def test_a_pilot_may_end_a_payload_for_its_own_fault(bench: Any, until: Any) -> None:
+def test_a_pilot_may_end_a_payload_for_its_own_fault(bench, until, alive):
     process, folder = bench.start(FAMILY + "wait")
     until(lambda: started(folder))
     (folder / "hpo_pilot_stop.txt").write_text("used 900 MB of memory, more than the 500 MB that it asked for")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 
 import pytest
@@ -44,8 +45,6 @@ def test_a_payload_with_names_of_its_own(bench):
 
 def test_messages_use_the_payloads_names(bench):
     assert bench.run("true", file_names=NAMES).message == "no usable result.json: none was written"
-    ended = bench.run("echo '{\"los\": 1}' > result.json", file_names=NAMES)
-    assert ended.message.startswith("result.json has no key 'loss'; it has 'los'")
 
 
 @pytest.mark.parametrize("metadata_name", ["meta.json", "userJobMetadata.json"])
@@ -74,19 +73,6 @@ def test_metadata_that_cannot_be_kept_harms_nobody(bench, write, why):
     assert list(metadata(ended)) == ["hpo_pilot"]
 
 
-@pytest.mark.parametrize(("text", "value"), [("0.5", 0.5), ("-3", -3.0), (" 1e-3\n", 0.001), ('{"loss": 2}', 2.0)])
-def test_a_bare_number_or_a_result_without_status_will_do(bench, text, value):
-    assert bench.run(f"printf '%s' '{text}' > output.json").verdict["value"] == value
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [("NaN", "no finite number but NaN"), ("true", "no finite number but true"), ('"0.5"', "not an object, {...}")],
-)
-def test_what_is_no_number_will_not(bench, text, message):
-    assert message in bench.run(f"printf '%s' '{text}' > output.json").message
-
-
 def test_a_segments_name_is_in_command_and_environment(bench):
     ended = bench.run('echo %SEGMENT_NAME "$HPO_PILOT_SEGMENT" > said', segment="eta 1; rm -rf $HOME 'x'")
     assert (ended.folder / "said").read_text() == "eta 1; rm -rf $HOME 'x' eta 1; rm -rf $HOME 'x'\n"
@@ -100,3 +86,31 @@ def test_a_segments_name_is_in_command_and_environment(bench):
 def test_without_staged_inputs_the_list_has_what_the_search_named(bench):
     ended = bench.run("cp input_ds.json said", inputs=["http://h/a.csv"])
     assert json.loads((ended.folder / "said").read_text()) == ["http://h/a.csv"]
+
+
+def judged(bench, document):
+    return bench.run(f"echo {shlex.quote(json.dumps(document))} > output.json", objectives=["loss", "speed"])
+
+
+def test_figures_of_several_objectives(bench):
+    verdict = judged(bench, {"loss": 0.5, "metrics": {"speed": 7, "size": 3}}).verdict
+    assert (verdict["status"], verdict["value"], verdict["values"]) == (0, 0.5, [0.5, 7.0])
+    assert verdict["metrics"] == {"speed": 7.0, "size": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"loss": 1}, "output.json has no key 'speed'; it has 'loss'"),
+        ({"status": 0}, "output.json has no key 'loss' and no 'speed'; it has 'status'"),
+        (
+            {"loss": None, "speed": True},
+            "'loss' in output.json is no finite number but null; 'speed' in output.json is",
+        ),
+        (3, "output.json has no key 'speed'; it has 'loss'"),
+    ],
+)
+def test_an_objective_that_is_missing_is_named(bench, document, message):
+    ended = judged(bench, document)
+    assert ended.message.startswith(message)
+    assert (ended.verdict["status"], ended.verdict["values"]) == (1, [None, None])

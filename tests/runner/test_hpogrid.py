@@ -14,7 +14,6 @@ from hpogrid.core.defaults import kHPOGridMetadataFormat
 
 from hpo_pilot.jobs.results import read_verdicts
 from hpo_pilot.runner import hpo_pilot_hpogrid
-from tests.runner.conftest import Bench
 from tests.runner.test_series import Job
 
 GOOD = """echo '{"status": 0, "loss": 0.5, "size": 7}' > output.json"""
@@ -26,11 +25,11 @@ def metadata(folder: Path) -> dict[str, Any]:
     return read
 
 
-def test_the_keys_are_hpogrids() -> None:
+def test_the_keys_are_hpogrids():
     assert set(hpo_pilot_hpogrid.KEYS) == set(kHPOGridMetadataFormat)
 
 
-def test_a_finished_point(bench: Bench) -> None:
+def test_a_finished_point(bench):
     before = time.time()
     told = metadata(bench.run(GOOD, objectives=["loss", "size"], **TOLD).folder)
     ours = told.pop("hpo_pilot")
@@ -53,7 +52,7 @@ def test_a_finished_point(bench: Bench) -> None:
     assert verdict.value == 0.5 and verdict.metadata is None  # nothing that the payload said
 
 
-def test_a_failed_point_has_no_row(bench: Bench) -> None:
+def test_a_failed_point_has_no_row(bench):
     told = metadata(bench.run("false", **TOLD).folder)
     del told["hpo_pilot"]
     assert told["result"] == {} and told["best_config"] is None and told["best_metric_score"] is None
@@ -64,7 +63,7 @@ def test_a_failed_point_has_no_row(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("own", "theirs"), [({"epochs": 3}, {"epochs": 3}), ({"metric": "auc"}, {"metric": "auc"}), ({}, None)]
 )
-def test_what_the_payload_says_itself(bench: Bench, own: dict[str, Any], theirs: dict[str, Any] | None) -> None:
+def test_what_the_payload_says_itself(bench, own, theirs):
     files = {"train.py": f"import json\njson.dump({own!r}, open('meta.json', 'w'))\n"}
     command = f"{sys.executable} -I -S train.py; {GOOD}"
     told = metadata(bench.run(command, files=files, file_names={"metadata": "meta.json"}, **TOLD).folder)
@@ -73,14 +72,14 @@ def test_what_the_payload_says_itself(bench: Bench, own: dict[str, Any], theirs:
     assert verdict.metadata == theirs
 
 
-def test_too_large_a_point_is_left_out(bench: Bench) -> None:
+def test_too_large_a_point_is_left_out(bench):
     names = [f"{number:06d}" for number in range(8000)]
     told = metadata(bench.run(GOOD, hyperparameters=names, mode="min").folder)
     assert list(told) == ["hpo_pilot"] and "hpogrid" not in told["hpo_pilot"]
 
 
 @pytest.mark.parametrize(("mode", "best"), [("min", 3), ("max", 6)])
-def test_several_points_in_a_job(tmp_path: Path, mode: str, best: int) -> None:
+def test_several_points_in_a_job(tmp_path, mode, best):
     job = Job(tmp_path)
     members = job.run("python3 -I -S train.py", hyperparameters=["x"], mode=mode)
     assert all("report" not in member and "hpogrid" not in member and member["metadata"] is None for member in members)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import runpy
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -95,12 +93,12 @@ def traces(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", list(LOGS))
-def test_the_last_words_are_those_of_the_rank_that_died(name: str, tmp_path: Path) -> None:
+def test_the_last_words_are_those_of_the_rank_that_died(name, tmp_path):
     said = launch(tmp_path, **traces(name)).last_words(LOGS[name])
     assert said == ("ValueError: boom" if name in ("mpich", "torchrun") else "rank 1: ValueError: boom")
 
 
-def test_where_no_rank_said_anything_the_launcher_did(tmp_path: Path) -> None:
+def test_where_no_rank_said_anything_the_launcher_did(tmp_path):
     launched = launch(tmp_path, **traces("srun"))
     refused = "srun: error: Unable to create step for job 1: More processors requested than permitted"
     assert launched.last_words(refused + "\n") == refused
@@ -109,13 +107,7 @@ def test_where_no_rank_said_anything_the_launcher_did(tmp_path: Path) -> None:
     assert launched.last_words("") == ""
 
 
-def test_every_pattern_is_one() -> None:
-    for kind in LAUNCHERS.values():
-        for name in ("label", "dead", "own", "broken", "not_started"):
-            re.compile(getattr(kind.traces, name))
-
-
-def test_the_command_stands_behind_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_stands_behind_the_launcher(tmp_path, monkeypatch):
     launched = launch(tmp_path, before=["srun", "--chdir=%FOLDER", "--"])
     monkeypatch.chdir(tmp_path)
     assert launched.words("python train.py") == ["srun", f"--chdir={tmp_path}", "--", "python", "train.py"]
@@ -132,7 +124,7 @@ wait $!
 
 
 @pytest.fixture
-def stubbed(bench: Any, tmp_path: Path) -> Any:
+def stubbed(bench, tmp_path):
     """Runs with a launcher, a lister of its steps, and a sender of signals to them."""
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -149,22 +141,16 @@ def stubbed(bench: Any, tmp_path: Path) -> Any:
     return bench, tools, {"hpo_pilot_launch.json": json.dumps(said)}
 
 
-def test_a_launched_payload_is_judged_as_ever(stubbed: Any) -> None:
+def test_a_step_is_told_past_its_launcher(stubbed):
     bench, tools, files = stubbed
-    ended = bench.run("""echo '{"loss": 0.5}' > output.json; echo "$HPO_PILOT_SEED" """, files=files)
-    assert ended.verdict["value"] == 0.5
+    assert bench.run("""echo '{"loss": 0.5}' > output.json""", files=files).verdict["value"] == 0.5
     assert not (tools / "sent").exists()
-
-
-def test_a_step_is_told_past_its_launcher(stubbed: Any) -> None:
-    bench, tools, files = stubbed
-    began = time.monotonic()
     ended = bench.run("trap 'echo saved; exit 0' TERM; while :; do sleep 0.05; done", minutes=0.01, files=files)
     assert ended.verdict["cause"] == "limit" and "saved" in ended.verdict["log_tail"]
-    assert (tools / "sent").read_text() == "TERM 1.0\n" and time.monotonic() - began < 8
+    assert (tools / "sent").read_text() == "TERM 1.0\n"
 
 
-def test_a_launcher_that_is_missing_is_named(bench: Any) -> None:
+def test_a_launcher_that_is_missing_is_named(bench):
     files = {"hpo_pilot_launch.json": json.dumps({"before": ["no-such-launcher"]})}
     ended = bench.run("true", files=files)
     assert "no-such-launcher: not found" in ended.verdict["message"]
@@ -198,7 +184,7 @@ Exit code: 1
 """
 
 
-def test_who_raised_counts_before_who_waited(tmp_path: Path) -> None:
+def test_who_raised_counts_before_who_waited(tmp_path):
     launched = launch(tmp_path, **traces("horovodrun"))
     assert launched.last_words(CONSEQUENCES) == "rank 1: ValueError: its images are lost"
     caught = '[0]<stderr>:Traceback (most recent call last):\n[0]<stderr>:KeyError: "no cache, it goes on without"\n'

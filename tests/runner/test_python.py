@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Bench
-
 SHOW = """python -c 'import os, sys; print("ran in", sys.prefix, os.getenv("VIRTUAL_ENV"), os.getenv("PYTHONHOME"))'"""
 GOOD = """; echo '{"status": 0, "loss": 1}' > output.json"""
 
 
 @pytest.fixture
-def venv(tmp_path: Path) -> Path:
+def venv(tmp_path):
     """A virtual environment, as far as Python looks for one: a link, and a file beside its folder."""
     folder = tmp_path / "an environment's"
     (folder / "bin").mkdir(parents=True)
@@ -28,7 +26,7 @@ def venv(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("called", ["python", "python3"])
 @pytest.mark.parametrize("by_name", [False, True])
-def test_the_named_python_is_python(bench: Bench, venv: Path, called: str, by_name: bool) -> None:
+def test_the_named_python_is_python(bench, venv, called, by_name):
     """Also for scripts that the command calls; what another active environment has set is gone."""
     env = {"VIRTUAL_ENV": "/other", "PYTHONHOME": "/other"}
     if by_name:
@@ -41,7 +39,7 @@ def test_the_named_python_is_python(bench: Bench, venv: Path, called: str, by_na
     assert stat.S_IMODE((ended.folder / "hpo_pilot_python" / "python").stat().st_mode) == 0o700
 
 
-def test_a_python_that_is_not_there(bench: Bench) -> None:
+def test_a_python_that_is_not_there(bench):
     for python in ("/no/such place/python", "python-nowhere"):
         message = bench.run("python train.py", python=python).message
         assert "exit code 127" in message and "payload.python: there is no " + python in message
@@ -57,7 +55,7 @@ def test_a_python_that_is_not_there(bench: Bench) -> None:
         ("python -c 'raise ValueError'", None),
     ],
 )
-def test_what_a_payload_misses_is_said_with_its_python(bench: Bench, command: str, said: str | None) -> None:
+def test_what_a_payload_misses_is_said_with_its_python(bench, command, said):
     folder = Path(sys.executable).parent
     message = bench.run(command, env={"PATH": f"{folder}:/usr/bin:/bin"}).message
     if said is not None:

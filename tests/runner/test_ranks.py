@@ -6,7 +6,6 @@ import json
 import os
 import tarfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +31,7 @@ class Clock:
 
 
 @pytest.fixture(autouse=True)
-def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+def clock(tmp_path, monkeypatch):
     made = Clock()
     monkeypatch.setenv("HPO_PILOT_MEASURED", str(tmp_path / "measured"))
     for name in {name for names in (*hpo_pilot_ranks.RANK_VARIABLES, *hpo_pilot_ranks.LAUNCHED) for name in names}:
@@ -54,7 +53,7 @@ def put(folder: Path, rank: int, **told: Any) -> None:
     (folder / f"{rank}.json").write_text(json.dumps({**RANK, "rank": rank, **told}))
 
 
-def test_ranks_of_a_job(bench: Any) -> None:
+def test_ranks_of_a_job(bench):
     """Two processes; what the payload says itself goes first, and a figure of the ranks can be the objective."""
     program = (
         "import sys, hpo_pilot_ranks as r\nr.start(int(sys.argv[1]), 2)\nr.images(8)\n"
@@ -83,21 +82,21 @@ def test_ranks_of_a_job(bench: Any) -> None:
         *(json.dumps({**RANK, **wrong}) for wrong in ({"compute": 9}, {"rank": True}, {"seconds": 0, "compute": 0})),
     ],
 )
-def test_a_broken_file_of_a_rank_leaves_no_figures(tmp_path: Path, broken: str) -> None:
+def test_a_broken_file_of_a_rank_leaves_no_figures(tmp_path, broken):
     (tmp_path / "0.json").write_text(broken)
     finite = lambda value: value if value == value else None  # noqa: E731, PLR0124 - as the runner's, for NaN
     figures, _, why = hpo_pilot_ranks.assess(str(tmp_path), finite)
     assert figures == {} and why
 
 
-def test_a_rank_without_a_word_leaves_no_figures(bench: Any) -> None:
+def test_a_rank_without_a_word_leaves_no_figures(bench):
     written = f"echo '{json.dumps({**RANK, 'rank': 1, 'size': 2})}' >$HPO_PILOT_MEASURED/1.json"
     ended = bench.run(f"mkdir $HPO_PILOT_MEASURED; {written}; echo '{{\"loss\": 1}}' >output.json")
     assert (ended.verdict["value"], ended.verdict["metrics"]) == (1, {})
     assert ended.message == "1 of 2 ranks told what they spent their time on"
 
 
-def test_the_figures_are_pop_s(tmp_path: Path) -> None:
+def test_the_figures_are_pop_s(tmp_path):
     """Two ranks of 10 s without input, of which one computes 8 and the other 4."""
     for rank, compute in ((0, 8.0), (1, 4.0)):
         told = {"seconds": 12.0, "compute": compute, "input": 2.0, "images": 600, "communication": 10.0 - compute}
@@ -110,7 +109,7 @@ def test_the_figures_are_pop_s(tmp_path: Path) -> None:
     assert (len(kept["hpo_pilot_ranks"]), why) == (2, "")
 
 
-def test_of_many_ranks_those_that_compute_longest_are_told_one_by_one(tmp_path: Path) -> None:
+def test_of_many_ranks_those_that_compute_longest_are_told_one_by_one(tmp_path):
     for rank in range(300):
         put(tmp_path, rank, size=300, seconds=2.0, compute=1.0 + rank / 1000, communication=0.5)
     figures, kept, _ = hpo_pilot_ranks.assess(str(tmp_path), float)
@@ -118,7 +117,7 @@ def test_of_many_ranks_those_that_compute_longest_are_told_one_by_one(tmp_path: 
     assert [rank["rank"] for rank in kept["hpo_pilot_ranks"]] == list(range(44, 300))
 
 
-def test_a_context_inside_another_takes_its_time_from_it(tmp_path: Path, clock: Clock) -> None:
+def test_a_context_inside_another_takes_its_time_from_it(tmp_path, clock):
     hpo_pilot_ranks.start()
     with hpo_pilot_ranks.communicate():
         clock.sleep(1)
@@ -135,9 +134,7 @@ def test_a_context_inside_another_takes_its_time_from_it(tmp_path: Path, clock: 
     assert (told["communication"], told["compute"], told["input"]) == (5, 18, 8)
 
 
-def test_after_the_stop_nothing_is_told_until_the_next_start(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_the_stop_nothing_is_told_until_the_next_start(tmp_path, clock, monkeypatch):
     monkeypatch.setattr(hpo_pilot_ranks, "SAVE_EVERY", 0.0)
     hpo_pilot_ranks.start()
     hpo_pilot_ranks.images(3)
@@ -159,7 +156,7 @@ def test_after_the_stop_nothing_is_told_until_the_next_start(
     assert (of_rank(tmp_path)["communication"], of_rank(tmp_path)["images"]) == (2, 0)
 
 
-def test_a_loader_is_timed_and_else_as_it_was(tmp_path: Path, clock: Clock) -> None:
+def test_a_loader_is_timed_and_else_as_it_was(tmp_path, clock):
     class Slow(list):
         sampler = "its own"
 
@@ -175,7 +172,7 @@ def test_a_loader_is_timed_and_else_as_it_was(tmp_path: Path, clock: Clock) -> N
     assert of_rank(tmp_path)["input"] == 6
 
 
-def test_an_optimizer_s_waiting_is_communication(tmp_path: Path, clock: Clock) -> None:
+def test_an_optimizer_s_waiting_is_communication(tmp_path, clock):
     """What Horovod's optimizer does: step waits through synchronize, which others may call too."""
     optimizer = SimpleNamespace(synchronize=lambda: clock.sleep(1) or "gradients")
     hpo_pilot_ranks.start(synchronize=lambda: clock.sleep(4))  # work of a GPU counts where it was started
@@ -188,7 +185,7 @@ def test_an_optimizer_s_waiting_is_communication(tmp_path: Path, clock: Clock) -
     assert hpo_pilot_ranks.optimizer(plain) is plain
 
 
-def test_only_who_began_is_timed(tmp_path: Path, clock: Clock) -> None:
+def test_only_who_began_is_timed(tmp_path, clock):
     hpo_pilot_ranks.start()
 
     def elsewhere() -> None:
@@ -220,9 +217,7 @@ def test_only_who_began_is_timed(tmp_path: Path, clock: Clock) -> None:
         ({"RANK": "", "WORLD_SIZE": "2"}, (0, 1)),
     ],
 )
-def test_the_launcher_says_which_rank_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: tuple[int, int]
-) -> None:
+def test_the_launcher_says_which_rank_it_is(tmp_path, monkeypatch, environment, expected):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with hpo_pilot_ranks.compute():
@@ -232,7 +227,7 @@ def test_the_launcher_says_which_rank_it_is(
     assert (told["rank"], told["size"]) == expected
 
 
-def test_where_no_file_can_be_written_the_training_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_no_file_can_be_written_the_training_goes_on(tmp_path, capsys):
     (tmp_path / "measured").write_text("in the way")
     hpo_pilot_ranks.start()
     hpo_pilot_ranks.stop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -40,7 +39,7 @@ class Points:
 
 
 @pytest.fixture
-def points() -> Iterator[Points]:
+def points():
     server = Points()
     thread = threading.Thread(target=server.server.serve_forever)
     thread.start()
@@ -50,59 +49,40 @@ def points() -> Iterator[Points]:
     thread.join()
 
 
-def test_it_is_the_value(bench: Any, points: Points) -> None:
-    ended = bench.run("true", env=points.env, metric="accuracy")
+def test_it_is_the_value(bench, points):
+    """The payload sees its own point alone, and the address is kept nowhere."""
+    own = '"t${HPO_PILOT_TRIAL}f${HPO_PILOT_FOLD}/idds"'
+    ended = bench.run(f'test "${{HPO_PILOT_IDDS_URL#*/points/*/}}" = {own}', env=points.env, metric="accuracy")
     assert (ended.code, ended.verdict["value"], ended.message) == (0, 0.0, "")
     trial, fold = ended.verdict["trial"], ended.verdict["fold"]
     assert points.asked == [f"/points/secret-1/t{trial}f{fold}/idds/hpo/17/null/null/null/1"]
-
-
-def test_the_payload_sees_its_own_point_alone(bench: Any, points: Points) -> None:
-    own = '"secret-1/t${HPO_PILOT_TRIAL}f${HPO_PILOT_FOLD}/idds"'
-    ended = bench.run(f'test "${{HPO_PILOT_IDDS_URL#*/points/}}" = {own}', env=points.env)
-    assert (ended.code, ended.message) == (0, "")
-
-
-def test_the_address_is_kept_nowhere(bench: Any, points: Points) -> None:
-    ended = bench.run("true", env=points.env)
     for path in ended.folder.iterdir():
         assert not path.is_file() or b"secret-1" not in path.read_bytes(), path
 
 
-def test_a_result_that_was_written_counts(bench: Any, points: Points) -> None:
-    ended = bench.run("echo '{\"loss\": 3.5}' > output.json", env=points.env)
-    assert (ended.verdict["value"], points.asked) == (3.5, [])
-
-
-def test_a_payload_that_failed_has_failed(bench: Any, points: Points) -> None:
-    ended = bench.run("exit 3", env=points.env)
-    assert (ended.verdict["value"], points.asked) == (None, [])
-    assert "exit code 3" in ended.message
+NONE = "no usable output.json: none was written"
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("command", "answers", "value", "message", "asked"),
     [
-        (200, []),
-        (200, [{"id": 2, "parameters": {}, "loss": None}]),
-        (403, {"msg": "this address is no running job's"}),
-        (404, {"msg": "no points"}),
+        ("echo '{\"loss\": 3.5}' > output.json", [], 3.5, "", 0),
+        ("exit 3", [], None, "exit code 3", 0),
+        ("true", [(200, [])], None, NONE, 1),
+        ("true", [(200, [{"id": 2, "parameters": {}, "loss": None}])], None, NONE, 1),
+        ("true", [(403, {"msg": "this address is no running job's"})], None, NONE, 1),
+        ("true", [(404, {"msg": "no points"})], None, NONE, 1),
+        ("true", [(503, "later"), (200, "half an ans"), (200, [{"loss": 0.0}])], 0.0, "", 3),
     ],
 )
-def test_nothing_was_reported(bench: Any, points: Points, answer: tuple[int, Any]) -> None:
-    points.answers = [answer]
-    ended = bench.run("true", env=points.env)
-    assert (ended.code, ended.verdict["value"]) == (0, None)
-    assert ended.message == "no usable output.json: none was written"
+def test_what_counts(bench, points, command, answers, value, message, asked):
+    points.answers = answers or points.answers
+    ended = bench.run(command, env=points.env)
+    assert (ended.code, ended.verdict["value"], len(points.asked)) == (0, value, asked)
+    assert message in ended.message
 
 
-def test_a_server_that_is_away_for_a_moment(bench: Any, points: Points) -> None:
-    points.answers = [(503, "later"), (200, "half an ans"), *points.answers]
-    ended = bench.run("true", env=points.env)
-    assert (ended.verdict["value"], len(points.asked)) == (0.0, 3)
-
-
-def test_a_server_that_stays_away_is_the_infrastructures_fault(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_stays_away_is_the_infrastructures_fault(bench, monkeypatch):
     """Not a verdict: what the payload reported is at the server."""
     from hpo_pilot.runner import hpo_pilot_results
 

@@ -105,7 +105,7 @@ class Job:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
+def job(tmp_path):
     return Job(tmp_path)
 
 

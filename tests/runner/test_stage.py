@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,19 +67,19 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
+def node(tmp_path):
     return Node(tmp_path)
 
 
 @pytest.fixture
-def image(tmp_path: Path) -> Path:
+def image(tmp_path):
     path = tmp_path / "image.sif"
     path.write_bytes(b"image" * 1000)
     path.chmod(0o755)
     return path
 
 
-def test_a_file_is_copied_once(node: Node, image: Path) -> None:
+def test_a_file_is_copied_once(node, image):
     first = node.run("copy", node.wanted(image))
     (path,) = map(Path, first["there"].values())
     assert path.is_relative_to(node.staged) and path.name == "copy.sif" and path.read_bytes() == image.read_bytes()
@@ -90,7 +89,7 @@ def test_a_file_is_copied_once(node: Node, image: Path) -> None:
     assert node.run("copy", node.wanted(image)) == first and path.stat().st_ino == inode
 
 
-def test_a_folder_comes_as_an_archive(node: Node, tmp_path: Path) -> None:
+def test_a_folder_comes_as_an_archive(node, tmp_path):
     root = tmp_path / "root"
     (root / "usr" / "bin").mkdir(parents=True)
     (root / "usr" / "bin" / "tool").write_text("#!/bin/sh\n")
@@ -107,7 +106,7 @@ def test_a_folder_comes_as_an_archive(node: Node, tmp_path: Path) -> None:
     assert not list(node.scratch.iterdir()), "although a folder of it cannot be written"
 
 
-def test_what_fails_leaves_nothing(node: Node, image: Path) -> None:
+def test_what_fails_leaves_nothing(node, image):
     wanted = node.wanted(image)
     node.limits[resource.RLIMIT_FSIZE] = 1000
     assert "too large" in node.failure(wanted)  # EFBIG in the middle of the copy, as ENOSPC comes
@@ -119,7 +118,7 @@ def test_what_fails_leaves_nothing(node: Node, image: Path) -> None:
     assert node.run("copy", wanted, limit=5000)["there"]
 
 
-def test_one_that_fails_does_not_keep_the_others(node: Node, image: Path) -> None:
+def test_one_that_fails_does_not_keep_the_others(node, image):
     good, bad = node.wanted(image), {**node.wanted(image, "other-5000"), "source": "/nowhere"}
     answer = node.run("copy", bad, good)
     assert list(answer["there"]) == [good["key"]] and list(answer["failed"]) == ["other-5000"]
@@ -129,11 +128,11 @@ def test_one_that_fails_does_not_keep_the_others(node: Node, image: Path) -> Non
     ("scratch", "why"),
     [("/nowhere/$SLURMD_NODENAME", "no folder /nowhere/n1"), ("/x/${NVME}", r"names $NVME, which is not set")],
 )
-def test_a_scratch_that_is_none(node: Node, image: Path, scratch: str, why: str) -> None:
+def test_a_scratch_that_is_none(node, image, scratch, why):
     assert why in node.failure(node.wanted(image), scratch=scratch)
 
 
-def test_the_nodes_own_variables_come_first(node: Node, image: Path) -> None:
+def test_the_nodes_own_variables_come_first(node, image):
     said = {
         "scratch": f"{node.folder}/$KIND/$SLURMD_NODENAME",
         "variables": {"KIND": "scratch", "SLURMD_NODENAME": "n7"},
@@ -152,7 +151,7 @@ def _a_link(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [_open_to_all, _a_link])
-def test_a_folder_that_others_could_fill(node: Node, image: Path, make: Callable[[Path], None]) -> None:
+def test_a_folder_that_others_could_fill(node, image, make):
     """In /tmp anybody can make one of any name."""
     make(node.staged)
     assert "is another user's" in node.failure(node.wanted(image))
@@ -160,7 +159,7 @@ def test_a_folder_that_others_could_fill(node: Node, image: Path, make: Callable
     assert node.staged.exists()
 
 
-def test_what_killed_pilots_left_goes_when_their_time_is_over(node: Node, image: Path) -> None:
+def test_what_killed_pilots_left_goes_when_their_time_is_over(node, image):
     now = int(time.time())
     names = {
         f"hpo-pilot-6-ab-until-{now - 4000}": False,
@@ -175,14 +174,14 @@ def test_what_killed_pilots_left_goes_when_their_time_is_over(node: Node, image:
     assert {name: (node.scratch / name).exists() for name in names} == names
 
 
-def test_only_its_own_folder_is_removed(node: Node) -> None:
+def test_only_its_own_folder_is_removed(node):
     (node.scratch / "data").mkdir(mode=0o700)
     node.run("remove", folder="data")
     node.run("remove", folder="../n1")
     assert (node.scratch / "data").is_dir()
 
 
-def test_many_at_once(node: Node, image: Path) -> None:
+def test_many_at_once(node, image):
     path = node.folder / "request"
     request = {"scratch": str(node.scratch), "folder": FOLDER, "variables": {}, "limit": 0}
     path.write_text(json.dumps({**request, "copies": [node.wanted(image)]}))

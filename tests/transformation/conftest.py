@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +16,7 @@ __all__ = ["alive", "panda", "until"]
 
 
 @pytest.fixture
-def web() -> Iterator[Web]:
+def web():
     served = Web()
     yield served
     served.gate.set()
@@ -27,7 +25,7 @@ def web() -> Iterator[Web]:
 
 
 @pytest.fixture
-def work(tmp_path: Path) -> Any:
+def work(tmp_path):
     """Makes a job's folder whose document names these inputs."""
     count = 0
 
@@ -43,7 +41,7 @@ def work(tmp_path: Path) -> Any:
 
 
 @pytest.fixture
-def staging(tmp_path: Path) -> StageIn:
+def staging(tmp_path):
     return StageIn(str(tmp_path / "cache"), 10 << 20)
 
 

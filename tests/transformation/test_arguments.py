@@ -17,7 +17,7 @@ from hpo_pilot.transformation.job import (
 )
 
 
-def test_what_prun_itself_writes(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_prun_itself_writes(tmp_path, monkeypatch):
     """The parameters of panda-client's own task, as a job gets them."""
     monkeypatch.setenv("PANDA_AUTH", "oidc")
     monkeypatch.setenv("PANDA_AUTH_VO", "wlcg")
@@ -46,7 +46,7 @@ def test_what_prun_itself_writes(tmp_path: Any, monkeypatch: pytest.MonkeyPatch)
     assert not arguments.warnings
 
 
-def test_unknown_options_are_passed_over_with_a_warning() -> None:
+def test_unknown_options_are_passed_over_with_a_warning():
     arguments = parse_arguments(
         ["--new", "thing", "-p", "ls", "--newer=3", "--newest", "-r", "d", "--useAthenaPackages"]
     )
@@ -54,7 +54,7 @@ def test_unknown_options_are_passed_over_with_a_warning() -> None:
     assert [warning.split()[0] for warning in arguments.warnings] == ["--new", "--newest", "--useAthenaPackages"]
 
 
-def test_forms_of_options() -> None:
+def test_forms_of_options():
     assert parse_arguments(["-pls", "--sourceURL=http://x/"]).source_url == "http://x"
     assert parse_arguments(["-p", "-l"]).command == "-l"
     assert parse_arguments(["-p", "%20-n%201", "-j", "go.sh"]).command == "go.sh  -n 1"
@@ -86,18 +86,18 @@ def test_forms_of_options() -> None:
     ],
     ids=str,
 )
-def test_nonsense(words: list[str]) -> None:
+def test_nonsense(words):
     with pytest.raises(TransformationFailure, match="parameters are invalid") as caught:
         parse_arguments(words)
     assert caught.value.code is ExitCode.BAD_ARGUMENTS
 
 
-def test_an_open_quote_is_nonsense() -> None:
+def test_an_open_quote_is_nonsense():
     with pytest.raises(TransformationFailure, match="parameters are invalid"):
         parse_arguments_text('-p "ls')
 
 
-def test_words_are_split_as_by_the_shell() -> None:
+def test_words_are_split_as_by_the_shell():
     chance = random.Random(5)
     for _ in range(5000):
         text = "".join(chance.choice("ab \"'\\\t#=-\n%é\xa0") for _ in range(chance.randint(0, 14)))

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -10,17 +9,17 @@ from hpo_pilot.transformation.job import Arguments, make_executable, payload_arg
 RUNNER = "python3 -I -S hpo_pilot_runner.py --task eJw_-= --number 3"
 
 
-def test_our_own_jobs_need_no_shell() -> None:
+def test_our_own_jobs_need_no_shell():
     assert payload_argv(Arguments(RUNNER), {}) == RUNNER.split()
 
 
 @pytest.mark.parametrize("command", ["ls", RUNNER + "; rm x", RUNNER + " $HOME", "x " + RUNNER, RUNNER + " `ls`"])
-def test_everything_else_gets_one(command: str) -> None:
+def test_everything_else_gets_one(command):
     argv = payload_argv(Arguments(command), {})
     assert argv[:2] == ["/bin/sh", "-c"] and argv[2].endswith("; " + command)
 
 
-def test_scripts_are_found_by_their_bare_names(tmp_path: Path) -> None:
+def test_scripts_are_found_by_their_bare_names(tmp_path):
     (tmp_path / "go").write_text("#!/bin/sh\necho $1\n")
     make_executable("go 1", str(tmp_path))
     argv = payload_argv(Arguments("go 1 | tr 1 2 && (exit 4)"), {})
@@ -28,7 +27,7 @@ def test_scripts_are_found_by_their_bare_names(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (4, "2\n")
 
 
-def test_only_what_is_in_the_folder_is_made_executable(tmp_path: Path) -> None:
+def test_only_what_is_in_the_folder_is_made_executable(tmp_path):
     (tmp_path / "out").write_text("")
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "link").symlink_to(tmp_path / "out")
@@ -37,12 +36,12 @@ def test_only_what_is_in_the_folder_is_made_executable(tmp_path: Path) -> None:
     assert not (tmp_path / "out").stat().st_mode & 0o100
 
 
-def test_names_are_filled_in() -> None:
+def test_names_are_filled_in():
     command = "run %IN %IN2 %INDS '%IN' 100%"
     assert shell_command(Arguments(command), {"IN": r"a\1,b", "IN2": "c"}) == r"run a\1,b c %INDS 'a\1,b' 100%"
 
 
-def test_outputs_by_their_real_names() -> None:
+def test_outputs_by_their_real_names():
     arguments = Arguments(
         "run > out.txt; cp out.txt my.out.txt", outputs={"out.txt": "user.1.out.txt"}, real_names=True
     )

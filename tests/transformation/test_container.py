@@ -15,12 +15,12 @@ def provide(folder: Path, monkeypatch: pytest.MonkeyPatch, *programs: str) -> No
     monkeypatch.setenv("PATH", str(folder))
 
 
-def test_without_an_image_nothing_is_wrapped() -> None:
+def test_without_an_image_nothing_is_wrapped():
     runtime = choose_runtime("auto", "")
     assert runtime.wrap(["a", "b"], "", [], {}, Path("/w")) == ["a", "b"]
 
 
-def test_an_image_that_cannot_be_run_here_fails_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_that_cannot_be_run_here_fails_the_job(tmp_path, monkeypatch):
     provide(tmp_path, monkeypatch)
     with pytest.raises(
         TransformationFailure, match=r"x\.sif.*apptainer, singularity, ch-run, shifter, podman-hpc, podman"
@@ -35,7 +35,7 @@ def test_an_image_that_cannot_be_run_here_fails_the_job(tmp_path: Path, monkeypa
             choose_runtime(name, "x.sif")
 
 
-def test_the_runtime_follows_the_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_runtime_follows_the_image(tmp_path, monkeypatch):
     provide(tmp_path, monkeypatch, "ch-run")
     assert choose_runtime("auto", str(tmp_path)).name == "charliecloud"
     assert choose_runtime("auto", "x.sqfs").name == "charliecloud"

@@ -28,7 +28,7 @@ def make_root(root: Path, header: bytes, program: str = "bin/sh") -> str:
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def here(monkeypatch, tmp_path):
     """A machine with x86_64 that emulates nothing and has charliecloud."""
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(container, "_EMULATORS", tmp_path / "emulators")
@@ -53,15 +53,15 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ],
     ids=["x86_64", "ppc64le", "ppc64", "aarch64", "unknown", "script", "short", "empty"],
 )
-def test_what_a_program_s_header_says(tmp_path: Path, header: bytes, found: str | None) -> None:
+def test_what_a_program_s_header_says(tmp_path, header, found):
     assert image_architecture(make_root(tmp_path, header)) == found
 
 
-def test_this_machine_s_own_root() -> None:
+def test_this_machine_s_own_root():
     assert image_architecture("/") == platform.machine()
 
 
-def test_links_are_followed_inside_of_the_image(tmp_path: Path) -> None:
+def test_links_are_followed_inside_of_the_image(tmp_path):
     """Debian's /bin is a link, and its sh one to dash; an absolute one must not lead to this machine's own."""
     root = tmp_path / "root"
     make_root(root, elf(21), "usr/bin/dash")
@@ -76,13 +76,13 @@ def test_links_are_followed_inside_of_the_image(tmp_path: Path) -> None:
     assert image_architecture(str(root)) is None
 
 
-def test_an_image_without_a_shell(tmp_path: Path) -> None:
+def test_an_image_without_a_shell(tmp_path):
     assert image_architecture(make_root(tmp_path, elf(183), "usr/local/bin/python3")) == "aarch64"
     assert image_architecture(str(tmp_path / "none")) is None
     assert image_architecture("docker://python:3.11-slim") is None
 
 
-def test_sif_files(tmp_path: Path) -> None:
+def test_sif_files(tmp_path):
     file = tmp_path / "x.sif"
     for code, found in ((b"02", "x86_64"), (b"06", "ppc64le"), (b"00", None)):
         file.write_bytes(b"#!/usr/bin/env run-singularity\n\0" + b"SIF_MAGIC\0" + b"01\0" + code + bytes(100))
@@ -92,7 +92,7 @@ def test_sif_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_the_wrong_one_is_refused_with_both_names(tmp_path: Path) -> None:
+def test_the_wrong_one_is_refused_with_both_names(tmp_path):
     root = make_root(tmp_path / "root", elf(21))
     for name in ("auto", "charliecloud"):
         with pytest.raises(TransformationFailure, match="is of ppc64le, and this machine is x86_64") as caught:
@@ -104,7 +104,7 @@ def test_the_wrong_one_is_refused_with_both_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_what_runs_here_passes(tmp_path: Path) -> None:
+def test_what_runs_here_passes(tmp_path):
     check_architecture(make_root(tmp_path / "same", elf(62)))
     check_architecture(make_root(tmp_path / "older", elf(3)))
     check_architecture("docker://x")

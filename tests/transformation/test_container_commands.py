@@ -18,8 +18,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from hpo_pilot.transformation import container as charliecloud_module
-from hpo_pilot.transformation import container as runtime_module
+from hpo_pilot.transformation import container
 from hpo_pilot.transformation.container import IMAGE_PATH, RUNTIMES, Inside
 
 JOB = Path("/work/job")
@@ -35,14 +34,14 @@ ARGV = ["python3", "train.py", "--x"]
 
 
 @pytest.fixture(autouse=True)
-def none_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def none_is_here(monkeypatch):
     """Then programs stand there by their names."""
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(charliecloud_module, "_has_write_fake", lambda program: True)
+    monkeypatch.setattr(container, "_has_write_fake", lambda program: True)
 
 
 @pytest.fixture
-def mpi(tmp_path: Path) -> Path:
+def mpi(tmp_path):
     (tmp_path / "mpi" / "lib").mkdir(parents=True)
     return tmp_path / "mpi"
 
@@ -54,7 +53,7 @@ def line(name: str, image: str, inside: Inside, env: dict[str, str] | None = Non
 
 
 @pytest.mark.parametrize(("kind", "flags"), [("nvidia", ["--nv"]), ("amd", ["--rocm"]), ("none", [])])
-def test_apptainer(kind: str, flags: list[str], mpi: Path) -> None:
+def test_apptainer(kind, flags, mpi):
     assert line("apptainer", "x.sif", Inside(kind, [Path("/data")], [mpi])) == [
         *["apptainer", "exec", *flags, "--bind", f"{JOB}:{JOB}", "--bind", "/data:/data:ro"],
         *["--bind", f"{mpi}:{mpi}:ro", "--env", f"LD_LIBRARY_PATH={mpi}/lib:/old", "--pwd", str(JOB), "x.sif", *ARGV],
@@ -68,7 +67,7 @@ def test_apptainer(kind: str, flags: list[str], mpi: Path) -> None:
     ("kind", "flags"),
     [("nvidia", ["--device=nvidia.com/gpu=all"]), ("amd", ["--device=/dev/kfd", "--device=/dev/dri"]), ("none", [])],
 )
-def test_podman(kind: str, flags: list[str], mpi: Path) -> None:
+def test_podman(kind, flags, mpi):
     assert line("podman", "example.org/x:1", Inside(kind, [Path("/data")], [mpi])) == [
         *["podman", "run", "--rm", "--network=host", "--ipc=host", "--pid=host", "--user=0:0"],
         *["--security-opt=label=disable", *flags, f"--env=LD_LIBRARY_PATH={mpi}/lib:/old"],
@@ -77,7 +76,7 @@ def test_podman(kind: str, flags: list[str], mpi: Path) -> None:
     ]
 
 
-def test_podman_on_an_unpacked_root_with_a_lifeline(tmp_path: Path) -> None:
+def test_podman_on_an_unpacked_root_with_a_lifeline(tmp_path):
     argv = line("podman", str(tmp_path), Inside("none"), {"HPO_PILOT_LIFELINE_FD": "9"})
     assert argv[:5] == [
         *[
@@ -95,7 +94,7 @@ def test_podman_on_an_unpacked_root_with_a_lifeline(tmp_path: Path) -> None:
     ("kind", "flags"),
     [("nvidia", ["--gpu"]), ("amd", ["--device=/dev/kfd", "--device=/dev/dri"]), ("none", [])],
 )
-def test_podman_hpc(kind: str, flags: list[str], mpi: Path) -> None:
+def test_podman_hpc(kind, flags, mpi):
     assert line("podman-hpc", "example.org/x:1", Inside(kind, [Path("/data")], [mpi])) == [
         *["podman-hpc", "run", "--rm", "--network=host", "--ipc=host", "--pid=host", "--user=0:0"],
         *["--security-opt=label=disable", *flags, "--mpi", f"--volume={JOB}:{JOB}", "--volume=/data:/data:ro"],
@@ -113,14 +112,14 @@ def test_podman_hpc(kind: str, flags: list[str], mpi: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("image", ["docker://example.org/x:1", "docker:example.org/x:1", "example.org/x:1"])
-def test_shifter(kind: str, with_mpi: bool, module: list[str], image: str, mpi: Path) -> None:
+def test_shifter(kind, with_mpi, module, image, mpi):
     assert line("shifter", image, Inside(kind, [Path("/data")], [mpi] if with_mpi else [])) == [
         *["shifter", "--image=docker:example.org/x:1", *module, f"--volume={JOB}:{JOB}", "--volume=/data:/data:ro"],
         *[f"--workdir={JOB}", *ARGV],
     ]
 
 
-def test_charliecloud(tmp_path: Path, mpi: Path) -> None:
+def test_charliecloud(tmp_path, mpi):
     assert line("charliecloud", str(tmp_path), Inside("nvidia", [Path("/data")], [mpi])) == [
         *["ch-run", "--write-fake", "--bind", f"{JOB}:{JOB}", "--bind", "/data:/data", "--bind", f"{mpi}:{mpi}"],
         *["--env-no-expand", f"--set-env=PATH={IMAGE_PATH}", "--cd", str(JOB), str(tmp_path), "--"],
@@ -139,31 +138,29 @@ def test_charliecloud(tmp_path: Path, mpi: Path) -> None:
         (True, "root", "/data/job", False),
     ],
 )
-def test_charliecloud_that_writes_into_images(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_fake: bool, image: str, job: str, makes: bool
-) -> None:
+def test_charliecloud_that_writes_into_images(tmp_path, monkeypatch, has_fake, image, job, makes):
     """A copy of such an image, made before, would lack the folders of later jobs."""
     (tmp_path / "root" / "there").mkdir(parents=True)
-    monkeypatch.setattr(charliecloud_module, "_has_write_fake", lambda _: has_fake)
+    monkeypatch.setattr(container, "_has_write_fake", lambda _: has_fake)
     assert RUNTIMES["charliecloud"].makes_mount_points(str(tmp_path / image), [Path(job)]) is makes
     assert not RUNTIMES["podman"].makes_mount_points(str(tmp_path / image), [Path(job)])
 
 
 @pytest.mark.parametrize("name", ["apptainer", "charliecloud", "shifter"])
-def test_the_active_environment_of_the_machine_stays_outside(name: str, tmp_path: Path) -> None:
+def test_the_active_environment_of_the_machine_stays_outside(name, tmp_path):
     """Where the runtime would pass it on."""
     words = line(name, str(tmp_path), Inside("none"), {"USER": "me", "PYTHONPATH": "/mine", "VIRTUAL_ENV": "/venv"})
     assert words[:6] == ["env", "-u", "PYTHONPATH", "-u", "VIRTUAL_ENV", RUNTIMES[name].programs[0]]
 
 
 @pytest.mark.parametrize("below_tmp", [True, False])
-def test_apptainer_has_a_tmp_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below_tmp: bool) -> None:
+def test_apptainer_has_a_tmp_of_its_own(tmp_path, monkeypatch, below_tmp):
     """A job's folder below /tmp has its place in it; a launcher's ranks share the node's."""
     job, data = tmp_path / "job", tmp_path / "data"
     job.mkdir()
     data.write_text("")
     tmp = str(tmp_path) if below_tmp else "/elsewhere"
-    monkeypatch.setattr(runtime_module, "TMP", tmp)
+    monkeypatch.setattr(container, "TMP", tmp)
     words = RUNTIMES["apptainer"].wrap(ARGV, "x.sif", [job], {}, job, Inside("none", [data]))
     scratch = job / "hpo_pilot_tmp"
     assert words[2:6] == ["--bind", f"{scratch}:{tmp}", "--bind", f"{job}:{job}"]
@@ -173,13 +170,13 @@ def test_apptainer_has_a_tmp_of_its_own(tmp_path: Path, monkeypatch: pytest.Monk
     assert not any(word.endswith(f":{tmp}") for word in shared)
 
 
-def test_values_of_variables_stand_on_no_command_line(tmp_path: Path) -> None:
+def test_values_of_variables_stand_on_no_command_line(tmp_path):
     for name in RUNTIMES:
         words = line(name, str(tmp_path) if name == "charliecloud" else "example.org/x:1", Inside("none"))
         assert not any("secret" in word for word in words), name
 
 
-def test_what_this_machine_has_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_this_machine_has_is_the_default(monkeypatch):
     there = {"/dev/nvidiactl"}
     monkeypatch.setattr(Path, "exists", lambda path: str(path) in there)
     assert "--nv" in line("apptainer", "x.sif", Inside())

@@ -15,7 +15,7 @@ from .conftest import listed, refused
 
 
 @pytest.fixture
-def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tools(tmp_path, monkeypatch):
     """A folder at the front of PATH; there is nothing but what a test puts there and the shell's own."""
     folder = tmp_path / "bin"
     folder.mkdir()

@@ -10,14 +10,14 @@ def report(folder: Path, exit_code: int = 0) -> dict[str, object]:
     return dict(json.loads(job_report(str(folder), exit_code)))
 
 
-def test_what_the_payload_leaves(tmp_path: Path) -> None:
+def test_what_the_payload_leaves(tmp_path):
     assert report(tmp_path) == {"exitCode": 0}
     assert report(tmp_path, 3) == {"exitCode": 3}
     (tmp_path / "userJobMetadata.json").write_text('{"hpo_pilot": {"value": 0.5}}')
     assert report(tmp_path) == {"exitCode": 0, "user_job_metadata": {"hpo_pilot": {"value": 0.5}}}
 
 
-def test_a_report_of_the_payloads_own_is_kept(tmp_path: Path) -> None:
+def test_a_report_of_the_payloads_own_is_kept(tmp_path):
     (tmp_path / "jobReport.json").write_text('{"exitCode": 9, "files": {}, "user_job_metadata": 1}')
     assert report(tmp_path, 3) == {"exitCode": 3, "files": {}}
     (tmp_path / "userJobMetadata.json").write_text("{}")
@@ -26,7 +26,7 @@ def test_a_report_of_the_payloads_own_is_kept(tmp_path: Path) -> None:
     assert "cannot be read" in str(report(tmp_path)["exitMsg"])
 
 
-def test_metadata_that_no_server_takes(tmp_path: Path) -> None:
+def test_metadata_that_no_server_takes(tmp_path):
     path = tmp_path / "userJobMetadata.json"
     for content, why in [
         (b"{", "Expecting"),

@@ -49,17 +49,17 @@ class Job:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
+def job(tmp_path):
     return Job(tmp_path)
 
 
-def test_it_needs_nothing_but_the_standard_library(job: Job) -> None:
+def test_it_needs_nothing_but_the_standard_library(job):
     code = "import runpy, sys; sys.argv = ['x', '-p', 'true']; runpy.run_path('runGen-00-00-02', run_name='__main__')"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], cwd=job.folder, check=False)
     assert done.returncode == 0 and job.report == {"exitCode": 0}
 
 
-def test_a_trial_of_a_search(job: Job, panda: FakePanda) -> None:
+def test_a_trial_of_a_search(job, panda):
     panda.add_job("""echo '{"status": 0, "loss": 0.5}' > output.json; echo m > model""", outputs=["model"])
     done = job.run(panda.waiting[0]["jobPars"])
     assert done.returncode == 0, done.stderr
@@ -70,7 +70,7 @@ def test_a_trial_of_a_search(job: Job, panda: FakePanda) -> None:
     assert "workDir" not in job.names()
 
 
-def test_a_trial_that_failed_is_reported_all_the_same(job: Job, panda: FakePanda) -> None:
+def test_a_trial_that_failed_is_reported_all_the_same(job, panda):
     panda.add_job("echo no good; exit 3", outputs=["model"])
     done = job.run(panda.waiting[0]["jobPars"])
     assert done.returncode == 0
@@ -79,7 +79,7 @@ def test_a_trial_that_failed_is_reported_all_the_same(job: Job, panda: FakePanda
         assert archive.getnames() == []
 
 
-def test_a_job_of_prun(job: Job, panda: FakePanda) -> None:
+def test_a_job_of_prun(job, panda):
     script = tarfile.TarInfo("sub/run.sh")
     packed = archive_of((script, b'#!/bin/sh\necho "$1 $2" | tr a b > out.txt; touch a.log b.log\n'))
     panda.cache["jobO.1.tar.gz"] = packed
@@ -94,12 +94,12 @@ def test_a_job_of_prun(job: Job, panda: FakePanda) -> None:
     assert job.names() == {OUT, "user.me.logs.tgz", "jobReport.json", "jobO.1.tar.gz"}
 
 
-def test_a_sandbox_that_the_pilot_brought(job: Job) -> None:
+def test_a_sandbox_that_the_pilot_brought(job):
     (job.folder / "lib.tgz").write_bytes(archive_of((tarfile.TarInfo("x"), b"found")))
     assert job.run("-l lib.tgz -p cat%20x").stdout == "found"
 
 
-def test_inputs_that_the_pilot_brought(job: Job) -> None:
+def test_inputs_that_the_pilot_brought(job):
     for name in ("a.root", "b.root", "c.root"):
         (job.folder / name).write_text(name)
     maps = "--inMap \"{'IN': ['a.root', 'b.root'], 'IN2': ['c.root']}\" --writeInputToTxt IN:list.json"
@@ -121,7 +121,7 @@ def test_inputs_that_the_pilot_brought(job: Job) -> None:
         ("-l lib.tgz -p true", 146, "lib.tgz is not there"),
     ],
 )
-def test_what_goes_wrong_has_a_status_and_a_reason(job: Job, parameters: str, status: int, said: str) -> None:
+def test_what_goes_wrong_has_a_status_and_a_reason(job, parameters, status, said):
     job.env["HPO_PILOT_CONTAINER_RUNTIME"] = "none"
     done = job.run(parameters)
     assert done.returncode == status and said in done.stderr
@@ -130,7 +130,7 @@ def test_what_goes_wrong_has_a_status_and_a_reason(job: Job, parameters: str, st
         assert said in job.report["exitMsg"] and "ERROR : " in done.stderr and "Traceback" not in done.stderr
 
 
-def test_sandboxes_that_do_not_come_or_are_refused(job: Job, panda: FakePanda) -> None:
+def test_sandboxes_that_do_not_come_or_are_refused(job, panda):
     panda.cache["evil.tar.gz"] = archive_of((tarfile.TarInfo("../evil"), b"x"))
     done = job.run(f"-a evil.tar.gz --sourceURL {panda.url} -p true")
     assert done.returncode == 143 and "leads out" in done.stderr
@@ -138,7 +138,7 @@ def test_sandboxes_that_do_not_come_or_are_refused(job: Job, panda: FakePanda) -
     assert done.returncode == 146 and "401" in done.stderr
 
 
-def test_the_token_goes_to_the_pilots_own_server_alone(job: Job, panda: FakePanda) -> None:
+def test_the_token_goes_to_the_pilots_own_server_alone(job, panda):
     other = FakePanda()
     (job.folder / "token").write_text(TOKEN + "\n")
     panda.cache["a.tgz"] = other.cache["a.tgz"] = archive_of((tarfile.TarInfo("x"), b""))
@@ -150,7 +150,7 @@ def test_the_token_goes_to_the_pilots_own_server_alone(job: Job, panda: FakePand
     other.down()
 
 
-def test_a_pilot_that_starts_the_container_itself(job: Job, panda: FakePanda) -> None:
+def test_a_pilot_that_starts_the_container_itself(job, panda):
     name, packed = sandbox("""echo '{"loss": 2}' > output.json""")
     panda.cache[name] = packed
     panda.add_job("""echo '{"loss": 2}' > output.json""")
@@ -163,7 +163,7 @@ def test_a_pilot_that_starts_the_container_itself(job: Job, panda: FakePanda) ->
     assert job.report["user_job_metadata"]["hpo_pilot"]["value"] == 2
 
 
-def test_a_pilot_that_runs_the_steps_around_the_whole_job(job: Job, panda: FakePanda) -> None:
+def test_a_pilot_that_runs_the_steps_around_the_whole_job(job, panda):
     """Pilot 3 from 3.10.3 on does so without an experiment's plugin: the last step once took the verdict away."""
     panda.add_job("""echo '{"loss": 2}' > output.json""")
     parameters = panda.waiting[0]["jobPars"]
@@ -172,7 +172,7 @@ def test_a_pilot_that_runs_the_steps_around_the_whole_job(job: Job, panda: FakeP
     assert job.report["user_job_metadata"]["hpo_pilot"]["value"] == 2
 
 
-def test_the_image_of_the_payloads_document(job: Job, panda: FakePanda) -> None:
+def test_the_image_of_the_payloads_document(job, panda):
     panda.add_job("true", container="docker://example.org/x:1")
     tools = job.folder / "tools"
     tools.mkdir()

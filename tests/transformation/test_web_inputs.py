@@ -51,7 +51,7 @@ def test_after_a_while_it_is_asked_whether_it_changed(web, staging, work, monkey
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def patient(monkeypatch):
     pause = time.sleep
     monkeypatch.setattr(input_fetch.time, "sleep", lambda seconds: pause(seconds / 20))
     clock = time.monotonic

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import pytest
 
@@ -31,7 +30,7 @@ def in_an_hour(form: str) -> str:
     return time.strftime(form, time.localtime(time.time() + 3600))
 
 
-def test_slurm() -> None:
+def test_slurm():
     env = {
         "SLURM_JOB_ID": "7",
         "SLURM_JOB_NODELIST": "n[1-3]",
@@ -51,7 +50,7 @@ def test_slurm() -> None:
     assert 98 < find_allocation(site, 0.0, env, asked).seconds <= 100
 
 
-def test_slurm_takes_nodes_away() -> None:
+def test_slurm_takes_nodes_away():
     env = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_END_TIME": "4000000000"}
     answers = {"scontrol show hostnames n[1-3]": "n1\nn2\nn3", "squeue": "3 n[1-3]"}
     found = find_allocation(Site(launcher=SRUN, batch="slurm"), 0.0, env, saying(answers))
@@ -69,7 +68,7 @@ def test_slurm_takes_nodes_away() -> None:
         ("7.0 n1\n7.1 n[3,5]\n7.2 n4\n", set(), []),
     ],
 )
-def test_slurm_gives_nodes_back(steps: str, wholly_free: set[str], back: list[str]) -> None:
+def test_slurm_gives_nodes_back(steps, wholly_free, back):
     """By a step that has the whole node: what makes Slurm forget the cores that it kept."""
     env = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-6]", "SLURM_JOB_END_TIME": "4000000000"}
     answers = {
@@ -97,12 +96,12 @@ def test_slurm_gives_nodes_back(steps: str, wholly_free: set[str], back: list[st
     assert bool(launched) == bool(back)
 
 
-def test_nobody_else_keeps_cores() -> None:
+def test_nobody_else_keeps_cores():
     flux = saying({"flux hostlist": "t1 t2", "flux job timeleft": "55.5"})
     assert find_allocation(Site(launcher=SRUN, batch="flux"), 0.0, {"FLUX_URI": "local:///x"}, flux).reclaim is None
 
 
-def test_lsf(tmp_path: Path) -> None:
+def test_lsf(tmp_path):
     site = Site(launcher=make_launcher({"name": "jsrun"}), batch="lsf", cores=42, gpus=6, memory_mb=512000, close=3)
     env = {"LSB_JOBID": "9", "LSB_MCPU_HOSTS": "batch2 1 a01n01 42 a01n02 42"}
     asked = saying({"bjobs -noheader -o time_left 9": "1:59 L"})
@@ -114,7 +113,7 @@ def test_lsf(tmp_path: Path) -> None:
     assert [node.name for node in find_allocation(site, 0.0, env, asked).nodes] == ["a01n03"]
 
 
-def test_pbs_and_flux(tmp_path: Path) -> None:
+def test_pbs_and_flux(tmp_path):
     (tmp_path / "nodes").write_text("x1\nx1\nx2\n")
     env = {"PBS_JOBID": "3.pbs", "PBS_NODEFILE": str(tmp_path / "nodes"), "NCPUS": "32"}
     began = time.strftime("%a %b %d %H:%M:%S %Y", time.localtime(time.time() - 600))
@@ -128,7 +127,7 @@ def test_pbs_and_flux(tmp_path: Path) -> None:
     assert [node.name for node in found.nodes] == ["t1", "t2"] and found.seconds == 55.5
 
 
-def test_what_is_not_known_is_asked_for() -> None:
+def test_what_is_not_known_is_asked_for():
     site = Site(launcher=SRUN, batch="slurm")
     with pytest.raises(InputError, match="SLURM_JOB_ID is not set; leave --allocation out"):
         find_allocation(site, 0.0, {"LSB_JOBID": "1"}, saying({}))

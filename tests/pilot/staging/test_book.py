@@ -11,7 +11,7 @@ def never() -> bool:
     return False
 
 
-def test_each_pair_is_in_one_hand() -> None:
+def test_each_pair_is_in_one_hand():
     book = NodeCopies()
     a, b = ("n1", "k"), ("n2", "k")
     assert book.take([a, b]) == {a, b} and book.take([a, b]) == set()
@@ -20,7 +20,7 @@ def test_each_pair_is_in_one_hand() -> None:
     assert book.paths(["n1", "n2"], "k") == {"/x"} and book.nodes() == {"n1", "n2"}
 
 
-def test_all_nodes_must_have_it() -> None:
+def test_all_nodes_must_have_it():
     book = NodeCopies()
     a, b = ("n1", "k"), ("n2", "k")
     book.take([a, b])
@@ -31,7 +31,7 @@ def test_all_nodes_must_have_it() -> None:
     assert book.paths(["n1", "n2"], "k") == {"/x", "/y"}, "a scratch whose path differs"
 
 
-def test_what_failed_is_tried_twice_and_what_is_hopeless_once() -> None:
+def test_what_failed_is_tried_twice_and_what_is_hopeless_once():
     book = NodeCopies()
     lost, full = ("n1", "k"), ("n2", "k")
     assert book.take([lost, full]) == {lost, full}
@@ -41,7 +41,7 @@ def test_what_failed_is_tried_twice_and_what_is_hopeless_once() -> None:
     assert book.take([lost, full]) == set()
 
 
-def test_others_wait_for_whoever_copies() -> None:
+def test_others_wait_for_whoever_copies():
     """Many jobs with overlapping wants: each pair is copied once, and nobody waits for ever."""
     book, chance = NodeCopies(), random.Random(3)
     copied: list[Pair] = []

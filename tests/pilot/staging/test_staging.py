@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +73,11 @@ class Here:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Here:
+def here(tmp_path):
     return Here(tmp_path)
 
 
-def test_many_jobs_share_a_copy(here: Here) -> None:
+def test_many_jobs_share_a_copy(here):
     staged: dict[int, Staged] = {}
     threads = [
         threading.Thread(target=lambda number: staged.update({number: here.stage(number, here.data)}), args=[number])
@@ -96,14 +95,14 @@ def test_many_jobs_share_a_copy(here: Here) -> None:
     assert not list(here.scratch.iterdir()) and not (here.folder / "shared").exists()
 
 
-def test_a_changed_file_is_another_one(here: Here) -> None:
+def test_a_changed_file_is_another_one(here):
     here.stage(1, here.data)
     here.data.write_bytes(b"y" * 2 * MB)
     here.stage(2, here.data)
     assert here.copy_of(1) != here.copy_of(2) and here.copy_of(2).read_bytes()[:1] == b"y"
 
 
-def test_a_folder_and_what_is_small_or_the_jobs_own(here: Here) -> None:
+def test_a_folder_and_what_is_small_or_the_jobs_own(here):
     set_ = here.folder / "set"
     (set_ / "part").mkdir(parents=True)
     (set_ / "part" / "1").write_bytes(b"z" * 2 * MB)
@@ -117,7 +116,7 @@ def test_a_folder_and_what_is_small_or_the_jobs_own(here: Here) -> None:
     assert here.copy_of(1, "small.csv") == small and not (root / "own.bin").is_symlink()
 
 
-def test_large_files_of_a_sandbox(here: Here) -> None:
+def test_large_files_of_a_sandbox(here):
     """A link to the node's copy; its own copy where the job writes it, or nothing is staged."""
     cached, model = here.folder / "weights.bin", here.folder / "model.npz"
     for path in (cached, model):
@@ -136,7 +135,7 @@ def test_large_files_of_a_sandbox(here: Here) -> None:
     assert not mine.is_symlink() and not mine.samefile(other) and mine.read_bytes() == other.read_bytes()
 
 
-def test_an_image_of_one_file(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_of_one_file(here, tmp_path, monkeypatch):
     tools = tmp_path / "tools"
     tools.mkdir()
     (tools / "apptainer").write_text("#!/bin/sh\n")
@@ -151,7 +150,7 @@ def test_an_image_of_one_file(here: Here, tmp_path: Path, monkeypatch: pytest.Mo
     assert staged.words(words) == [*words[:4], copy, f"{copy}/usr", f"{copy}:O", f"{image}2", "env"]
 
 
-def test_a_job_with_nothing_to_stage(here: Here) -> None:
+def test_a_job_with_nothing_to_stage(here):
     assert here.stage(1) is NOTHING_STAGED and here.stage(2).seconds is None
     assert NOTHING_STAGED.words(["a", ""]) == ["a", ""] and not here.launcher.started
     here.staging.remove(["n1"])
@@ -161,7 +160,7 @@ def test_a_job_with_nothing_to_stage(here: Here) -> None:
 @pytest.mark.parametrize(
     "before", [["false"], ["/nowhere/launcher"], ["sh", "-c", "echo 'srun: error: n1 is down' >&2"]]
 )
-def test_a_launcher_that_fails(here: Here, caplog: pytest.LogCaptureFixture, before: list[str]) -> None:
+def test_a_launcher_that_fails(here, caplog, before):
     """Tried again once, in case; what is shared is used."""
     here.launcher.before = before
     for number in range(4):
@@ -171,7 +170,7 @@ def test_a_launcher_that_fails(here: Here, caplog: pytest.LogCaptureFixture, bef
     assert caplog.text.count("is not staged, and read where it is: ") == 1
 
 
-def test_more_than_it_may_have(here: Here, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_more_than_it_may_have(here, tmp_path, caplog):
     (tmp_path / "other").mkdir()
     small = Here(tmp_path / "other", limit_mb=3)
     first, second = small.data, small.folder / "more.bin"
@@ -190,7 +189,7 @@ def test_more_than_it_may_have(here: Here, tmp_path: Path, caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_job_that_is_wanted_no_more(here: Here, killed: bool, until: Callable[..., None]) -> None:
+def test_a_job_that_is_wanted_no_more(here, killed, until):
     here.launcher.before = ["sh", "-c", "sleep 60"]
     launched, root, starting = here.job(1, here.data)
     said: list[JobFailure] = []
@@ -211,7 +210,7 @@ def test_a_job_that_is_wanted_no_more(here: Here, killed: bool, until: Callable[
     assert [type(failure) for failure in said] == [JobFailure if killed else GivenBack]
 
 
-def test_the_time_goes_into_the_verdict(tmp_path: Path) -> None:
+def test_the_time_goes_into_the_verdict(tmp_path):
     path = tmp_path / USER_METADATA
     note_stage_in(tmp_path, 1.0)
     assert not path.exists()

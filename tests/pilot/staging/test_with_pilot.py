@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pilot.conftest import FakePanda, PilotProcess, panda, pilot
+from tests.pilot.conftest import panda, pilot
 from tests.pilot.test_pilot import verdict
 from tests.pilot.test_with_launcher import SLURM, inside, launched, site, tools
 
@@ -27,9 +27,7 @@ def steps(tools: Path, what: str) -> int:
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_jobs_of_an_allocation(
-    panda: FakePanda, pilot: PilotProcess, tools: Path, tmp_path: Path, wanted: bool
-) -> None:
+def test_jobs_of_an_allocation(panda, pilot, tools, tmp_path, wanted):
     (tmp_path / "scratch").mkdir()
     (tmp_path / "data.bin").write_bytes(bytes(2 << 20))
     files = {"weights.txt": "w" * (17 << 20)}
