@@ -274,8 +274,8 @@ def _access(
     from hpo_pilot.server.tokens import Role
     from hpo_pilot.steering.embedded import running_server
     from hpo_pilot.steering.server_processes import AUTHORITIES
-    from hpo_pilot.trust import is_loopback
     from hpo_pilot.steering.workdir import DEFAULT_QUEUE, WorkDir
+    from hpo_pilot.trust import is_loopback
 
     folder = WorkDir.at(workdir)
     if server is not None:

@@ -52,7 +52,6 @@ from hpo_pilot.steering.server_processes import (
 from hpo_pilot.steering.status import server_phrase
 from hpo_pilot.steering.workdir import DEFAULT_QUEUE, WorkDir, nickname
 from hpo_pilot.store import EMBEDDED, SearchRecord, Store
-from hpo_pilot.trust import is_loopback
 
 log = logging.getLogger(__name__)
 
