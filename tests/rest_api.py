@@ -17,10 +17,11 @@ import yaml
 from hpo_pilot.jobs import JobState, Member
 from hpo_pilot.search import TrialState
 from hpo_pilot.server.tokens import Role
-from hpo_pilot.store import JobOutcome, NewTask, NewTrial, SearchState, SteeringStore, TrialEnd, lease
+from hpo_pilot.store import NewTask, NewTrial, SearchState, SteeringStore, lease
 from hpo_pilot.web.rest_client import RestClient
 from tests.bearer import make_token_folder, token
 from tests.certificates import self_signed
+from tests.made import made_attempt, made_end
 
 _READY = " ready on "
 
@@ -122,7 +123,7 @@ def add_results(workdir: Path, name: str, count: int = 3, log: str = "Traceback"
         made = store.add_generation(record.id, history=0, pending=[], trials=trials, task=task)
         now = time.time()
         outcomes = [
-            JobOutcome(
+            made_attempt(
                 made.id,
                 trial.number,
                 fold,
@@ -142,8 +143,11 @@ def add_results(workdir: Path, name: str, count: int = 3, log: str = "Traceback"
             for fold in range(2)
         ]
         ends = [
-            TrialEnd(1, TrialState.FAILED, None, None, "fold 0: exit status 1", 1, now),
-            *(TrialEnd(t.number, TrialState.FINISHED, t.number + 0.5, 0.7, None, t.number, now) for t in trials[1:]),
+            made_end(1, TrialState.FAILED, error="fold 0: exit status 1", told=1, ended=now),
+            *(
+                made_end(t.number, TrialState.FINISHED, t.number + 0.5, stds=(0.7,), told=t.number, ended=now)
+                for t in trials[1:]
+            ),
         ]
         store.record(record.id, outcomes, ends, ended_tasks=[made.id])
     finally:

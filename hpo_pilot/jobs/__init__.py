@@ -1,12 +1,12 @@
 """PanDA's tasks and jobs as values, of the standard library and without I/O.
 
-`tasks` has a task as it is submitted, its jobs as a server reports them, and their states. `results` has the only
-parser of a server's job descriptions and of the runner's results in the metadata of jobs.
+`tasks` has a task as it is submitted, and the states of tasks and jobs. `results` has what the runner and a server
+report of a job, and the only parser of both.
 """
 
+from hpo_pilot.jobs.results import Attempt, JobReport, RunReport
 from hpo_pilot.jobs.tasks import (
     JobNeeds,
-    JobReport,
     JobState,
     Member,
     Members,
@@ -14,20 +14,20 @@ from hpo_pilot.jobs.tasks import (
     TaskRef,
     TaskSpec,
     TaskState,
-    Verdict,
     task_name,
 )
 
 __all__ = [
+    "Attempt",
     "JobNeeds",
     "JobReport",
     "JobState",
     "Member",
     "Members",
+    "RunReport",
     "TaskOptions",
     "TaskRef",
     "TaskSpec",
     "TaskState",
-    "Verdict",
     "task_name",
 ]

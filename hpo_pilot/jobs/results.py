@@ -1,4 +1,7 @@
-"""Parses a server's job descriptions and metadata into `JobReport`; no other module reads their keys.
+"""What the runner and the server report of a job, and the only parser of both.
+
+`RunReport` is what the runner wrote about one fold, `JobReport` what a server says of one attempt of a job, and
+`Attempt` one fold in one attempt of its job, as the store keeps it.
 
 Sources: panda-server 1.0.4 `taskbuffer/JobSpec.py` (attributes, error pairs) and `get_metadata_for_analysis_jobs`; what
 the metadata holds is written by `hpo_pilot_runner.py` and, for jobs that run several points, `hpo_pilot_series.py`.
@@ -11,9 +14,202 @@ import math
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple
 
-from hpo_pilot.jobs.tasks import JobReport, JobState, Verdict
+from hpo_pilot.jobs.tasks import JobState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """The runner's report on one fold, from the metadata of a finished job; steering checks its identity.
+
+    Attributes:
+        uid: the search's random identity.
+        generation: number of the generation.
+        trial: number of the trial.
+        fold: number of the fold.
+        job: number of the job in its task, from 1.
+        attempt: attempt number of the job.
+        status: ok: the payload gave its figures of merit; not run: the job's time ended before this fold did.
+        values: figures of merit, one for each objective; empty unless the status is ok.
+        message: the reason of a failure; of a good run, a remark such as missing outputs.
+        ran_in: the attempt of the job that ran it: an attempt skips the folds that an earlier one finished.
+        metrics: figures that the runner measured or the payload reported.
+        metadata: metadata of the payload itself.
+        log_tail: the end of the log.
+        seconds: the payload's run time.
+        started: start of the payload, in seconds since the epoch.
+        ended: end of the payload, in seconds since the epoch.
+        node: name of the node.
+        progress: (step, value) pairs reported while it ran.
+        has_outputs: whether output files were packed.
+        folder: the folder of its outputs in the job's packed outputs; empty: all are its own.
+    """
+
+    uid: str
+    generation: int
+    trial: int
+    fold: int
+    job: int
+    attempt: int = 1
+    status: Literal["ok", "failed", "not run"]
+    values: tuple[float, ...] = ()
+    message: str = ""
+    ran_in: int | None = None
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] | None = None
+    log_tail: str | None = None
+    seconds: float | None = None
+    started: float | None = None
+    ended: float | None = None
+    node: str | None = None
+    progress: tuple[tuple[int, float], ...] = ()
+    has_outputs: bool = False
+    folder: str = ""
+
+
+@dataclass(frozen=True)
+class JobReport:
+    """One attempt of one job, as the server knows it.
+
+    Attributes:
+        panda_id: the PandaID.
+        state: the state of the attempt.
+        attempt: attempt number, from 1.
+        number: number of the job in its task, from 1; None: not known.
+        reports: the runner's report on each fold, for finished jobs; a finished job without one has failed.
+        error: error codes and texts of server and pilot, for jobs that ended without a report of the runner.
+        node: name of the node.
+        started: start of the job, in seconds since the epoch.
+        ended: end of the job, in seconds since the epoch.
+        running: (trial, fold) of the fold that runs now, if known.
+        progress: (step, value) pairs of that fold in the last heartbeat, by step; infinity: not a finite number.
+        output: the server's name of its packed outputs; None: the name in the task's parameters.
+    """
+
+    panda_id: int
+    state: JobState
+    attempt: int
+    number: int | None = None
+    reports: tuple[RunReport, ...] = ()
+    error: str | None = None
+    node: str | None = None
+    started: float | None = None
+    ended: float | None = None
+    running: tuple[int, int] | None = None
+    progress: tuple[tuple[int, float], ...] = ()
+    output: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One fold in one attempt of its job, from the runner's report and the server's. Times in seconds since the epoch.
+
+    Attributes:
+        task_id: number of the task in the store.
+        attempt: attempt number of the job, from 1.
+        state: FINISHED with figures of merit, or with an error of the payload itself; FAILED or CANCELLED if the
+            infrastructure lost it; NOT_RUN if the job's time ended before this fold; RUNNING and other states before.
+        values: figures of merit, one for each objective; empty: none.
+        metrics: figures that the runner measured or the payload reported; None: no report of the runner.
+        metadata: metadata of the payload itself.
+        output: logical file name of its packed outputs at the server, if any; for a job with several folds, with a
+            slash and the folder inside.
+        seconds: its run time; of a lost attempt, its share of the job's time.
+        joules: its energy, if measured.
+        progress: new (step, value) pairs; the store keeps them in a table of their own.
+    """
+
+    task_id: int = 0
+    trial: int
+    fold: int
+    attempt: int = 1
+    state: JobState
+    panda_id: int | None = None
+    values: tuple[float, ...] = ()
+    metrics: Mapping[str, Any] | None = None
+    metadata: Mapping[str, Any] | None = None
+    error: str | None = None
+    log_tail: str | None = None
+    output: str | None = None
+    node: str | None = None
+    seconds: float | None = None
+    joules: float | None = None
+    started: float | None = None
+    ended: float | None = None
+    progress: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def key(self) -> tuple[int, int, int, int]:
+        """Identifies the attempt in its search."""
+        return (self.task_id, self.trial, self.fold, self.attempt)
+
+    @property
+    def value(self) -> float | None:
+        """The figure of merit of the first objective; None if there is none."""
+        return next(iter(self.values), None)
+
+    @property
+    def is_final(self) -> bool:
+        """True for figures of merit, or a failure of the payload itself: a retry would repeat it."""
+        return self.state is JobState.FINISHED
+
+    @property
+    def has_begun(self) -> bool:
+        """False if the job's time ended before it came to this fold."""
+        return self.state is not JobState.NOT_RUN or bool(self.seconds)
+
+
+class Measure(NamedTuple):
+    """A figure that the runner or the pilot measures of a fold.
+
+    A measure in `MEASURES` is in `metrics` of the fold's JSON document, in a column of CSV, and on the trial's page.
+
+    Attributes:
+        name: its key in `RunReport.metrics`.
+        label: its name in tables for people.
+        unit: its unit; %: a fraction of 1.
+        of_ranks: whether it describes how the ranks of a training use their time; see `hpo_pilot_ranks.py`.
+    """
+
+    name: str
+    label: str
+    unit: str = ""
+    of_ranks: bool = False
+
+    @property
+    def heading(self) -> str:
+        """Label and unit; figures in percent have the sign themselves."""
+        return f"{self.label}, {self.unit}" if self.unit not in ("", "%") else self.label
+
+
+MEASURES = (
+    Measure("energy_joules", "energy", "J"),
+    Measure("gpu_energy_joules", "energy of the GPUs", "J"),
+    Measure("ranks", "ranks", of_ranks=True),
+    Measure("pop_parallel_efficiency", "parallel efficiency", "%", of_ranks=True),
+    Measure("pop_load_balance", "load balance", "%", of_ranks=True),
+    Measure("pop_communication_efficiency", "communication efficiency", "%", of_ranks=True),
+    Measure("pop_input_fraction", "input", "%", of_ranks=True),
+    Measure("images_per_second", "images/s", of_ranks=True),
+    Measure("stage_in_seconds", "staging", "s", of_ranks=True),
+)
+
+
+def figure_of(metrics: Mapping[str, Any] | None, name: str) -> float | None:
+    """Returns a metric as a finite number, else None; payloads may report anything."""
+    value = (metrics or {}).get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def from_epoch(seconds: float | None) -> datetime | None:
+    """Returns seconds since the epoch as an aware UTC datetime."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
 
 #: Error sources of a PanDA job, the most informative first.
 _ERROR_SOURCES = ("exe", "pilot", "ddm", "brokerage", "jobDispatcher", "taskBuffer", "sup")
@@ -52,11 +248,11 @@ _HPOGRID_KEYS = frozenset(
 #: Texts of figures that are not finite.
 _NOT_FINITE = ("nan", "inf", "-inf")
 
-#: The runner's status of a member that did not end within the job's time.
-_NOT_RUN = 2
+#: The runner's words for the status of a fold.
+_STATUS: Mapping[object, Literal["ok", "not run"]] = {0: "ok", 2: "not run"}
 
 
-def read_verdicts(metadata: object) -> tuple[Verdict, ...]:
+def parse_reports(metadata: object) -> tuple[RunReport, ...]:
     """Returns the runner's reports in a job's metadata; none for a payload without our runner."""
     merged = metadata.get("user_job_metadata") if isinstance(metadata, Mapping) else None
     ours = merged.get("hpo_pilot") if isinstance(merged, Mapping) else None
@@ -64,42 +260,42 @@ def read_verdicts(metadata: object) -> tuple[Verdict, ...]:
         return ()
     members = ours.get("members")
     if isinstance(members, list):
-        found = [_verdict(member, member.get("metadata")) for member in members if isinstance(member, Mapping)]
+        found = [_report(member, member.get("metadata")) for member in members if isinstance(member, Mapping)]
     else:
         # The runner itself wrote the figures under hpogrid's keys: they repeat its report.
         not_the_payloads = {"hpo_pilot", *(_HPOGRID_KEYS if ours.get("hpogrid") else ())}
-        found = [_verdict(ours, {key: value for key, value in merged.items() if key not in not_the_payloads} or None)]
-    return tuple(verdict for verdict in found if verdict is not None)
+        found = [_report(ours, {key: value for key, value in merged.items() if key not in not_the_payloads} or None)]
+    return tuple(report for report in found if report is not None)
 
 
-def _verdict(ours: Mapping[str, Any], metadata: object) -> Verdict | None:
-    """Returns the report on one member; None: it is not from the runner."""
+def _report(ours: Mapping[str, Any], metadata: object) -> RunReport | None:
+    """Returns the report on one fold; None: it is not from the runner."""
     try:
-        value = _number(ours["value"]) if ours["status"] == 0 else None
-        values = [_number(figure) for figure in ours.get("values") or (value,)]
+        status: Literal["ok", "failed", "not run"] = _STATUS.get(ours["status"], "failed")
+        if status == "ok" and _number(ours["value"]) is None:
+            status = "failed"
+        figures = [_number(figure) for figure in ours.get("values") or (ours["value"],)] if status == "ok" else []
         trial, fold, ran_in = int(ours["trial"]), int(ours["fold"]), ours.get("ran_in")
-        return Verdict(
+        return RunReport(
             uid=str(ours["uid"]),
             generation=int(ours["generation"]),
             trial=trial,
             fold=fold,
-            number=int(ours["number"]),
+            job=int(ours["number"]),
             attempt=int(ours.get("attempt", 1)),
-            value=value,
-            was_run=ours["status"] != _NOT_RUN,
+            status=status,
+            values=tuple(figure for figure in figures if figure is not None),
+            message=str(ours.get("message", "")) or ("" if status == "ok" else "the payload failed without a reason"),
             ran_in=None if ran_in is None else int(ran_in),
-            message=str(ours.get("message", ""))
-            or ("" if value is not None else "the payload failed without a reason"),
             metrics=dict(ours.get("metrics") or {}),
             metadata=metadata if isinstance(metadata, Mapping) else None,
-            log_tail=ours.get("log_tail"),
+            log_tail=tail if isinstance(tail := ours.get("log_tail"), str) else None,
             seconds=_number(ours.get("seconds")),
             started=_number(ours.get("started")),
             ended=_number(ours.get("ended")),
-            node=ours.get("node"),
+            node=node if isinstance(node := ours.get("node"), str) else None,
             progress=_progress(ours.get("progress") or ()),
             has_outputs=bool(ours.get("outputs")),
-            values=tuple(figure for figure in values if figure is not None),
             folder=f"t{trial}f{fold}" if ours.get("folder") else "",
         )
     except (KeyError, TypeError, ValueError, OverflowError):
@@ -117,7 +313,7 @@ def read_description(job: Mapping[str, Any], metadata: object) -> JobReport:
         state=state,
         attempt=int(job.get("attemptNr") or 1),
         number=int(number[1]) if number else None,
-        verdicts=read_verdicts(metadata) if state is JobState.FINISHED else (),
+        reports=parse_reports(metadata) if state is JobState.FINISHED else (),
         error=error_text(job),
         node=_text(job.get("modificationHost")),
         started=_seconds(job.get("startTime")),
@@ -127,24 +323,24 @@ def read_description(job: Mapping[str, Any], metadata: object) -> JobReport:
     )
 
 
-def finished_report(panda_id: int, verdicts: Sequence[Verdict]) -> JobReport:
+def finished_report(panda_id: int, reports: Sequence[RunReport]) -> JobReport:
     """Returns the report of a job from its metadata alone. It has metadata, so it finished.
 
     Args:
         panda_id: the job.
-        verdicts: the verdicts in its metadata; at least one.
+        reports: the runner's reports in its metadata; at least one.
     """
-    first = verdicts[0]
-    started = [verdict.started for verdict in verdicts if verdict.started is not None and verdict.ran_in is None]
+    first = reports[0]
+    started = [report.started for report in reports if report.started is not None and report.ran_in is None]
     return JobReport(
         panda_id=panda_id,
         state=JobState.FINISHED,
         attempt=first.attempt,
-        number=first.number,
-        verdicts=tuple(verdicts),
+        number=first.job,
+        reports=tuple(reports),
         node=first.node,
         started=min(started, default=None),
-        ended=max((verdict.ended for verdict in verdicts if verdict.ended is not None), default=None),
+        ended=max((report.ended for report in reports if report.ended is not None), default=None),
     )
 
 

@@ -1,9 +1,9 @@
-"""A task as it is submitted, its jobs as a server reports them, and their states."""
+"""A task as it is submitted, and the states of tasks and jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -188,90 +188,6 @@ class TaskRef:
 
     name: str
     jedi_task_id: int
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The runner's report on one member in a finished job's metadata, with its identity.
-
-    Attributes:
-        uid: the search's random identity.
-        generation: number of the generation.
-        trial: number of the trial.
-        fold: number of the fold.
-        number: number of the job in its task, from 1.
-        attempt: attempt number of the job.
-        value: the figure of merit, or the first of several; None: the payload failed, and `message` has the reason.
-        message: the reason of a failure.
-        was_run: False: the job's time ended before this member did, so there is no result.
-        ran_in: the attempt of the job that ran it: an attempt skips the points that an earlier one finished.
-        metrics: figures that the runner measured.
-        metadata: metadata of the payload itself.
-        log_tail: the end of the log.
-        seconds: the payload's run time.
-        started: start of the payload, in seconds since the epoch.
-        ended: end of the payload, in seconds since the epoch.
-        node: name of the node.
-        progress: (step, value) pairs reported while it ran.
-        has_outputs: whether output files were packed.
-        folder: the folder of its outputs in the job's packed outputs; empty: all are its own.
-        values: all reported figures of merit.
-    """
-
-    uid: str
-    generation: int
-    trial: int
-    fold: int
-    number: int
-    attempt: int
-    value: float | None
-    message: str
-    was_run: bool = True
-    ran_in: int | None = None
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    metadata: Mapping[str, Any] | None = None
-    log_tail: str | None = None
-    seconds: float | None = None
-    started: float | None = None
-    ended: float | None = None
-    node: str | None = None
-    progress: tuple[tuple[int, float], ...] = ()
-    has_outputs: bool = False
-    folder: str = ""
-    values: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True)
-class JobReport:
-    """One attempt of one job, as the server knows it.
-
-    Attributes:
-        panda_id: the PandaID.
-        state: the state of the attempt.
-        attempt: attempt number, from 1.
-        number: number of the job in its task, from 1; None: not known.
-        verdicts: the runner's report on each member, for finished jobs; a finished job without one has failed.
-        error: error codes and texts of server and pilot, for jobs that ended without a report of the runner.
-        node: name of the node.
-        started: start of the job, in seconds since the epoch.
-        ended: end of the job, in seconds since the epoch.
-        running: (trial, fold) of the member that runs now, if known.
-        progress: (step, value) pairs of that member in the last heartbeat, by step; infinity: not a finite number.
-        output: the server's name of its packed outputs; None: the name in the task's parameters.
-    """
-
-    panda_id: int
-    state: JobState
-    attempt: int
-    number: int | None = None
-    verdicts: tuple[Verdict, ...] = ()
-    error: str | None = None
-    node: str | None = None
-    started: float | None = None
-    ended: float | None = None
-    running: tuple[int, int] | None = None
-    progress: tuple[tuple[int, float], ...] = ()
-    output: str | None = None
 
 
 #: PanDA's limit on the names of datasets, which it makes from the task's name.

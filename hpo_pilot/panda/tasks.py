@@ -17,7 +17,7 @@ import requests
 
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.jobs import JobReport, JobState, TaskRef, TaskState
-from hpo_pilot.jobs.results import finished_report, output_did, read_description, read_verdicts
+from hpo_pilot.jobs.results import finished_report, output_did, parse_reports, read_description
 from hpo_pilot.panda.client_process import ClientProcess, RefusedError
 from hpo_pilot.panda.server import PandaServer
 from hpo_pilot.panda.workflow_manager import UnknownTaskError
@@ -383,9 +383,9 @@ class OwnServerReader:
         if values:
             return self._with_values(ref, missing)
         metadata = self._metadata(ref)
-        verdicts = {int(panda_id): read_verdicts(document) for panda_id, document in metadata.items()}
-        finished = [finished_report(panda_id, found) for panda_id, found in verdicts.items() if found]
-        if len(finished) == len(verdicts) and set(missing) <= {report.number for report in finished}:
+        reports = {int(panda_id): parse_reports(document) for panda_id, document in metadata.items()}
+        finished = [finished_report(panda_id, found) for panda_id, found in reports.items() if found]
+        if len(finished) == len(reports) and set(missing) <= {report.number for report in finished}:
             return finished  # complete: this saves the larger call for every short task
         jobs = self._described(ref)
         if any(job["jobStatus"] == "finished" and str(job["PandaID"]) not in metadata for job in jobs):
@@ -514,7 +514,7 @@ class ForeignServerReader:
         self._note_kept_back(ref, reports, jobs)
         # A job leaves these states without a visible change of its task.
         unready = any(report.state in (JobState.HOLDING, JobState.TRANSFERRING) for report in reports)
-        told = {number for report in reports if report.verdicts and (number := report.number) is not None}
+        told = {number for report in reports if report.reports and (number := report.number) is not None}
         self._watches.read(ref.jedi_task_id, look.face, told, unready=unready)
         self._looks[ref.jedi_task_id] = replace(look, at=self._clock())
         if over and all(report.state.is_over for report in reports):
@@ -533,7 +533,7 @@ class ForeignServerReader:
 
     def _report(self, job: dict[str, Any], metadata: object) -> JobReport:
         report = replace(read_description(job, metadata), output=output_did(job))
-        if report.state is not JobState.FINISHED or report.verdicts:
+        if report.state is not JobState.FINISHED or report.reports:
             self._bare_since.pop(report.panda_id, None)
             return report
         # The server may be moving its metadata from one table to another.

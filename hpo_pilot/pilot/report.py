@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
+from hpo_pilot.jobs.results import parse_reports
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.transformation.job import USER_METADATA, PayloadDocument, TransformationFailure, job_report
@@ -204,10 +205,11 @@ def payload_succeeded(folder: Path) -> bool | None:
     None: there is no report, or the runner is not ours.
     """
     try:
-        said = json.loads((folder / USER_METADATA).read_text(encoding="utf-8"))["hpo_pilot"]
-        return all(member["status"] == 0 for member in said.get("members") or [said])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        metadata = json.loads((folder / USER_METADATA).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return None
+    reports = parse_reports({"user_job_metadata": metadata})
+    return all(report.status == "ok" for report in reports) if reports else None
 
 
 _DIAGNOSIS = 500  # characters that the server keeps

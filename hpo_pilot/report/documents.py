@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypeVar, cast
 from typing_extensions import TypedDict
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.jobs import Attempt, JobState
+from hpo_pilot.jobs.results import from_epoch
 
 if TYPE_CHECKING:
-    from hpo_pilot.search import Trial, TrialState
+    from hpo_pilot.search import Fold, Trial, TrialState
     from hpo_pilot.search.trials import Cost, Estimate, Gain, Price, Spent
     from hpo_pilot.store import Event, PointRequest, SearchRecord, Store
     from hpo_pilot.store.queries import Failure
@@ -27,6 +29,11 @@ if TYPE_CHECKING:
 def time_text(time: datetime | None) -> str | None:
     """Formats a time as ISO 8601 in UTC, with milliseconds."""
     return None if time is None else time.isoformat(timespec="milliseconds")
+
+
+def time_of(text: str | None) -> datetime | None:
+    """Parses a time of a document; the result has its time zone."""
+    return None if text is None else datetime.fromisoformat(text)
 
 
 class CostDocument(TypedDict):
@@ -346,29 +353,19 @@ class FindingDocument(TypedDict):
     needed: bool
 
 
+# --- trials: one writer, one reader ---
+
+
 def trial_document(trial: Trial, price: Price, *, logs: bool = True) -> TrialDocument:
     """Returns a trial as a document; `price` is that of its search, `logs` includes log tails of failed folds."""
-    folds: list[Any] = []
-    for fold in trial.folds:
-        document = {
-            **asdict(fold),
-            "value": fold.value if fold.values is None else list(fold.values),
-            "metrics": _finite(fold.metrics),
-            "started": time_text(fold.started),
-            "ended": time_text(fold.ended),
-        }
-        del document["values"]
-        if not logs:
-            del document["log_tail"]
-        folds.append(document)
     return {
         "number": trial.number,
         "generation": trial.generation,
         "state": trial.state.value,
         "point": trial.point,
-        "value": trial.value if trial.values is None else list(trial.values),
-        "std": trial.std if trial.stds is None else list(trial.stds),
-        "folds": folds,
+        "value": _one_or_more(trial.values),
+        "std": _one_or_more(trial.stds),
+        "folds": [_fold_document(fold, logs) for fold in trial.folds],
         "error": trial.error,
         "stopped": _stopped(trial),
         "seed": trial.seed,
@@ -382,12 +379,92 @@ def trial_document(trial: Trial, price: Price, *, logs: bool = True) -> TrialDoc
     }
 
 
+def trial_of(document: TrialDocument) -> Trial:
+    """Returns a trial from its document. A fold has only the attempt that counts; energy and outputs are not there."""
+    from hpo_pilot.search import EarlyStop, Trial, TrialState  # noqa: PLC0415 - pydantic; a service's user has none
+
+    stopped = document["stopped"]
+    return Trial(
+        number=document["number"],
+        generation=document["generation"],
+        point=document["point"],
+        state=TrialState(document["state"]),
+        values=_several(document["value"]),
+        stds=_several(document["std"]),
+        folds=tuple(_fold_of(document["number"], fold) for fold in document["folds"]),
+        error=document["error"],
+        seed=document["seed"],
+        confirms=document["confirms"],
+        retries=document["retries"],
+        told=document["told"],
+        submitted=time_of(document["submitted"]),
+        started=time_of(document["started"]),
+        ended=time_of(document["ended"]),
+        stop=stopped and EarlyStop(0, "", stopped["step"], stopped["value"], _several(stopped["projected"]) or None),
+    )
+
+
+def _fold_document(fold: Fold, logs: bool) -> FoldDocument:
+    result = fold.result
+    document = {
+        "fold": fold.number,
+        "value": _one_or_more(fold.values),
+        "error": result.error,
+        "log_tail": result.log_tail,
+        "attempt": fold.attempt,
+        "seconds": result.seconds,
+        "metrics": _finite(fold.metrics),
+        "metadata": result.metadata,
+        "panda_id": result.panda_id,
+        "node": result.node,
+        "started": time_text(from_epoch(result.started)),
+        "ended": time_text(from_epoch(result.ended)),
+    }
+    if not logs:
+        del document["log_tail"]
+    return cast("FoldDocument", document)
+
+
+def _fold_of(trial: int, document: FoldDocument) -> Fold:
+    from hpo_pilot.search import Fold  # noqa: PLC0415 - as above
+
+    values = _several(document["value"])
+    attempt = Attempt(
+        trial=trial,
+        fold=document["fold"],
+        state=JobState.FINISHED if values else JobState.FAILED,
+        panda_id=document["panda_id"],
+        values=values,
+        metrics=document["metrics"],
+        metadata=cast("dict[str, Any]", document).get("metadata"),
+        error=document["error"],
+        log_tail=document.get("log_tail"),
+        node=document["node"],
+        seconds=document["seconds"],
+        started=_seconds(document["started"]),
+        ended=_seconds(document["ended"]),
+    )
+    return Fold(document["fold"], (attempt,), document["attempt"] - 1)
+
+
+def _seconds(text: str | None) -> float | None:
+    return None if (time := time_of(text)) is None else time.timestamp()
+
+
+def _one_or_more(figures: Sequence[float]) -> float | list[float] | None:
+    """Returns the figure of one objective, a list for several, and None without figures."""
+    return list(figures) if len(figures) > 1 else next(iter(figures), None)
+
+
+def _several(figures: float | list[float] | None) -> tuple[float, ...]:
+    """Reverses `_one_or_more`."""
+    return tuple(figures) if isinstance(figures, list) else () if figures is None else (figures,)
+
+
 def _stopped(trial: Trial) -> StoppedDocument | None:
     if trial.stop is None or not trial.stopped_early:
         return None
-    guessed = trial.stop.projected
-    projected = None if guessed is None else guessed[0] if len(guessed) == 1 else list(guessed)
-    return {"step": trial.stop.step, "value": trial.stop.value, "projected": projected}
+    return {"step": trial.stop.step, "value": trial.stop.value, "projected": _one_or_more(trial.stop.projected or ())}
 
 
 def _finite(value: Any) -> Any:

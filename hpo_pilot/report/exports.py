@@ -8,12 +8,12 @@ import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.jobs.results import MEASURES
 from hpo_pilot.report.documents import IntermediateDocument, trial_document
 
 if TYPE_CHECKING:
@@ -103,11 +103,6 @@ class ExportedSearch:
         """The number of folds of each trial."""
         k: int = self.search["definition"]["folds"]["k"]
         return k
-
-
-def time_of(text: str | None) -> datetime | None:
-    """Parses a time of a document; the result has its time zone."""
-    return None if text is None else datetime.fromisoformat(text)
 
 
 def utf8(text: str) -> str:
@@ -208,6 +203,9 @@ def as_csv(search: Search, trials: Sequence[Trial]) -> str:
         del columns["retries"]
     if not search.early_stopping.is_on:
         columns = {name: values for name, values in columns.items() if not name.startswith(("stopped_", "projected"))}
+    measured = {name for trial in trials for fold in trial.folds for name in fold.metrics}
+    for name in [measure.name for measure in MEASURES if measure.name in measured]:  # named as in Parquet files
+        columns[f"metrics.{name}"] = [trial.mean_metric(name) for trial in trials]
     names = list(columns)
     place = names.index("seed")
     points = {
@@ -273,7 +271,7 @@ def as_hpogrid_report(search: Search, trials: Sequence[Trial]) -> str:
             **{name: point.get(name) for name in names},
             metric: trial.value,
             # The run time of the longest fold.
-            "time_s": max((fold.seconds for fold in trial.folds if fold.seconds is not None), default=None),
+            "time_s": max((s for fold in trial.folds if (s := fold.result.seconds) is not None), default=None),
             "timestamp": None if trial.ended is None else int(trial.ended.timestamp()),
         }
         for index, (trial, point) in enumerate(zip(done, points, strict=True))

@@ -173,16 +173,15 @@ def _of_one_objective(trial: Trial, index: int, decides: bool) -> Trial:
     if stop is not None and stop.projected is not None:
         # Trials report one objective while they run; the projections of the others are no better than a guess.
         stop = replace(stop, projected=(stop.projected[index],) if decides else None)
+    here = slice(index, index + 1)
     return replace(
         trial,
-        value=None if trial.values is None else trial.values[index],
-        std=None if trial.stds is None else trial.stds[index],
+        values=trial.values[here],
+        stds=trial.stds[here],
         folds=tuple(
-            replace(fold, value=None if fold.values is None else fold.values[index], values=None)
+            replace(fold, attempts=tuple(replace(one, values=one.values[here]) for one in fold.attempts))
             for fold in trial.folds
         ),
-        values=None,
-        stds=None,
         stop=stop,
     )
 
@@ -318,7 +317,7 @@ def add_stopped(data: list[dict[str, Any]], search: Search, stopped: Sequence[tu
 
 def hover_text(search: Search, trial: Trial) -> str:
     """Returns the text beside a point; the page's script replaces its line ends by plotly's."""
-    figures, spreads = trial.figures or (), trial.spreads or (None,) * len(search.objectives)
+    figures, spreads = trial.values, trial.stds or (None,) * len(search.objectives)
     texts = [
         f"{label(objective.metric)} {plus_minus(figure, spread)}"
         for objective, figure, spread in zip(search.objectives, figures, spreads, strict=False)

@@ -24,7 +24,7 @@ from hpo_pilot.report import formatting
 from hpo_pilot.report.catalogue import build, kinds
 from hpo_pilot.report.figure import Figure, FigureData, PeerSearch, Reports
 from hpo_pilot.report.summary import (
-    MOST_EFFICIENCIES,
+    RANK_MEASURES,
     Standing,
     efficiencies,
     failure_groups,
@@ -103,7 +103,7 @@ def payload_versions(trials: Sequence[Trial]) -> dict[str, str]:
     found: dict[str, list[str]] = {}
     for trial in trials:
         for fold in trial.folds:
-            reported = (fold.metadata or {}).get("versions")
+            reported = (fold.result.metadata or {}).get("versions")
             for name, version in reported.items() if isinstance(reported, Mapping) else ():
                 if isinstance(version, str | int | float) and len(found) < _NAMES:
                     known = found.setdefault(shortened(str(name), _LENGTH), [])
@@ -188,7 +188,7 @@ def render_report(
         failures=failures[:FAILURE_LIMIT],
         dropped_failures=max(0, len(failures) - FAILURE_LIMIT),
         efficiencies=efficiencies(rows),
-        shown_efficiencies=MOST_EFFICIENCIES,
+        rank_measures=RANK_MEASURES,
         rows=rows,
         total=len(trials),
         linked={trial.number for trial in rows},
@@ -265,7 +265,7 @@ def _front_outcome(search: Search, trials: Sequence[Trial], front: Sequence[Stan
 
 def _cells(trial: Trial, count: int) -> list[tuple[float | None, str]]:
     """Returns a trial's figures with their texts for a table, one for each objective."""
-    figures, spreads = trial.figures or (None,) * count, trial.spreads or (None,) * count
+    figures, spreads = trial.values or (None,) * count, trial.stds or (None,) * count
     return [(figure, formatting.plus_minus(figure, std)) for figure, std in zip(figures, spreads, strict=True)]
 
 

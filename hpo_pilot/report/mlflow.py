@@ -21,13 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpo_pilot.errors import InputError, TryAgainError
-from hpo_pilot.report.documents import mean_curve
+from hpo_pilot.report.documents import mean_curve, time_of
 from hpo_pilot.report.exports import (
     ExportedSearch,
     mean_metrics,
     panda_ids,
     payload_metrics,
-    time_of,
     trial_costs,
     utf8,
 )

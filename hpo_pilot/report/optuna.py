@@ -17,8 +17,8 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from hpo_pilot import __version__
 from hpo_pilot.errors import InputError
-from hpo_pilot.report.documents import mean_curve
-from hpo_pilot.report.exports import ExportedSearch, mean_metrics, panda_ids, time_of, trial_costs
+from hpo_pilot.report.documents import mean_curve, time_of
+from hpo_pilot.report.exports import ExportedSearch, mean_metrics, panda_ids, trial_costs
 
 if TYPE_CHECKING:
     from hpo_pilot.report.documents import TrialDocument

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 
 from hpo_pilot import __version__
 from hpo_pilot.errors import InputError
-from hpo_pilot.report.exports import ExportedSearch, mean_metrics, panda_ids, time_of, trial_columns, utf8
+from hpo_pilot.report.documents import time_of
+from hpo_pilot.report.exports import ExportedSearch, mean_metrics, panda_ids, trial_columns, utf8
 from hpo_pilot.search.earlier_results import parameter_column
 
 #: The key of the search in the metadata of the schema.

@@ -154,12 +154,12 @@ def _pair_figure(data: FigureData, x: int, y: int, front: Sequence[Trial], other
         ("other trial", shown, {"color": PALE_BLUE, "size": 7}),
         ("front", front, {"color": ORANGE, "size": 9}),
     ):
-        x_values, y_values = ([rounded((trial.figures or ())[index]) for trial in trials] for index in (x, y))
+        x_values, y_values = ([rounded(trial.values[index]) for trial in trials] for index in (x, y))
         traces.append(markers(name, x_values, y_values, [hover_text(search, trial) for trial in trials], marker))
     if len(search.objectives) == 2:  # with more, the front is not a line in this plane
         traces[1] |= {"mode": "lines+markers", "line": {"shape": "hv", "color": ORANGE, "width": 1.5}}
     across, along = (
-        merit_axis(data.results[index].search, [rounded((trial.figures or ())[index]) for trial in [*others, *front]])
+        merit_axis(data.results[index].search, [rounded(trial.values[index]) for trial in [*others, *front]])
         for index in (x, y)
     )
     stopped = sum(trial.stopped_early for trial in data.trials)

@@ -6,13 +6,13 @@ import bisect
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hpo_pilot.report.axes import label
 from hpo_pilot.report.figure import BLUE, GREEN, LEGEND, PALE_BLUE, RED, Figure, FigureData, joined_notes
 from hpo_pilot.report.formatting import count, duration, number, utc
-from hpo_pilot.search import FoldResult, Search, Trial, TrialState
+from hpo_pilot.search import Fold, Search, Trial, TrialState
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def jobs_of(trials: Sequence[Trial], now: datetime | None) -> tuple[list[JobSpan
     jobs: list[JobSpan] = []
     unknown = 0
     for trial in trials:
-        told = [fold for fold in trial.folds if fold.started is not None and fold.ended is not None]
+        told = [fold for fold in trial.folds if None not in (fold.result.started, fold.result.ended)]
         unknown += len(trial.folds) - len(told) if told else 0
         jobs += [_job(trial, fold) for fold in told]
         if told or trial.started is None:
@@ -63,16 +63,15 @@ def jobs_of(trials: Sequence[Trial], now: datetime | None) -> tuple[list[JobSpan
     return sorted(jobs, key=lambda job: (job.started, job.trial, job.fold or 0)), unknown
 
 
-def _job(trial: Trial, fold: FoldResult) -> JobSpan:
-    assert fold.started is not None
-    assert fold.ended is not None
-    start = utc(fold.started)
+def _job(trial: Trial, fold: Fold) -> JobSpan:
+    result = fold.result
+    assert result.started is not None
+    assert result.ended is not None
+    start, ended = datetime.fromtimestamp(result.started, UTC), datetime.fromtimestamp(result.ended, UTC)
     submitted = min(utc(trial.submitted), start) if trial.submitted else start
-    end = "failed" if fold.value is None and trial.state is not TrialState.STOPPED else str(trial.state)
-    if fold.value is not None:
-        end = "finished"
-    node = fold.node or ""
-    return JobSpan(trial.number, fold.fold, node, submitted, start, max(utc(fold.ended), start), end, fold.attempt)
+    end = "failed" if trial.state is not TrialState.STOPPED else str(trial.state)
+    end = "finished" if fold.values else end
+    return JobSpan(trial.number, fold.number, result.node or "", submitted, start, max(ended, start), end, fold.attempt)
 
 
 def rows_of(jobs: Sequence[JobSpan]) -> list[tuple[str, list[JobSpan]]]:

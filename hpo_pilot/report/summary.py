@@ -8,10 +8,11 @@ import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from hpo_pilot.search import FoldResult, Objective, Search, Trial, TrialState
+from hpo_pilot.jobs.results import MEASURES, figure_of
+from hpo_pilot.search import Fold, Objective, Search, Trial, TrialState
 from hpo_pilot.search.sections import costs
 from hpo_pilot.search.trials import Cost, Gain, gain_of, volume_gain
 
@@ -51,10 +52,9 @@ def figure_of_merit(trial: Trial) -> float | None:
 
 def figures_of_merit(search: Search, trial: Trial) -> tuple[float, ...] | None:
     """Returns one figure of merit for each objective if the trial finished with finite ones, else None."""
-    figures = trial.figures
-    if trial.state is not TrialState.FINISHED or figures is None or len(figures) != len(search.objectives):
+    if trial.state is not TrialState.FINISHED or len(trial.values) != len(search.objectives):
         return None
-    return figures if all(map(math.isfinite, figures)) else None
+    return trial.values if all(map(math.isfinite, trial.values)) else None
 
 
 def ranking(search: Search, trials: Sequence[Trial]) -> list[Standing]:
@@ -337,13 +337,14 @@ def failure_groups(trials: Sequence[Trial]) -> list[FailureGroup]:
 
 def _failures(trial: Trial) -> Iterator[_Failure]:
     lost = trial.state is TrialState.FAILED
-    without = [fold for fold in trial.folds if fold.value is None and fold.error]
+    results = [fold.result for fold in trial.folds]
+    without = [result for result in results if not result.values and result.error]
     if lost and (trial.error or not without):
-        tail = next((fold.log_tail for fold in trial.folds if fold.log_tail), None)
+        tail = next((result.log_tail for result in results if result.log_tail), None)
         yield _Failure(trial.number, trial.error or "no reason was recorded", False, True, tail)
     elif lost or trial.state is TrialState.FINISHED:
-        for fold in without:
-            yield _Failure(trial.number, fold.error or "", True, lost, fold.log_tail)
+        for result in without:
+            yield _Failure(trial.number, result.error or "", True, lost, result.log_tail)
 
 
 def kind_of(reason: str) -> str:
@@ -367,17 +368,8 @@ def shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-#: The metrics of the payload runner that are shown: name, heading, and whether it is a fraction of 1. Their meaning is
-#: in hpo_pilot/runner/hpo_pilot_ranks.py; the pilot measures the last one.
-MOST_EFFICIENCIES = (
-    ("ranks", "ranks", False),
-    ("pop_parallel_efficiency", "parallel efficiency", True),
-    ("pop_load_balance", "load balance", True),
-    ("pop_communication_efficiency", "communication efficiency", True),
-    ("pop_input_fraction", "input", True),
-    ("images_per_second", "images/s", False),
-    ("stage_in_seconds", "staging, s", False),
-)
+#: The measures of the table of ranks.
+RANK_MEASURES = tuple(measure for measure in MEASURES if measure.of_ranks)
 _MEASURED = "pop_parallel_efficiency"
 
 
@@ -387,7 +379,7 @@ class Efficiency:
 
     Attributes:
         number: number of the trial.
-        figures: one for each of `MOST_EFFICIENCIES`, the mean over the measured folds; None: not measured.
+        figures: one for each of `RANK_MEASURES`, the mean over the measured folds; None: not measured.
         slowest: the rank with the longest computation of all folds, and the excess over the mean; empty: not known.
     """
 
@@ -400,27 +392,20 @@ def efficiencies(trials: Iterable[Trial]) -> list[Efficiency]:
     """Returns the efficiencies of the trials that were measured, in their order."""
     found = []
     for trial in trials:
-        folds = [fold for fold in trial.folds if _finite(fold.metrics.get(_MEASURED)) is not None]
+        folds = tuple(fold for fold in trial.folds if figure_of(fold.metrics, _MEASURED) is not None)
         if folds:
-            found.append(
-                Efficiency(
-                    trial.number, tuple(_mean_metric(folds, name) for name, _, _ in MOST_EFFICIENCIES), _slowest(folds)
-                )
-            )
+            measured = replace(trial, folds=folds)
+            figures = tuple(measured.mean_metric(measure.name) for measure in RANK_MEASURES)
+            found.append(Efficiency(trial.number, figures, _slowest(folds)))
     return found
 
 
-def _mean_metric(folds: Sequence[FoldResult], name: str) -> float | None:
-    figures = [figure for fold in folds if (figure := _finite(fold.metrics.get(name))) is not None]
-    return statistics.fmean(figures) if figures else None
-
-
-def _slowest(folds: Sequence[FoldResult]) -> str:
+def _slowest(folds: Sequence[Fold]) -> str:
     """Describes the slowest rank in words; empty where there is only one rank, or single ranks are not known."""
     most: tuple[float, str] = (0.0, "")
     for fold in folds:
-        ranks = _ranks(fold.metadata)
-        mean = _finite(fold.metrics.get("compute_seconds")) or 0.0
+        ranks = _ranks(fold.result.metadata)
+        mean = figure_of(fold.metrics, "compute_seconds") or 0.0
         if len(ranks) < 2 or mean <= 0:
             continue
         longest, rank, host = max(ranks)
@@ -436,14 +421,7 @@ def _ranks(metadata: Mapping[str, Any] | None) -> list[tuple[float, int, str]]:
     found = []
     for rank in listed if isinstance(listed, list) else ():
         if isinstance(rank, Mapping) and isinstance(rank.get("rank"), int):
-            compute = _finite(rank.get("compute"))
+            compute = figure_of(rank, "compute")
             if compute is not None:
                 found.append((compute, int(rank["rank"]), str(rank.get("host", ""))[:100]))
     return found
-
-
-def _finite(value: object) -> float | None:
-    """Returns a metric as a finite number, else None; payloads may report anything."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if math.isfinite(value) else None

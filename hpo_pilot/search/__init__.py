@@ -22,7 +22,7 @@ from hpo_pilot.search.search import (
 )
 from hpo_pilot.search.sections import EarlyStopping, Objective, Resources, Segment, segment_search_name
 from hpo_pilot.search.space import SearchSpace
-from hpo_pilot.search.trials import EarlyStop, FoldResult, Generation, Trial, TrialState, mean_and_std
+from hpo_pilot.search.trials import EarlyStop, Fold, Generation, Trial, TrialState, mean_and_std
 from hpo_pilot.search.values import Point, Scalar, point_key
 
 __all__ = [
@@ -33,7 +33,7 @@ __all__ = [
     "EarlyStop",
     "EarlyStopping",
     "FileNames",
-    "FoldResult",
+    "Fold",
     "Folds",
     "Generation",
     "Integer",

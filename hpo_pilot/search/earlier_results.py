@@ -100,11 +100,10 @@ def earlier_search(source: str, objectives: Sequence[Objective], trials: Sequenc
 def _earlier_trial(trial: Trial) -> EarlierTrial:
     if trial.stopped_early and trial.stop is not None:
         return EarlierTrial(trial.point, trial.stop.projected, stopped=True)
-    if trial.state is TrialState.FAILED or trial.figures is None:
+    if trial.state is TrialState.FAILED or not trial.values:
         return EarlierTrial(trial.point, None)
-    good = sum(1 for fold in trial.folds if fold.figures is not None)
-    spreads = (trial.spreads or ()) if good > 1 else ()
-    return EarlierTrial(trial.point, trial.figures, tuple(spread / good**0.5 for spread in spreads))
+    good = trial.good_folds
+    return EarlierTrial(trial.point, trial.values, tuple(std / good**0.5 for std in trial.stds) if good > 1 else ())
 
 
 def fit_earlier_results(earlier: EarlierSearch, space: SearchSpace, objectives: Sequence[Objective]) -> EarlierResults:

@@ -8,11 +8,14 @@ import math
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, Literal, Self
 
+from hpo_pilot.jobs import Attempt
+from hpo_pilot.jobs.results import figure_of
 from hpo_pilot.search.limits import MOST_JOBS_OUT, MOST_RUNS_PER_TASK
 from hpo_pilot.search.mistakes import Mistake
 from hpo_pilot.search.search import Budget, Folds, Search
@@ -39,16 +42,16 @@ class Spent:
     metered: float = 0.0
     joules: float = 0.0
 
-    def and_one(self, seconds: float | None, joules: float | None) -> Self:
-        """Returns the sum with one more attempt; None: not known."""
-        ran = seconds or 0.0
-        if joules is None:
-            return type(self)(self.seconds + ran, self.metered, self.joules)
-        return type(self)(self.seconds + ran, self.metered + ran, self.joules + joules)
-
-
-#: A trial before the end of its first attempt.
-NOTHING_SPENT = Spent()
+    @classmethod
+    def of(cls, attempts: Iterable[Attempt]) -> Self:
+        """Returns the sums over attempts; an attempt without a run time or energy adds nothing to that sum."""
+        seconds = metered = joules = 0.0
+        for attempt in attempts:
+            ran = attempt.seconds or 0.0
+            seconds += ran
+            if attempt.joules is not None:
+                metered, joules = metered + ran, joules + attempt.joules
+        return cls(seconds, metered, joules)
 
 
 @dataclass(frozen=True)
@@ -107,10 +110,8 @@ class Price:
 
 def measured_joules(metrics: Mapping[str, Any]) -> float | None:
     """Returns the energy of an attempt as measured by the payload runner or the payload; None: not measured."""
-    joules = metrics.get("energy_joules")
-    if isinstance(joules, bool) or not isinstance(joules, int | float):
-        return None
-    return float(joules) if 0 <= joules < math.inf else None
+    joules = figure_of(metrics, "energy_joules")
+    return joules if joules is not None and joules >= 0 else None
 
 
 def seconds_allowed(budget: Budget, resources: Resources) -> float:
@@ -177,38 +178,48 @@ class TrialState(StrEnum):
 
 
 @dataclass(frozen=True)
-class FoldResult:
-    """Final result of one fold of a trial.
+class Fold:
+    """One fold of a trial.
 
     Attributes:
-        fold: number, from 0.
-        value: figure of merit as the payload reported it; None if there is none. With several objectives the first.
-        values: figure of each objective if there are several; else None.
-        error: reason why there is no value; None if there is one.
-        log_tail: end of the payload's log of a failed fold (at most 64 kB).
-        attempt: attempt number, from 1.
-        seconds: run time of the payload.
-        metadata: the payload's own metadata (`payload.file_names.metadata`).
+        number: number of the fold, from 0.
+        attempts: its attempts, oldest first; at least one.
+        earlier: number of attempts before these that were not read: a JSON document has only the one that counts.
     """
 
-    fold: int
-    value: float | None = None
-    error: str | None = None
-    log_tail: str | None = None
-    attempt: int = 1
-    seconds: float | None = None
-    metrics: dict[str, Any] = field(default_factory=dict)
-    metadata: dict[str, Any] | None = None
-    panda_id: int | None = None
-    node: str | None = None
-    started: datetime | None = None
-    ended: datetime | None = None
-    values: tuple[float, ...] | None = None
+    number: int
+    attempts: tuple[Attempt, ...]
+    earlier: int = 0
+
+    @cached_property
+    def result(self) -> Attempt:
+        """The attempt that counts: the first with figures of merit, else the last that has begun."""
+        begun = self._begun
+        return next((attempt for attempt in begun if attempt.values), begun[-1])
 
     @property
-    def figures(self) -> tuple[float, ...] | None:
-        """One figure of merit for each objective; None if there is none."""
-        return (self.value,) if self.values is None and self.value is not None else self.values
+    def attempt(self) -> int:
+        """Number of `result` among the attempts that have begun, from 1."""
+        return self.earlier + self._begun.index(self.result) + 1
+
+    @property
+    def _begun(self) -> tuple[Attempt, ...]:
+        return tuple(attempt for attempt in self.attempts if attempt.has_begun) or self.attempts
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """One figure of merit for each objective, as reported; empty if there is none."""
+        return self.result.values
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """Further figures that the runner measured or the payload reported."""
+        return self.result.metrics or {}
+
+    @property
+    def value(self) -> float | None:
+        """The figure of merit of the first objective; None if there is none."""
+        return self.result.value
 
 
 @dataclass(frozen=True)
@@ -234,42 +245,62 @@ class EarlyStop:
 
 @dataclass(frozen=True)
 class Trial:
-    """One hyper-parameter point and its figure of merit.
+    """One hyper-parameter point and its figures of merit.
 
     Attributes:
         number: number in the search, from 1.
         generation: number of its generation, from 1.
-        value: mean of the folds' figures of merit, as reported (not sign-flipped). With several objectives the first.
-        std: standard deviation of the folds (sample, n - 1); None for fewer than two. With several objectives the
-            first.
-        values: value of each objective if there are several; else None.
-        stds: standard deviation of each objective if there are several; else None.
+        values: for each objective the mean of the folds' figures of merit, as reported (not sign-flipped); empty: none.
+        stds: for each objective the standard deviation of the folds (sample, n - 1); empty for fewer than two folds.
+        folds: its folds with their attempts; empty where they were not read (`Store.trials(folds=False)`).
         confirms: for a confirmation run, the number of the trial that it repeats; else None.
         retries: for a retry that a user requested, the number of the failed trial; else None.
         told: position in the order of results, from 1; None while it runs.
         stop: the decision to stop it early; None for other trials.
-        spent: sum over all ended attempts of its jobs.
     """
 
     number: int
     generation: int
     point: Point
     state: TrialState = TrialState.PENDING
-    value: float | None = None
-    std: float | None = None
-    folds: tuple[FoldResult, ...] = ()
+    _: KW_ONLY
+    values: tuple[float, ...] = ()
+    stds: tuple[float, ...] = ()
+    folds: tuple[Fold, ...] = ()
     error: str | None = None
     seed: int = 0
     confirms: int | None = None
+    retries: int | None = None
     told: int | None = None
     submitted: datetime | None = None
     started: datetime | None = None
     ended: datetime | None = None
-    values: tuple[float, ...] | None = None
-    stds: tuple[float, ...] | None = None
     stop: EarlyStop | None = None
-    spent: Spent = NOTHING_SPENT
-    retries: int | None = None
+
+    @property
+    def value(self) -> float | None:
+        """The value of the first objective; None if there is none."""
+        return next(iter(self.values), None)
+
+    @property
+    def std(self) -> float | None:
+        """The standard deviation of the first objective; None if there is none."""
+        return next(iter(self.stds), None)
+
+    @property
+    def good_folds(self) -> int:
+        """Number of folds in the mean."""
+        return sum(bool(fold.values) for fold in self.folds)
+
+    def mean_metric(self, name: str) -> float | None:
+        """Returns the mean of a metric over the folds that have it as a finite number; None: none has."""
+        figures = [figure for fold in self.folds if (figure := figure_of(fold.metrics, name)) is not None]
+        return statistics.fmean(figures) if figures else None
+
+    @property
+    def spent(self) -> Spent:
+        """Time and energy of all ended attempts of its jobs."""
+        return Spent.of(attempt for fold in self.folds for attempt in fold.attempts)
 
     @property
     def counts(self) -> bool:
@@ -285,16 +316,6 @@ class Trial:
     def is_result(self) -> bool:
         """True if it finished, failed or was stopped early; False if it was stopped together with its search."""
         return self.state.is_over and (self.state is not TrialState.STOPPED or self.stopped_early)
-
-    @property
-    def figures(self) -> tuple[float, ...] | None:
-        """One figure of merit for each objective; None if there is none."""
-        return (self.value,) if self.values is None and self.value is not None else self.values
-
-    @property
-    def spreads(self) -> tuple[float, ...] | None:
-        """Standard deviation of each of `figures`; None if there is none."""
-        return (self.std,) if self.stds is None and self.std is not None else self.stds
 
 
 @dataclass(frozen=True)
@@ -332,11 +353,10 @@ def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
     return statistics.fmean(scaled) * scale, min(statistics.stdev(scaled) * scale, largest)
 
 
-def means_and_stds(folds: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], tuple[float, ...] | None]:
+def means_and_stds(folds: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Returns means and standard deviations for each objective; `folds` has one tuple of figures for each fold."""
     pairs = [mean_and_std(figures) for figures in zip(*folds, strict=True)]
-    stds = tuple(std for _, std in pairs if std is not None)
-    return tuple(mean for mean, _ in pairs), stds or None
+    return tuple(mean for mean, _ in pairs), tuple(std for _, std in pairs if std is not None)
 
 
 @dataclass(frozen=True)

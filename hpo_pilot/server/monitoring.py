@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, TextClause, and_, func, or_, select
 
-from hpo_pilot.jobs import JobState
+from hpo_pilot.jobs import JobState, RunReport
+from hpo_pilot.jobs.results import parse_reports
 from hpo_pilot.server.brokerage import Needs, needs_of, parse_needs
 from hpo_pilot.server.calls import ANYBODY_KNOWN, USERS, Access, Call, Envelope, endpoint, failure, success
 from hpo_pilot.server.database import AT_PILOT, WAITS, AnyRow, Transaction, in_slices, job_documents, jobs, tasks
@@ -28,32 +29,25 @@ from hpo_pilot.server.task_parameters import known_task
 if TYPE_CHECKING:
     from hpo_pilot.server.app import Server
 
-#: The runner's status of a point whose payload gave no figure of merit.
-_FAILED = 1
-
 #: Characters of a reason.
 _LONGEST_REASON = 500
 
 
-def members_of(metadata: str | None) -> list[dict[str, Any]]:
-    """Returns the runner's verdict on each point; empty for payloads of other programs."""
-    if not metadata:
-        return []
+def reports_of(metadata: str | None) -> tuple[RunReport, ...]:
+    """Returns the runner's report on each point; empty for payloads of other programs."""
     try:
-        ours = json.loads(metadata)["user_job_metadata"]["hpo_pilot"]
-        return [one for one in ours.get("members", [ours]) if isinstance(one, dict)]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return []
+        return parse_reports(json.loads(metadata)) if metadata else ()
+    except (ValueError, RecursionError):
+        return ()
 
 
 def failure_of(metadata: str | None) -> str:
-    """Returns why payloads of a job gave no figure of merit, in one line; empty: none failed, or no reason is known."""
-    members = members_of(metadata)
+    """Returns why payloads of a job gave no figure of merit, in one line; empty: none failed."""
+    reports = reports_of(metadata)
     reasons = [
-        (f"trial {one.get('trial')}, fold {one.get('fold')}: " if len(members) > 1 else "")
-        + (" ".join(str(one.get("message") or "").split()) or "without a reason")
-        for one in members
-        if one.get("status") == _FAILED
+        (f"trial {one.trial}, fold {one.fold}: " if len(reports) > 1 else "") + " ".join(one.message.split())
+        for one in reports
+        if one.status == "failed"
     ]
     return "; ".join(reasons)[:_LONGEST_REASON]
 
@@ -273,13 +267,13 @@ def log_sources(tx: Transaction, panda_id: int, find: FindFile) -> LogSources | 
 
 
 def _log_tails(metadata: str | None) -> list[tuple[str, str]]:
-    """Returns the log tail of each payload without a figure of merit, from the runner's verdict."""
+    """Returns the log tail of each payload without a figure of merit, from the runner's report."""
     if metadata is None or '"log_tail"' not in metadata:
         return []
     return [
-        (f"payload.log of trial {one.get('trial')}, fold {one.get('fold')}", str(one["log_tail"]))
-        for one in members_of(metadata)
-        if one.get("log_tail")
+        (f"payload.log of trial {one.trial}, fold {one.fold}", one.log_tail)
+        for one in reports_of(metadata)
+        if one.log_tail
     ]
 
 

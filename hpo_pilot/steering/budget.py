@@ -12,12 +12,12 @@ from typing import Self
 
 from hpo_pilot.advice import command
 from hpo_pilot.errors import GiveUpError
-from hpo_pilot.jobs import JobState
+from hpo_pilot.jobs import Attempt, JobState
 from hpo_pilot.report.summary import best_trial
 from hpo_pilot.search import Budget, Search, Trial, TrialState
 from hpo_pilot.search.trials import seconds_allowed
 from hpo_pilot.steering.ledger import Ledger
-from hpo_pilot.store import JobOutcome, SearchRecord, SearchState, Store
+from hpo_pilot.store import SearchRecord, SearchState, Store
 from hpo_pilot.store.queries import measured_runs
 
 
@@ -34,7 +34,7 @@ class Spending:
             trials: number of trials that count against the budget: no confirmation runs, no trials ended by a stop.
             job_seconds: run time of all jobs that are over.
             forgiven: failures up to this place in the order of results do not count.
-            runs: number of folds with a verdict, and their run time together in seconds.
+            runs: number of folds with a result, and their run time together in seconds.
         """
         self._search = search
         self._forgiven = forgiven
@@ -66,12 +66,12 @@ class Spending:
         self._failures_in_a_row = self._failures_in_a_row + 1 if failed else 0
         self._last_failure = trial.error or "" if failed else ""
 
-    def ran(self, outcomes: Iterable[JobOutcome]) -> None:
-        """Takes the run times of folds with a verdict."""
-        for outcome in outcomes:
-            if outcome.is_verdict and outcome.seconds:
+    def ran(self, attempts: Iterable[Attempt]) -> None:
+        """Takes the run times of folds with a result."""
+        for attempt in attempts:
+            if attempt.is_final and attempt.seconds:
                 self._runs += 1
-                self._run_seconds += outcome.seconds
+                self._run_seconds += attempt.seconds
 
     def check_failures(self) -> None:
         """Checks the failures in a row.
@@ -93,7 +93,7 @@ class Spending:
 
     @property
     def fold_seconds(self) -> float | None:
-        """Mean run time of a fold in seconds; None before the first verdict."""
+        """Mean run time of a fold in seconds; None before the first result."""
         return self._run_seconds / self._runs if self._runs else None
 
 
@@ -107,15 +107,15 @@ class RunningJob:
     """
 
     seconds: float
-    members: tuple[JobOutcome, ...]
+    members: tuple[Attempt, ...]
 
-    def cut_off(self, now: float) -> list[JobOutcome]:
-        """Returns the outcomes of its members after a kill whose report is not awaited: charged up to now."""
+    def cut_off(self, now: float) -> list[Attempt]:
+        """Returns the attempts of its members after a kill whose report is not awaited: charged up to now."""
         share = self.seconds / len(self.members)
         return [replace(each, state=JobState.CANCELLED, seconds=share, ended=now) for each in self.members]
 
 
-def running_jobs(known: Iterable[JobOutcome], now: float, limit: float) -> list[RunningJob]:
+def running_jobs(known: Iterable[Attempt], now: float, limit: float) -> list[RunningJob]:
     """Returns the running jobs.
 
     Args:
@@ -123,13 +123,13 @@ def running_jobs(known: Iterable[JobOutcome], now: float, limit: float) -> list[
         now: seconds since the epoch.
         limit: walltime limit in seconds. A job that seems to run longer has ended, but its end was not reported.
     """
-    newest: dict[tuple[int, int], JobOutcome] = {}
-    for outcome in sorted(known, key=lambda each: (each.task_id, each.attempt)):
-        newest[outcome.trial, outcome.fold] = outcome
-    by_job: dict[tuple[int, int | None], list[JobOutcome]] = {}
-    for outcome in newest.values():
-        if not outcome.state.is_over and outcome.seconds is None:
-            by_job.setdefault((outcome.task_id, outcome.panda_id), []).append(outcome)
+    newest: dict[tuple[int, int], Attempt] = {}
+    for attempt in sorted(known, key=lambda each: (each.task_id, each.attempt)):
+        newest[attempt.trial, attempt.fold] = attempt
+    by_job: dict[tuple[int, int | None], list[Attempt]] = {}
+    for attempt in newest.values():
+        if not attempt.state.is_over and attempt.seconds is None:
+            by_job.setdefault((attempt.task_id, attempt.panda_id), []).append(attempt)
     found = []
     for members in by_job.values():
         started = min((each.started for each in members if each.started is not None), default=None)
@@ -146,7 +146,7 @@ class Allowance:
     """The hard limit on the run time of all jobs together, from `budget.gpu_hours` and `budget.core_hours`.
 
     A trial starts only if all open trials and this one should fit below the limit, judging by the mean run time of a
-    fold. Before the first verdict, `resources.minutes` takes its place. At the limit all open trials are stopped.
+    fold. Before the first result, `resources.minutes` takes its place. At the limit all open trials are stopped.
     """
 
     def __init__(self, search: Search, spent: Spending, ledger: Ledger) -> None:
@@ -188,19 +188,19 @@ class Allowance:
         limits = ((budget.gpu_hours, "GPU-hours"), (budget.core_hours, "core-hours"))
         return " and ".join(f"{hours:g} {unit}" for hours, unit in limits if hours is not None)
 
-    def killed(self) -> list[JobOutcome]:
-        """Returns the outcomes of running folds that are killed now without a report: charged up to now."""
+    def killed(self) -> list[Attempt]:
+        """Returns the attempts of running folds that are killed now without a report: charged up to now."""
         now = time.time()
-        return [outcome for job in self._running(now) for outcome in job.cut_off(now)]
+        return [attempt for job in self._running(now) for attempt in job.cut_off(now)]
 
     def _running(self, now: float) -> list[RunningJob]:
-        return running_jobs(self._ledger.outcomes, now, self._longest)
+        return running_jobs(self._ledger.attempts, now, self._longest)
 
     def _rest(self, running: list[RunningJob]) -> float:
         return self._allowed - self._spent.job_seconds - sum(job.seconds for job in running)
 
 
-def search_verdict(
+def final_state(
     search: Search, trials: Sequence[Trial], told: int, *, exhausted: bool, waiting: int = 0
 ) -> tuple[SearchState, str]:
     """Returns the final state of a search and its message, which may be empty.
@@ -212,7 +212,7 @@ def search_verdict(
         exhausted: whether the optimizer has no point left.
         waiting: number of requested points that were not tried, for lack of time or GPU-hours.
     """
-    state, message = _verdict(search, trials, told, exhausted=exhausted)
+    state, message = _final_state(search, trials, told, exhausted=exhausted)
     if waiting:
         wait = "a point that was asked for waits" if waiting == 1 else f"{waiting} points that were asked for wait"
         more = extend_command(search.name, search.budget)
@@ -220,7 +220,7 @@ def search_verdict(
     return state, message
 
 
-def _verdict(search: Search, trials: Sequence[Trial], told: int, *, exhausted: bool) -> tuple[SearchState, str]:
+def _final_state(search: Search, trials: Sequence[Trial], told: int, *, exhausted: bool) -> tuple[SearchState, str]:
     if best_trial(search, trials) is None:
         reason = f"none of its {told} trials gave a figure of merit" if told else "its budget allowed no trial"
         return SearchState.FAILED, f"{reason}; see `hpo-pilot trials {search.name}`"

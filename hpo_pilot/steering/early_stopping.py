@@ -14,12 +14,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from hpo_pilot.jobs import JobReport, TaskRef
+from hpo_pilot.jobs import Attempt, JobReport, TaskRef
 from hpo_pilot.optimizers.early_stopping import Report, Stop, create_rule
 from hpo_pilot.panda.workflow_manager import WorkflowManager
 from hpo_pilot.search import EarlyStop, Trial, TrialState
 from hpo_pilot.steering.ledger import Changes, OpenTrial
-from hpo_pilot.store import JobOutcome, SearchRecord, SteeringStore, TaskRecord, TrialEnd
+from hpo_pilot.store import SearchRecord, SteeringStore, TaskRecord
 
 #: A job that still runs this many seconds after a kill is killed again.
 _KILLED_AGAIN = 60.0
@@ -63,7 +63,7 @@ class TrialStopper:
                         self._seen[number, fold].add(step)
             for number, trial in trials.items():
                 if trial.confirms is None:
-                    ended = {(number, each.fold): each.figures for each in trial.folds if each.figures is not None}
+                    ended = {(number, each.number): each.values for each in trial.folds if each.values}
                     self._rule.look([], (), self._costs(ended))
 
     @property
@@ -89,11 +89,11 @@ class TrialStopper:
         """
         if self._rule is None:
             return
-        reports = [report for outcome in changes.outcomes for report in self._new(outcome)]
+        reports = [report for attempt in changes.attempts for report in self._new(attempt)]
         ended = {
-            (outcome.trial, outcome.fold): outcome.values or (outcome.value,)
-            for outcome in changes.outcomes
-            if outcome.value is not None and self._trials[outcome.trial].confirms is None
+            (attempt.trial, attempt.fold): attempt.values
+            for attempt in changes.attempts
+            if attempt.values and self._trials[attempt.trial].confirms is None
         }
         if reports:
             self._look += 1
@@ -111,14 +111,14 @@ class TrialStopper:
             changes.stops[number] = EarlyStop(self._look, reason, stop.step, value)
             changes.events.append(f"trial {number} is told to stop: {reason}")
 
-    def _new(self, outcome: JobOutcome) -> list[Report]:
-        """Returns the values of an outcome that the store does not have yet. Confirmation runs are never judged."""
-        if self._trials[outcome.trial].confirms is not None:
+    def _new(self, attempt: Attempt) -> list[Report]:
+        """Returns the values of an attempt that the store does not have yet. Confirmation runs are never judged."""
+        if self._trials[attempt.trial].confirms is not None:
             return []
-        seen = self._seen[outcome.trial, outcome.fold]
-        new = {step: value for step, value in outcome.progress if step not in seen}
+        seen = self._seen[attempt.trial, attempt.fold]
+        new = {step: value for step, value in attempt.progress if step not in seen}
         seen |= new.keys()
-        return [self._report(outcome.trial, outcome.fold, step, value) for step, value in new.items()]
+        return [self._report(attempt.trial, attempt.fold, step, value) for step, value in new.items()]
 
     def _complete(self, changes: Changes) -> None:
         """Adds the last step and value to trials that have stopped, and an event for those that finished anyway."""
@@ -126,14 +126,14 @@ class TrialStopper:
             told_to = self._trials[end.number].stop
             if end.state is TrialState.STOPPED and told_to is not None:
                 changes.ends[index] = self._stopped(end, told_to)
-            elif told_to is not None and end.good_folds < self._search.folds.k and end.value is not None:
+            elif told_to is not None and end.good_folds < self._search.folds.k and end.values:
                 whole = f"{end.good_folds} of {self._search.folds.k} folds"
                 text = f"trial {end.number} was told to stop; {whole} had ended before, which is enough: it is finished"
                 changes.events.append(text)
             elif told_to is not None:
                 changes.events.append(f"trial {end.number} was told to stop and ended before: its full result counts")
 
-    def _stopped(self, end: TrialEnd, told_to: EarlyStop) -> TrialEnd:
+    def _stopped(self, end: Trial, told_to: EarlyStop) -> Trial:
         assert self._rule is not None
         at_the_end = math.inf if told_to.value is None else self._sign * told_to.value
         step, value = self._rule.curves.last(end.number, self._rule.folds_needed) or (told_to.step, at_the_end)
@@ -151,7 +151,7 @@ class TrialStopper:
         """
         assert self._rule is not None
         value = self._rule.curves.projected(number)
-        finished = [t.figures for t in self._trials.values() if t.confirms is None and t.figures is not None]
+        finished = [trial.values for trial in self._trials.values() if trial.confirms is None and trial.values]
         several = len(self._search.objectives)
         if value is None or (several > 1 and not finished):
             return None
@@ -164,8 +164,7 @@ class TrialStopper:
     def decided(self, changes: Changes, trials: Mapping[int, OpenTrial]) -> None:
         """Applies the decisions that were just committed."""
         for number, stop in changes.stops.items():
-            trials[number].stop = stop
-            self._trials[number] = replace(self._trials[number], stop=stop)
+            trials[number].trial = self._trials[number] = replace(self._trials[number], stop=stop)
         for end in changes.ends:
             if end.state is TrialState.STOPPED:
                 self._over.add(end.number)
@@ -210,4 +209,4 @@ class TrialStopper:
 
 
 def _to_judge(trials: Mapping[int, OpenTrial]) -> list[int]:
-    return [number for number, trial in trials.items() if trial.stop is None and trial.confirms is None]
+    return [number for number, trial in trials.items() if trial.stop is None and trial.trial.confirms is None]

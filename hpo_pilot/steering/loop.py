@@ -25,7 +25,7 @@ from hpo_pilot.search import Point, Search, Trial, TrialState, point_key
 from hpo_pilot.search.earlier_results import EarlierResults
 from hpo_pilot.search.sections import costs
 from hpo_pilot.steering import metrics
-from hpo_pilot.steering.budget import Allowance, Spending, overspent, search_verdict
+from hpo_pilot.steering.budget import Allowance, Spending, final_state, overspent
 from hpo_pilot.steering.early_stopping import TrialStopper
 from hpo_pilot.steering.ledger import Changes, Ledger, OpenTrial
 from hpo_pilot.steering.metrics import time_ask
@@ -107,11 +107,11 @@ class SearchSteering:
         self._collects_at_end = True
 
         for trial in history:
-            self._tell(trial, sum(1 for fold in trial.folds if fold.value is not None))
+            self._tell(trial)
         for trial in self._trials.values():
             if not trial.state.is_over:
-                self._ledger.add(OpenTrial(trial.number, trial.point, trial.seed, trial.confirms, stop=trial.stop))
-        self._ledger.restore(store.open_outcomes(record.id))
+                self._ledger.add(OpenTrial(trial))
+        self._ledger.restore(store.open_attempts(record.id))
 
     # --- the loop body ---
 
@@ -194,7 +194,7 @@ class SearchSteering:
         )
         if changes or resubmission:
             task = self._store.record(
-                self.record.id, changes.outcomes, changes.ends, events=changes.events, resubmit=resubmission
+                self.record.id, changes.attempts, changes.ends, events=changes.events, resubmit=resubmission
             )
             if task is not None:
                 self._tasks.add(task)
@@ -269,7 +269,7 @@ class SearchSteering:
             return
         resubmitted = self._store.record(
             self.record.id,
-            changes.outcomes,
+            changes.attempts,
             changes.ends,
             ended_tasks=[task.id] if ended else [],
             started=changes.started,
@@ -289,23 +289,23 @@ class SearchSteering:
     def _learn(self, changes: Changes) -> None:
         """Applies committed changes to the objects in memory."""
         self._spent.job_seconds += changes.seconds
-        self._spent.ran(changes.outcomes)
+        self._spent.ran(changes.attempts)
         for end in changes.ends:
-            self._trials[end.number] = trial = end.applied_to(self._trials[end.number])
-            if end.seconds is not None:
-                self._lookahead.ran(end.seconds)
+            self._trials[end.number] = end
+            if seconds := [fold.result.seconds for fold in end.folds if fold.result.seconds is not None]:
+                self._lookahead.ran(max(seconds))
             if end.told is not None:
                 metrics.RESULTS.inc()
-                self._tell(trial, end.good_folds)
+                self._tell(end)
                 self._slot_freed = self._slot_freed or time.monotonic()
         self._stopper.decided(changes, self._ledger.open)
         self._tasks.look_again(changes.stops)
         if changes.ends:
             self._outputs.keep_best((end.number for end in changes.ends), self._trials)
 
-    def _tell(self, trial: Trial, good_folds: int) -> None:
+    def _tell(self, trial: Trial) -> None:
         """Passes a result to the optimizer and to the budget, in the order of results."""
-        self._proposer.tell(trial, good_folds)
+        self._proposer.tell(trial)
         self._spent.told(trial)
 
     # --- ask and submit ---
@@ -320,7 +320,7 @@ class SearchSteering:
         if not self._refill_rule.is_due(count, left, self._manager.policy.refill):
             return
         count = min(count, self._tasks.trials_per_task)
-        pending = sorted(number for number, trial in self._ledger.open.items() if trial.confirms is None)
+        pending = sorted(number for number, one in self._ledger.open.items() if one.trial.confirms is None)
         requests = self._requests.next(count, self._trials)
         asked = None if requests or self._starts else count
         self._cut = Cut(self._ledger.told, pending, asked, self._search.budget.trials)
@@ -368,10 +368,10 @@ class SearchSteering:
             task=NewTask(name, self._generation, 0, self._tasks.jobs(trials)),
         )
         for new in trials:
-            self._trials[new.number] = Trial(
+            self._trials[new.number] = trial = Trial(
                 new.number, self._generation, new.point, seed=new.seed, confirms=new.confirms, retries=new.retries
             )
-            self._ledger.add(OpenTrial(new.number, new.point, new.seed, new.confirms))
+            self._ledger.add(OpenTrial(trial))
         self._spent.trials += 0 if confirms else len(trials)
         registered = {point_key(new.point) for new in trials}
         self._starts = [point for point in self._starts if point_key(point) not in registered]
@@ -388,7 +388,7 @@ class SearchSteering:
             return
         trials, told = list(self._trials.values()), self._ledger.told
         exhausted, waiting = self._proposer.exhausted, len(self._requests)
-        state, message = search_verdict(self._search, trials, told, exhausted=exhausted, waiting=waiting)
+        state, message = final_state(self._search, trials, told, exhausted=exhausted, waiting=waiting)
         self._set_state(state, message, only_from=(SearchState.RUNNING,) if state is SearchState.DONE else ())
 
     def _confirm(self) -> bool:
@@ -463,13 +463,8 @@ class Proposer:
         self.exhausted = False
         """True once the optimizer has no point left."""
 
-    def tell(self, trial: Trial, good_folds: int) -> None:
-        """Takes a result. The optimizer learns it with the next ask.
-
-        Args:
-            trial: a trial that is over, in the order of results.
-            good_folds: the number of folds in its mean.
-        """
+    def tell(self, trial: Trial) -> None:
+        """Takes a trial that is over, in the order of results. The optimizer learns it with the next ask."""
         if trial.stopped_early and trial.stop is not None:
             projected = trial.stop.projected
             # A trial that diverged counts as failed. Otherwise there is an estimate, except with several objectives
@@ -477,10 +472,10 @@ class Proposer:
             diverged = trial.stop.value is None
             self._untold.append((trial.point, projected and costs(self._objectives, projected), None, not diverged))
             return
-        errors = None
-        if trial.spreads is not None and good_folds >= 2:
-            errors = tuple(spread / good_folds**0.5 for spread in trial.spreads)
-        self._untold.append((trial.point, trial.figures and costs(self._objectives, trial.figures), errors, False))
+        means = costs(self._objectives, trial.values) if trial.values else None
+        good = trial.good_folds
+        errors = tuple(std / good**0.5 for std in trial.stds) if trial.stds and good >= 2 else None
+        self._untold.append((trial.point, means, errors, False))
 
     @cached_property
     def _optimizer(self) -> Optimizer:

@@ -12,7 +12,6 @@ from hpo_pilot.store.records import (
     EMBEDDED,
     Cut,
     Event,
-    JobOutcome,
     NewPointRequest,
     NewTask,
     NewTrial,
@@ -21,7 +20,6 @@ from hpo_pilot.store.records import (
     SearchState,
     TaskRecord,
     TaskStage,
-    TrialEnd,
 )
 from hpo_pilot.store.steering_store import SteeringStore
 from hpo_pilot.store.store import Store, UnknownSearchError
@@ -30,7 +28,6 @@ __all__ = [
     "EMBEDDED",
     "Cut",
     "Event",
-    "JobOutcome",
     "NameTakenError",
     "NewPointRequest",
     "NewTask",
@@ -43,6 +40,5 @@ __all__ = [
     "StoreAwayError",
     "TaskRecord",
     "TaskStage",
-    "TrialEnd",
     "UnknownSearchError",
 ]

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sqlalchemy import Engine, Row, and_, case, func, null, or_, select, text
 
-from hpo_pilot.jobs import JobState
+from hpo_pilot.jobs import Attempt, JobState
 from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.search.trials import Span, Spent, TrialCounts, trial_counts
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.database import reading
 from hpo_pilot.store.records import (
-    JobOutcome,
     SearchRecord,
     SearchState,
     TaskStage,
-    job_outcome,
+    attempt_record,
     search_record,
     trial_record,
 )
@@ -338,7 +337,7 @@ def trials_with_folds(engine: Engine, search_id: int, numbers: Collection[int] |
     of_jobs = select(*light).where(j.search_id == search_id).order_by(j.fold, j.task_id, j.attempt)
     groups: Sequence[list[int] | None] = [None] if numbers is None else _in_groups(numbers)
     rows: list[Row[Any]] = []
-    attempts: dict[int, dict[int, list[Row[Any]]]] = defaultdict(lambda: defaultdict(list))
+    attempts: dict[int, dict[int, list[Attempt]]] = defaultdict(lambda: defaultdict(list))
     with reading(engine) as connection:
         for some in groups:
             trials, jobs = (of_search, of_jobs)
@@ -346,22 +345,8 @@ def trials_with_folds(engine: Engine, search_id: int, numbers: Collection[int] |
                 trials, jobs = of_search.where(c.number.in_(some)), of_jobs.where(j.trial.in_(some))
             rows += connection.execute(trials)
             for job in connection.execute(jobs):
-                attempts[job.trial][job.fold].append(job)
+                attempts[job.trial][job.fold].append(attempt_record(job))
     return [trial_record(row, attempts.get(row.number, {})) for row in sorted(rows, key=lambda row: row.number)]
-
-
-def attempts_of(engine: Engine, search_id: int, trial: int) -> list[tuple[int, JobOutcome]]:
-    """Returns all attempts of a trial's folds, by fold, oldest first, each with its number from 1."""
-    j = t.jobs.c
-    query = select(t.jobs).where(j.search_id == search_id, j.trial == trial).order_by(j.fold, j.task_id, j.attempt)
-    with reading(engine) as connection:
-        outcomes = [job_outcome(row) for row in connection.execute(query)]
-    counted: Counter[int] = Counter()
-    found = []
-    for outcome in outcomes:
-        counted[outcome.fold] += 1
-        found.append((counted[outcome.fold], outcome))
-    return found
 
 
 def failed_folds_logs(engine: Engine, search_id: int, trials: Collection[int]) -> dict[int, str]:

@@ -1,20 +1,20 @@
-"""The values of the store (searches, tasks, requests, outcomes, events), and their conversion from rows."""
+"""The values of the store (searches, tasks, requests, events), and their conversion from and to rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, insert, select
 
-from hpo_pilot.jobs import JobState, Member, Members
-from hpo_pilot.search import EarlyStop, FoldResult, Point, Search, Trial, TrialState
+from hpo_pilot.jobs import Attempt, JobState, Member, Members
+from hpo_pilot.jobs.results import from_epoch
+from hpo_pilot.search import EarlyStop, Fold, Point, Search, Trial, TrialState
 from hpo_pilot.search.earlier_results import EarlierResults
 from hpo_pilot.search.limits import read_stored
-from hpo_pilot.search.trials import Spent
 from hpo_pilot.store import tables as t
 
 #: The name of the embedded PanDA server in the store: its address changes with each start.
@@ -125,11 +125,6 @@ class Event:
     what: str
 
 
-def from_epoch(seconds: float | None) -> datetime | None:
-    """Returns seconds since the epoch as an aware UTC datetime."""
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
-
-
 @dataclass(frozen=True)
 class NewPointRequest:
     """A point that a user requests; `retries`: the failed trial with this point."""
@@ -173,88 +168,6 @@ class NewTask:
     generation: int
     revision: int
     jobs: tuple[Members, ...]
-
-
-@dataclass(frozen=True)
-class JobOutcome:
-    """One fold in one attempt of its job.
-
-    Attributes:
-        state: FINISHED with a value, or with an error of the payload itself; FAILED or CANCELLED for an attempt that
-            the infrastructure lost; NOT_RUN if the job's time ended before this fold; RUNNING and other states before.
-        values: the values of several objectives, `value` first; None for one objective.
-        metadata: metadata of the payload itself.
-        output: logical file name of its packed outputs at the server, if any; for a job with several folds, with a
-            slash and the folder inside.
-        seconds: its run time; of a lost attempt, its share of the job's time.
-        joules: its energy, if measured.
-    """
-
-    task_id: int
-    trial: int
-    fold: int
-    attempt: int
-    state: JobState
-    panda_id: int | None = None
-    value: float | None = None
-    values: tuple[float, ...] | None = None
-    metrics: dict[str, Any] | None = None
-    metadata: dict[str, Any] | None = None
-    error: str | None = None
-    log_tail: str | None = None
-    output: str | None = None
-    node: str | None = None
-    seconds: float | None = None
-    joules: float | None = None
-    started: float | None = None
-    ended: float | None = None
-    progress: tuple[tuple[int, float], ...] = ()
-
-    @property
-    def is_verdict(self) -> bool:
-        """True for a figure of merit, or a failure of the payload itself: a retry would repeat it."""
-        return self.state is JobState.FINISHED
-
-
-@dataclass(frozen=True)
-class TrialEnd:
-    """How a trial ended.
-
-    Attributes:
-        told: its place in the order of results; None: the optimizer is not told.
-        good_folds: number of folds in the mean `value`.
-        seconds: run time of its longest fold.
-        values: the values of several objectives, `value` first; None for one objective.
-        stds: the standard deviations of several objectives, `std` first; None for one objective.
-        stop: the stop of a trial that was stopped early; None also if it finished before the stop.
-    """
-
-    number: int
-    state: TrialState
-    value: float | None
-    std: float | None
-    error: str | None
-    told: int | None
-    ended: float
-    good_folds: int = 0
-    seconds: float | None = None
-    values: tuple[float, ...] | None = None
-    stds: tuple[float, ...] | None = None
-    stop: EarlyStop | None = None
-
-    def applied_to(self, trial: Trial) -> Trial:
-        """Returns the trial with this end."""
-        return replace(
-            trial,
-            state=self.state,
-            value=self.value,
-            std=self.std,
-            values=self.values,
-            stds=self.stds,
-            error=self.error,
-            told=self.told,
-            stop=self.stop or trial.stop,
-        )
 
 
 def task_record(row: Row[Any]) -> TaskRecord:
@@ -307,32 +220,52 @@ def search_record(row: Row[Any]) -> SearchRecord:
     )
 
 
-def trial_record(row: Row[Any], jobs: dict[int, list[Row[Any]]]) -> Trial:
-    """Returns a row of `trials` as a value, with the rows of its jobs by fold, oldest attempt first."""
-    spent = Spent()
-    for job in (job for attempts in jobs.values() for job in attempts):
-        spent = spent.and_one(job.seconds, job.joules)
+def trial_record(row: Row[Any], attempts: Mapping[int, Sequence[Attempt]]) -> Trial:
+    """Returns a row of `trials` as a value; `attempts`: of its jobs by fold, oldest first."""
     return Trial(
         number=row.number,
         generation=row.generation,
         point=row.point,
         state=TrialState(row.state),
-        value=row.value,
-        std=row.std,
-        values=row.figures and tuple(row.figures),
-        stds=row.spreads and tuple(row.spreads),
-        folds=tuple(_fold(fold, attempts) for fold, attempts in sorted(jobs.items())),
+        values=_one_or_more(row.value, row.figures),
+        stds=_one_or_more(row.std, row.spreads),
+        folds=tuple(Fold(fold, tuple(of_fold)) for fold, of_fold in sorted(attempts.items())),
         error=row.error,
         stop=_stop(row),
         seed=row.seed,
         confirms=row.confirms,
+        retries=row.retries,
         told=row.told,
         submitted=from_epoch(row.submitted),
         started=from_epoch(row.started),
         ended=from_epoch(row.ended),
-        spent=spent,
-        retries=row.retries,
     )
+
+
+def trial_end_row(trial: Trial) -> dict[str, Any]:
+    """Returns the columns of `trials` that the end of a trial sets."""
+    columns = {
+        "state": trial.state,
+        "value": trial.value,
+        "std": trial.std,
+        "figures": _several(trial.values),
+        "spreads": _several(trial.stds),
+        "error": trial.error,
+        "told": trial.told,
+        "ended": None if trial.ended is None else trial.ended.timestamp(),
+    }
+    return columns | (stop_row(trial.stop) if trial.stop else {})
+
+
+def stop_row(stop: EarlyStop) -> dict[str, Any]:
+    """Returns the columns of `trials` with the decision to stop a trial early."""
+    return {
+        "stop_look": stop.look,
+        "stop_reason": stop.reason,
+        "stop_step": stop.step,
+        "stop_value": stop.value,
+        "projected": stop.projected and list(stop.projected),
+    }
 
 
 def _stop(row: Row[Any]) -> EarlyStop | None:
@@ -342,50 +275,34 @@ def _stop(row: Row[Any]) -> EarlyStop | None:
     return EarlyStop(row.stop_look, row.stop_reason, row.stop_step, row.stop_value, projected)
 
 
-def _fold(fold: int, attempts: list[Row[Any]]) -> FoldResult:
-    """Returns the fold's first attempt with a value, or its last attempt."""
-    attempts = [job for job in attempts if job.state != JobState.NOT_RUN or job.seconds] or attempts
-    good = [job for job in attempts if job.state == JobState.FINISHED and job.value is not None]
-    job = good[0] if good else attempts[-1]
-    return FoldResult(
-        fold=fold,
-        value=job.value,
-        values=job.figures and tuple(job.figures),
-        error=job.error,
-        log_tail=job.log_tail,
-        attempt=attempts.index(job) + 1,
-        seconds=job.seconds,
-        metrics=job.metrics or {},
-        metadata=job.metadata,
-        panda_id=job.panda_id,
-        node=job.node,
-        started=from_epoch(job.started),
-        ended=from_epoch(job.ended),
-    )
+# Of one figure there is a column of numbers, which SQL sorts by; of several, a column of JSON has all.
 
 
-def job_outcome(row: Row[Any]) -> JobOutcome:
+def _one_or_more(first: float | None, several: list[float] | None) -> tuple[float, ...]:
+    return tuple(several) if several else () if first is None else (first,)
+
+
+def _several(figures: Sequence[float]) -> list[float] | None:
+    return list(figures) if len(figures) > 1 else None
+
+
+#: The columns of `jobs` that a field of `Attempt` has under the same name.
+_ATTEMPT_COLUMNS = (
+    *("task_id", "trial", "fold", "attempt", "state", "panda_id", "metrics", "metadata", "error", "log_tail"),
+    *("output", "node", "seconds", "joules", "started", "ended"),
+)
+
+
+def attempt_record(row: Row[Any]) -> Attempt:
     """Returns a row of `jobs` as a value, without its progress."""
-    return JobOutcome(
-        task_id=row.task_id,
-        trial=row.trial,
-        fold=row.fold,
-        attempt=row.attempt,
-        state=JobState(row.state),
-        panda_id=row.panda_id,
-        value=row.value,
-        values=row.figures and tuple(row.figures),
-        metrics=row.metrics,
-        metadata=row.metadata,
-        error=row.error,
-        log_tail=row.log_tail,
-        output=row.output,
-        node=row.node,
-        seconds=row.seconds,
-        joules=row.joules,
-        started=row.started,
-        ended=row.ended,
-    )
+    same = {name: getattr(row, name) for name in _ATTEMPT_COLUMNS}
+    return Attempt(**same | {"state": JobState(row.state)}, values=_one_or_more(row.value, row.figures))
+
+
+def attempt_row(attempt: Attempt) -> dict[str, Any]:
+    """Returns an attempt as a row of `jobs`, without the search."""
+    row = {name: getattr(attempt, name) for name in _ATTEMPT_COLUMNS}
+    return row | {"value": attempt.value, "figures": _several(attempt.values)}
 
 
 def add_earlier(connection: Connection, search_id: int, earlier: Sequence[EarlierResults]) -> None:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, update
 
-from hpo_pilot.jobs import JobState
-from hpo_pilot.search import EarlyStop, TrialState
+from hpo_pilot.jobs import Attempt, JobState
+from hpo_pilot.search import EarlyStop, Trial, TrialState
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.database import reading, writing
 from hpo_pilot.store.records import (
-    JobOutcome,
     NewTask,
     NewTrial,
     TaskRecord,
     TaskStage,
-    TrialEnd,
-    job_outcome,
+    attempt_record,
+    attempt_row,
+    stop_row,
     task_record,
+    trial_end_row,
 )
 from hpo_pilot.store.store import Store
 
@@ -156,8 +156,8 @@ class SteeringStore(Store):
             )
             return {row.generation: row.revision for row in rows}
 
-    def open_outcomes(self, search_id: int) -> list[JobOutcome]:
-        """Returns the outcomes of the jobs of open trials, oldest task first.
+    def open_attempts(self, search_id: int) -> list[Attempt]:
+        """Returns the attempts of open trials, oldest task first.
 
         It includes jobs of trials that were stopped early while their task is open.
         """
@@ -176,13 +176,13 @@ class SteeringStore(Store):
             .order_by(t.jobs.c.id)
         )
         with reading(self.engine) as connection:
-            return [job_outcome(row) for row in connection.execute(query)]
+            return [attempt_record(row) for row in connection.execute(query)]
 
     def record(
         self,
         search_id: int,
-        outcomes: Iterable[JobOutcome] = (),
-        ends: Iterable[TrialEnd] = (),
+        attempts: Iterable[Attempt] = (),
+        ends: Iterable[Trial] = (),
         *,
         ended_tasks: Iterable[int] = (),
         started: Iterable[tuple[int, float]] = (),
@@ -196,7 +196,7 @@ class SteeringStore(Store):
 
         Args:
             search_id: the search.
-            outcomes: new or changed attempts of jobs.
+            attempts: new or changed attempts of jobs.
             ends: trials that are over with these.
             ended_tasks: ids of tasks that are over.
             started: (trial, seconds since the epoch) of trials whose first job has started.
@@ -210,7 +210,7 @@ class SteeringStore(Store):
             The task of `resubmit`.
         """
         with writing(self.engine) as connection:
-            self._record_outcomes(connection, search_id, list(outcomes), look)
+            _record_attempts(connection, search_id, list(attempts), look)
             for number, when in started:
                 connection.execute(
                     update(t.trials)
@@ -221,21 +221,14 @@ class SteeringStore(Store):
                 connection.execute(
                     update(t.trials)
                     .where(t.trials.c.search_id == search_id, t.trials.c.number == end.number)
-                    .values(
-                        state=end.state,
-                        value=end.value,
-                        std=end.std,
-                        figures=end.values,
-                        spreads=end.stds,
-                        error=end.error,
-                        told=end.told,
-                        ended=end.ended,
-                    )
+                    .values(**trial_end_row(end))
                 )
-                if end.stop is not None:
-                    self._record_stop(connection, search_id, end.number, end.stop)
             for number, stop in (stops or {}).items():
-                self._record_stop(connection, search_id, number, stop)
+                connection.execute(
+                    update(t.trials)
+                    .where(t.trials.c.search_id == search_id, t.trials.c.number == number)
+                    .values(**stop_row(stop))
+                )
             for task_id in ended_tasks:
                 connection.execute(
                     update(t.tasks).where(t.tasks.c.id == task_id).values(state=TaskStage.ENDED, ended=time.time())
@@ -250,20 +243,6 @@ class SteeringStore(Store):
             for what in events:
                 self._event(connection, search_id, "service", what)
             return self._add_task(connection, search_id, resubmit, time.time()) if resubmit else None
-
-    @staticmethod
-    def _record_stop(connection: Connection, search_id: int, number: int, stop: EarlyStop) -> None:
-        connection.execute(
-            update(t.trials)
-            .where(t.trials.c.search_id == search_id, t.trials.c.number == number)
-            .values(
-                stop_look=stop.look,
-                stop_reason=stop.reason,
-                stop_step=stop.step,
-                stop_value=stop.value,
-                projected=stop.projected and list(stop.projected),
-            )
-        )
 
     def values_by_look(self, search_id: int) -> list[list[tuple[int, int, int, float]]]:
         """Returns the intermediate values of all trials except confirmation runs, look by look.
@@ -284,31 +263,6 @@ class SteeringStore(Store):
                     looks.append([])
                 looks[look].append((trial, fold, step, value))
         return looks
-
-    @staticmethod
-    def _record_outcomes(
-        connection: Connection, search_id: int, outcomes: Sequence[JobOutcome], look: int | None
-    ) -> None:
-        """Records outcomes in few statements: other writers wait for the lock meanwhile."""
-        if not outcomes:
-            return
-        of_tasks = t.jobs.c.task_id.in_({outcome.task_id for outcome in outcomes})
-        known = {tuple(row) for row in connection.execute(select(*_JOB_KEY).where(of_tasks))}
-        changed: dict[tuple[int, ...], dict[str, Any]] = {}
-        new: dict[tuple[int, ...], dict[str, Any]] = {}
-        for outcome in outcomes:  # of two for one attempt the last one counts
-            key = (outcome.task_id, outcome.trial, outcome.fold, outcome.attempt)
-            (changed if key in known else new)[key] = _job_values(outcome)
-        if changed:
-            keys = [dict(zip(_KEY_NAMES, key, strict=True)) for key in changed]
-            connection.execute(_CHANGE_JOB, [key | row for key, row in zip(keys, changed.values(), strict=True)])
-        if new:
-            names = [column.name for column in _JOB_KEY]
-            rows = [dict(zip(names, key, strict=True), search_id=search_id) | row for key, row in new.items()]
-            connection.execute(insert(t.jobs), rows)
-        for outcome in outcomes:
-            if outcome.progress:
-                _record_progress(connection, search_id, outcome, look)
 
     def trials_with_outputs(self, search_id: int) -> set[int]:
         """Returns the trials with outputs at the server."""
@@ -340,30 +294,44 @@ class SteeringStore(Store):
             )
 
 
-_JOB_KEY = (t.jobs.c.task_id, t.jobs.c.trial, t.jobs.c.fold, t.jobs.c.attempt)
-_KEY_NAMES = [f"the_{column.name}" for column in _JOB_KEY]
+_KEY = (t.jobs.c.task_id, t.jobs.c.trial, t.jobs.c.fold, t.jobs.c.attempt)
 _CHANGING = [
-    column.name for column in t.jobs.c if column.name not in {"id", "search_id", *(key.name for key in _JOB_KEY)}
+    column.name for column in t.jobs.c if column.name not in {"id", "search_id", *(column.name for column in _KEY)}
 ]
-
-
-def _job_values(outcome: JobOutcome) -> dict[str, Any]:
-    """Returns the columns of `jobs` from the fields with the same names; `figures` is `values`."""
-    return {name: getattr(outcome, "values" if name == "figures" else name) for name in _CHANGING}
-
-
 _CHANGE_JOB = (
     update(t.jobs)
-    .where(*(column == bindparam(name) for column, name in zip(_JOB_KEY, _KEY_NAMES, strict=True)))
+    .where(*(column == bindparam(f"the_{column.name}") for column in _KEY))
     .values({name: bindparam(name) for name in _CHANGING})
 )
 
 
-def _record_progress(connection: Connection, search_id: int, outcome: JobOutcome, look: int | None) -> None:
+def _record_attempts(connection: Connection, search_id: int, attempts: Sequence[Attempt], look: int | None) -> None:
+    """Records attempts in few statements: other writers wait for the lock meanwhile."""
+    if not attempts:
+        return
+    of_tasks = t.jobs.c.task_id.in_({attempt.task_id for attempt in attempts})
+    known = {tuple(row) for row in connection.execute(select(*_KEY).where(of_tasks))}
+    last = {attempt.key: attempt_row(attempt) for attempt in attempts}  # of two for one attempt the last one counts
+    changed = [
+        {f"the_{column.name}": part for column, part in zip(_KEY, key, strict=True)}
+        | {name: row[name] for name in _CHANGING}
+        for key, row in last.items()
+        if key in known
+    ]
+    if changed:
+        connection.execute(_CHANGE_JOB, changed)
+    if new := [row | {"search_id": search_id} for key, row in last.items() if key not in known]:
+        connection.execute(insert(t.jobs), new)
+    for attempt in attempts:
+        if attempt.progress:
+            _record_progress(connection, search_id, attempt, look)
+
+
+def _record_progress(connection: Connection, search_id: int, attempt: Attempt, look: int | None) -> None:
     table = t.intermediate_values
-    place = (table.c.search_id == search_id) & (table.c.trial == outcome.trial) & (table.c.fold == outcome.fold)
+    place = (table.c.search_id == search_id) & (table.c.trial == attempt.trial) & (table.c.fold == attempt.fold)
     known = set(connection.execute(select(table.c.step).where(place)).scalars())
-    rows = {step: value for step, value in outcome.progress if step not in known}
+    rows = {step: value for step, value in attempt.progress if step not in known}
     if rows:
-        where = {"search_id": search_id, "trial": outcome.trial, "fold": outcome.fold, "look": look}
+        where = {"search_id": search_id, "trial": attempt.trial, "fold": attempt.fold, "look": look}
         connection.execute(insert(table), [{**where, "step": step, "value": value} for step, value in rows.items()])

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Engine, Row, func, insert, select, update
 
 from hpo_pilot.databases import make_tables, tables_are_current
 from hpo_pilot.errors import InputError
+from hpo_pilot.jobs import Attempt
 from hpo_pilot.search import Generation, Search, Trial, TrialState
 from hpo_pilot.search.earlier_results import EarlierResults
 from hpo_pilot.store import tables as t
@@ -34,6 +35,7 @@ from hpo_pilot.store.records import (
     SearchState,
     TaskStage,
     add_earlier,
+    attempt_record,
     earlier_of,
     from_seconds,
     point_request,
@@ -202,9 +204,9 @@ class Store:
                 of_jobs = of_jobs.where(t.jobs.c.trial.between(rows[0].number, rows[-1].number))
             of_jobs = of_jobs.order_by(t.jobs.c.fold, t.jobs.c.task_id, t.jobs.c.attempt)
             jobs = connection.execute(of_jobs).all() if folds else []
-        attempts: dict[int, dict[int, list[Row[Any]]]] = defaultdict(lambda: defaultdict(list))
+        attempts: dict[int, dict[int, list[Attempt]]] = defaultdict(lambda: defaultdict(list))
         for job in jobs:
-            attempts[job.trial][job.fold].append(job)
+            attempts[job.trial][job.fold].append(attempt_record(job))
         return [trial_record(row, attempts.get(row.number, {})) for row in rows]
 
     def generations(self, search_id: int) -> list[Generation]:

@@ -21,8 +21,9 @@ from hpo_pilot.report.documents import (
     is_unsteered,
     over_count,
     planned_count,
+    time_of,
+    trial_of,
 )
-from hpo_pilot.report.exports import time_of
 from hpo_pilot.report.figure import (
     Figure,
     FigureData,
@@ -34,7 +35,7 @@ from hpo_pilot.report.figure import (
 )
 from hpo_pilot.report.formatting import count, number, plus_minus, scalar
 from hpo_pilot.report.result_figures import PEER_LIMIT
-from hpo_pilot.search import EarlyStop, FoldResult, Search, Trial, TrialState
+from hpo_pilot.search import Search, TrialState
 from hpo_pilot.search.limits import read_stored
 from hpo_pilot.search.parameters import Dimension
 from hpo_pilot.web.operations import SearchClient
@@ -498,7 +499,7 @@ def figure_data_of(
     search = search_of(status)
     return FigureData(
         search,
-        trials_of(client.trials(identity, logs=False)),
+        [trial_of(document) for document in client.trials(identity, logs=False)],
         reports_of(client.intermediate(identity)) if "curves" in keys else {},
         peers_of(client, status, search) if "convergence" in keys else (),
         time_of(status["ended"]),
@@ -527,13 +528,12 @@ def peers_of(client: SearchClient, status: StatusDocument, search: Search) -> li
             continue
         definition = search_of(client.status(str(other["id"])))
         if same_question(search, definition):
-            peers.append(PeerSearch(other["name"], definition, trials_of(client.trials(str(other["id"]), logs=False))))
+            peers.append(
+                PeerSearch(
+                    other["name"], definition, [trial_of(one) for one in client.trials(str(other["id"]), logs=False)]
+                )
+            )
     return peers[::-1]
-
-
-def trials_of(documents: Sequence[TrialDocument]) -> list[Trial]:
-    """Returns trials from their documents; fields that documents do not have stay at their defaults."""
-    return [_trial(document) for document in documents]
 
 
 def reports_of(documents: Sequence[IntermediateDocument]) -> Reports:
@@ -545,59 +545,3 @@ def reports_of(documents: Sequence[IntermediateDocument]) -> Reports:
         }
         for document in documents
     }
-
-
-def _trial(document: TrialDocument) -> Trial:
-    value, values = _one_or_more(document["value"])
-    std, stds = _one_or_more(document["std"])
-    stopped = document["stopped"]
-    stop = None
-    if stopped is not None:
-        projected, several = _one_or_more(stopped["projected"])
-        guess = several if several is not None else None if projected is None else (projected,)
-        stop = EarlyStop(0, "", stopped["step"], stopped["value"], guess)
-    return Trial(
-        number=document["number"],
-        generation=document["generation"],
-        point=document["point"],
-        state=TrialState(document["state"]),
-        value=value,
-        std=std,
-        folds=tuple(_fold(dict(fold)) for fold in document["folds"]),
-        error=document["error"],
-        seed=document["seed"],
-        confirms=document["confirms"],
-        retries=document["retries"],
-        told=document["told"],
-        submitted=time_of(document["submitted"]),
-        started=time_of(document["started"]),
-        ended=time_of(document["ended"]),
-        values=values,
-        stds=stds,
-        stop=stop,
-    )
-
-
-def _fold(document: dict[str, Any]) -> FoldResult:
-    value, values = _one_or_more(document["value"])
-    return FoldResult(
-        fold=document["fold"],
-        value=value,
-        error=document["error"],
-        attempt=document["attempt"],
-        seconds=document["seconds"],
-        metrics=document["metrics"],
-        metadata=document.get("metadata"),
-        panda_id=document["panda_id"],
-        node=document["node"],
-        started=time_of(document["started"]),
-        ended=time_of(document["ended"]),
-        values=values,
-    )
-
-
-def _one_or_more(figure: float | list[float] | None) -> tuple[float | None, tuple[float, ...] | None]:
-    """Returns the value of the first objective, and the values of all objectives if there are several."""
-    if isinstance(figure, list):
-        return (figure[0] if figure else None), tuple(figure)
-    return figure, None

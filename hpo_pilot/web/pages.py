@@ -27,18 +27,19 @@ from hpo_pilot.advice import Place
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.hpc.site_files import price_of
 from hpo_pilot.jobs import JobState
+from hpo_pilot.jobs.results import MEASURES
 from hpo_pilot.manual import PAGES, Page, page_named
 from hpo_pilot.panda.bigpanda_link import search_link
 from hpo_pilot.report.exports import TEXT_FORMS
 from hpo_pilot.report.formatting import number, plus_minus, span
 from hpo_pilot.report.summary import failure_groups
-from hpo_pilot.search import Search, Trial, TrialState
+from hpo_pilot.search import Fold, Search, Trial, TrialState
 from hpo_pilot.search.trials import Spent
 from hpo_pilot.server.tokens import Tokens
 from hpo_pilot.steering.workdir import WorkDir
-from hpo_pilot.store import EMBEDDED, JobOutcome, SearchState, UnknownSearchError
+from hpo_pilot.store import EMBEDDED, SearchState, Store, UnknownSearchError
 from hpo_pilot.store.lease import lease_holder
-from hpo_pilot.store.queries import attempts_of, failed_folds_logs, trials_with_errors, trials_with_folds
+from hpo_pilot.store.queries import failed_folds_logs, trials_with_errors, trials_with_folds
 from hpo_pilot.web.api_context import client_for, user_of
 from hpo_pilot.web.live import JobFilter, JobFragments, LiveUpdates, away_text, state_summary
 from hpo_pilot.web.local_client import LocalClient
@@ -293,7 +294,7 @@ def _reader(key: str) -> Callable[[Trial], Any]:
         return lambda trial: trial.point.get(key[2:])
     if key.startswith("value"):
         index = int(key[5:] or "1") - 1
-        return lambda trial: (trial.figures or ())[index] if len(trial.figures or ()) > index else None
+        return lambda trial: trial.values[index] if len(trial.values) > index else None
     if key == "seconds":
         return lambda trial: span(trial.started, trial.ended)
     if key == "state":
@@ -342,10 +343,9 @@ def _turned(sort: Sort, key: str) -> Sort:
 
 def figure_texts(trial: Trial, objectives: int) -> list[str]:
     """Formats a trial's figures of merit with their spreads, one text for each objective."""
-    figures, spreads = trial.figures, trial.spreads or (None,) * objectives
-    if figures is None or len(figures) != objectives:
+    if len(trial.values) != objectives:
         return [number(None)] * objectives
-    return [plus_minus(figure, spread) for figure, spread in zip(figures, spreads, strict=False)]
+    return [plus_minus(*pair) for pair in zip(trial.values, trial.stds or (None,) * objectives, strict=False)]
 
 
 def errors_page(request: Request) -> Response:
@@ -389,10 +389,8 @@ def trial_page(request: Request) -> Response:
     parts, view = context_of(request), view_of(request)
     one = trial_of(request, view)
     store, record, search = parts.library.store, view.record, view.search
-    attempts = attempts_of(store.engine, record.id, one.number)
-    spent = Spent()
-    for _, attempt in attempts:
-        spent = spent.and_one(attempt.seconds, attempt.joules)
+    folds = folds_of(store, record.id, one)
+    attempts = [(number, attempt) for fold in folds for number, attempt in enumerate(fold.attempts, 1)]
     reported = search.early_stopping.metric or search.objective.metric
     numbers = [each.number for each in view.trials]
     place = numbers.index(one.number)
@@ -403,10 +401,11 @@ def trial_page(request: Request) -> Response:
         "trial": one,
         "figures": figure_texts(one, len(search.objectives)),
         "attempts": attempts,
-        "told": _last_attempts(attempts),
+        "told": [told[-1] for fold in folds if (told := [one for one in fold.attempts if one.metrics])],
         "metrics": metrics[:_METRICS],
+        "headings": {measure.name: measure.heading for measure in MEASURES},
         "more_metrics": max(0, len(metrics) - _METRICS),
-        "cost": price_of(search).cost(spent),
+        "cost": price_of(search).cost(Spent.of(attempt for _, attempt in attempts)),
         "curve": curves_svg(store.intermediate_values(record.id, [one.number]).get(one.number, {}), reported),
         "reported": reported,
         "rank": rank,
@@ -422,9 +421,9 @@ def trial_page(request: Request) -> Response:
     return page(request, "trial.j2", values)
 
 
-def _last_attempts(attempts: list[tuple[int, JobOutcome]]) -> list[JobOutcome]:
-    """Returns the last attempt with metrics of each fold."""
-    return list({attempt.fold: attempt for _, attempt in attempts if attempt.metrics}.values())
+def folds_of(store: Store, search_id: int, trial: Trial) -> tuple[Fold, ...]:
+    """Returns the folds of a trial with everything that the store has of their attempts."""
+    return store.trials(search_id, after=trial.number - 1, limit=1)[0].folds
 
 
 def trial_log(request: Request) -> Response:
@@ -432,10 +431,11 @@ def trial_log(request: Request) -> Response:
     parts, view = context_of(request), view_of(request)
     one = trial_of(request, view)
     fold, wanted = (request.query_params.get(name, "") for name in ("fold", "attempt"))
-    for nr, attempt in attempts_of(parts.library.store.engine, view.record.id, one.number):
-        if (str(attempt.fold), str(nr)) == (fold, wanted) and attempt.log_tail:
-            name = f"{view.record.name}-trial{one.number}-fold{fold}-attempt{nr}.log"
-            return download(attempt.log_tail, "text/plain; charset=utf-8", name)
+    for each in folds_of(parts.library.store, view.record.id, one):
+        for nr, attempt in enumerate(each.attempts, 1):
+            if (str(each.number), str(nr)) == (fold, wanted) and attempt.log_tail:
+                name = f"{view.record.name}-trial{one.number}-fold{fold}-attempt{nr}.log"
+                return download(attempt.log_tail, "text/plain; charset=utf-8", name)
     raise HTTPException(404, "the store has no log of that attempt")
 
 

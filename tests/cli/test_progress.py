@@ -10,8 +10,9 @@ from rich.console import Console
 from hpo_pilot.cli.progress import RunProgress
 from hpo_pilot.jobs import Member
 from hpo_pilot.search import TrialState
-from hpo_pilot.store import NewTask, NewTrial, TrialEnd
+from hpo_pilot.store import NewTask, NewTrial
 from hpo_pilot.web.local_client import LocalClient
+from tests.made import made_end
 from tests.rest_api import steered, store_of, write_search
 
 
@@ -36,7 +37,7 @@ def fail(store, reasons):
     task = NewTask(name, generation, 0, jobs)
     made = store.add_generation(record.id, history=before, pending=[], trials=trials, task=task)
     ends = [
-        TrialEnd(number, TrialState.FAILED, None, None, reason, number, 1000.0 + number)
+        made_end(number, TrialState.FAILED, error=reason, told=number, ended=1000.0 + number)
         for number, reason in zip(numbers, reasons, strict=True)
     ]
     store.record(record.id, [], ends, ended_tasks=[made.id])

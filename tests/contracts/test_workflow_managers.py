@@ -48,15 +48,15 @@ def test_results_come_with_their_identity(ground):
     reports = {report.number: report for report in ground.manager.results(ref, [1, 2])}
     assert reports[1].state is JobState.SENT
     assert reports[2].state is JobState.FINISHED
-    (verdict,) = reports[2].verdicts
-    assert (verdict.trial, verdict.fold, verdict.value) == (2, 0, 0.0)
+    (report,) = reports[2].reports
+    assert (report.trial, report.fold, report.values) == (2, 0, (0.0,))
     ground.pilot.finish(one, None, "diverged")
     reports = {report.number: report for report in ground.manager.results(ref, [1])}
-    (verdict,) = reports[1].verdicts
-    assert (verdict.value, verdict.message) == (None, "diverged")
+    (report,) = reports[1].reports
+    assert (report.status, report.message) == ("failed", "diverged")
 
 
-def test_a_job_of_several_points_brings_a_verdict_on_each(ground):
+def test_a_job_of_several_points_brings_a_report_on_each(ground):
     members = tuple(Member(trial, 0, 7) for trial in (1, 2, 3))
     ref = ground.manager.submit(replace(ground.task(jobs=[(1, 0), (2, 0), (3, 0)]), jobs=(members,)))
     (job,) = ground.pilot.acquire(10)
@@ -69,8 +69,8 @@ def test_a_job_of_several_points_brings_a_verdict_on_each(ground):
     metadata = {"user_job_metadata": {"hpo_pilot": {**who, "version": 2, "members": said}}}
     ground.pilot.end(job, "finished", meta_data=json.dumps(metadata))
     (report,) = ground.manager.results(ref, [1])
-    verdicts = [(verdict.trial, verdict.value, verdict.was_run) for verdict in report.verdicts]
-    assert (report.number, verdicts) == (1, [(1, 0.5, True), (2, None, True), (3, None, False)])
+    found = [(each.trial, each.status, each.values) for each in report.reports]
+    assert (report.number, found) == (1, [(1, "ok", (0.5,)), (2, "failed", ()), (3, "not run", ())])
 
 
 def test_a_job_that_the_infrastructure_lost_has_its_error_and_its_next_attempt(ground):
@@ -137,7 +137,7 @@ def test_values_of_running_jobs_are_told_as_they_come(ground):
         assert ground.manager.wait(30.0) == {ref.jedi_task_id}
     ground.pilot.finish(two, 0.5)
     reports = {report.number: report for report in ground.manager.results(ref, [1, 2], values=True)}
-    assert reports[1].progress == ((1, 0.5), (3, 0.25)) and reports[2].verdicts[0].value == 0.5
+    assert reports[1].progress == ((1, 0.5), (3, 0.25)) and reports[2].reports[0].values == (0.5,)
     # What the caller has is not read again.
     numbers = [report.number for report in ground.manager.results(ref, [1], values=True)]
     assert numbers == [1] or ground.foreign
@@ -162,10 +162,10 @@ def test_wait_leads_to_results_wherever_they_are(ground):
             if changed is None or ref.jedi_task_id in changed:
                 missing = {1, 2} - found.keys() if ref == refs[0] else {1, 2}
                 for report in ground.manager.results(ref, missing):
-                    found |= {(ref.name, each.number): each.value for each in report.verdicts}
+                    found |= {(ref.name, each.job): each.values for each in report.reports}
         if len(found) == 4:
             break
-    assert sorted(found.values()) == [0.0, 1.0, 2.0, 3.0]
+    assert sorted(found.values()) == [(0.0,), (1.0,), (2.0,), (3.0,)]
 
 
 def test_a_server_of_ours_tells_which_tasks_have_results(ground):

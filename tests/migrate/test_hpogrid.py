@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from hpo_pilot.migrate.foreign_file import ForeignFile
 from hpo_pilot.migrate.spaces import HPOGRID_METHODS, read_space
 from hpo_pilot.report.exports import as_hpogrid_report
-from hpo_pilot.search import FoldResult, Trial, TrialState
+from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.steering.search_file import parse_search
+from tests.made import made_fold
 
 numbers = st.one_of(
     st.integers(-50, 50), st.floats(-50, 50, allow_nan=False), st.sampled_from(["1e-5", None, True, []])
@@ -115,9 +116,19 @@ def trial(number: int, value: float | None, **more: Any) -> Trial:
     begun = datetime(2026, 5, 1, 12, 0, number, tzinfo=UTC)
     state = TrialState.FAILED if value is None else TrialState.FINISHED
     point = {"x": number / 10, **more}
-    fold = FoldResult(0, value, seconds=2.5)
+    fold = made_fold(0, value, seconds=2.5)
     ended = begun + timedelta(seconds=3)
-    return Trial(number, 1, point, state, value, folds=(fold,), submitted=begun, started=begun, ended=ended)
+    return Trial(
+        number,
+        1,
+        point,
+        state,
+        values=() if value is None else (value,),
+        folds=(fold,),
+        submitted=begun,
+        started=begun,
+        ended=ended,
+    )
 
 
 def test_hpogrids_report_reads_our_results(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_nothing_new_costs_one_call(far):
         assert far.manager.status([ref]) == {ref.jedi_task_id: TaskState.RUNNING}
     assert far.foreign.calls == {"task/get_detailed_info": 5}
     far.pilot.finish(far.pilot.acquire()[0], 1.0)
-    assert [each.value for report in far.manager.results(ref, [1, 2]) for each in report.verdicts] == [1.0]
+    assert [each.values for report in far.manager.results(ref, [1, 2]) for each in report.reports] == [(1.0,)]
 
 
 def test_a_new_manager_learns_everything_that_the_old_one_knew(far, tmp_path):
@@ -108,7 +108,7 @@ def test_a_slow_brokerage_is_waited_for(far, quirks):
     assert far.manager.status([ref]) == {ref.jedi_task_id: TaskState.PENDING}
     for job in far.pilot.acquire(2):
         far.pilot.finish(job, 1.0)
-    until(lambda: sum(bool(report.verdicts) for report in far.manager.results(ref, [1, 2])), 2)
+    until(lambda: sum(bool(report.reports) for report in far.manager.results(ref, [1, 2])), 2)
 
 
 def test_a_task_that_waits_says_why_until_it_runs(far, quirks):
@@ -144,8 +144,8 @@ def test_jobs_are_held_before_they_are_finished(far, quirks):
     ref = far.manager.submit(far.task(jobs=[(1, 0)]))
     far.pilot.finish(*far.pilot.acquire(), 1.0)
     (report,) = far.manager.results(ref, [1])
-    assert (report.state, report.verdicts) == (JobState.HOLDING, ())
-    until(lambda: [len(report.verdicts) for report in far.manager.results(ref, [1])], [1])
+    assert (report.state, report.reports) == (JobState.HOLDING, ())
+    until(lambda: [len(report.reports) for report in far.manager.results(ref, [1])], [1])
 
 
 def test_metadata_may_come_after_its_job(far, monkeypatch):
@@ -155,7 +155,7 @@ def test_metadata_may_come_after_its_job(far, monkeypatch):
     assert report.state is JobState.HOLDING
     monkeypatch.setattr(tasks, "METADATA_SECONDS", 0.0)
     (report,) = far.manager.results(ref, [1])
-    assert (report.state, report.verdicts) == (JobState.FINISHED, ()), "it never comes: a payload of somebody else's"
+    assert (report.state, report.reports) == (JobState.FINISHED, ()), "it never comes: a payload of somebody else's"
 
 
 def test_a_retried_job_s_file_has_the_name_that_the_server_gave_it(far):

@@ -7,7 +7,7 @@ from math import inf
 import pytest
 
 from hpo_pilot.jobs import JobState
-from hpo_pilot.jobs.results import finished_report, job_state, read_description, read_verdicts
+from hpo_pilot.jobs.results import finished_report, job_state, parse_reports, read_description
 
 OURS = {
     "version": 1, "search": "demo", "uid": "cafecafe", "generation": 1, "trial": 2, "fold": 1, "number": 4,
@@ -22,30 +22,30 @@ def metadata(**changes):
     return {"user_job_metadata": {"hpo_pilot": {**OURS, **changes}}}
 
 
-def test_a_good_verdict():
-    (verdict,) = read_verdicts(metadata())
-    assert (verdict.value, verdict.trial, verdict.fold, verdict.number, verdict.attempt) == (0.0, 2, 1, 4, 2)
-    assert verdict.progress == ((1, 0.5), (2, inf), (3, inf))  # of a training that diverged
-    assert verdict.has_outputs
+def test_a_good_report():
+    (report,) = parse_reports(metadata())
+    assert (report.values, report.trial, report.fold, report.job, report.attempt) == ((0.0,), 2, 1, 4, 2)
+    assert report.progress == ((1, 0.5), (2, inf), (3, inf))  # of a training that diverged
+    assert report.has_outputs
 
 
 def test_a_failed_one_has_no_value_even_if_it_says_so():
-    (verdict,) = read_verdicts(metadata(status=1, value=3.0, message="diverged"))
-    assert (verdict.value, verdict.message) == (None, "diverged")
+    (report,) = parse_reports(metadata(status=1, value=3.0, message="diverged"))
+    assert (report.status, report.values, report.message) == ("failed", (), "diverged")
 
 
 @pytest.mark.parametrize("value", [None, True, "0.5x", float("inf")])
 def test_a_good_status_without_a_number_is_a_failure(value):
-    (verdict,) = read_verdicts(metadata(value=value))
-    assert verdict.value is None
-    assert verdict.message
+    (report,) = parse_reports(metadata(value=value))
+    assert report.values == ()
+    assert report.message
 
 
 @pytest.mark.parametrize(
     "document", [None, [], "x", {}, {"user_job_metadata": None}, {"user_job_metadata": {"hpo_pilot": {"uid": 1}}}]
 )
-def test_what_is_not_ours_is_no_verdict(document):
-    assert read_verdicts(document) == ()
+def test_what_is_not_ours_is_no_report(document):
+    assert parse_reports(document) == ()
 
 
 def test_a_failed_job_has_its_errors_and_its_number():
@@ -73,11 +73,11 @@ def test_states(name, state):
 
 def test_the_payloads_own_metadata_stands_beside_ours():
     document = {"user_job_metadata": {"hpo_pilot": OURS, "layers": 3, "notes": ["a"]}}
-    assert read_verdicts(document)[0].metadata == {"layers": 3, "notes": ["a"]}
-    assert read_verdicts(metadata())[0].metadata is None
+    assert parse_reports(document)[0].metadata == {"layers": 3, "notes": ["a"]}
+    assert parse_reports(metadata())[0].metadata is None
 
 
-def test_a_job_of_several_points_has_a_verdict_on_each():
+def test_a_job_of_several_points_has_a_report_on_each():
     shared = {"uid": "cafecafe", "generation": 1, "number": 4, "attempt": 2, "fold": 0}
     members = [
         {**shared, "trial": 1, "status": 0, "value": 0.5, "message": "", "ran_in": 1, "outputs": ["m"], "folder": True},
@@ -86,15 +86,15 @@ def test_a_job_of_several_points_has_a_verdict_on_each():
         {**shared, "status": 0},
         "garbage",
     ]
-    found = read_verdicts({"user_job_metadata": {"hpo_pilot": {**shared, "version": 2, "members": members}}})
-    assert [(v.trial, v.value, v.was_run, v.ran_in, v.folder) for v in found] == [
-        (1, 0.5, True, 1, "t1f0"),
-        (2, None, True, None, ""),
-        (3, None, False, None, ""),
+    found = parse_reports({"user_job_metadata": {"hpo_pilot": {**shared, "version": 2, "members": members}}})
+    assert [(v.trial, v.status, v.values, v.ran_in, v.folder) for v in found] == [
+        (1, "ok", (0.5,), 1, "t1f0"),
+        (2, "failed", (), None, ""),
+        (3, "not run", (), None, ""),
     ]
     assert found[1].metadata == {"a": 1}
     report = finished_report(9, found)
-    assert (report.number, report.attempt, report.verdicts) == (4, 2, found)
+    assert (report.number, report.attempt, report.reports) == (4, 2, found)
 
 
 @pytest.mark.parametrize(

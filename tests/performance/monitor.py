@@ -18,10 +18,11 @@ from hpo_pilot.jobs import Member
 from hpo_pilot.search import TrialState
 from hpo_pilot.server.tokens import Role
 from hpo_pilot.steering.search_file import load_search
-from hpo_pilot.store import NewTask, NewTrial, SearchState, SteeringStore, TrialEnd
+from hpo_pilot.store import NewTask, NewTrial, SearchState, SteeringStore
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.database import writing
 from tests.bearer import token
+from tests.made import made_end
 from tests.performance.load_server import two_cores
 from tests.rest_api import RunningApi, start_api, store_of, write_search
 
@@ -192,7 +193,7 @@ def _live(browser: requests.Session, api: RunningApi, name: str, count: int) -> 
             store.add_generation(record.id, **cut, trials=[NewTrial(number, point, seed=1)], task=task)  # type: ignore[arg-type]
             time.sleep(1.2)
             news.clear()
-            store.record(record.id, [], [TrialEnd(number, TrialState.FINISHED, 0.001, None, None, number, time.time())])
+            store.record(record.id, [], [made_end(number, TrialState.FINISHED, 0.001, told=number, ended=time.time())])
             committed = time.perf_counter()
             assert news.wait(20)
             late.append(arrived[-1] - committed)

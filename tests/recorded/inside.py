@@ -12,6 +12,7 @@ from hpo_pilot import SearchSpace, create_optimizer, open_search
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import Member
 from hpo_pilot.jobs.results import read_description
+from hpo_pilot.search import Trial
 from hpo_pilot.server.tokens import Role
 from hpo_pilot.steering.ledger import Changes, Ledger, OpenTrial
 from hpo_pilot.store import TaskRecord, TaskStage
@@ -38,7 +39,7 @@ class LedgerHere:
     def __init__(self, trials: Sequence[int], folds: int, needed: int, objectives: int) -> None:
         self._ledger = Ledger(uid=self.UID, folds=folds, needed=needed, told=0, objectives=objectives)
         for number in trials:
-            self._ledger.add(OpenTrial(number, {"x": number}, 7, None))
+            self._ledger.add(OpenTrial(Trial(number, 1, {"x": number}, seed=7)))
 
     @staticmethod
     def _task(number: int, jobs: Sequence[Sequence[tuple[int, int]]]) -> TaskRecord:
@@ -65,13 +66,18 @@ class LedgerHere:
         keys = ["trial", "fold", "attempt", "state", "panda_id", "error", "log_tail", "output", "node"]
         keys += ["seconds", "joules", "started", "ended"]
         outcomes = [
-            [*(getattr(one, key) for key in keys), one.values or one.value, one.metrics, one.progress]
-            for one in changes.outcomes
+            [*(getattr(one, key) for key in keys), _shown(one.values), one.metrics, one.progress]
+            for one in changes.attempts
         ]
         ends = [
-            [end.number, end.state, end.values or end.value, end.stds or end.std, end.error, end.told, end.good_folds]
+            [end.number, end.state, _shown(end.values), _shown(end.stds), end.error, end.told, end.good_folds]
             for end in changes.ends
         ]
         again = [[member[:2] for member in job] for job in changes.again]
         shown = {"outcomes": outcomes, "ends": ends, "started": changes.started, "events": changes.events}
         return {key: value for key, value in {**shown, "again": again, "seconds": changes.seconds}.items() if value}
+
+
+def _shown(figures: Sequence[float]) -> Any:
+    """The figure of one objective, a list for several, None for none."""
+    return list(figures) if len(figures) > 1 else next(iter(figures), None)

@@ -7,7 +7,8 @@ from datetime import timedelta
 
 from hpo_pilot import __version__
 from hpo_pilot.report.html import ReportFacts, citation, payload_versions, render_report
-from hpo_pilot.search import FoldResult, Search, Trial
+from hpo_pilot.search import Search, Trial
+from tests.made import made_fold
 
 
 def test_a_citation_tells_which_search_it_was(search: Search, facts: ReportFacts) -> None:
@@ -26,7 +27,7 @@ def test_a_citation_tells_which_search_it_was(search: Search, facts: ReportFacts
 
 def test_versions_that_payloads_report(trial_of: Callable[..., Trial]) -> None:
     def trial(number: int, versions: object) -> Trial:
-        return trial_of(number, 0.5, folds=(FoldResult(0, 0.5, metadata={"versions": versions}),))
+        return trial_of(number, 0.5, folds=(made_fold(0, 0.5, metadata={"versions": versions}),))
 
     found = payload_versions([trial(1, {"torch": "2.9.1"}), trial(2, {"torch": "2.9.2", "cuda": 13}), trial_of(3, 0.1)])
     assert found == {"torch": "2.9.1, 2.9.2", "cuda": "13"}
@@ -37,7 +38,7 @@ def test_versions_that_payloads_report(trial_of: Callable[..., Trial]) -> None:
 
 
 def test_the_report_shows_both(search: Search, trial_of: Callable[..., Trial], facts: ReportFacts) -> None:
-    fold = FoldResult(0, 0.5, metadata={"versions": {"torch <b>": "2.9.1"}})
+    fold = made_fold(0, 0.5, metadata={"versions": {"torch <b>": "2.9.1"}})
     text = render_report(search, [trial_of(1, 0.5, folds=(fold,))], [], facts)
     assert "<dt>torch &lt;b&gt; (payload)</dt><dd>2.9.1</dd>" in text
     assert "<h3>Cite</h3>" in text and "Hyper-parameter search &#34;digits-mlp&#34;" in text

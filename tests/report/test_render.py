@@ -17,7 +17,8 @@ import pytest
 import yaml
 
 from hpo_pilot.report.html import ReportFacts, render_report
-from hpo_pilot.search import FoldResult, Search, Trial, TrialState
+from hpo_pilot.search import Search, Trial, TrialState
+from tests.made import made_fold
 
 Events = list[tuple[datetime, str, str]]
 SIZE_LIMIT = 7_000_000
@@ -160,8 +161,8 @@ def test_one_trial(search: Search, trial_of: Callable[..., Trial], facts: Report
 
 
 def test_trials_that_are_still_out(search: Search, trials: list[Trial], facts: ReportFacts) -> None:
-    out = [replace(trials[0], number=49, state=TrialState.PENDING, value=None, std=None, told=None)]
-    running = replace(trials[0], number=50, state=TrialState.RUNNING, value=None, std=None, told=None, ended=None)
+    out = [replace(trials[0], number=49, state=TrialState.PENDING, values=(), stds=(), told=None)]
+    running = replace(trials[0], number=50, state=TrialState.RUNNING, values=(), stds=(), told=None, ended=None)
     page = assert_sound(render_report(search, [*trials, *out, running], [], replace(facts, ended=None)))
     assert "(4 failed, 2 not ended yet)" in page.text
 
@@ -215,9 +216,9 @@ def test_untrusted_text_stays_text(search_of: Callable[..., Search], facts: Repo
     }
     search = search_of(space=space, constraints=[], objective={"metric": _ATTACK}, payload={"command": _ATTACK})
     point = {_ATTACK: _ATTACK, "<b>x</b>": 0.5}
-    fold = FoldResult(fold=0, error=_ATTACK, log_tail=_ATTACK + "\x00\x1b[31m\udc80")
+    fold = made_fold(fold=0, error=_ATTACK, log_tail=_ATTACK + "\x00\x1b[31m\udc80")
     trials = [
-        Trial(1, 1, point, state=TrialState.FINISHED, value=0.5, told=1),
+        Trial(1, 1, point, state=TrialState.FINISHED, values=(0.5,), told=1),
         Trial(2, 1, point, state=TrialState.FAILED, error=_ATTACK + "\udcff", told=2, folds=(fold,)),
     ]
     attacked = replace(
@@ -258,7 +259,7 @@ def test_ten_thousand_trials(
 def test_ten_thousand_long_and_different_failures(search: Search, trial_of: Callable[..., Trial]) -> None:
     reasons = ["".join(chr(97 + int(digit)) for digit in str(n)) + " failed " * 200 for n in range(10_000)]
     trials = [
-        trial_of(n, None, error=reason, folds=(FoldResult(fold=0, error=reason, log_tail="<log>" * 10_000),))
+        trial_of(n, None, error=reason, folds=(made_fold(fold=0, error=reason, log_tail="<log>" * 10_000),))
         for n, reason in enumerate(reasons, 1)
     ]
     page = assert_sound(render_report(search, trials, [], ReportFacts()))
@@ -269,7 +270,7 @@ def test_a_hundred_parameters(search_of: Callable[..., Search], facts: ReportFac
     space = {f"parameter_{n}": {"type": "real", "low": 0.0, "high": 1.0} for n in range(100)}
     search = search_of(space=space, constraints=[])
     trials = [
-        Trial(n, 1, dict.fromkeys(space, n / 2000), state=TrialState.FINISHED, value=1.0 / n, told=n)
+        Trial(n, 1, dict.fromkeys(space, n / 2000), state=TrialState.FINISHED, values=(1.0 / n,), told=n)
         for n in range(1, 1501)
     ]
     page = assert_sound(render_report(search, trials, [], facts))
@@ -277,7 +278,7 @@ def test_a_hundred_parameters(search_of: Callable[..., Search], facts: ReportFac
 
 
 def test_lost_folds_and_retries_are_told(search: Search, trial_of: Callable[..., Trial], facts: ReportFacts) -> None:
-    folds = (FoldResult(fold=0, value=0.1, attempt=3), FoldResult(fold=1, error="out of memory"), FoldResult(2, 0.2))
+    folds = (made_fold(fold=0, value=0.1, attempt=3), made_fold(fold=1, error="out of memory"), made_fold(2, 0.2))
     page = assert_sound(render_report(search, [trial_of(1, 0.15, std=0.07, folds=folds)], [], facts))
     text = " ".join(page.text.split())
     assert "out of memory 1 fold of 1 trial that finished with the other folds: 1" in text

@@ -12,7 +12,7 @@ import pytest
 from hpogrid.components.hpo_report import HPOReport
 from hpogrid.core.defaults import kHPOGridMetadataFormat
 
-from hpo_pilot.jobs.results import read_verdicts
+from hpo_pilot.jobs.results import parse_reports
 from hpo_pilot.runner import hpo_pilot_hpogrid
 from tests.runner.test_series import Job
 
@@ -48,8 +48,8 @@ def test_a_finished_point(bench):
 
     report = HPOReport(told, verbose=False)
     assert report.merge_data() == [{"x": 0.25, "name": "é", "depth": None, "loss": 0.5, "size": 7}]
-    (verdict,) = read_verdicts({"user_job_metadata": told | {"hpo_pilot": ours}})
-    assert verdict.value == 0.5 and verdict.metadata is None  # nothing that the payload said
+    (report,) = parse_reports({"user_job_metadata": told | {"hpo_pilot": ours}})
+    assert report.values == (0.5, 7) and report.metadata is None  # nothing that the payload said
 
 
 def test_a_failed_point_has_no_row(bench):
@@ -68,8 +68,8 @@ def test_what_the_payload_says_itself(bench, own, theirs):
     command = f"{sys.executable} -I -S train.py; {GOOD}"
     told = metadata(bench.run(command, files=files, file_names={"metadata": "meta.json"}, **TOLD).folder)
     assert ("project_name" in told) == ("metric" not in own)
-    (verdict,) = read_verdicts({"user_job_metadata": told})
-    assert verdict.metadata == theirs
+    (report,) = parse_reports({"user_job_metadata": told})
+    assert report.metadata == theirs
 
 
 def test_too_large_a_point_is_left_out(bench):

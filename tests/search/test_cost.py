@@ -4,9 +4,9 @@ import math
 
 import pytest
 
+from hpo_pilot.jobs import Attempt, JobState
 from hpo_pilot.search import Budget, Folds, Resources
 from hpo_pilot.search.trials import (
-    NOTHING_SPENT,
     Price,
     Spent,
     budget_mistakes,
@@ -37,10 +37,9 @@ def test_hours_of_all_cores_and_gpus():
     ],
 )
 def test_energy(attempts, watts, energy, source):
-    spent = NOTHING_SPENT
-    for attempt in attempts:
-        spent = spent.and_one(*attempt)
-    cost = Price(0, 1, watts).cost(spent)
+    state = JobState.FINISHED
+    spent = (Attempt(trial=1, fold=0, state=state, seconds=seconds, joules=joules) for seconds, joules in attempts)
+    cost = Price(0, 1, watts).cost(Spent.of(spent))
     assert (cost.energy_kwh, cost.energy_source) == (pytest.approx(energy) if energy is not None else None, source)
 
 

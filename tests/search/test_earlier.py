@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.search import FoldResult, Objective, Search, SearchSpace, Trial, TrialState
+from hpo_pilot.search import Objective, Search, SearchSpace, Trial, TrialState
 from hpo_pilot.search.earlier_results import (
     MOST_RESULTS,
     EarlierSearch,
@@ -16,6 +16,7 @@ from hpo_pilot.search.earlier_results import (
 )
 from hpo_pilot.search.sections import is_result_file
 from hpo_pilot.search.trials import EarlyStop
+from tests.made import made_fold
 
 LOSS = (Objective(metric="loss"),)
 ACCURACY = (Objective(metric="accuracy", goal="maximize"),)
@@ -35,14 +36,14 @@ def earlier(*points, objectives=LOSS):
 
 
 def test_only_results_of_the_search_itself_are_taken_in_their_order():
-    folds = (FoldResult(0, 1.0), FoldResult(1, 2.0), FoldResult(2, error="lost"))
+    folds = (made_fold(0, 1.0), made_fold(1, 2.0), made_fold(2, error="lost"))
     trials = [
-        Trial(1, 1, {"x": 1}, TrialState.FINISHED, 1.5, 0.5, folds, told=3),
+        Trial(1, 1, {"x": 1}, TrialState.FINISHED, values=(1.5,), stds=(0.5,), folds=folds, told=3),
         Trial(2, 1, {"x": 2}, TrialState.FAILED, error="why", told=1),
-        Trial(3, 1, {"x": 3}, TrialState.STOPPED, 9.0),
+        Trial(3, 1, {"x": 3}, TrialState.STOPPED, values=(9.0,)),
         Trial(4, 1, {"x": 4}, TrialState.RUNNING),
-        Trial(5, 1, {"x": 5}, TrialState.FINISHED, 0.5, told=2),
-        Trial(6, 2, {"x": 5}, TrialState.FINISHED, 0.6, confirms=5),
+        Trial(5, 1, {"x": 5}, TrialState.FINISHED, values=(0.5,), told=2),
+        Trial(6, 2, {"x": 5}, TrialState.FINISHED, values=(0.6,), confirms=5),
         Trial(7, 2, {"x": 7}, TrialState.STOPPED, told=4, stop=EarlyStop(1, "slow", 3, 0.9, (0.7,))),
     ]
     found = earlier_search("old", LOSS, trials)

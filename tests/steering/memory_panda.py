@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from concurrent.futures import Executor, Future
 
-from hpo_pilot.jobs import JobReport, JobState, TaskRef, TaskState, Verdict
+from hpo_pilot.jobs import JobReport, JobState, TaskRef, TaskState
 from hpo_pilot.panda.workflow_manager import EAGER
+from tests.made import made_report
 
 
 class AtOnce(Executor):
@@ -100,9 +101,9 @@ class Panda:
             who = (task.uid, task.generation, trial, fold, number, 1)
             if place < ran:
                 folder = f"t{trial}f{fold}" if outputs else ""
-                verdicts.append(Verdict(*who, 0.1 * trial, "", seconds=2.0, has_outputs=outputs, folder=folder))
+                verdicts.append(made_report(*who, 0.1 * trial, "", seconds=2.0, has_outputs=outputs, folder=folder))
             else:
-                verdicts.append(Verdict(*who, None, "no time left", was_run=False))
+                verdicts.append(made_report(*who, None, "no time left", was_run=False))
         self.reports[task_id][panda_id] = JobReport(panda_id, JobState.FINISHED, 1, number, tuple(verdicts))
         if len(self.reports[task_id]) == len(task.jobs):
             self.states[task_id] = TaskState.DONE

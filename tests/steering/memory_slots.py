@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from hpo_pilot.jobs import JobReport, JobState, TaskRef, TaskSpec, TaskState, Verdict
+from hpo_pilot.jobs import JobReport, JobState, RunReport, TaskRef, TaskSpec, TaskState
 from hpo_pilot.search import Search, Trial
 from hpo_pilot.steering.loop import SearchSteering
 from hpo_pilot.store import SteeringStore
+from tests.made import made_report
 from tests.steering.memory_panda import AtOnce, Panda
 
 #: So often does a training report, in parts of the usual training time.
@@ -133,12 +134,12 @@ class Slots(Panda):
         done = 0 if job.begun is None else job.training.steps_after(self.now - job.begun)
         new = tuple((step + 1, job.training.curve[step]) for step in range(job.reported, done))
         job.reported = done
-        verdicts: tuple[Verdict, ...] = ()
+        verdicts: tuple[RunReport, ...] = ()
         if state is JobState.FINISHED:
             member, final = task.jobs[job.number - 1][0], job.training.final
             who = (task.uid, task.generation, member.trial, member.fold, job.number, 1)
             message = "" if final is not None else "it diverged"
-            verdicts = (Verdict(*who, final, message, seconds=job.training.seconds, progress=new),)
+            verdicts = (made_report(*who, final, message, seconds=job.training.seconds, progress=new),)
         self.reports[job.task][panda_id] = JobReport(panda_id, state, 1, job.number, verdicts, progress=new)
 
 

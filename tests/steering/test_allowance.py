@@ -6,12 +6,13 @@ import time
 
 import pytest
 
-from hpo_pilot.jobs import JobReport, JobState, Verdict
+from hpo_pilot.jobs import JobReport, JobState
 from hpo_pilot.search import TrialState
 from hpo_pilot.steering.budget import running_jobs
 from hpo_pilot.steering.operations import extend
-from hpo_pilot.store import JobOutcome, SearchState
+from hpo_pilot.store import SearchState
 from hpo_pilot.store.queries import measured_runs, spent
+from tests.made import made_attempt, made_report
 from tests.steering.memory_panda import go
 
 #: One job of 36 s on 2 nodes with 5 GPUs takes 0.1 GPU-hours.
@@ -29,7 +30,7 @@ def ends(panda, task, number, seconds):
     """A job ends with a figure of merit after so long."""
     who, panda_id = panda.tasks[task], 100 * task + number
     ((trial, fold, _seed),) = who.jobs[number - 1]
-    verdict = Verdict(who.uid, who.generation, trial, fold, number, 1, 0.5 + trial, "", seconds=seconds)
+    verdict = made_report(who.uid, who.generation, trial, fold, number, 1, 0.5 + trial, "", seconds=seconds)
     panda.reports[task][panda_id] = JobReport(panda_id, JobState.FINISHED, 1, number, (verdict,))
 
 
@@ -167,7 +168,7 @@ def test_a_restart_knows_what_was_used(steer, store, panda):
 
 
 def outcome(trial, *, task=1, attempt=1, state=JobState.RUNNING, started=None, seconds=None, panda_id=1):
-    return JobOutcome(task, trial, 0, attempt, state, panda_id=panda_id, started=started, seconds=seconds)
+    return made_attempt(task, trial, 0, attempt, state, panda_id=panda_id, started=started, seconds=seconds)
 
 
 def test_a_job_counts_once_however_many_points_it_runs():

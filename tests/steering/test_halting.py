@@ -17,7 +17,8 @@ from hpo_pilot.steering.early_stopping import TrialStopper
 from hpo_pilot.steering.ledger import Changes, OpenTrial
 from hpo_pilot.steering.loop import Proposer
 from hpo_pilot.steering.registration import payload_document
-from hpo_pilot.store import JobOutcome, SearchState, TrialEnd
+from hpo_pilot.store import SearchState
+from tests.made import made_attempt, made_end
 from tests.steering.memory_panda import AtOnce, Panda, go
 from tests.steering.memory_slots import Training, replay
 
@@ -248,7 +249,9 @@ def test_a_trial_whose_payload_fails_is_failed_and_one_that_ends_with_its_search
     good = panda.finish
     good(1, 2)
     report = panda.reports[1][102]
-    panda.reports[1][102] = replace(report, verdicts=(replace(report.verdicts[0], value=None, message="no memory"),))
+    panda.reports[1][102] = replace(
+        report, reports=(replace(report.reports[0], status="failed", values=(), message="no memory"),)
+    )
     go(steering, 2)
     assert (store.trials(1)[1].state, store.trials(1)[1].error) == (TrialState.FAILED, "no memory")
     steering.advance(set(), SearchState.STOPPING)
@@ -297,16 +300,16 @@ def test_of_several_objectives_one_decides_and_the_others_are_guessed(store, pan
     record = store.create_search(search, source="f", sandbox="/s", owner="me")
     trials = {n: Trial(n, 1, {"x": n / 9}) for n in (1, 2, 3)}
     halting = TrialStopper(record, store, panda, trials)
-    out = {n: OpenTrial(n, trial.point, 1, None) for n, trial in trials.items()}
+    out = {n: OpenTrial(trial) for n, trial in trials.items()}
     values = ((1, 0.9), (2, 0.8), (3, 0.5))
-    look = Changes([JobOutcome(1, n, 0, 1, JobState.RUNNING, progress=((1, auc),)) for n, auc in values])
+    look = Changes([made_attempt(1, n, 0, 1, JobState.RUNNING, progress=((1, auc),)) for n, auc in values])
     halting.judge(look, out)
     assert list(look.stops) == [3] and look.stops[3].value == 0.5
     halting.decided(look, out)
-    over = Changes(ends=[TrialEnd(3, STOPPED, None, None, None, 3, 0.0)])
+    over = Changes(ends=[made_end(3, STOPPED, told=3, ended=0.0)])
     for number, figures in ((1, (2.0, 0.95)), (2, (4.0, 0.85))):
-        trials[number] = replace(trials[number], state=FINISHED, value=figures[0], values=figures)
-        over.outcomes.append(JobOutcome(1, number, 0, 1, JobState.FINISHED, value=figures[0], values=figures))
+        trials[number] = replace(trials[number], state=FINISHED, values=figures)
+        over.attempts.append(made_attempt(1, number, 0, 1, JobState.FINISHED, values=figures))
     halting.judge(over, {})
     # The first objective by its median; the second one below the worse of the two, by what it was below it at step 1.
     assert over.ends[0].stop.projected == (3.0, pytest.approx(0.85 - 0.3))
@@ -320,7 +323,7 @@ def test_of_several_objectives_a_trial_is_no_failure_where_nothing_can_be_guesse
     proposer = Proposer(Search.model_validate({**document, "payload": {"command": "true"}}), AtOnce(), lambda: None)
     for number, value in ((1, 0.5), (2, None)):
         stop = EarlyStop(1, "worse", 3, value)
-        proposer.tell(Trial(number, 1, {"x": number / 9}, STOPPED, told=number, stop=stop), 0)
+        proposer.tell(Trial(number, 1, {"x": number / 9}, STOPPED, told=number, stop=stop))
     proposer.start(1, [])
     proposer.take()
     told = proposer._optimizer.history
@@ -374,7 +377,7 @@ def test_the_best_trial_is_found_with_folds_and_few_slots(slots, early):
         done = sum(fold.value is not None for fold in trial.folds)
         assert done < 2, f"trial {trial.number} was stopped with {done} of 3 folds whole: {trial.error}"
         assert [fold.value for fold in trial.folds if fold.value is not None] == [
-            pytest.approx(table[trial.number - 1][fold.fold].final) for fold in trial.folds if fold.value is not None
+            pytest.approx(table[trial.number - 1][fold.number].final) for fold in trial.folds if fold.value is not None
         ]
 
 

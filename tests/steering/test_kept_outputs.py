@@ -11,7 +11,8 @@ from hpo_pilot.jobs import JobState, Member
 from hpo_pilot.panda.workflow_manager import EAGER
 from hpo_pilot.search import Search, TrialState
 from hpo_pilot.steering.results import KeptOutputs, _keep_only
-from hpo_pilot.store import JobOutcome, NewTask, NewTrial, SteeringStore, TrialEnd
+from hpo_pilot.store import NewTask, NewTrial, SteeringStore
+from tests.made import made_attempt, made_end
 
 
 class Storage:
@@ -40,8 +41,8 @@ def finish(store, record, values, archive, confirms=None):
     )
     for n, value in enumerate(values, start=1):
         state = TrialState.FINISHED if value is not None else TrialState.FAILED
-        outcome = JobOutcome(task.id, n, 0, 1, JobState.FINISHED, value=value, output=archive(n))
-        store.record(record.id, [outcome], [TrialEnd(n, state, value, None, None, n, 1.0)])
+        outcome = made_attempt(task.id, n, 0, 1, JobState.FINISHED, value=value, output=archive(n))
+        store.record(record.id, [outcome], [made_end(n, state, value, told=n, ended=1.0)])
 
 
 def kept(store, record, numbers):

@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hpo_pilot.jobs import JobReport, JobState, Member, Verdict
-from hpo_pilot.search import TrialState
+from hpo_pilot.jobs import JobReport, JobState, Member, RunReport
+from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.steering.ledger import MAX_RESUBMISSIONS, Ledger, OpenTrial
-from hpo_pilot.store import JobOutcome, TaskRecord, TaskStage
+from hpo_pilot.store import TaskRecord, TaskStage
+from tests.made import made_attempt, made_report
 
 UID = "cafecafe"
 
@@ -24,7 +25,7 @@ def task(jobs, *, number=1, generation=1, revision=0):
 
 
 def finished(number, trial, fold, value, *, panda_id=None, uid=UID, attempt=1, message=""):
-    verdict = Verdict(uid, 1, trial, fold, number, attempt, value, message, seconds=2.0, started=10.0, ended=12.0)
+    verdict = made_report(uid, 1, trial, fold, number, attempt, value, message, seconds=2.0, started=10.0, ended=12.0)
     return JobReport(panda_id or 100 + number, JobState.FINISHED, attempt, number, (verdict,))
 
 
@@ -35,7 +36,7 @@ def other(number, state, *, panda_id=None, attempt=1, error=None):
 def ledger(*trials, folds=1, needed=None):
     made = Ledger(uid=UID, folds=folds, needed=needed or folds, told=0)
     for number in trials:
-        made.add(OpenTrial(number, {"x": number}, 1, None))
+        made.add(OpenTrial(Trial(number, 1, {"x": number}, seed=1)))
     return made
 
 
@@ -96,7 +97,7 @@ def test_a_finished_job_without_metadata_is_a_failure_with_a_reason():
 def test_a_lost_attempt_is_not_a_verdict():
     book, t = ledger(1), task([(1, 0)])
     changes = book.absorb(t, [other(1, JobState.FAILED, error="lost heartbeat")], 1.0)
-    assert [outcome.state for outcome in changes.outcomes] == [JobState.FAILED]
+    assert [outcome.state for outcome in changes.attempts] == [JobState.FAILED]
     assert not changes.ends
     retry = finished(1, 1, 0, 5.0, panda_id=200, attempt=2)
     (end,) = book.absorb(t, [other(1, JobState.FAILED, error="lost heartbeat"), retry], 2.0).ends
@@ -109,7 +110,7 @@ def test_a_pilot_that_says_the_first_attempt_of_every_one_takes_none_s_place():
     assert book.absorb(t, [lost, other(1, JobState.RUNNING, panda_id=200, attempt=2)], 1.0).seconds == 30.0
     verdict = finished(1, 1, 0, 5.0, panda_id=200, attempt=1)
     changes = book.absorb(t, [verdict], 2.0)
-    assert [(o.attempt, o.panda_id, o.value) for o in changes.outcomes] == [(2, 200, 5.0)]
+    assert [(o.attempt, o.panda_id, o.value) for o in changes.attempts] == [(2, 200, 5.0)]
     assert changes.seconds == 2.0, "the time of the lost attempt stays on the bill"
     assert not book.absorb(t, [lost, verdict], 3.0)
 
@@ -137,14 +138,14 @@ def test_a_late_result_after_a_resubmission_counts_once():
     assert end.value == 7.0
     late = book.absorb(second, [finished(1, 1, 0, 8.0, panda_id=300)], 3.0)
     assert not late.ends
-    assert not late.outcomes
+    assert not late.attempts
 
 
 def test_a_second_verdict_on_a_fold_of_an_open_trial_is_logged():
     book, first = ledger(1, folds=2), task([(1, 0), (1, 1)])
     book.absorb(first, [finished(1, 1, 0, 1.0)], 1.0)
     changes = book.absorb(task([(1, 0)], number=2), [finished(1, 1, 0, 9.0, panda_id=300)], 2.0)
-    assert not changes.outcomes
+    assert not changes.attempts
     assert any("second result" in event for event in changes.events)
 
 
@@ -161,7 +162,7 @@ def test_a_second_verdict_on_a_fold_of_an_open_trial_is_logged():
 def test_what_is_not_ours_is_ignored_and_logged_once(report):
     book, t = ledger(1), task([(1, 0)])
     changes = book.absorb(t, [report], 1.0)
-    assert not changes.outcomes
+    assert not changes.attempts
     assert len(changes.events) == 1
     assert not book.absorb(t, [report], 2.0)
     assert book.missing(t) == [1]
@@ -169,7 +170,7 @@ def test_what_is_not_ours_is_ignored_and_logged_once(report):
 
 def test_a_confirmation_run_has_no_place_in_the_history():
     book = ledger()
-    book.add(OpenTrial(9, {"x": 1}, 1, confirms=3))
+    book.add(OpenTrial(Trial(9, 1, {"x": 1}, seed=1, confirms=3)))
     (end,) = book.absorb(task([(9, 0)]), [finished(1, 9, 0, 1.0)], 1.0).ends
     assert end.told is None
     assert book.told == 0
@@ -184,7 +185,7 @@ def test_folds_that_no_task_holds_are_found():
 
 def test_a_trial_whose_folds_had_all_spoken_is_ended_when_it_is_loaded():
     book, t = ledger(1), task([(1, 0)])
-    outcomes = book.absorb(t, [finished(1, 1, 0, 4.0)], 1.0).outcomes
+    outcomes = book.absorb(t, [finished(1, 1, 0, 4.0)], 1.0).attempts
     again = ledger(1)
     again.restore(outcomes)
     (end,) = again.settle(2.0).ends
@@ -193,7 +194,7 @@ def test_a_trial_whose_folds_had_all_spoken_is_ended_when_it_is_loaded():
 
 def test_a_restored_ledger_goes_on_where_the_store_was():
     book, t = ledger(1, folds=2), task([(1, 0), (1, 1)])
-    outcomes = book.absorb(t, [finished(1, 1, 0, 1.0), other(2, JobState.FAILED, error="lost")], 1.0).outcomes
+    outcomes = book.absorb(t, [finished(1, 1, 0, 1.0), other(2, JobState.FAILED, error="lost")], 1.0).attempts
     again = ledger(1, folds=2)
     again.restore(outcomes)
     assert again.missing(t) == [2]
@@ -209,11 +210,11 @@ def several(number, said, *, panda_id=None, attempt=1, ended=None):
     verdicts = []
     for (trial, fold), what in said.items():
         if isinstance(what, str):
-            verdicts.append(Verdict(UID, 1, trial, fold, number, attempt, None, what, was_run=False))
-        elif isinstance(what, Verdict):
+            verdicts.append(made_report(UID, 1, trial, fold, number, attempt, None, what, was_run=False))
+        elif isinstance(what, RunReport):
             verdicts.append(what)
         else:
-            verdicts.append(Verdict(UID, 1, trial, fold, number, attempt, what, "", seconds=2.0, started=10.0))
+            verdicts.append(made_report(UID, 1, trial, fold, number, attempt, what, "", seconds=2.0, started=10.0))
     return JobReport(panda_id or 100 + number, JobState.FINISHED, attempt, number, tuple(verdicts), ended=ended)
 
 
@@ -267,7 +268,7 @@ def test_a_lost_job_goes_out_again_as_it_was_without_what_has_spoken():
     book.absorb(t, [several(1, {(1, 0): 0.1, (2, 0): 0.2, (3, 0): 0.3})], 5.0)
     lost = JobReport(102, JobState.FAILED, 1, 2, error="node died", started=100.0, ended=130.0)
     changes = book.absorb(t, [lost], 6.0)
-    assert [outcome.seconds for outcome in changes.outcomes] == [10.0] * 3, "its time is counted once"
+    assert [outcome.seconds for outcome in changes.attempts] == [10.0] * 3, "its time is counted once"
     assert changes.seconds == 30.0
     (again,) = book.give_up(t, "the task ended as finished", 7.0).again
     assert [member[:2] for member in again] == [(1, 1), (2, 1), (3, 1)]
@@ -277,7 +278,7 @@ def test_verdicts_of_the_attempt_before_take_their_own_time_from_it():
     book, t = ledger(1, 2), task([[(1, 0), (2, 0)]])
     lost = JobReport(100, JobState.FAILED, 1, 1, error="node died", started=100.0, ended=130.0)
     assert book.absorb(t, [lost], 5.0).seconds == 30.0
-    kept = Verdict(UID, 1, 1, 0, 1, 2, 0.5, "", ran_in=1, seconds=20.0)
+    kept = made_report(UID, 1, 1, 0, 1, 2, 0.5, "", ran_in=1, seconds=20.0)
     changes = book.absorb(t, [lost, several(1, {(1, 0): kept, (2, 0): 0.7}, panda_id=200, attempt=2)], 6.0)
     assert [(end.number, end.value) for end in changes.ends] == [(1, 0.5), (2, 0.7)]
     assert changes.seconds == 20.0 - 15.0 + 2.0
@@ -287,7 +288,7 @@ def test_progress_is_that_of_the_member_that_runs():
     book, t = ledger(1, 2, 3), task([[(1, 0), (2, 0), (3, 0)]])
     report = JobReport(101, JobState.RUNNING, 1, 1, started=10.0, running=(2, 0), progress=((7, 0.25),))
     changes = book.absorb(t, [report], 50.0)
-    assert {o.trial: (o.started, o.progress) for o in changes.outcomes} == {
+    assert {o.trial: (o.started, o.progress) for o in changes.attempts} == {
         1: (10.0, ()),
         2: (50.0, ((7, 0.25),)),
         3: (None, ()),
@@ -295,14 +296,14 @@ def test_progress_is_that_of_the_member_that_runs():
     assert changes.started == [(1, 10.0), (2, 50.0)]
     assert not book.absorb(t, [report], 60.0)
     other_job = JobReport(101, JobState.RUNNING, 1, 1, started=10.0, running=(9, 0), progress=((8, 0.5),))
-    assert {o.trial for o in book.absorb(t, [other_job], 60.0).outcomes if o.progress} == {1}
+    assert {o.trial for o in book.absorb(t, [other_job], 60.0).attempts if o.progress} == {1}
 
 
 def test_one_foreign_verdict_spoils_a_report():
     book, t = ledger(1, 2), task([[(1, 0), (2, 0)]])
-    foreign = Verdict("deadbeef", 1, 2, 0, 1, 1, 0.5, "")
+    foreign = made_report("deadbeef", 1, 2, 0, 1, 1, 0.5, "")
     changes = book.absorb(t, [several(1, {(1, 0): 0.1, (2, 0): foreign})], 5.0)
-    assert not changes.outcomes and len(changes.events) == 1 and book.missing(t) == [1]
+    assert not changes.attempts and len(changes.events) == 1 and book.missing(t) == [1]
 
 
 def test_a_member_that_a_finished_job_does_not_mention_has_failed():
@@ -313,9 +314,9 @@ def test_a_member_that_a_finished_job_does_not_mention_has_failed():
 
 def test_a_restored_ledger_knows_what_was_not_run():
     book, t = ledger(1, 2, 3), task([[(1, 0), (2, 0)], [(3, 0)]])
-    outcomes = book.absorb(t, [several(1, {(1, 0): 0.1, (2, 0): "time is over"})], 5.0).outcomes
+    outcomes = book.absorb(t, [several(1, {(1, 0): 0.1, (2, 0): "time is over"})], 5.0).attempts
     second = task([[(2, 0)]], number=2, revision=1)
-    waiting = [JobOutcome(2, 2, 0, 1, JobState.DEFINED), JobOutcome(1, 3, 0, 1, JobState.DEFINED)]
+    waiting = [made_attempt(2, 2, 0, 1, JobState.DEFINED), made_attempt(1, 3, 0, 1, JobState.DEFINED)]
     again = ledger(2, 3)
     again.restore([outcome for outcome in outcomes if outcome.trial == 2] + waiting)
     assert (again.missing(t), again.missing(second)) == ([2], [1])
@@ -324,13 +325,13 @@ def test_a_restored_ledger_knows_what_was_not_run():
     (end,) = again.absorb(second, [finished(1, 2, 0, 4.0)], 6.0).ends
     assert (end.number, end.value) == (2, 4.0)
     late = again.absorb(t, [several(1, {(1, 0): 0.1, (2, 0): 9.0}, panda_id=999)], 7.0)
-    assert not late.outcomes
+    assert not late.attempts
 
 
 def test_outputs_are_in_the_members_folder_of_the_jobs_archive():
     book, t = ledger(1, 2), task([[(1, 0), (2, 0)]])
-    said = {(n, 0): Verdict(UID, 1, n, 0, 1, 1, 0.5, "", has_outputs=True, folder=f"t{n}f0") for n in (1, 2)}
-    outputs = [outcome.output for outcome in book.absorb(t, [several(1, said)], 5.0).outcomes]
+    said = {(n, 0): made_report(UID, 1, n, 0, 1, 1, 0.5, "", has_outputs=True, folder=f"t{n}f0") for n in (1, 2)}
+    outputs = [outcome.output for outcome in book.absorb(t, [several(1, said)], 5.0).attempts]
     assert outputs == [f"t1.901._000001.outputs.tar.gz/t{n}f0" for n in (1, 2)]
 
 
@@ -343,25 +344,25 @@ def test_a_remark_on_good_results_is_logged_once():
 
 
 def finished_with(number, trial, fold, *values):
-    verdict = Verdict(UID, 1, trial, fold, number, 1, values[0], "", values=values, seconds=2.0)
+    verdict = made_report(UID, 1, trial, fold, number, 1, values[0], "", values=values, seconds=2.0)
     return JobReport(100 + number, JobState.FINISHED, 1, number, (verdict,))
 
 
 def test_each_of_several_objectives_has_its_mean_and_spread():
     book = Ledger(uid=UID, folds=2, needed=2, told=0, objectives=2)
-    book.add(OpenTrial(1, {"x": 1}, 1, None))
+    book.add(OpenTrial(Trial(1, 1, {"x": 1}, seed=1)))
     t = task([(1, 0), (1, 1)])
     changes = book.absorb(t, [finished_with(1, 1, 0, 1.0, 10.0), finished_with(2, 1, 1, 3.0, 14.0)], 5.0)
     (end,) = changes.ends
     assert (end.value, end.values) == (2.0, (2.0, 12.0))
     assert end.stds == pytest.approx((2**0.5, 8**0.5))
     assert end.std == end.stds[0]
-    assert [outcome.values for outcome in changes.outcomes] == [(1.0, 10.0), (3.0, 14.0)]
+    assert [outcome.values for outcome in changes.attempts] == [(1.0, 10.0), (3.0, 14.0)]
 
 
 def test_a_figure_too_few_is_a_failure():
     book = Ledger(uid=UID, folds=1, needed=1, told=0, objectives=2)
-    book.add(OpenTrial(1, {"x": 1}, 1, None))
+    book.add(OpenTrial(Trial(1, 1, {"x": 1}, seed=1)))
     (end,) = book.absorb(task([(1, 0)]), [finished(1, 1, 0, 1.0)], 5.0).ends
-    assert (end.state, end.value, end.values) == (TrialState.FAILED, None, None)
-    assert end.error == "0 of 2 figures of merit came back from the payload runner"
+    assert (end.state, end.values) == (TrialState.FAILED, ())
+    assert end.error == "1 of 2 figures of merit came back from the payload runner"

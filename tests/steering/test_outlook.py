@@ -43,7 +43,7 @@ def trials(over: int, out: int = 0, **more) -> list[Trial]:
                 1,
                 point,
                 TrialState.FINISHED,
-                1 / number,
+                values=(1 / number,),
                 told=number,
                 submitted=start,
                 started=start,

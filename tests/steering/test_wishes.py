@@ -7,13 +7,14 @@ import csv
 import pytest
 
 from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
-from hpo_pilot.jobs import JobReport, JobState, Verdict
+from hpo_pilot.jobs import JobReport, JobState
 from hpo_pilot.report.exports import as_csv, as_json
 from hpo_pilot.search import Search, TrialState
 from hpo_pilot.search.earlier_results import read_results
 from hpo_pilot.steering.operations import add_point, pause, resume, retry, set_parallel, stop
 from hpo_pilot.steering.registration import _refiled
 from hpo_pilot.store import SearchState
+from tests.made import made_report
 from tests.replay import replayed
 from tests.steering.memory_panda import go
 
@@ -23,7 +24,7 @@ def fail(panda, task_id, number=1):
     task = panda.tasks[task_id]
     panda_id = 100 * task_id + number
     verdicts = tuple(
-        Verdict(task.uid, task.generation, trial, fold, number, 1, None, "no such file", seconds=1.0)
+        made_report(task.uid, task.generation, trial, fold, number, 1, None, "no such file", seconds=1.0)
         for trial, fold, _seed in task.jobs[number - 1]
     )
     panda.reports[task_id][panda_id] = JobReport(panda_id, JobState.FINISHED, 1, number, verdicts)

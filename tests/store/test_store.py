@@ -10,7 +10,8 @@ from sqlalchemy import text
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import JobState, Member
 from hpo_pilot.search import TrialState
-from hpo_pilot.store import JobOutcome, NewTask, NewTrial, SearchState, Store, TaskStage, TrialEnd
+from hpo_pilot.store import NewTask, NewTrial, SearchState, Store, TaskStage
+from tests.made import made_attempt, made_end
 
 
 def add_search(store, search):
@@ -78,11 +79,11 @@ def test_results_are_recorded_with_their_trials(store, search):
     task = add_generation(store, record, POINTS)
     reported = ((1, 0.9), (2, inf), (3, 0.7))
     outcomes = [
-        JobOutcome(task.id, 1, 0, 1, JobState.FAILED, panda_id=5, error="lost"),
-        JobOutcome(task.id, 1, 0, 2, JobState.FINISHED, panda_id=6, value=0.5, seconds=2.0, progress=reported),
-        JobOutcome(task.id, 1, 1, 1, JobState.FINISHED, panda_id=7, value=0.7, seconds=3.0, output="out.tgz"),
+        made_attempt(task.id, 1, 0, 1, JobState.FAILED, panda_id=5, error="lost"),
+        made_attempt(task.id, 1, 0, 2, JobState.FINISHED, panda_id=6, value=0.5, seconds=2.0, progress=reported),
+        made_attempt(task.id, 1, 1, 1, JobState.FINISHED, panda_id=7, value=0.7, seconds=3.0, output="out.tgz"),
     ]
-    end = TrialEnd(1, TrialState.FINISHED, 0.6, 0.1414, None, 1, 100.0)
+    end = made_end(1, TrialState.FINISHED, 0.6, stds=(0.1414,), told=1, ended=100.0)
     store.record(record.id, outcomes, [end], started=[(1, 90.0)], events=["hello"])
     first, second = store.trials(record.id)
     assert (first.state, first.value, first.told) == (TrialState.FINISHED, 0.6, 1)
@@ -93,15 +94,15 @@ def test_results_are_recorded_with_their_trials(store, search):
     assert store.intermediate_values(record.id, [1, 2]) == {1: {0: [*reported]}}
     assert store.counts(record.id) == {TrialState.FINISHED: 1, TrialState.PENDING: 1}
     assert "hello" in [event.what for event in store.events(record.id)]
-    assert {o.trial for o in store.open_outcomes(record.id)} == {2}
+    assert {o.trial for o in store.open_attempts(record.id)} == {2}
 
 
 def test_no_place_in_the_order_of_results_is_given_twice(store, search):
     record = add_search(store, search)
     add_generation(store, record, POINTS)
-    store.record(record.id, [], [TrialEnd(1, TrialState.FINISHED, 0.1, None, None, 1, 1.0)])
+    store.record(record.id, [], [made_end(1, TrialState.FINISHED, 0.1, told=1, ended=1.0)])
     with pytest.raises(Exception, match=r"(?i)unique"):
-        store.record(record.id, [], [TrialEnd(2, TrialState.FINISHED, 0.1, None, None, 1, 1.0)], events=["never seen"])
+        store.record(record.id, [], [made_end(2, TrialState.FINISHED, 0.1, told=1, ended=1.0)], events=["never seen"])
     assert store.trials(record.id)[1].state is TrialState.PENDING
     assert "never seen" not in [event.what for event in store.events(record.id)]
 
@@ -125,7 +126,7 @@ def test_states_change_only_from_those_named(store, search):
 def test_reopening_forgives_the_failures_so_far(store, search):
     record = add_search(store, search)
     add_generation(store, record, POINTS)
-    store.record(record.id, [], [TrialEnd(2, TrialState.FAILED, None, None, "broken", 1, 1.0)])
+    store.record(record.id, [], [made_end(2, TrialState.FAILED, error="broken", told=1, ended=1.0)])
     store.reopen(record.id, "me", "resumed", only_from=[SearchState.SUBMITTED])
     assert store.search(record.id).forgiven == 1
 
@@ -156,7 +157,7 @@ def test_the_time_that_a_search_lay_ended_is_not_counted(store, search):
 def test_stopping_ends_whatever_is_not_over(store, search):
     record = add_search(store, search)
     add_generation(store, record, POINTS)
-    store.record(record.id, [], [TrialEnd(1, TrialState.FINISHED, 0.1, None, None, 1, 1.0)])
+    store.record(record.id, [], [made_end(1, TrialState.FINISHED, 0.1, told=1, ended=1.0)])
     store.record(record.id, stop_rest="stopped on request")
     assert [trial.state for trial in store.trials(record.id)] == [TrialState.FINISHED, TrialState.STOPPED]
 
@@ -190,7 +191,7 @@ def test_jobs_of_several_members_come_back_as_they_were(store, search):
     new = NewTask("t/", 1, 0, jobs)
     task = store.add_generation(record.id, history=0, pending=[], trials=trials, task=new)
     assert task.jobs == jobs and store.open_tasks(record.id)[0].jobs == jobs
-    assert {(outcome.trial, outcome.fold) for outcome in store.open_outcomes(record.id)} == {
+    assert {(outcome.trial, outcome.fold) for outcome in store.open_attempts(record.id)} == {
         (1, 0),
         (1, 1),
         (2, 0),
@@ -201,9 +202,9 @@ def test_jobs_of_several_members_come_back_as_they_were(store, search):
 def test_a_payloads_own_metadata_is_kept_with_its_fold(store, search):
     record = add_search(store, search)
     task = add_generation(store, record, POINTS)
-    outcome = JobOutcome(task.id, 1, 0, 1, JobState.FINISHED, value=0.5, metadata={"layers": [1, 2], "é": None})
+    outcome = made_attempt(task.id, 1, 0, 1, JobState.FINISHED, value=0.5, metadata={"layers": [1, 2], "é": None})
     store.record(record.id, [outcome])
-    assert store.trials(record.id)[0].folds[0].metadata == {"layers": [1, 2], "é": None}
+    assert store.trials(record.id)[0].folds[0].result.metadata == {"layers": [1, 2], "é": None}
     assert store.trials(record.id)[0].folds[1].metadata is None
 
 
@@ -212,14 +213,16 @@ def test_a_turn_that_never_came_is_no_attempt(store, search):
     first = add_generation(store, record, POINTS)
     again = NewTask("again/", 1, 1, ((Member(1, 0, 10),), (Member(2, 0, 20),)))
     outcomes = [
-        JobOutcome(first.id, 1, 0, 1, JobState.NOT_RUN, error="no time"),
-        JobOutcome(first.id, 2, 0, 1, JobState.NOT_RUN, error="cut short", seconds=4.0),
+        made_attempt(first.id, 1, 0, 1, JobState.NOT_RUN, error="no time"),
+        made_attempt(first.id, 2, 0, 1, JobState.NOT_RUN, error="cut short", seconds=4.0),
     ]
     second = store.record(record.id, outcomes, resubmit=again)
-    assert {o.trial: o.state for o in store.open_outcomes(record.id) if o.task_id == first.id and o.fold == 0} == {
+    assert {o.trial: o.state for o in store.open_attempts(record.id) if o.task_id == first.id and o.fold == 0} == {
         1: JobState.NOT_RUN,
         2: JobState.NOT_RUN,
     }
-    store.record(record.id, [JobOutcome(second.id, n, 0, 1, JobState.FINISHED, value=0.5, seconds=1.0) for n in (1, 2)])
+    store.record(
+        record.id, [made_attempt(second.id, n, 0, 1, JobState.FINISHED, value=0.5, seconds=1.0) for n in (1, 2)]
+    )
     assert [trial.folds[0].attempt for trial in store.trials(record.id)] == [1, 2]
     assert store.job_seconds(record.id) == 6.0

@@ -9,8 +9,8 @@ from typing import Any
 from hpo_pilot.hpc.site_files import price_of
 from hpo_pilot.report.documents import trial_document
 from hpo_pilot.report.exports import ExportedSearch
-from hpo_pilot.search import EarlyStop, FoldResult, Search, Trial, TrialState
-from hpo_pilot.search.trials import Spent
+from hpo_pilot.search import EarlyStop, Search, Trial, TrialState
+from tests.made import made_fold, made_trial
 
 START = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
 
@@ -57,7 +57,7 @@ def finished(number: int, objectives: int = 1, k: int = 2, **changes: Any) -> Tr
     values = [1.0 / number + fold for fold in range(k)]
     several = objectives > 1
     results = tuple(
-        FoldResult(
+        made_fold(
             fold,
             value,
             metrics={"accuracy": 0.5 + 0.1 * fold, "epochs": 3, "note": "ä", "best": True, "loss": 7.0},
@@ -66,7 +66,7 @@ def finished(number: int, objectives: int = 1, k: int = 2, **changes: Any) -> Tr
             seconds=2.5,
             started=begun,
             ended=begun + timedelta(seconds=2.5),
-            values=(value, value * 10) if several else None,
+            values=(value, value * 10) if several else (value,),
         )
         for fold, value in enumerate(values)
     )
@@ -86,13 +86,12 @@ def finished(number: int, objectives: int = 1, k: int = 2, **changes: Any) -> Tr
         "submitted": begun - timedelta(seconds=1),
         "started": begun,
         "ended": begun + timedelta(seconds=2.5),
-        "spent": Spent(5.0),
     }
-    return Trial(**{**settings, **changes})
+    return made_trial(**{**settings, **changes})
 
 
 def failed(number: int) -> Trial:
-    fold = FoldResult(0, error="exit status 1", log_tail="Traceback …\nValueError: <b>\n", panda_id=1000 * number)
+    fold = made_fold(0, error="exit status 1", log_tail="Traceback …\nValueError: <b>\n", panda_id=1000 * number)
     return finished(
         number, state=TrialState.FAILED, value=None, std=None, folds=(fold,), error="fold 0: exit status 1 \udcff"
     )

@@ -10,8 +10,9 @@ from typing import Any
 
 from hpo_pilot.report.catalogue import build
 from hpo_pilot.report.figure import Figure, FigureData
-from hpo_pilot.search import FoldResult, Search, Trial, TrialState
+from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.search.trials import mean_and_std
+from tests.made import made_fold, made_trial
 
 START = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 
@@ -56,7 +57,7 @@ def make_trial(number: int, value: float | None, /, **changes: Any) -> Trial:
         "told": number,
         "error": "the payload ended with exit status 1" if value is None else None,
     }
-    return Trial(**{**settings, **changes})
+    return made_trial(**{**settings, **changes})
 
 
 def make_trials(search: Search, n: int, *, fail_every: int = 11, seed: int = 1) -> list[Trial]:
@@ -77,14 +78,14 @@ def make_trials(search: Search, n: int, *, fail_every: int = 11, seed: int = 1) 
             if number % 2:
                 error = f"the payload ended with exit status 1 after {number} s"
             folds = [
-                FoldResult(fold=0, error=error, log_tail="epoch 1\nTraceback (most recent call last):\nValueError: nan")
+                made_fold(fold=0, error=error, log_tail="epoch 1\nTraceback (most recent call last):\nValueError: nan")
             ]
             trials.append(make_trial(number, None, point=point, folds=tuple(folds), error=error, **times))
             continue
         values = [cost * (1 + 0.06 * rng.gauss(0, 1)) for _ in range(search.folds.k)]
         mean, std = mean_and_std(values)
         folds = [
-            FoldResult(fold=fold, value=value, seconds=2.1, attempt=1 + (number % 17 == 0))
+            made_fold(fold=fold, value=value, seconds=2.1, attempt=1 + (number % 17 == 0))
             for fold, value in enumerate(values)
         ]
         trials.append(make_trial(number, mean, point=point, std=std, folds=tuple(folds), **times))
@@ -100,9 +101,14 @@ def on_nodes(trials: list[Trial], prefix: str = "node", count: int = 3) -> list[
         folds = tuple(
             replace(
                 fold,
-                node=f"{prefix}{rng.randrange(count)}",
-                started=begun + timedelta(seconds=0.1 * fold.fold),
-                ended=begun + timedelta(seconds=2 + 0.1 * fold.fold),
+                attempts=(
+                    replace(
+                        fold.result,
+                        node=f"{prefix}{rng.randrange(count)}",
+                        started=begun.timestamp() + 0.1 * fold.number,
+                        ended=begun.timestamp() + 2 + 0.1 * fold.number,
+                    ),
+                ),
             )
             for fold in trial.folds
         )

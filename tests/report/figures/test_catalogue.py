@@ -15,7 +15,8 @@ import pytest
 from hpo_pilot.errors import InputError
 from hpo_pilot.report.catalogue import build, kinds
 from hpo_pilot.report.figure import Figure, FigureData, plotly_spec, same_question
-from hpo_pilot.search import FoldResult, Search, Trial, TrialState
+from hpo_pilot.search import Search, Trial, TrialState
+from tests.made import made_fold
 from tests.report.figures.made_up import make_search, make_trial, make_trials, on_nodes
 
 KEYS = ["convergence", "parallel", "importance", "slices", "contours", "folds", "curves", "slots", "failures"]
@@ -104,9 +105,9 @@ def test_no_trial_finished(search: Search, trial_of: Callable[..., Trial]) -> No
 )  # fmt: skip
 def test_values_of_every_kind(search: Search, values: list[float]) -> None:
     base = make_trials(search, len(values), fail_every=10**9)
-    folds = [tuple(replace(fold, value=value) for fold in t.folds) for t, value in zip(base, values, strict=True)]
+    folds = [tuple(made_fold(fold.number, value) for fold in t.folds) for t, value in zip(base, values, strict=True)]
     trials = [
-        replace(trial, value=value, std=math.nan, folds=fold)
+        replace(trial, values=(value,), stds=(math.nan,), folds=fold)
         for trial, value, fold in zip(base, values, folds, strict=True)
     ]
     assert_sound(all_of(FigureData(search, trials)))
@@ -123,7 +124,7 @@ def test_hostile_names_stay_text() -> None:
             n,
             None if n % 4 == 0 else n / 40,
             point={HOSTILE: ["b", HOSTILE][n % 2], "<b>x</b>": n / 50},
-            folds=(FoldResult(0, 0.1, node=HOSTILE), FoldResult(1, 0.2, node=HOSTILE)),
+            folds=(made_fold(0, 0.1, node=HOSTILE), made_fold(1, 0.2, node=HOSTILE)),
             error=HOSTILE,
         )
         for n in range(1, 40)

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.report.summary import MOST_EFFICIENCIES, efficiencies
-from hpo_pilot.search import FoldResult, Trial
+from hpo_pilot.report.summary import RANK_MEASURES, efficiencies
+from hpo_pilot.search import Trial
+from tests.made import made_fold
 from tests.report.figures.made_up import make_trial
 
 METRICS = {
@@ -25,7 +26,7 @@ RANKS = [{"rank": 0, "host": "n1", "compute": 8.0}, {"rank": 1, "host": "n2", "c
 def measured(number: int, *changes: dict[str, Any], ranks: Any = RANKS) -> Trial:
     """A trial with a fold for each of the changes to its metrics."""
     folds = tuple(
-        FoldResult(fold=fold, value=0.1, metrics={**METRICS, **change}, metadata={"hpo_pilot_ranks": ranks})
+        made_fold(fold=fold, value=0.1, metrics={**METRICS, **change}, metadata={"hpo_pilot_ranks": ranks})
         for fold, change in enumerate(changes)
     )
     return make_trial(number, 0.1, folds=folds)
@@ -34,7 +35,7 @@ def measured(number: int, *changes: dict[str, Any], ranks: Any = RANKS) -> Trial
 def test_figures_are_means_over_the_folds_that_were_measured():
     trial = measured(3, {}, {"pop_parallel_efficiency": 0.8}, {"pop_parallel_efficiency": None, "ranks": 9.0})
     (found,) = efficiencies([make_trial(1, 0.5), trial])
-    figures = dict(zip((name for name, _, _ in MOST_EFFICIENCIES), found.figures, strict=True))
+    figures = dict(zip((measure.name for measure in RANK_MEASURES), found.figures, strict=True))
     assert found.number == 3
     assert figures["pop_parallel_efficiency"] == pytest.approx(0.7)
     assert (figures["ranks"], figures["images_per_second"]) == (2.0, 100.0)

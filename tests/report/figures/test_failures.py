@@ -3,7 +3,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hpo_pilot.report.summary import LOG_LIMIT, REASON_LIMIT, failure_groups
-from hpo_pilot.search import FoldResult, Trial, TrialState
+from hpo_pilot.search import Trial, TrialState
+from tests.made import made_fold
 
 TrialOf = Callable[..., Trial]
 
@@ -22,7 +23,7 @@ def test_only_the_first_line_decides(trial_of: TrialOf) -> None:
 
 
 def test_a_log_is_kept_to_its_end_and_a_reason_to_its_start(trial_of: TrialOf) -> None:
-    fold = FoldResult(fold=0, error="crashed", log_tail="x" * 60_000 + "the end")
+    fold = made_fold(fold=0, error="crashed", log_tail="x" * 60_000 + "the end")
     (group,) = failure_groups([trial_of(1, None, error="r" * 5000, folds=(fold,))])
     assert group.log_tail is not None
     assert len(group.log_tail) == LOG_LIMIT
@@ -31,7 +32,7 @@ def test_a_log_is_kept_to_its_end_and_a_reason_to_its_start(trial_of: TrialOf) -
 
 
 def test_a_trial_without_a_reason_of_its_own_gives_its_folds(trial_of: TrialOf) -> None:
-    folds = (FoldResult(fold=0, error="killed"), FoldResult(fold=1, error="killed"), FoldResult(fold=2, value=1.0))
+    folds = (made_fold(fold=0, error="killed"), made_fold(fold=1, error="killed"), made_fold(fold=2, value=1.0))
     (group,) = failure_groups([trial_of(1, None, error=None, folds=folds)])
     assert (group.reason, group.folds, group.trials) == ("killed", 2, (1,))
     (nothing,) = failure_groups([trial_of(1, None, error=None)])
@@ -39,11 +40,11 @@ def test_a_trial_without_a_reason_of_its_own_gives_its_folds(trial_of: TrialOf) 
 
 
 def test_a_lost_fold_of_a_finished_trial_is_no_lost_trial(trial_of: TrialOf) -> None:
-    folds = (FoldResult(fold=0, value=0.1), FoldResult(fold=1, error="killed"))
+    folds = (made_fold(fold=0, value=0.1), made_fold(fold=1, error="killed"))
     (group,) = failure_groups([trial_of(1, 0.1, folds=folds)])
     assert (group.lost, group.folds) == (False, 1)
 
 
 def test_a_stopped_trial_is_no_failure(trial_of: TrialOf) -> None:
-    fold = FoldResult(fold=0, error="cancelled")
+    fold = made_fold(fold=0, error="cancelled")
     assert failure_groups([trial_of(1, None, state=TrialState.STOPPED, error="stopped", folds=(fold,))]) == []

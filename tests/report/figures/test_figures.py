@@ -16,7 +16,8 @@ from hpo_pilot.report.figure import FAILURE_LIMIT, POINT_LIMIT, Figure, FigureDa
 from hpo_pilot.report.parameter_figures import SLICE_POINT_LIMIT, slice_figures
 from hpo_pilot.report.result_figures import PEER_LIMIT, convergence_figures, fold_figures, front_figures
 from hpo_pilot.report.summary import without_far
-from hpo_pilot.search import EarlyStop, FoldResult, Search, Trial, TrialState
+from hpo_pilot.search import EarlyStop, Search, Trial, TrialState
+from tests.made import made_fold
 
 SearchOf = Callable[..., Search]
 TrialOf = Callable[..., Trial]
@@ -101,7 +102,7 @@ def test_folds_of_the_best(search: Search, trials: list[Trial]) -> None:
 
 
 def test_without_folds_there_is_no_fold_figure(search: Search, trial_of: TrialOf) -> None:
-    assert fold_figures(FigureData(search, [trial_of(1, 0.5, folds=(FoldResult(fold=0, value=0.5),))])) == []
+    assert fold_figures(FigureData(search, [trial_of(1, 0.5, folds=(made_fold(fold=0, value=0.5),))])) == []
     assert fold_figures(FigureData(search, [])) == []
 
 

@@ -6,7 +6,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from hpo_pilot.report.slot_figures import JOB_LIMIT, PLACE_LIMIT
-from hpo_pilot.search import FoldResult, Search, Trial, TrialState
+from hpo_pilot.search import Search, Trial, TrialState
+from tests.made import made_fold
 from tests.report.figures.made_up import START, draw, make_trial, make_trials, on_nodes
 
 
@@ -19,7 +20,7 @@ def job(
 ) -> Trial:
     """A trial of one fold that ran from `start` to `end` seconds."""
     value = changes.pop("value", 0.1 * number)
-    fold = FoldResult(
+    fold = made_fold(
         0, value, node=node, started=at(start), ended=at(end), attempt=changes.pop("attempt", 1),
         error=None if value is not None else "lost",
     )  # fmt: skip
@@ -75,7 +76,7 @@ def test_a_running_trial_reaches_to_now(search: Search, trial_of: Callable[..., 
 
 
 def test_folds_that_still_run_are_missed_aloud(search: Search) -> None:
-    partly = replace(job(2, 0, 5), state=TrialState.RUNNING, value=None)
+    partly = replace(job(2, 0, 5), state=TrialState.RUNNING, values=())
     assert "folds that have not ended are not shown" in draw("slots", search, [job(1, 0, 4), partly])[0].note.lower()
     assert "not ended" not in draw("slots", search, [job(1, 0, 4)])[0].note
 
@@ -89,7 +90,7 @@ def test_a_repeated_job_did_not_wait_all_that_time(search: Search) -> None:
 
 def test_times_that_are_not_known_are_counted(search: Search, trial_of: Callable[..., Trial]) -> None:
     assert draw("slots", search, [trial_of(1, 0.5), trial_of(2, None)]) == []
-    lost = replace(job(2, 0, 5), folds=(*job(2, 0, 5).folds, FoldResult(1, error="lost")))
+    lost = replace(job(2, 0, 5), folds=(*job(2, 0, 5).folds, made_fold(1, error="lost")))
     assert (
         "1 job not shown, for their times are not known" in draw("slots", search, [job(1, 0, 5), lost])[0].note.lower()
     )
@@ -117,7 +118,7 @@ def test_many_jobs_are_a_curve_of_means(search: Search) -> None:
     assert len(running) == PLACE_LIMIT + 1
     jobs = [fold for trial in trials for fold in trial.folds]
     assert len(jobs) > JOB_LIMIT
-    span = max(fold.ended for fold in jobs if fold.ended) - START
+    span = max(fold.result.ended for fold in jobs if fold.result.ended) - START.timestamp()
     busy = sum(2.0 for _ in jobs)
     mean = sum(height for _, height in running[:-1]) / PLACE_LIMIT
-    assert abs(mean - busy / span.total_seconds()) < 0.02 * mean, "the area is the time that jobs ran"
+    assert abs(mean - busy / span) < 0.02 * mean, "the area is the time that jobs ran"

@@ -10,9 +10,10 @@ import pytest
 from hpo_pilot.errors import InputError
 from hpo_pilot.report.documents import trial_document
 from hpo_pilot.report.exports import as_csv, as_hpogrid_report, as_json
-from hpo_pilot.search import Confirm, EarlyStop, EarlyStopping, FoldResult, Objective, Search, Trial, TrialState
+from hpo_pilot.search import Confirm, EarlyStop, EarlyStopping, Objective, Search, Trial, TrialState
 from hpo_pilot.search.earlier_results import fit_earlier_results, read_results
 from hpo_pilot.search.trials import Price
+from tests.made import made_fold
 
 SEARCH = Search.model_validate(
     {
@@ -34,14 +35,15 @@ POINTS = [
     {"rate": 0.1, "layers": 4, "kind": 1},
     {"rate": 0.1, "layers": 3, "kind": True},
 ]
+FOLDS = (made_fold(0, 0.1), made_fold(1, 0.3))
 TRIALS = [
-    Trial(n, 1, point, TrialState.FINISHED, n / 10, 0.2, (FoldResult(0, 0.1), FoldResult(1, 0.3)), told=n)
+    Trial(n, 1, point, TrialState.FINISHED, values=(n / 10,), stds=(0.2,), folds=FOLDS, told=n)
     for n, point in enumerate(POINTS, start=1)
 ]
 FAILED = Trial(5, 1, POINTS[0], TrialState.FAILED, error='exit status 1,\n"why"', told=5)
 OTHERS = [
     replace(TRIALS[0], number=6, state=TrialState.STOPPED),
-    replace(TRIALS[0], number=7, state=TrialState.RUNNING, value=None),
+    replace(TRIALS[0], number=7, state=TrialState.RUNNING, values=()),
 ]
 ALL = [*TRIALS, FAILED, *OTHERS]
 
@@ -74,7 +76,7 @@ def test_stopped_trials_come_with_what_they_would_have_come_to(tmp_path, form):
     stop = EarlyStop(4, "accuracy 0.01 is 3rd of 3", 10, 0.01, (0.7,))
     diverged = replace(stop, value=None, projected=None)
     stopped = [
-        replace(TRIALS[0], number=6 + n, state=TrialState.STOPPED, value=None, std=None, stop=each)
+        replace(TRIALS[0], number=6 + n, state=TrialState.STOPPED, values=(), stds=(), stop=each)
         for n, each in enumerate((stop, diverged))
     ]
     search = SEARCH.model_copy(update={"early_stopping": EarlyStopping(method="asha")})
@@ -90,10 +92,10 @@ FRONT = SEARCH.model_copy(
 
 @pytest.mark.parametrize("form", [as_json, as_csv])
 def test_of_several_objectives_each_is_found_by_its_name(tmp_path, form):
-    folds = (FoldResult(0, 0.1, values=(0.1, 8.0)), FoldResult(1, 0.3, values=(0.3, 10.0)))
-    whole = replace(TRIALS[0], value=0.2, std=0.1, values=(0.2, 9.0), stds=(0.1, 1.0), folds=folds)
+    folds = (made_fold(0, values=(0.1, 8.0)), made_fold(1, values=(0.3, 10.0)))
+    whole = replace(TRIALS[0], values=(0.2, 9.0), stds=(0.1, 1.0), folds=folds)
     stop = EarlyStop(4, "loss 0.9 is 3rd of 3", 10, 0.9, (0.7, 5.0))
-    stopped = replace(TRIALS[1], state=TrialState.STOPPED, value=None, std=None, folds=(), stop=stop)
+    stopped = replace(TRIALS[1], state=TrialState.STOPPED, values=(), stds=(), folds=(), stop=stop)
     search = FRONT.model_copy(update={"early_stopping": EarlyStopping(method="asha", metric="loss")})
     text = form(search, [whole, FAILED, stopped])
     assert [
@@ -124,7 +126,7 @@ def test_a_parameter_may_have_the_name_of_another_column(tmp_path):
     space = {name: {"type": "real", "low": 0.0, "high": 1.0} for name in names}
     search = Search.model_validate({"search": "s", "space": space, "payload": {"command": "true"}})
     point = {name: place / 10 for place, name in enumerate(names)}
-    text = as_csv(search, [Trial(1, 1, point, TrialState.FINISHED, 7.0, None, (FoldResult(0, 7.0),), told=1)])
+    text = as_csv(search, [Trial(1, 1, point, TrialState.FINISHED, values=(7.0,), folds=(made_fold(0, 7.0),), told=1)])
     assert text.startswith("number,generation,state,value,std,point.value,point.std,point.state,point.error,")
     (tmp_path / "new.csv").write_text(text)
     [trial] = read_results(tmp_path / "new.csv", "new.csv", search.space, search.objectives).trials
@@ -205,7 +207,7 @@ def test_a_parameter_may_be_called_confirms(tmp_path):
     search = Search.model_validate({"search": "s", "space": space, "payload": {"command": "true"}})
     path = tmp_path / "old.csv"
     for text in (
-        as_csv(search, [Trial(1, 1, {"confirms": 4}, TrialState.FINISHED, 7.0, None, told=1)]),
+        as_csv(search, [Trial(1, 1, {"confirms": 4}, TrialState.FINISHED, values=(7.0,), told=1)]),
         "confirms,value\n4,7.0\n",
         "point.confirms,confirms,value\n4,,7.0\n3,1,6.0\n",
     ):

@@ -13,12 +13,13 @@ from hpo_pilot.search import EarlyStop, TrialState
 from hpo_pilot.search.trials import TrialCounts, trial_counts_of
 from hpo_pilot.steering.results import result_of
 from hpo_pilot.steering.workdir import WorkDir
-from hpo_pilot.store import NewTask, NewTrial, SearchState, TrialEnd
+from hpo_pilot.store import NewTask, NewTrial, SearchState
 from hpo_pilot.web.live import SearchFragments
 from hpo_pilot.web.local_client import LocalClient, extent_in, run_document
 from hpo_pilot.web.notebook import progress_line
 from hpo_pilot.web.search_views import SearchCache
 from tests.command_here import command_here
+from tests.made import made_end
 from tests.rest_api import set_state, steered, store_of, write_search
 
 #: What becomes of the trials: (state, place in the order of results, the trial that it confirms); None: still out.
@@ -56,8 +57,13 @@ def work(tmp_path, monkeypatch):
     made = store.add_generation(record.id, history=0, pending=[], trials=trials, task=task)
     now = time.time()
     ends = [
-        TrialEnd(
-            n, TrialState(state), 0.5 if state == "finished" else None, None, "no" * (state == "failed"), told, now
+        made_end(
+            n,
+            TrialState(state),
+            0.5 if state == "finished" else None,
+            error="no" * (state == "failed"),
+            told=told,
+            ended=now,
         )
         for n, (state, told, _) in enumerate(ENDS, 1)
         if state is not None

@@ -17,8 +17,9 @@ from hpo_pilot.report.documents import over_count, planned_count
 from hpo_pilot.search import TrialState
 from hpo_pilot.search.trials import NO_COST
 from hpo_pilot.steering.status import outlook
-from hpo_pilot.store import JobOutcome, NewTask, NewTrial, SearchState, TrialEnd
+from hpo_pilot.store import NewTask, NewTrial, SearchState
 from hpo_pilot.web.local_client import LocalClient
+from tests.made import made_attempt, made_end
 from tests.rest_api import add_results, steered, store_of, write_search
 
 NOTHING = "no trial reported a number 'loss' in progress.jsonl: nothing could be stopped early"
@@ -37,7 +38,7 @@ def report_values(workdir, name, *values):
     store = store_of(workdir)
     record = store.search(name)
     steps = tuple(enumerate(values, start=1))
-    store.record(record.id, [JobOutcome(1, 2, 0, 1, JobState.RUNNING, progress=steps)], [])
+    store.record(record.id, [made_attempt(1, 2, 0, 1, JobState.RUNNING, progress=steps)], [])
     store.close()
 
 
@@ -104,7 +105,7 @@ def test_confirmation_runs_come_on_top_of_the_budget(client, tmp_path):
     again = [NewTrial(n, {"x": 2 / 10_000, "kind": "a"}, seed=n, confirms=2) for n in (4, 5)]
     task = NewTask("user.me.s.g2/", 2, 0, ((Member(4, 0, 4),), (Member(5, 0, 5),)))
     store.add_generation(record.id, history=3, pending=[], trials=again, task=task)
-    store.record(record.id, (), [TrialEnd(4, TrialState.FINISHED, 2.5, None, None, 4, time.time())])
+    store.record(record.id, (), [made_end(4, TrialState.FINISHED, 2.5, told=4, ended=time.time())])
     store.close()
     status = client.status("s")
     assert (over_count(status), planned_count(status), status["confirmations"]) == (4, 5, 1)
@@ -123,7 +124,7 @@ def test_every_view_counts_the_same_trials_of_a_search_that_ended_early(client, 
     more = [NewTrial(6, {"x": 0.5, "kind": "b"}, seed=6)]
     store.add_generation(record.id, history=5, pending=[], trials=more, task=task)
     assert (over_count(client.status("s")), planned_count(client.status("s"))) == (5, 9)
-    store.record(record.id, (), [TrialEnd(6, TrialState.STOPPED, None, None, None, None, time.time())])
+    store.record(record.id, (), [made_end(6, TrialState.STOPPED, ended=time.time())])
     store.set_state(record.id, SearchState.FAILED, "service", "5 failures in a row")
 
     record, found = store.search("s"), store.trials(record.id)

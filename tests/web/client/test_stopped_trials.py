@@ -12,11 +12,12 @@ from hpo_pilot.cli.inspection import _state
 from hpo_pilot.report.documents import trial_document
 from hpo_pilot.report.exports import exporter
 from hpo_pilot.report.summary import best_trial, convergence
-from hpo_pilot.search import EarlyStop, FoldResult, Search, Trial, TrialState
+from hpo_pilot.search import EarlyStop, Search, Trial, TrialState
 from hpo_pilot.search.trials import Price
+from tests.made import made_fold
 
 STOP = EarlyStop(4, "loss 0.83 is 3rd of 3 at step 9, where 1 goes on (asha)", 10, 0.01, (0.7,))
-FOLD = FoldResult(0, error="pilot error 1144: killed by the server (tobekilled)", seconds=3.0)
+FOLD = made_fold(0, error="pilot error 1144: killed by the server (tobekilled)", seconds=3.0)
 
 
 @pytest.fixture
@@ -27,10 +28,10 @@ def search() -> Search:
 
 @pytest.fixture
 def trials() -> list[Trial]:
-    finished = Trial(1, 1, {"x": 0.1}, TrialState.FINISHED, 0.5, told=1)
+    finished = Trial(1, 1, {"x": 0.1}, TrialState.FINISHED, values=(0.5,), told=1)
     stopped = Trial(2, 1, {"x": 0.2}, TrialState.STOPPED, error="stopped early", told=2, stop=STOP, folds=(FOLD,))
     with_search = Trial(3, 1, {"x": 0.3}, TrialState.STOPPED, error="stopped on request", stop=STOP)
-    in_full = Trial(4, 1, {"x": 0.4}, TrialState.FINISHED, 0.6, told=3, stop=STOP)
+    in_full = Trial(4, 1, {"x": 0.4}, TrialState.FINISHED, values=(0.6,), told=3, stop=STOP)
     return [finished, stopped, with_search, in_full]
 
 

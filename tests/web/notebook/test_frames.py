@@ -10,10 +10,11 @@ import pandas as pd
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.report.documents import trial_document
-from hpo_pilot.search import EarlyStop, FoldResult, Search, Trial, TrialState
+from hpo_pilot.report.documents import trial_document, trial_of
+from hpo_pilot.search import EarlyStop, Search, Trial, TrialState
 from hpo_pilot.search.trials import Price
-from hpo_pilot.web.notebook import folds_frame, intermediate_frame, pandas, reports_of, trials_frame, trials_of
+from hpo_pilot.web.notebook import folds_frame, intermediate_frame, pandas, reports_of, trials_frame
+from tests.made import made_fold
 from tests.report.figures.made_up import START, make_search, make_trial, make_trials, on_nodes
 
 PRICE = Price(0, 1)
@@ -76,8 +77,8 @@ def test_several_objectives_have_a_column_each() -> None:
 def test_folds_with_their_metrics() -> None:
     search = make_search()
     metrics = {"accuracy": 0.5, "note": "ä", "best": True, "loss": 7.0, "bad": math.nan}
-    fold = FoldResult(1, 0.4, metrics=metrics, node="n1", panda_id=7, seconds=2.0)
-    frame = folds_frame(search, documents([make_trial(3, 0.5, folds=(FoldResult(0, 0.6), fold))]))
+    fold = made_fold(1, 0.4, metrics=metrics, node="n1", panda_id=7, seconds=2.0)
+    frame = folds_frame(search, documents([make_trial(3, 0.5, folds=(made_fold(0, 0.6), fold))]))
     assert frame.loc[(3, 1), "loss"] == 0.4, "the figure of merit, not the metric of that name"
     assert frame.loc[(3, 1), "accuracy"] == 0.5
     assert frame["bad"].isna().all() and frame["note"].isna().all() and frame["best"].isna().all()
@@ -97,16 +98,16 @@ def test_trials_survive_their_documents(search_of: Callable[..., Search]) -> Non
     trials = on_nodes(make_trials(search_of(), 12))
     trials.append(make_trial(13, None, state=TrialState.STOPPED, stop=stop, error="stopped early"))
     trials.append(make_trial(14, 0.5, values=(0.5, 3.0), stds=(0.1, 0.2), confirms=2))
-    again = trials_of(documents(trials))
+    again = [trial_of(document) for document in documents(trials)]
     for one, other in zip(trials, again, strict=True):
         times = [
             abs((a - b).total_seconds()) for a, b in ((one.started, other.started), (one.ended, other.ended)) if a and b
         ]
         assert max(times, default=0) < 0.001
-        for name in ("number", "point", "state", "figures", "spreads", "told", "stop", "confirms"):
+        for name in ("number", "point", "state", "values", "stds", "told", "stop", "confirms"):
             assert getattr(one, name) == getattr(other, name)
-        assert [(f.fold, f.figures, f.node, f.attempt) for f in one.folds] == [
-            (f.fold, f.figures, f.node, f.attempt) for f in other.folds
+        assert [(f.number, f.values, f.result.node, f.attempt) for f in one.folds] == [
+            (f.number, f.values, f.result.node, f.attempt) for f in other.folds
         ]
     reports: list[Any] = [{"number": 4, "folds": [{"fold": 0, "values": [(1, 0.5), (2, None)]}]}]
     assert reports_of(reports) == {4: {0: [(1, 0.5), (2, math.inf)]}}

@@ -16,7 +16,8 @@ from hpo_pilot.jobs import Member
 from hpo_pilot.search import TrialState
 from hpo_pilot.server.tokens import Role
 from hpo_pilot.steering import operations
-from hpo_pilot.store import NewTask, NewTrial, SearchState, StoreAwayError, TrialEnd, lease
+from hpo_pilot.store import NewTask, NewTrial, SearchState, StoreAwayError, lease
+from tests.made import made_end
 from tests.web.pages.conftest import BASE, form_token
 
 
@@ -225,7 +226,7 @@ def test_the_best_point_is_filled_in_to_the_last_digit(pages):
     record = pages.store.search(name)
     task = NewTask("user.me.digits.g1/", 1, 0, ((Member(1, 0, 1),),))
     pages.store.add_generation(record.id, history=0, pending=[], trials=[NewTrial(1, best, seed=1)], task=task)
-    pages.store.record(record.id, (), [TrialEnd(1, TrialState.FINISHED, 0.5, None, None, 1, time.time())])
+    pages.store.record(record.id, (), [made_end(1, TrialState.FINISHED, 0.5, told=1, ended=time.time())])
     form = html.unescape(alice.get(f"/searches/{name}/add").text)
     assert 'value="0.30000000000000004"' in form
     given = dict(re.findall(r'name="(p\.\w+)"[^>]*? value="([^"]*)"', form))

@@ -9,9 +9,10 @@ import pytest
 
 from hpo_pilot.jobs import Member
 from hpo_pilot.search import TrialState
-from hpo_pilot.store import NewTask, NewTrial, SearchState, TrialEnd
+from hpo_pilot.store import NewTask, NewTrial, SearchState
 from hpo_pilot.web import search_views as desk_module
 from hpo_pilot.web.search_views import FigureCache, SearchCache
+from tests.made import made_end
 
 
 @pytest.fixture
@@ -80,6 +81,6 @@ def test_the_slow_one_is_made_again_for_new_results_alone(pages, library, made):
     pages.store.add_generation(number, history=3, pending=[], trials=[out], task=task)  # it has no result yet
     desk.drawn(library.view(name), "importance")
     assert made.count("importance") == 1
-    pages.store.record(number, [], [TrialEnd(4, TrialState.FINISHED, 0.1, None, None, 4, time.time())])
+    pages.store.record(number, [], [made_end(4, TrialState.FINISHED, 0.1, told=4, ended=time.time())])
     desk.drawn(library.view(name), "importance")
     assert made.count("importance") == 2

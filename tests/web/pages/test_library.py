@@ -9,8 +9,9 @@ from sqlalchemy import event
 
 from hpo_pilot.jobs import Member
 from hpo_pilot.search import TrialState
-from hpo_pilot.store import NewTask, NewTrial, SearchState, TrialEnd, UnknownSearchError
+from hpo_pilot.store import NewTask, NewTrial, SearchState, UnknownSearchError
 from hpo_pilot.web.search_views import SearchCache
+from tests.made import made_end
 
 
 def generation(store, name: str, numbers: list[int], generation: int) -> int:
@@ -37,12 +38,12 @@ def test_a_view_is_what_the_store_has_after_every_step(pages):
     number = generation(store, name, [1, 2], 1)
     same()
     now = time.time()
-    store.record(number, [], [TrialEnd(2, TrialState.FINISHED, 0.5, None, None, 1, now)])
+    store.record(number, [], [made_end(2, TrialState.FINISHED, 0.5, told=1, ended=now)])
     same()
     generation(store, name, [3], 2)
     same()
-    ends = [TrialEnd(1, TrialState.FAILED, None, None, "broke", 2, now)]
-    ends += [TrialEnd(3, TrialState.FINISHED, 0.25, 0.1, None, 3, now)]
+    ends = [made_end(1, TrialState.FAILED, error="broke", told=2, ended=now)]
+    ends += [made_end(3, TrialState.FINISHED, 0.25, stds=(0.1,), told=3, ended=now)]
     store.record(number, [], ends)
     same()
     assert library.view(name).best.trial.number == 3
@@ -54,7 +55,7 @@ def test_a_view_is_what_the_store_has_after_every_step(pages):
 def test_what_is_over_is_not_read_again(pages):
     name, store = pages.submit("quiet"), pages.store
     number = generation(store, name, list(range(1, 51)), 1)
-    ends = [TrialEnd(n, TrialState.FINISHED, float(n), None, None, n, time.time()) for n in range(1, 50)]
+    ends = [made_end(n, TrialState.FINISHED, float(n), told=n, ended=time.time()) for n in range(1, 50)]
     store.record(number, [], ends)
     library = SearchCache(store)
     library.view(name)
@@ -68,7 +69,7 @@ def test_what_is_over_is_not_read_again(pages):
     try:
         library.view(name)
         assert len(rows) == 1  # the pulse
-        store.record(number, [], [TrialEnd(50, TrialState.FAILED, None, None, "x", 50, time.time())])
+        store.record(number, [], [made_end(50, TrialState.FAILED, error="x", told=50, ended=time.time())])
         rows.clear()
         assert library.view(name).counts[TrialState.FAILED] == 1
         assert all("count(" in statement or "number" in statement for statement in rows)

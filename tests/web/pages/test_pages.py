@@ -13,7 +13,8 @@ import pytest
 from hpo_pilot.jobs import JobState, Member
 from hpo_pilot.search import TrialState
 from hpo_pilot.server.tokens import Role
-from hpo_pilot.store import JobOutcome, NewTask, NewTrial, SearchState, TrialEnd
+from hpo_pilot.store import NewTask, NewTrial, SearchState
+from tests.made import made_attempt, made_end
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script>{{7*7}}\x1b[31m\x07"
 
@@ -146,7 +147,7 @@ def hostile_search(pages, name: str, owner: str = HOSTILE) -> str:
     made = store.add_generation(record.id, history=0, pending=[], trials=trials, task=task)
     now = time.time()
     outcomes = [
-        JobOutcome(
+        made_attempt(
             *(made.id, trial.number, fold, 1, JobState.FINISHED),
             panda_id=7,
             value=None if trial.number == 1 else float(trial.number),
@@ -163,8 +164,8 @@ def hostile_search(pages, name: str, owner: str = HOSTILE) -> str:
         for fold in range(2)
     ]
     ends = [
-        TrialEnd(1, TrialState.FAILED, None, None, HOSTILE, 1, now),
-        *(TrialEnd(n, TrialState.FINISHED, float(n), 0.1, None, n, now) for n in (2, 3)),
+        made_end(1, TrialState.FAILED, error=HOSTILE, told=1, ended=now),
+        *(made_end(n, TrialState.FINISHED, float(n), stds=(0.1,), told=n, ended=now) for n in (2, 3)),
     ]
     store.record(record.id, outcomes, ends, ended_tasks=[made.id])
     store.set_state(record.id, SearchState.FAILED, HOSTILE[:50], HOSTILE)
@@ -324,7 +325,7 @@ def test_metrics_that_are_not_shown_are_counted(pages, count, note):
     trial = NewTrial(1, {"x": 0.5, "kind": "a"}, seed=1)
     made = pages.store.add_generation(record.id, history=0, pending=[], trials=[trial], task=task)
     metrics = {f"m{i:03}": float(i) for i in range(count)}
-    outcomes = [JobOutcome(made.id, 1, fold, 1, JobState.FINISHED, value=2.0, metrics=metrics) for fold in range(2)]
+    outcomes = [made_attempt(made.id, 1, fold, 1, JobState.FINISHED, value=2.0, metrics=metrics) for fold in range(2)]
     pages.store.record(record.id, outcomes, [])
     text = check(pages.browser("alice").get(f"/searches/{name}/trials/1"))
     assert "m059" in text
