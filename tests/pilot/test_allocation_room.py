@@ -14,7 +14,7 @@ from hpo_pilot.hpc.capacity import Node, NodeShape
 from hpo_pilot.hpc.launchers import make_launcher
 from hpo_pilot.hpc.scheduler import Scheduler
 from hpo_pilot.hpc.usage import Ending
-from hpo_pilot.pilot.allocation import Allocation, AllocationPool, AllocationReservation
+from hpo_pilot.pilot.allocation import Allocation, AllocationPool, AllocationReservation, NodeHealth
 from hpo_pilot.pilot.job import GivenBack, JobFailure, NodeLost, PilotErrorCode, parse_job
 from hpo_pilot.pilot.machine import Assignment
 from hpo_pilot.pilot.report import Starting
@@ -258,3 +258,28 @@ def test_a_node_that_the_launcher_calls_lost_is_so_at_once(keeps, blocked):
     made.pool.note_launch(second, ["n2"], ["n2"])
     assert [panda_id for panda_id, _ in made.lost] == [second.key[0]]
     assert made.pool.blocked == blocked and made.pool.up == {"n1", "n2", "n3"} - {"n2", *blocked}
+
+
+def test_a_node_that_is_named_twice_in_a_row_is_bad():
+    health = NodeHealth()
+    assert health.failed(["n1", "n2"], ["n2"]) == []
+    health.worked(["n2"])
+    assert health.failed(["n1", "n2"], ["n2"]) == []
+    assert health.failed(["n2", "n3"], ["n2"]) == ["n2"]
+
+
+def test_without_names_launches_must_work_elsewhere():
+    health = NodeHealth()
+    for _ in range(5):  # a site whose launcher is set up wrongly loses no nodes by it
+        assert health.failed(["n1"], []) == [] and health.failed(["n2"], []) == []
+    health.worked(["n2"])
+    assert health.failed(["n2"], []) == []
+    assert health.failed(["n1"], []) == ["n1"]
+
+
+def test_in_a_row_means_in_a_row():
+    health = NodeHealth()
+    for _ in range(3):
+        assert health.failed(["n1"], []) == [] and health.failed(["n1"], []) == []
+        health.worked(["n1"])
+        health.worked(["n2"])

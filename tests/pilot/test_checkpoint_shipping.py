@@ -170,11 +170,6 @@ def test_nothing_is_sent_where_it_should_not(tmp_path, cache, ship, more):
     assert cache.calls == []
 
 
-def test_a_shared_folder_may_be_sent_all_the_same(tmp_path, ship):
-    assert PilotSettings("http://h", "Q", 1, tmp_path, tmp_path, checkpoints=tmp_path, checkpoint_mb=9).shipped_mb == 9
-    assert PilotSettings("http://h", "Q", 1, tmp_path, tmp_path).shipped_mb == 500
-
-
 def test_a_server_that_refuses_costs_no_attempt(tmp_path, cache, ship, caplog):
     cache.fail = CallRefused("production role required")
     shipping = ship()
