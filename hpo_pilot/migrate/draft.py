@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -217,46 +218,25 @@ def goal_of_steering(command: str) -> str | None:
     return None if found is None else "maximize" if found[1] == "max" else "minimize"
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes texts that a search file would read as something else in double quotes."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # The rules of search files differ from PyYAML's: `1e-4` is a number there.
+    plain = _PLAIN.match(text) and plain_tag(text) == STR and yaml.safe_load(text) == text
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else '"')
+
+
+_Dumper.add_representer(str, _represent_text)
 _PLAIN = re.compile(r"[A-Za-z0-9_./](?:[A-Za-z0-9_./ -]*[A-Za-z0-9_./-])?\Z")
-_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 def flow_yaml(value: Any) -> str:
-    """Returns a value of plain Python types in YAML's flow style."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{flow_yaml(key)}: {flow_yaml(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(flow_yaml(item) for item in value) + "]"
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return _number(value)
-    return _text(value) if isinstance(value, str) else str(value)
-
-
-def _number(value: float) -> str:
-    text = repr(value)
-    mantissa, exponent, power = text.partition("e")
-    # YAML 1.1 reads a number with an exponent as text unless it has a point and a sign after the e.
-    if exponent and "." not in mantissa:
-        mantissa += ".0"
-    if exponent and power[0] not in "+-":
-        power = "+" + power
-    return mantissa + exponent + power
-
-
-def _text(text: str) -> str:
-    if _PLAIN.match(text) and plain_tag(text) == STR and yaml.safe_load(text) == text:
-        return text
-    return '"' + "".join(_escaped(character) for character in text) + '"'
-
-
-def _escaped(character: str) -> str:
-    if character in _ESCAPES:
-        return _ESCAPES[character]
-    if character.isprintable():
-        return character
-    code = ord(character)
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    """Returns a value of plain Python types in YAML's flow style, on one line."""
+    options: dict[str, Any] = {"default_flow_style": True, "allow_unicode": True, "sort_keys": False}
+    listed: str = yaml.dump([value], Dumper=_Dumper, width=math.inf, **options)
+    return listed.strip().removeprefix("[").removesuffix("]")
