@@ -235,7 +235,8 @@ class Story:
         for job in jobs:
             trial, fold = job.parts[0].trial, job.parts[0].fold
             if trial > 2:
-                metrics = f"hpoStep=1 hpoValue={trial}.{fold}"
+                # The same in both folds: their mean is then the same whichever report the service has read.
+                metrics = f"hpoStep=1 hpoValue={trial}"
                 until(
                     lambda job=job, metrics=metrics: self.pilot.update(job, "running", job_metrics=metrics),
                     f"trial {trial} is told to stop",
