@@ -86,7 +86,7 @@ class Server:
             queue_file: JSON file of the queues; None: any name is a queue.
 
         Raises:
-            InputError: the folder cannot be written, or the queue file makes no sense.
+            InputError: the folder cannot be written, or the queue file is not valid.
         """
         self.database = database
         self.tokens = tokens

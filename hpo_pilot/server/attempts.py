@@ -58,13 +58,13 @@ class NotThePilotsJob(Exception):
 def final_state(
     state: TaskState, params: Mapping[str, Any], n_finished: int, n_failed: int
 ) -> tuple[TaskState, str | None]:
-    """The state that a task ends in, and its error dialog.
+    """Returns the final state of a task, and its error dialog.
 
     Args:
         state: the task's present one.
         params: its parameters.
-        n_finished: how many of its jobs finished.
-        n_failed: how many were given up.
+        n_finished: number of its jobs that finished.
+        n_failed: number of its jobs that were given up.
     """
     if state is TaskState.ABORTING:
         return TaskState.ABORTED, None
@@ -84,7 +84,7 @@ def final_state(
 
 
 def _goal(params: Mapping[str, Any]) -> float:
-    """In thousandths; a goal that is no percentage counts as none, as in JEDI."""
+    """Returns the goal in thousandths; a goal that is not a percentage is ignored, as in JEDI."""
     try:
         goal = 10 * float(params["goal"])
     except (KeyError, TypeError, ValueError):
@@ -95,13 +95,13 @@ def _goal(params: Mapping[str, Any]) -> float:
 # Making and ending attempts. Every change to a job goes through here, so that the counts, cursors and state of its
 # task always agree with it.
 
-#: Why a task waits whose sandbox is not registered under its name, as `pandajedi/jediorder/JobGenerator.py` says it.
+#: Error dialog of a task whose sandbox is missing, from `pandajedi/jediorder/JobGenerator.py`.
 NO_SANDBOX = "user sandbox file unavailable. resubmit the task with --useNewCode"
 
 _TASK = select(*TASK_COLUMNS).where(tasks.c.task_id == bindparam("id"))
 _JOB = select(jobs).where(jobs.c.panda_id == bindparam("id"))
 
-#: Rows that are made in one statement: all of a task's at once would take memory for each.
+#: Rows inserted by one statement; all rows of a task in one statement would take too much memory.
 _ROWS_AT_ONCE = 1000
 
 #: States in which a task starts no new attempt.
@@ -240,7 +240,7 @@ _GIVEN_UP = (JobState.FAILED, JobState.CANCELLED, JobState.CLOSED)
 
 
 def _given_up(tx: Transaction, task_id: int) -> list[AnyRow]:
-    """The last attempts of a task's jobs that did not finish and have ended, by number."""
+    """Returns the last attempts that ended without success, by job number."""
     last = select(func.max(jobs.c.panda_id)).where(jobs.c.task_id == task_id).group_by(jobs.c.number)
     ended = jobs.c.status.in_([state.value for state in _GIVEN_UP])
     query = select(jobs).where(jobs.c.panda_id.in_(last), ended).order_by(jobs.c.number)
@@ -250,8 +250,8 @@ def _given_up(tx: Transaction, task_id: int) -> list[AnyRow]:
 def retry_over(tx: Transaction, task: AnyRow, *, ignore_limit: bool = False) -> None:
     """Retries a task that is over.
 
-    One that was retried `MAX_TASK_ATTEMPTS` times becomes exhausted instead, unless it was submitted with
-    ``skipScout`` (its owner knows what they do) or `ignore_limit` is set.
+    A task that was retried `MAX_TASK_ATTEMPTS` times becomes exhausted instead, unless it was submitted with
+    ``skipScout`` or `ignore_limit` is set.
     """
     limited = not (ignore_limit or known_task(tx, task.task_id).parameters.params.get("skipScout"))
     if limited and task.attempt_nr >= MAX_TASK_ATTEMPTS:
@@ -266,7 +266,7 @@ def retry_over(tx: Transaction, task: AnyRow, *, ignore_limit: bool = False) -> 
 
 
 def retry_jobs(tx: Transaction, task: AnyRow) -> None:
-    """Another round of attempts for every job of the task whose last attempt did not finish."""
+    """Starts further attempts of every job of the task whose last attempt did not finish."""
     given_up = _given_up(tx, task.task_id)
     if not given_up:
         if task.status not in (TaskState.RUNNING, TaskState.PENDING) and not task.n_finished:
@@ -279,7 +279,7 @@ def retry_jobs(tx: Transaction, task: AnyRow) -> None:
 
 
 def _start_over(tx: Transaction, task: AnyRow) -> None:
-    """A task that ended before it had jobs."""
+    """Starts a task again that ended before it had jobs."""
     there = select(func.count()).where(cache_files.c.name == task.sandbox)
     if task.sandbox is None or tx.connection.scalar(there):
         make_jobs(tx, task)
@@ -304,14 +304,14 @@ def change_parameters(tx: Transaction, task: AnyRow, changes: Mapping[str, Any],
     Args:
         tx: a writing transaction.
         task: the task's row.
-        changes: parameters, `changes_of` some others.
+        changes: new parameters, from `changes_of`.
         brokered: columns of the task that follow from its parameters.
 
     Returns:
-        The task's row, as it is now.
+        The task's new row.
 
     Raises:
-        TaskParametersError: they make no sense; nothing was changed.
+        TaskParametersError: they are not valid; nothing was changed.
     """
     old = tx.connection.scalar(select(tasks.c.params).where(tasks.c.task_id == task.task_id))
     params = json.loads(old or "{}") | dict(changes)
@@ -552,13 +552,13 @@ def record_report(
     return _heartbeat(tx, job, state, status, columns)
 
 
-# Jobs whose pilot is silent or gone. Their attempt ends, and the next one may start. The error is PanDA's
+# Jobs whose pilot is silent or has ended. Their attempt ends, and the next one may start. The error is PanDA's
 # jobDispatcherErrorCode 100, "lost heartbeat" (`pandaserver/jobdispatcher/Watcher.py`).
 
 LOST_HEARTBEAT = 100
 _BATCH = 200  # jobs ended in one transaction, so that pilots' calls get in between
 
-#: The states that may be reported for a worker; the real server knows the first two.
+#: The states that may be reported for a worker; a real server has the first two.
 WORKER_STATES = ("started", "finished", "failed", "cancelled")
 
 

@@ -39,17 +39,17 @@ _ZERO = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def load(text: str | bytes) -> Any:
-    """A value that came from outside.
+    """Returns the value of a JSON text from a client.
 
     Raises:
-        ValueError: it is no JSON, or holds what cannot be kept or passed on; the message says what.
+        ValueError: the text is not JSON, or has a value that cannot be stored or sent; the message says which.
     """
     if isinstance(text, bytes):
         text = text.decode(json.detect_encoding(text))
     try:
         value = json.loads(text, parse_constant=_refuse)
         if _SUSPICIOUS.search(text):
-            json.dumps(value, ensure_ascii=False, allow_nan=False).encode()  # half a character, or infinity
+            json.dumps(value, ensure_ascii=False, allow_nan=False).encode()  # half a surrogate pair, or infinity
         if _ZERO.search(text):
             raise ValueError("a text with a zero character")
     except RecursionError as error:
@@ -66,14 +66,14 @@ def dump(value: Any, default: Callable[[Any], Any] | None = None) -> str:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        # A key that is no number has a name in JSON.
+        # As a key, it is a text in JSON.
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
@@ -88,29 +88,29 @@ Envelope = dict[str, Any]
 
 
 def success(data: Any = None, message: str = "") -> Envelope:
-    """The call was done."""
+    """Returns the reply to a call that succeeded."""
     return {"success": True, "message": message, "data": data}
 
 
 def failure(message: str, data: Any = None) -> Envelope:
-    """The call was refused; `message` says why."""
+    """Returns the reply to a refused call; `message` gives the reason."""
     return {"success": False, "message": message, "data": data}
 
 
 def to_json(envelope: Envelope) -> bytes:
-    """The bytes that go over the wire."""
+    """Returns the reply as JSON."""
     return dump(envelope, _encode).encode()
 
 
 def utc(seconds: float | None) -> datetime | None:
-    """`seconds` since the epoch as PanDA's naive UTC datetime."""
+    """Returns PanDA's naive UTC datetime for `seconds` since the epoch."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
 
 
 def _encode(value: object) -> object:
     if isinstance(value, datetime):
         return {"__datetime__": value.isoformat()}
-    raise TypeError(f"{type(value).__name__} cannot travel in an envelope")
+    raise TypeError(f"{type(value).__name__} cannot be sent in an envelope")
 
 
 # Bodies.
@@ -121,7 +121,7 @@ _MESSAGE_JSON = "failed to load JSON"
 
 
 class BodyRefused(Exception):
-    """The request's body is not taken."""
+    """The request's body is refused."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -129,10 +129,10 @@ class BodyRefused(Exception):
 
 
 async def read_body(request: Request) -> bytes:
-    """The body, unpacked.
+    """Returns the unpacked body of a request.
 
     Raises:
-        BodyRefused: it is too large, or not what its headers say.
+        BodyRefused: it is too large, or is not gzip as its header says.
     """
     too_large = BodyRefused(f"the request's body is above {BODY_LIMIT} bytes", 413)
     body = bytearray()
@@ -146,28 +146,28 @@ async def read_body(request: Request) -> bytes:
 
 
 def unpacked(body: bytes) -> bytes:
-    """A gzipped body.
+    """Unpacks a gzip body.
 
     Raises:
-        BodyRefused: it is none, or too large.
+        BodyRefused: it is not gzip, or too large.
     """
     try:
         unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
         content = unpacker.decompress(body, BODY_LIMIT)
     except (zlib.error, gzip.BadGzipFile) as error:
-        raise BodyRefused(f"the request's body is no gzip: {error}", 400) from error
+        raise BodyRefused(f"the request's body is not gzip: {error}", 400) from error
     if unpacker.unconsumed_tail:
         raise BodyRefused(f"the request's body is above {BODY_LIMIT} bytes", 413)
     if not unpacker.eof:
-        raise BodyRefused("the request's body is no whole gzip: its end is missing", 400)
+        raise BodyRefused("the request's body is incomplete: the end of the gzip data is missing", 400)
     return content
 
 
 def pairs(query: str) -> dict[str, Any]:
-    """Arguments of a query or form; a name that comes more than once has a list.
+    """Returns the arguments of a query or form; a repeated name has a list.
 
     Raises:
-        BodyRefused: they are more than anybody needs.
+        BodyRefused: there are too many.
     """
     try:
         given = parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_PAIRS)
@@ -180,10 +180,10 @@ def pairs(query: str) -> dict[str, Any]:
 
 
 def json_object(body: bytes) -> dict[str, Any]:
-    """Arguments that come as a JSON object.
+    """Returns the arguments in a JSON object.
 
     Raises:
-        BodyRefused: it is none, or holds what JSON does not have or no database takes.
+        BodyRefused: the body is not a JSON object, or has a value that cannot be stored.
     """
     try:
         given = load(body or b"{}")
@@ -220,7 +220,7 @@ NOBODY = Caller("", Role.USER)
 
 @dataclass(frozen=True)
 class Call:
-    """A call under way: its caller, server and request."""
+    """A call: its caller, server and request."""
 
     caller: Caller
     server: Server
@@ -228,15 +228,15 @@ class Call:
 
     @property
     def pilot(self) -> PilotIdentity:
-        """The identity of the caller, if it is a pilot."""
+        """Returns the identity of the caller, if it is a pilot."""
         return PilotIdentity.of(self.caller, self.header(KEY_HEADER))
 
     def header(self, name: str) -> str:
-        """A header of the request; empty where it has none."""
+        """Returns a header of the request; empty: it is missing."""
         return self.request.headers.get(name, "")
 
     def seconds(self, name: str, most: float) -> float:
-        """A header that holds seconds, at most `most`; 0 where it is missing or no number."""
+        """Returns a header as a number of seconds, at most `most`; 0: it is missing or not a number."""
         try:
             return max(0.0, min(float(self.header(name)), most))
         except ValueError:
@@ -274,7 +274,7 @@ async def carry_out(database: Database, access: Access, handler: Callable[..., A
 
 
 class ArgumentError(Exception):
-    """The caller's arguments do not fit; the message goes into the envelope."""
+    """An argument is not valid; the message goes into the envelope."""
 
 
 @dataclass(frozen=True)
@@ -299,11 +299,11 @@ class Endpoint:
 
     Attributes:
         path: ``<group>/<function>``, below ``/api/v1``.
-        method: the HTTP methods it answers to; empty: any.
-        roles: whose tokens may call it; empty: anybody, without a token.
+        method: the HTTP method; empty: any.
+        roles: roles of the tokens that may call it; empty: no token is needed.
         access: where `handler` runs.
-        owner_of: the argument that names a task which must be the caller's own; empty: no such rule.
-        raw_body: True where the handler reads the request's body itself, or ignores it.
+        owner_of: the argument with a task of which the caller must be the owner; empty: there is none.
+        raw_body: whether the handler reads the request's body itself, or ignores it.
     """
 
     path: str
@@ -317,15 +317,15 @@ class Endpoint:
 
     @property
     def required(self) -> list[str]:
-        """The arguments that must be given."""
+        """Returns the arguments that must be given."""
         return [parameter.name for parameter in self.parameters.values() if parameter.required]
 
     def check(self, given: Mapping[str, Any], *, from_query: bool) -> dict[str, Any]:
-        """The arguments for `handler`.
+        """Returns the arguments for `handler`.
 
         Args:
-            given: as they arrived.
-            from_query: True where they came as text in a URL and want casting.
+            given: the arguments as received.
+            from_query: whether they are texts of a URL, which must be converted.
 
         Raises:
             ArgumentError: one is missing, unknown or of the wrong type.
@@ -347,7 +347,7 @@ class Endpoint:
         return arguments
 
 
-#: Every call by its path. The modules of `api` fill it when they are imported.
+#: Every call by its path. `app.API_MODULES` fill it when they are imported.
 TABLE: dict[str, Endpoint] = {}
 
 _Handler = typing.TypeVar("_Handler", bound=Callable[..., Any])
@@ -399,7 +399,7 @@ def _declared(handler: Callable[..., Any]) -> dict[str, Parameter]:
 
 
 def _cast(parameter: Parameter, value: Any) -> Any:
-    """A query string's text as the declared type; a courtesy that PanDA does for GET alone."""
+    """Converts a query's text to the declared type; PanDA does this for GET only."""
     if value == "None" and not parameter.required and parameter.default is None:
         return None
     try:

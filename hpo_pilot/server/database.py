@@ -166,7 +166,7 @@ jobs = Table(
     C("ended", Float, nullable=True),
     C("heartbeat", Float, nullable=True),  # silence counts from here: the last report, later by `patience`
     C("patience", Float, nullable=False, server_default="0"),  # seconds more than our own pilots get
-    # What the pilot said.
+    # Reported by the pilot.
     C("job_metrics", String(500), nullable=True),
     C("trans_exit_code", Integer, nullable=True),
     C("pilot_error_code", Integer, nullable=True),
@@ -174,7 +174,7 @@ jobs = Table(
     C("exe_error_code", Integer, nullable=True),
     C("exe_error_diag", String(500), nullable=True),
     C("report", Text, nullable=True),  # JSON: the many numbers that only descriptions show
-    # What the server found.
+    # Found by the server.
     C("dispatcher_error_code", Integer, nullable=True),
     C("dispatcher_error_diag", String(250), nullable=True),
     C("buffer_error_code", Integer, nullable=True),
@@ -257,7 +257,7 @@ _POSTGRESQL_LOCK = 0x68706F70  # any number, but always the same
 
 @dataclass
 class Transaction:
-    """A transaction, and the changes that others are told of when it is committed.
+    """A transaction, and the changes that are announced after its commit.
 
     Attributes:
         connection: executes the statements.
@@ -280,14 +280,14 @@ class Transaction:
 
     @property
     def activated_at(self) -> Counter[str]:
-        """The number of jobs that came to wait, by queue."""
+        """Returns the number of jobs that started to wait, by queue."""
         counts: Counter[str] = Counter()
         for (queue, _), count in self.activated.items():
             counts[queue] += count
         return counts
 
     def next_change(self) -> int:
-        """A cursor that no change had before."""
+        """Returns a new cursor, higher than all before."""
         return self._next_change()
 
 
@@ -310,7 +310,7 @@ def _update(key: Column[Any], names: tuple[str, ...]) -> Update:
 
 
 def in_slices(values: Iterable[_Result], size: int = 500) -> Iterator[list[_Result]]:
-    """`values` in lists of at most `size`: databases limit how many one statement takes."""
+    """Yields `values` in lists of at most `size`, because databases limit the parameters of a statement."""
     found = list(values)
     for start in range(0, len(found), size):
         yield found[start : start + size]
@@ -350,7 +350,7 @@ class Database:
 
     @property
     def change(self) -> int:
-        """The last cursor given out."""
+        """Returns the newest cursor."""
         return self._change
 
     async def write(self, work: Callable[[Transaction], _Result]) -> _Result:
@@ -374,13 +374,13 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Transaction]:
-        """A writing transaction in this thread; only for when no other uses the database."""
+        """Opens a writing transaction in this thread. No other thread may use the database meanwhile."""
         transaction = Transaction(self._writing, self._clock(), self._new_change, self._cache, self.waiting)
         try:
             with self._writing.begin():
                 yield transaction
         except BaseException:
-            # Both may know what never was; ids of tasks that were undone are given to others.
+            # Both may have data that was rolled back, and the ids of these tasks are used again.
             self.waiting = WaitingJobs()
             self._cache.clear()
             raise
@@ -388,7 +388,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
-        """A reading transaction in this thread; only for when no other uses the database."""
+        """Opens a reading transaction in this thread. No other thread may use the database meanwhile."""
         with self._reading.begin():
             yield Transaction(self._reading, self._clock(), self._new_change, self._cache, self.waiting)
 
@@ -397,7 +397,7 @@ class Database:
         return self._change
 
     def close(self) -> None:
-        """Ends both threads and lets the next server in."""
+        """Ends both threads and releases the lock."""
         self._writer.shutdown()
         self._reader.shutdown()
         self._writing.close()
@@ -433,7 +433,7 @@ def _engine(url: str) -> Engine:
         if parsed.get_backend_name() != "sqlite":
             return create_engine(parsed)
         if parsed.database in (None, "", ":memory:"):
-            raise InputError("the server's database must be a file: jobs have to outlive the process")
+            raise InputError("the server's database must be a file: jobs must survive a restart")
         return sqlite_engine(parsed)
     except (ArgumentError, NoSuchModuleError) as error:
         raise InputError(f"database {url!r}: {error}; e.g. sqlite:////full/path/panda.db") from error
@@ -457,14 +457,14 @@ def _opening(engine: Engine) -> Iterator[None]:
     except DBAPIError as error:
         if engine.dialect.name == "sqlite":
             raise InputError(
-                f"the database {_shown(engine)} cannot be used: {error.orig}; is its folder writable, its disk full, "
-                "the file perhaps of another kind?"
+                f"the database {_shown(engine)} cannot be used: {error.orig}; check that its folder "
+                "is writable, that the disk is not full, and that the file is a SQLite database"
             ) from error
         raise TryAgainError(f"the database {_shown(engine)} does not answer: {error.orig}") from error
 
 
 class _ServerLock:
-    """A lock beside the SQLite file that keeps a second server out; it ends with the process, however that ends."""
+    """A lock beside the SQLite file against a second server. It ends with the process, also after a crash."""
 
     def __init__(self, database: Path | None) -> None:
         self._descriptor: int | None = None

@@ -39,10 +39,9 @@ MAX_DESCRIBED = 5500
 
 #: PanDA's name for the transformation of analysis jobs, which this server offers; also that of tasks that name none.
 TRANSFORMATION = "runGen-00-00-02"
-#: Where jobs say that it is, for Pilot 3. Without an experiment's plugin a Pilot 3 takes transformations only from
-#: places that it knows (`get_valid_base_urls` of `pilot/user/generic/setup.py`; else error 1149). Releases 3.2 to 3.11
-#: have this one in common; their other place changed with 3.7.8. Nothing is fetched from there: where HARVESTER_WORKDIR
-#: has a file of the name, the pilot takes that one.
+#: Its address in jobs, for Pilot 3. Without an experiment's plugin a Pilot 3 accepts only certain addresses
+#: (`get_valid_base_urls` of `pilot/user/generic/setup.py`; else error 1149). Releases 3.2 to 3.11 have this one in
+#: common. Nothing is fetched from there: the pilot takes the file of this name in HARVESTER_WORKDIR.
 _PILOTS_PLACE = "https://storage.googleapis.com/drp-us-central1-containers/"
 
 _NO_JOB = dict.fromkeys(JOB_FIELDS) | dict.fromkeys(ZERO_FIELDS, 0)
@@ -70,7 +69,7 @@ def scope(dataset: str) -> str:
 
 
 def texts_of(known: KnownTask, job: AnyRow) -> JobTexts:
-    """The parameters and files of `job`."""
+    """Returns the parameters and files of a job."""
     return known.parameters.job(task_id=known.task_id, number=job.number, attempt_nr=job.attempt_nr)
 
 
@@ -81,7 +80,7 @@ def _transformation(named: str) -> str:
 
 
 def pilot_job(known: KnownTask, job: AnyRow) -> dict[str, Any]:
-    """A job as the answer to a pilot."""
+    """Returns a job as pilots get it."""
     parameters, texts = known.parameters, texts_of(known, job)
     log = next((file for file in texts.files if file.kind == "log"), None)
     outputs = [file for file in texts.files if file.kind == "output"]
@@ -101,7 +100,7 @@ def pilot_job(known: KnownTask, job: AnyRow) -> dict[str, Any]:
         "realDatasets": _joined(file.dataset for file in texts.files),
         "fileDestinationSE": _joined("" for _ in texts.files),
         "ddmEndPointOut": _joined("" for _ in texts.files),
-        "hpoPilotStorage": True,  # tells our own pilot that outputs may go to /storage: a real server has none
+        "hpoPilotStorage": True,  # our pilot may then store outputs at /storage, which a real server does not have
         "hpoCampaign": campaign_of(parameters.params, known.user_name, known.name),  # its name for the job's search
         "logFile": log.lfn if log else "",
         "logGUID": _guid(job.panda_id, log) if log else "",
@@ -147,7 +146,7 @@ def _joined(items: Any) -> str:
 
 
 def _guid(panda_id: int, file: OutputFile) -> str:
-    # The same whenever it is asked for, so that it needs no storing.
+    # Always the same, so it needs no column.
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{panda_id}/{file.lfn}"))
 
 
@@ -174,7 +173,7 @@ def job_reports(tx: Transaction, *conditions: ColumnElement[bool]) -> Iterator[A
 
 
 def describe_task_jobs(tx: Transaction, task_id: int, *, unsuccessful_only: bool) -> list[dict[str, Any]]:
-    """The descriptions of a task's jobs, oldest first; without their job reports, which would make most of them."""
+    """Returns the descriptions of a task's jobs, oldest first, without the large job reports."""
     query = _ROWS.where(jobs.c.task_id == task_id).order_by(jobs.c.panda_id).limit(MAX_DESCRIBED)
     if unsuccessful_only:
         query = query.where(jobs.c.status.in_(("failed", "cancelled", "closed")))
@@ -190,7 +189,7 @@ _ROWS = select(jobs)
 
 
 def describe(tx: Transaction, job: AnyRow) -> dict[str, Any]:
-    """One job as PanDA's JobSpec has it, with its files."""
+    """Returns a job with the fields of PanDA's JobSpec, and its files."""
     known = known_task(tx, job.task_id)
     texts = texts_of(known, job)
     return job_fields(known, job) | {
@@ -203,7 +202,7 @@ def describe(tx: Transaction, job: AnyRow) -> dict[str, Any]:
 
 
 def job_fields(known: KnownTask, job: AnyRow) -> dict[str, Any]:
-    """The fields of JobSpec that need none of the job's texts."""
+    """Returns the fields of JobSpec that do not depend on the job's parameters."""
     parameters = known.parameters
     reported = json.loads(job.report) if job.report else {}
     return (
@@ -297,14 +296,14 @@ def _files(known: KnownTask, job: AnyRow, texts: JobTexts) -> list[dict[str, Any
 
 
 def metadata_of_finished(tx: Transaction, task_id: int) -> dict[int, Any]:
-    """The job reports of a task's finished jobs with the label ``user``, by PandaID. PanDA keeps no others."""
+    """Returns the job reports of a task's finished jobs with the label ``user``, by PandaID. PanDA has no others."""
     finished = (jobs.c.status == JobState.FINISHED.value, jobs.c.label == "user")
     found = {}
     for row in job_reports(tx, jobs.c.task_id == task_id, *finished):
         try:
             found[row.panda_id] = json.loads(row.meta_data)
         except ValueError:
-            continue  # PanDA leaves out a text that is no JSON as well
+            continue  # PanDA leaves it out too
     return found
 
 
@@ -335,7 +334,7 @@ _DONE = {
 
 
 def task_fields(task: AnyRow) -> dict[str, Any]:
-    """A task as PanDA's JediTaskSpec would give it; `task` is a whole row."""
+    """Returns a task with the fields of PanDA's JediTaskSpec; `task` is a whole row."""
     params = json.loads(task.params)
     over = TaskState(task.status).is_over
     done = task.n_finished + task.n_failed
@@ -380,7 +379,7 @@ def _split_rule(params: Mapping[str, Any]) -> str | None:
 
 
 def detailed(task: AnyRow) -> dict[str, Any]:
-    """All about a task: its fields, its parameters, its progress."""
+    """Returns a task's fields, parameters and progress."""
     params = json.loads(task.params)
     try:
         template = TaskParameters(params).template
@@ -401,7 +400,7 @@ def detailed(task: AnyRow) -> dict[str, Any]:
 
 
 def details(tx: Transaction, task: AnyRow, *, with_parameters: bool, with_status: bool) -> dict[str, Any]:
-    """The short form: datasets, statistics, the present PandaID of every job."""
+    """Returns a task's datasets, statistics and the current PandaID of every job."""
     found = {"inDS": "", "mergeStatus": None, "mergePandaID": []} | _datasets(json.loads(task.params))
     latest = select(func.max(jobs.c.panda_id)).where(jobs.c.task_id == task.task_id).group_by(jobs.c.number)
     found["PandaID"] = sorted(tx.connection.scalars(latest))
@@ -457,14 +456,14 @@ def statistics(tx: Transaction, some: Iterable[AnyRow]) -> dict[int, str]:
 
 
 def dataset_id(task_id: int, place: int) -> int:
-    """An id of the dataset at this place (from 1) in `TaskParameters.datasets`. There is no table of datasets."""
+    """Returns the id of the dataset at this place (from 1) in `TaskParameters.datasets`: datasets have no table."""
     return task_id * 100 + place
 
 
 def datasets_and_files(
     tx: Transaction, task_id: int, types: Sequence[str], *, dataset_only: bool
 ) -> list[dict[str, Any]]:
-    """The task's datasets of these types, each with its files."""
+    """Returns the task's datasets of these types, each with its files."""
     parameters = known_task(tx, task_id).parameters
     wanted = [(place, *one) for place, one in enumerate(parameters.datasets, start=1) if one[1] in types]
     rows: Sequence[AnyRow] = []

@@ -162,7 +162,7 @@ class JobRequest:
 
 
 def acquire(tx: Transaction, request: JobRequest) -> list[dict[str, Any]]:
-    """Hands jobs to a pilot; they are its own when the transaction commits.
+    """Gives jobs to a pilot; they are its own when the transaction commits.
 
     Returns:
         PanDA's job dictionaries; none: nothing fits.
@@ -235,8 +235,8 @@ def _labels(request: JobRequest) -> tuple[str, ...]:
     return _LABELS.get(request.label, (request.label,)) if request.label else ()
 
 
-def _lesser(said: int, known: int | None) -> int:
-    return min(said, known) if said and known else said or known or 0
+def _lesser(stated: int, limit: int | None) -> int:
+    return min(stated, limit) if stated and limit else stated or limit or 0
 
 
 def _queue_gpus(queue: Queue) -> tuple[GpuOffer, ...]:
@@ -276,9 +276,9 @@ class _Picking:
         self._request = request
         self._missing = max(1, min(request.n_jobs, MAX_JOBS))
         self._room_left = None if request.allocation is None else FreeRoom(request.allocation, request.waited)
-        told = request.allocation is None
-        self._cores = (request.cores if told else 0) or _NO_LIMIT
-        self._gpus = sum(gpu.count for gpu in request.gpus) if told and request.gpus is not None else _NO_LIMIT
+        no_allocation = request.allocation is None
+        self._cores = (request.cores if no_allocation else 0) or _NO_LIMIT
+        self._gpus = sum(gpu.count for gpu in request.gpus) if no_allocation and request.gpus is not None else _NO_LIMIT
         self._found: list[AnyRow] = []
         self._taken: dict[tuple[int, str], int] = {}  # the last PandaID of a task
 
@@ -404,7 +404,7 @@ def _send(tx: Transaction, request: JobRequest, panda_ids: Iterable[int]) -> Non
         tx.connection.execute(update(jobs).where(jobs.c.panda_id.in_(some)).values(values))
 
 
-#: PanDA's word for an attempt whose job goes elsewhere, and how one that was given back is known later.
+#: Sub-status of an attempt that was given back; PanDA's word for a job that goes to another place.
 _SUB_STATUS = "toreassign"
 _GIVEN_BACK = 51  # the kill code with which JEDI ends the jobs of a reassigned task
 
@@ -414,18 +414,18 @@ _ENDING = frozenset({TaskState.ABORTING, TaskState.FINISHING})
 def give_back(
     tx: Transaction, pilot: PilotIdentity, attempts: Iterable[tuple[int, int]], harvester_id: str, worker_id: str
 ) -> list[int]:
-    """Takes jobs back from the worker that holds them and no longer works on them.
+    """Takes jobs back from a worker that will not run them.
 
     The attempt ends as closed, and the next one waits at once. Its number is higher, so that late reports of the old
     one change nothing, and so is the number of attempts that the job may have. A job of another worker, one that has
-    ended or was killed, and one whose task is to end are left as they are: on the last two the pilot is to report.
+    ended or was killed, and a job whose task is ending stay as they are; the pilot still reports on the last two.
 
     Args:
         tx: a writing transaction.
         pilot: the pilot that gives them back.
         attempts: PandaID and attempt number of each.
-        harvester_id: of the worker, as it took the jobs.
-        worker_id: the same.
+        harvester_id: first part of the worker's name, as in its request for jobs.
+        worker_id: second part of the worker's name.
 
     Returns:
         The PandaIDs of the jobs given back, by this call or by the call that it repeats.

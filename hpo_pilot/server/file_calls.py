@@ -78,7 +78,7 @@ def reconcile(tx: Transaction, cache: Folder) -> None:
 
 
 def register_file(tx: Transaction, user_name: str, name: str, size: int, checksum: str | None) -> None:
-    """Notes a file that is in the cache, and lets the tasks go that waited for it under just this name."""
+    """Records a file in the cache, and releases the tasks that waited for this name."""
     values = {"user_name": user_name, "size": size, "checksum": checksum, "created": tx.now, "touched": tx.now}
     if not tx.connection.execute(update(cache_files).where(cache_files.c.name == name).values(values)).rowcount:
         tx.connection.execute(insert(cache_files).values(name=name, **values))
@@ -86,26 +86,26 @@ def register_file(tx: Transaction, user_name: str, name: str, size: int, checksu
 
 
 def _touch(tx: Transaction, name: str) -> bool:
-    """Returns whether there is a file of this plain name; it lives on."""
+    """Marks a file with this plain name as used; returns whether there is one."""
     return bool(tx.connection.execute(update(cache_files).where(cached_as(name)).values(touched=tx.now)).rowcount)
 
 
 @endpoint("file_server/upload_cache_file", "POST", USERS, Access.WAIT, raw_body=True)
 async def upload_cache_file(call: Call) -> Envelope:
-    """Takes a sandbox. A name that is there already is touched and refused, as on a real server.
+    """Stores a sandbox. If the name exists, the old file is marked as used and the new one is refused.
 
-    As there, the file is registered under the whole name that was sent, folders and all, and that decides which limit
-    it has; in the cache it has the plain name.
+    As on a real server, the file is registered under the whole name that was sent, with its folders, and this name
+    decides the limit; in the cache it has the plain name.
     """
     server = call.server
-    # The largest upload of all may not even begin; which limit holds shows once the name is known.
+    # Refused before it is read if it is above every limit; the limit of this file depends on its name.
     if content_length(call) > SOURCES_LIMIT + _OVERHEAD:
         return failure(f"{ERROR_SIZE_LIMIT} {content_length(call) // 2**20} MB > {SOURCES_LIMIT // 2**20} MB.")
 
     def limit(sent: str) -> int:
         name = plain_name(sent)
         if not is_sandbox_name(name) or len(sent) > _SENT_LIMIT or not sent.isprintable():
-            raise FileRefused(f"{ERROR_WRITE}: {sent[:_SENT_LIMIT]!r} is no name that a file here can have")
+            raise FileRefused(f"{ERROR_WRITE}: {sent[:_SENT_LIMIT]!r} is not a valid file name")
         if server.cache.find(name) is not None and not name.endswith(_OVERWRITE):
             raise FileExistsError(errno.EEXIST, "exists", name)
         return cache_limit(sent)
@@ -115,8 +115,8 @@ async def upload_cache_file(call: Call) -> Envelope:
             sent = await receive_form_file(call.header("content-type"), call.request.stream(), upload, limit)
             name = plain_name(sent)
             if not await asyncio.to_thread(upload.is_named_rightly, name):
-                # Others' tasks may name it: its content is what runs as them.
-                return failure(f"{ERROR_WRITE}: {name} is the name of another content")
+                # Other users' tasks may name it, and they would run this content.
+                return failure(f"{ERROR_WRITE}: {name} is the name of a file with other content")
             if server.cache.find(name) is not None and not await _is_owner(call, name):
                 return failure(ERROR_OVERWRITE)
             upload.keep(name)
@@ -140,7 +140,7 @@ async def _is_owner(call: Call, name: str) -> bool:
 
 
 def content_length(call: Call) -> int:
-    """Bytes of the request's body, as far as it says so."""
+    """Returns the size of the request's body in bytes, by its header; 0: not stated."""
     length = call.header("content-length")
     return int(length) if length.isdecimal() else 0
 
@@ -149,15 +149,15 @@ def _refusal(message: str) -> str:
     if not message.startswith("Exceeded"):
         return message
     if f"> {CACHE_LIMIT // 2**20} MB" in message:
-        advice = "Files not called sources.* are sandboxes of jobs without build, which have the tighter limit"
+        advice = "Only files called sources.* may be larger"
     else:
-        advice = "Please remove what the jobs do not need"
+        advice = "Remove files that the jobs do not need"
     return f"ERROR: upload failure. {message} {advice}"
 
 
 @endpoint("file_server/validate_cache_file", "POST", USERS, Access.READ)
 def validate_cache_file(tx: Transaction, call: Call, *, file_size: int, checksum: int | str) -> Envelope:
-    """Says under which name the caller has uploaded a file of this size and checksum."""
+    """Returns the name of the caller's file with this size and checksum."""
     name = tx.connection.scalar(
         select(cache_files.c.name)
         .where(
@@ -170,7 +170,7 @@ def validate_cache_file(tx: Transaction, call: Call, *, file_size: int, checksum
     )
     if name is None or call.server.cache.find(plain_name(name)) is None:
         return failure("NOTFOUND")
-    # The client puts its own port behind the host that it is told.
+    # The client adds its own port to the host.
     return success(message=f"FOUND:{call.request.url.hostname}:{name}")
 
 
@@ -187,13 +187,13 @@ def _may_change(tx: Transaction, call: Call, task_id: str, sub_id: str) -> Envel
     if call.caller.role is Role.PILOT:
         if has_job(tx, call.pilot, int(task_id), sub_id):
             return None
-        return failure(f"this pilot has no job of jediTaskID={task_id} whose checkpoint {sub_id} could be")
+        return failure(f"this pilot has no job of jediTaskID={task_id} with the checkpoint {sub_id}")
     return check_owner(tx, call.caller, int(task_id))
 
 
 @endpoint("file_server/upload_hpo_checkpoint", "POST", ANYBODY_KNOWN, Access.WAIT, raw_body=True)
 async def upload_hpo_checkpoint(call: Call) -> Envelope:
-    """Keeps a point's checkpoint, a file called ``<task>_<point>``, for its next attempt."""
+    """Stores a point's checkpoint, a file called ``<task>_<point>``, for its next attempt."""
     database, length = call.server.database, content_length(call)
     if not length:
         return failure("Cannot get content-length")
@@ -226,7 +226,7 @@ async def upload_hpo_checkpoint(call: Call) -> Envelope:
 
 
 def _ids(sent: str) -> tuple[str, str]:
-    """Task and point of a checkpoint's name as it was sent."""
+    """Returns task and point of a checkpoint's name as it was sent."""
     task_id, _, sub_id = plain_name(sent).partition("_")
     return task_id, sub_id
 
@@ -248,7 +248,7 @@ _FileHandler = Callable[["Server", Request, Caller, str], Awaitable[Response]]
 
 
 def handler(server: Server, handle: _FileHandler) -> Callable[[Request], Awaitable[Response]]:
-    """A route's handler: `handle` behind the token and the name's check."""
+    """Returns a route's handler: `handle` after a check of token and name."""
 
     async def checked(request: Request) -> Response:
         try:
@@ -257,7 +257,7 @@ def handler(server: Server, handle: _FileHandler) -> Callable[[Request], Awaitab
             return _refuse(f"Token authentication failed. {error}", 401)
         name = request.path_params["name"]
         if not is_safe(name):
-            return _refuse(f"{name!r} is no name that a file here can have", 400)
+            return _refuse(f"{name!r} is not a valid file name", 400)
         try:
             return await handle(server, request, caller, name)
         except ClientDisconnect:
@@ -287,7 +287,7 @@ async def cache_file(server: Server, request: Request, caller: Caller, name: str
 
 
 async def storage_file(server: Server, request: Request, caller: Caller, name: str) -> Response:
-    """An output or log: written by the pilot whose job makes it, read by users, removed by its owner."""
+    """Stores, returns or removes an output or log: its job's pilot writes, users read, its owner removes."""
     if request.method == "PUT":
         if caller.role is Role.USER:
             return _refuse("production or pilot role required", 403)
@@ -322,13 +322,13 @@ async def _store(server: Server, request: Request, caller: Caller, name: str) ->
     async def may() -> bool:
         return caller.is_operator or await server.database.read(lambda tx: makes_file(tx, pilot, name))
 
-    refused = _refuse(f"no job that this pilot has makes a file {name}", 409)  # not 403: its token is good
+    refused = _refuse(f"no job of this pilot makes a file {name}", 409)  # not 403: its token is good
     if not await may():
         return refused
     try:
         with server.storage.writing() as upload:
             await receive(request.stream(), upload, STORAGE_LIMIT)
-            if not await may():  # it took so long that the job was lost, and another pilot has it
+            if not await may():  # the job may have been lost meanwhile, and another pilot may have it
                 return refused
             upload.keep(name)
     except FileRefused as error:

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
 
-# Sandboxes are in ``cache/``, outputs and logs of jobs in ``storage/``. A file appears under its name whole or not at
-# all: it is written beside and renamed. Names come from outside: a name that is no single, plain path component is
-# refused.
+# Sandboxes are in ``cache/``, outputs and logs of jobs in ``storage/``. A file is written under another name and then
+# renamed, so it is never there in part. Names come from clients: only a single, plain path component is accepted.
 
 MB = 1024 * 1024
 SOURCES_LIMIT = 768 * MB  # of sandboxes called sources.*
@@ -40,26 +39,26 @@ _PART = ".part"  # no finished file ends so: see `is_safe`
 
 
 class FileRefused(Exception):
-    """The file is not taken; the message says why."""
+    """The file is refused; the message says why."""
 
 
 def is_safe(name: str) -> bool:
-    """Returns True for a name that is one plain path component: no folder, no hidden file, nothing odd."""
+    """Returns whether a name is one plain path component: no folder, no hidden file, no unusual characters."""
     return _NAME.fullmatch(name) is not None and not name.endswith(_PART)
 
 
 def plain_name(name: str) -> str:
-    """The file's name without the folders that its sender may have named."""
+    """Returns a file's name without folders."""
     return name.rsplit("/", 1)[-1]
 
 
 def checkpoint_name(task_id: str, sub_id: str) -> str | None:
-    """The cache file of a hyper-parameter point's checkpoint; None: these are no ids."""
+    """Returns the cache file of a point's checkpoint; None: the ids are not valid."""
     return f"{CHECKPOINT_START}{task_id}_{sub_id}" if _CHECKPOINT_IDS.fullmatch(f"{task_id}_{sub_id}") else None
 
 
 def checkpoint_task(name: str) -> int:
-    """The task of a cache file that `checkpoint_name` names."""
+    """Returns the task of a checkpoint's cache file."""
     return int(name.removeprefix(CHECKPOINT_START).partition("_")[0])
 
 
@@ -69,7 +68,7 @@ def is_sandbox_name(name: str) -> bool:
 
 
 def cache_limit(name: str) -> int:
-    """Bytes that a cache file of this name may have."""
+    """Returns the largest size of a cache file with this name, in bytes."""
     if name.endswith(".out"):
         return LOG_LIMIT
     return SOURCES_LIMIT if name.startswith("sources.") else CACHE_LIMIT
@@ -117,7 +116,7 @@ class Folder:
             raise InputError(f"{path}: {error.strerror}; name a writable folder with --files") from error
 
     def find(self, name: str) -> Path | None:
-        """The file of this name; None: there is none, or the name is not safe."""
+        """Returns the file with this name; None: there is none, or the name is not safe."""
         path = self.path / name
         return path if is_safe(name) and path.is_file() else None
 
@@ -137,20 +136,20 @@ class Folder:
 
     @contextmanager
     def writing(self) -> Iterator[Upload]:
-        """A file that is being written; it is gone afterwards unless `Upload.keep` was called."""
+        """Opens a new file; it is removed at the end unless `Upload.keep` was called."""
         part = self.path / f"{os.urandom(12).hex()}{_PART}"
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         upload = Upload(self.path, part, os.fdopen(descriptor, "wb"))
         try:
             yield upload
         finally:
-            # Before it is closed, for closing may fail on a full disk.
+            # Before it is closed, because closing may fail on a full disk.
             part.unlink(missing_ok=True)
             upload.stream.close()
 
 
 class Upload:
-    """A file on its way in."""
+    """A file that is being received."""
 
     def __init__(self, folder: Path, part: Path, stream: BinaryIO) -> None:
         self._folder = folder
@@ -160,7 +159,7 @@ class Upload:
         self._tail = b""
 
     def write(self, chunk: bytes, limit: int) -> None:
-        """Appends.
+        """Appends a part of the content.
 
         Raises:
             FileRefused: the file has grown above `limit` bytes.
@@ -172,7 +171,7 @@ class Upload:
         self._tail = (self._tail + chunk)[-8:]
 
     def is_named_rightly(self, name: str) -> bool:
-        """Returns False for a name that is the digest of other content. Reads the file: not for the event loop."""
+        """Returns False if the name is the digest of other content. It reads the file: not for the event loop."""
         match = _DIGEST_NAME.fullmatch(name)
         if match is None:
             return True
@@ -181,18 +180,18 @@ class Upload:
             return hashlib.file_digest(content, "sha256").hexdigest() == match[1]
 
     def keep(self, name: str) -> None:
-        """Puts the file in its place, over an older one of the same name."""
+        """Gives the file its name; an older file of this name is replaced."""
         self.stream.close()
         self._part.replace(self._folder / name)
 
     @property
     def checksum(self) -> str | None:
-        """The CRC in a gzip file's footer, which is what panda-client compares; None: the file is too short."""
+        """Returns the CRC in a gzip file's footer, which panda-client compares; None: the file is too short."""
         return str(struct.unpack("II", self._tail)[0]) if len(self._tail) == 8 else None
 
 
 def checksum_of(path: Path) -> str | None:
-    """`Upload.checksum` of a file that is there already."""
+    """Returns `Upload.checksum` of a stored file."""
     with path.open("rb") as stream:
         stream.seek(max(0, path.stat().st_size - 8))
         tail = stream.read(8)

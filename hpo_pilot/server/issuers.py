@@ -5,12 +5,12 @@ The file of issuers is JSON::
     {"https://iam.example.org/": {
         "keys": "iam-keys.json",             the issuer's JWKS: a file (read again when it changes), or an https URL
         "audience": "panda",                 what the tokens' `aud` must be
-        "vo": "atlas",                       the virtual organisation that it speaks for
+        "vo": "atlas",                       its virtual organisation
         "roles": {"atlas/production": "operator", "atlas/pilot": "pilot", "atlas": "user"},
         "groups": "wlcg.groups",             the claim with the memberships (default: groups)
         "name": "preferred_username",        the claim with the name (this is the default)
         "algorithms": ["RS256"],             (default: RS256 and ES256)
-        "client": {…}                        what panda-client is told at /auth/<vo>_auth_config.json
+        "client": {…}                        for panda-client, at /auth/<vo>_auth_config.json
     }}
 
 A role is the first of `roles` whose group the caller is in; an `Origin` of ``vo:role`` asks for membership in that one.
@@ -47,7 +47,7 @@ from hpo_pilot.server.tokens import (
 log = logging.getLogger(__name__)
 
 _FRESH = 600.0  # seconds after which an issuer's keys are asked for again
-_AGAIN = 30.0  # seconds between tries while it does not answer, or somebody shows an unknown key
+_AGAIN = 30.0  # seconds between tries while it does not answer, or after an unknown key
 _ANSWER = 10.0  # seconds that it may take to answer
 _CLAIMS = ("iss", "sub", "exp", "iat")
 
@@ -87,7 +87,7 @@ class Issuers:
         """Reads the file of issuers and their keys.
 
         Raises:
-            InputError: the file, or a key file that it names, makes no sense.
+            InputError: the file, or a key file in it, is not valid.
         """
         self._clock = clock
         try:
@@ -113,12 +113,12 @@ class Issuers:
         return _Trusted(settings, lambda: watched.content, lambda: None)
 
     def start(self) -> None:
-        """Begins to fetch keys that are not in files; they are there when it returns, where their issuer answers."""
+        """Starts to fetch keys that are not in files, and waits for the first answers."""
         for remote in self._remote:
             remote.start()
 
     def stop(self) -> None:
-        """Ends that."""
+        """Stops fetching keys."""
         for remote in self._remote:
             remote.stop()
 
@@ -131,7 +131,7 @@ class Issuers:
 
         Args:
             token: the JWT.
-            issuer: one that `knows` knows.
+            issuer: an issuer for which `knows` is true.
             origin: the header ``Origin``; empty: none.
 
         Raises:
@@ -143,7 +143,7 @@ class Issuers:
         keys = trusted.keys()
         if kid not in keys:
             trusted.ask_again()
-            raise TokenRefused(f"the token is signed with a key that {issuer} is not known to have: {kid[:100]!r}")
+            raise TokenRefused(f"the token is signed with an unknown key of {issuer}: {kid[:100]!r}")
         claims = verified(
             token,
             keys[kid].key,
@@ -176,8 +176,8 @@ class Issuers:
 class _RemoteKeys:
     """An issuer's keys from its web server, fetched by a thread so that no call waits for them.
 
-    PyJWT's PyJWKClient would ask the issuer in the call itself, for each unknown key that somebody shows, and follow
-    redirects to plain HTTP.
+    PyJWT's PyJWKClient would ask the issuer in the call itself, for each unknown key, and would follow redirects to
+    plain HTTP.
     """
 
     def __init__(self, url: str) -> None:
@@ -197,7 +197,7 @@ class _RemoteKeys:
         self._wanted.set()
 
     def ask_again(self) -> None:
-        """Somebody shows a key that we do not know: perhaps there are new ones."""
+        """Asks for the keys again, because a token has an unknown key."""
         self._wanted.set()
 
     def _keep(self) -> None:
@@ -214,13 +214,13 @@ class _RemoteKeys:
             self._wanted.clear()
             began = time.monotonic()
             self._wanted.wait(pause)
-            # However many unknown keys are shown, the issuer is asked twice a minute at most.
+            # The issuer is asked twice a minute at most, for any number of unknown keys.
             while not self._over and time.monotonic() - began < _AGAIN:
                 time.sleep(0.5)
 
 
 def _key_set(content: Any) -> _Keys:
-    """The keys of a JWKS by their names; keys for other uses or of unknown kinds are ignored."""
+    """Returns the keys of a JWKS by their names; keys for other uses or of unknown kinds are ignored."""
     try:
         keys = jwt.PyJWKSet.from_dict(content).keys
     except jwt.PyJWTError as error:
@@ -231,5 +231,5 @@ def _key_set(content: Any) -> _Keys:
         if key.key_id and key.public_key_use in (None, "sig") and key.key_type in ("RSA", "EC", "OKP")
     }
     if not found:
-        raise ValueError("there is no key in it that could verify a token")
+        raise ValueError("it has no key for signatures")
     return found

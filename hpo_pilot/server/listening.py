@@ -30,12 +30,12 @@ log = logging.getLogger(__name__)
 def add_security(parser: argparse.ArgumentParser) -> None:
     """Adds the options; `certificate_of` and `tokens_of` read them, and ``--tokens``."""
     tls = parser.add_argument_group("TLS")
-    tls.add_argument("--tls-cert", type=Path, help="a certificate, with its chain (PEM); read again when renewed")
+    tls.add_argument("--tls-cert", type=Path, help="certificate with its chain (PEM); read again when renewed")
     tls.add_argument("--tls-key", type=Path, help="its key (PEM)")
     tls.add_argument(
         "--insecure-behind-proxy",
         action="store_true",
-        help="listen without TLS on more than this machine, for a proxy that has it",
+        help="listen on the network without TLS, behind a proxy that has it",
     )
     others = parser.add_argument_group("other issuers")
     others.add_argument("--issuers", type=Path, help="JSON file of OIDC issuers whose tokens are taken as well")
@@ -45,7 +45,7 @@ def tokens_of(options: argparse.Namespace, stack: ExitStack) -> Tokens:
     """Returns the verifier of tokens; `stack` ends its threads.
 
     Raises:
-        InputError: a file is missing or wrong.
+        InputError: a file is missing or not valid.
     """
     issuers = None
     if options.issuers is not None:
@@ -62,7 +62,7 @@ def certificate_of(options: argparse.Namespace) -> ServedCertificate | None:
     """Returns the certificate that protects connections; None: connections are not protected.
 
     Raises:
-        InputError: a file is missing or wrong, or one of the two is not given.
+        InputError: a file is missing or not valid, or only one of the two is given.
     """
     if options.tls_cert is None and options.tls_key is None:
         return None
@@ -242,10 +242,10 @@ def listen(host: str, port: int, *, secure: bool) -> socket.socket:
     Args:
         host: name or address.
         port: 0: any free one.
-        secure: whether tokens that pass here are safe on a network.
+        secure: whether connections have TLS, here or at a proxy.
 
     Raises:
-        InputError: there is no such address, or it is of a network and nothing protects the tokens there.
+        InputError: the address does not exist, or is on the network without TLS.
         TryAgainError: the port is taken.
     """
     try:
@@ -316,8 +316,8 @@ class _Uvicorn(uvicorn.Server):
             self._end()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        # Called by the signal itself, between any two steps of the loop: only leave word for it. uvicorn's own would
-        # send the signal again once it has ended in order, and the process would seem killed.
+        # Called by the signal itself, between any two steps of the loop, so it only schedules the work. uvicorn's own
+        # handler sends the signal again at the end, and the process would seem killed.
         self.force_exit = self.should_exit
         self.should_exit = True
         self._loop.call_soon_threadsafe(self._parts.close_waiting)
@@ -362,7 +362,7 @@ def serve(
         server_header=False,
         timeout_keep_alive=120,
         timeout_graceful_shutdown=_GRACE,
-        # A caller's address is that of the connection: whom we trust as a proxy must not be a matter of a header.
+        # The caller's address is that of the connection; a header must not change it.
         proxy_headers=False,
         ssl_certfile=certificate.chain if certificate else None,
         ssl_keyfile=certificate.key if certificate else None,

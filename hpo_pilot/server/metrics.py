@@ -55,7 +55,7 @@ HEARTBEATS_LOST = PrometheusCounter(
 
 PATH = "/metrics"
 
-#: Queues that are told apart; any name is one, so that all further ones are `other`.
+#: Number of queues with figures of their own; all others are `other`, because any name can be a queue.
 _QUEUES = 50
 
 
@@ -91,8 +91,8 @@ async def _metrics(server: Server, request: Request) -> Response:
         return PlainTextResponse(f"{error}\n", 401, {"WWW-Authenticate": "Bearer"})
     found = await server.database.read(_in_database)
     waiting = GaugeMetricFamily("hpo_pilot_server_pilots_waiting", "Pilots that wait for a job.", server.pilots.waiting)
-    told = InfoMetricFamily("hpo_pilot_server", "The embedded PanDA server.", {"version": __version__})
-    return exposition([told, waiting, *found], REGISTRY)
+    version = InfoMetricFamily("hpo_pilot_server", "The embedded PanDA server.", {"version": __version__})
+    return exposition([version, waiting, *found], REGISTRY)
 
 
 def _in_database(tx: Transaction) -> list[Metric]:

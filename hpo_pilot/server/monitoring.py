@@ -472,7 +472,7 @@ _LIMITS = {"cores", "memory_mb", "disk_mb", "minutes", "gpus", "architecture"}
 
 
 def _unknown(panda_id: int) -> Envelope:
-    return failure(f"the PanDA server has no job {panda_id}: it never had, or has removed it since", _NO_JOB)
+    return failure(f"the PanDA server has no job {panda_id}: it never existed, or was removed", _NO_JOB)
 
 
 _MOST_SHAPES = 1000  # shapes in one answer, the most frequent ones
@@ -496,8 +496,7 @@ def demand(tx: Transaction, call: Call, *, queue: str = "", task_ids: list[int] 
           longest wait; ``nodes``, ``gpus``, ``cores``, ``memory_mb`` and ``minutes`` of one job (0: not given);
         - ``going``: the number of jobs, of any task, at these pilots;
         - ``offers``: one entry for each pilot that asked for jobs in the last hour: the time when it last ``asked``,
-          the most that it had free at once (0: not given), and ``is_busy``: it has jobs, so it may have no reason to
-          ask;
+          the most that it had free at once (0: not given), and ``is_busy``: it has jobs, so it may not ask now;
         - ``known_for``: the time since the server started to listen.
     """
     found: dict[Needs, dict[str, Any]] = {}

@@ -58,11 +58,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds that a pilot is willing to wait for a job; ours alone, a real server ignores it.
+#: Seconds that a pilot waits for a job; only this server reads it.
 WAIT_HEADER = "X-HPO-Pilot-Wait"
 #: Free room of a pilot in a batch allocation (`JobRequest.to_text`). Only such a pilot gets jobs of several nodes.
 OPENINGS_HEADER = "X-HPO-Pilot-Openings"
-#: Cores that a pilot has for the jobs of one answer together; PanDA's own arguments cannot say it.
+#: Cores that a pilot has for the jobs of one answer together; PanDA's own arguments cannot state it.
 CORES_HEADER = "X-HPO-Pilot-Cores"
 
 
@@ -98,7 +98,7 @@ def _allocation(call: Call) -> AllocationRequest | None:
 
 
 async def _wait_for_jobs(call: Call, request: JobRequest) -> list[dict[str, Any]]:
-    """Hands jobs to a pilot; where its header says so, the answer waits for one.
+    """Gives jobs to a pilot; if its header asks for it, the answer waits for a job.
 
     Returns:
         PanDA's job dictionaries; none: nothing fits.
@@ -125,7 +125,7 @@ async def _wait_for_jobs(call: Call, request: JobRequest) -> list[dict[str, Any]
             pilots.found_nothing(waiter)
             if not await pilots.wait(waiter, end - time.monotonic()):
                 return []
-            # A job given to a pilot that has gone meanwhile would be silent until it counts as lost.
+            # If the pilot has closed the connection, a job given to it would stay silent until it counts as lost.
             if await call.request.is_disconnected():
                 return []
     finally:
@@ -157,7 +157,7 @@ async def acquire_jobs(
     remaining_time: int | float | None = None,
     target_architecture: dict[str, Any] | str | None = None,
 ) -> Envelope:
-    """Hands jobs to a pilot; with `WAIT_HEADER` the answer waits for one.
+    """Gives jobs to a pilot; with `WAIT_HEADER` the answer waits for a job.
 
     A pilot in a batch allocation states its free room with `OPENINGS_HEADER`.
     """
@@ -228,7 +228,7 @@ def update_one(
     timeout: int = 60,
     **report: Any,
 ) -> Envelope:
-    """Takes a pilot's report on one job: a heartbeat, or the final one; `report` has `attempts.REPORT_FIELDS`."""
+    """Records a pilot's report on one job: a heartbeat, or the final report; `report` has `attempts.REPORT_FIELDS`."""
     if (status := reported_state(job_status)) is None:
         return failure(f"Invalid job status: {job_status}", {"StatusCode": StatusCode.INVALID})
     report |= {"job_id": job_id, "attempt_nr": attempt_nr}
@@ -250,7 +250,7 @@ def update_worker_status(
     timeout: int = 60,
     node_id: str | None = None,
 ) -> Envelope:
-    """Notes that a worker started or ended; the jobs still at one that ended are lost at once."""
+    """Records that a worker started or ended; the jobs that an ended worker still has are lost at once."""
     if status not in WORKER_STATES:
         return failure(f"Invalid worker state. The worker state has to be in {WORKER_STATES}")
     node = node_id[:128] if node_id else None
@@ -389,7 +389,7 @@ def _is_alive(request: LegacyRequest) -> Response:
 
 
 async def _get_job(request: LegacyRequest) -> Response:
-    """Hands a job to a pilot."""
+    """Gives a job to a pilot."""
     try:
         found = await _wait_for_jobs(request.call, job_request(request, _cores(request.call)))
     except UnknownQueue as error:

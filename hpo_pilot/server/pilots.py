@@ -1,4 +1,4 @@
-"""Pilots: their offers, the files that they may write, and waiting for jobs and for changes."""
+"""Pilots: their free room, the files that they may write; callers that wait for jobs and for changes."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ class Waiter:
         self.wake: asyncio.Future[None] | None = None
 
     def rouse(self, called_for: str) -> None:
-        """Wakes it to look for a job at `called_for`."""
+        """Wakes it to look for a job at the queue `called_for`."""
         self.called_for = called_for
         if self.wake is not None and not self.wake.done():
             self.wake.set_result(None)

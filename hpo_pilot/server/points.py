@@ -48,7 +48,7 @@ CAPABILITY_KEY = "hpoPilotPoints"
 _TASK_ARGUMENT = re.compile(r"--task ([A-Za-z0-9_-]+=*) --number ")
 _MOST_BYTES = 8 << 20  # of a task's points, unpacked
 
-#: The errors that reading a user's text may raise.
+#: Errors of reading a user's text.
 _UNREADABLE = (binascii.Error, zlib.error, ValueError, KeyError, TypeError, IndexError, RecursionError)
 
 

@@ -40,18 +40,18 @@ class _Section(BaseModel):
 
 
 class Gpu(_Section):
-    """The kind of GPU of a queue; all of them are alike. Jobs that ask for what is not said here do not fit."""
+    """The GPUs of a queue, all of one kind. Jobs that ask for a property without a value here do not fit."""
 
     vendor: _Text = Field("NVIDIA", description="Vendor, e.g. NVIDIA, AMD.")
-    model: _Text | None = Field(None, description="Model, e.g. 'A100 80GB'. Default: not said.")
-    memory_mb: _Count | None = Field(None, description="Memory of one GPU, in MB. Default: not said.")
-    generation: _Text | None = Field(None, description="Microarchitecture, e.g. Ampere. Default: not said.")
-    framework_version: _Text | None = Field(None, description="CUDA or ROCm version, e.g. '12.4'. Default: not said.")
-    driver_version: _Text | None = Field(None, description="Driver version, e.g. '575.57'. Default: not said.")
+    model: _Text | None = Field(None, description="Model, e.g. 'A100 80GB'. Default: not stated.")
+    memory_mb: _Count | None = Field(None, description="Memory of one GPU, in MB. Default: not stated.")
+    generation: _Text | None = Field(None, description="Microarchitecture, e.g. Ampere. Default: not stated.")
+    framework_version: _Text | None = Field(None, description="CUDA or ROCm version, e.g. '12.4'. Default: not stated.")
+    driver_version: _Text | None = Field(None, description="Driver version, e.g. '575.57'. Default: not stated.")
 
 
 class Queue(_Section):
-    """One PanDA queue: what one job may have there. What is not said is not checked."""
+    """One PanDA queue: what one job may have there. A limit without a value is not checked."""
 
     status: Literal["online", "test", "brokeroff", "offline"] = Field(
         "online",
@@ -73,12 +73,12 @@ class Queue(_Section):
         description="CPU: architecture, or architecture-vendor-instructions, e.g. x86_64, x86_64-intel-avx512f.",
     )
     platforms: tuple[_Text, ...] = Field(
-        (), description="Operating systems that jobs may ask for, e.g. el9. Default: not said, hence any."
+        (), description="Operating systems that jobs may ask for, e.g. el9. Default: any."
     )
     gpus: Annotated[StrictInt, Field(ge=0, lt=10_000)] = Field(0, description="GPUs that one job may use.")
     gpu: Gpu = Field(default_factory=Gpu, description="The kind of GPU, where there are some.")
     containers: tuple[_Text, ...] | None = Field(
-        None, description="Container runtimes of its nodes, e.g. [apptainer]; []: none. Default: not said."
+        None, description="Container runtimes of its nodes, e.g. [apptainer]; []: none. Default: any."
     )
     storage: Annotated[StrictStr, Field(pattern="^/")] | None = Field(
         None,
@@ -330,7 +330,7 @@ def route() -> Route:
 
 async def _transformation(request: Request) -> Response:
     if request.path_params["name"] != TRANSFORMATION:
-        return PlainTextResponse(f"there is no transformation of this name; {TRANSFORMATION} is here\n", 404)
+        return PlainTextResponse(f"this server has no transformation of this name, only {TRANSFORMATION}\n", 404)
     content, tag = _built()
     headers = {"ETag": tag}
     if request.headers.get("if-none-match") == tag:
@@ -360,7 +360,7 @@ def key_routes(tokens: Tokens) -> Sequence[Route]:
         if settings is None:
             # panda-client shows this to its user.
             message = (
-                f"nobody issues tokens for {vo[:64]!r} here by a web page: ask the operator for one "
+                f"this server has no web page that issues tokens for {vo[:64]!r}: ask the operator for a token "
                 "(hpo-pilot token create), and name its file in OIDC_AUTH_TOKEN_FILE"
             )
             return Response(to_json(failure(message)), 404, media_type="application/json")

@@ -53,13 +53,13 @@ _TYPE = "analysis"  # of every queue here
 
 @endpoint("system/is_alive", "GET", EVERYBODY, Access.NOTHING)
 def is_alive(call: Call) -> Envelope:
-    """Answers."""
+    """Succeeds if the server answers."""
     return success()
 
 
 @endpoint("system/get_user_attributes", "GET", ANYBODY_KNOWN, Access.NOTHING)
 def get_user_attributes(call: Call) -> Envelope:
-    """Returns the caller, as the server identified them."""
+    """Returns the caller's name and role."""
     name, production = call.caller.name, call.caller.role in PILOTS
     text = (
         f"User DN (raw): {name}\nUser DN (bare): {name}\nUser DN (clean): {name}\nEmail address: None\n"
@@ -109,7 +109,7 @@ _TASK_ID = re.compile(r"jediTaskID=(\d+)")
 
 @endpoint("task/submit", "POST", USERS, Access.WRITE)
 def submit(tx: Transaction, call: Call, *, task_parameters: dict[str, Any], parent_tid: int | None = None) -> Envelope:
-    """Registers a task; data is its id, or the code of the refusal."""
+    """Submits a task; data is its id, or the code of the refusal."""
     most, queues = call.server.limits.most_active_tasks, call.server.queues
     code, message = submit_task(tx, call.caller, task_parameters, parent_tid, most_active=most, queues=queues)
     match = _TASK_ID.search(message)
@@ -129,25 +129,25 @@ def _command(tx: Transaction, call: Call, task_id: int, name: str, *, soft: bool
 
 @endpoint("task/kill", "POST", USERS, Access.WRITE, owner_of="task_id")
 def kill(tx: Transaction, call: Call, *, task_id: int, broadcast: bool = False) -> Envelope:
-    """Ends a task; pilots learn it from the answer to their next heartbeat, with or without `broadcast`."""
+    """Ends a task; pilots get the command with the answer to their next heartbeat. `broadcast` has no effect."""
     return _command(tx, call, task_id, "kill")
 
 
 @endpoint("task/finish", "POST", USERS, Access.WRITE, owner_of="task_id")
 def finish(tx: Transaction, call: Call, *, task_id: int, soft: bool = False, broadcast: bool = False) -> Envelope:
-    """Ends a task but keeps its finished jobs; soft: jobs at pilots run to their end."""
+    """Ends a task and keeps its finished jobs; soft: jobs at pilots run to their end."""
     return _command(tx, call, task_id, "finish", soft=soft)
 
 
 @endpoint("task/pause", "POST", USERS, Access.WRITE, owner_of="task_id")
 def pause(tx: Transaction, call: Call, *, task_id: int) -> Envelope:
-    """Hands out no more jobs of a task."""
+    """Pauses a task: pilots get no more of its jobs."""
     return _command(tx, call, task_id, "pause")
 
 
 @endpoint("task/resume", "POST", USERS, Access.WRITE, owner_of="task_id")
 def resume(tx: Transaction, call: Call, *, task_id: int) -> Envelope:
-    """Hands out jobs of a paused task again."""
+    """Resumes a paused task."""
     return _command(tx, call, task_id, "resume")
 
 
@@ -166,8 +166,8 @@ def retry(
 ) -> Envelope:
     """Gives the jobs that failed new attempts. Always a success; data is the code, as on a real server.
 
-    `ignore_hard_exhausted` lets an operator retry a task however often that was done. The other flags concern child
-    tasks, events, staging and shares, which are not here; they are taken and have no effect.
+    With `ignore_hard_exhausted` an operator can retry a task any number of times. The other flags concern child tasks,
+    events, staging and shares, which this server does not have; they have no effect.
     """
     if not new_parameters:
         code, message = command(tx, call.caller, task_id, "retry", ignore_limit=ignore_hard_exhausted)
@@ -192,9 +192,9 @@ def reload_input(tx: Transaction, call: Call, *, task_id: int, ignore_hard_exhau
 
 _TIME = "%Y-%m-%d %H:%M:%S"
 _NOT_FOUND = "Task not found"
-_MODIFIED_DAYS, _DETAILED_DAYS = 30, 90  # how far back the two lists reach, as on a real server
+_MODIFIED_DAYS, _DETAILED_DAYS = 30, 90  # age of the oldest tasks in the two lists, as on a real server
 _MAX_LISTED = 500
-_MATCHING_SECONDS = 1.0  # a pattern of one user must not keep all others waiting
+_MATCHING_SECONDS = 1.0  # a pattern must not block the other users
 _REGEX_SIGNS = frozenset(r"^$*+?\|()")
 
 
@@ -213,7 +213,7 @@ def get_status(tx: Transaction, call: Call, *, task_id: int) -> Envelope:
 def get_details(
     tx: Transaction, call: Call, *, task_id: int, include_parameters: bool = False, include_status: bool = False
 ) -> Envelope:
-    """Datasets, statistics and PandaIDs of a task."""
+    """Returns datasets, statistics and PandaIDs of a task."""
     if (task := _whole_row(tx, task_id)) is None:
         return failure("Task not found or error retrieving the details")
     return success(details(tx, task, with_parameters=include_parameters, with_status=include_status))
@@ -221,14 +221,14 @@ def get_details(
 
 @endpoint("task/get_task_parameters", "GET", USERS, Access.READ)
 def get_task_parameters(tx: Transaction, call: Call, *, task_id: int) -> Envelope:
-    """Returns the parameters that made the task."""
+    """Returns the parameters of a task."""
     params = tx.connection.scalar(select(tasks.c.params).where(tasks.c.task_id == task_id))
     return failure(_NOT_FOUND) if params is None else success(json.loads(params))
 
 
 @endpoint("task/get_detailed_info", "GET", USERS, Access.READ)
 def get_detailed_info(tx: Transaction, call: Call, *, task_id: int) -> Envelope:
-    """All about a task."""
+    """Returns a task's fields, parameters and progress."""
     if (task := _whole_row(tx, task_id)) is None:
         return failure("Task not found or error retrieving task info")
     return success(detailed(task))
@@ -284,9 +284,9 @@ def get_tasks_modified_since(
     min_task_id: int | None = None,
     prod_source_label: str = "user",
 ) -> Envelope:
-    """Somebody's tasks (the caller's own unless `dn` names another) that changed since then, by request id.
+    """Returns the tasks of a user that changed since then, by request id; `dn`: the user, if not the caller.
 
-    The full list holds the newest ones alone.
+    The full list has only the newest tasks.
     """
     if (start := _since(since, tx.now, _MODIFIED_DAYS)) is None:
         return success({})
@@ -318,7 +318,7 @@ def get_tasks_modified_since(
 def get_tasks_detailed_info_since(
     tx: Transaction, call: Call, *, since: str | None = None, filters: str | None = None, n_tasks: int = 500
 ) -> Envelope:
-    """All about the tasks that fit: the caller's own unless the filters name another user."""
+    """Returns fields, parameters and progress of the selected tasks; of the caller unless a filter names a user."""
     try:
         wanted = load(filters) if filters else {}
     except ValueError:
@@ -391,13 +391,13 @@ def kill_jobs(
     use_email_as_id: bool = False,
     kill_options: list[str] = [],  # noqa: B006  # declares the default; nobody changes it
 ) -> Envelope:
-    """Kills jobs for good; data tells of each whether it was."""
+    """Kills jobs for good; data has True for each job that was killed."""
     return success([kill_job(tx, call.caller, panda_id, code, kill_options) for panda_id in job_ids])
 
 
 @endpoint("job/set_debug_mode", "POST", USERS, Access.WRITE)
 def set_debug_mode(tx: Transaction, call: Call, *, job_id: int, mode: bool) -> Envelope:
-    """Asks the job's pilot to send its standard output with each heartbeat, or no longer."""
+    """Asks the job's pilot to send its standard output with each heartbeat, or to stop it."""
     message = set_debug(tx, call.caller, job_id, mode)
     return success(message=message) if message == "Succeeded" else failure(message)
 
@@ -407,18 +407,17 @@ _MAX_TASKS = 1000  # in one answer
 
 @endpoint("hpo_pilot/changes", "GET", USERS, Access.WAIT)
 async def changes(call: Call, *, cursor: int, timeout: float = 0.0, outcomes: bool = False) -> Envelope:
-    """The caller's tasks (an operator's: everybody's) that changed, or any of whose jobs did, after `cursor`.
+    """Returns the caller's tasks (for an operator: all tasks) that changed, or whose jobs changed, after `cursor`.
 
-    A long poll: the answer waits for a change, at most `timeout` seconds and at most `MAX_WAIT`. With cursor -1 it
-    comes at once and holds all tasks that are not over. With
-    `outcomes` only the ends of attempts and of tasks count: what brings results, not every step on the way.
+    A long poll: the answer waits for a change, at most `timeout` seconds and at most `MAX_WAIT`. With cursor -1 the
+    answer comes at once and has all tasks that are not over. With `outcomes` only the ends of attempts and tasks count.
 
     Returns:
         data ``{"cursor": the next one, "task_ids": […]}``; cursors stay valid over restarts.
     """
     end = time.monotonic() + max(0.0, min(timeout, MAX_WAIT))
     while True:
-        # Listening begins before the look, so that no change falls between the two.
+        # It listens before it looks, so that no change is missed in between.
         future = call.server.changes.listen("" if call.caller.is_operator else call.caller.name)
         found = await call.server.database.read(lambda tx: _changed(tx, call.caller, cursor, outcomes=outcomes))
         if found["task_ids"] or cursor < 0 or not await call.server.changes.wait(future, end - time.monotonic()):
@@ -431,18 +430,18 @@ async def changes(call: Call, *, cursor: int, timeout: float = 0.0, outcomes: bo
 def give_back(
     tx: Transaction, call: Call, *, jobs: list[list[int]], harvester_id: str = "", worker_id: int | str = ""
 ) -> Envelope:
-    """Takes jobs back from a pilot that has no time left for them; no attempt is used up.
+    """Takes jobs back from a pilot that has no time for them; it does not count as an attempt.
 
     Args:
         tx: a writing transaction.
         call: the call.
         jobs: [PandaID, attempt number] of each.
-        harvester_id: of the worker, as it took the jobs.
-        worker_id: the same.
+        harvester_id: first part of the worker's name, as in its request for jobs.
+        worker_id: second part of the worker's name.
 
     Returns:
-        data ``{"given_back": [PandaID, …]}``; a job that is not among them was not this worker's any more, or is to
-        end: the pilot reports on it as on any other.
+        data ``{"given_back": [PandaID, …]}``; any other job is no longer this worker's, or is
+        ending: the pilot still reports on it.
     """
     if len(jobs) > MAX_JOBS or not all(len(pair) == 2 and all(type(each) is int for each in pair) for pair in jobs):
         return failure(f"jobs must be at most {MAX_JOBS} pairs of PandaID and attempt number")
@@ -458,7 +457,7 @@ def _changed(tx: Transaction, caller: Caller, cursor: int, *, outcomes: bool) ->
     if not caller.is_operator:
         query = query.where(tasks.c.user_name == caller.name)
     if cursor < 0 or cursor > last:
-        # A cursor from the future comes from a database that was lost: its owner starts afresh.
+        # The cursor is of a database that was lost: the caller starts again.
         query = query.where(tasks.c.status.not_in(OVER))
         return {"cursor": last, "task_ids": [row.task_id for row in tx.connection.execute(query)]}
     rows = tx.connection.execute(query.where(column > cursor).limit(_MAX_TASKS)).all()

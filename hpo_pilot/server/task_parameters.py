@@ -139,7 +139,7 @@ RESOURCE_TYPES: list[dict[str, str | int | None]] = [
 
 
 def resource_type(core_count: int, ram_mb: int) -> str:
-    """PanDA's name for a job of this size."""
+    """Returns PanDA's resource type of a job of this size."""
     name = "SCORE" if core_count <= 1 else "MCORE"
     return name if ram_mb <= core_count * HIGH_MEMORY else f"{name}_HIMEM"
 
@@ -155,12 +155,12 @@ def resource_type(core_count: int, ram_mb: int) -> str:
 # Unlike there, a retried job keeps its ``${SN}``: its outputs replace those of the attempt before, and task and
 # number alone give their names.
 
-#: More jobs than this in one task are taken for a mistake.
+#: Largest number of jobs in one task; more are taken as a mistake.
 MAX_JOBS = 100_000
 _DEFAULT_ATTEMPTS = 3  # what JEDI gives an analysis task
 _DEFAULT_RAM_MB = 2000
 
-#: Parameters that ask for what this server does not have, and what to do instead.
+#: Parameters of features that this server does not have, and the reason or remedy.
 _UNSUPPORTED = {
     "buildSpec": "it has no build jobs: submit with --noBuild",
     "mergeSpec": "it merges no outputs: submit without --mergeOutput",
@@ -200,7 +200,7 @@ class JobTexts:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A text with placeholders; `offset` belongs to the counting ones."""
+    """A text with placeholders; `offset` is added to the job's number in counting placeholders."""
 
     text: str
     offset: int = 0
@@ -228,17 +228,17 @@ class TaskParameters:
         """Reads the parameters of a task that has a name, a VO and a label.
 
         Raises:
-            TaskParametersError: they make no sense here.
+            TaskParametersError: they are not valid here.
         """
         self.params = params
         for key, instead in _UNSUPPORTED.items():
             if params.get(key):
-                raise TaskParametersError(f"{key} is not for the embedded PanDA server: {instead}")
+                raise TaskParametersError(f"{key}: the embedded PanDA server does not have it: {instead}")
         self.n_events_per_job = self._integer("nEventsPerJob", 1, least=1)
         self.n_jobs = self._count()
         self.core_count = self._integer("coreCount", 1) or 1
         self.max_attempt = self._integer("maxAttempt", _DEFAULT_ATTEMPTS) or _DEFAULT_ATTEMPTS
-        # Of a task it is in hours, as JEDI has it; our own tasks say it to the second.
+        # PanDA's parameter is in hours, as in JEDI; our own is in seconds.
         self.max_walltime = self._integer("hpoWalltime", 0) or 3600 * self._integer("maxWalltime", 0)
         self.ram_mb = self._ram()
         self.queue = self._text("site")
@@ -285,7 +285,7 @@ class TaskParameters:
             total, each = self._integer("nFiles", 1, least=1), self._integer("nFilesPerJob", 1, least=1)
         count = -(-total // each)
         if count > MAX_JOBS:
-            raise TaskParametersError(f"{count} jobs in one task; at most {MAX_JOBS}: split it")
+            raise TaskParametersError(f"{count} jobs in one task; at most {MAX_JOBS}: split the task")
         return count
 
     def _ram(self) -> int:
@@ -344,7 +344,7 @@ class TaskParameters:
                 f"{where}: input dataset {item.get('dataset')!r}: the embedded PanDA server has no data management"
             )
         elif kind not in ("constant", "number"):
-            raise TaskParametersError(f"{where}: param_type {kind!r} is not known here")
+            raise TaskParametersError(f"{where}: param_type {kind!r} is not known to this server")
         if found := _INPUT.search(value):
             raise TaskParametersError(f"{where}: unresolved {found[0]} when making job parameters")
         if "${SEQNUMBER}" in value and kind != "pseudo_input":
@@ -362,18 +362,18 @@ class TaskParameters:
 
     @cached_property
     def sandbox(self) -> str | None:
-        """The archive that the jobs fetch from this server's cache; None: no archive."""
+        """Returns the archive that the jobs fetch from this server's cache; None: no archive."""
         match = _ARCHIVE.search("".join(piece.text for piece in self._pieces))
         return None if match is None or match[1] == "None" else match[1].rsplit("/", 1)[-1]
 
     @property
     def template(self) -> str:
-        """The jobs' parameters before anything is filled in."""
+        """Returns the jobs' parameters with their placeholders."""
         return "".join(piece.text for piece in self._pieces)
 
     @property
     def datasets(self) -> list[tuple[str, str]]:
-        """Name and kind of each dataset: pseudo_input, which numbers the jobs; then output and log."""
+        """Returns name and kind of each dataset: pseudo_input, which numbers the jobs; then output and log."""
         return [
             (self.sequence_dataset, "pseudo_input"),
             *dict.fromkeys((file.dataset, file.kind) for file in self._files),
@@ -381,15 +381,15 @@ class TaskParameters:
 
     @property
     def output_datasets(self) -> list[str]:
-        """The datasets of outputs and logs, each once."""
+        """Returns the datasets of outputs and logs, each once."""
         return list(dict.fromkeys(file.dataset for file in self._files))
 
     def job(self, *, task_id: int, number: int, attempt_nr: int) -> JobTexts:
-        """Parameters and files of one job.
+        """Returns parameters and files of one job.
 
         Args:
-            task_id: of the task.
-            number: which part of the task it is, from 1.
+            task_id: the task.
+            number: number of the job in its task, from 1.
             attempt_nr: from 1.
         """
         values: dict[str, int | str] = {
@@ -422,7 +422,7 @@ class TaskParameters:
 
 
 def _names(value: object) -> tuple[str, ...]:
-    """Site names, given as a list or separated by commas."""
+    """Returns site names, given as a list or with commas between."""
     if not value:
         return ()
     names = value.split(",") if isinstance(value, str) else value
@@ -436,7 +436,7 @@ _LIMIT = 512  # tasks kept in memory
 
 @dataclass(frozen=True)
 class KnownTask:
-    """A task, parsed; it holds while the task's parameters stay the same."""
+    """A task with its parsed parameters, valid until they change."""
 
     task_id: int
     name: str
@@ -453,16 +453,16 @@ _TASK = select(tasks.c.name, tasks.c.user_name, tasks.c.vo, tasks.c.label, tasks
 
 
 def known_task(tx: Transaction, task_id: int) -> KnownTask:
-    """The task with its parameters. It must exist and not be broken."""
+    """Returns a task with its parameters. It must exist and not be broken."""
     revision = tx.connection.execute(_REVISION, {"task_id": task_id}).scalar_one()
     known = tx.cache.get((task_id, revision))
     if known is None:
         row = tx.connection.execute(_TASK, {"task_id": task_id}).one()
         known = KnownTask(task_id, row.name, row.user_name, row.vo, row.label, TaskParameters(json.loads(row.params)))
         if len(tx.cache) >= _LIMIT:
-            # The oldest go first; the other thread may be at the same, so a missing key is no error.
+            # The oldest are removed first. The other thread may do the same, so a missing key is not an error.
             for key in list(tx.cache)[: _LIMIT // 2]:
                 tx.cache.pop(key, None)
         tx.cache[task_id, revision] = known
-    assert isinstance(known, KnownTask)  # tells the type checker what the cache holds
+    assert isinstance(known, KnownTask)  # for the type checker
     return known

@@ -263,9 +263,9 @@ def _insert(
         parameters = TaskParameters(params)
         _check_queues(parameters, queues)
         if params.get("useSecrets"):
-            raise TaskParametersError("useSecrets is not for the embedded PanDA server: it keeps no secrets")
+            raise TaskParametersError("useSecrets: the embedded PanDA server has no secrets")
         if parameters.n_jobs > MOST_NEW_JOBS:
-            raise TaskParametersError(f"{parameters.n_jobs} jobs in one task; at most {MOST_NEW_JOBS}: split it")
+            raise TaskParametersError(f"{parameters.n_jobs} jobs in one task; at most {MOST_NEW_JOBS}: split the task")
     except TaskParametersError as error:
         values |= {"status": TaskState.BROKEN.value, "error_dialog": str(error)[:510], "ended": tx.now}
     else:

@@ -55,7 +55,7 @@ class WatchedFile(Generic[_Content]):
             missing: the content while there is no file yet; None: the file must exist.
 
         Raises:
-            InputError: it is missing or not valid.
+            InputError: the file is missing or not valid.
         """
         self._path = path
         self._understand = understand
@@ -73,7 +73,7 @@ class WatchedFile(Generic[_Content]):
         except OSError as error:
             raise InputError(f"{what} {path}: {error.strerror}") from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise InputError(f"{what} {path} makes no sense: {error}") from error
+            raise InputError(f"{what} {path} is not valid: {error}") from error
 
     @property
     def content(self) -> _Content:
@@ -94,7 +94,7 @@ class WatchedFile(Generic[_Content]):
             return False  # there was no file yet, or it is being replaced
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             self.is_lost = self.is_lost or not isinstance(error, OSError)
-            log.error("%s %s: %s; what was read before stays in force", self._what, self._path, error)
+            log.error("%s %s: %s; the content read before stays in use", self._what, self._path, error)
             return False
 
     def _read(self) -> bool:
@@ -256,14 +256,16 @@ class Tokens:
             header = jwt.get_unverified_header(token)
             unverified = jwt.decode(token, options={"verify_signature": False})
         except jwt.InvalidTokenError:
-            raise TokenRefused(f"{_NO_TOKEN}: what was sent is no JSON web token") from None
+            raise TokenRefused(f"{_NO_TOKEN}: it is not a JSON web token") from None
         issuer = str(unverified.get("iss"))
         if self.others is not None and self.others.knows(issuer):
             return self.others.verify(token, issuer, origin)
         kid = header.get("kid")
         if kid not in self._keys or issuer != self._issuers[kid]:
             ours = " or ".join(sorted(set(self._issuers.values())))
-            raise TokenRefused(f"the token is of another issuer, {issuer[:200]!r}; this server takes those of {ours}")
+            raise TokenRefused(
+                f"the token is of another issuer, {issuer[:200]!r}; this server accepts tokens of {ours}"
+            )
         claims = verified(
             token, self._keys[kid].key, [ALGORITHM], now=self._clock(), issuer=issuer, required=_CLAIMS, audience=None
         )
@@ -272,7 +274,7 @@ class Tokens:
         try:
             role = Role(claims["role"])
         except ValueError:
-            raise TokenRefused(f"the token has the role {claims['role']!r}, which this server does not know") from None
+            raise TokenRefused(f"the token has the role {claims['role']!r}, which this server does not have") from None
         check_origin(origin, claims.get("vo"), claims.get("groups") or ())
         return Caller(str(claims["sub"]), role), float(claims["exp"]) + LEEWAY
 
@@ -306,7 +308,7 @@ def verified(
         )
         times = {name: float(claims[name]) for name in ("exp", "iat", "nbf") if name in claims}
         if not all(math.isfinite(when) for when in times.values()):
-            raise ValueError("its times are no numbers")
+            raise ValueError("its times are not numbers")
     except jwt.InvalidSignatureError:
         raise TokenRefused("the token's signature is wrong") from None
     except jwt.InvalidAudienceError:
@@ -317,7 +319,7 @@ def verified(
         when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(times["exp"]))
         raise TokenRefused(f"the token has expired on {when}: ask for another (hpo-pilot token create)")
     if max(times.get("iat", now), times.get("nbf", now)) - LEEWAY > now:
-        raise TokenRefused("the token is not valid yet: is this machine's clock, or the issuer's, wrong?")
+        raise TokenRefused("the token is not valid yet: check the clocks of this machine and of the issuer")
     return claims
 
 
@@ -374,22 +376,22 @@ def _read_keys(folder: Path) -> dict[str, list[dict[str, str]]]:
         content = json.loads(path.read_text())
         keys = content["keys"]
         if not keys or any(key["kid"] != thumbprint(key) for key in keys):
-            raise ValueError("no keys, or one under another's name")
+            raise ValueError("no keys, or a key with a wrong name")
         for key in keys:
             jwt.PyJWK(key, ALGORITHM)
     except OSError as error:
         raise InputError(
-            f"the token folder {folder} has no {JWKS}: {error.strerror}; `hpo-pilot token create` makes it"
+            f"the token folder {folder} has no {JWKS}: {error.strerror}; make it with `hpo-pilot token create`"
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError, jwt.PyJWTError) as error:
-        raise InputError(f"{path} holds no public keys that this server can use: {error}") from error
+        raise InputError(f"{path} has no public keys that this server can use: {error}") from error
     return {"keys": [{str(name): str(value) for name, value in key.items() if name != "d"} for key in keys]}
 
 
 # Signing tokens. A token is a JWT signed with ES256. Verifying needs only `jwks.json` and `revoked.json` of the
 # folder, and no secret. The folder holds
 #
-# - ``signing-key.pem``: the private key, mode 0600; made once. Another key makes every token of this one worthless;
+# - ``signing-key.pem``: the private key, mode 0600; made once. Tokens of another key are not valid;
 # - ``jwks.json``: its public half, as RFC 7517 writes it;
 # - ``issued.json``: records of the issued tokens, without the tokens themselves;
 # - ``revoked.json``: ``{"<token id>": <when it expires>}``.
@@ -461,7 +463,7 @@ class Authority:
         if not _NAME.fullmatch(name) or name != name.strip():
             raise InputError(f"the name {name!r}: up to 127 letters, digits, blanks and . _ - @ ' +, a letter first")
         if not 0 < days <= MOST_DAYS:
-            raise InputError(f"{days:g} days: a token lives for more than 0 and at most {MOST_DAYS} days")
+            raise InputError(f"{days:g} days: a token is valid for more than 0 and at most {MOST_DAYS} days")
         now = self._clock()
         record = IssuedToken(secrets.token_hex(8), name, role, vo, now, now + days * _DAY)
         public = self._public()
@@ -516,7 +518,7 @@ class Authority:
         """
         found = next((token for token in self.issued() if token.id == token_id), None)
         if found is None:
-            raise InputError(f"no living token has the id {token_id!r}; `hpo-pilot token list` shows them")
+            raise InputError(f"no valid token has the id {token_id!r}; `hpo-pilot token list` shows the tokens")
         with self._locked():
             now = self._clock()
             revoked = {key: until for key, until in self._read(REVOKED).items() if until > now - _DAY}
@@ -542,9 +544,9 @@ class Authority:
         try:
             key = load_pem_private_key(path.read_bytes(), password=None)
         except (ValueError, TypeError) as error:
-            raise InputError(f"{path} is no private key ({error}); without it a new one is made") from error
+            raise InputError(f"{path} is not a private key ({error}); without this file a new one is made") from error
         if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
-            raise InputError(f"{path} is no key of the curve P-256; without it a new one is made")
+            raise InputError(f"{path} is not a key of the curve P-256; without this file a new one is made")
         return key
 
     def _read(self, name: str) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def test_tokens_by_command(scan, tmp_path):
     assert scan.here("token", "create", "--name", "jim", "-o", "-").stdout.count(".") == 2
     assert "revoked" in scan.here("token", "revoke", shown[0]["id"]).stdout
     assert [entry["revoked"] for entry in scan.json("token", "list")] == [True, False, False]
-    assert "no living token" in scan.here("token", "revoke", "nothing", status=2).stderr
+    assert "no valid token" in scan.here("token", "revoke", "nothing", status=2).stderr
     assert "more than 0" in scan.here("token", "create", "--name", "jane", "--days", "0", status=2).stderr
 
 

@@ -205,7 +205,7 @@ def test_a_slow_or_dead_api_leaves_the_steering_alone(group, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "environment", "status", "message"),
     [
-        (["list"], {"HPO_PILOT_TOKEN_FILE": "wrong.token"}, 2, "what was sent is no JSON web token"),
+        (["list"], {"HPO_PILOT_TOKEN_FILE": "wrong.token"}, 2, "it is not a JSON web token"),
         (["list"], {"HPO_PILOT_TOKEN_FILE": "none.token"}, 2, "No such file"),
         (["list"], {"HPO_PILOT_TOKEN_FILE": ""}, 2, "--token-file or HPO_PILOT_TOKEN_FILE"),
         (["list"], {"HPO_PILOT_SERVICE": "https://127.0.0.1:1"}, 3, "out of reach"),

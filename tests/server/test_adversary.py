@@ -293,7 +293,7 @@ def test_nobody_takes_the_name_of_anothers_sandbox(server: Any) -> None:
     name = f"sources.{hashlib.sha256(content).hexdigest()}.tar.gz"
     path = "/api/v1/file_server/upload_cache_file"
     planted = send(server, "POST", path, "token-of-you", files={"file": (name, gzip.compress(b"mine"))}).json()
-    assert not planted["success"] and "another content" in planted["message"]
+    assert not planted["success"] and "other content" in planted["message"]
     assert send(server, "POST", path, "token-of-me", files={"file": (name, content)}).json()["success"]
     assert send(server, "GET", f"/cache/{name}", "token-of-pilot").content == content
 

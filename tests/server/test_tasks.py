@@ -201,7 +201,7 @@ def test_a_task_has_no_more_jobs_than_others_can_wait_for(queue: Queue) -> None:
     task_id = queue.submit(most + 1)
     assert queue.status(task_id) == "broken"
     with queue.database.reading() as tx:
-        assert "split it" in tx.connection.scalar(
+        assert "split the task" in tx.connection.scalar(
             select(tasks_table.c.error_dialog).where(tasks_table.c.task_id == task_id)
         )
         made = select(func.count(), func.max(jobs_table.c.number)).select_from(jobs_table)

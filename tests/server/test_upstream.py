@@ -102,4 +102,4 @@ def test_the_system(operator: Api) -> None:
 def test_a_task_that_wants_secrets_is_broken(operator: Api) -> None:
     task_id = operator.submit(make_params("user.operator.secret/", site="SECRET", useSecrets=True))
     info = operator.get("task/get_detailed_info", task_id=task_id)["data"]
-    assert info["status"] == "broken" and "it keeps no secrets" in info["errorDialog"]
+    assert info["status"] == "broken" and "has no secrets" in info["errorDialog"]
