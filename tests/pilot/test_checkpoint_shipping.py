@@ -155,7 +155,7 @@ def test_one_that_is_too_large_is_said_once(tmp_path, cache, ship, caplog):
     with caplog.at_level(logging.WARNING):
         shipping.keep(attempt(1), LOST)
     (record,) = caplog.records
-    assert "packs to more than 1 MB" in record.message
+    assert "has more than 1 MB packed" in record.message
     assert "--checkpoint-mb" in record.message
     assert str(root(tmp_path)) in record.message
     assert cache.calls == []

@@ -277,7 +277,7 @@ def test_a_node_that_is_lost_takes_its_own_jobs_along(
     # Idle ones go on, though Slurm keeps the cores of n1.
     until(lambda: embedded.state(lost) == "done")
     assert "n1" in running()
-    assert "1 nodes (n1) get no new jobs until all that runs there has ended" in said()
+    assert "1 nodes (n1) get no new jobs until their jobs have ended" in said()
     go.touch()
     until(lambda: embedded.state(long) == "done")
     # So does n1 when its own job has ended: a job that needs both comes to its end.
