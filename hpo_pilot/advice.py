@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: Commands that work on a store here or on a service, and others with the options that they take.
-_ON_CLIENT = (
-    *("validate", "run", "submit", "list", "status", "trials", "best", "log", "logs", "report", "export", "pause"),
-    *("resume", "stop", "extend", "retry", "try", "fetch", "doctor", "monitor"),
-)
-_ON_STORE = {"serve": ("workdir", "store"), "pilots": ("workdir",), "token": ("workdir",), "plan": ("workdir",)}
+#: Commands that take only these options, or none. All others work on a store here or on a service.
+_TAKES = {
+    **dict.fromkeys(("pilot", "sites", "import", "steer", "manual"), ()),
+    **dict.fromkeys(("pilots", "token", "plan"), ("workdir",)),
+    "serve": ("workdir", "store"),
+}
 
 _COMMAND = re.compile(r"`hpo-pilot ([a-z]+)([^`]*)`")
 _NAMED = re.compile(r" --(?:workdir|store|service)\b")
@@ -72,9 +72,8 @@ class Place:
         given: dict[str, Any] = {"workdir": self.workdir}
         if self.store is not None:
             given["store"] = _PASSWORD.sub(r"\1***@", self.store)
-        takes = _ON_STORE.get(name, ())
-        if name in _ON_CLIENT:
-            takes = tuple(given)
+        takes: tuple[str, ...] = _TAKES.get(name, tuple(given))
+        if name not in _TAKES:
             if self.service is not None:
                 given = {"service": self.service, "token-file": self.token_file, "ca": self.ca, **given}
                 takes = ("service", "token-file", "ca", "workdir")

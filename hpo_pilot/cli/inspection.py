@@ -28,7 +28,9 @@ from hpo_pilot.cli.output import (
     print_fitting,
     value_text,
     value_texts,
+    write_text,
 )
+from hpo_pilot.errors import InputError
 from hpo_pilot.report.documents import (
     SearchDocument,
     StatusDocument,
@@ -306,8 +308,6 @@ def logs(
     ] = None,
 ) -> None:
     """Print the log tail of a trial's payload; it is kept for failed folds."""
-    from hpo_pilot.errors import InputError
-
     trial = next((trial for trial in client.trials(identity) if trial["number"] == number), None)
     if trial is None:
         raise InputError(f"search {identity!r} has no trial {number}: `hpo-pilot trials {identity}` lists them")
@@ -345,8 +345,6 @@ def report(
     ] = None,
 ) -> None:
     """Write the report: one self-contained HTML file."""
-    from hpo_pilot.cli.output import write_text
-
     if figures is not None:
         write_report_figures(client, identity, figures, output)
         return
@@ -375,9 +373,6 @@ def export(
     ] = None,
 ) -> None:
     """Export a search and its trials to another format."""
-    from hpo_pilot.cli.output import write_text
-    from hpo_pilot.errors import InputError
-
     if form in FILE_FORMS:
         if (note := FILE_FORMS[form].note) and output is not None:
             typer.echo(f"hpo-pilot: {note}", err=True)

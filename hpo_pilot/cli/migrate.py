@@ -11,12 +11,14 @@ from typing import Annotated, Any
 import typer
 
 from hpo_pilot.cli.options import MOST_NUMBER, JsonOption
-from hpo_pilot.cli.output import dump
+from hpo_pilot.cli.output import dump, write_text
+from hpo_pilot.errors import InputError
 
 
-def add_import_command(app: typer.Typer) -> None:
-    """Adds the command."""
+def add_to(app: typer.Typer) -> None:
+    """Adds the commands."""
     app.command("import")(import_file)
+    app.command()(steer)
 
 
 def import_file(
@@ -40,8 +42,6 @@ def import_file(
     as_json: JsonOption = False,
 ) -> None:
     """Convert another tool's configuration to a search file; reports what cannot be converted, and why."""
-    from hpo_pilot.cli.output import write_text
-    from hpo_pilot.errors import InputError
     from hpo_pilot.migrate.draft import ImportOptions
     from hpo_pilot.migrate.importing import import_search
 
@@ -97,11 +97,6 @@ def _limit(text: str) -> int | None:
     return limit
 
 
-def add_steer_command(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command()(steer)
-
-
 def steer(
     count: Annotated[
         int,
@@ -153,8 +148,6 @@ def steer(
     ] = False,
 ) -> None:
     """Propose the next points of a phpo or iDDS task: reads %IN, writes %OUT, keeps no state."""
-    from hpo_pilot.cli.output import write_text
-    from hpo_pilot.errors import InputError
     from hpo_pilot.migrate.steer import SteeringCall, next_points, read_points
 
     if outfile is not None:
@@ -175,7 +168,6 @@ def steer(
 
 def _settings(given: list[str]) -> dict[str, Any]:
     """The optimizer's settings; values are as a search file has them."""
-    from hpo_pilot.errors import InputError
     from hpo_pilot.search.yaml_document import plain_tag, scalar_value
 
     settings: dict[str, Any] = {}

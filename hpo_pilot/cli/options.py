@@ -6,14 +6,15 @@ import functools
 import inspect
 import json
 import os
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, cast
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar, cast
 
 import typer
 from typer import Context
 
+from hpo_pilot.errors import InputError
 from hpo_pilot.web.operations import SearchClient
 
 if TYPE_CHECKING:
@@ -190,37 +191,51 @@ ServerOption = Annotated[
 ]
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
-#: The parameters that `on_client` adds to a command, by name.
-_CLIENT_OPTIONS: dict[str, Any] = {
-    "workdir": WorkDirOption,
-    "store": StoreOption,
-    "service": ServiceOption,
-    "token_file": TokenFileOption,
-    "ca": CaOption,
-}
+
+def with_options(
+    command: Callable[Concatenate[T, P], None],
+    options: Mapping[str, tuple[Any, Any]],
+    make: Callable[..., AbstractContextManager[T]],
+) -> Callable[..., None]:
+    """Makes a command of a function whose first argument is made from options, which the command takes too.
+
+    Args:
+        command: the function.
+        options: type and default of each option, by name.
+        make: makes the first argument from the options.
+    """
+
+    @functools.wraps(command)
+    def completed(**given: Any) -> Any:
+        with make(**{name: given.pop(name) for name in options}) as first:
+            cast(Callable[..., None], command)(first, **given)
+
+    first_name = next(iter(inspect.signature(command).parameters))
+    command.__annotations__.pop(first_name, None)  # it is no option: its type need not be imported
+    signature = inspect.signature(command, eval_str=True)
+    _, *own = signature.parameters.values()
+    only = inspect.Parameter.KEYWORD_ONLY
+    added = [
+        inspect.Parameter(name, only, default=default, annotation=kind) for name, (kind, default) in options.items()
+    ]
+    parameters = [*(parameter.replace(kind=only) for parameter in own), *added]
+    completed.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    completed.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return completed
 
 
 def on_client(command: Callable[Concatenate[SearchClient, P], None]) -> Callable[..., None]:
     """Makes a command of a function whose first argument is a client; the command has the options that choose it."""
-
-    @functools.wraps(command)
-    def with_client(**given: Any) -> None:
-        options = {name: given.pop(name) for name in _CLIENT_OPTIONS}
-        with client_of(**options) as client:
-            cast(Callable[..., None], command)(client, **given)
-
-    signature = inspect.signature(command, eval_str=True)
-    _, *own = signature.parameters.values()
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
-        for name, option in _CLIENT_OPTIONS.items()
-    ]
-    named = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
-    parameters = [*named, *added]
-    with_client.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    with_client.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return with_client
+    options = {
+        "workdir": (WorkDirOption, None),
+        "store": (StoreOption, None),
+        "service": (ServiceOption, None),
+        "token_file": (TokenFileOption, None),
+        "ca": (CaOption, None),
+    }
+    return with_options(command, options, client_of)
 
 
 def client_of(
@@ -238,8 +253,6 @@ def client_of(
     Raises:
         InputError: they contradict each other, or the token file is missing.
     """
-    from hpo_pilot.errors import InputError
-
     url = service_of(workdir, store, service)
     if url is None:
         from hpo_pilot.web.local_client import LocalClient
@@ -264,8 +277,6 @@ def service_of(workdir: Path | None, store: str | None, service: str | None) -> 
     Raises:
         InputError: a service and a store are named.
     """
-    from hpo_pilot.errors import InputError
-
     if service:
         if store:
             raise InputError("--service and --store: a search is either behind a service or in a store; name one")

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpo_pilot.advice import Place
+from hpo_pilot.errors import InputError
 from hpo_pilot.report.documents import OVER_SEARCHES, CostDocument, SearchDocument, StatusDocument, is_unsteered
 from hpo_pilot.web.operations import SearchClient
 
@@ -328,7 +329,6 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         InputError: it cannot be written there.
     """
-    from hpo_pilot.errors import InputError
     from hpo_pilot.files import write_whole
 
     try:

@@ -23,6 +23,7 @@ from hpo_pilot.cli.options import (
     option,
 )
 from hpo_pilot.cli.output import Column, advised, console, dump, print_columns
+from hpo_pilot.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -158,8 +159,6 @@ def cancel(
     workdir: WorkDirOption = None,
 ) -> None:
     """Cancel allocations: their pilots return their jobs and end."""
-    from hpo_pilot.errors import InputError
-
     if bool(ids) == everything:
         raise InputError("name the allocations to cancel, or give --all; `hpo-pilot pilots list` shows them")
     fleet = _fleet(workdir)
@@ -206,7 +205,6 @@ def keep(
     workdir: WorkDirOption = None,
 ) -> None:
     """Submit allocations while jobs wait, within the site's job limits, until stopped; running allocations stay."""
-    from hpo_pilot.errors import InputError
     from hpo_pilot.hpc.allocations import check_shape, new_name
     from hpo_pilot.hpc.keeper import Keeper, KeeperSettings
     from hpo_pilot.hpc.plan import jobs_at_once
@@ -306,7 +304,6 @@ def _access(
 
 def _root(site: str, folder: Path | None, workdir: Path | None) -> Path:
     """The folder that login and compute nodes share."""
-    from hpo_pilot.errors import InputError
     from hpo_pilot.hpc.site_files import find_site
     from hpo_pilot.steering.workdir import WorkDir
 
@@ -402,7 +399,6 @@ def look_first_in(folder: Path) -> None:
     Raises:
         InputError: there is no such folder.
     """
-    from hpo_pilot.errors import InputError
     from hpo_pilot.hpc.site_folders import SITES_VARIABLE
 
     if not folder.is_dir():

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from hpo_pilot.cli.options import MOST_NODES, JsonOption, client_of, option
 from hpo_pilot.cli.output import console, cost_text, counted, dump
+from hpo_pilot.errors import InputError
 
 if TYPE_CHECKING:
     from hpo_pilot.hpc.plan import Plan, Workload
@@ -93,7 +94,6 @@ def _walltime_minutes(walltime: str | None) -> int | None:
 def _without_batch_system(
     work: Any, profile: SiteProfile, nodes: int | None, walltime: str | None, queue: str | None
 ) -> Plan:
-    from hpo_pilot.errors import InputError
     from hpo_pilot.hpc.plan import make_open_plan, node_shape, nodes_for
     from hpo_pilot.steering.search_file import this_machine
 
@@ -125,7 +125,6 @@ def _script(profile: SiteProfile, made: Plan, account: str | None) -> str:
 
 
 def _points(sources: list[str], workdir: Path | None) -> list[ScalingPoint]:
-    from hpo_pilot.errors import InputError
     from hpo_pilot.hpc.scaling import check_parts, read_points, search_points
 
     points: list[ScalingPoint] = []

@@ -27,6 +27,7 @@ from hpo_pilot.cli.output import (
     next_step,
     value_text,
 )
+from hpo_pilot.errors import TryAgainError
 from hpo_pilot.report.documents import (
     OVER_SEARCHES,
     ProgressDocument,
@@ -312,8 +313,6 @@ def watch_search(client: SearchClient, identity: str, console: Console) -> None:
         InputError: there is no such search.
         TryAgainError: Ctrl-C was pressed, or the search was out of reach for two minutes.
     """
-    from hpo_pilot.errors import TryAgainError
-
     search = client.status(identity)
     try:
         with _interrupts(), Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False) as live:
@@ -323,8 +322,6 @@ def watch_search(client: SearchClient, identity: str, console: Console) -> None:
 
 
 def _show_screen(client: SearchClient, search: StatusDocument, live: Live) -> None:
-    from hpo_pilot.errors import TryAgainError
-
     identity, seen, trouble = search["name"], time.monotonic(), ""
     step = next_step(client, search)
     while search["state"] not in OVER_SEARCHES:

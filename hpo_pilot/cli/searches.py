@@ -33,6 +33,7 @@ from hpo_pilot.cli.output import (
     metrics_of,
     value_text,
 )
+from hpo_pilot.errors import InputError, Problem, SearchFileError
 from hpo_pilot.report.documents import RunDocument, SearchDocument, is_unsteered, over_count, segments_of
 from hpo_pilot.web.operations import SearchClient
 
@@ -46,8 +47,6 @@ def add_run_commands(app: typer.Typer) -> None:
 
 def validate(client: SearchClient, file: FileArgument, as_json: JsonOption = False) -> None:
     """Check a search file, and report every mistake with its place."""
-    from hpo_pilot.errors import Problem, SearchFileError
-
     found = client.validate(file)
     search = found["search"]
     if as_json:
@@ -191,8 +190,6 @@ def resume(
     as_json: JsonOption = False,
 ) -> None:
     """Continue a paused, stopped or failed search."""
-    from hpo_pilot.errors import InputError
-
     if file is not None and not new_payload:
         raise InputError("--file only says where the payload of --new-payload is; a search's definition stays as it is")
     search = client.resume(identity, new_payload=new_payload, file=file)
@@ -228,8 +225,6 @@ def extend(
     as_json: JsonOption = False,
 ) -> None:
     """Add to the budget of a search, or change its number of trials at once; a search that was over continues."""
-    from hpo_pilot.errors import InputError
-
     given = {"trials": trials, "hours": hours, "gpu_hours": gpu_hours, "core_hours": core_hours, "failures": failures}
     changes: dict[str, float] = {name: amount for name, amount in given.items() if amount is not None}
     if not changes and parallel is None:
@@ -329,7 +324,6 @@ def point_of(words: Iterable[str]) -> dict[str, Any]:
     Raises:
         InputError: a word is not name=value, a name is given twice, or a value is a list or a map.
     """
-    from hpo_pilot.errors import InputError
     from hpo_pilot.search.values import show
     from hpo_pilot.search.yaml_document import parse_document
 

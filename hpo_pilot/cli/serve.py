@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate
 
 import typer
 
@@ -17,6 +20,7 @@ from hpo_pilot.cli.options import (
     TOKEN_FILE_VARIABLE,
     JsonOption,
     LogFormatOption,
+    P,
     ServerOption,
     ServiceOption,
     SlotsOption,
@@ -25,25 +29,84 @@ from hpo_pilot.cli.options import (
     WorkDirOption,
     on_client,
     service_of,
+    with_options,
 )
 from hpo_pilot.cli.output import advised, dump
+from hpo_pilot.errors import InputError
 from hpo_pilot.web.operations import SearchClient
 
 if TYPE_CHECKING:
-    from hpo_pilot.steering.server_processes import ApiProcess
+    from hpo_pilot.steering.server_processes import ApiProcess, NetworkOptions
+
+
+_network = functools.partial(typer.Option, rich_help_panel="Network", show_default=False)
+_issuers = functools.partial(typer.Option, rich_help_panel="Other issuers", show_default=False)
+
+HostOption = Annotated[
+    str, _network(help="Address to listen on. Addresses other than this machine need TLS.", show_default=True)
+]
+TlsCertOption = Annotated[
+    Path | None, _network(metavar="FILE", help="TLS with this certificate, chain included (PEM).")
+]
+TlsKeyOption = Annotated[Path | None, _network(metavar="FILE", help="The key of that certificate (PEM).")]
+AuthorityOption = Annotated[
+    Path | None,
+    _network(metavar="FILE", help="Authorities of --tls-cert, if the system does not know them (PEM)."),
+]
+PublicUrlOption = Annotated[
+    str | None,
+    _network(metavar="URL", help="URL that clients use, if it differs from the address to listen on."),
+]
+BehindProxyOption = Annotated[
+    bool,
+    _network(
+        "--insecure-behind-proxy",
+        help="Listen on the network without TLS, behind a proxy that has it.",
+        show_default=True,
+    ),
+]
+IssuersOption = Annotated[
+    Path | None, _issuers(metavar="FILE", help="OIDC issuers whose tokens are accepted too (JSON).")
+]
+
+
+def on_network(command: Callable[Concatenate[NetworkOptions, P], None]) -> Callable[..., None]:
+    """Makes a command of a function whose first argument are the network options; the command takes them."""
+
+    def network(**given: Any) -> AbstractContextManager[NetworkOptions]:
+        from hpo_pilot.steering.server_processes import NetworkOptions
+
+        certificate, key, authority = (given.pop(name) for name in ("tls_cert", "tls_key", "ca"))
+        behind_proxy = given.pop("insecure_behind_proxy")
+        return nullcontext(
+            NetworkOptions(certificate=certificate, key=key, authority=authority, behind_proxy=behind_proxy, **given)
+        )
+
+    options = {
+        "host": (HostOption, "127.0.0.1"),
+        "tls_cert": (TlsCertOption, None),
+        "tls_key": (TlsKeyOption, None),
+        "ca": (AuthorityOption, None),
+        "public_url": (PublicUrlOption, None),
+        "insecure_behind_proxy": (BehindProxyOption, False),
+        "issuers": (IssuersOption, None),
+    }
+    return with_options(command, options, network)
 
 
 def add_serve_commands(app: typer.Typer) -> None:
     """Adds the commands."""
-    app.command()(serve)
+    app.command()(on_network(serve))
     app.command(
         add_help_option=False,
         context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
     )(pilot)
     app.command()(on_client(doctor))
+    app.command()(on_network(monitor))
 
 
 def serve(
+    network: NetworkOptions,
     slots: SlotsOption = None,
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="The embedded server's port.", show_default=False)
@@ -51,12 +114,6 @@ def serve(
     api_port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="The REST API's port.", show_default=False)
     ] = None,
-    host: HostOption = "127.0.0.1",
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
-    ca: AuthorityOption = None,
-    public_url: PublicUrlOption = None,
-    insecure_behind_proxy: BehindProxyOption = False,
     queues: Annotated[
         Path | None,
         typer.Option(
@@ -67,7 +124,6 @@ def serve(
         ),
     ] = None,
     server: ServerOption = None,
-    issuers: IssuersOption = None,
     log_format: LogFormatOption = None,
     workdir: WorkDirOption = None,
     store: StoreOption = None,
@@ -75,20 +131,9 @@ def serve(
     """Run the steering service until stopped, with the embedded PanDA server and a local pilot, or with another."""
     from hpo_pilot.logs import configure_logging
     from hpo_pilot.steering.embedded import EmbeddedPanda
-    from hpo_pilot.steering.server_processes import NetworkOptions
     from hpo_pilot.steering.service import serve as run_service
 
     configure_logging("service", form=log_format)
-    reach = NetworkOptions(
-        host=host,
-        port=port,
-        certificate=tls_cert,
-        key=tls_key,
-        authority=ca,
-        public_url=public_url,
-        behind_proxy=insecure_behind_proxy,
-        issuers=issuers,
-    )
 
     def ready(panda: EmbeddedPanda | str, api: ApiProcess) -> None:
         if isinstance(panda, EmbeddedPanda):
@@ -111,7 +156,7 @@ def serve(
         workdir,
         store=store,
         slots=slots,
-        reach=reach,
+        reach=replace(network, port=port),
         queues=queues,
         server=server,
         api_port=api_port,
@@ -150,54 +195,30 @@ def doctor(
         raise typer.Exit(3)
 
 
-def add_monitor_command(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command()(monitor)
-
-
 def monitor(
+    network: NetworkOptions,
     link: Annotated[
         bool, typer.Option("--link", help="Print a one-time link to pages that already run; start none.")
     ] = False,
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="The port. Default: a free one.", show_default=False)
     ] = None,
-    host: HostOption = "127.0.0.1",
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
-    ca: AuthorityOption = None,
-    public_url: PublicUrlOption = None,
-    insecure_behind_proxy: BehindProxyOption = False,
-    issuers: IssuersOption = None,
     workdir: WorkDirOption = None,
     store: StoreOption = None,
     service: ServiceOption = None,
     token_file: TokenFileOption = None,
 ) -> None:
     """Show searches as web pages until stopped; steers nothing, so `run` and `serve` may work at the same time."""
-    from hpo_pilot.errors import InputError
-
     named = service_of(workdir, store, service)
     if named is not None:
-        _of_service(named, token_file, ca)
+        _of_service(named, token_file, network.authority)
         return
     if link:
-        _print_link(workdir, token_file, ca)
+        _print_link(workdir, token_file, network.authority)
         return
     if token_file is not None:
         raise InputError("--token-file is for --link and --service: pages of your own sign you in by themselves")
-    from hpo_pilot.steering.server_processes import NetworkOptions, serve_pages
-
-    reach = NetworkOptions(
-        host=host,
-        port=port,
-        certificate=tls_cert,
-        key=tls_key,
-        authority=ca,
-        public_url=public_url,
-        behind_proxy=insecure_behind_proxy,
-        issuers=issuers,
-    )
+    from hpo_pilot.steering.server_processes import serve_pages
 
     def ready(pages: ApiProcess) -> None:
         typer.echo(f"the monitor is at {pages.url}")
@@ -206,7 +227,7 @@ def monitor(
             typer.echo(f"from another machine: {tunnel(pages.url)}, then open the link there")
         typer.echo(advised("another link: `hpo-pilot monitor --link`; Ctrl-C ends the pages"))
 
-    serve_pages(workdir, store=store, reach=reach, on_ready=ready)
+    serve_pages(workdir, store=store, reach=replace(network, port=port), on_ready=ready)
 
 
 def say_link(pages: ApiProcess) -> None:
@@ -257,38 +278,6 @@ def _token_of(token_file: Path | None) -> Path | None:
     return token_file or (Path(named) if named else None)
 
 
-_network = partial(typer.Option, rich_help_panel="Network", show_default=False)
-_issuers = partial(typer.Option, rich_help_panel="Other issuers", show_default=False)
-
-
-HostOption = Annotated[
-    str, _network(help="Address to listen on. Addresses other than this machine need TLS.", show_default=True)
-]
-TlsCertOption = Annotated[
-    Path | None, _network(metavar="FILE", help="TLS with this certificate, chain included (PEM).")
-]
-TlsKeyOption = Annotated[Path | None, _network(metavar="FILE", help="The key of that certificate (PEM).")]
-AuthorityOption = Annotated[
-    Path | None,
-    _network(metavar="FILE", help="Authorities of --tls-cert, if the system does not know them (PEM)."),
-]
-PublicUrlOption = Annotated[
-    str | None,
-    _network(metavar="URL", help="URL that clients use, if it differs from the address to listen on."),
-]
-BehindProxyOption = Annotated[
-    bool,
-    _network(
-        "--insecure-behind-proxy",
-        help="Listen on the network without TLS, behind a proxy that has it.",
-        show_default=True,
-    ),
-]
-IssuersOption = Annotated[
-    Path | None, _issuers(metavar="FILE", help="OIDC issuers whose tokens are accepted too (JSON).")
-]
-
-
 _STDOUT = Path("-")
 
 
@@ -334,7 +323,6 @@ def create_token(
     workdir: WorkDirOption = None,
 ) -> None:
     """Create a token and write it to a file; it is stored nowhere else."""
-    from hpo_pilot.errors import InputError
     from hpo_pilot.server.tokens import Authority, Role, write_private
     from hpo_pilot.steering.workdir import WorkDir
 
@@ -395,7 +383,6 @@ def _token_folder(workdir: Path | None) -> Path:
     Raises:
         InputError: it is not there.
     """
-    from hpo_pilot.errors import InputError
     from hpo_pilot.steering.workdir import WorkDir
 
     folder = WorkDir.at(workdir).tokens

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 
 import hpo_pilot.cli
 from hpo_pilot.cli import searches
-from hpo_pilot.cli.main import COMMANDS, commands_of
 from tests.command_here import command_here
 
 FOLDER = Path(hpo_pilot.cli.__file__).parent
@@ -81,22 +79,6 @@ def test_a_pilot_loads_nothing_heavy():
         "starlette",
         "plotly",
     }
-
-
-def test_every_command_is_found_where_the_table_says():
-    for module, adder, names in COMMANDS:
-        assert tuple(commands_of(module, adder)) == names
-    listed = {(module, adder) for module, adder, _ in COMMANDS}
-    for path in FOLDER.glob("*.py"):
-        for adder in re.findall(r"^def (add_to|add_\w+_commands?)\(app", path.read_text(), flags=re.M):
-            assert (path.stem, adder) in listed
-
-
-def test_one_command_does_not_bring_the_others():
-    code = "import sys; sys.argv = ['hpo-pilot', 'manual', 'folds']; import hpo_pilot.cli.main as command\n"
-    loaded = set(python(code + "try: command.main()\nfinally: print(*sys.modules)").stdout.split())
-    assert "hpo_pilot.cli.serve" in loaded
-    assert not {f"hpo_pilot.cli.{name}" for name, *_ in COMMANDS} & loaded - {"hpo_pilot.cli.serve"}
 
 
 def test_a_near_miss_is_named():
