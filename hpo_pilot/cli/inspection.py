@@ -213,23 +213,23 @@ def trials(
 
 
 def _print_trials(search: StatusDocument, found: Sequence[TrialDocument]) -> None:
-    # Number, state and figures of merit stay; parameters are left out where there is no room.
-    left_out = print_fitting(
-        console(), lambda digits: _trials_table(search, found, digits), keep=2 + len(metrics_of(search))
-    )
+    left_out = print_fitting(console(), lambda digits: _trials_table(search, found, digits))
     if left_out:
         typer.echo(f"not shown: {', '.join(left_out)}; a wider terminal, a pipe or --json has all")
 
 
-def _trials_table(search: StatusDocument, found: Sequence[TrialDocument], digits: int) -> Table:
+def _trials_table(search: StatusDocument, found: Sequence[TrialDocument], digits: int) -> list[Column]:
     names, metrics = list(search["definition"]["space"]), metrics_of(search)
-    table = Table("trial", "state", *metrics, *names, box=None, pad_edge=False)
+    # Parameters are left out where there is no room.
+    table = [Column(head) for head in ("trial", "state", *metrics)] + [Column(name, rank=1) for name in names]
     for trial in found:
         point = [_cell(trial["point"][name], digits) if name in trial["point"] else "" for name in names]
         repeats = trial["confirms"] or trial.get("retries")
         again = f" (= {repeats})" if repeats else ""
         values = value_texts(trial, len(metrics), digits)
-        table.add_row(f"{trial['number']}{again}", _state(trial, digits), *values, *point)
+        cells = (f"{trial['number']}{again}", _state(trial, digits), *values, *point)
+        for column, cell in zip(table, cells, strict=True):
+            column.cells.append(printable(cell))
     return table
 
 

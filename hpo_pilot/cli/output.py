@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from hpo_pilot.advice import Place
@@ -121,6 +120,10 @@ def counted(count: int, noun: str) -> str:
 
 _GAP = 2
 
+#: Digits of numbers, from the best to the fewest that still distinguish trials; the shortest heading.
+_DIGITS = (6, 4, 3)
+_SHORTEST_HEAD = 4
+
 
 @dataclass
 class Column:
@@ -140,41 +143,59 @@ class Column:
     cells: list[str] = field(default_factory=list)
 
     @property
-    def wide(self) -> int:
+    def width(self) -> int:
         """Width of the widest text, in cells."""
         return max(map(cell_len, (self.head, *self.cells)))
 
 
-def print_columns(console: Console, columns: Sequence[Column]) -> None:
-    """Prints a table; a terminal gets what fits its width, other output the whole table."""
+def print_columns(console: Console, columns: Sequence[Column]) -> list[str]:
+    """Prints a table; a terminal gets what fits its width, other output the whole table.
+
+    Returns:
+        The headings of the columns that were left out.
+    """
     shown = list(columns)
-    widths = [column.wide for column in shown]
-    while (over := _table_width(widths) - console.width) > 0:
-        pairs = zip(shown, widths, strict=True)
-        spare = [0 if column.least is None else max(0, width - column.least) for column, width in pairs]
-        if sum(spare) >= over or max(column.rank for column in shown) == 0:
-            _shorten(widths, spare, over)
-            break
+    while True:
+        widths = [column.width for column in shown]
+        spare = [0 if column.least is None else max(0, column.width - column.least) for column in shown]
+        over = _table_width(shown) - console.width
         last = max(range(len(shown)), key=lambda index: (shown[index].rank, index))
-        del shown[last], widths[last]
-    for row in zip(*((column.head, *column.cells) for column in shown), strict=True):
-        cells = [_fitted(text, width, column.tail) for text, width, column in zip(row, widths, shown, strict=True)]
-        line = (" " * _GAP).join(set_cell_size(cell, width) for cell, width in zip(cells, widths, strict=True))
-        style = "bold" if row == tuple(column.head for column in shown) else ""
-        console.print(Text(line.rstrip(), style=style), soft_wrap=True)
-
-
-def _table_width(widths: Sequence[int]) -> int:
-    return sum(widths) + _GAP * (len(widths) - 1)
-
-
-def _shorten(widths: list[int], spare: list[int], over: int) -> None:
-    """Takes `over` cells from the columns with spare cells, the widest first."""
+        if sum(spare) >= over or shown[last].rank == 0:
+            break
+        del shown[last]
     while over > 0 and max(spare) > 0:
         longest = max((index for index, each in enumerate(spare) if each > 0), key=widths.__getitem__)
         widths[longest] -= 1
         spare[longest] -= 1
         over -= 1
+    for number, row in enumerate(zip(*((column.head, *column.cells) for column in shown), strict=True)):
+        cells = [_fitted(text, width, column.tail) for text, width, column in zip(row, widths, shown, strict=True)]
+        line = (" " * _GAP).join(set_cell_size(cell, width) for cell, width in zip(cells, widths, strict=True))
+        # A line that is still too long is wrapped by the terminal; nothing is cut.
+        console.print(Text(line.rstrip(), style="" if number else "bold"), soft_wrap=True)
+    return [column.head for column in columns if column not in shown]
+
+
+def print_fitting(console: Console, columns_of: Callable[[int], Sequence[Column]]) -> list[str]:
+    """Prints a table with as many digits as fit the console; shortens headings, but no cell.
+
+    Args:
+        console: console for the table.
+        columns_of: makes the table from a number of digits.
+
+    Returns:
+        The headings of the columns that were left out.
+    """
+    columns = next((made for digits in _DIGITS if _table_width(made := columns_of(digits)) <= console.width), None)
+    if columns is None:
+        columns = columns_of(_DIGITS[-1])
+        for column in columns:
+            column.least = max([_SHORTEST_HEAD, *map(cell_len, column.cells)])
+    return print_columns(console, columns)
+
+
+def _table_width(columns: Sequence[Column]) -> int:
+    return sum(column.width for column in columns) + _GAP * (len(columns) - 1)
 
 
 def _fitted(text: str, width: int, tail: bool) -> str:
@@ -185,71 +206,6 @@ def _fitted(text: str, width: int, tail: bool) -> str:
     while cell_len(text) > width - 1:
         text = text[1:]
     return "…" + text
-
-
-#: Digits of numbers, from the best to the fewest that still distinguish trials.
-_DIGITS = (6, 4, 3)
-_SHORTEST_HEAD = 4
-
-
-def print_fitting(console: Console, table_of: Callable[[int], Table], *, keep: int | None = None) -> list[str]:
-    """Prints a table with as many digits, and as much of its headings, as fit the console.
-
-    Args:
-        console: console for the table.
-        table_of: makes the table from a number of digits, with plain texts and without a box.
-        keep: number of leading columns that always stay; further columns are left out from the end. None: all stay.
-
-    Returns:
-        The headings of the columns that were left out.
-    """
-    for digits in _DIGITS:
-        table = table_of(digits)
-        widths = [_cells(table, index) for index in range(len(table.columns))]
-        heads = [str(column.header) for column in table.columns]
-        gap = 2
-        if _fitted_width(heads, widths, gap) <= console.width:
-            break
-    else:
-        gap = 1
-        table.padding = (0, 1, 0, 0)
-    left_out: list[str] = []
-    while keep is not None and len(heads) > keep and _fitted_width(_shortest(heads), widths, gap) > console.width:
-        left_out.insert(0, heads.pop())
-        widths.pop()
-        table.columns.pop()
-    while _fitted_width(heads, widths, gap) > console.width:
-        spare = [cell_len(head) - max(width, _SHORTEST_HEAD) for head, width in zip(heads, widths, strict=True)]
-        longest = max(range(len(heads)), key=spare.__getitem__)
-        if spare[longest] <= 0:
-            break
-        heads[longest] = heads[longest].removesuffix("…")[: -1 if heads[longest].endswith("…") else -2] + "…"
-    for column, head in zip(table.columns, heads, strict=True):
-        column.header = head
-        column.no_wrap = True
-    # A table that is still too wide is wrapped by the terminal; nothing is cut.
-    Console(
-        width=max(console.width, _fitted_width(heads, widths, gap)),
-        file=console.file,
-        force_terminal=console.is_terminal,
-        highlight=False,
-        markup=False,
-    ).print(table)
-    return left_out
-
-
-def _shortest(heads: list[str]) -> list[str]:
-    return [head[:_SHORTEST_HEAD] for head in heads]
-
-
-def _cells(table: Table, index: int) -> int:
-    """Returns the width of the widest cell below a heading."""
-    return max((cell_len(str(cell)) for cell in table.columns[index].cells), default=0)
-
-
-def _fitted_width(heads: list[str], widths: list[int], gap: int) -> int:
-    gaps = gap * (len(heads) - 1)
-    return sum(max(cell_len(head), width) for head, width in zip(heads, widths, strict=True)) + gaps
 
 
 def cost_rows(search: StatusDocument) -> list[tuple[str, str]]:
