@@ -247,7 +247,7 @@ class Uploads:
                     content.update(part)
                     upload.write(part, self.limit)
                 if content.hexdigest() != digest:
-                    raise ApiError(422, "input", f"the payload's bytes are not those of {digest}: send it again")
+                    raise ApiError(422, "input", f"the payload does not match its digest {digest}: send it again")
                 upload.keep(_name(digest))
         except FileRefused:
             raise self._too_large() from None
@@ -264,7 +264,7 @@ class Uploads:
         """
         archive = self._folder.find(_name(digest))
         if archive is None:
-            raise InputError(f"there is no payload {digest} (any more): send it again")
+            raise InputError(f"the service has no payload {digest}, or has removed it: send it again")
         # Half of the free space: the sandbox made from these files needs space, and so do other calls.
         room = min(self._unpacked_limit, shutil.disk_usage(archive.parent).free // 2)
         with tempfile.TemporaryDirectory(dir=self._folder.path) as scratch:
@@ -286,7 +286,7 @@ class Uploads:
                 path.unlink(missing_ok=True)  # a client that still needs it sends it again
         free = shutil.disk_usage(self._folder.path).free
         if free - size < PilotSettings.min_free_mb * 1_000_000:
-            raise TryAgainError("the service's disk is nearly full: ask whoever runs it, or try again later")
+            raise TryAgainError("the service's disk is nearly full: tell its operator, or try again later")
 
     def _too_large(self) -> ApiError:
         return ApiError(
@@ -318,7 +318,7 @@ async def _in_time(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         except StopAsyncIteration:
             return
         except TimeoutError:
-            raise TryAgainError(f"no byte of the payload came for {_PATIENCE:.0f} s: send it again") from None
+            raise TryAgainError(f"the payload stopped arriving for {_PATIENCE:.0f} s: send it again") from None
         yield part
 
 

@@ -293,14 +293,14 @@ _WARM = 20
 _CHANGES = 3
 
 _ERROR_TITLES = {
-    400: "That makes no sense",
+    400: "Invalid request",
     403: "Not allowed",
     404: "Not found",
-    405: "Not so",
+    405: "Method not allowed",
     413: "Too large",
-    422: "That does not work",
-    500: "Something broke",
-    503: "Not now",
+    422: "Invalid input",
+    500: "Internal error",
+    503: "Not available now",
 }
 
 
@@ -337,9 +337,9 @@ class Pages:
             place: place of the searches in the commands that pages show; None: the service of these pages.
         """
         library = SearchCache(store)
-        board = ServerJobs(workdir.root)
-        board_pieces = JobFragments(board)
-        self._live = LiveUpdates(SearchFragments(library, place, workdir.place()), board_pieces)
+        server_jobs = ServerJobs(workdir.root)
+        job_fragments = JobFragments(server_jobs)
+        self._live = LiveUpdates(SearchFragments(library, place, workdir.place()), job_fragments)
         self._gate = gate
         self._parts = PageContext(
             library=library,
@@ -349,8 +349,8 @@ class Pages:
             codes=Codes(),
             figures=FigureCache(library),
             live=self._live,
-            board=board,
-            board_pieces=board_pieces,
+            server_jobs=server_jobs,
+            job_fragments=job_fragments,
             behind_proxy=behind_proxy,
             place=place,
             action_threads=CapacityLimiter(_CHANGES),
@@ -370,9 +370,9 @@ class Pages:
     def _warm_up(self) -> None:
         try:
             views = self._parts.library.views()
-            self._live.pieces.of_all(views)
+            self._live.searches.of_all(views)
             for view in [view for view in views if not view.record.state.is_over][:_WARM] + views[:1]:
-                self._live.pieces.of_search(view)
+                self._live.searches.of_search(view)
             for template in ("searches.j2", "search.j2", "trials.j2"):
                 environment().get_template(template)
             pack_all()

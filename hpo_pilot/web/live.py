@@ -23,7 +23,7 @@ from hpo_pilot.advice import Place
 from hpo_pilot.errors import HpoPilotError, TryAgainError
 from hpo_pilot.jobs import JobState
 from hpo_pilot.steering.status import is_steered, optimizer_words, search_notes, steering_commands, why_not
-from hpo_pilot.store import SearchState, Store
+from hpo_pilot.store import SearchState
 from hpo_pilot.store.lease import Holder, lease_holder
 from hpo_pilot.web.rendering import fragments, sparkline_svg
 from hpo_pilot.web.search_views import SearchCache, SearchView, headline
@@ -36,7 +36,7 @@ _MOST_CONNECTIONS, _MOST_EACH = 300, 30
 _QUIET = 15.0
 
 #: Seconds between two reads of the store, and of the embedded server, which must serve pilots first.
-_LOOK, _BOARD_LOOK = 0.25, 3.0
+_LOOK, _SERVER_LOOK = 0.25, 3.0
 
 #: Milliseconds until a browser reconnects, and seconds until an unreachable store is read again.
 _AGAIN, _AWAY = 1500, 2.0
@@ -45,19 +45,19 @@ _AGAIN, _AWAY = 1500, 2.0
 class LiveUpdates:
     """Streams the changes of a page to the browsers that show it."""
 
-    def __init__(self, pieces: SearchFragments, board: JobFragments | None = None) -> None:
-        """Streams the changes of `pieces` (searches) and of `board` (jobs and pilots)."""
-        self.pieces = pieces
-        self._room: ChangeWatcher[FragmentSet] = ChangeWatcher(pieces.look, _LOOK)
-        self._board_room: ChangeWatcher[FragmentSet] = (
-            self._room if board is None else ChangeWatcher(board.look, _BOARD_LOOK)
+    def __init__(self, searches: SearchFragments, server_jobs: JobFragments | None = None) -> None:
+        """Streams the changes of `searches`, and of the jobs and pilots of `server_jobs`."""
+        self.searches = searches
+        self._search_changes: ChangeWatcher[FragmentSet] = ChangeWatcher(searches.look, _LOOK)
+        self._job_changes: ChangeWatcher[FragmentSet] = (
+            self._search_changes if server_jobs is None else ChangeWatcher(server_jobs.look, _SERVER_LOOK)
         )
         self._watching: Counter[str] = Counter()
 
     def close(self) -> None:
         """Ends all connections. Called when the server shuts down."""
-        self._room.close()
-        self._board_room.close()
+        self._search_changes.close()
+        self._job_changes.close()
 
     def answer(self, request: Request, topic: str, who: str, is_good: Callable[[], bool]) -> Response:
         """Returns the event stream of a page's changes.
@@ -69,7 +69,7 @@ class LiveUpdates:
             is_good: tells whether the user's session is still valid; called before each update.
         """
         if self._watching.total() >= _MOST_CONNECTIONS or self._watching[who] >= _MOST_EACH:
-            return JSONResponse({"error": "too many pages are open: close some"}, 503, {"Retry-After": "30"})
+            return JSONResponse({"error": "too many pages are open: close some of them"}, 503, {"Retry-After": "30"})
         if request.method == "HEAD":  # the event stream would never end
             return Response(media_type="text/event-stream")
         # `rows` names the rows that the page shows; changes of other rows are not sent.
@@ -88,16 +88,16 @@ class LiveUpdates:
         self._watching[who] += 1
         sent: dict[str, str] = {}
         seen: str | None = None
-        room = self._board_room if topic.startswith((JOBS_TOPIC, PILOTS_TOPIC)) else self._room
+        changes = self._job_changes if topic.startswith((JOBS_TOPIC, PILOTS_TOPIC)) else self._search_changes
         try:
             yield f"retry: {_AGAIN}\n\n"
-            while not room.is_closed:
+            while not changes.is_closed:
                 try:
-                    news = await room.next(topic, seen, _QUIET)
+                    news = await changes.next(topic, seen, _QUIET)
                 except TryAgainError:
                     yield "event: away\ndata: {}\n\n"
                     seen = None
-                    await room.pause(_AWAY)
+                    await changes.pause(_AWAY)
                     continue
                 except HpoPilotError:
                     break  # the search was deleted
@@ -261,14 +261,14 @@ class SearchFragments:
         """
         if topic == ALL_SEARCHES:
             views = self._library.views()
-            edition = self.of_all(views)
+            shown = self.of_all(views)
             steers = lease_holder(self._library.store.engine)
             texts = "".join(f"{self._stamp(view)}{is_steered(view.record, steers)}" for view in views)
         else:
             view = self._library.view(topic)
-            edition = self.of_search(view)
-            texts = "".join(edition.html.values())
-        return Snapshot(edition, hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest())
+            shown = self.of_search(view)
+            texts = "".join(shown.html.values())
+        return Snapshot(shown, hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest())
 
     def of_all(self, views: Sequence[SearchView]) -> FragmentSet:
         """Returns the fragments of the page of all searches."""
@@ -286,7 +286,7 @@ class SearchFragments:
             known = self._rows.get(number)
         if known is not None and known[0] == stamp:
             return known[1]
-        templates = fragments("pieces.j2")
+        templates = fragments("fragments.j2")
         seen = headline(view, datetime.now(UTC), unsteered)
         spark = sparkline_svg(view.steps, f"best so far, {seen.best}") if len(view.steps) > 1 else Markup("")
         html = {
@@ -309,7 +309,7 @@ class SearchFragments:
             known = self._searches.get(number)
         if known is not None and known[0] == stamp:
             return known[1]
-        templates = fragments("pieces.j2")
+        templates = fragments("fragments.j2")
         if unsteered:
             unsteered = f"{unsteered}: {self._here.completed(steering_commands(view.record))}"
         seen = headline(view, datetime.now(UTC), unsteered)
@@ -327,12 +327,12 @@ class SearchFragments:
             "f-trouble": templates.trouble(view, seen, remarks),
             "f-optimizer": templates.optimizer(words),
             "f-point": templates.point(view, self._place.command),
-            "f-waiting": templates.waiting(_requested_points(store, number)),
+            "f-waiting": templates.waiting(store.wishes(number)),
             "f-events": templates.events(events[:MOST_EVENTS], len(events)),
         }
-        edition = FragmentSet(html, view.tag, view.record.state.value)
-        _remember(self._searches, self._lock, number, (stamp, edition))
-        return edition
+        shown = FragmentSet(html, view.tag, view.record.state.value)
+        _remember(self._searches, self._lock, number, (stamp, shown))
+        return shown
 
     @staticmethod
     def _stamp(view: SearchView) -> str:
@@ -342,13 +342,9 @@ class SearchFragments:
 def state_summary(views: Sequence[SearchView]) -> Markup:
     """Renders the number of searches in each state."""
     states = Counter(view.record.state for view in views)
-    said: Markup = fragments("pieces.j2").summary(len(views), [(s.value, states[s]) for s in SearchState if states[s]])
-    return said
-
-
-def _requested_points(store: Store, number: int) -> Sequence[Any]:
-    """Returns the points that users requested and that no trial has taken yet."""
-    return store.wishes(number)
+    counts = [(state.value, states[state]) for state in SearchState if states[state]]
+    html: Markup = fragments("fragments.j2").summary(len(views), counts)
+    return html
 
 
 def _remember(kept: OrderedDict[int, Any], lock: threading.Lock, number: int, value: Any) -> None:
@@ -408,9 +404,9 @@ class JobFilter:
 class JobFragments:
     """Makes the fragments of the jobs and pilots pages. Thread-safe."""
 
-    def __init__(self, board: ServerJobs) -> None:
-        """Makes fragments from the jobs, pilots and queues of `board`."""
-        self._board = board
+    def __init__(self, server_jobs: ServerJobs) -> None:
+        """Makes fragments from the jobs, pilots and queues of `server_jobs`."""
+        self._server_jobs = server_jobs
 
     def look(self, topic: str) -> Snapshot[FragmentSet]:
         """Returns the fragments of the jobs page or the pilots page.
@@ -419,17 +415,17 @@ class JobFragments:
         `PILOTS_TOPIC`.
         """
         if topic == PILOTS_TOPIC:
-            edition = self.pilots()
+            shown = self.pilots()
         else:
-            edition = self.jobs(JobFilter.of_query(dict(parse_qsl(topic.removeprefix(JOBS_TOPIC)))))
-        texts = edition.state + "".join(edition.html.values())
-        return Snapshot(edition, hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest())
+            shown = self.jobs(JobFilter.of_query(dict(parse_qsl(topic.removeprefix(JOBS_TOPIC)))))
+        texts = shown.state + "".join(shown.html.values())
+        return Snapshot(shown, hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest())
 
     def jobs(self, wanted: JobFilter) -> FragmentSet:
         """Returns the fragments of the jobs page."""
-        templates = fragments("board.j2")
+        templates = fragments("server_fragments.j2")
         try:
-            found = self._board.jobs(
+            found = self._server_jobs.jobs(
                 search=wanted.search or None,
                 states=[JobState(wanted.state)] if wanted.state else [],
                 queue=wanted.queue or None,
@@ -450,9 +446,9 @@ class JobFragments:
 
     def pilots(self) -> FragmentSet:
         """Returns the fragments of the page of pilots and queues."""
-        templates = fragments("board.j2")
+        templates = fragments("server_fragments.j2")
         try:
-            pilots, queues = self._board.pilots(), self._board.queues()
+            pilots, queues = self._server_jobs.pilots(), self._server_jobs.queues()
         except TryAgainError as error:
             return _fragments_without_server(error, ("f-pilots", "f-queues"))
         html: dict[str, Markup] = {
@@ -467,7 +463,7 @@ class JobFragments:
 def _fragments_without_server(error: TryAgainError, others: tuple[str, ...]) -> FragmentSet:
     """Returns the fragments while the server does not answer. `others` become empty: the page shows no old values."""
     empty = dict.fromkeys(others, Markup(""))
-    return FragmentSet({"f-away": fragments("board.j2").away(away_text(error)), **empty}, "", SERVER_AWAY)
+    return FragmentSet({"f-away": fragments("server_fragments.j2").away(away_text(error)), **empty}, "", SERVER_AWAY)
 
 
 def away_text(error: TryAgainError) -> str:

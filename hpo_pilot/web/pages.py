@@ -72,8 +72,8 @@ class PageContext:
         codes: codes of one-time links.
         figures: draws figures.
         live: streams changes to pages.
-        board: jobs of the embedded PanDA server.
-        board_pieces: fragments of the jobs and pilots pages.
+        server_jobs: jobs of the embedded PanDA server.
+        job_fragments: fragments of the jobs and pilots pages.
         behind_proxy: whether a TLS proxy is in front.
         place: how commands shown on the pages address the searches; None: through this service.
         action_threads: limit of the threads that change searches. Each can wait up to half a minute for a locked store;
@@ -87,8 +87,8 @@ class PageContext:
     codes: Codes
     figures: FigureCache
     live: LiveUpdates
-    board: ServerJobs
-    board_pieces: JobFragments
+    server_jobs: ServerJobs
+    job_fragments: JobFragments
     behind_proxy: bool
     place: Place | None
     action_threads: CapacityLimiter
@@ -167,7 +167,7 @@ def searches_page(request: Request) -> Response:
     html: dict[str, Any] = {"f-summary": state_summary(views)}
     steers = lease_holder(parts.library.store.engine)
     for view in found.rows:
-        html |= parts.live.pieces.of_row(view, steers)
+        html |= parts.live.searches.of_row(view, steers)
     return page(
         request,
         "searches.j2",
@@ -207,7 +207,7 @@ def search_page(request: Request) -> Response:
         raise
     values = {
         "view": view,
-        "html": parts.live.pieces.of_search(view).html,
+        "html": parts.live.searches.of_search(view).html,
         "kinds": parts.figures.kinds(view),
         "may_change": may_change(request, view),
         "definition": yaml.safe_dump(view.search.to_dict(), sort_keys=False, allow_unicode=True),
@@ -459,10 +459,10 @@ _NAMES = 200
 def jobs_page(request: Request) -> Response:
     """Shows jobs, newest first."""
     parts, wanted = context_of(request), JobFilter.of_query(request.query_params)
-    edition = parts.board_pieces.jobs(wanted)
+    shown = parts.job_fragments.jobs(wanted)
     values = {
-        "html": edition.html,
-        "state": edition.state,
+        "html": shown.html,
+        "state": shown.state,
         "filter": wanted,
         "names": [view.record.name for view in parts.library.views()][:_NAMES],
         "states": list(JobState),
@@ -474,10 +474,10 @@ def job_page(request: Request) -> Response:
     """Shows one job."""
     parts, number = context_of(request), request.path_params["number"]
     try:
-        found = parts.board.job(number)
-        log = parts.board.log(number) if found.job.has_log else None
+        found = parts.server_jobs.job(number)
+        log = parts.server_jobs.log(number) if found.job.has_log else None
     except NoJobError:
-        raise HTTPException(404, f"the embedded PanDA server has no job {number}: it has forgotten it") from None
+        raise HTTPException(404, f"the embedded PanDA server has no job {number}, or has deleted it") from None
     except TryAgainError as error:
         return page(request, "error.j2", {"title": f"Job {number}", "message": away_text(error), "back": ""}, 503)
     values = {
@@ -494,9 +494,9 @@ def job_log(request: Request) -> Response:
     """Downloads the whole log of a job."""
     number = request.path_params["number"]
     try:
-        blocks = context_of(request).board.log_stream(number)
+        blocks = context_of(request).server_jobs.log_stream(number)
     except NoJobError:
-        raise HTTPException(404, f"the embedded PanDA server has no job {number}: it has forgotten it") from None
+        raise HTTPException(404, f"the embedded PanDA server has no job {number}, or has deleted it") from None
     headers = {"Content-Disposition": f'attachment; filename="job{number}.log"'}
     return StreamingResponse(blocks, 200, headers, "text/plain; charset=utf-8")
 
@@ -504,8 +504,8 @@ def job_log(request: Request) -> Response:
 def pilots_page(request: Request) -> Response:
     """Shows pilots and queues."""
     parts = context_of(request)
-    edition = parts.board_pieces.pilots()
-    return page(request, "pilots.j2", {"html": edition.html, "state": edition.state, "server": parts.board.url})
+    shown = parts.job_fragments.pilots()
+    return page(request, "pilots.j2", {"html": shown.html, "state": shown.state, "server": parts.server_jobs.url})
 
 
 # --- the manual ---

@@ -360,9 +360,9 @@ def best_text(view: SearchView) -> str:
 
 #: Verdict of a search in each of these states if no process steers it.
 _UNSTEERED = {
-    SearchState.SUBMITTED: "Submitted, but nothing steers it: it does not begin.",
-    SearchState.RUNNING: "Begun, but nothing steers it now: it does not go on.",
-    SearchState.STOPPING: "Stopping, but nothing steers it now: its jobs are not being ended.",
+    SearchState.SUBMITTED: "Submitted, but no process steers it: it does not start.",
+    SearchState.RUNNING: "Started, but no process steers it now: it does not continue.",
+    SearchState.STOPPING: "Stopping, but no process steers it now: its jobs still run.",
 }
 
 
@@ -372,11 +372,11 @@ def _outcome(view: SearchView, ahead: Outlook, trouble: Sequence[str], *, steere
     if not steered and state in _UNSTEERED:
         return "bad", _UNSTEERED[state]
     if state is SearchState.SUBMITTED:
-        return "idle", "Submitted; it has not begun."
+        return "idle", "Submitted; it has not started yet."
     if state is SearchState.PAUSED:
-        return "idle", "Paused: no new trials until it is resumed."
+        return "idle", "Paused: no new trials start until you resume the search."
     if state is SearchState.STOPPING:
-        return "idle", "Stopping: its jobs are being ended."
+        return "idle", "Stopping: its jobs are being killed."
     if state is SearchState.FAILED:
         return "bad", f"Failed: {shortened(view.record.message or 'no reason was recorded', 2 * _REASON)}"
     if state is SearchState.STOPPED:
@@ -385,15 +385,15 @@ def _outcome(view: SearchView, ahead: Outlook, trouble: Sequence[str], *, steere
         message = f" {shortened(view.record.message, _REASON).rstrip('.')}." if view.record.message else ""
         return "good", f"Done: {count(ahead.over, 'trial')} are over.{message}" + _gain(view)
     if trouble and best is None and told:
-        return "bad", "Running, but nothing has succeeded yet."
+        return "bad", "Running, but no trial has succeeded yet."
     if _failures_in_a_row(view) >= _IN_A_ROW:
         return "bad", f"Running, but the last {_failures_in_a_row(view)} trials failed."
     if best is None:
-        return "busy", "Running; the first result is still to come."
+        return "busy", "Running; there is no result yet."
     since = ahead.since_best or 0
     if since >= max(_STALE_LEAST, _STALE_SHARE * told):
-        return "busy", f"Running; the last {count(since, 'result')} brought no improvement.{_gain(view)}"
-    when = "the newest result is the best" if not since else f"the best came {count(since, 'result')} ago"
+        return "busy", f"Running; no improvement in the last {count(since, 'result')}.{_gain(view)}"
+    when = "the newest result is the best" if not since else f"the best result was {count(since, 'result')} ago"
     return "good", f"Going well: {when}.{_gain(view)}"
 
 
@@ -405,7 +405,7 @@ def _gain(view: SearchView) -> str:
     if len(view.search.objectives) > 1 or len(view.steps) < 2 or view.steps[0][1] == view.steps[-1][1]:
         return ""
     metric = view.search.objective.metric
-    return f" Its {metric} went from {number(view.steps[0][1])} to {number(view.steps[-1][1])}."
+    return f" The best {metric} went from {number(view.steps[0][1])} to {number(view.steps[-1][1])}."
 
 
 def _failures_in_a_row(view: SearchView) -> int:
@@ -432,13 +432,13 @@ def _end(view: SearchView, ahead: Outlook, now: datetime, *, steered: bool) -> s
         took = span(record.started, record.ended)
         return f"ended after {duration(took)}" if took is not None else "ended"
     if not steered:
-        return "nothing steers it"
+        return "not steered"
     if record.state is not SearchState.RUNNING:
         return "not running"
     if ahead.end is None:
         return "no estimate yet"
     left = (ahead.end - now).total_seconds()
-    why = {"hours": " (its hours)", "gpu_hours": " (its GPU-hours)", "core_hours": " (its core-hours)"}
+    why = {"hours": " (limit of hours)", "gpu_hours": " (limit of GPU-hours)", "core_hours": " (limit of core-hours)"}
     return f"in about {duration(round(left)) if left > 0 else 'a moment'}{why.get(ahead.limit, '')}"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -266,19 +266,8 @@ def read_pilot(one: Mapping[str, Any]) -> ServerPilot:
         TryAgainError: the answer makes no sense.
     """
     try:
-        return ServerPilot(
-            key=str(one["key"]),
-            state=PilotState(one["state"]),
-            host=str(one["host"]),
-            queue=str(one["queue"]),
-            kind=str(one["kind"]),
-            version=str(one["version"]),
-            since=_moment(one["since"]),
-            heard=_moment(one["heard"]),
-            slots=one["slots"],
-            nodes=one["nodes"],
-            jobs=tuple(one["jobs"]),
-        )
+        times = {name: _moment(one[name]) for name in ("since", "heard")}
+        return ServerPilot(**{**one, **times, "state": PilotState(one["state"]), "jobs": tuple(one["jobs"])})
     except (KeyError, TypeError, ValueError) as error:
         raise _nonsense("pilot_list", error) from error
 
@@ -298,52 +287,27 @@ def read_queue(one: Mapping[str, Any]) -> ServerQueue:
 def _job(one: Mapping[str, Any]) -> ServerJob:
     progress = reported_progress(str(one["job_metrics"] or ""))
     step, value = progress[-1] if progress else (None, None)
-    return ServerJob(
-        panda_id=one["panda_id"],
-        task_id=one["task_id"],
-        task=one["task"],
-        user=one["user"],
-        search=one["search"],
-        uid=one["uid"],
-        generation=one["generation"],
-        members=tuple((trial, fold) for trial, fold in one["members"]),
-        number=one["number"],
-        attempt=one["attempt"],
-        attempts=one["attempts"],
-        state=JobState(one["state"]),
-        sub_state=one["sub_state"] or "",
-        queue=one["queue"] or "",
-        node=one["node"] or "",
-        pilot=one["pilot"] or "",
-        created=_known(one["created"]),
-        changed=_known(one["changed"]),
-        started=_moment(one["started"]),
-        ended=_moment(one["ended"]),
-        heard=_moment(one["heard"]),
-        nodes=one["nodes"],
-        gpus=one["gpus"],
-        cores=one["cores"],
-        memory_mb=one["memory_mb"],
-        minutes=one["seconds"] / 60,
-        step=step,
-        value=value,
-        error=error_text(one["errors"]) or "",
-        has_log=bool(one["has_log"]),
-        payload_error=str(one["payload_error"]),
-    )
-
-
-def _known(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
+    read: dict[str, Any] = {
+        "members": tuple((trial, fold) for trial, fold in one["members"]),
+        "state": JobState(one["state"]),
+        **{name: one[name] or "" for name in ("sub_state", "queue", "node", "pilot")},
+        **{name: _moment(one[name]) for name in ("created", "changed", "started", "ended", "heard")},
+        "minutes": one["seconds"] / 60,
+        "step": step,
+        "value": value,
+        "error": error_text(one["errors"]) or "",
+    }
+    same = {each.name: one[each.name] for each in fields(ServerJob) if each.name not in read}
+    return ServerJob(**same, **read)
 
 
 def _moment(seconds: float | None) -> datetime | None:
-    return None if seconds is None else _known(seconds)
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
 def _nonsense(call: str, error: Exception) -> TryAgainError:
     return TryAgainError(
-        f"the embedded PanDA server's answer to {call} makes no sense ({type(error).__name__}: {error}): "
+        f"the embedded PanDA server's answer to {call} is not valid ({type(error).__name__}: {error}): "
         "is it of this version?"
     )
 
@@ -500,7 +464,7 @@ class ServerJobs:
             raise TryAgainError(f"the embedded PanDA server refused {call}: {message or 'without a reason'}")
         data = envelope.get("data")
         if not isinstance(data, dict):
-            raise TryAgainError(f"the embedded PanDA server's answer to {call} makes no sense: is it of this version?")
+            raise TryAgainError(f"the embedded PanDA server's answer to {call} is not valid: is it of this version?")
         return data
 
     def _get(self, path: str, given: Mapping[str, Any]) -> requests.Response:
@@ -516,14 +480,14 @@ class ServerJobs:
         except requests.exceptions.ConnectionError as error:
             # No process listens at this address: a killed server left the file.
             raise NoServerError(
-                f"the embedded PanDA server of {self._workdir} does not answer at {server.url}: it has ended, or starts"
+                f"the embedded PanDA server of {self._workdir} does not answer at {server.url}: it ended or is starting"
             ) from error
         except requests.RequestException as error:
             raise TryAgainError(f"the embedded PanDA server at {server.url} does not answer: {error}") from error
         if answer.status_code in (401, 403):
             answer.close()
             raise NoServerError(
-                f"whoever answers at {server.url} does not take the token of {self._workdir}: its own server has ended"
+                f"the server at {server.url} refuses the token of {self._workdir}: it belongs to another work folder"
             )
         if not answer.ok:
             answer.close()

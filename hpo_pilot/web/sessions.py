@@ -128,7 +128,8 @@ class Sessions:
             return content
         fresh: tuple[str, dict[str, float]] = (secrets.token_hex(32), {})
         log.warning(
-            "the monitor's key %s was removed or spoilt: a new one is made, and everybody signed out", self._path
+            "the monitor's key %s was removed or damaged: it is replaced, and all users are signed out",
+            self._path,
         )
         try:
             write_private(self._path, _document(*fresh))
@@ -299,12 +300,8 @@ class ApiGuard:
                 await problem_response(401, "unauthorized", str(error))(scope, receive, send_safely)
                 return
             if caller.role is Role.PILOT:
-                wrong = (
-                    "a pilot's token takes jobs, at the PanDA server, which has another address; searches, here, want "
-                    "a user's token"
-                )
-                refused = problem_response(403, "forbidden", wrong)
-                await refused(scope, receive, send_safely)
+                wrong = "this is a pilot's token, for the PanDA server only; the API needs a user's or operator's token"
+                await problem_response(403, "forbidden", wrong)(scope, receive, send_safely)
                 return
             scope.setdefault("state", {})["caller"] = caller
             _log_call(scope, caller)
@@ -391,7 +388,7 @@ class PageGuard:
                 return None
             return self._sign_in(request, str(error))
         if session.caller.role is Role.PILOT:
-            return JSONResponse({"error": "a pilot's token takes jobs; the pages want a user's"}, 403)
+            return JSONResponse({"error": "this is a pilot's token; sign in with a user's token"}, 403)
         scope.setdefault("state", {})["session"] = session
         if scope["method"] == "POST":
             _log_call(scope, session.caller)
@@ -439,7 +436,7 @@ def check_form(sessions: Sessions, session: Session, given: object) -> None:
         HTTPException: it did not.
     """
     if not isinstance(given, str) or not sessions.is_form_token(session, given):
-        raise HTTPException(403, "this form is not of your present session: open the page again, then repeat it")
+        raise HTTPException(403, "this form belongs to another session: open the page again, then repeat the change")
 
 
 def _protect(headers: MutableHeaders) -> None:

@@ -92,7 +92,7 @@ def test_the_list_shows_filters_and_pages(pages):
     second = check(browser.get("/?q=many&page=2"))
     assert second.count('id="search-') == 5
     assert check(browser.get("/?q=many&page=99")).count('id="search-') == 5
-    assert "No search is like that" in check(browser.get("/?q=nosuch"))
+    assert "No search matches" in check(browser.get("/?q=nosuch"))
     assert 'id="search-' not in check(browser.get("/?owner=alice&q=many"))
     assert check(browser.get("/?state=submitted&owner=bob")).count('id="search-') == 50
     assert check(browser.get("/?page=%3Cx%3E&state=%22")).count('id="search-') == 50
@@ -242,7 +242,7 @@ def test_trials_are_sorted_filtered_and_paged(pages):
     assert rows("?sort=p.x")[:2] == [1, 2]
     assert rows("?state=failed") == [1]
     assert rows("?sort=nosuch%3Cx%3E")[0] == 230
-    assert "No trial is in that state" in check(browser.get(path + "?state=running"))
+    assert "No trial is in this state" in check(browser.get(path + "?state=running"))
     assert 'aria-sort="ascending"' in browser.get(path + "?sort=value").text
 
 
@@ -271,7 +271,7 @@ def test_errors_are_grouped_by_cause(pages):
     assert "exit status 1" in text
     assert "the log of it" in text
     assert f"/searches/{name}/trials/1" in text
-    assert "Nothing has run yet" in check(pages.browser("alice").get(f"/searches/{pages.submit('noerrors')}/errors"))
+    assert "No trial has run yet" in check(pages.browser("alice").get(f"/searches/{pages.submit('noerrors')}/errors"))
 
 
 def test_downloads(pages):

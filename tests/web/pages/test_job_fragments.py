@@ -65,7 +65,7 @@ def board() -> Board:
 @pytest.fixture
 def browser(pages, board, monkeypatch):
     # The parts of a monitor are frozen: the pages' own look at the board is made to look at this one.
-    monkeypatch.setattr(pages.monitor._parts.board_pieces, "_board", board)
+    monkeypatch.setattr(pages.monitor._parts.job_fragments, "_server_jobs", board)
     return pages.browser()
 
 
@@ -98,7 +98,7 @@ def test_the_page_of_jobs(browser, board):
 def test_the_page_of_pilots(browser, board):
     text = check(browser.get("/pilots"))
     assert [shown(text, word) for word in ("pilots", "no-pilots", "queues", "no-queues")] == [False, True, True, False]
-    assert "nobody takes them" in text
+    assert "no pilot takes them" in text
     assert "--server URL" in text  # none runs in the work folder
     board.there = [job(12)]
     text = check(browser.get("/pilots"))
@@ -111,7 +111,7 @@ def test_the_page_of_pilots(browser, board):
 
 
 def test_changes_arrive_with_the_filter_of_the_page(pages, board, monkeypatch):
-    monkeypatch.setattr(live_module, "_BOARD_LOOK", 0.05)
+    monkeypatch.setattr(live_module, "_SERVER_LOOK", 0.05)
 
     async def watch() -> None:
         desk = LiveUpdates(SearchFragments(SearchCache(pages.store), None, Place()), JobFragments(board))
@@ -139,7 +139,7 @@ def test_changes_arrive_with_the_filter_of_the_page(pages, board, monkeypatch):
 
 
 def test_many_who_watch_ask_the_server_once(pages, board, monkeypatch):
-    monkeypatch.setattr(live_module, "_BOARD_LOOK", 0.5)
+    monkeypatch.setattr(live_module, "_SERVER_LOOK", 0.5)
     looks: list[str] = []
     pieces = JobFragments(board)
     monkeypatch.setattr(pieces, "look", lambda topic, look=pieces.look: [looks.append(topic), look(topic)][1])
