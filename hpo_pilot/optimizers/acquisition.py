@@ -1,14 +1,14 @@
-"""Acquisition functions: expected improvement of a value, and of the hypervolume of a front."""
+"""The acquisition function: the expected improvement of the hypervolume of a front, or of one value."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import erfcx, log_ndtr, logsumexp
+from scipy.special import erfcx, log_ndtr
 
 from hpo_pilot.optimizers.gaussian_process import Pool, Posterior
 from hpo_pilot.optimizers.nondominated import crowding, front
@@ -39,143 +39,6 @@ def log_h(z: Array) -> Array:
     result[far] = -0.5 * x * x - _HALF_LOG_2PI - 2.0 * np.log(np.abs(x))
     return result
 
-
-def log_expected_improvement(mean: Array, variance: Array, best: float) -> Array:
-    """Returns the logarithm of the expected improvement below `best`; arrays have shape (m,)."""
-    deviation = np.sqrt(variance)
-    return np.asarray(np.log(deviation) + log_h((best - mean) / deviation))
-
-
-def log_expected_improvement_gradient(
-    mean: Array, variance: Array, d_mean: Array, d_variance: Array, best: float
-) -> tuple[Array, Array]:
-    """Returns the log expected improvement and its derivatives by the features, shape (m, n_features)."""
-    deviation = np.sqrt(variance)
-    z = (best - mean) / deviation
-    h = log_h(z)
-    by_mean = -np.exp(log_ndtr(z) - h) / deviation
-    by_deviation = np.exp(-0.5 * z * z - _HALF_LOG_2PI - h) / deviation
-    gradient = by_mean[:, None] * d_mean + (by_deviation / (2.0 * deviation))[:, None] * d_variance
-    return np.log(deviation) + h, gradient
-
-
-class Surrogate(Protocol):
-    """A model of the values by which the points of a batch are chosen.
-
-    It is conditioned on the told points, and believes that pending and chosen points return their predictions.
-    """
-
-    @property
-    def leaders(self) -> npt.NDArray[np.int64]:
-        """The rows of its data with the best values, best first; candidates are drawn around them."""
-
-    @property
-    def scales(self) -> Array:
-        """The length scales that define distances between points, shape (n_features,)."""
-
-    @property
-    def cost(self) -> float:
-        """The cost of one evaluation at a point, in multiplications."""
-
-    def look_at(self, features: Array, room: int) -> None:
-        """Takes the candidates, shape (m, n_features); at most `room` points will be believed."""
-
-    def scores(self, bonus: Array) -> Array:
-        """Returns the log acquisition values of the candidates plus `bonus`; arrays have shape (m,).
-
-        The largest score is exact; the others are upper bounds. A bonus of -inf excludes a candidate.
-        """
-
-    def value(self, features: Array) -> Array:
-        """Returns the log acquisition values at `features`, shape (k, n_features); shape (k,)."""
-
-    def gradient(self, features: Array) -> tuple[Array, Array]:
-        """Returns `value` and its derivatives with respect to the features, shape (k, n_features)."""
-
-    def believe(self, features: Array) -> None:
-        """Assumes that a chosen point, shape (n_features,), returns its predicted value."""
-
-    def believe_candidate(self, index: int) -> None:
-        """Like `believe` for a candidate, at less cost; after the first call, `believe` is not called any more."""
-
-
-#: Number of leaders for one objective.
-_VALUE_LEADERS = 10
-
-
-class ImprovementSurrogate:
-    """A Gaussian process of one objective; points are chosen by expected improvement. See `Surrogate`.
-
-    Attributes:
-        leaders: the rows of the data with the best values.
-    """
-
-    def __init__(self, posterior: Posterior, best: float, leaders: npt.NDArray[np.int64]) -> None:
-        """Use `of_data`."""
-        self._posterior = posterior
-        self._best = best
-        self.leaders = leaders
-
-    @classmethod
-    def of_data(cls, posterior: Posterior, stopped: npt.NDArray[np.bool_], reach: Array, believed: Array) -> Self:
-        """Makes the surrogate for a new batch.
-
-        Args:
-            posterior: conditioned on the data.
-            stopped: which data are projected values of stopped trials, never the best; shape (n_data,).
-            reach: features of the points to improve on if there are no data, shape (k, n_features).
-            believed: features of the pending points, shape (m, n_features).
-        """
-        fitted = np.where(stopped, np.inf, posterior.fitted())
-        leaders = np.argsort(fitted, kind="stable")[:_VALUE_LEADERS]
-        if not len(stopped):
-            best = float(posterior.mean(reach).min())
-        elif stopped.all():
-            best = float(posterior.fitted().max())
-        else:
-            best = float(fitted.min())
-        return cls(posterior.believing(believed), best, leaders)
-
-    @property
-    def scales(self) -> Array:
-        """See `Surrogate`."""
-        return self._posterior.fit.scales
-
-    @property
-    def cost(self) -> float:
-        """See `Surrogate`."""
-        return float(len(self._posterior.points) ** 2)
-
-    def look_at(self, features: Array, room: int) -> None:
-        """See `Surrogate`."""
-        self._pool = Pool(self._posterior, features, room)
-
-    def scores(self, bonus: Array) -> Array:
-        """See `Surrogate`."""
-        return log_expected_improvement(self._pool.mean, self._pool.variance, self._best) + bonus
-
-    def value(self, features: Array) -> Array:
-        """See `Surrogate`."""
-        mean, variance = self._posterior.predict(features)
-        return log_expected_improvement(mean, variance, self._best)
-
-    def gradient(self, features: Array) -> tuple[Array, Array]:
-        """See `Surrogate`."""
-        return log_expected_improvement_gradient(*self._posterior.gradients(features), self._best)
-
-    def believe(self, features: Array) -> None:
-        """See `Surrogate`."""
-        self._best = min(self._best, float(self._posterior.predict(features[None, :])[0][0]))
-        self._posterior = self._posterior.believing(features[None, :])
-        self._pool.believe(features, self._posterior.factor[-1, :-1])
-
-    def believe_candidate(self, index: int) -> None:
-        """See `Surrogate`."""
-        self._best = min(self._best, float(self._pool.mean[index]))
-        self._pool.believe_candidate(index)
-
-
-# Expected hypervolume improvement of a front.
 
 #: Two objectives have a box for each point of the front, three have two, five have some twenty.
 _MOST_BOXES = 2_000
@@ -211,7 +74,7 @@ def open_boxes(front: Array, reference: Array) -> tuple[Array, Array]:
             break
         new_upper, new_points = [upper[~hit]], [points[~hit]]
         for j in range(count):
-            others = np.delete(points[hit], j, axis=1)[:, :, j].max(axis=1)
+            others = np.delete(points[hit], j, axis=1)[:, :, j].max(axis=1, initial=-np.inf)
             kept = row[j] >= others
             moved, by = upper[hit][kept], points[hit][kept]
             moved[:, j], by[:, j, :] = row[j], row
@@ -225,8 +88,18 @@ def open_boxes(front: Array, reference: Array) -> tuple[Array, Array]:
     return lower[full], upper[full]
 
 
+def _log_sum(logarithms: Array) -> Array:
+    """Returns the logarithm of the sum of each row; scipy's function takes ten times as long for few columns."""
+    if logarithms.shape[1] == 1:
+        return logarithms[:, 0]
+    largest = logarithms.max(axis=1)
+    return np.asarray(largest + np.log(np.exp(logarithms - largest[:, None]).sum(axis=1)))
+
+
 class HypervolumeImprovement:
     """The logarithm of the expected hypervolume improvement of one front, for independent normal costs; exact.
+
+    With one objective it is the expected improvement below the best value.
 
     The region that improves the front is divided into boxes. The volume that a point adds within a box is a product
     over the objectives, and so is its expectation; each factor is the difference of two expected improvements, to the
@@ -254,12 +127,12 @@ class HypervolumeImprovement:
 
     def log_value(self, means: Array, variances: Array) -> Array:
         """Returns the values, shape (m,), for costs with these means and variances, shape (m, n_objectives)."""
-        return np.asarray(logsumexp(self._log_boxes(means, variances), axis=1))
+        return _log_sum(self._log_boxes(means, variances))
 
     def log_gradient(self, means: Array, variances: Array) -> tuple[Array, Array, Array]:
         """Returns the values, shape (m,), and their derivatives by means and variances, shape (m, n_objectives)."""
         boxes = self._log_boxes(means, variances)
-        value = logsumexp(boxes, axis=1)
+        value = _log_sum(boxes)
         shares = np.exp(boxes - value[:, None])
         by_mean, by_variance = np.empty_like(means), np.empty_like(means)
         for j, (place, pairs) in enumerate(zip(self._of_box, self._pairs, strict=True)):
@@ -296,10 +169,10 @@ class HypervolumeImprovement:
             return to_high + np.log(-np.expm1(np.minimum(below, 0.0))), z, deviation
 
 
-#: Number of leaders for several objectives.
-_FRONT_LEADERS = 20
+#: Number of leaders for one objective, and for several.
+_VALUE_LEADERS, _FRONT_LEADERS = 10, 20
 
-#: Number of candidates whose scores are computed again at a time.
+#: Number of candidates whose scores are computed again at a time, with more than one box.
 _AGAIN = 48
 
 #: The reference point is worse than the front and than this share of the first trials, by this share of the range, and
@@ -307,15 +180,16 @@ _AGAIN = 48
 _SHARE, _BEYOND, _LEAST_BEYOND = 0.75, 0.1, 0.1
 
 
-class FrontSurrogate:
-    """Gaussian processes of several objectives; points are chosen by expected hypervolume improvement.
+class Surrogate:
+    """Gaussian processes of the objectives, by which the points of a batch are chosen.
 
-    A chosen point is believed to return its predicted costs. The front grows by it, and the uncertainty around it
-    falls, so no other candidate becomes better. A score is therefore an upper bound for all later ones, and only the
-    largest scores have to be computed again (lazy greedy). See `Surrogate`.
+    They are conditioned on the told points. A pending or chosen point is believed to return its predicted costs: the
+    front grows by it, and the uncertainty around it falls, so no other candidate becomes better. A score is therefore
+    an upper bound for all later ones, and only the largest scores have to be computed again (lazy greedy).
 
     Attributes:
-        leaders: the rows of the data that are on the front, the least crowded first.
+        leaders: the rows of the data with the best values, or those on the front, the least crowded first; candidates
+            are drawn around them.
     """
 
     def __init__(
@@ -353,9 +227,12 @@ class FrontSurrogate:
         reached = fitted[rows] if len(rows) else _means(posteriors, reach)
         members = np.array(front(reached))
         reference = _reference(reached, members, fitted[:first] if first else reached)
-        order = np.argsort(-np.array(crowding(reached[members])), kind="stable")[:_FRONT_LEADERS]
-        leaders = rows[members[order]] if len(rows) else rows
-        if len(believed):
+        if len(posteriors) == 1:
+            order = np.argsort(reached[:, 0], kind="stable")[:_VALUE_LEADERS]
+        else:
+            order = members[np.argsort(-np.array(crowding(reached[members])), kind="stable")[:_FRONT_LEADERS]]
+        leaders = rows[order] if len(rows) else rows
+        if len(believed) and len(posteriors) > 1:  # a single value is improved on what was found and chosen
             reached = np.concatenate([reached, _means(posteriors, believed)])
         return cls([posterior.believing(believed) for posterior in posteriors], reached, reference, leaders)
 
@@ -365,40 +242,44 @@ class FrontSurrogate:
 
     @property
     def scales(self) -> Array:
-        """The length scales of the first objective; see `Surrogate`."""
+        """The length scales of the first objective, shape (n_features,); they define distances between points."""
         return self._posteriors[0].fit.scales
 
     @property
     def cost(self) -> float:
-        """See `Surrogate`."""
+        """The cost of one evaluation at a point, in multiplications."""
         return float(len(self._posteriors[0].points) ** 2 * len(self._posteriors))
 
     def look_at(self, features: Array, room: int) -> None:
-        """See `Surrogate`."""
+        """Takes the candidates, shape (m, n_features); at most `room` points will be believed."""
         self._pools = [Pool(posterior, features, room) for posterior in self._posteriors]
         self._bounds = self._improvement.log_value(*self._moments(slice(None)))
 
     def scores(self, bonus: Array) -> Array:
-        """See `Surrogate`."""
+        """Returns the log acquisition values of the candidates plus `bonus`; arrays have shape (m,).
+
+        The largest score is exact; the others are upper bounds. A bonus of -inf excludes a candidate.
+        """
+        again = len(bonus) if self._improvement.boxes == 1 else _AGAIN
         fresh = np.zeros(len(bonus), dtype=bool)
         while True:
             scores = self._bounds + bonus
             index = int(np.argmax(scores))
             if fresh[index] or scores[index] == -np.inf:
                 return scores
-            rows = np.argsort(-np.where(fresh, -np.inf, scores), kind="stable")[:_AGAIN]
+            rows = np.argsort(-np.where(fresh, -np.inf, scores), kind="stable")[:again]
             rows = rows[scores[rows] > -np.inf]
             self._bounds[rows] = self._improvement.log_value(*self._moments(rows))
             fresh[rows] = True
 
     def value(self, features: Array) -> Array:
-        """See `Surrogate`."""
+        """Returns the log acquisition values at `features`, shape (k, n_features); shape (k,)."""
         moments = [posterior.predict(features) for posterior in self._posteriors]
         means, variances = (np.stack(columns, axis=1) for columns in zip(*moments, strict=True))
         return self._improvement.log_value(means, variances)
 
     def gradient(self, features: Array) -> tuple[Array, Array]:
-        """See `Surrogate`."""
+        """Returns `value` and its derivatives with respect to the features, shape (k, n_features)."""
         found = [posterior.gradients(features) for posterior in self._posteriors]
         means, variances = (np.stack(columns, axis=1) for columns in list(zip(*found, strict=True))[:2])
         value, by_mean, by_variance = self._improvement.log_gradient(means, variances)
@@ -408,14 +289,14 @@ class FrontSurrogate:
         return value, gradient
 
     def believe(self, features: Array) -> None:
-        """See `Surrogate`."""
+        """Assumes that a chosen point, shape (n_features,), returns its predicted value."""
         self._reach(_means(self._posteriors, features[None, :])[0])
         self._posteriors = [posterior.believing(features[None, :]) for posterior in self._posteriors]
         for pool, posterior in zip(self._pools, self._posteriors, strict=True):
             pool.believe(features, posterior.factor[-1, :-1])
 
     def believe_candidate(self, index: int) -> None:
-        """See `Surrogate`."""
+        """Like `believe` for a candidate, at less cost; after the first call, `believe` is not called any more."""
         self._reach(np.array([pool.mean[index] for pool in self._pools]))
         for pool in self._pools:
             pool.believe_candidate(index)

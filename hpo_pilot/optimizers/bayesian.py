@@ -15,7 +15,7 @@ from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
 from scipy.stats import qmc
 
-from hpo_pilot.optimizers.acquisition import FrontSurrogate, ImprovementSurrogate, Surrogate
+from hpo_pilot.optimizers.acquisition import Surrogate
 from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer, Result, array_stream, one_thread, stream
 from hpo_pilot.optimizers.feasible_region import feasible_region
 from hpo_pilot.optimizers.objective_models import Caution, SuccessLearner, ValuesLearner
@@ -457,13 +457,9 @@ class BayesianOptimizer(Optimizer):
 
     def _surrogates(self, table: Table, rows: Rows, data: Array, believed: Array, reach: Array) -> list[Surrogate]:
         """Returns the models, conditioned on `rows`, whose features are `data`, and believing the points `believed`."""
-        by_objective = [learner.posteriors(table, rows, data) for learner in self._values]
-        stopped = table.stopped[rows]
-        if self.objectives == 1:
-            return [ImprovementSurrogate.of_data(one, stopped, reach, believed) for one in by_objective[0]]
-        together = zip(*by_objective, strict=True)
-        first = int(np.searchsorted(rows, self.start_points))
-        return [FrontSurrogate.of_data(posteriors, stopped, first, reach, believed) for posteriors in together]
+        models = zip(*(learner.posteriors(table, rows, data) for learner in self._values), strict=True)
+        stopped, first = table.stopped[rows], int(np.searchsorted(rows, self.start_points))
+        return [Surrogate.of_data(posteriors, stopped, first, reach, believed) for posteriors in models]
 
     def _places(self, points: Iterable[Point]) -> Array:
         """Returns the unit vectors of the points that have one, shape (n, n_dims)."""

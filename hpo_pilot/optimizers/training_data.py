@@ -10,9 +10,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 from scipy.optimize import minimize_scalar
-from skopt.space import Categorical as SkoptCategorical
-from skopt.space import Real as SkoptReal
-from skopt.space import Space as SkoptSpace
 
 from hpo_pilot.optimizers.base import Observation
 from hpo_pilot.optimizers.feasible_region import UnitCube
@@ -30,26 +27,18 @@ _FINE = 12
 class FeatureMap:
     """Transforms unit vectors, shape (n, n_dims), to features, shape (n, n_features).
 
-    scikit-optimize's transformers work on the numbers of `SearchSpace`: choices go in by their index, because its
-    categorical dimension cannot distinguish 1 from True.
+    An ordered dimension has one column. A categorical dimension has a column of 0 and 1 for each choice; one column is
+    enough for two choices.
     """
 
     def __init__(self, space: SearchSpace) -> None:
         """Lays the columns out in the order of the dimensions."""
         self.cube = UnitCube(space)
         dimensions = list(space.dimensions.values())
-        self._categorical = [i for i, d in enumerate(dimensions) if not d.is_ordered]
-        self._transform = SkoptSpace(
-            [
-                SkoptReal(0.0, 1.0, transform="identity")
-                if d.is_ordered
-                else SkoptCategorical(list(range(int(d.size))), transform="onehot")
-                for d in dimensions
-            ]
-        )
-        widths = [d.transformed_size for d in self._transform.dimensions]
+        widths = [1 if d.is_ordered or d.size <= 2 else int(d.size) for d in dimensions]
         starts = np.concatenate([[0], np.cumsum(widths)[:-1]]).astype(int)
         self.size = int(sum(widths))
+        self._choices = [(i, int(d.size), starts[i]) for i, d in enumerate(dimensions) if not d.is_ordered]
         self.ordered = [i for i, d in enumerate(dimensions) if d.is_ordered]
         """The ordered dimensions."""
         self.columns = starts[self.ordered]
@@ -76,16 +65,15 @@ class FeatureMap:
 
     def features(self, units: Array) -> Array:
         """Returns the features of snapped unit vectors."""
-        if not self._categorical:
-            return units.copy()
-        if not len(units):
-            return np.empty((0, self.size))
-        rows = units.tolist()
-        for index in self._categorical:
-            size = self.cube.sizes[index]
-            for row in rows:
-                row[index] = min(size - 1, int(row[index] * size))
-        return np.asarray(self._transform.transform(rows), dtype=float)
+        features = np.zeros((len(units), self.size))
+        features[:, self.columns] = units[:, self.ordered]
+        for index, size, start in self._choices:
+            chosen = np.minimum(size - 1, (units[:, index] * size).astype(int))
+            if size > 2:
+                features[np.arange(len(units)), start + chosen] = 1.0
+            else:
+                features[:, start] = chosen
+        return features
 
     def neighbours(self, unit: Array) -> Array:
         """Returns a snapped unit vector and all that differ from it in one stepwise dimension; shape (n, n_dims)."""

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import math
 
+import moocore
 import numpy as np
 import pytest
 from scipy.integrate import quad
 
-from hpo_pilot.optimizers.acquisition import log_expected_improvement, log_expected_improvement_gradient, log_h
+from hpo_pilot.optimizers.acquisition import HypervolumeImprovement, log_h, open_boxes
 
 
 @pytest.mark.parametrize("z", [-8.0, -3.0, -1.0, -0.999, 0.0, 2.0, 10.0])
@@ -27,14 +28,63 @@ def test_no_jumps_and_no_infinities_far_out() -> None:
         assert below == pytest.approx(above, rel=1e-6)
 
 
-def test_gradient() -> None:
-    mean, variance = np.array([0.5, 3.0, -1.0]), np.array([0.2, 1e-3, 2.0])
-    d_mean, d_variance = np.array([[1.0], [0.5], [0.0]]), np.array([[0.3], [-1e-3], [1.0]])
-    value, gradient = log_expected_improvement_gradient(mean, variance, d_mean, d_variance, 0.1)
-    assert value == pytest.approx(log_expected_improvement(mean, variance, 0.1))
-    step = 1e-6
-    up, down = (
-        log_expected_improvement(mean + sign * step * d_mean[:, 0], variance + sign * step * d_variance[:, 0], 0.1)
-        for sign in (1, -1)
-    )
-    assert gradient[:, 0] == pytest.approx((up - down) / (2 * step), rel=1e-4)
+def a_front(count: int, objectives: int, seed: int = 0) -> np.ndarray:
+    points = np.abs(np.random.default_rng(seed).standard_normal((count, objectives)))
+    return 1.0 - points / np.linalg.norm(points, axis=1)[:, None]
+
+
+@pytest.mark.parametrize("objectives", [1, 2, 3, 5])
+@pytest.mark.parametrize("grid", [False, True])
+def test_boxes_hold_exactly_what_a_point_adds(objectives: int, grid: bool) -> None:
+    rng = np.random.default_rng(1)
+    points = rng.integers(0, 4, (12, objectives)) / 4.0 if grid else a_front(12, objectives)  # a grid has many ties
+    front, reference = points[moocore.is_nondominated(points)], np.full(objectives, 1.1)
+    lower, upper = open_boxes(front, reference)
+    for point in rng.uniform(-0.3, 1.3, (30, objectives)):
+        adds = moocore.hypervolume(np.vstack([front, point]), ref=reference)
+        adds -= moocore.hypervolume(front, ref=reference)
+        inside = np.maximum(0.0, upper - np.maximum(lower, point)).prod(axis=1).sum()
+        assert inside == pytest.approx(adds, abs=1e-12)
+
+
+def test_one_point_of_two_objectives_by_hand() -> None:
+    # Without uncertainty: (0.2, 0.3) before a front of (0.5, 0.5) adds 0.8 x 0.7 - 0.5 x 0.5.
+    improvement = HypervolumeImprovement(np.array([[0.5, 0.5]]), np.ones(2))
+    value = improvement.log_value(np.array([[0.2, 0.3]]), np.full((1, 2), 1e-12))
+    assert np.exp(value[0]) == pytest.approx(0.8 * 0.7 - 0.5 * 0.5)
+
+
+@pytest.mark.parametrize("objectives", [1, 2, 3])
+def test_expectation_against_sampling(objectives: int) -> None:
+    front, reference = a_front(6, objectives), np.full(objectives, 1.1)
+    rng = np.random.default_rng(2)
+    mean, variance = np.full(objectives, 0.4), np.full(objectives, 0.04)
+    lower, upper = open_boxes(front, reference)
+    draws = mean + np.sqrt(variance) * rng.standard_normal((100_000, 1, objectives))
+    sampled = np.maximum(0.0, upper - np.maximum(lower, draws)).prod(axis=2).sum(axis=1).mean()
+    exact = np.exp(HypervolumeImprovement(front, reference).log_value(mean[None, :], variance[None, :])[0])
+    assert exact == pytest.approx(sampled, rel=0.02)
+
+
+@pytest.mark.parametrize("objectives", [1, 3])
+def test_gradients_and_far_points(objectives: int) -> None:
+    front, reference = a_front(8, objectives), np.full(objectives, 1.1)
+    front = front[moocore.is_nondominated(front)]
+    improvement = HypervolumeImprovement(front, reference)
+    rng = np.random.default_rng(3)
+    means, variances = rng.uniform(0, 1, (4, objectives)), rng.uniform(0.01, 0.3, (4, objectives))
+    value, by_mean, by_variance = improvement.log_gradient(means, variances)
+    assert value == pytest.approx(improvement.log_value(means, variances))
+    for j in range(objectives):
+        step = np.zeros((1, objectives))
+        step[0, j] = 1e-6
+        up, down = improvement.log_value(means + step, variances), improvement.log_value(means - step, variances)
+        assert by_mean[:, j] == pytest.approx((up - down) / 2e-6, rel=1e-5)
+        up, down = improvement.log_value(means, variances + step), improvement.log_value(means, variances - step)
+        assert by_variance[:, j] == pytest.approx((up - down) / 2e-6, rel=1e-5)
+    far = improvement.log_gradient(np.full((1, objectives), 30.0), np.full((1, objectives), 1e-2))
+    assert all(np.isfinite(part).all() for part in far)
+
+
+def test_too_many_boxes_are_not_made() -> None:
+    assert HypervolumeImprovement(a_front(400, 6), np.full(6, 1.1)).boxes < 5_000

@@ -5,7 +5,7 @@ import statistics
 import numpy as np
 
 from hpo_pilot.optimizers import create_optimizer
-from hpo_pilot.optimizers.acquisition import FrontSurrogate, HypervolumeImprovement
+from hpo_pilot.optimizers.acquisition import HypervolumeImprovement, Surrogate
 from hpo_pilot.optimizers.bayesian import BatchChooser, Candidates
 from hpo_pilot.optimizers.gaussian_process import Hyperparameters, Posterior
 from hpo_pilot.optimizers.nondominated import costs_of, front, hypervolume
@@ -28,7 +28,7 @@ def test_the_lazy_choice_is_the_greedy_one() -> None:
     reference = reached.max(axis=0)
 
     features, proposals = FeatureMap(SPACE), Proposals(SPACE, 12, [], [])
-    surrogate = FrontSurrogate(posteriors, reached, reference, np.arange(0))
+    surrogate = Surrogate(posteriors, reached, reference, np.arange(0))
     batch = BatchChooser(
         features, [surrogate], units, units[:0], 0, Caution(None, 0.0), Candidates(SPACE, features).feasible
     )
@@ -105,9 +105,9 @@ def test_no_guess_of_a_stopped_trial_leads() -> None:
     fit = Hyperparameters(1.0, np.full(3, 0.4), 1e-4)
     posteriors = [Posterior.of_data(fit, units, units[:, 0] - 0.5), Posterior.of_data(fit, units, units[:, 1] - 0.5)]
     none = np.empty((0, 3))
-    leaders = FrontSurrogate.of_data(posteriors, np.zeros(12, dtype=bool), 12, none, none).leaders
+    leaders = Surrogate.of_data(posteriors, np.zeros(12, dtype=bool), 12, none, none).leaders
     stopped = np.isin(np.arange(12), leaders[:1])
-    others = FrontSurrogate.of_data(posteriors, stopped, 12, none, none).leaders
+    others = Surrogate.of_data(posteriors, stopped, 12, none, none).leaders
     assert leaders[0] not in others
     assert len(others)
-    assert set(FrontSurrogate.of_data(posteriors, np.ones(12, dtype=bool), 12, none, none).leaders) == set(leaders)
+    assert set(Surrogate.of_data(posteriors, np.ones(12, dtype=bool), 12, none, none).leaders) == set(leaders)

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import kstest
 
 from hpo_pilot.optimizers import create_optimizer
-from hpo_pilot.optimizers.cma import EvenDraws, latin_numbers, mirrored_steps
+from hpo_pilot.optimizers.cma import EvenDraws, mirrored_steps
 from hpo_pilot.search import SearchSpace
 
 
@@ -26,12 +26,6 @@ def test_each_step_by_itself_is_normal(coordinates: int) -> None:
     for column in (0, coordinates - 1):
         assert kstest(steps[:, column], "norm").pvalue > 1e-3
     np.testing.assert_allclose(np.cov(steps.T), np.eye(coordinates), atol=0.12)
-
-
-def test_numbers_fill_every_part_once() -> None:
-    numbers = latin_numbers(np.random.default_rng(3), 8, 3)
-    np.testing.assert_array_equal(np.sort(np.floor(numbers * 8), axis=0), np.tile(np.arange(8.0)[:, None], (1, 3)))
-    assert not np.array_equal(np.argsort(numbers[:, 0]), np.argsort(numbers[:, 1]))
 
 
 def test_a_draw_depends_on_its_place_alone() -> None:
@@ -55,5 +49,4 @@ def test_points_asked_for_one_by_one_are_those_of_a_batch() -> None:
     for _ in range(8):
         points += single.ask(1, points)
     assert points == batch
-    assert sorted(point["c"] for point in points) == [*"aabbccdd"]
     assert sum(point["x"] for point in points) == pytest.approx(8 * 0.5)
