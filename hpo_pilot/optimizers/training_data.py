@@ -137,7 +137,10 @@ class Warped:
 
 
 def warps(values: Array) -> list[Warped]:
-    """Returns `values`, shape (n,), on all suitable scales; an empty list where they are all equal."""
+    """Returns `values`, shape (n,), on all suitable scales; an empty list where they are all equal.
+
+    With the plain scale alone the regret was higher in 19 and lower in 7 of 30 runs (ten problems, 8 x 12).
+    """
     unit, deviations, scale = _deviations(values)
     if scale == 0.0:
         return []
