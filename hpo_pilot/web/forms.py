@@ -98,7 +98,8 @@ def _derived(operation: Operation, view: SearchView) -> ActionForm:
         note = "" if now is None else f"now {now:,}"
         value = "" if now is None else str(now)
         fields.append(FormField(name, _label(name), _INPUT_MODES[kind], value, note))
-    return ActionForm(operation.key, operation.button, [operation.summary], operation.button, fields)
+    button = "Change" if fields else operation.button
+    return ActionForm(operation.key, operation.button, [operation.summary], button, fields)
 
 
 #: Types of parameters that a derived form can ask for, with the input mode of their fields.
@@ -115,11 +116,9 @@ def _resume(view: SearchView) -> ActionForm:
 
 def _stop(view: SearchView) -> ActionForm:
     out = view.counts[TrialState.RUNNING] + view.counts[TrialState.PENDING]
-    texts = [
-        f"This ends the search {view.record.name} and kills {count(out, 'open trial')}. Their work since their last "
-        "checkpoint is lost.",
-        "All results stay, and you can resume the search.",
-    ]
+    texts = [f"This ends the search {view.record.name}. All results stay, and you can resume the search."]
+    if out:
+        texts.append(f"{count(out, 'open trial')} will be killed; work since the last checkpoint is lost.")
     return ActionForm("stop", f"Stop {view.record.name}?", texts, "Stop it", danger=True)
 
 
@@ -146,7 +145,7 @@ def _retry(view: SearchView) -> ActionForm:
     failed = sorted(trial.number for trial in view.failures if trial.number not in again)
     texts = [
         f"{count(len(failed), 'failed trial')} {'has' if len(failed) == 1 else 'have'} not been retried.",
-        "Their points run again as new trials; the budget grows by one trial for each.",
+        "Each point runs again as a new trial; the budget grows by one trial for each.",
     ]
     field = FormField(
         "trials", "Only these trials", value="", note="numbers, separated by commas; empty: all failed trials"

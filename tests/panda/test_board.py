@@ -236,7 +236,7 @@ def test_a_server_of_somebody_else(site: Site, tmp_path: Path) -> None:
     (tmp_path / "tokens").mkdir()
     (tmp_path / "tokens" / "user.token").write_text("e30.e30.e30")
     write_address(tmp_path, PandaServer(site.process.url, None, "me"))
-    with pytest.raises(NoServerError, match="does not take the token"):
+    with pytest.raises(NoServerError, match="refuses the token"):
         ServerJobs(tmp_path).pilots()
     write_address(tmp_path, PandaServer("http://127.0.0.1:9", None, "me"))
     with pytest.raises(NoServerError, match="does not answer"):
