@@ -401,35 +401,32 @@ def detailed(task: AnyRow) -> dict[str, Any]:
 
 def details(tx: Transaction, task: AnyRow, *, with_parameters: bool, with_status: bool) -> dict[str, Any]:
     """Returns a task's datasets, statistics and the current PandaID of every job."""
-    found = {"inDS": "", "mergeStatus": None, "mergePandaID": []} | _datasets(json.loads(task.params))
+    found = digest(task, statistics(tx, [task])[task.task_id])
     latest = select(func.max(jobs.c.panda_id)).where(jobs.c.task_id == task.task_id).group_by(jobs.c.number)
     found["PandaID"] = sorted(tx.connection.scalars(latest))
-    found["statistics"] = statistics(tx, [task])[task.task_id]
     if with_status:
         found["status"] = task.status
-    if with_parameters:
-        found["cliParams"] = json.loads(task.params).get("cliParams", "")
+    if not with_parameters:
+        del found["cliParams"]
     return found
 
 
 def digest(task: AnyRow, numbers: str) -> dict[str, Any]:
-    """Returns the data that a list of tasks shows in addition to their fields."""
+    """Returns the data that a list of tasks shows in addition to their fields; `numbers`: from `statistics`."""
     params = json.loads(task.params)
+    try:
+        datasets = ",".join(TaskParameters(params).output_datasets)
+    except TaskParametersError:
+        datasets = ""
     return {
         "inDS": "",
+        "outDS": datasets,
         "statistics": numbers,
         "PandaID": [],
         "mergeStatus": None,
         "mergePandaID": [],
         "cliParams": params.get("cliParams", ""),
-    } | _datasets(params)
-
-
-def _datasets(params: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        return {"outDS": ",".join(TaskParameters(params).output_datasets)}
-    except TaskParametersError:
-        return {"outDS": ""}
+    }
 
 
 def statistics(tx: Transaction, some: Iterable[AnyRow]) -> dict[int, str]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -286,37 +286,32 @@ def find_output(queues: Queues, name: str) -> Path | None:
 
 def queue_routes(server: Server) -> list[Route]:
     """Returns the routes; they must come before those of files."""
-    every = partial(_every_queue, server)
-    stores = partial(_storages, server)
+
+    async def one_queue(request: Request) -> Response:
+        file: str = request.path_params["file"]
+        name = file.removesuffix(".all")
+        found = queuedata(server.queues, name)
+        if found is None:
+            return JSONResponse({"error": f"no queue {name} here"}, 404)
+        return JSONResponse(found if file.endswith(".all") else {name: found})
+
+    async def every_queue(_: Request) -> Response:
+        return JSONResponse(all_queuedata(server.queues))
+
+    async def every_storage(_: Request) -> Response:
+        return JSONResponse(storages(server.queues))
+
     return [
-        Route("/cache/schedconfig/pandaqueues.json", every, methods=["GET"]),
-        Route("/cache/schedconfig/{queue}.all.json", partial(_one_queue, server, True), methods=["GET"]),
-        Route("/cache/schedconfig/{queue}.json", partial(_one_queue, server, False), methods=["GET"]),
-        Route("/cache/pandaqueues.json", every, methods=["GET"]),
-        Route("/cache/cric_pandaqueues.json", every, methods=["GET"]),
-        Route("/cache/ddmendpoints.json", stores, methods=["GET"]),
-        Route("/cache/cric_ddmendpoints.json", stores, methods=["GET"]),
+        *(
+            Route(f"/cache/{name}.json", every_queue, methods=["GET"])
+            for name in ("schedconfig/pandaqueues", "pandaqueues", "cric_pandaqueues")
+        ),
+        *(
+            Route(f"/cache/{name}.json", every_storage, methods=["GET"])
+            for name in ("ddmendpoints", "cric_ddmendpoints")
+        ),
+        Route("/cache/schedconfig/{file}.json", one_queue, methods=["GET"]),
     ]
-
-
-async def _one_queue(server: Server, flat: bool, request: Request) -> Response:
-    name = request.path_params["queue"]
-    found = queuedata(server.queues, name)
-    if found is None:
-        return _json({"error": f"no queue {name} here"}, 404)
-    return _json(found if flat else {name: found})
-
-
-async def _every_queue(server: Server, request: Request) -> Response:
-    return _json(all_queuedata(server.queues))
-
-
-async def _storages(server: Server, request: Request) -> Response:
-    return _json(storages(server.queues))
-
-
-def _json(content: dict[str, Any], status: int = 200) -> Response:
-    return Response(json.dumps(content), status, media_type="application/json")
 
 
 # The transformation, at the URL that tasks have as their transPath. It is code and holds no secrets, so no token is
