@@ -98,15 +98,6 @@ def test_a_token_file_without_token_is_refused(settings, content):
         JobServer(settings)
 
 
-def test_a_server_that_is_none(panda, server):
-    panda.cache["x"] = b"<html>"
-    import io
-
-    target = io.BytesIO()
-    server.download(panda.url, "x", target, 100)
-    assert target.getvalue() == b"<html>"
-
-
 def test_a_certificate_that_is_not_trusted_is_told_with_the_option(tmp_path):
     (tmp_path / "token").write_text(TOKEN)
     own = self_signed(tmp_path / "tls", ("127.0.0.1",))

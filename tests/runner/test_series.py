@@ -11,9 +11,12 @@ import tarfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from hpo_pilot.runner import hpo_pilot_series
 
 RUNNER = Path(__file__).parents[2] / "hpo_pilot" / "runner"
 MEMBERS = [[3, 0, 13], [4, 0, 14], [5, 0, 15], [6, 0, 16]]
@@ -39,6 +42,14 @@ def slow(seconds: dict[int, float]) -> str:
     return PAYLOAD.replace("SLOW = {}", f"SLOW = {seconds}")
 
 
+def encoded(members: list[Any]) -> str:
+    listed = members if isinstance(members[0], list) else [members]
+    points = {str(trial): {"x": trial} for trial, _, _ in listed}
+    jobs = [[[1, 0, 11], [2, 0, 12]], members]
+    table = {"search": "s", "uid": "1a2b3c4d", "generation": 2, "folds": 1, "jobs": jobs, "points": points}
+    return base64.urlsafe_b64encode(zlib.compress(json.dumps(table).encode())).decode()
+
+
 class Job:
     """A job's folder as the sandbox fills it."""
 
@@ -62,11 +73,7 @@ class Job:
         (self.folder / "hpo_pilot_payload.json").write_text(json.dumps(described))
 
     def start(self, number: int = 2, lifeline: int | None = None) -> subprocess.Popen[str]:
-        listed = self.members if isinstance(self.members[0], list) else [self.members]
-        points = {str(trial): {"x": trial} for trial, _, _ in listed}
-        jobs = [[[1, 0, 11], [2, 0, 12]], self.members]
-        table = {"search": "s", "uid": "1a2b3c4d", "generation": 2, "folds": 1, "jobs": jobs, "points": points}
-        task = base64.urlsafe_b64encode(zlib.compress(json.dumps(table).encode())).decode()
+        task = encoded(self.members)
         env = {"PATH": os.environ["PATH"], "HPO_PILOT_CHECKPOINT_ROOT": str(self.root), "PanDA_TaskID": "77"}
         env |= {"PANDA_ATTEMPTNR": str(self.attempt)}
         return subprocess.Popen(
@@ -138,19 +145,42 @@ def test_one_that_fails_harms_no_other(job):
     assert [m["folder"] for m in members] == [True, False, True, True]
 
 
-def test_points_for_which_the_time_does_not_suffice_are_not_run(job):
-    files = {"train.py": slow({3: 0.2, 4: 9})}
-    members = job.run("python3 -I -S train.py", files=files, minutes=0.05)
+def test_a_point_that_does_not_end_within_the_job_s_time_is_not_run(job):
+    members = job.run("python3 -I -S train.py", files={"train.py": slow({4: 60})}, minutes=0.15)
     assert [m["status"] for m in members] == [0, 2, 2, 2]
-    assert members[1]["message"] == "the job's 0.05 minutes were over" and 1 < members[1]["seconds"] < 4
+    assert members[1]["message"] == "the job's 0.15 minutes were over" and 1 < members[1]["seconds"] < 9
     assert members[1]["log_tail"] == "point 4\n"
-    assert members[2]["message"] == "the job's 0.05 minutes were over" and "seconds" not in members[2]
+    assert members[2]["message"] == "the job's 0.15 minutes were over" and "seconds" not in members[2]
 
 
-def test_none_begins_that_would_hardly_end(job):
-    members = job.run("python3 -I -S train.py 1.2", minutes=0.04)
-    assert [m["status"] for m in members] == [0, 2, 2, 2]
-    assert members[1]["message"] == "the job's 0.04 minutes were nearly over"
+@pytest.mark.parametrize(
+    ("seconds", "statuses", "why"),
+    [
+        ([10, 10, 10, 10], [0, 0, 0, 0], ""),
+        ([35, 1, 1, 1], [0, 2, 2, 2], "the job's 1 minutes were nearly over"),
+        ([1, 25, 20, 1], [0, 0, 0, 2], "the job's 1 minutes were nearly over"),
+        ([5, 90, 1, 1], [0, 2, 2, 2], "the job's 1 minutes were over"),
+        ([90, 1, 1, 1], [1, 2, 2, 2], "the job's 1 minutes were nearly over"),  # the first has the whole time
+    ],
+)
+def test_a_point_begins_only_if_it_should_fit(tmp_path, monkeypatch, seconds, statuses, why):
+    now, planned = [100.0], iter(seconds)
+
+    def run_point(self, name, trial, fold, seed, left):
+        spent, most = next(planned), 60.0 if left is None else left
+        now[0] += min(spent, most)
+        cause = "limit" if spent > most else ""
+        return {"status": int(bool(cause)), "cause": cause, "message": cause, "seconds": min(spent, most), "seed": seed}
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(hpo_pilot_series, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(hpo_pilot_series.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(hpo_pilot_series.Series, "run_point", run_point)
+    (tmp_path / "hpo_pilot_payload.json").write_text('{"minutes": 1}')
+    hpo_pilot_series.Series(encoded(MEMBERS), "2").run()
+    members = json.loads((tmp_path / "userJobMetadata.json").read_text())["hpo_pilot"]["members"]
+    assert [m["status"] for m in members] == statuses
+    assert not why or members[-1]["message"] == why
 
 
 def test_the_first_one_had_the_whole_time(job):
@@ -230,7 +260,7 @@ def test_a_broken_machine_without_any_verdict_is_for_the_infrastructure(job):
 
 
 def test_all_metadata_together_stays_small(job):
-    job.members = [[n, 0, n] for n in range(3, 23)]
+    job.members = [[n, 0, n] for n in range(3, 9)]
     noise = (
         "import json, sys\nsys.stdout.buffer.write('é'.encode() * 70000)\n"
         "json.dump({'m': 'x' * 200000}, open('meta.json', 'w'))\n"
@@ -239,9 +269,20 @@ def test_all_metadata_together_stays_small(job):
         "open('progress.jsonl', 'w').writelines('{\"step\": %d, \"value\": %d}\\n' % (i, i) for i in range(999))\n"
     )
     members = job.run("python3 -I -S noise.py", files={"noise.py": noise}, file_names={"metadata": "meta.json"})
-    assert len(members) == 20
+    assert len(members) == 6
     assert all(m["message"].startswith("the payload reported status 1") and m["status"] == 1 for m in members)
     assert all(m["progress"][-1] == [998, 998.0] for m in members)
+
+
+@pytest.mark.parametrize("size", [100_000, 9_000, 3_000, 800])
+def test_a_verdict_is_shortened_by_its_least_important_parts(size):
+    verdict = {"uid": "u", "message": "m" * 2000, "log_tail": "l" * 60000 + "end", "metadata": {"m": "x" * 90000}}
+    verdict["metrics"] = {f"metric{number}": number for number in range(200)}
+    verdict["progress"] = [[step, step] for step in range(200)]
+    hpo_pilot_series.shrink(verdict, size)
+    assert len(json.dumps(verdict)) <= size and verdict["uid"] == "u"
+    assert verdict["message"].startswith("m") and verdict["progress"][-1] == [199, 199]
+    assert verdict["log_tail"].endswith("end" if size > 1000 else "")
 
 
 def test_inputs_that_were_staged_are_there_for_every_point(job):

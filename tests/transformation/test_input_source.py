@@ -29,10 +29,6 @@ def test_what_is_understood(text, kind, name):
     assert (source.kind, source.name) == (kind, name)
 
 
-def test_a_file_url_is_a_path():
-    assert parse_source("file:///data/x").where == "/data/x"
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
