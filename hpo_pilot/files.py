@@ -141,7 +141,7 @@ def folder_mistake(files: str, base: Path) -> tuple[str, str] | None:
         folder = base / Path(files).expanduser()
         is_folder, exists = folder.is_dir(), folder.exists()
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: no such user's home
-        return f"cannot be looked at: {error}", ""
+        return f"cannot be read: {error}", ""
     if is_folder:
         return None
     what = "is a file, not a folder" if exists else "there is no such folder"

@@ -315,7 +315,7 @@ def logs(
     found = {number: text for number, text in kept.items() if text}
     if not found:
         which = f"trial {number}" if fold is None else f"fold {fold} of trial {number}"
-        raise InputError(f"there is no log of {which}, which is {trial['state']}: logs are kept of folds that failed")
+        raise InputError(f"there is no log of {which} ({trial['state']}): only logs of failed folds are kept")
     for place, text in found.items():
         if len(trial["folds"]) > 1:
             typer.echo(f"--- fold {place} ---")

@@ -259,7 +259,7 @@ def _layout(layout: Mapping[str, Any]) -> str:
     running = f"N_G {layout['points']:g} x N_F {layout['folds']}"
     if layout["points"] != int(layout["points"]):
         running = f"{jobs} folds"
-        of_trials = f"; a trial has {layout['folds']} (N_F), of which {jobs} run at a time"
+        of_trials = f"; a trial has {layout['folds']} folds (N_F), and {jobs} of them run at a time"
         if jobs > layout["folds"]:
             whole = counted(jobs // layout["folds"], "trial")
             of_trials = f"; a trial has {layout['folds']} (N_F), so {whole} (N_G) and a part of another run at a time"
@@ -270,7 +270,7 @@ def _layout(layout: Mapping[str, Any]) -> str:
 
 
 def _minutes_text(plan: Mapping[str, Any]) -> str:
-    how = "" if plan["minutes_given"] else " (as long as they may; --minutes-per-trial says it better)"
+    how = "" if plan["minutes_given"] else " (the limit; give --minutes-per-trial for a better estimate)"
     return f"{plan['minutes_per_job']:.4g} minutes{how}"
 
 
@@ -283,7 +283,7 @@ def _allocation_rows(plan: Mapping[str, Any]) -> Iterator[_Row]:
     said = [f"{value} {name}" for name, value in limits.items() if value is not None]
     beside = f"; the queue takes {', '.join(said)} of a user" if said else ""
     yield "submissions", f"{plan['submissions']}, one after another{beside}"
-    yield "node-hours", f"{plan['node_hours']:.4g}, of which jobs have {100 * plan['node_hours_used']:.0f}%"
+    yield "node-hours", f"{plan['node_hours']:.4g}; jobs use {100 * plan['node_hours_used']:.0f}% of them"
 
 
 def _budget_rows(plan: Mapping[str, Any]) -> Iterator[_Row]:

@@ -191,7 +191,10 @@ def resume(
 ) -> None:
     """Continue a paused, stopped or failed search."""
     if file is not None and not new_payload:
-        raise InputError("--file only says where the payload of --new-payload is; a search's definition stays as it is")
+        raise InputError(
+            "--file only names the search file with the payload for --new-payload; the definition of a search does "
+            "not change"
+        )
     search = client.resume(identity, new_payload=new_payload, file=file)
     _print_state(search, f"search {search['name']!r} may go on; {goes_on(client, search)}", as_json)
 

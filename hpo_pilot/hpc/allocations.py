@@ -74,8 +74,8 @@ def check_limits(spec: AllocationSpec, jobs: Collection[BatchJob]) -> None:
     limits, queued = spec.site.batch.rules(spec.queue_name).limits, count_jobs(spec, jobs)
     if limits.queued is not None and sum(queued.values()) >= limits.queued:
         raise TryAgainError(
-            f"{spec.site.name} takes {limits.queued} jobs of a user in {spec.queue_name}, and so many are there: wait, "
-            "or cancel some"
+            f"{spec.site.name} accepts {limits.queued} jobs of a user in {spec.queue_name}, and you have that many: "
+            "wait, or cancel some"
         )
 
 
@@ -237,7 +237,7 @@ def _read(path: Path) -> list[Allocation]:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{path} makes no sense ({error}): put it aside, and look after its batch jobs with the batch system's own "
+            f"{path} cannot be read ({error}): move it away, and look after its batch jobs with the batch system's own "
             "commands"
         ) from error
 

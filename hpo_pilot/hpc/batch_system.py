@@ -548,6 +548,6 @@ def walltime_seconds(text: str) -> float:
     days, _, clock = text.rpartition("-")
     parts = [float(part) for part in clock.split(":")]
     if not 2 <= len(parts) <= 3:
-        raise ValueError(f"{text!r} is no time such as 1:30:00")
+        raise ValueError(f"{text!r} is not a time such as 1:30:00")
     hours, minutes, seconds = (*parts, 0.0)[:3]
     return 86400 * float(days or 0) + 3600 * hours + 60 * minutes + seconds

@@ -26,8 +26,8 @@ def make_batch_system(name: str) -> BatchSystem:
     """
     if name not in BATCH_SYSTEMS:
         raise InputError(
-            f"batch.system is {name!r}: nodes are not allocated there, so run `hpo-pilot pilot` on them as it is; "
-            f"batch systems are {', '.join(BATCH_SYSTEMS)}"
+            f"batch.system is {name!r}: that site has no batch system, so start `hpo-pilot pilot` on its nodes "
+            f"directly; batch systems are {', '.join(BATCH_SYSTEMS)}"
         )
     system, _ = BATCH_SYSTEMS[name]
     return system()

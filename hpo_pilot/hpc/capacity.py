@@ -597,7 +597,7 @@ def _listed(opening: Opening) -> list[Any]:
 def _opening(values: Any) -> Opening:
     nodes, gpus, cores, memory, seconds = values
     if not isinstance(gpus, list) or len(gpus) > _MOST_OPENINGS or sorted(gpus, reverse=True) != gpus:
-        raise ValueError(f"{gpus!r} is no pattern of free GPUs")
+        raise ValueError(f"{gpus!r} is not a pattern of free GPUs")
     pattern = tuple(_count(count) for count in gpus)
     if min((_count(nodes), *pattern)) < 1:
         raise ValueError(f"{values!r} has no nodes, or a group without GPUs")
@@ -606,5 +606,5 @@ def _opening(values: Any) -> Opening:
 
 def _count(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= _LARGE:  # True is an int too
-        raise ValueError(f"{value!r} is no whole number that makes sense")
+        raise ValueError(f"{value!r} is not a whole number in the allowed range")
     return value

@@ -351,7 +351,7 @@ def advise(points: Sequence[ScalingPoint], asked: AdviceRequest) -> Advice:
     if per_node != {float(max(1, asked.ranks_per_node))}:
         shown = ", ".join(f"{ratio:g}" for ratio in sorted(per_node))
         wanted = max(1, asked.ranks_per_node)
-        why = f"the points have {shown} ranks a node, and the search {wanted}: measure it as it runs"
+        why = f"the points have {shown} ranks per node, and the search {wanted}: measure with the same number"
         return Advice(model, (), None, None, why)
     if model.error > TOLERATED:
         why = (

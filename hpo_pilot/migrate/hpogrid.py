@@ -333,9 +333,7 @@ def _put_scheduler(draft: Draft, file: ForeignFile, hpo: dict[str, Any]) -> None
         if key in _COUNTS:
             _put_count(settings, file, key, value)
         elif key == "time_attr" and value != "training_iteration":
-            file.warn(
-                (*_PARAMETERS, key), "is dropped: the steps are those that the training writes into progress.jsonl"
-            )
+            file.warn((*_PARAMETERS, key), "is dropped: the training writes the steps into progress.jsonl")
         elif key != "time_attr" and key not in _NOT_NEEDED:
             file.warn((*_PARAMETERS, key), f"is a setting of {name} without a counterpart in asha")
     if settings.get("min_steps", 0) >= settings["max_steps"]:

@@ -99,7 +99,7 @@ class OptunaSettings(BaseSettings):
         if unknown:
             raise MistakeError(
                 [
-                    Mistake((key,), f"is no setting of optuna's {self.sampler} sampler", did_you_mean(key, known))
+                    Mistake((key,), f"is not a setting of optuna's {self.sampler} sampler", did_you_mean(key, known))
                     for key in unknown
                 ]
             )

@@ -2,7 +2,6 @@
 
 Begin with `workflow_manager`, the interface that steering uses; other managers are plugins. `manager` implements it for
 PanDA servers: `task_parameters` builds the parameters of a task as prun does, `sandbox` packs its payload,
-`client_process` and `client_worker` run panda-client in processes of its own, and `tasks` reads tasks and jobs from our
-own server or a real one. `server` has addresses and credentials of servers, `rucio` fetches outputs, and
-`bigpanda_link` makes links to a server's web pages.
+`client_process` and `client_worker` run panda-client in separate processes, and `tasks` reads tasks and jobs from our
+own server or a real one. `server` has addresses and credentials of servers, and `rucio` downloads outputs.
 """

@@ -233,7 +233,7 @@ def _read(path: str, parameters: dict[str, str]) -> Any:
 
 
 def _no_login(*_arguments: Any) -> None:
-    raise NotLoggedInError("there is no valid token, and nobody here who could log in")
+    raise NotLoggedInError("there is no valid token, and no user here to log in")
 
 
 def _plain(value: Any) -> str:

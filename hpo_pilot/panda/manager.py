@@ -403,7 +403,7 @@ class SandboxCache:
     def _upload(self, sandbox: Path) -> str:
         """Uploads the file; returns its registered name."""
         if not sandbox.is_file():
-            raise GiveUpError(f"the packed payload {sandbox} is gone; resume the search with --new-payload")
+            raise GiveUpError(f"the packed payload {sandbox} is missing; resume the search with --new-payload")
         for number in range(_NAMES):
             name = _name(sandbox, number)
             arguments = (str(sandbox), name, self._use_cache_server)

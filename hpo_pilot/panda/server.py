@@ -1,4 +1,4 @@
-"""Addresses of PanDA servers, the credentials for them, and the address file of the embedded server."""
+"""Addresses of PanDA servers and their web pages, credentials, and the address file of the embedded server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import psutil
 import requests
@@ -120,7 +120,7 @@ def address(url: str, where: str) -> str:
     except ValueError:
         proper = False
     if not proper or parts.username is not None:
-        raise InputError(f"{where}: {url!r} is no address of a PanDA server: https://host:port is one")
+        raise InputError(f"{where}: {url!r} is not the address of a PanDA server: give one as https://host:port")
     return f"{parts.scheme}://{parts.netloc}"
 
 
@@ -135,6 +135,42 @@ def environment_vo(environment: Mapping[str, str] = os.environ) -> str:
     if environment.get("PANDA_AUTH") != "oidc":
         return _DEFAULT_VO
     return environment.get("PANDA_AUTH_VO") or environment.get("OIDC_AUTH_VO") or _DEFAULT_VO
+
+
+# BigPanDA has web pages with the tasks and jobs of a PanDA server. The server does not know their address.
+
+#: Addresses of BigPanDA by the servers' hosts: ATLAS's from panda-client 2.2.0, DOMA's from PanDA's documentation.
+_BIGPANDA = {_ATLAS: "https://bigpanda.cern.ch", "pandaserver-doma.cern.ch": "https://panda-doma.cern.ch"}
+
+
+def bigpanda_link(
+    server: str | None, uid: str, *, monitor: str | None = None, environment: Mapping[str, str] = os.environ
+) -> str | None:
+    """Returns the address of BigPanDA's page with all tasks of a search; None: no such page is known.
+
+    Args:
+        server: URL of the search's PanDA server, from the store; None, or not a URL: it has none, or an embedded one.
+        uid: the search's uid, which is part of the names of its tasks.
+        monitor: the search file's ``panda.monitor``. Default: PANDAMON_URL of the environment (as in panda-client's
+            notebooks), else the known address for that server.
+        environment: variables, for PANDAMON_URL.
+    """
+    if server is None or not server.startswith(("http://", "https://")):
+        return None
+    base = monitor or environment.get("PANDAMON_URL") or _BIGPANDA.get(urlsplit(server).hostname or "")
+    if not base or not _is_web_address(base):
+        return None
+    return f"{base.rstrip('/')}/tasks/?taskname={quote(f'*.{uid}.g*', safe='*')}"
+
+
+def _is_web_address(text: str) -> bool:
+    """Returns True if a text is the URL of a web page without a login in it, which may become a link."""
+    try:
+        parts = urlsplit(text)
+        proper = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        return False
+    return proper and parts.username is None and text.isprintable() and not set(text) & set(" \"'<>\\")
 
 
 def _addresses(url: str, base: str) -> dict[str, str]:

@@ -117,7 +117,7 @@ class LauncherOutage:
             if self._is_on or self._stopped.is_set():
                 return
             self._is_on = True
-        log.error("the launcher starts nothing, so no jobs are taken for now: %s", why)
+        log.error("the launcher cannot start anything, so the pilot takes no jobs for now: %s", why)
         threading.Thread(target=self._run, args=[why, tuple(nodes)], name="outage", daemon=True).start()
 
     def stop(self) -> None:

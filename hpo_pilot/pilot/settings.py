@@ -302,7 +302,7 @@ def _site(data: Mapping[str, Any]) -> Site:
 def _section(data: Mapping[str, Any], name: str) -> dict[str, Any]:
     found = data.get(name) or {}
     if not isinstance(found, dict):
-        raise ValueError(f"{name} is no mapping")
+        raise ValueError(f"{name} is not a mapping")
     return found
 
 

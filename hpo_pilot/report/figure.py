@@ -345,7 +345,7 @@ def view_note(*axes: Axis, what: str = "trial") -> str:
     outside = max(axis.outside for axis in axes)
     notes = [
         f"{count(outside, f'far worse {what}')} outside the first view; double-click shows all" if outside else "",
-        f"what is beyond ±{number(FARTHEST)} is drawn there" if any(axis.cut for axis in axes) else "",
+        f"values beyond ±{number(FARTHEST)} are drawn there" if any(axis.cut for axis in axes) else "",
     ]
     return "; ".join(note for note in notes if note)
 

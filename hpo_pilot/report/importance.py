@@ -303,7 +303,7 @@ def _importance_note(score: float) -> str:
 def _conditional(found: Importances) -> str:
     partly = [one.name for one in found.parameters if one.active < 1]
     names = ", ".join(partly[:3]) + (f" and {len(partly) - 3} more" if len(partly) > 3 else "")
-    return f"not in all trials, and shuffled only among those that have a value: {names}" if partly else ""
+    return f"not active in all trials, and shuffled only among trials with a value: {names}" if partly else ""
 
 
 def _importance_text(name: str, lost: float, spread: float, active: float) -> str:

@@ -193,7 +193,7 @@ def parallel_figures(data: FigureData) -> list[Figure]:
                 sample_note(len(shown), len(finished)),
                 f"shows {FAILURE_LIMIT} of {len(lost):,} failed trials" if len(lost) > FAILURE_LIMIT else "",
                 "– at the end of an axis: the parameter is not active" if any(a.lane for a in of_parameters) else "",
-                f"{count(left_out, 'parameter')} not shown: those that matter less, as far as that is known"
+                f"{count(left_out, 'parameter')} not shown: the less important ones, as far as known"
                 if left_out
                 else "",
                 f"{count(far, 'far worse trial')} drawn at the end of the axis" if far else "",

@@ -129,7 +129,7 @@ class Series:
             self.why = self.why_interrupted(str(error))
             return {"status": NOT_RUN, "value": None, "message": self.why, "seconds": time.monotonic() - began}
         if verdict["cause"] == "term":
-            self.why = "it was stopped, for its point before %s" % verdict["message"]
+            self.why = "it was stopped, because its point before %s" % verdict["message"]
         shutil.rmtree(name, ignore_errors=True)
         return verdict
 

@@ -129,16 +129,16 @@ def fit_earlier_results(earlier: EarlierSearch, space: SearchSpace, objectives: 
     columns, notes = _columns(earlier, objectives)
     trials = earlier.trials
     if not any(trial.values for trial in trials):
-        raise InputError(f"{source!r} has no result yet to start from")
+        raise InputError(f"{source!r} has no results yet")
     if len(trials) > MOST_RESULTS:
-        notes.append(f"the last {MOST_RESULTS} of its {len(trials)} results are taken")
+        notes.append(f"only the last {MOST_RESULTS} of its {len(trials)} results are used")
         trials = trials[-MOST_RESULTS:]
     theirs = list(dict.fromkeys(name for trial in trials for name in trial.point))
     if not space.dimensions.keys() & set(theirs):
         has = f": it has {listing(theirs)}, this one {listing(space.names)}" if theirs else f" ({listing(space.names)})"
         raise InputError(f"{source!r} has no parameter of this space{has}")
     if extra := [name for name in theirs if name not in space.dimensions]:
-        notes.append(f"its {listing(extra)} is left aside, for this space does not have it")
+        notes.append(f"its {listing(extra)} is not used, because this space does not have it")
     # The same values each time: stored results must not depend on chance.
     numbers = random.Random(source)  # noqa: S311  nothing secret here
     results: list[Result] = []
@@ -153,7 +153,7 @@ def fit_earlier_results(earlier: EarlierSearch, space: SearchSpace, objectives: 
         raise InputError(f"none of the {len(trials)} results of {source!r} fits this space{why}")
     if filled:
         lacking = listing([name for name in space.names if name in filled])
-        notes.append(f"results without {lacking} are taken to have had any value of it")
+        notes.append(f"results without {lacking} get random values for it")
     if reasons:
         notes.append(f"{len(reasons)} of its {len(trials)} results do not fit this space ({reasons[0]})")
     return EarlierResults(source, tuple(results), tuple(notes))
@@ -166,11 +166,11 @@ def _columns(earlier: EarlierSearch, objectives: Sequence[Objective]) -> tuple[l
         if figures != len(objectives):
             ours = listing([repr(objective.metric) for objective in objectives])
             raise InputError(
-                f"{earlier.source!r} has {figures} figure{'s' * (figures > 1)} of merit a result without saying which, "
-                f"and this search wants {ours}: what `hpo-pilot export` writes names them"
+                f"{earlier.source!r} has {figures} figure{'s' * (figures > 1)} of merit per result without names, "
+                f"and this search has {ours}: use a file that `hpo-pilot export` wrote, which names them"
             )
         ours = listing([f"{objective.metric!r} (to {objective.goal})" for objective in objectives])
-        note = f"nothing says what its values are, or which way is better: they are taken for {ours}"
+        note = f"it does not name its figures of merit or their goals: they are used as {ours}"
         return [(index, objective.sign) for index, objective in enumerate(objectives)], [note]
     places = {objective.metric: index for index, objective in enumerate(earlier.objectives)}
     columns, notes = [], []
@@ -178,13 +178,13 @@ def _columns(earlier: EarlierSearch, objectives: Sequence[Objective]) -> tuple[l
         place = places.get(objective.metric)
         if place is not None and earlier.objectives[place].goal != objective.goal:
             raise InputError(
-                f"{earlier.source!r} is to {earlier.objectives[place].goal} {objective.metric!r}, and this search to "
-                f"{objective.goal} it: one of the two is wrong"
+                f"{earlier.source!r} has the goal to {earlier.objectives[place].goal} {objective.metric!r}, and this "
+                f"search to {objective.goal} it: correct one of the two"
             )
         if place is None and len(earlier.objectives) == len(objectives) == 1:
             place = 0
             other = earlier.objectives[0]
-            notes.append(f"its figure of merit is {other.metric!r} (to {other.goal}), taken for {objective.metric!r}")
+            notes.append(f"its figure of merit is {other.metric!r} (to {other.goal}), used as {objective.metric!r}")
         if place is None:
             there = listing([repr(other.metric) for other in earlier.objectives])
             raise InputError(f"{earlier.source!r} has no figure of merit {objective.metric!r}: it has {there}")
@@ -245,7 +245,7 @@ def _taken(dimension: Dimension, value: Any) -> Any:
     if not is_number(value):
         raise ValueError(f"must be a number, not {show(value)}")
     if dimension.scale == "log" and value <= 0:
-        raise ValueError(f"must be above 0, for its scale is logarithmic, not {show(value)}")
+        raise ValueError(f"must be above 0 on a logarithmic scale, not {show(value)}")
     try:
         return dimension.canonical(value)
     except ValueError:
@@ -317,7 +317,7 @@ def _objectives(search: Any, source: str) -> tuple[Objective, ...]:
     try:
         return tuple(Objective.model_validate(one) for one in listed)
     except ValidationError as error:
-        raise InputError(f"{source}: search.objective is none: {error.errors()[0]['msg']}") from error
+        raise InputError(f"{source}: search.objective is wrong: {error.errors()[0]['msg']}") from error
 
 
 def _of_hpogrid(document: Mapping[str, Any]) -> tuple[tuple[Objective, ...], list[EarlierTrial]]:
@@ -372,7 +372,7 @@ def _of_table(text: str, source: str, space: SearchSpace, objectives: Sequence[O
     try:
         head = list(rows.fieldnames or [])
     except csv.Error as error:
-        raise InputError(f"{source}: is no CSV: {error}") from error
+        raise InputError(f"{source}: is not CSV: {error}") from error
     ends = _ends(head, source, objectives)
     folds = [name for name in head if re.fullmatch(rf"fold_\d+{re.escape(ends[0])}", name)]
     figures = [f"{kind}{end}" for kind in ("value", "std", "projected") for end in ends]
@@ -398,7 +398,7 @@ def _of_table(text: str, source: str, space: SearchSpace, objectives: Sequence[O
                 good = sum(1 for name in folds if row[name])
                 trials.append(EarlierTrial(known, values, () if stopped else _errors(spreads, good), stopped))
     except csv.Error as error:
-        raise InputError(f"{source}: line {rows.line_num} is no CSV: {error}") from error
+        raise InputError(f"{source}: line {rows.line_num} is not CSV: {error}") from error
     if not trials:
         raise InputError(f"{source}: has no results: {_FORMS}")
     return trials

@@ -183,7 +183,7 @@ class FileNames(Section):
                 mistakes.append(Mistake((key,), f"{name} is a file of hpo-pilot's own", "give it another name"))
             elif first.setdefault(name, key) != key:
                 message = f"{name} is the {first[name]} file already"
-                mistakes.append(Mistake((key,), message, "each of the payload's files needs a name of its own"))
+                mistakes.append(Mistake((key,), message, "give each of the payload's files another name"))
         if mistakes:
             raise MistakeError(mistakes)
         return self
@@ -281,10 +281,10 @@ def input_mistakes(inputs: Sequence[str], payload: Payload, base: Path | None) -
             continue
         if name in own or name.startswith(OUR_PREFIX):
             message = f"{name} {own.get(name, 'has a name like those of hpo-pilot')}"
-            mistakes.append(Mistake((index,), message, "all are put into one folder: rename one of the two"))
+            mistakes.append(Mistake((index,), message, "all go into one folder: rename one of the two"))
         elif first.setdefault(name, index) != index:
             message = f"has the name of inputs[{first[name]}]: {name}"
-            mistakes.append(Mistake((index,), message, "all are put into one folder: rename one of the two"))
+            mistakes.append(Mistake((index,), message, "all go into one folder: rename one of the two"))
     return mistakes
 
 
@@ -301,7 +301,7 @@ def missing_paths(inputs: Sequence[str], base: Path) -> Iterator[tuple[int, str]
             elif source.name is not None and not Path(where).exists():
                 yield index, f"there is no such file: {where}"
         except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: no such user's home
-            yield index, f"{text} cannot be looked at: {error}"
+            yield index, f"{text} cannot be read: {error}"
 
 
 def absolute_inputs(inputs: Sequence[str], base: Path | None) -> list[str]:
@@ -325,7 +325,8 @@ def absolute_inputs(inputs: Sequence[str], base: Path | None) -> list[str]:
             found.append(source.where)
         else:
             raise InputError(
-                f"payload.inputs: {text} is relative to a folder of yours: give the path as the workers see it"
+                f"payload.inputs: {text} is a relative path, and the search file's folder is not known here: give "
+                "the absolute path on the workers"
             )
     return found
 

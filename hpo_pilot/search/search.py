@@ -129,7 +129,7 @@ class Folds(Section):
     @model_validator(mode="after")
     def _check(self) -> Folds:
         if self.require is not None and self.require > self.k:
-            message = f"{self.require} good folds cannot be required of k = {self.k}"
+            message = f"is {self.require}, and a trial has {self.k} folds (k)"
             raise MistakeError([Mistake(("require",), message, f"use {self.k} or less")])
         return self
 
@@ -180,7 +180,7 @@ class SiteChoice(Section):
             try:
                 json.loads(text)
             except ValueError as error:
-                raise MistakeError([Mistake((), f"has a brace and is no JSON: {error}", "quote its keys")]) from error
+                raise MistakeError([Mistake((), f"has a brace and is not JSON: {error}", "quote its keys")]) from error
         return text
 
 
@@ -225,8 +225,8 @@ class PandaOptions(Section):
             message = "outputs of a working group need one"
             raise MistakeError([Mistake(("official",), message, "name it under panda.working_group")])
         if self.monitor is not None and not _WEB_ADDRESS.fullmatch(self.monitor):
-            wanted = "https://panda-doma.cern.ch is one"
-            raise MistakeError([Mistake(("monitor",), "is no address of web pages", wanted)])
+            wanted = "as in https://panda-doma.cern.ch"
+            raise MistakeError([Mistake(("monitor",), "is not the address of a web page", wanted)])
         return self
 
 
@@ -440,7 +440,7 @@ def _own_space_mistakes(search: Search, segment: str, dimensions: Mapping[str, D
 def confirm_mistakes(confirm: Confirm, budget: Budget) -> list[Mistake]:
     """Returns mistakes in `confirm`, given the budget; paths are those of a search file."""
     if confirm.top > budget.trials:
-        message = f"the best {confirm.top} cannot be confirmed of {budget.trials} trials (budget.trials)"
+        message = f"is {confirm.top}, and the search has {budget.trials} trials (budget.trials)"
         return [Mistake(("confirm", "top"), message, f"use {budget.trials} or less")]
     if confirm.top * confirm.repeats > limits.MOST_TRIALS:
         message = f"{confirm.top} trials, {confirm.repeats} times each, are more than {limits.MOST_TRIALS}"

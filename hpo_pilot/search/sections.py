@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -164,44 +164,14 @@ def _by_name(value: Any) -> Any:
 
 
 _Name = Annotated[StrictStr, Field(min_length=1)]
-_BY_NAME = {
-    "type": "array",
-    "items": {"type": "string", "minLength": 1},
-    "minItems": 1,
-    "maxItems": limits.MOST_SEGMENTS,
-    "uniqueItems": True,
-}
-_FULL = {
-    "type": "object",
-    "minProperties": 1,
-    "maxProperties": limits.MOST_SEGMENTS,
-    "additionalProperties": {
-        "type": "object",
-        "additionalProperties": False,
-        "properties": {
-            "inputs": {
-                "type": ["array", "null"],
-                "items": {"type": "string", "minLength": 1},
-                "maxItems": limits.MOST_INPUTS,
-                "description": "This segment's inputs, in place of payload.inputs.",
-            },
-            "space": {
-                "type": ["object", "null"],
-                "minProperties": 1,
-                "maxProperties": limits.MOST_PARAMETERS,
-                "description": "This segment's parameters, in place of the common space.",
-            },
-        },
-    },
-}
+_Segments = Annotated[dict[_Name, Segment], Field(min_length=1, max_length=limits.MOST_SEGMENTS)]
+_Names = Annotated[
+    list[_Name],
+    Field(min_length=1, max_length=limits.MOST_SEGMENTS, json_schema_extra={"uniqueItems": True}),
+]
 
 #: Segments by name, in the order of the file.
-Segments = Annotated[
-    dict[_Name, Segment],
-    Field(min_length=1, max_length=limits.MOST_SEGMENTS),
-    BeforeValidator(_by_name),
-    WithJsonSchema({"anyOf": [_BY_NAME, _FULL]}),
-]
+Segments = Annotated[_Segments, BeforeValidator(_by_name, json_schema_input_type=_Names | _Segments)]
 
 
 def segment_search_name(search: str, segment: str) -> str:
@@ -243,7 +213,7 @@ def warm_start_mistakes(name: str, sources: Sequence[str]) -> list[Mistake]:
     mistakes = []
     for index, source in enumerate(sources):
         if source == name:
-            mistakes.append(Mistake(("warm_start", index), "is this search itself", "results of its own are `known`"))
+            mistakes.append(Mistake(("warm_start", index), "is this search itself", "give its own results as `known`"))
         elif source in sources[:index]:
             mistakes.append(Mistake(("warm_start", index), f"names {source!r} a second time", "remove one of the two"))
     return mistakes
@@ -304,7 +274,7 @@ class EarlyStopping(Section):
     folds: Annotated[StrictInt, Field(ge=1, le=limits.MOST_FOLDS)] | None = Field(
         None,
         description="Number of folds of a trial that must reach a step before their mean is compared there. Default: "
-        "half of them, or those that have begun if fewer.",
+        "half of them, or all that have begun if fewer.",
     )
     report_seconds: _Seconds | None = Field(
         None,
@@ -335,7 +305,7 @@ class EarlyStopping(Section):
         other = "asha" if key in _OF_ASHA else "median"
         if "method" not in self.model_fields_set:
             return f"needs method {other}", f"add method: {other}"
-        return f"is no setting of method {self.method}", f"leave it out, or use method: {other}"
+        return f"is not a setting of method {self.method}", f"leave it out, or use method: {other}"
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -396,9 +366,9 @@ def early_stopping_mistakes(
             Mistake(("early_stopping", "folds"), f"is {early.folds}, and a trial has {folds} (folds)", f"use {folds}")
         )
     if early.metric is None and len(metrics) > 1:
-        message = f"must say which figure decides whether a trial goes on, for there are {len(metrics)} objectives"
+        message = f"must name the figure that decides whether a trial continues: there are {len(metrics)} objectives"
         mistakes.append(Mistake(("early_stopping",), message, f"add metric: {metrics[0]}"))
     elif early.metric is not None and metrics and early.metric not in metrics:
-        message = f"is {early.metric!r}, which is no objective of this search"
+        message = f"is {early.metric!r}, which is not an objective of this search"
         mistakes.append(Mistake(("early_stopping", "metric"), message, f"there is {', '.join(metrics)}"))
     return mistakes

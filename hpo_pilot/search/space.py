@@ -473,17 +473,17 @@ def condition_mistakes(dimensions: Mapping[str, Dimension], faulty: Collection[s
 def _impossible(name: str, parent: str, dimension: Dimension, wanted: Any) -> list[Mistake]:
     path = (name, "when", parent)
     if not dimension.is_discrete:
-        hint = f"give {parent} a step, or let the condition name a parameter with choices"
+        hint = f"give {parent} a step, or use a parameter with choices in the condition"
         return [Mistake(path, f"{parent} is continuous, so it is never exactly one value", hint)]
     if wanted == []:
-        return [Mistake(path, "lists no value, so it can never be", "list at least one value")]
+        return [Mistake(path, "lists no value, so it can never be true", "list at least one value")]
     mistakes = []
     for index, value in enumerate(wanted if isinstance(wanted, list) else [wanted]):
         try:
             dimension.canonical(value)
         except ValueError as error:
             place = (*path, index) if isinstance(wanted, list) else path
-            mistakes.append(Mistake(place, f"can never be: {parent} {error}", value_hint(value, dimension)))
+            mistakes.append(Mistake(place, f"can never be true: {parent} {error}", value_hint(value, dimension)))
     return mistakes
 
 
@@ -501,7 +501,7 @@ def _circles(dimensions: Mapping[str, Dimension]) -> list[Mistake]:
             del left[name]
     circle = list(left)
     message = f"the conditions of {listing(circle)} go round in a circle" if len(circle) > 1 else "depends on itself"
-    return [Mistake((circle[0], "when"), message, "take one of the conditions away")]
+    return [Mistake((circle[0], "when"), message, "remove one of the conditions")]
 
 
 def constraint_mistakes(

@@ -138,11 +138,11 @@ def width_mistakes(budget: Budget, resources: Resources, folds: Folds) -> list[M
     jobs = -(-(budget.parallel + queued) // per_job) * k
     if jobs > MOST_JOBS_OUT:
         what = "budget.parallel" + (" and budget.queued" if queued else "") + (f" with {k} folds" if k > 1 else "")
-        message = f"{what} would have {jobs} jobs out at once; at most {MOST_JOBS_OUT} can be"
+        message = f"{what} would have {jobs} jobs submitted at once; the limit is {MOST_JOBS_OUT}"
         hint = f"use {max(1, MOST_JOBS_OUT // k * per_job - queued)} or less" if queued < MOST_JOBS_OUT // k else ""
         mistakes.append(Mistake(("budget", "parallel"), message, hint))
     if k * per_job > MOST_RUNS_PER_TASK:
-        message = f"{per_job} trials of {k} folds would go out together; at most {MOST_RUNS_PER_TASK} folds can"
+        message = f"{per_job} trials of {k} folds would be submitted together; the limit is {MOST_RUNS_PER_TASK} folds"
         mistakes.append(Mistake(("resources", "trials_per_job"), message, f"use {max(1, MOST_RUNS_PER_TASK // k)}"))
     return mistakes
 
@@ -157,7 +157,7 @@ def budget_mistakes(budget: Budget, resources: Resources, folds: Folds) -> list[
     ):
         limit = getattr(budget, name)
         if limit is not None and limit < hours * each:
-            message = f"one trial may take {hours * each:.4g} {unit}, by resources.minutes: {limit:g} allow none"
+            message = f"one trial may take {hours * each:.4g} {unit} (resources.minutes): {limit:g} allows no trial"
             mistakes.append(Mistake((name,), message, f"allow {hours * each:.4g} or more, or fewer resources.minutes"))
     return mistakes
 
@@ -544,7 +544,7 @@ def estimate(
     if budget.hours is not None and clock is not None:
         until = max(0.0, clock + budget.hours * _HOUR - now) + each
         if until < seconds:
-            seconds, basis, limit = until, f"its {budget.hours:g} hours are over then, and what is out ends", "hours"
+            seconds, basis, limit = until, f"its {budget.hours:g} hours are over then, and running trials end", "hours"
     return Estimate(max(0.0, seconds), basis, limit)
 
 

@@ -106,7 +106,7 @@ class TrialStopper:
         method, metric = self._search.early_stopping.method, self._objective.metric
         for number, stop in stops.items():
             value = self._sign * stop.value if math.isfinite(stop.value) else None
-            what = "is no finite number: " if value is None else f"{value:.6g} is "
+            what = "is not a finite number: " if value is None else f"{value:.6g} is "
             reason = f"{metric} {what}{stop.reason} ({method})"
             changes.stops[number] = EarlyStop(self._look, reason, stop.step, value)
             changes.events.append(f"trial {number} is told to stop: {reason}")

@@ -438,13 +438,13 @@ def nickname_at(url: str, log: Path) -> str:
         name = str(client.call("nickname", deadline=_NAME_SECONDS))
         if not name:
             raise InputError(
-                f"panda-client finds no nickname of yours for {url}: there is none in a token (PANDA_AUTH=oidc) nor in "
-                f"a proxy. PANDA_NICKNAME sets one; what panda-client says is in {log}"
+                f"panda-client finds no nickname of yours for {url}: neither a token (PANDA_AUTH=oidc) nor a proxy has "
+                f"one. Set PANDA_NICKNAME; {log} has panda-client's own messages"
             )
         if not _NICKNAME.fullmatch(name):
             raise InputError(
-                f"your nickname at {url} is {name!r}, which no task's name can have; PANDA_NICKNAME_REPLACE mends it "
-                "(/from/to/ for panda-client)"
+                f"your nickname at {url} is {name!r}, which is not allowed in names of tasks; PANDA_NICKNAME_REPLACE "
+                "corrects it (/from/to/ for panda-client)"
             )
         client.call("hello")
         # `hello` needs no credentials. This call does.

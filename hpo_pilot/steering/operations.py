@@ -138,7 +138,7 @@ def extend(
         if not amount > 0:  # NaN is not
             raise InputError(f"{name}: {_shown(amount)} does not extend the budget; a budget may only grow")
         if name in _WHOLE and amount != int(amount):
-            raise InputError(f"{name}: {amount:+g} is no whole number")
+            raise InputError(f"{name}: {amount:+g} is not a whole number")
 
     def extended(now: SearchRecord) -> tuple[Search, str]:
         values = now.search.budget.model_dump()
@@ -234,8 +234,8 @@ def set_parallel(store: Store, record: SearchRecord, who: str, parallel: int) ->
         InputError: the number is less than one or too large.
     """
     if not 1 <= parallel <= MOST_PARALLEL:
-        shown = str(parallel) if abs(parallel) < 10**15 else "so many"
-        raise InputError(f"parallel: {shown} trials at once cannot be; use 1 to {MOST_PARALLEL}")
+        shown = str(parallel) if abs(parallel) < 10**15 else "that many"
+        raise InputError(f"parallel: {shown} trials at once are not possible; use 1 to {MOST_PARALLEL}")
 
     def changed(now: SearchRecord) -> tuple[Search, str]:
         before = now.search.budget.parallel
@@ -273,7 +273,7 @@ def _named(
         if trial is None:
             raise InputError(f"search {record.name!r} has no trial {number}; it has {len(known)}")
         if trial.confirms is not None:
-            raise InputError(f"trial {number} is a confirmation run of trial {trial.confirms}, no trial of its own")
+            raise InputError(f"trial {number} is a confirmation run of trial {trial.confirms} and cannot be retried")
         if trial.state is not TrialState.FAILED:
             raise InputError(f"trial {number} is {trial.state.value}: only failed trials are tried again")
         key = point_key(trial.point)

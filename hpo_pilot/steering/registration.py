@@ -457,7 +457,7 @@ def examine_earlier_searches(store: Store | None, found: Examination, base: Path
         if is_result_file(source) and base is None:
             continue
         if store is None and not is_result_file(source):
-            message = "whether there is such a search was not looked at, for there is no store yet"
+            message = "not checked whether this search exists, because there is no store yet"
             notes[place.path, message] = replace(place, message=message)
             continue
         for one in list(search.by_segment().values()) or [search]:

@@ -238,9 +238,7 @@ def _trial_of(store: Store, record: SearchRecord, number: int) -> Trial:
         if trial.number == number:
             return trial
     finished = sum(1 for trial in trials if trial.state is TrialState.FINISHED)
-    raise InputError(
-        f"search {record.name!r} has no trial {number}; it has {len(trials)}, of which {finished} finished"
-    )
+    raise InputError(f"search {record.name!r} has no trial {number}; it has {len(trials)} trials ({finished} finished)")
 
 
 def kept_outputs(store: Store, record: SearchRecord, which: str) -> tuple[int, dict[int, str]]:

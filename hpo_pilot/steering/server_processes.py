@@ -381,8 +381,8 @@ def security_warnings(workdir: WorkDir, reach: NetworkOptions, slots: int) -> li
     if slots and (reasons := _others(workdir, reach)):
         found.append(
             f"{' and '.join(reasons)}, and the local pilot runs all users' payloads as this account, which can read "
-            f"the signing key of tokens in {workdir.tokens}: whoever may submit could become anybody. For a group "
-            "give --slots 0, and run `hpo-pilot pilot` as another account (deploy/README.md)"
+            f"the signing key of tokens in {workdir.tokens}: every user who may submit could act as any other user. "
+            "For a group give --slots 0, and run `hpo-pilot pilot` as another account (deploy/README.md)"
         )
     return found
 

@@ -114,13 +114,13 @@ def optimizer_words(search: Search, state: SearchState, trials: Sequence[Trial],
         return "waiting for a service to take the search up"
     counted = [trial for trial in scanned if trial.counts]
     if len(counted) >= search.budget.trials:
-        return f"done proposing: the last {len(out)} trial{'s are' if len(out) != 1 else ' is'} out"
+        return f"all trials are submitted: the last {len(out)} {'are' if len(out) != 1 else 'is'} not over"
     results = [trial for trial in scanned if trial.told is not None]
     tried = {point_key(trial.point) for trial in counted} if len(counted) <= _COMPARED else None
     starts = {point_key(search.space.canonical(point)) for point in search.start}
     untried = set() if tried is None else starts - tried
     if untried:
-        return f"trying the start points of its file: {len(starts) - len(untried)} of {len(starts)} are out"
+        return f"trying the start points of its file: {len(starts) - len(untried)} of {len(starts)} are submitted"
     # The known results of the file count as results of this search.
     good = sum(trial.state is TrialState.FINISHED for trial in results)
     good += sum(known.figures is not None for known in search.known)

@@ -103,7 +103,7 @@ def fetch_sandbox(source_url: str, name: str, target: str, limit: int, environme
     """
     url = "%s/cache/%s" % (source_url, quote(name))
     if urlsplit(url).scheme not in ("http", "https"):
-        raise TransformationFailure(ExitCode.NO_SANDBOX, "--sourceURL %r is no http(s) address" % source_url)
+        raise TransformationFailure(ExitCode.NO_SANDBOX, "--sourceURL %r is not an http(s) address" % source_url)
     request = urllib.request.Request(url, headers=_headers(source_url, environment))  # noqa: S310  checked above
 
     def check(size: int) -> None:

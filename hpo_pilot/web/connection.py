@@ -61,7 +61,7 @@ class _Bearer(AuthBase):
             reason = error.strerror if isinstance(error, OSError) else "it holds no token"
             raise InputError(f"token file {self._path}: {reason}; name yours with --token-file") from error
         if not text or len(text.split()) != 1:
-            raise InputError(f"token file {self._path}: holds no token; one line with the token is wanted")
+            raise InputError(f"token file {self._path}: holds no token; it must have one line with the token")
         return text
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
@@ -136,7 +136,9 @@ class Connection:
                 answer = self._once(method, path, query, headers, json, body, timeout, stream)
             except _AwayError as error:
                 if not repeat and error.maybe_done:
-                    raise LostAnswerError(f"{error}; nobody knows whether it was done: look first") from error
+                    raise LostAnswerError(
+                        f"{error}; the call may have had its effect: check before you repeat it"
+                    ) from error
                 if pause is None:
                     raise TryAgainError(str(error)) from error
                 time.sleep(pause)
@@ -153,7 +155,7 @@ class Connection:
         try:
             return answer.json()
         except ValueError as error:
-            raise InputError(f"there is no hpo-pilot service at {self.url}: it answers no JSON") from error
+            raise InputError(f"there is no hpo-pilot service at {self.url}: its answer is not JSON") from error
 
     def download(self, path: str, target: Path) -> None:
         """Downloads a file with GET.
@@ -209,7 +211,9 @@ class Connection:
                 "from with --ca FILE or REQUESTS_CA_BUNDLE"
             ) from error
         except requests.RequestException as error:
-            raise _AwayError(f"the service {self.url} is out of reach: {_reason(error)}", _maybe_sent(error)) from error
+            raise _AwayError(
+                f"the service {self.url} cannot be reached: {_reason(error)}", _maybe_sent(error)
+            ) from error
         except OSError as error:  # requests raises it if the file of authorities is missing
             raise InputError(f"{error}: see --ca and REQUESTS_CA_BUNDLE") from error
         finally:
@@ -228,7 +232,7 @@ class Connection:
             raise self._error(answer)
         if answer.status_code >= 500:
             kind = TryAgainError if repeat else LostAnswerError
-            raise kind(f"the service {self.url} is out of order: {answer.status_code} {printable(answer.reason)}")
+            raise kind(f"the service {self.url} fails: {answer.status_code} {printable(answer.reason)}")
         raise InputError(
             f"there is no hpo-pilot service at {self.url}: it answers {answer.status_code} {printable(answer.reason)}"
         )

@@ -675,7 +675,7 @@ def outlook_document(
         extent: its trials that are over and planned.
         steered: whether a process steers it.
     """
-    from hpo_pilot.panda.bigpanda_link import search_link
+    from hpo_pilot.panda.server import bigpanda_link
     from hpo_pilot.store.queries import best_values, last_failure
 
     now, objectives = time.time(), record.search.objectives
@@ -688,7 +688,7 @@ def outlook_document(
         "wishes": [wish_document(wish) for wish in store.wishes(record.id)],
         "hours_used": _hours_used(record, now),
         "optimizer_state": _optimizer_words(store, record, counts, steered=steered),
-        "monitor": search_link(record.server, record.uid, monitor=record.search.panda.monitor),
+        "monitor": bigpanda_link(record.server, record.uid, monitor=record.search.panda.monitor),
     }
 
 

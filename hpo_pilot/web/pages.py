@@ -29,7 +29,7 @@ from hpo_pilot.hpc.site_files import price_of
 from hpo_pilot.jobs import JobState
 from hpo_pilot.jobs.results import MEASURES
 from hpo_pilot.manual import PAGES, Page, page_named
-from hpo_pilot.panda.bigpanda_link import search_link
+from hpo_pilot.panda.server import bigpanda_link
 from hpo_pilot.report.exports import TEXT_FORMS
 from hpo_pilot.report.formatting import number, plus_minus, span
 from hpo_pilot.report.summary import failure_groups
@@ -211,7 +211,7 @@ def search_page(request: Request) -> Response:
         "kinds": parts.figures.kinds(view),
         "may_change": may_change(request, view),
         "definition": yaml.safe_dump(view.search.to_dict(), sort_keys=False, allow_unicode=True),
-        "panda": search_link(view.record.server, view.record.uid, monitor=view.search.panda.monitor),
+        "panda": bigpanda_link(view.record.server, view.record.uid, monitor=view.search.panda.monitor),
     }
     return page(request, "search.j2", values)
 

@@ -214,7 +214,7 @@ class RestClient(SearchClient):
     @override
     def report_path(self, name: str) -> Path:
         if not _SAFE_NAME.fullmatch(name):
-            raise InputError(f"{name!r} is no search's name")
+            raise InputError(f"{name!r} is not the name of a search")
         return self._workdir.report(name)
 
     @override
@@ -320,7 +320,7 @@ def _of(identity: str, *more: str) -> str:
     """
     for word in (identity, *more):
         if not word.strip(".") or "/" in word or not word.isprintable():
-            raise InputError(f"{word!r} is no name or number of a search or trial")
+            raise InputError(f"{word!r} is neither a name nor a number of a search or trial")
     return "/".join(["searches", *(quote(word, safe="") for word in (identity, *more))])
 
 

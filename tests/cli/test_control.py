@@ -37,7 +37,7 @@ def test_logs(work):
     assert said("logs", "demo", "1") == "--- fold 0 --- Traceback --- fold 1 --- Traceback"
     assert said("logs", "demo", "1", "--fold", "1") == "--- fold 1 --- Traceback"
     for words, message in (
-        (["2"], "trial 2, which is finished"),
+        (["2"], "trial 2 \\(finished\\)"),
         (["99"], "has no trial 99"),
         (["1", "--fold", "7"], "no log of fold 7"),
     ):

@@ -140,7 +140,7 @@ def test_cancel_wants_to_know_which(book: Path) -> None:
     [
         (["--site", "summit", "--walltime", "30"], "--walltime '30': give hours and minutes"),
         (["--site", "sumit", "--walltime", "1:00"], "did you mean summit.*~/.config/hpo_pilot/sites.*HPO_PILOT_SITES"),
-        (["--site", "local", "--walltime", "1:00"], "run `hpo-pilot pilot` on them as it is"),
+        (["--site", "local", "--walltime", "1:00"], "start `hpo-pilot pilot` on its nodes directly"),
     ],
 )
 def test_wrong_options_come_before_a_service_that_is_missing(

@@ -179,14 +179,14 @@ def test_the_queue_is_full(fleet: Fleet, batch: FakeBatch, plan: Plan) -> None:
     batch.known["2"] = BatchJob("2", "other", BatchState.RUNNING, ("elsewhere",))
     batch.known["3"] = BatchJob("3", "other", BatchState.ENDED, ("q",))
     submit(fleet, plan("one", **section))
-    with pytest.raises(TryAgainError, match="takes 2 jobs of a user in q"):
+    with pytest.raises(TryAgainError, match="accepts 2 jobs of a user in q"):
         submit(fleet, plan("two", **section))
 
 
 def test_a_book_that_makes_no_sense(fleet: Fleet, tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "allocations.json").write_text('[{"name": "x"}]')
-    with pytest.raises(InputError, match=r"allocations\.json makes no sense"):
+    with pytest.raises(InputError, match=r"allocations\.json cannot be read"):
         fleet.refresh()
 
 

@@ -110,7 +110,7 @@ def test_no_advice_from_too_little():
     advice = advise(measured(split_batch, sizes=(1, 2, 4)), ASKED)
     assert advice.model is not None and advice.quickest is None and "3 sizes were measured" in advice.why_not
     other = advise(measured(split_batch), replace(ASKED, ranks_per_node=4))
-    assert "the points have 1 ranks a node, and the search 4" in other.why_not
+    assert "the points have 1 ranks per node, and the search 4" in other.why_not
 
 
 def test_a_file():

@@ -98,11 +98,11 @@ def test_a_batch_is_spread_though_none_of_it_has_a_value():
         ({"n_startup_trials": "x"}, "n_startup_trials: must be a whole number, not 'x'"),
         ({"n_startup_trials": -3}, "n_startup_trials: must be 0 or more, not -3"),
         ({"n_startup_trials": True}, "must be a whole number, not true"),
-        ({"gamma": 3}, "is no setting of optuna's tpe sampler"),
+        ({"gamma": 3}, "is not a setting of optuna's tpe sampler"),
         ({"sampler": "cmaes", "popsize": 2.5}, "popsize: must be a whole number or null"),
         ({"sampler": "cmaes", "popsize": 1}, "optuna refuses these settings of cmaes"),
         ({"multivariat": True}, "did you mean multivariate"),
-        ({"seed": 3}, "is no setting of optuna's tpe sampler"),
+        ({"seed": 3}, "is not a setting of optuna's tpe sampler"),
         ({"sampler": "nsgaii", "population_size": 1}, "optuna refuses these settings of nsgaii"),
     ],
 )

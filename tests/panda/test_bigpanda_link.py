@@ -2,39 +2,36 @@ from __future__ import annotations
 
 import pytest
 
-from hpo_pilot.panda.bigpanda_link import Linked, bigpanda_link, is_web_address, search_link
+from hpo_pilot.panda.server import bigpanda_link
 
 ATLAS = "https://pandaserver.cern.ch:25443"
+NAMED = {"PANDAMON_URL": "https://mon.example/x/"}
 
 
-def test_where_pages_are() -> None:
-    assert bigpanda_link(ATLAS, Linked.TASK, 7, environment={}) == "https://bigpanda.cern.ch/task/7/"
-    assert bigpanda_link(ATLAS, Linked.JOB, 7, environment={}) == "https://bigpanda.cern.ch/job?pandaid=7"
-    doma = "https://pandaserver-doma.cern.ch:25443"
-    assert search_link(doma, "cafe0123", environment={}) == ("https://panda-doma.cern.ch/tasks/?taskname=*.cafe0123.g*")
-    named = {"PANDAMON_URL": "https://mon.example/x/"}
-    assert bigpanda_link(ATLAS, Linked.TASK, 7, environment=named) == "https://mon.example/x/task/7/"
-    link = bigpanda_link(ATLAS, Linked.TASK, 7, monitor="http://own.example:8080", environment=named)
-    assert link == "http://own.example:8080/task/7/"
+@pytest.mark.parametrize(
+    ("server", "monitor", "environment", "link"),
+    [
+        (ATLAS, None, {}, "https://bigpanda.cern.ch/tasks/?taskname=*.cafe.g*"),
+        ("https://pandaserver-doma.cern.ch:25443", None, {}, "https://panda-doma.cern.ch/tasks/?taskname=*.cafe.g*"),
+        (ATLAS, None, NAMED, "https://mon.example/x/tasks/?taskname=*.cafe.g*"),
+        (ATLAS, "http://[::1]:8080", NAMED, "http://[::1]:8080/tasks/?taskname=*.cafe.g*"),
+        (None, None, NAMED, None),
+        ("embedded", None, NAMED, None),
+        ("https://panda.example:25443", None, {}, None),
+    ],
+)
+def test_the_page_of_a_search(server: str | None, monitor: str | None, environment: dict[str, str], link: str) -> None:
+    assert bigpanda_link(server, "cafe", monitor=monitor, environment=environment) == link
 
 
-@pytest.mark.parametrize("server", [None, "embedded", "https://panda.example:25443"])
-def test_where_there_are_none(server: str | None) -> None:
-    assert bigpanda_link(server, Linked.TASK, 7, environment={}) is None
+@pytest.mark.parametrize(
+    "text",
+    ["javascript:alert(1)", "https://", "ftp://x", "https://me:secret@x", 'https://x/"onclick', "https://x:y"],
+)
+def test_an_address_that_may_not_become_a_link(text: str) -> None:
+    assert bigpanda_link(ATLAS, "cafe", monitor=text, environment={}) is None
 
 
-def test_what_may_become_a_link() -> None:
-    assert is_web_address("https://panda-doma.cern.ch") and is_web_address("http://[::1]:8080/x")
-    for text in (
-        "javascript:alert(1)",
-        "https://",
-        "ftp://x",
-        "https://me:secret@x",
-        'https://x/"onclick',
-        "https://x:y",
-    ):
-        assert not is_web_address(text)
-        assert bigpanda_link(ATLAS, Linked.TASK, 7, monitor=text, environment={}) is None
-    assert bigpanda_link(ATLAS, Linked.TASKS, 'a"&b', environment={}) == (
-        "https://bigpanda.cern.ch/tasks/?taskname=a%22%26b"
-    )
+def test_the_uid_is_quoted() -> None:
+    link = bigpanda_link(ATLAS, 'a"&b', environment={})
+    assert link == "https://bigpanda.cern.ch/tasks/?taskname=*.a%22%26b.g*"

@@ -127,7 +127,7 @@ def test_nobody_is_asked_to_log_in(tmp_path, answering, monkeypatch):
         monkeypatch.setenv(name, value)
     process = ClientProcess(PandaServer(url, None, "me").environment(), tmp_path / "client.log")
     try:
-        with pytest.raises(DeniedError, match=r"no valid token, and nobody here who could log in.*pbook"):
+        with pytest.raises(DeniedError, match=r"no valid token, and no user here to log in.*pbook"):
             process.call("getTaskStatus", 1)
     finally:
         process.close()

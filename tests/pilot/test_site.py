@@ -45,7 +45,7 @@ def test_what_follows_from_a_profile(tmp_path, monkeypatch):
         ({"name": "x"}, "no site profile"),
         ({"launcher": {"name": "prun"}}, "there is no launcher 'prun'"),
         ({"launcher": {}}, "'name'"),
-        ({"launcher": {"name": "srun"}, "node": 5}, "node is no mapping"),
+        ({"launcher": {"name": "srun"}, "node": 5}, "node is not a mapping"),
         ({"launcher": {"name": "srun"}, "node": {"cores": "many"}}, "cannot be understood"),
         ({"launcher": {"name": "srun"}, "containers": {"runtime": "docker"}}, "no container runtime 'docker'"),
         ({"launcher": {"name": "srun"}, "batch": {"warning": {"signal": "USR7"}}}, "no signal 'USR7'"),

@@ -68,7 +68,7 @@ def test_a_budget_without_room_for_one_trial():
     assert (
         mistake.path == ("gpu_hours",)
         and "may take 12 GPU-hours" in mistake.message
-        and "11.9 allow none" in mistake.message
+        and "11.9 allows no trial" in mistake.message
     )
     assert not budget_mistakes(Budget(gpu_hours=12.0), BOTH, Folds(k=3))
     together = BOTH.model_copy(update={"trials_per_job": 10})

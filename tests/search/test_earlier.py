@@ -73,14 +73,14 @@ def test_figures_to_maximise_come_out_with_lower_better():
 
 
 def test_the_opposite_goal_is_refused():
-    with pytest.raises(InputError, match="'old' is to minimize 'loss', and this search to maximize it"):
+    with pytest.raises(InputError, match="'old' has the goal to minimize 'loss', and this search to maximize it"):
         fit_earlier_results(earlier(GOOD), SPACE, (Objective(metric="loss", goal="maximize"),))
 
 
 def test_a_single_figure_of_another_name_is_turned_by_its_own_goal():
     found = fit_earlier_results(earlier(GOOD, objectives=ACCURACY), SPACE, LOSS)
     assert found.results[0][1] == (-1.0,)
-    assert "'accuracy' (to maximize), taken for 'loss'" in found.notes[0]
+    assert "'accuracy' (to maximize), used as 'loss'" in found.notes[0]
 
 
 def test_several_figures_are_found_by_their_names():
@@ -97,7 +97,7 @@ def test_several_figures_are_found_by_their_names():
 def test_a_file_that_does_not_name_its_figure_has_ours():
     found = fit_earlier_results(EarlierSearch("old.csv", (), (EarlierTrial(GOOD, (0.9,)),)), SPACE, ACCURACY)
     assert found.results[0][1:3] == ((-0.9,), None)
-    taken = "nothing says what its values are, or which way is better: they are taken for 'accuracy' (to maximize)"
+    taken = "it does not name its figures of merit or their goals: they are used as 'accuracy' (to maximize)"
     assert found.notes == (taken,)
     with pytest.raises(InputError, match=r"'old.csv' has no parameter of this space \(rate, layers, "):
         fit_earlier_results(EarlierSearch("old.csv", (), (EarlierTrial({}, (0.9,)),)), SPACE, ACCURACY)
@@ -106,7 +106,7 @@ def test_a_file_that_does_not_name_its_figure_has_ours():
 def test_parameters_of_theirs_alone_are_left_aside():
     found = fit_earlier_results(earlier({**GOOD, "batch": 32}), SPACE, LOSS)
     assert found.results[0][0] == GOOD
-    assert "batch is left aside" in found.notes[0]
+    assert "batch is not used" in found.notes[0]
 
 
 def test_parameters_of_ours_alone_are_anything():
@@ -119,7 +119,7 @@ def test_parameters_of_ours_alone_are_anything():
     assert all(("momentum" in p) == (p["solver"] == "sgd") for p in got)
     assert len({p["momentum"] for p in got if "momentum" in p}) > 20
     assert found == fit_earlier_results(earlier(*points), SPACE, LOSS)
-    assert "results without solver and momentum are taken to have had any value of it" in found.notes
+    assert "results without solver and momentum get random values for it" in found.notes
 
 
 def test_numbers_beyond_the_bounds_stay_and_what_has_no_place_goes():
@@ -131,7 +131,7 @@ def test_numbers_beyond_the_bounds_stay_and_what_has_no_place_goes():
 
 
 def test_where_there_is_nothing_to_learn_it_says_so():
-    with pytest.raises(InputError, match="'old' has no result yet"):
+    with pytest.raises(InputError, match="'old' has no results yet"):
         fit_earlier_results(EarlierSearch("old", LOSS, (EarlierTrial(GOOD, None),)), SPACE, LOSS)
     with pytest.raises(InputError, match="no parameter of this space: it has depth, this one rate, layers"):
         fit_earlier_results(earlier({"depth": 3}), SPACE, LOSS)
@@ -153,7 +153,7 @@ def test_of_very_many_results_the_last_are_taken():
     )
     assert len(found.results) == MOST_RESULTS
     assert found.results[0][1] == (5.0,)
-    assert found.notes == (f"the last {MOST_RESULTS} of its {MOST_RESULTS + 5} results are taken",)
+    assert found.notes == (f"only the last {MOST_RESULTS} of its {MOST_RESULTS + 5} results are used",)
 
 
 def test_a_result_file_is_told_from_a_name():

@@ -35,12 +35,12 @@ def test_settings_are_read_back_as_they_were() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"method": "asha", "warmup_steps": 1}, "is no setting of method asha"),
-        ({"method": "median", "max_steps": 9}, "is no setting of method median"),
+        ({"method": "asha", "warmup_steps": 1}, "is not a setting of method asha"),
+        ({"method": "median", "max_steps": 9}, "is not a setting of method median"),
         ({"eta": 3}, "eta: needs method asha — add method: asha"),
         ({"warmup_steps": 3}, "warmup_steps: needs method median — add method: median"),
         ({"metric": "loss"}, "has settings and no method"),
-        ({"method": "median", "eta": 3}, "is no setting of method median — leave it out, or use method: asha"),
+        ({"method": "median", "eta": 3}, "is not a setting of method median — leave it out, or use method: asha"),
         ({"method": "asha", "eta": 1}, "greater than or equal to 2"),
         ({"method": "asha", "min_steps": 0}, "greater than or equal to 1"),
         ({"method": "asha", "min_steps": 9, "max_steps": 9}, "a whole training has 9 steps"),
@@ -58,8 +58,8 @@ def test_wrong_settings(settings: dict[str, Any], message: str) -> None:
     [
         ({}, {"trials_per_job": 2}, "needs jobs of one trial each, and resources.trials_per_job is 2"),
         ({"folds": 3}, {"folds": 2}, "is 3, and a trial has 2"),
-        ({}, {"metrics": ["loss", "size"]}, "must say which figure decides"),
-        ({"metric": "auc"}, {"metrics": ["loss", "size"]}, "is 'auc', which is no objective of this search"),
+        ({}, {"metrics": ["loss", "size"]}, "must name the figure that decides"),
+        ({"metric": "auc"}, {"metrics": ["loss", "size"]}, "is 'auc', which is not an objective of this search"),
         ({"metric": "size"}, {"metrics": ["loss", "size"]}, None),
         ({"metric": "size"}, {"metrics": []}, None),
     ],

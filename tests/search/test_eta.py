@@ -87,7 +87,7 @@ def test_hours_end_it_first():
     found = judged(search_of(trials=1000, parallel=1, hours=1.0), spans, 1200.0)
     assert found.limit == "hours"
     assert found.seconds == pytest.approx(2400 + 60)
-    assert found.basis == "its 1 hours are over then, and what is out ends"
+    assert found.basis == "its 1 hours are over then, and running trials end"
 
 
 def test_core_hours_end_it_first():

@@ -92,9 +92,9 @@ def test_frozen() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"folds": {"k": 3, "require": 5}}, "folds.require: 5 good folds cannot be required of k = 3"),
+        ({"folds": {"k": 3, "require": 5}}, "folds.require: is 5, and a trial has 3 folds"),
         ({"folds": True}, "folds: must be a mapping, not true"),
-        ({"confirm": {"top": 65}}, "confirm.top: the best 65 cannot be confirmed of 64 trials"),
+        ({"confirm": {"top": 65}}, "confirm.top: is 65, and the search has 64 trials"),
         ({"start": [{"learning_rate": 1, "flag": 1}]}, "start[0].learning_rate: must be between 0.0001 and 0.1, not 1"),
         ({"start": [{"learning_rate": 0.01, "flag": 1}] * 2}, "start[1]: is the same point as start[0]"),
         ({"seed": 2**32}, "seed: must be below 4294967296, not 4294967296"),

@@ -71,7 +71,7 @@ def test_a_hopeless_trial_is_killed_and_its_slot_goes_on(steer, store, panda):
 def test_a_training_that_diverges_is_stopped_and_told_as_failed(steer, store, panda, goal):
     steering = steer({**ASHA, "objective": {"metric": "loss", "goal": goal}}, **TWO)
     hopeless(panda, steering, bad=inf)
-    reason = "loss is no finite number: 2nd of 2 at step 1, where 1 goes on (asha)"
+    reason = "loss is not a finite number: 2nd of 2 at step 1, where 1 goes on (asha)"
     assert told_to_stop(store) == [f"trial 2 is told to stop: {reason}"]
     assert store.intermediate_values(1, [2]) == {2: {0: [(1, inf)]}}
     panda.report(1, 2, (1, inf), state=JobState.CANCELLED)

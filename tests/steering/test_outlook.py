@@ -64,7 +64,7 @@ def test_start_points_are_told_and_out():
 
 def test_the_files_own_start_points_come_first():
     start = [{f"x{i}": value for i in range(8)} for value in (0.001, 0.9)]
-    assert words(found=trials(0, 1), start=start) == "trying the start points of its file: 1 of 2 are out"
+    assert words(found=trials(0, 1), start=start) == "trying the start points of its file: 1 of 2 are submitted"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_words_by_state(state, said):
 
 def test_the_last_trials_and_their_confirmation():
     budget = {"trials": 12, "parallel": 4}
-    assert words(budget=budget) == "done proposing: the last 2 trials are out"
+    assert words(budget=budget) == "all trials are submitted: the last 2 are not over"
     again = [*trials(12), Trial(13, 2, {}, TrialState.FINISHED, confirms=1), Trial(14, 2, {}, confirms=1)]
     assert words(found=again, budget=budget) == "confirming: 1 of 2 fresh runs of the best points are over"
 

@@ -94,7 +94,7 @@ def test_oidc_without_a_vo_is_a_wrong_setting(tmp_path, monkeypatch):
 def test_a_name_that_no_task_can_have_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("PANDA_AUTH", "x509_no_grid")
     monkeypatch.setenv("PANDA_NICKNAME", "ann other")
-    with pytest.raises(InputError, match="'ann other', which no task's name can have"):
+    with pytest.raises(InputError, match="'ann other', which is not allowed in names of tasks"):
         nickname_at("http://127.0.0.1:1", tmp_path / "log")
     monkeypatch.setenv("PANDA_NICKNAME", "aother")
     with pytest.raises(TryAgainError, match=r"127\.0\.0\.1:1 cannot be reached"):

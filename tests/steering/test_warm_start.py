@@ -75,7 +75,7 @@ def test_one_member_serves_all(store):
 
 def test_a_search_without_results_teaches_nothing(store):
     registered(store, search_of("old"))
-    with pytest.raises(InputError, match="warm_start: 'old' has no result yet to start from"):
+    with pytest.raises(InputError, match="warm_start: 'old' has no results yet"):
         earlier_results(store, search_of("new", warm_start="old"), {})
 
 

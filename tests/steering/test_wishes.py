@@ -269,7 +269,7 @@ def test_more_at_once_from_now_on(steer, store, panda):
     before = len(store.events(1))
     set_parallel(store, now(store), "alice", 1)
     assert len(store.events(1)) == before
-    with pytest.raises(InputError, match="0 trials at once cannot be"):
+    with pytest.raises(InputError, match="0 trials at once are not possible"):
         set_parallel(store, now(store), "alice", 0)
 
 

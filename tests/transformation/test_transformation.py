@@ -117,7 +117,7 @@ def test_inputs_that_the_pilot_brought(job):
         ("-p 'kill -9 $$'", 137, ""),
         ("-p true -o \"{'x': 'y'}\"", 152, "the output x was not made"),
         ("-p true --containerImage /no/image.xyz", 151, "no container runtime here can run it"),
-        ("-a x.tar.gz -p true --sourceURL file:///etc", 146, "no http"),
+        ("-a x.tar.gz -p true --sourceURL file:///etc", 146, "not an http"),
         ("-l lib.tgz -p true", 146, "lib.tgz is not there"),
     ],
 )

@@ -38,7 +38,7 @@ def test_extend(place, client, searched):
     [
         ({"trials": 0}, "may only grow"),
         ({"trials": -3}, "may only grow"),
-        ({"trials": 1.5}, "no whole number"),
+        ({"trials": 1.5}, "not a whole number"),
         ({"gpu_hours": 1}, "no limit on gpu_hours"),
         ({"parallel": 1}, "no such limit"),
     ],

@@ -120,7 +120,7 @@ def test_report_and_exports(client, searched):
 def test_an_unknown_search_is_your_input(client, searched, identity):
     calls = [client.status, client.trials, client.best, client.report, client.events, client.pause, client.stop]
     for call in calls:
-        with pytest.raises(InputError, match=r"no search|no name"):
+        with pytest.raises(InputError, match=r"no search|neither a name"):
             call(identity)
 
 

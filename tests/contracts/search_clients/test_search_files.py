@@ -91,8 +91,8 @@ def test_a_search_starts_from_an_earlier_one_and_from_a_file(place, client, sear
     assert found["valid"]
     ignored, *notes = found["notes"]
     assert ignored["message"] == "the optimizer random learns nothing from earlier searches"
-    taken = "nothing says what its values are, or which way is better: they are taken for 'loss' (to minimize)"
-    kind = "results without kind are taken to have had any value of it"
+    taken = "it does not name its figures of merit or their goals: they are used as 'loss' (to minimize)"
+    kind = "results without kind get random values for it"
     assert [note["message"] for note in notes] == ([] if place.api else [taken, kind])
     assert client.rehearse(path)["nEvents"] == 4
     client.submit(path)

@@ -155,7 +155,7 @@ def test_figures_near_the_largest_float_are_drawn_where_plotly_can(search_of: Se
         )[0]
     )
     assert max(map(abs, trace(convergence, "trial")["y"])) == FARTHEST
-    assert "beyond ±1e304 is drawn there" in convergence.note
+    assert "beyond ±1e304 are drawn there" in convergence.note
     assert all(abs(end) < 1.8e304 for end in convergence.spec["layout"]["yaxis"]["range"])
 
 

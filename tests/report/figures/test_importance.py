@@ -77,7 +77,7 @@ def test_the_figure_has_bars_with_whiskers_the_most_important_on_top() -> None:
     assert bars["x"] == sorted(bars["x"])
     assert figure.spec["layout"]["yaxis"]["ticktext"][-1] in ("decides", "helps")
     assert all(spread > 0 for spread in bars["error_x"]["array"][-2:])
-    assert "shuffled only among those that have a value: only_c" in figure.note
+    assert "shuffled only among trials with a value: only_c" in figure.note
     assert "decides 0." in figure.description
 
 

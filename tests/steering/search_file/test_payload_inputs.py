@@ -103,5 +103,5 @@ def test_workers_are_told_absolute_paths(tmp_path, monkeypatch):
     assert found == [f"{tmp_path}/data/x", "/y", "/home/me/z", "/w", "http://h/u", "user.me:v", f"{tmp_path}/d/*.h5"]
     assert absolute_inputs(["/y", "http://h/u"], None) == ["/y", "http://h/u"]
     for text in ("data/x", "~/z"):
-        with pytest.raises(InputError, match="relative to a folder of yours"):
+        with pytest.raises(InputError, match="is a relative path"):
             absolute_inputs([text], None)

@@ -117,7 +117,7 @@ def test_a_search_with_fewer_or_other_objectives_takes_the_columns_that_it_has_n
     with pytest.raises(InputError, match="no column 'value_accuracy': it has value_loss and value_negative_loss"):
         read(tmp_path, text)
     one = read(tmp_path, "value,rate\n0.5,0.01\n")
-    with pytest.raises(InputError, match=r"1 figure of merit a result without saying .*'loss' and 'negative_loss'"):
+    with pytest.raises(InputError, match=r"1 figure of merit per result without names.*'loss' and 'negative_loss'"):
         fit_earlier_results(one, SEARCH.space, FRONT.objectives)
 
 
@@ -165,7 +165,7 @@ def test_points_of_phpo_are_read(tmp_path):
         ("[" * 100_000, "is not JSON"),
         ("number,value\n", "has no results"),
         ("a;b\n1;2\n", "has no column 'value'"),
-        ('{"search": {"objective": {"metric": 3}}, "trials": []}', "search.objective is none"),
+        ('{"search": {"objective": {"metric": 3}}, "trials": []}', "search.objective is wrong"),
     ],
 )
 def test_what_is_no_result_file_is_said(tmp_path, text, said):

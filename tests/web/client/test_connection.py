@@ -64,7 +64,7 @@ def test_a_service_that_is_down(token_file):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
-    with pytest.raises(TryAgainError, match=f"the service {url} is out of reach: .*refused"):
+    with pytest.raises(TryAgainError, match=f"the service {url} cannot be reached: .*refused"):
         connect(url, token_file).status("x")
     assert [finding["ok"] for finding in connect(url, token_file).doctor()] == [False]
 
@@ -136,7 +136,7 @@ def test_an_unknown_authority_is_not_trusted(tmp_path, monkeypatch):
 
 
 def test_a_report_stays_in_its_folder(fake, token_file):
-    with pytest.raises(InputError, match="no search's name"):
+    with pytest.raises(InputError, match="not the name of a search"):
         connect(fake.url, token_file).report_path("../../evil")
 
 

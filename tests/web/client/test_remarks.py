@@ -54,7 +54,7 @@ def test_early_stopping_without_a_value_to_go_by_is_said(client, tmp_path, servi
     more = {"early_stopping": "asha", "warm_start": "old.csv"}
     client.submit(write_search(tmp_path, "s", **more))
     [earlier] = client.status("s")["remarks"]  # nothing has finished: nobody can tell yet
-    assert earlier.startswith("starts from 2 results of old.csv (nothing says what its values are, or which way is")
+    assert earlier.startswith("starts from 2 results of old.csv (it does not name its figures of merit or their")
     add_results(tmp_path / "work", "s")
     assert client.status("s")["remarks"] == [earlier, NOTHING]
     text = client.report("s")

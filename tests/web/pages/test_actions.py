@@ -167,7 +167,7 @@ def test_a_store_that_is_away_is_not_named(pages, monkeypatch):
     monkeypatch.setattr(operations, "pause", locked)
     answer = send(alice, name, "pause")
     assert answer.status_code == 503
-    assert "out of reach" in answer.text
+    assert "cannot reach its store" in answer.text
     assert str(pages.workdir) not in answer.text
 
 
@@ -243,5 +243,5 @@ def test_a_number_of_three_hundred_digits_is_not_repeated(pages, wanted):
     assert answer.status_code == 422
     problem = re.search(r'<p class="problem"[^>]*>(.*?)</p>', answer.text, re.DOTALL)
     assert problem
-    assert "so many trials at once cannot be" in problem[1]
+    assert "that many trials at once are not possible" in problem[1]
     assert len(problem[1]) < 200
