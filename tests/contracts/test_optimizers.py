@@ -6,7 +6,6 @@ import json
 import math
 import subprocess
 import sys
-import time
 from typing import Any
 
 import pytest
@@ -185,13 +184,11 @@ def test_ten_thousand_identical_points(name: str) -> None:
     space = space_of(MIXED)
     optimizer = make(name, space, trials=10_010)
     point, *others = make("random", space, seed=9).ask(12)
-    begun = time.process_time()
     optimizer.tell([(point, 1.0 + 1e-5 * repeat) for repeat in range(10_000)])
     check_points(space, optimizer.ask(5, []), [point])
     optimizer.tell([(other, value_of(other)) for other in others])
     optimizer.tell([(point, None)])
     check_points(space, optimizer.ask(5, []), [point, *others])
-    assert time.process_time() - begun < 20.0  # about 1 s, were nothing else going on
 
 
 def test_points_from_outside_the_space(name: str) -> None:

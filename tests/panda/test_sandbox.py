@@ -53,10 +53,6 @@ def test_the_name_is_the_content(payload, tmp_path):
     assert build_sandbox(payload, {"command": "true"}, tmp_path / "c").name != first.name
 
 
-def test_no_payload_folder_is_fine(tmp_path):
-    assert build_sandbox(None, {"command": "true"}, tmp_path / "out").is_file()
-
-
 def test_a_link_that_leads_out_is_refused(payload, tmp_path):
     (tmp_path / "secret").write_text("s")
     (payload / "link").symlink_to(tmp_path / "secret")
@@ -97,13 +93,3 @@ def test_a_search_of_several_points_a_job_has_the_series_runner(payload, tmp_pat
     }
     assert not {name for name in names if "/" not in name and not name.startswith("hpo_pilot_")}
     assert b"Runs several hyper-parameter points" in started and b"Runs one hyper-parameter point" in point
-
-
-def test_companions_travel_where_they_are_needed(payload, tmp_path):
-    document = {"command": "true", "checkpoint": ["state.json"]}
-    with tarfile.open(build_sandbox(payload, document, tmp_path / "out")) as packed:
-        assert "hpo_pilot_checkpoints.py" in packed.getnames()
-    with tarfile.open(build_sandbox(payload, {"command": "true"}, tmp_path / "out")) as packed:
-        names = set(packed.getnames())
-    assert not names & {"hpo_pilot_checkpoints.py", "hpo_pilot_hpogrid.py"}
-    assert "hpo_pilot_launch.py" not in names, "the pilot brings its own"

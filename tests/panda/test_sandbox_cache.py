@@ -128,27 +128,15 @@ def test_a_server_that_registers_nothing_is_not_filled_up(sandbox):
     assert len(server.files) <= 10
 
 
-def test_a_file_that_others_have_sent_goes_up_as_ours(sandbox):
-    server = Server()
-    server.files.add(sandbox.name)
-    name = cache_at(server).keep(sandbox).name
-    assert name != sandbox.name
-    assert name in server.registered
-
-
 def test_a_file_that_was_registered_by_its_path_goes_up_once_more(sandbox):
     server = Server()
     server.files.add(sandbox.name)
-    server.registered[str(sandbox)] = None
-    name = cache_at(server).keep(sandbox).name
-    assert "/" not in name
-    assert name in server.registered
-
-
-def test_sent_again_what_is_there_stays(sandbox):
-    server = Server(sandbox.name)
-    assert cache_at(server).keep(sandbox, again=True).name == sandbox.name
-    assert "putFile" in server.asked
+    for registered in ({}, {str(sandbox): None}):  # another user sent it; this user did, by a path
+        server.registered = registered
+        name = cache_at(server).keep(sandbox).name
+        assert "/" not in name and name != sandbox.name
+        assert name in server.registered
+    assert cache_at(server).keep(sandbox, again=True).name in server.registered
 
 
 def test_a_server_that_takes_none_now_is_asked_again(sandbox):

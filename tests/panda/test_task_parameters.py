@@ -283,19 +283,6 @@ def test_jobs_of_several_points_are_lists_of_them(task):
     assert packed["jobs"] == [[[1, 0, 11], [1, 1, 11]], [[2, 0, 22]], [[2, 1, 22]]]
 
 
-def test_no_outputs_no_output_dataset(task):
-    bare = replace(task, has_outputs=False)
-    parameters = task_parameters(bare, owner="me", vo="v", server="http://h:1", sandbox="s")["jobParameters"]
-    assert not any(piece.get("param_type") == "output" for piece in parameters)
-
-
-def test_a_container_is_named_as_prun_does(task):
-    boxed = replace(task, container="docker://x/y:1")
-    parameters = task_parameters(boxed, owner="me", vo="v", server="http://h:1", sandbox="s")
-    assert parameters["container_name"] == "docker://x/y:1"
-    assert parameters["multiStepExec"]["containerOptions"]["containerImage"] == "docker://x/y:1"
-
-
 def test_the_output_name_is_what_the_template_gives(task, ours):
     (template,) = [p["value"] for p in ours["jobParameters"] if p.get("param_type") == "output"]
     made = template.replace("$JEDITASKID", "77").replace("${SN/P}", f"{3:06d}")

@@ -127,6 +127,7 @@ def test_a_stepped_real_takes_the_decimals_that_were_written() -> None:
     assert dimension.canonical(0.1 + 0.2 - 0.2) == 0.1
     assert Real(low=0, high=0.5, step=0.05).from_unit(0.3) == 0.15
     assert Real(low=0, high=1, step=0.3).size == 4
+    assert json.dumps(Real(low=-1, high=1).canonical(-0.0)) == "0.0"
 
 
 def test_a_tiny_step_is_still_a_step() -> None:
@@ -136,10 +137,6 @@ def test_a_tiny_step_is_still_a_step() -> None:
     assert dimension.canonical(3e-10) == 3e-10
     with pytest.raises(ValueError, match="multiple of 1e-10"):
         dimension.canonical(3.5e-10)
-
-
-def test_minus_zero_is_zero() -> None:
-    assert json.dumps(Real(low=-1, high=1).canonical(-0.0)) == "0.0"
 
 
 def test_integers() -> None:

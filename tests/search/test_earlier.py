@@ -3,10 +3,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from pydantic import ValidationError
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.search import Objective, Search, SearchSpace, Trial, TrialState
+from hpo_pilot.search import Objective, SearchSpace, Trial, TrialState
 from hpo_pilot.search.earlier_results import (
     MOST_RESULTS,
     EarlierSearch,
@@ -32,7 +31,8 @@ GOOD = {"rate": 0.01, "layers": 2, "solver": "adam"}
 
 
 def earlier(*points, objectives=LOSS):
-    return EarlierSearch("old", objectives, tuple(EarlierTrial(p, (1.0 + i,), (0.1,)) for i, p in enumerate(points)))
+    trials = (p if isinstance(p, EarlierTrial) else EarlierTrial(p, (1.0 + i,), (0.1,)) for i, p in enumerate(points))
+    return EarlierSearch("old", objectives, tuple(trials))
 
 
 def test_only_results_of_the_search_itself_are_taken_in_their_order():
@@ -47,12 +47,7 @@ def test_only_results_of_the_search_itself_are_taken_in_their_order():
         Trial(7, 2, {"x": 7}, TrialState.STOPPED, told=4, stop=EarlyStop(1, "slow", 3, 0.9, (0.7,))),
     ]
     found = earlier_search("old", LOSS, trials)
-    assert [(t.point["x"], t.values) for t in found.trials] == [
-        (2, None),
-        (5, (0.5,)),
-        (1, (1.5,)),
-        (7, (0.7,)),
-    ]
+    assert [(t.point["x"], t.values) for t in found.trials] == [(2, None), (5, (0.5,)), (1, (1.5,)), (7, (0.7,))]
     assert [t.stopped for t in found.trials] == [False, False, False, True]
     assert found.trials[2].errors == (pytest.approx(0.5 / 2**0.5),)  # of two good folds
     assert found.trials[1].errors == ()
@@ -60,21 +55,13 @@ def test_only_results_of_the_search_itself_are_taken_in_their_order():
 
 def test_what_fits_is_taken_as_it_is():
     other = {**GOOD, "solver": "sgd", "momentum": 0.9}
-    found = fit_earlier_results(earlier(GOOD, other), SPACE, LOSS)
-    assert found.results == ((GOOD, (1.0,), (0.1,), False), (other, (2.0,), (0.1,), False))
+    failed = EarlierTrial(GOOD, None)
+    found = fit_earlier_results(earlier(GOOD, other, failed), SPACE, LOSS)
+    assert found.results[:2] == ((GOOD, (1.0,), (0.1,), False), (other, (2.0,), (0.1,), False))
+    assert found.results[2:] == ((GOOD, None, None, False),)
     assert found.notes == ()
-    assert str(found) == "starts from 2 results of old"
+    assert str(found) == "starts from 3 results of old"
     assert json.loads(json.dumps(found.results))
-
-
-def test_figures_to_maximise_come_out_with_lower_better():
-    found = fit_earlier_results(earlier(GOOD, objectives=ACCURACY), SPACE, ACCURACY)
-    assert found.results[0][1:3] == ((-1.0,), (0.1,))
-
-
-def test_the_opposite_goal_is_refused():
-    with pytest.raises(InputError, match="'old' has the goal to minimize 'loss', and this search to maximize it"):
-        fit_earlier_results(earlier(GOOD), SPACE, (Objective(metric="loss", goal="maximize"),))
 
 
 def test_a_single_figure_of_another_name_is_turned_by_its_own_goal():
@@ -92,6 +79,8 @@ def test_several_figures_are_found_by_their_names():
         fit_earlier_results(both, SPACE, (Objective(metric="time"),))
     with pytest.raises(InputError, match="no figure of merit 'accuracy'"):
         fit_earlier_results(earlier(GOOD), SPACE, (*LOSS, *ACCURACY))
+    with pytest.raises(InputError, match="'old' has the goal to minimize 'loss', and this search to maximize it"):
+        fit_earlier_results(earlier(GOOD), SPACE, (Objective(metric="loss", goal="maximize"),))
 
 
 def test_a_file_that_does_not_name_its_figure_has_ours():
@@ -132,18 +121,11 @@ def test_numbers_beyond_the_bounds_stay_and_what_has_no_place_goes():
 
 def test_where_there_is_nothing_to_learn_it_says_so():
     with pytest.raises(InputError, match="'old' has no results yet"):
-        fit_earlier_results(EarlierSearch("old", LOSS, (EarlierTrial(GOOD, None),)), SPACE, LOSS)
+        fit_earlier_results(earlier(EarlierTrial(GOOD, None)), SPACE, LOSS)
     with pytest.raises(InputError, match="no parameter of this space: it has depth, this one rate, layers"):
         fit_earlier_results(earlier({"depth": 3}), SPACE, LOSS)
     with pytest.raises(InputError, match="none of the 1 results of 'old' fits this space: solver must be"):
         fit_earlier_results(earlier({**GOOD, "solver": "rmsprop"}), SPACE, LOSS)
-
-
-def test_failed_trials_are_taken_too():
-    found = fit_earlier_results(
-        EarlierSearch("old", LOSS, (EarlierTrial(GOOD, (1.0,)), EarlierTrial(GOOD, None))), SPACE, LOSS
-    )
-    assert found.results[1] == (GOOD, None, None, False)
 
 
 def test_of_very_many_results_the_last_are_taken():
@@ -157,26 +139,5 @@ def test_of_very_many_results_the_last_are_taken():
 
 
 def test_a_result_file_is_told_from_a_name():
-    assert [s for s in ("old", "old-2_b", "old.csv", "./old", "../r/old.json", "2024") if is_result_file(s)] == [
-        "old.csv",
-        "./old",
-        "../r/old.json",
-        "2024",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("sources", "said"),
-    [
-        (["new"], "is this search itself"),
-        (["old", "old"], "names 'old' a second time"),
-        ([""], "at least 1 character"),
-        ([f"s{n}" for n in range(11)], "at most 10 items"),
-        ([3], "valid string"),
-    ],
-)
-def test_what_no_search_can_start_from(sources, said):
-    document = {"search": "new", "space": {"x": {"type": "real", "low": 0, "high": 1}}, "payload": {"command": "x"}}
-    assert Search.model_validate({**document, "warm_start": "old"}).warm_start == ("old",)
-    with pytest.raises(ValidationError, match=said):
-        Search.model_validate({**document, "warm_start": sources})
+    files = ["old.csv", "./old", "../r/old.json", "2024"]
+    assert [source for source in ("old", "old-2_b", *files) if is_result_file(source)] == files

@@ -80,10 +80,6 @@ def test_what_fits() -> None:
 
 
 def test_a_parameter_that_is_not_always_there_cannot_be_in_a_list() -> None:
-    space = SearchSpace.from_dict(
-        {
-            "a": {"type": "categorical", "choices": [0, 1]},
-            "b": {"type": "real", "low": 0, "high": 1, "when": {"a": 1}},
-        }
-    )
+    parent = {"type": "categorical", "choices": [0, 1]}
+    space = SearchSpace.from_dict({"a": parent, "b": {"type": "real", "low": 0, "high": 1, "when": {"a": 1}}})
     assert "not in every point" in str(PointShape(arrays={"w": ["a", "b"]}).mistakes(space.dimensions)[0])

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from hpo_pilot.search import Search
+from hpo_pilot.search import Objective, Search
 from hpo_pilot.search.mistakes import mistakes_of
+from hpo_pilot.search.sections import costs
 
 DATA: dict[str, Any] = {
     "search": "digits-mlp",
@@ -22,6 +23,9 @@ DATA: dict[str, Any] = {
     "start": [{"learning_rate": 0.001, "flag": 1.0}, {"learning_rate": 0.001, "flag": 1}],
     "payload": {"command": "python train.py"},
 }
+
+
+TWO = [{"metric": "loss"}, {"metric": "speed", "goal": "maximize", "reference": 3}]
 
 
 def refused(**changes: Any) -> str:
@@ -84,27 +88,37 @@ def test_the_space_is_made_once() -> None:
     assert pickle.loads(pickle.dumps(search)) == search  # noqa: S301  our own bytes
 
 
-def test_frozen() -> None:
-    with pytest.raises(ValidationError):
-        Search.model_validate(DATA).seed = 3  # type: ignore[misc]
+def test_several_objectives_are_read_back() -> None:
+    known = [{"point": {"learning_rate": 0.01, "flag": 1}, "value": value} for value in ([1, 2], None)]
+    search = Search.model_validate({**DATA, "objective": TWO, "known": known})
+    assert search.objective == Objective(metric="loss")
+    assert search.to_dict()["objective"][1] == {"metric": "speed", "goal": "maximize", "reference": 3.0}
+    assert Search.model_validate(search.to_dict()) == search
+    assert [one.figures for one in search.known] == [(1.0, 2.0), None]
+    assert costs(search.objectives, (1.0, 2.0)) == (1.0, -2.0)
+    one = Search.model_validate({**DATA, "objective": [{"metric": "a"}]})
+    assert one == Search.model_validate({**DATA, "objective": {"metric": "a"}})
+    assert one.to_dict()["objective"] == {"metric": "a", "goal": "minimize"}
 
 
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"folds": {"k": 3, "require": 5}}, "folds.require: is 5, and a trial has 3 folds"),
         ({"folds": True}, "folds: must be a mapping, not true"),
         ({"confirm": {"top": 65}}, "confirm.top: is 65, and the search has 64 trials"),
         ({"start": [{"learning_rate": 1, "flag": 1}]}, "start[0].learning_rate: must be between 0.0001 and 0.1, not 1"),
-        ({"start": [{"learning_rate": 0.01, "flag": 1}] * 2}, "start[1]: is the same point as start[0]"),
         ({"seed": 2**32}, "seed: must be below 4294967296, not 4294967296"),
-        ({"search": "a b"}, "search: must start with a letter"),
         ({"search": "x" * 51}, "search: must start with a letter"),
-        (
-            {"payload": {"command": "x", "outputs": ["../a"]}},
-            "payload.outputs[0]: must be a path inside the job's folder",
-        ),
-        ({"budget": {"queued": -1}}, "budget.queued: must be 0 or more, not -1"),
+        ({"payload": {"command": "x", "outputs": ["../a"]}}, "payload.outputs[0]: must be a path inside the job's"),
+        ({"objective": []}, "objective: is empty"),
+        ({"objective": TWO, "known": [{"point": {}, "value": 1}]}, "known[0].value: must be a list of 2 numbers"),
+        ({"known": [{"point": {}, "value": [1, 2]}]}, "known[0].value: must be one number"),
+        ({"warm_start": ["digits-mlp"]}, "warm_start[0]: is this search itself"),
+        ({"warm_start": ["old", "old"]}, "warm_start[1]: names 'old' a second time"),
+        ({"warm_start": [f"s{n}" for n in range(11)]}, "warm_start: must have at most 10 entries"),
+        ({"panda": {"official": True}}, "panda.official: outputs of a working group need one"),
+        ({"panda": {"monitor": "https://me:secret@x"}}, "panda.monitor: is not the address of a web page"),
+        ({"panda": {"monitor": "javascript:alert(1)"}}, "panda.monitor: is not the address of a web page"),
         ({"budget": {"hours": 0}}, "budget.hours: must be above 0, not 0"),
     ],
 )

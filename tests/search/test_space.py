@@ -23,6 +23,10 @@ SPACE: dict[str, Any] = {
 }
 
 
+REAL: dict[str, Any] = {"type": "real", "low": 0, "high": 1}
+BIT: dict[str, Any] = {"type": "integer", "low": 0, "high": 1}
+
+
 @pytest.fixture
 def space() -> SearchSpace:
     return SearchSpace.from_dict(SPACE, ["layers * width <= 1024", "momentum < 0.9"])
@@ -56,12 +60,9 @@ def test_canonical_sorts_and_converts(space: SearchSpace) -> None:
         ({"solver": "adam", "layers": 2, "widht": 3, "width": 4}, ["widht: is not a parameter", "width: must be betw"]),
         (
             {"solver": "adam", "layers": 1, "width": 16, "momentum": 0.6},
-            ["momentum: is not active here: it needs solver"],
+            ["momentum: is not active here: it needs solv"],
         ),
-        (
-            {"solver": "sgt", "layers": 1, "width": 16, "momentum": 0.6},
-            ["solver: must be 'adam' or 'sgd'", "mean sgd?"],
-        ),
+        ({"solver": "sgt", "layers": 1, "width": 16, "momentum": 0.6}, ["solver: must be 'adam' or", "mean sgd?"]),
         ({"solver": "adam", "layers": 4, "width": 512}, ["breaks the constraint 'layers * width <= 1024'"]),
         ({"solver": "adam", "layers": "2", "width": 16}, ["write 2 without quotes"]),
     ],
@@ -81,23 +82,13 @@ def test_a_wrong_parent_says_nothing_of_its_children(space: SearchSpace) -> None
 
 
 def test_conditions_tell_1_from_true() -> None:
-    space = SearchSpace.from_dict(
-        {
-            "a": {"type": "categorical", "choices": [1, True, 1.0]},
-            "b": {"type": "integer", "low": 0, "high": 9, "when": {"a": True}},
-            "c": {"type": "integer", "low": 0, "high": 9, "when": {"a": 1}},
-        }
-    )
+    choices = {"type": "categorical", "choices": [1, True, 1.0]}
+    space = SearchSpace.from_dict({"a": choices, "b": {**BIT, "when": {"a": True}}, "c": {**BIT, "when": {"a": 1}}})
     assert [sorted(space.decode([u, 0.5, 0.5])) for u in (0.1, 0.5, 0.9)] == [["a", "c"], ["a", "b"], ["a"]]
 
 
 def test_a_condition_on_a_stepped_real_takes_the_integer() -> None:
-    space = SearchSpace.from_dict(
-        {
-            "rate": {"type": "real", "low": 0, "high": 1, "step": 0.5},
-            "x": {"type": "integer", "low": 0, "high": 1, "when": {"rate": 1}},
-        }
-    )
+    space = SearchSpace.from_dict({"rate": {**REAL, "step": 0.5}, "x": {**BIT, "when": {"rate": 1}}})
     assert "x" in space.decode([1, 0])
     assert "x" not in space.decode([0, 0])
 
@@ -117,9 +108,7 @@ def test_all_points_of_a_finite_space_once_each() -> None:
 
 
 def test_grid_order_and_size() -> None:
-    space = SearchSpace.from_dict(
-        {"x": {"type": "real", "low": 0, "high": 1}, "y": {"type": "integer", "low": 0, "high": 9}}
-    )
+    space = SearchSpace.from_dict({"x": REAL, "y": {"type": "integer", "low": 0, "high": 9}})
     assert [tuple(p.values()) for p in space.grid(2)] == [(0.0, 0), (0.0, 9), (1.0, 0), (1.0, 9)]
     assert space.size == math.inf
     with pytest.raises(ValueError, match="no list of points"):
@@ -140,15 +129,12 @@ def test_from_dict_names_every_mistake_in_plain_words() -> None:
     ("dimensions", "constraints", "text"),
     [
         ({}, [], "the space is empty"),
-        ({" x": {"type": "integer", "low": 0, "high": 1}}, [], "not a usable name"),
-        ({"x": {"type": "integer", "low": 0, "high": 1, "when": {"x": 1}}}, [], "depends on itself"),
-        ({"x": {"type": "integer", "low": 0, "high": 1, "when": {"y": 1}}}, [], "'y' is not in the space"),
-        (
-            {"x": {"type": "integer", "low": 0, "high": 1}},
-            ["xx < 1"],
-            "names xx, which is not in the space — did you mean x",
-        ),
-        ({"a-b": {"type": "integer", "low": 0, "high": 1}}, ["a-b < 1"], "reads a-b as a subtraction"),
+        ({" x": BIT}, [], "not a usable name"),
+        ({"x": {**BIT, "when": {"x": 1}}}, [], "depends on itself"),
+        ({"x": {**BIT, "when": {"y": 1}}}, [], "'y' is not in the space"),
+        ({"x": REAL, "y": {**BIT, "when": {"x": 0.5}}}, [], "x is continuous, so it is never exactly one value"),
+        ({"x": BIT}, ["xx < 1"], "names xx, which is not in the space — did you mean x"),
+        ({"a-b": BIT}, ["a-b < 1"], "reads a-b as a subtraction"),
     ],
 )
 def test_wrong_spaces(dimensions: dict[str, Any], constraints: list[str], text: str) -> None:
@@ -158,58 +144,38 @@ def test_wrong_spaces(dimensions: dict[str, Any], constraints: list[str], text: 
 
 
 def test_circles_are_named_without_their_dependants() -> None:
-    def depends(on: str) -> dict[str, Any]:
-        return {"type": "integer", "low": 0, "high": 1, "when": {on: 1}}
-
+    depends = {name: {**BIT, "when": {on: 1}} for name, on in ("ab", "ba", "ca", "dc")}
     with pytest.raises(InputError, match="the conditions of a and b go round in a circle"):
-        SearchSpace.from_dict({"a": depends("b"), "b": depends("a"), "c": depends("a"), "d": depends("c")})
+        SearchSpace.from_dict(depends)
 
 
-def test_conditions_on_continuous_parameters_are_refused() -> None:
-    with pytest.raises(InputError, match="x is continuous, so it is never exactly one value"):
-        SearchSpace.from_dict(
-            {
-                "x": {"type": "real", "low": 0, "high": 1},
-                "y": {"type": "integer", "low": 0, "high": 1, "when": {"x": 0.5}},
-            }
-        )
+NUMBER = {"type": "integer", "low": 0, "high": 99}
+ALONE = {"type": "categorical", "choices": ["a"]}
 
 
-REAL = {"type": "real", "low": 0, "high": 1}
+@pytest.mark.parametrize(
+    ("dimensions", "constraints"),
+    [
+        ({"x": REAL, "y": REAL, "z": REAL}, ["x < 0.7", "x > 0.6", "y < 0.1", "abs(z - 0.43) < 0.05"]),  # a thousandth
+        ({"x": REAL, "y": REAL}, ["x == 1", "y == 0"]),  # a corner of the grid
+        ({"x": NUMBER, "y": NUMBER}, ["x * 100 + y == 4242"]),  # one of all points
+    ],
+)
+def test_a_feasible_point_is_found(dimensions: dict[str, Any], constraints: list[str]) -> None:
+    assert feasibility_mistakes(SearchSpace.from_dict(dimensions, constraints)) == []
 
 
-def test_a_thousandth_of_the_space_is_found() -> None:
-    space = SearchSpace.from_dict(
-        {"x": REAL, "y": REAL, "z": REAL}, ["x < 0.7", "x > 0.6", "y < 0.1", "abs(z - 0.43) < 0.05"]
-    )
-    assert feasibility_mistakes(space) == []
-
-
-def test_a_corner_is_found_by_the_grid() -> None:
-    assert feasibility_mistakes(SearchSpace.from_dict({"x": REAL, "y": REAL}, ["x == 1", "y == 0"])) == []
-
-
-def test_a_small_finite_space_is_searched_in_full() -> None:
-    number = {"type": "integer", "low": 0, "high": 99}
-    assert feasibility_mistakes(SearchSpace.from_dict({"x": number, "y": number}, ["x * 100 + y == 4242"])) == []
-    (mistake,) = feasibility_mistakes(SearchSpace.from_dict({"x": number, "y": number}, ["x * 100 + y == 42420"]))
-    assert mistake.message == "no feasible point: none of the 10000 points tried satisfies 'x * 100 + y == 42420'"
-
-
-def test_the_culprit_is_named() -> None:
-    space = SearchSpace.from_dict({"x": REAL, "c": {"type": "categorical", "choices": ["a"]}}, ["x > 0", "c < 3"])
-    (mistake,) = feasibility_mistakes(space)
-    assert mistake.path == ("constraints", 1)
-    assert "it fails: '<' not supported between instances of 'str' and 'int'" in mistake.message
-
-
-def test_two_that_exclude_each_other_are_named() -> None:
-    (mistake,) = feasibility_mistakes(SearchSpace.from_dict({"x": REAL}, ["x < 0.4", "x >= 0", "x > 0.6"]))
-    assert mistake.path == ("constraints", 2)
-    assert "both this and 'x < 0.4'" in mistake.message
-
-
-def test_three_that_exclude_each_other() -> None:
-    space = SearchSpace.from_dict({"x": REAL, "y": REAL, "z": REAL}, ["x < y", "y < z", "z < x"])
-    (mistake,) = feasibility_mistakes(space)
-    assert mistake.path == ("constraints",)
+@pytest.mark.parametrize(
+    ("dimensions", "constraints", "path", "message"),
+    [
+        ({"x": NUMBER, "y": NUMBER}, ["x * 100 + y == 42420"], ("constraints", 0), "none of the 10000 points tried"),
+        ({"x": REAL, "c": ALONE}, ["x > 0", "c < 3"], ("constraints", 1), "it fails: '<' not supported between"),
+        ({"x": REAL}, ["x < 0.4", "x >= 0", "x > 0.6"], ("constraints", 2), "both this and 'x < 0.4'"),
+        ({"x": REAL, "y": REAL, "z": REAL}, ["x < y", "y < z", "z < x"], ("constraints",), "all constraints together"),
+    ],
+)
+def test_the_responsible_constraints_are_named(
+    dimensions: dict[str, Any], constraints: list[str], path: tuple[str, ...], message: str
+) -> None:
+    (mistake,) = feasibility_mistakes(SearchSpace.from_dict(dimensions, constraints))
+    assert mistake.path == path and message in mistake.message

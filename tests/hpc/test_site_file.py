@@ -15,7 +15,7 @@ from hpo_pilot.hpc.site_files import SiteFileError, find_site, load_site, site_f
 from hpo_pilot.hpc.site_folders import shipped_folder, site_folders
 from hpo_pilot.search.yaml_document import read_document
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "deploy" / "sites").glob("*.yaml"))
 
 
