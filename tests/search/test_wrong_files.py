@@ -80,6 +80,7 @@ ONE_MISTAKE = [
     # payload, resources, site
     (COMMAND, "x\n  python: venv/python", 19, 11, "payload.python: must be an absolute path or a name", "as in /opt"),
     (COMMAND, "x\n  python: /no/such", 19, 11, "payload.python: there is no program /no/such", "an existing Python"),
+    ("command: python", "comand: python", 18, 3, "payload.comand: is not a key", "did you mean command?"),
     ("files: digits", "files: digts", 17, 10, "payload.files: there is no such folder", "did you mean digits?"),
     ("files: digits", "files: digits/train.py", 17, 10, "payload.files: is a file, not a folder", ""),
     ("files: digits", "outputs: [/a.npz]\n  files: digits", 17, 13, "outputs[0]: must be a path inside", "no '/'"),
@@ -242,6 +243,7 @@ def notes_of(folder: Path, text: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
+    ("command", "more", "noted"),
     [
         ("cd x && python9 train.py", "", "payload.command"),
         ("python train.py", "python: python9", "payload.python"),
