@@ -70,7 +70,7 @@ NONE = "no usable output.json: none was written"
         ("exit 3", [], None, "exit code 3", 0),
         ("true", [(200, [])], None, NONE, 1),
         ("true", [(200, [{"id": 2, "parameters": {}, "loss": None}])], None, NONE, 1),
-        ("true", [(403, {"msg": "no running job has this address"})], None, NONE, 1),
+        ("true", [(403, {"msg": "this address is no running job's"})], None, NONE, 1),
         ("true", [(404, {"msg": "no points"})], None, NONE, 1),
         ("true", [(503, "later"), (200, "half an ans"), (200, [{"loss": 0.0}])], 0.0, "", 3),
     ],

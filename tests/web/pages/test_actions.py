@@ -167,7 +167,7 @@ def test_a_store_that_is_away_is_not_named(pages, monkeypatch):
     monkeypatch.setattr(operations, "pause", locked)
     answer = send(alice, name, "pause")
     assert answer.status_code == 503
-    assert "cannot reach its store" in answer.text
+    assert "out of reach" in answer.text
     assert str(pages.workdir) not in answer.text
 
 
