@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -88,20 +87,15 @@ def test_everything_of_a_laptop_over_tls(scan, tmp_path):
     assert scan.json("best", "demo")["point"] == {"x": 0.25}
 
 
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
+def test_wrong_options_are_refused(scan):
+    """tests/server/test_tls.py and tests/steering/test_reach.py have all of them."""
+    scan.write({})
+    for options, word in (
         (("--host", EVERYWHERE), "add --tls-cert"),
-        (("--host", "192.0.2.1"), "add --tls-cert"),
-        (("--host", EVERYWHERE, "--insecure-behind-proxy"), "--public-url"),
-        (("--tls-cert", "x"), "go together"),
         (("--tls-cert", "x", "--tls-key", "y"), "certificate x"),
         (("--public-url", "panda.example.org"), "give a URL"),
-    ],
-)
-def test_wrong_ways(scan, options, word):
-    scan.write({})
-    assert word in scan("serve", *options, status=2).stderr
+    ):
+        assert word in scan.here("serve", *options, status=2).stderr
 
 
 def test_tokens_by_command(scan, tmp_path):
@@ -121,11 +115,3 @@ def test_tokens_by_command(scan, tmp_path):
     assert [entry["revoked"] for entry in scan.json("token", "list")] == [True, False, False]
     assert "no valid token" in scan.here("token", "revoke", "nothing", status=2).stderr
     assert "more than 0" in scan.here("token", "create", "--name", "jane", "--days", "0", status=2).stderr
-
-
-def test_a_port_that_is_taken(scan):
-    scan.write({})
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        assert "did not start" in scan("serve", "--port", str(taken.getsockname()[1]), status=3).stderr

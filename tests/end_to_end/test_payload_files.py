@@ -80,23 +80,3 @@ def test_a_phpo_payload_runs_as_it_is_with_its_inputs(scan, web, per_job):
     scan("fetch", "best", "demo", "-o", str(scan.root / "out"))
     text = (scan.root / "out" / f"trial{best['number']}" / "metrics.tgz").read_text()
     assert text == f"metrics of {best['point']['x']!r}"
-
-
-def test_a_path_that_is_not_there_is_refused_before_anything_runs(scan):
-    scan.write({"payload": payload(scan, "data/gone.csv")}, PHPO)
-    for command in ("validate", "run"):
-        refused = scan(command, str(scan.file), status=2)
-        assert "payload.inputs[0]: there is no such file" in refused.stderr + refused.stdout
-    assert not (scan.workdir / "hpo-pilot.db").exists() or scan.json("list") == []
-
-
-def test_an_input_that_does_not_come_says_so(scan, web):
-    web.server.shutdown()
-    web.server.server_close()
-    (scan.root / "bin").mkdir()
-    scan.write(
-        {"budget": {"trials": 1}, "panda": {"attempts": 1}, "payload": payload(scan, "root://nowhere//x.root")}, PHPO
-    )
-    scan("run", str(scan.file), status=1)
-    (trial,) = scan.trials()
-    assert "this worker has no xrdcp: install xrootd-client there" in trial["error"]

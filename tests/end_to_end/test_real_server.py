@@ -7,8 +7,6 @@ import os
 import stat
 import subprocess
 import sys
-import threading
-import time
 from dataclasses import replace
 
 import pytest
@@ -123,24 +121,6 @@ def test_its_outputs_are_fetched_from_rucio(scan, site, tmp_path, monkeypatch):
     assert fetched.read_text().endswith(".outputs.tar.gz")
 
 
-def test_a_token_that_expires_is_waited_for(scan, site, caplog):
-    scan.write({"budget": {"trials": 4, "parallel": 2}, "site": {"queue": "CERN"}})
-
-    def expire():
-        while not site.calls["task/submit"]:
-            time.sleep(0.05)
-        site.quirks.denied = "Invalid token. Signature has expired"
-        end = time.monotonic() + 60
-        while not any("Signature has expired" in message for message in caplog.messages) and time.monotonic() < end:
-            time.sleep(0.05)
-        site.quirks.denied = ""
-
-    threading.Thread(target=expire, daemon=True).start()
-    assert command(scan, "run", str(scan.file)).exit_code == 0, scan.logs()
-    assert any("Signature has expired" in message and "pbook" in message for message in caplog.messages)
-    assert token("me", Role.USER) not in caplog.text + scan.logs()
-
-
 def test_a_task_that_the_server_finds_senseless_ends_the_search(scan, site):
     scan.write({"budget": {"trials": 4, "parallel": 2}, "site": {"queue": "CERN"}})
     change = site._changed
@@ -175,15 +155,6 @@ def test_slots_are_the_sites(scan, site):
     scan.write({"budget": {"trials": 2, "parallel": 2}})
     result = command(scan, "run", str(scan.file), "--slots", "2")
     assert "no pilot is started here" in str(result.exception)
-
-
-def test_the_doctor_looks_at_the_server_too(scan, site):
-    result = command(scan, "doctor")
-    assert f"{site.url} answers; you are me, VO hpo_pilot, by the token of OIDC_AUTH_TOKEN_FILE" in result.output
-    site.quirks.denied = "Invalid token. Signature has expired"
-    result = command(scan, "doctor")
-    assert "Signature has expired" in result.output
-    assert result.exit_code == 3
 
 
 def test_the_doctor_tries_what_a_search_does_there(scan, site):

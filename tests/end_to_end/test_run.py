@@ -10,7 +10,6 @@ import time
 
 import pytest
 
-from hpo_pilot.optimizers import optimizer_names
 from tests.replay import check_replay
 
 
@@ -52,23 +51,6 @@ def test_a_search_runs_to_its_end(scan):
         assert text == f"trial {best['number']} fold {fold}\n"
     kept = [path for path in scan.workdir.rglob("*.outputs.tar.gz") if tarfile.is_tarfile(path)]
     assert len(kept) == 3 * 2, "outputs of the three best trials, and no others"
-
-
-def test_a_larger_budget_goes_on_and_any_other_change_is_refused(scan):
-    scan.write({"budget": {"trials": 2}})
-    scan("run", str(scan.file))
-    first = scan.trials()
-    scan.write({"budget": {"trials": 5}})
-    scan("run", str(scan.file))
-    assert len(scan.trials()) == 5
-    assert scan.trials()[:2] == first
-    scan.write({"budget": {"trials": 5}, "seed": 99})
-    refused = scan("run", str(scan.file), status=2)
-    assert "seed changed since search 'demo' began" in refused.stderr
-    scan.write({"budget": {"trials": 6}}, payload="raise SystemExit(1)")
-    refused = scan("run", str(scan.file), status=2)
-    assert "--new-payload" in refused.stderr
-    assert len(scan.trials()) == 5
 
 
 BROKEN = r"""
@@ -141,28 +123,8 @@ def test_failures_in_a_row_stop_the_search_and_a_mended_payload_goes_on(scan):
     assert [trial["state"] for trial in trials] == ["failed"] * 3 + ["finished"] * 5
 
 
-def test_a_space_that_is_used_up_ends_the_search(scan):
-    scan.write({"space": {"x": {"type": "ordinal", "choices": [0.1, 0.2, 0.3]}}, "budget": {"trials": 10}})
-    result = scan("run", str(scan.file))
-    assert "every point of the space was tried: 3 trials" in result.stdout
-    assert len(scan.trials()) == 3
-
-
-def test_the_best_points_are_confirmed_with_fresh_seeds(scan):
-    scan.write({"budget": {"trials": 3}, "confirm": {"top": 1, "repeats": 2}})
-    scan("run", str(scan.file))
-    trials = scan.trials()
-    confirming = [trial for trial in trials if trial["confirms"]]
-    assert len(trials) == 5
-    best = min(trials[:3], key=lambda trial: trial["value"])
-    assert [trial["confirms"] for trial in confirming] == [best["number"]] * 2
-    assert all(trial["point"] == best["point"] for trial in confirming)
-    assert len({trial["seed"] for trial in trials}) == 5
-
-
-@pytest.mark.parametrize("optimizer", [name for name in optimizer_names() if name not in ("random", "grid", "optuna")])
-def test_every_optimizer_gets_through_and_can_be_replayed(scan, optimizer):
-    scan.write({"optimizer": optimizer, "budget": {"trials": 14, "parallel": 4}, "start": [{"x": 0.9}]})
+def test_a_search_can_be_replayed(scan):
+    scan.write({"optimizer": "bayesian", "budget": {"trials": 14, "parallel": 4}, "start": [{"x": 0.9}]})
     scan("run", str(scan.file))
     assert len(check_replay(scan.workdir, "demo")) >= 3
     trials = scan.trials()
@@ -187,12 +149,13 @@ def test_odd_progress_harms_nobody(scan):
     assert [trial["value"] for trial in scan.trials()] == [0.5] * 3
 
 
-def test_extending_by_command_and_running_the_file_again_agree(scan):
+def test_a_budget_grows_by_command_and_by_the_file_and_any_other_change_is_refused(scan):
     scan.write({"budget": {"trials": 2, "hours": 5}})
     scan("run", str(scan.file))
+    first = scan.trials()
     scan("extend", "demo", "--trials", "+2", "--hours", "1")
     scan("run", str(scan.file))
-    assert len(scan.trials()) == 4
+    assert len(scan.trials()) == 4 and scan.trials()[:2] == first
     scan.write({"budget": {"trials": 5, "hours": 5}})
     scan("run", str(scan.file))
     status = scan.json("status", "demo")
@@ -202,6 +165,11 @@ def test_extending_by_command_and_running_the_file_again_agree(scan):
     assert "budget.trials shrank from 5 to 3" in scan("run", str(scan.file), status=2).stderr
     assert "no limit on gpu_hours" in scan.here("extend", "demo", "--gpu-hours", "1", status=2).stderr
     assert "may only grow" in scan.here("extend", "demo", "--hours", "nan", status=2).stderr
+    scan.write({"budget": {"trials": 5, "hours": 5}, "seed": 99})
+    assert "seed changed since search 'demo' began" in scan("run", str(scan.file), status=2).stderr
+    scan.write({"budget": {"trials": 6, "hours": 5}}, payload="raise SystemExit(1)")
+    assert "--new-payload" in scan("run", str(scan.file), status=2).stderr
+    assert len(scan.trials()) == 5
 
 
 def test_tokens_are_private_and_stay_the_same(scan):

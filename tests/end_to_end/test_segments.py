@@ -71,28 +71,6 @@ def test_a_segmented_phpo_task_runs_as_it_is(scan) -> None:
         assert (scan.workdir / "reports" / f"{name}.html").stat().st_size > 10_000
 
 
-def test_a_family_is_shown_and_changed_by_its_name(scan) -> None:
-    scan.write(SEGMENTS)
-    first = json.loads(scan.here("submit", str(scan.file), "--json").stdout)
-    assert [segment["name"] for segment in first["segments"]] == ["demo-arm", "demo-leg"]
-    shown = scan.json("status", "demo")
-    assert (shown["state"], shown["budget"]["trials"]) == ("submitted", 8)
-    listed = scan.here("list").stdout
-    assert [line.split()[0] for line in listed.splitlines()[1:4]] == ["demo", "1", "2"]
-    assert "nothing steers" in listed
-    scan.here("pause", "demo-arm")
-    scan.here("pause", "demo")  # the other one; the first is paused already
-    assert {search["state"] for search in scan.json("list")} == {"paused"}
-    assert "cannot be paused" in scan.here("pause", "demo", status=2).stderr
-    scan.here("resume", "demo")
-    assert scan.json("status", "demo")["state"] == "running"
-    scan.here("extend", "demo", "--trials", "+2")
-    assert [search["budget"]["trials"] for search in scan.json("list")] == [6, 6]
-    assert "name one of demo-arm, demo-leg" in scan.here("trials", "demo", status=2).stderr
-    scan.here("stop", "demo")
-    assert {search["state"] for search in scan.json("list")} == {"stopped"}
-
-
 def test_a_family_and_a_search_have_different_names(scan) -> None:
     scan.write(SEGMENTS)
     scan.here("submit", str(scan.file))
@@ -125,19 +103,14 @@ def points(scan) -> list[dict[str, Any]]:
     return [trial["point"] for trial in scan.trials()]
 
 
-def test_known_results_are_learnt_from_and_not_tried_again(scan) -> None:
-    scan.write(KNOWN)
-    scan("run", str(scan.file))
-    tried = [point["x"] for point in points(scan)]
-    assert len(tried) == 5  # they cost no trial
-    assert not {known["point"]["x"] for known in KNOWN["known"]} & set(tried)
-    assert sum(abs(x - 0.3) < 0.1 for x in tried) >= 3  # near the best of what is known, from the first trial on
-
-
-def test_known_results_are_there_again_after_a_kill(scan, tmp_path: Path) -> None:
+def test_known_results_are_learnt_from_and_are_there_again_after_a_kill(scan, tmp_path: Path) -> None:
     scan.write(KNOWN)
     scan("run", str(scan.file))
     undisturbed = points(scan)
+    tried = [point["x"] for point in undisturbed]
+    assert len(tried) == 5  # they cost no trial
+    assert not {known["point"]["x"] for known in KNOWN["known"]} & set(tried)
+    assert sum(abs(x - 0.3) < 0.1 for x in tried) >= 3  # near the best of what is known, from the first trial on
     other = type(scan)(tmp_path / "again")
     other.root.mkdir()
     other.write(KNOWN)
@@ -152,11 +125,3 @@ def test_known_results_are_there_again_after_a_kill(scan, tmp_path: Path) -> Non
     process.wait()
     other("run", str(other.file))
     assert points(other) == undisturbed
-
-
-def test_the_rehearsal_knows_them_too(scan) -> None:
-    scan.write(KNOWN)
-    task = json.loads(scan.here("submit", str(scan.file), "--dry-run").stdout)
-    scan.write({**KNOWN, "known": []})
-    without = json.loads(scan.here("submit", str(scan.file), "--dry-run").stdout)
-    assert task != without

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from contextlib import contextmanager
@@ -77,24 +76,6 @@ def test_a_search_is_steered_by_the_service(scan):
     assert (scan.workdir / "reports" / "demo.html").exists()
 
 
-def test_two_searches_at_once(scan, tmp_path):
-    scan.write({"budget": {"trials": 4, "parallel": 2}}, SLOW)
-    scan("submit", str(scan.file))
-    scan.write({"search": "other", "budget": {"trials": 4, "parallel": 2}}, SLOW)
-    scan("submit", str(scan.file))
-    with serving(scan):
-        wait_for(scan, "done")
-        wait_for(scan, "done", "other")
-    assert [row["name"] for row in scan.json("list")] == ["demo", "other"]
-
-
-def test_run_leaves_the_work_to_a_service_that_is_there(scan):
-    scan.write({"budget": {"trials": 3}}, SLOW)
-    scan("list", status=2)
-    with serving(scan):
-        assert "3 trials" in scan("run", str(scan.file)).stdout
-
-
 def test_a_live_service_sees_an_extension_and_a_mended_payload(scan):
     scan.write({"budget": {"trials": 40, "parallel": 1}}, SLOW)
     scan("submit", str(scan.file))
@@ -125,12 +106,9 @@ def test_a_run_that_watches_takes_over_when_the_service_dies(scan):
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["status", "nope"], "no search 'nope'"),
-        (["status", "²"], "no search '²'"),
         (["status", "99999999999999999999"], "no search"),
         (["resume", "demo"], "is submitted already"),
         (["extend", "demo"], "extend by what"),
-        (["extend", "demo", "--trials", "-3"], "may only grow"),
         (["fetch", "best", "demo"], "declares no outputs"),
         (["trials", "demo", "--workdir", "/proc/none"], "there is no store"),
     ],
@@ -146,32 +124,4 @@ def test_wrong_commands_say_what_to_do(scan, command, message):
 def test_best_of_nothing_is_status_1(scan):
     scan.write({})
     scan.here("submit", str(scan.file))
-    assert "no finished trial" in scan("best", "demo", status=1).stderr
-
-
-def test_dry_run_prints_the_task_and_registers_nothing(scan):
-    scan.write({})
-    task = json.loads(scan("submit", str(scan.file), "--dry-run").stdout)
-    assert task["uniqueTaskName"] is True
-    assert task["nEvents"] == 2
-    assert not scan.workdir.exists()
-
-
-def test_doctor(scan):
-    findings = {finding["what"]: finding for finding in json.loads(scan("doctor", "--json").stdout)}
-    assert findings["panda-client"]["ok"]
-    assert findings["store"]["ok"]
-
-
-def test_a_search_as_wide_as_may_be_holds_up_no_other(scan):
-    scan.write({"search": "wide", "folds": 1000, "budget": {"trials": 300, "parallel": 150}})
-    scan("submit", str(scan.file))
-    scan.write({"search": "quick", "budget": {"trials": 4, "parallel": 2}})
-    scan("submit", str(scan.file))
-    with serving(scan):
-        quick = wait_for(scan, "done", "quick", trials=4)
-        wide = scan.json("status", "wide")
-    assert quick["trials"]["finished"] == 4
-    # Not one trial of the other's first generation is over by then.
-    assert wide["state"] == "running"
-    assert not wide["trials"].get("finished")
+    assert "no finished trial" in scan.here("best", "demo", status=1).stderr

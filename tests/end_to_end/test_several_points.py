@@ -70,16 +70,3 @@ def test_one_point_that_hangs_fails_and_harms_no_other(scan):
     errors = {trial["point"]["x"]: trial["error"] for trial in scan.trials()}
     assert "time limit" in errors.pop(0.2)
     assert errors == {0.1: None, 0.3: None, 0.4: None}
-
-
-def test_confirmation_runs_share_jobs_too(scan):
-    scan.write(
-        {
-            "budget": {"trials": 4, "parallel": 4},
-            "confirm": {"top": 2, "repeats": 2},
-            "resources": {"minutes": 1, "memory_mb": 500, "trials_per_job": 4},
-        }
-    )
-    scan("run", str(scan.file))
-    assert len([trial for trial in scan.trials() if trial["confirms"]]) == 4
-    assert jobs_of(scan) == [(1, 2, 3, 4), (5, 6, 7, 8)]
