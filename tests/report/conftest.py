@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,10 +10,10 @@ import pytest
 
 from hpo_pilot.report.html import ReportFacts
 from hpo_pilot.search.trials import Cost
-from tests.report.figures.conftest import search, search_of, trial_of, trials, trials_of
+from tests.report.figures.conftest import search, trials
 from tests.report.figures.made_up import START
 
-__all__ = ["search", "search_of", "trial_of", "trials", "trials_of"]
+__all__ = ["search", "trials"]
 
 
 def make_facts(**changes: Any) -> ReportFacts:
@@ -38,11 +38,6 @@ def make_events() -> list[tuple[datetime, str, str]]:
 @pytest.fixture
 def facts() -> ReportFacts:
     return make_facts()
-
-
-@pytest.fixture
-def facts_of() -> Callable[..., ReportFacts]:
-    return make_facts
 
 
 @pytest.fixture

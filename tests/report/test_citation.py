@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
 from hpo_pilot import __version__
-from hpo_pilot.report.html import ReportFacts, citation, payload_versions, render_report
+from hpo_pilot.report.html import ReportFacts, citation, payload_versions
 from hpo_pilot.search import Search, Trial
 from tests.made import made_fold
+from tests.report.figures.made_up import make_trial
 
 
 def test_a_citation_tells_which_search_it_was(search: Search, facts: ReportFacts) -> None:
@@ -25,21 +25,15 @@ def test_a_citation_tells_which_search_it_was(search: Search, facts: ReportFacts
     assert '"digits-mlp": optimizer' in citation(search, ReportFacts(), "")
 
 
-def test_versions_that_payloads_report(trial_of: Callable[..., Trial]) -> None:
+def test_versions_that_payloads_report() -> None:
     def trial(number: int, versions: object) -> Trial:
-        return trial_of(number, 0.5, folds=(made_fold(0, 0.5, metadata={"versions": versions}),))
+        return make_trial(number, 0.5, folds=(made_fold(0, 0.5, metadata={"versions": versions}),))
 
-    found = payload_versions([trial(1, {"torch": "2.9.1"}), trial(2, {"torch": "2.9.2", "cuda": 13}), trial_of(3, 0.1)])
+    found = payload_versions(
+        [trial(1, {"torch": "2.9.1"}), trial(2, {"torch": "2.9.2", "cuda": 13}), make_trial(3, 0.1)]
+    )
     assert found == {"torch": "2.9.1, 2.9.2", "cuda": "13"}
     assert payload_versions([trial(1, ["torch"]), trial(2, {"torch": ["x"]}), trial(3, None)]) == {}
     many = payload_versions([trial(n, {"torch": f"2.{n}"}) for n in range(9)])
     assert many == {"torch": "2.0, 2.1, 2.2, 2.3, 2.4 and 4 more"}
     assert len(payload_versions([trial(1, {f"name{n}": "1" for n in range(99)})])) == 40
-
-
-def test_the_report_shows_both(search: Search, trial_of: Callable[..., Trial], facts: ReportFacts) -> None:
-    fold = made_fold(0, 0.5, metadata={"versions": {"torch <b>": "2.9.1"}})
-    text = render_report(search, [trial_of(1, 0.5, folds=(fold,))], [], facts)
-    assert "<dt>torch &lt;b&gt; (payload)</dt><dd>2.9.1</dd>" in text
-    assert "<h3>Cite</h3>" in text and "Hyper-parameter search &#34;digits-mlp&#34;" in text
-    assert "<dt>seed</dt><dd>7</dd>" in text

@@ -5,11 +5,9 @@ import hashlib
 import json
 import math
 import re
-import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from html.parser import HTMLParser
 from typing import Any
 
@@ -19,8 +17,13 @@ import yaml
 from hpo_pilot.report.html import ReportFacts, render_report
 from hpo_pilot.search import Search, Trial, TrialState
 from tests.made import made_fold
+from tests.report.figures import test_several_objectives as several
+from tests.report.figures.made_up import make_search, make_trial, make_trials
+from tests.report.figures.test_efficiency import measured
+from tests.report.figures.test_learning_curves import STOP
 
 Events = list[tuple[datetime, str, str]]
+DONE = ReportFacts(state="done")
 SIZE_LIMIT = 7_000_000
 _VOID = {"meta", "link", "br", "hr", "img", "input"}
 _ATTACK = "</script></pre><script>alert(1)</script><img src=x onerror=alert(1)>\"'&{{ 7007 * 11 }}"
@@ -109,6 +112,11 @@ def assert_sound(document: str) -> Page:
     return page
 
 
+def page_of(search: Search, trials: list[Trial], facts: ReportFacts = DONE, **more: Any) -> Page:
+    """The page of a report, which has what every report has."""
+    return assert_sound(render_report(search, trials, more.pop("events", []), facts, **more))
+
+
 def test_a_report_says_it_all(search: Search, trials: list[Trial], events: Events, facts: ReportFacts) -> None:
     page = assert_sound(render_report(search, trials, events, facts))
     best = min((trial for trial in trials if trial.value is not None), key=lambda trial: trial.value or 0)
@@ -136,39 +144,37 @@ def test_a_report_says_it_all(search: Search, trials: list[Trial], events: Event
     assert len(page.all("tr", **{"class": "best"})) == 2
 
 
-def test_the_same_values_give_the_same_document(
-    search: Search, trials: list[Trial], events: Events, facts: ReportFacts
-) -> None:
-    document = render_report(search, trials, events, facts)
-    assert render_report(search, list(reversed(trials)), events, facts) == document
+def test_the_same_values_give_the_same_document(search: Search, trials: list[Trial], facts: ReportFacts) -> None:
+    document = render_report(search, trials, [], facts)
+    assert render_report(search, list(reversed(trials)), [], facts) == document
+    # Times in the store have no zone; the zone of others may be given.
+    naive = replace(facts, ended=datetime(2026, 3, 1, 13, 0, 0))
+    assert "1 h" in page_of(search, trials, replace(naive, cost=replace(facts.cost, job_seconds=math.nan))).text
 
 
-def test_no_trial_yet(search: Search) -> None:
-    page = assert_sound(render_report(search, [], [], ReportFacts()))
-    assert "No trial has been made yet." in page.text
-    assert page.all("div", role="img") == []
+@pytest.mark.parametrize(
+    ("trials", "words"),
+    [
+        ([], "No trial has been made yet."),
+        (
+            [make_trial(1, None), make_trial(2, math.nan), make_trial(3, None, state=TrialState.RUNNING, told=None)],
+            "No loss yet: none of 3 trials has finished (1 failed, 1 not ended yet).",
+        ),
+        ([make_trial(1, 0.0)], "The lowest loss is 0, found by trial 1; 1 of 1 trial finished."),
+        (
+            [make_trial(1, 0.5), make_trial(2, None), make_trial(3, None, state=TrialState.PENDING, told=None)],
+            "1 of 3 trials finished (1 failed, 1 not ended yet)",
+        ),
+    ],
+)
+def test_before_the_end(search: Search, trials: list[Trial], words: str) -> None:
+    page = page_of(search, trials, ReportFacts())
+    assert words in page.text
+    assert trials or page.all("div", role="img") == []
 
 
-def test_no_finished_trial(search: Search, trial_of: Callable[..., Trial], facts: ReportFacts) -> None:
-    trials = [trial_of(1, None), trial_of(2, math.nan), trial_of(3, None, state=TrialState.RUNNING, told=None)]
-    page = assert_sound(render_report(search, trials, [], facts))
-    assert "No loss yet: none of 3 trials has finished (1 failed, 1 not ended yet)." in page.text
-
-
-def test_one_trial(search: Search, trial_of: Callable[..., Trial], facts: ReportFacts) -> None:
-    page = assert_sound(render_report(search, [trial_of(1, 0.0)], [], facts))
-    assert "The lowest loss is 0, found by trial 1; 1 of 1 trial finished." in page.text
-
-
-def test_trials_that_are_still_out(search: Search, trials: list[Trial], facts: ReportFacts) -> None:
-    out = [replace(trials[0], number=49, state=TrialState.PENDING, values=(), stds=(), told=None)]
-    running = replace(trials[0], number=50, state=TrialState.RUNNING, values=(), stds=(), told=None, ended=None)
-    page = assert_sound(render_report(search, [*trials, *out, running], [], replace(facts, ended=None)))
-    assert "(4 failed, 2 not ended yet)" in page.text
-
-
-def test_maximize_and_confirmations(search_of: Callable[..., Search], trials: list[Trial], facts: ReportFacts) -> None:
-    search = search_of(objective={"metric": "auc", "goal": "maximize"}, confirm={"top": 1, "repeats": 2})
+def test_maximize_and_confirmations(trials: list[Trial], facts: ReportFacts) -> None:
+    search = make_search(objective={"metric": "auc", "goal": "maximize"}, confirm={"top": 1, "repeats": 2})
     best = max((trial for trial in trials if trial.value is not None), key=lambda trial: trial.value or 0)
     assert best.value is not None
     repeats = [replace(best, number=49 + n, told=49 + n, confirms=best.number) for n in (0, 1)]
@@ -179,42 +185,30 @@ def test_maximize_and_confirmations(search_of: Callable[..., Search], trials: li
     assert f"confirms trial {best.number}" in page.text
 
 
-def test_what_the_search_knew_and_how_its_jobs_are_made_is_told(
-    search_of: Callable[..., Search], trials: list[Trial], facts: ReportFacts
-) -> None:
+def test_what_the_search_knew_and_how_its_jobs_are_made_is_told(trials: list[Trial], facts: ReportFacts) -> None:
     point = trials[0].point
     known = [
         {"point": {**point, "layers": layers}, "value": value} for layers, value in ((1, 0.0), (2, -0.5), (3, None))
     ]
     changes = {"known": known, "resources": {"trials_per_job": 4}, "segments": {"arm": {}}, "constraints": []}
-    text = assert_sound(render_report(search_of(**changes), trials, [], facts)).text
+    text = assert_sound(render_report(make_search(**changes), trials, [], facts)).text
     assert "3, told to the optimizer; the best has loss -0.5 at" in text
     assert "layers: 2" in text
     assert "up to 4 trials, one after another; 1 node" in text
     assert "segmentarm" in text
-    highest = search_of(**changes, objective={"metric": "auc", "goal": "maximize"})
+    highest = make_search(**changes, objective={"metric": "auc", "goal": "maximize"})
     assert "the best has auc 0 at" in assert_sound(render_report(highest, trials, [], facts)).text
-    plain = assert_sound(render_report(search_of(), trials, [], facts)).text
+    plain = assert_sound(render_report(make_search(), trials, [], facts)).text
     assert "known results" not in plain
     assert "up to 4 trials, one after another" not in plain
 
 
-@pytest.mark.parametrize(
-    "values", [[0.5] * 12, [0.0] * 12, [-1.0, -1e9, 3.0, 0.0], [1e-300, 1e300], [1.7e308, -1.7e308]]
-)
-def test_values_of_every_kind(
-    search: Search, trial_of: Callable[..., Trial], facts: ReportFacts, values: list[float]
-) -> None:
-    trials = [trial_of(n, value, std=math.nan) for n, value in enumerate(values, 1)]
-    assert_sound(render_report(search, trials, [], replace(facts, cost=replace(facts.cost, job_seconds=math.nan))))
-
-
-def test_untrusted_text_stays_text(search_of: Callable[..., Search], facts: ReportFacts) -> None:
+def test_untrusted_text_stays_text(facts: ReportFacts) -> None:
     space = {
         _ATTACK: {"type": "categorical", "choices": [_ATTACK, "other"]},
         "<b>x</b>": {"type": "real", "low": 0.0, "high": 1.0},
     }
-    search = search_of(space=space, constraints=[], objective={"metric": _ATTACK}, payload={"command": _ATTACK})
+    search = make_search(space=space, constraints=[], objective={"metric": _ATTACK}, payload={"command": _ATTACK})
     point = {_ATTACK: _ATTACK, "<b>x</b>": 0.5}
     fold = made_fold(fold=0, error=_ATTACK, log_tail=_ATTACK + "\x00\x1b[31m\udc80")
     trials = [
@@ -243,55 +237,83 @@ def _strings(value: Any) -> list[str]:
     return [text for each in value for text in _strings(each)] if isinstance(value, list) else []
 
 
-def test_ten_thousand_trials(
-    search: Search, trials_of: Callable[..., list[Trial]], events: Events, facts: ReportFacts
-) -> None:
-    trials = trials_of(search, 10_000)
-    started = time.process_time()
-    document = render_report(search, trials, events * 1000, facts)
-    assert time.process_time() - started < 5
-    page = assert_sound(document)
-    assert re.search(r"Shows [\d,]+ of 10,000 trials", page.text)
+def test_thousands_of_trials(search: Search, events: Events) -> None:
+    page = page_of(search, make_trials(search, 4000), events=events * 1000)
+    assert re.search(r"Shows [\d,]+ of 4,000 trials", page.text)
     assert "hpo-pilot export digits-mlp --format csv" in page.text
     assert "2,700 earlier ones are left out" in page.text
 
 
-def test_ten_thousand_long_and_different_failures(search: Search, trial_of: Callable[..., Trial]) -> None:
-    reasons = ["".join(chr(97 + int(digit)) for digit in str(n)) + " failed " * 200 for n in range(10_000)]
+def test_long_and_different_failures_and_many_parameters() -> None:
+    space = {f"parameter_{n}": {"type": "real", "low": 0.0, "high": 1.0} for n in range(100)}
+    reasons = ["".join(chr(97 + int(digit)) for digit in str(n)) + " failed " * 200 for n in range(1500)]
     trials = [
-        trial_of(n, None, error=reason, folds=(made_fold(fold=0, error=reason, log_tail="<log>" * 10_000),))
+        make_trial(
+            n,
+            1.0 / n if n < 100 else None,
+            point=dict.fromkeys(space, n / 2000),
+            error=reason,
+            folds=(made_fold(0, error=reason, log_tail="a line of a <log>\n" * 3000),),
+        )
         for n, reason in enumerate(reasons, 1)
     ]
-    page = assert_sound(render_report(search, trials, [], ReportFacts()))
+    page = page_of(make_search(space=space, constraints=[]), trials)
     assert "rarer reasons" in page.text
-
-
-def test_a_hundred_parameters(search_of: Callable[..., Search], facts: ReportFacts) -> None:
-    space = {f"parameter_{n}": {"type": "real", "low": 0.0, "high": 1.0} for n in range(100)}
-    search = search_of(space=space, constraints=[])
-    trials = [
-        Trial(n, 1, dict.fromkeys(space, n / 2000), state=TrialState.FINISHED, values=(1.0 / n,), told=n)
-        for n in range(1, 1501)
-    ]
-    page = assert_sound(render_report(search, trials, [], facts))
     assert "parameter_99=" in page.text
 
 
-def test_lost_folds_and_retries_are_told(search: Search, trial_of: Callable[..., Trial], facts: ReportFacts) -> None:
+def test_lost_folds_and_retries_are_told(search: Search, facts: ReportFacts) -> None:
     folds = (made_fold(fold=0, value=0.1, attempt=3), made_fold(fold=1, error="out of memory"), made_fold(2, 0.2))
-    page = assert_sound(render_report(search, [trial_of(1, 0.15, std=0.07, folds=folds)], [], facts))
+    page = assert_sound(render_report(search, [make_trial(1, 0.15, std=0.07, folds=folds)], [], facts))
     text = " ".join(page.text.split())
     assert "out of memory 1 fold of 1 trial that finished with the other folds: 1" in text
     assert "over 2 folds" in text
     assert "repeated attempts2" in text
 
 
-def test_gpu_hours_show_where_there_are_any(search: Search, trials: list[Trial], facts: ReportFacts) -> None:
-    page = assert_sound(render_report(search, trials, [], replace(facts, cost=replace(facts.cost, gpu_hours=12.5))))
-    assert [element.text for element in page.all("dd")].count("12.5") == 2
+def test_sections_are_there_where_something_was_measured(search: Search, facts: ReportFacts) -> None:
+    versions = made_fold(1, 0.5, metadata={"versions": {"torch <b>": "2.9.1"}})
+    stopped = make_trial(3, None, state=TrialState.STOPPED, stop=STOP)
+    trials = [measured(1, {}), make_trial(2, 0.5, folds=(versions,)), stopped, make_trial(4, 0.3)]
+    early = make_search(early_stopping={"method": "asha", "max_steps": 81}, warm_start=["digits-old"])
+    reports = {1: {0: [(1, 0.5), (2, 0.4)]}, 3: {0: [(1, 0.9), (3, 0.9)]}}
+    document = render_report(early, trials, [], replace(facts, cost=replace(facts.cost, gpu_hours=12.5)), reports)
+    page = assert_sound(document)
+    (table,) = [element for element in page.all("table") if "load balance" in element.text]
+    for words in ("75%", "80%", "60%", "10%", "rank 0 on n1: 33% longer than the mean"):
+        assert words in table.text
+    for words in (
+        'id="figure-curves"',
+        "1 stopped early",
+        "<dd>asha, max_steps 81</dd>",
+        "<dd>digits-old</dd>",
+        "<dt>torch &lt;b&gt; (payload)</dt><dd>2.9.1</dd>",
+        "<h3>Cite</h3>",
+        "Hyper-parameter search &#34;digits-mlp&#34;",
+        "<dt>seed</dt><dd>7</dd>",
+        "<dd>12.5</dd>",
+    ):
+        assert words in document, words
+    without = render_report(search, [make_trial(1, 0.5)], [], DONE)
+    assert "Use of the ranks" not in without and 'id="figure-curves"' not in without
 
 
-def test_times_with_and_without_zone_mix(search: Search, trials: list[Trial], facts: ReportFacts) -> None:
-    naive = datetime(2026, 3, 1, 12, 0, 0)
-    page = assert_sound(render_report(search, trials, [], replace(facts, ended=naive + timedelta(hours=1))))
-    assert "1 h" in page.text
+def test_several_objectives() -> None:
+    search = several.search_of([*several.TWO, {"metric": "memory"}])
+    trials = several.trials_of(*[None if row is None else (*row, row[0] * row[1]) for row in several.ROWS])
+    page = page_of(search, trials)
+    for words in (
+        "on the Pareto front: the lowest loss is 1 (trial 2), the highest speed is 9 (trial 1)",
+        "minimize loss, maximize speed, minimize memory",
+        *("Pareto front", "Hypervolume", "loss against each parameter", "memory against each parameter"),
+    ):
+        assert words in page.text, words
+    page_of(search, [], ReportFacts(state="running"))
+    page_of(search, several.trials_of(None), ReportFacts(state="failed"))
+    # Figures near the largest float, and a reference point that no trial reaches.
+    far = several.trials_of(*[(n / 9, (-1e308, 1e308)[n % 2]) for n in range(9)])
+    assert "hypervolume" in page_of(several.search_of(), far).text
+    unreached = several.search_of([{**several.TWO[0], "reference": -100.0}, several.TWO[1]])
+    nothing = "no trial is better than the reference point in every objective"
+    assert nothing in page_of(unreached, trials_of_two := several.trials_of(*several.ROWS)).text
+    assert nothing not in page_of(several.search_of(), trials_of_two).text

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import pytest
 
 from hpo_pilot.report.parameter_figures import GRID
 from hpo_pilot.search import Search, Trial
-from tests.report.figures.made_up import draw, make_search, make_trial
+from tests.report.figures.made_up import draw, make_search, make_trial, make_trials
 
 UNIT = {"type": "real", "low": 0.0, "high": 1.0}
 
@@ -59,7 +58,7 @@ def test_where_no_trial_is_there_is_no_surface() -> None:
     assert "no trial near: no surface" in figure.note
 
 
-def test_choices_and_few_integers_are_not_mixed(search: Search, trials_of: Callable[..., list[Trial]]) -> None:
+def test_choices_and_few_integers_are_not_mixed(search: Search) -> None:
     small = make_search(
         space={"n": {"type": "integer", "low": 1, "high": 3}, "kind": {"type": "categorical", "choices": ["a", "b"]}},
         constraints=[],
@@ -80,17 +79,17 @@ def test_choices_and_few_integers_are_not_mixed(search: Search, trials_of: Calla
     assert values[place(1, 0)] == pytest.approx(2.0) and values[place(2, 1)] == pytest.approx(4.0)
 
 
-def test_decades_are_averaged_as_powers(search: Search, trials_of: Callable[..., list[Trial]]) -> None:
-    figure = draw("contours", search, trials_of(search, 300))[0]
+def test_decades_are_averaged_as_powers(search: Search) -> None:
+    figure = draw("contours", search, make_trials(search, 300))[0]
     assert "geometric mean" in figure.note
     bar = figure.spec["data"][0]["colorbar"]
     assert len(bar["tickvals"]) == len(bar["ticktext"]) == 5
     assert bar["tickvals"][0] < 0 < float(bar["ticktext"][0])
 
 
-def test_three_pairs_at_most_and_few_trials_say_why(search: Search, trials_of: Callable[..., list[Trial]]) -> None:
-    figures = draw("contours", search, trials_of(search, 200))
+def test_three_pairs_at_most_and_few_trials_say_why(search: Search) -> None:
+    figures = draw("contours", search, make_trials(search, 200))
     assert [figure.key for figure in figures] == ["contours-0", "contours-1", "contours-2"]
-    (few,) = draw("contours", search, trials_of(search, 9))
+    (few,) = draw("contours", search, make_trials(search, 9))
     assert few.description.startswith("Needs 16 finished trials")
     assert GRID**2 < 2000

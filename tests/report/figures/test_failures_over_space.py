@@ -77,8 +77,8 @@ def test_where_a_parameter_is_not_active_it_counts_for_nothing(search: Search, t
     assert all("not active in" in figure.note for figure in share)
 
 
-def test_stopped_early_is_no_failure_and_no_failures_no_figure(search: Search, trial_of: Callable[..., Trial]) -> None:
-    trials = [trial_of(1, 0.5), trial_of(2, None, state=TrialState.STOPPED, error="stopped early")]
+def test_stopped_early_is_no_failure_and_no_failures_no_figure(search: Search) -> None:
+    trials = [make_trial(1, 0.5), make_trial(2, None, state=TrialState.STOPPED, error="stopped early")]
     assert draw("failures", search, trials) == []
-    figures = draw("failures", search, [*trials, trial_of(3, None)])
+    figures = draw("failures", search, [*trials, make_trial(3, None)])
     assert "1 failed trial among 3 trials" in figures[0].description

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,10 +17,7 @@ from hpo_pilot.report.result_figures import PEER_LIMIT, convergence_figures, fol
 from hpo_pilot.report.summary import without_far
 from hpo_pilot.search import EarlyStop, Search, Trial, TrialState
 from tests.made import made_fold
-
-SearchOf = Callable[..., Search]
-TrialOf = Callable[..., Trial]
-TrialsOf = Callable[..., list[Trial]]
+from tests.report.figures.made_up import make_search, make_trial, make_trials
 
 ASHA = {"method": "asha", "metric": "loss"}
 RINGS = "stopped early: its probable value"
@@ -53,14 +49,12 @@ def test_convergence_shows_trials_best_and_failures(search: Search, trials: list
     assert trace(figure, "failed trial")["x"] == [11, 22, 33, 44]
 
 
-def test_convergence_has_peers_that_ask_the_same_as_thin_lines(
-    search: Search, search_of: SearchOf, trials: list[Trial], trials_of: TrialsOf
-) -> None:
+def test_convergence_has_peers_that_ask_the_same_as_thin_lines(search: Search, trials: list[Trial]) -> None:
     peers = [
-        PeerSearch("other <b>", search_of(seed=8), trials_of(search, 30, seed=2)),
-        PeerSearch("another question", search_of(objective={"goal": "maximize"}), trials_of(search, 30, seed=3)),
-        PeerSearch("nothing yet", search_of(), []),
-        PeerSearch("latest", search_of(), trials_of(search, 20, seed=4)),
+        PeerSearch("other <b>", make_search(seed=8), make_trials(search, 30, seed=2)),
+        PeerSearch("another question", make_search(objective={"goal": "maximize"}), make_trials(search, 30, seed=3)),
+        PeerSearch("nothing yet", make_search(), []),
+        PeerSearch("latest", make_search(), make_trials(search, 20, seed=4)),
     ]
     figure = checked(convergence_figures(FigureData(search, trials, peers=peers))[0])
     lines = [each for each in figure.spec["data"] if each.get("legendgroup") == "peers"]
@@ -101,13 +95,13 @@ def test_folds_of_the_best(search: Search, trials: list[Trial]) -> None:
     assert len(trace(figure, "mean ± standard deviation")["x"]) == 20
 
 
-def test_without_folds_there_is_no_fold_figure(search: Search, trial_of: TrialOf) -> None:
-    assert fold_figures(FigureData(search, [trial_of(1, 0.5, folds=(made_fold(fold=0, value=0.5),))])) == []
+def test_without_folds_there_is_no_fold_figure(search: Search) -> None:
+    assert fold_figures(FigureData(search, [make_trial(1, 0.5, folds=(made_fold(fold=0, value=0.5),))])) == []
     assert fold_figures(FigureData(search, [])) == []
 
 
-def test_many_trials_are_thinned_and_the_best_stays(search: Search, trials_of: TrialsOf) -> None:
-    trials = trials_of(search, 4000)
+def test_many_trials_are_thinned_and_the_best_stays(search: Search) -> None:
+    trials = make_trials(search, 4000)
     best = min((trial for trial in trials if trial.value is not None), key=lambda trial: trial.value or 0)
     overview = checked(convergence_figures(FigureData(search, trials))[0])
     assert len(trace(overview, "trial")["x"]) == POINT_LIMIT
@@ -136,8 +130,8 @@ def test_linear_scale_where_a_log_scale_cannot_be(search: Search, figures: list[
 
 
 @pytest.mark.parametrize("goal", ["minimize", "maximize"])
-def test_far_worse_figures_do_not_hide_the_differences_among_good_ones(search_of: SearchOf, goal: str) -> None:
-    search = search_of(objective={"goal": goal})
+def test_far_worse_figures_do_not_hide_the_differences_among_good_ones(goal: str) -> None:
+    search = make_search(objective={"goal": goal})
     sign = search.objective.sign
     axis = merit_axis(search, [sign * value for value in (*range(-10, 10), 900, 1000)])
     assert axis.outside == 2
@@ -147,11 +141,11 @@ def test_far_worse_figures_do_not_hide_the_differences_among_good_ones(search_of
 
 
 @pytest.mark.parametrize("far", [1e308, -1e308])
-def test_figures_near_the_largest_float_are_drawn_where_plotly_can(search_of: SearchOf, trial_of: TrialOf, far) -> None:
+def test_figures_near_the_largest_float_are_drawn_where_plotly_can(far) -> None:
     figures = [far, -far, *(far * share / 9 for share in range(8))]
     convergence = checked(
         convergence_figures(
-            FigureData(search_of(), [trial_of(number, figure) for number, figure in enumerate(figures, 1)])
+            FigureData(make_search(), [make_trial(number, figure) for number, figure in enumerate(figures, 1)])
         )[0]
     )
     assert max(map(abs, trace(convergence, "trial")["y"])) == FARTHEST
@@ -167,11 +161,11 @@ def test_far_costs_are_found_at_any_size() -> None:
         assert len(without_far([cost - 1.7e308 if size > 1 else cost for cost in scaled])) == 10
 
 
-def test_stopped_trials_are_rings_at_their_probable_values(search_of: SearchOf, trial_of: TrialOf) -> None:
-    search = search_of(objective=[{"metric": "loss"}, {"metric": "speed"}], early_stopping=ASHA)
+def test_stopped_trials_are_rings_at_their_probable_values() -> None:
+    search = make_search(objective=[{"metric": "loss"}, {"metric": "speed"}], early_stopping=ASHA)
     stops = [EarlyStop(1, "", 9, 0.9, (0.5, 7.0)), EarlyStop(1, "", 9, None)]
-    stopped = [trial_of(n, None, state=TrialState.STOPPED, stop=stop) for n, stop in enumerate(stops, 3)]
-    trials = [trial_of(1, 0.2, values=(0.2, 1.0)), trial_of(2, 0.3, values=(0.3, 2.0)), *stopped]
+    stopped = [make_trial(n, None, state=TrialState.STOPPED, stop=stop) for n, stop in enumerate(stops, 3)]
+    trials = [make_trial(1, 0.2, values=(0.2, 1.0)), make_trial(2, 0.3, values=(0.3, 2.0)), *stopped]
     figures = slice_figures(FigureData(search, trials))
     losses, speeds = figures[: len(figures) // 2], figures[len(figures) // 2 :]
     ring = trace(checked(losses[0]), RINGS)
@@ -187,8 +181,8 @@ def test_stopped_trials_are_rings_at_their_probable_values(search_of: SearchOf, 
     assert "2 trials stopped early not shown" in front_figures(FigureData(search, trials))[0].note
 
 
-def test_a_value_outside_the_domain_widens_the_axis(search: Search, trial_of: TrialOf) -> None:
-    trials = [trial_of(n, 0.1, point={"learning_rate": rate}) for n, rate in enumerate([1e-6, 0.5], 1)]
+def test_a_value_outside_the_domain_widens_the_axis(search: Search) -> None:
+    trials = [make_trial(n, 0.1, point={"learning_rate": rate}) for n, rate in enumerate([1e-6, 0.5], 1)]
     low, high = parameter_axis(search, "learning_rate", trials).layout["range"]
     assert low < -6 < math.log10(0.5) < high
 
@@ -210,9 +204,9 @@ def test_choices_that_look_alike_stay_different() -> None:
     assert labels[0] == "1"
 
 
-def test_choices_of_mixed_types_find_their_place(search_of: SearchOf, trial_of: TrialOf) -> None:
-    search = search_of(space={"x": {"type": "categorical", "choices": [1, True, "1", None, 1.5]}}, constraints=[])
-    trials = [trial_of(n, 0.1 * n, point={"x": x}) for n, x in enumerate([1, True, "1", None, 1.5], 1)]
+def test_choices_of_mixed_types_find_their_place() -> None:
+    search = make_search(space={"x": {"type": "categorical", "choices": [1, True, "1", None, 1.5]}}, constraints=[])
+    trials = [make_trial(n, 0.1 * n, point={"x": x}) for n, x in enumerate([1, True, "1", None, 1.5], 1)]
     (figure,) = slice_figures(FigureData(search, trials))
     checked(figure)
     assert len(set(trace(figure, "trial")["x"])) == 5

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 
 from hpo_pilot.report.figure import Results
@@ -88,8 +87,8 @@ def test_quick_finds_the_same_first() -> None:
     assert {one.name for one in found.parameters[:2]} == {"decides", "helps"}
 
 
-def test_each_objective_has_its_own(search_of: Callable[..., Search]) -> None:
+def test_each_objective_has_its_own() -> None:
     _, trials = scanned(40)
-    several = search_of(space=SPACE, constraints=[], objective=[{"metric": "loss"}, {"metric": "speed"}])
+    several = make_search(space=SPACE, constraints=[], objective=[{"metric": "loss"}, {"metric": "speed"}])
     figures = draw("importance", several, [replace(t, values=(t.value, 1.0 - t.value)) for t in trials])
     assert [figure.title for figure in figures] == ["Importance for loss", "Importance for speed"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -13,11 +12,7 @@ import pytest
 
 from hpo_pilot.report.result_figures import CURVE_LIMIT, PLACE_LIMIT, drawn_trials, mean_curve
 from hpo_pilot.search import EarlyStop, Search, Trial, TrialState
-from tests.report.figures.made_up import draw
-
-SearchOf = Callable[..., Search]
-TrialOf = Callable[..., Trial]
-TrialsOf = Callable[..., list[Trial]]
+from tests.report.figures.made_up import draw, make_search, make_trial, make_trials
 
 STOP = EarlyStop(4, "loss 0.83 is 3rd of 3 at step 9, where 1 goes on (asha)", 3, 0.9, (0.7,))
 
@@ -30,9 +25,9 @@ def traces(figure: Any) -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture
-def few(trial_of: TrialOf) -> list[Trial]:
-    stopped = trial_of(3, None, state=TrialState.STOPPED, stop=STOP)
-    return [trial_of(1, 0.2), trial_of(2, 0.1), stopped, trial_of(4, 0.3)]
+def few() -> list[Trial]:
+    stopped = make_trial(3, None, state=TrialState.STOPPED, stop=STOP)
+    return [make_trial(1, 0.2), make_trial(2, 0.1), stopped, make_trial(4, 0.3)]
 
 
 def test_curves_end_where_trials_were_stopped(search: Search, few: list[Trial]) -> None:
@@ -78,8 +73,8 @@ def test_steps_over_decades_are_logarithmic(search: Search, few: list[Trial]) ->
     assert "type" not in from_nothing.spec["layout"]["xaxis"]
 
 
-def test_of_many_trials_the_best_are_drawn_and_some_others(search: Search, trials_of: TrialsOf) -> None:
-    trials = trials_of(search, 500)
+def test_of_many_trials_the_best_are_drawn_and_some_others(search: Search) -> None:
+    trials = make_trials(search, 500)
     drawn = drawn_trials(search, trials)
     assert len(drawn) == CURVE_LIMIT and drawn == sorted(drawn)
     best = sorted((trial for trial in trials if trial.value is not None), key=lambda trial: trial.value or 0.0)
@@ -87,10 +82,10 @@ def test_of_many_trials_the_best_are_drawn_and_some_others(search: Search, trial
     assert drawn_trials(search, [*trials[:50], replace(trials[0], number=51, confirms=1)]) == list(range(1, 51))
 
 
-def test_with_several_objectives_it_is_the_one_that_decides(search_of: SearchOf, trial_of: TrialOf) -> None:
+def test_with_several_objectives_it_is_the_one_that_decides() -> None:
     objectives = [{"metric": "loss"}, {"metric": "speed", "goal": "maximize"}]
-    search = search_of(objective=objectives, early_stopping={"method": "asha", "metric": "speed"})
-    trials = [trial_of(number, 0.1 * number, values=(0.1 * number, float(number))) for number in (1, 2)]
+    search = make_search(objective=objectives, early_stopping={"method": "asha", "metric": "speed"})
+    trials = [make_trial(number, 0.1 * number, values=(0.1 * number, float(number))) for number in (1, 2)]
     figure = draw("curves", search, trials, reports={number: {0: [(1, 1.0), (2, float(number))]} for number in (1, 2)})[
         0
     ]

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from hpo_pilot.report.figure import FAILURE_LIMIT
 from hpo_pilot.report.parameter_figures import CELL_LIMIT
 from hpo_pilot.search import Search, Trial, TrialState
-from tests.report.figures.made_up import draw
+from tests.report.figures.made_up import draw, make_search, make_trial, make_trials
 
 
 def axes(search: Search, trials: list[Trial], **options: Any) -> dict[str, dict[str, Any]]:
@@ -42,11 +41,9 @@ def test_what_is_not_active_has_a_place_of_its_own(search: Search, trials: list[
     assert "the parameter is not active" in draw("parallel", search, trials)[0].note
 
 
-def test_failed_trials_stand_beyond_the_worse_end_or_are_left_out(
-    search: Search, search_of: Callable[..., Search], trials: list[Trial]
-) -> None:
+def test_failed_trials_stand_beyond_the_worse_end_or_are_left_out(search: Search, trials: list[Trial]) -> None:
     for goal, end in (("minimize", -1), ("maximize", 0)):
-        axis = axes(search_of(objective={"goal": goal}), trials)["loss"]
+        axis = axes(make_search(objective={"goal": goal}), trials)["loss"]
         assert axis["ticktext"][end] == "failed"
         assert axis["values"].count(axis["range"][end]) == 4
     figure = draw("parallel", search, [t for t in trials if t.value is not None])[0]
@@ -64,17 +61,17 @@ def test_the_best_is_drawn_last_in_the_first_colour(search: Search, trials: list
     assert trace["customdata"][0][1] == "trial 11 failed"
 
 
-def test_many_are_thinned(search: Search, trials_of: Callable[..., list[Trial]]) -> None:
-    trials = trials_of(search, 5000)
+def test_many_are_thinned(search: Search) -> None:
+    trials = make_trials(search, 5000)
     figure = draw("parallel", search, trials)[0]
     dimensions = figure.spec["data"][0]["dimensions"]
     assert sum(len(axis["values"]) for axis in dimensions) <= CELL_LIMIT + FAILURE_LIMIT * len(dimensions)
     assert f"shows {FAILURE_LIMIT} of 454 failed trials" in figure.note
 
 
-def test_a_far_value_stands_at_the_end(search: Search, trial_of: Callable[..., Trial]) -> None:
+def test_a_far_value_stands_at_the_end(search: Search) -> None:
     values = [*(0.1 * n - 1 for n in range(1, 20)), 1e30]
-    trials = [trial_of(n, value) for n, value in enumerate(values, 1)]
+    trials = [make_trial(n, value) for n, value in enumerate(values, 1)]
     axis = axes(search, trials)["loss"]
     assert axis["range"][1] < 5
     assert max(axis["values"]) <= axis["range"][1]
@@ -82,6 +79,10 @@ def test_a_far_value_stands_at_the_end(search: Search, trial_of: Callable[..., T
     assert all(math.isfinite(value) for value in axis["values"])
 
 
-def test_stopped_and_running_trials_are_no_lines(search: Search, trial_of: Callable[..., Trial]) -> None:
-    trials = [trial_of(1, 0.5), trial_of(2, 0.1, state=TrialState.STOPPED), trial_of(3, 0.2, state=TrialState.RUNNING)]
+def test_stopped_and_running_trials_are_no_lines(search: Search) -> None:
+    trials = [
+        make_trial(1, 0.5),
+        make_trial(2, 0.1, state=TrialState.STOPPED),
+        make_trial(3, 0.2, state=TrialState.RUNNING),
+    ]
     assert [number for number, _ in draw("parallel", search, trials)[0].spec["data"][0]["customdata"]] == [1]

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -64,8 +63,8 @@ def test_rows_are_slots_of_nodes_and_failures_are_their_own(search: Search) -> N
     assert (0, "05.000", 1000) in [(row, base[17:], width) for row, base, width in bars(chart, "waiting")]
 
 
-def test_a_running_trial_reaches_to_now(search: Search, trial_of: Callable[..., Trial]) -> None:
-    running = trial_of(2, None, state=TrialState.RUNNING, error=None, told=None, submitted=at(0), started=at(1))
+def test_a_running_trial_reaches_to_now(search: Search) -> None:
+    running = make_trial(2, None, state=TrialState.RUNNING, error=None, told=None, submitted=at(0), started=at(1))
     _, chart = draw("slots", search, [job(1, 0, 4), running], now=at(21))
     ((_, _, width),) = bars(chart, "running")
     assert width == 20_000
@@ -88,8 +87,8 @@ def test_a_repeated_job_did_not_wait_all_that_time(search: Search) -> None:
     assert "Of 1 repeated job only the last attempt is shown." in curve.note
 
 
-def test_times_that_are_not_known_are_counted(search: Search, trial_of: Callable[..., Trial]) -> None:
-    assert draw("slots", search, [trial_of(1, 0.5), trial_of(2, None)]) == []
+def test_times_that_are_not_known_are_counted(search: Search) -> None:
+    assert draw("slots", search, [make_trial(1, 0.5), make_trial(2, None)]) == []
     lost = replace(job(2, 0, 5), folds=(*job(2, 0, 5).folds, made_fold(1, error="lost")))
     assert (
         "1 job not shown, for their times are not known" in draw("slots", search, [job(1, 0, 5), lost])[0].note.lower()
