@@ -99,6 +99,9 @@ def close_together(nodes: int, count: int) -> int:
 
     It prefers a run of exactly that length to the first longer one, so that long runs stay whole. If no run is long
     enough, it takes the longest ones together. The cost does not depend on the number of runs.
+
+    With the first run that is long enough, else the lowest nodes, jobs of 128 of 256 nodes are in 18 runs instead of
+    10, and jobs of 16 nodes in 4.3 instead of 3.2.
     """
     if nodes.bit_count() == count:
         return nodes
@@ -271,7 +274,8 @@ class Capacity:
     """The free GPUs, cores and memory of each node.
 
     Nodes with the same free resources form a level: they are alike to a job. A job goes to the tightest level, in the
-    order of `level_order`, which `Openings` uses too. Within a level it gets neighbours.
+    order of `level_order`, which `Openings` uses too. Within a level it gets neighbours. The cost of a call grows with
+    the number of levels, which is small because the jobs of a search are alike.
     """
 
     def __init__(self, shapes: Sequence[NodeShape]) -> None:

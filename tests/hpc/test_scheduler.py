@@ -133,13 +133,23 @@ def test_nodes_that_come_free_take_the_place_of_those_kept() -> None:
     scheduler.starts(0.0)
     assert scheduler.reserved is not None
     assert scheduler.reserved[1] == 1200.0
-    scheduler.ended("d", Ending.FINISHED, 30.0)
+    scheduler.ended("d", Ending.FAILED, 30.0)
     assert not scheduler.starts(30.0)
-    assert scheduler.reserved[1] == 600.0
     scheduler.add(_job("long", WHOLE, minutes=60))
     assert not scheduler.starts(31.0)  # n3 is kept now
-    scheduler.ended("c", Ending.FINISHED, 40.0)
-    assert _places(scheduler.starts(40.0)) == {"two": ["n2", "n3"]}
+    scheduler.add(_job("later", WHOLE, minutes=60))
+    assert not scheduler.starts(301.0)
+    assert scheduler.reserved[1] == 600.0  # a quarter of the time on, an earlier start is found
+    scheduler.ended("c", Ending.FINISHED, 310.0)
+    assert _places(scheduler.starts(310.0)) == {"two": ["n2", "n3"]}
+
+
+def test_staging_is_no_part_of_a_run_time() -> None:
+    scheduler = _scheduler(1)
+    scheduler.add(_job("first"))
+    scheduler.starts(0.0)
+    scheduler.ended("first", Ending.FINISHED, 300.0, staging=200.0)
+    assert scheduler.wish(300.0).seconds == {"s": 100.0}
 
 
 def test_nothing_starts_that_would_not_end_in_time() -> None:
