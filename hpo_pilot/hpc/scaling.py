@@ -173,6 +173,10 @@ def _point(source: str, resources: Mapping[str, Any], fold: Mapping[str, Any]) -
 #
 # Total times alone do not determine all of a, b, c and d, because 1 = 1/w + (w - 1)/w; they do determine the predicted
 # times. If compute, communication and input were measured, each is fitted by itself.
+#
+# `python -m tests.performance scaling`: at 1.5 and 2 times the largest measured size the mean error is 7.0% on a ring,
+# and 9.9% on five other kinds of curves. Straight lines between the points in logarithms have 12.7% and 10.3%, Amdahl's
+# law has 8.4% and 15.8%.
 
 _Terms = Callable[[float], tuple[float, float, float, float]]
 

@@ -40,14 +40,12 @@ class Policy:
             more nodes busy before the end of the allocation, and cuts more jobs there.
         measurements: with fewer measured run times of a search, its jobs are assumed to take the minutes asked for.
         margin: seconds before the end of the allocation at which every job should have ended.
-        backfill: whether jobs may overtake a job that waits for room; False: first come, first served.
         depth: most kinds of waiting jobs (search and needs) in one decision, the oldest first.
     """
 
     quantile: float = 0.75
     measurements: int = 1
     margin: float = 120.0
-    backfill: bool = True
     depth: int = 64
 
 
@@ -369,7 +367,7 @@ class Scheduler:
         """
         seconds = {search: known for search, times in self._run_times.items() if (known := times.quantile) is not None}
         remaining = self._last_end - now
-        if self._draining or remaining <= 0 or (self._waiting and not self._policy.backfill):
+        if self._draining or remaining <= 0:
             return JobRequest(Openings([]), (), seconds)
         kept, until = self._kept
         tiers = [(self._capacity.up & ~kept, remaining), (kept, min(until - now, remaining))]
@@ -437,8 +435,6 @@ class Scheduler:
                 blocked.add(shape)
             elif self._reserve(line.first, now, seconds):
                 oldest = line.first
-                if not self._policy.backfill:
-                    break
         if oldest is None:
             self._reservation = None
         return found

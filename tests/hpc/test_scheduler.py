@@ -108,13 +108,6 @@ def test_short_jobs_run_before_one_that_waits_long_ones_do_not() -> None:
     assert scheduler.reserved[0].key == "long"
 
 
-def test_without_backfill_nothing_overtakes() -> None:
-    scheduler = _with_a_waiting_job(Policy(backfill=False))
-    scheduler.add(_job("short"))
-    assert not scheduler.starts(0.0)
-    assert not scheduler.wish(0.0).now
-
-
 def test_a_promise_holds_when_run_times_do_not() -> None:
     """The nodes that are kept stay empty from the promised start on, whatever else would fit."""
     scheduler = _with_a_waiting_job()

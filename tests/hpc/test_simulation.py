@@ -71,7 +71,7 @@ def test_backfill_starts_more_than_first_come_first_served() -> None:
         TrialSource("short", JobNeeds(1, 6, 42, 400_000, 40), median=900, sigma=0.3),
     ]
     ours = _run(sources, lost=0)
-    plain = Simulation(NODES, TrialServer(sources, seed=5), DAY, (), Policy(backfill=False), turns=True).run()
+    plain = Simulation(NODES, TrialServer(sources, seed=5), DAY, turns=True).run()
     check(NODES, plain.events)
     assert ours.usage.nodes.idle < 0.75 * plain.usage.nodes.idle
     for usage in (ours.usage, plain.usage):

@@ -28,6 +28,7 @@ from tests.performance import (
     neighbours,
     pilot_load,
     restart,
+    scaling,
     several_objectives,
     throughput,
 )
@@ -42,6 +43,7 @@ BENCHMARKS = {
     "pilot-load": pilot_load.measure,
     "allocation": allocation.measure,
     "restart": restart.measure,
+    "scaling": scaling.measure,
     "early-stopping": early_stopping.measure,
     "several-objectives": several_objectives.measure,
     "exports": exports.measure,

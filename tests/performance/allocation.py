@@ -14,7 +14,6 @@ import gc
 from typing import Any
 
 from hpo_pilot.hpc.capacity import Node, NodeShape
-from hpo_pilot.hpc.scheduler import Policy
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.jobs import JobNeeds
 from tests.hpc.checker import Event, check, endings
@@ -81,9 +80,7 @@ def _scenario(sources: list[TrialSource], ends: float, *, peers: bool) -> dict[s
     ours = _run(Simulation(nodes, TrialServer(sources, seed=SEED), ends, losses))
     figures["hpo-pilot"] = _used("hpo-pilot", nodes, ours.events, ends) | _costs(ours)
     if peers:
-        turns = _run(
-            Simulation(nodes, TrialServer(sources, seed=SEED), ends, losses, Policy(backfill=False), turns=True)
-        )
+        turns = _run(Simulation(nodes, TrialServer(sources, seed=SEED), ends, losses, turns=True))
         figures["first come"] = _used("first come, first served", nodes, turns.events, ends)
         array = split(nodes, sources, TrialServer(sources, seed=SEED), ends, losses)
         figures["static split"] = _used("static split", nodes, array, ends)
