@@ -15,9 +15,9 @@ from typing import Any
 import yaml
 
 from hpo_pilot.jobs import JobState, Member
-from hpo_pilot.search import TrialState
+from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.server.tokens import Role
-from hpo_pilot.store import NewTask, NewTrial, SearchState, SteeringStore, lease
+from hpo_pilot.store import NewTask, SearchState, SteeringStore, lease
 from hpo_pilot.web.rest_client import RestClient
 from tests.bearer import make_token_folder, token
 from tests.certificates import self_signed
@@ -117,7 +117,7 @@ def add_results(workdir: Path, name: str, count: int = 3, log: str = "Traceback"
     try:
         record = store.search(name)
         store.set_state(record.id, SearchState.RUNNING, "service")
-        trials = [NewTrial(n, {"x": n / 10_000, "kind": "a"}, seed=n) for n in range(1, count + 1)]
+        trials = [Trial(n, 1, {"x": n / 10_000, "kind": "a"}, seed=n) for n in range(1, count + 1)]
         jobs = tuple((Member(trial.number, fold, trial.seed),) for trial in trials for fold in range(2))
         task = NewTask(f"user.me.{name}.{record.uid}.g1/", 1, 0, jobs)
         made = store.add_generation(record.id, history=0, pending=[], trials=trials, task=task)

@@ -358,24 +358,25 @@ class SearchSteering:
         if not points:
             return
         self._generation += 1
-        trials = new_trials(self._search.seed, len(self._trials) + 1, points, confirms, requests)
+        first = len(self._trials) + 1
+        trials = new_trials(self._search.seed, self._generation, first, points, confirms, requests)
         trials = self._tasks.fitting(self._generation, trials)
+        wishes = {request.id: trial.number for request, trial in zip(requests or (), trials, strict=False)}
         name = self._tasks.name(self._generation, 0)
         task = self._store.add_generation(
             self.record.id,
             **self._cut._asdict(),
             trials=trials,
             task=NewTask(name, self._generation, 0, self._tasks.jobs(trials)),
+            wishes=wishes,
         )
-        for new in trials:
-            self._trials[new.number] = trial = Trial(
-                new.number, self._generation, new.point, seed=new.seed, confirms=new.confirms, retries=new.retries
-            )
+        for trial in trials:
+            self._trials[trial.number] = trial
             self._ledger.add(OpenTrial(trial))
         self._spent.trials += 0 if confirms else len(trials)
-        registered = {point_key(new.point) for new in trials}
+        registered = {point_key(trial.point) for trial in trials}
         self._starts = [point for point in self._starts if point_key(point) not in registered]
-        self._requests.sent(new.wish for new in trials)
+        self._requests.sent(wishes)
         metrics.GENERATIONS.inc()
         self._tasks.add(task)
         self._send(task)

@@ -259,8 +259,9 @@ def kept_outputs(store: Store, record: SearchRecord, which: str) -> tuple[int, d
     if not record.search.payload.kept_files:
         raise InputError(f"search {record.name!r} declares no outputs: name the files under payload.outputs")
     if which == "best" and len(record.search.objectives) > 1:
+        kept_numbers = store.trials_with_outputs(record.id)
         numbers = [standing.trial.number for standing in front_of(record.search, store.trials(record.id))]
-        front = ", ".join(str(number) for number in numbers if store.outputs(record.id, number))
+        front = ", ".join(str(number) for number in numbers if number in kept_numbers)
         there = f"trials {front} of the front have outputs" if front else "no trial of the front has outputs yet"
         raise InputError(f"search {record.name!r} has several objectives: name a trial instead of `best`; {there}")
     if which == "best":
@@ -274,7 +275,7 @@ def kept_outputs(store: Store, record: SearchRecord, which: str) -> tuple[int, d
         raise InputError(f"fetch what? `best` or a trial's number, not {which!r}")
     outputs = store.outputs(record.id, number)
     if not outputs:
-        kept = [trial.number for trial in store.trials(record.id) if store.outputs(record.id, trial.number)]
+        kept = sorted(store.trials_with_outputs(record.id))
         there = f"those of trials {', '.join(map(str, kept))} are kept" if kept else "none are kept yet"
         raise InputError(f"trial {number} of search {record.name!r} has no kept outputs; {there}")
     return number, outputs

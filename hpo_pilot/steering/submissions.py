@@ -25,7 +25,6 @@ from hpo_pilot.search import Budget, Point, Search, Trial, TrialState, point_key
 from hpo_pilot.search.limits import MOST_JOBS_PER_TASK, MOST_RUNS_PER_TASK
 from hpo_pilot.store import (
     NewTask,
-    NewTrial,
     PointRequest,
     SearchRecord,
     SteeringStore,
@@ -267,11 +266,11 @@ class Submissions:
         """The largest number of trials in one task."""
         return trials_per_task(self._search, self._manager.policy.jobs_per_task)
 
-    def jobs(self, trials: Sequence[NewTrial]) -> tuple[Members, ...]:
+    def jobs(self, trials: Sequence[Trial]) -> tuple[Members, ...]:
         """Returns the members of each job for new trials."""
         return task_jobs(self._search, [(trial.number, trial.seed) for trial in trials])
 
-    def fitting(self, generation: int, trials: list[NewTrial]) -> list[NewTrial]:
+    def fitting(self, generation: int, trials: list[Trial]) -> list[Trial]:
         """Returns the first trials that fit into one task's parameters and its server's limit; at least one."""
         trials = trials[: self.trials_per_task]
         points = {trial.number: trial.point for trial in trials}
@@ -495,39 +494,37 @@ class PointRequests:
                 self._waiting.remove(request)
         return self._waiting[:count]
 
-    def sent(self, ids: Iterable[int | None]) -> None:
-        """Removes the requests with these ids: they have become trials. None is ignored."""
-        gone = set(ids)
-        self._waiting = [request for request in self._waiting if request.id not in gone]
+    def sent(self, ids: Collection[int]) -> None:
+        """Removes the requests with these ids: they have become trials."""
+        self._waiting = [request for request in self._waiting if request.id not in ids]
 
 
 def new_trials(
     seed: int,
+    generation: int,
     first: int,
     points: Sequence[Point],
     confirms: Sequence[int] | None = None,
     requests: Sequence[PointRequest] | None = None,
-) -> list[NewTrial]:
+) -> list[Trial]:
     """Returns trials for these points, to be registered.
 
     Args:
         seed: the search's seed.
+        generation: number of their generation.
         first: number of the first trial.
         points: the points.
         confirms: for confirmation runs, the number of the confirmed trial for each point.
         requests: for points that users asked for, the request for each point.
     """
-    trials = []
-    for index, point in enumerate(points):
-        number, request = first + index, requests[index] if requests else None
-        trials.append(
-            NewTrial(
-                number,
-                point,
-                trial_seed(seed, number),
-                confirms[index] if confirms else None,
-                request.retries if request else None,
-                request.id if request else None,
-            )
+    return [
+        Trial(
+            first + index,
+            generation,
+            point,
+            seed=trial_seed(seed, first + index),
+            confirms=confirms[index] if confirms else None,
+            retries=requests[index].retries if requests else None,
         )
-    return trials
+        for index, point in enumerate(points)
+    ]

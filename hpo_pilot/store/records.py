@@ -145,22 +145,6 @@ class PointRequest:
 
 
 @dataclass(frozen=True)
-class NewTrial:
-    """A trial to register.
-
-    Attributes:
-        wish: the id of the `PointRequest` that it fulfils.
-    """
-
-    number: int
-    point: Point
-    seed: int
-    confirms: int | None = None
-    retries: int | None = None
-    wish: int | None = None
-
-
-@dataclass(frozen=True)
 class NewTask:
     """A submission to make."""
 

@@ -13,7 +13,6 @@ from hpo_pilot.store import tables as t
 from hpo_pilot.store.database import reading, writing
 from hpo_pilot.store.records import (
     NewTask,
-    NewTrial,
     TaskRecord,
     TaskStage,
     attempt_record,
@@ -36,8 +35,9 @@ class SteeringStore(Store):
         pending: Sequence[int],
         asked: int | None = None,
         budget: int | None = None,
-        trials: Sequence[NewTrial],
+        trials: Sequence[Trial],
         task: NewTask,
+        wishes: Mapping[int, int] | None = None,
     ) -> TaskRecord:
         """Registers a generation, its trials and the intent to submit them as `task`, before anything is submitted.
 
@@ -49,6 +49,7 @@ class SteeringStore(Store):
             budget: trials of the search's budget.
             trials: the trials of the generation.
             task: its first task.
+            wishes: numbers of the trials that fulfil point requests, by the request's id.
         """
         cut = {"history": history, "pending": list(pending), "asked": asked, "budget": budget}
         now = time.time()
@@ -73,9 +74,8 @@ class SteeringStore(Store):
                     for trial in trials
                 ],
             )
-            for trial in trials:
-                if trial.wish is not None:
-                    self._fulfil(connection, trial.wish, trial.number)
+            for wish, number in (wishes or {}).items():
+                self._fulfil(connection, wish, number)
             return self._add_task(connection, search_id, task, now)
 
     def fulfil(self, wish: int, number: int) -> None:
@@ -263,12 +263,6 @@ class SteeringStore(Store):
                     looks.append([])
                 looks[look].append((trial, fold, step, value))
         return looks
-
-    def trials_with_outputs(self, search_id: int) -> set[int]:
-        """Returns the trials with outputs at the server."""
-        query = select(t.jobs.c.trial).where(t.jobs.c.search_id == search_id, t.jobs.c.output.is_not(None))
-        with reading(self.engine) as connection:
-            return set(connection.execute(query.distinct()).scalars())
 
     def unwanted_archives(self, search_id: int, trials: Sequence[int]) -> list[str]:
         """Returns the files with outputs of these trials only."""

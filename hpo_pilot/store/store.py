@@ -259,6 +259,12 @@ class Store:
             ).scalar()
         return float(total or 0.0)
 
+    def trials_with_outputs(self, search_id: int) -> set[int]:
+        """Returns the trials with outputs at the server."""
+        query = select(t.jobs.c.trial).where(t.jobs.c.search_id == search_id, t.jobs.c.output.is_not(None))
+        with reading(self.engine) as connection:
+            return set(connection.execute(query.distinct()).scalars())
+
     def outputs(self, search_id: int, trial: int) -> dict[int, str]:
         """Returns the logical file names of a trial's kept outputs, by fold."""
         with reading(self.engine) as connection:

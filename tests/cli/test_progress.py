@@ -9,8 +9,8 @@ from rich.console import Console
 
 from hpo_pilot.cli.progress import RunProgress
 from hpo_pilot.jobs import Member
-from hpo_pilot.search import TrialState
-from hpo_pilot.store import NewTask, NewTrial
+from hpo_pilot.search import Trial, TrialState
+from hpo_pilot.store import NewTask
 from hpo_pilot.web.local_client import LocalClient
 from tests.made import made_end
 from tests.rest_api import steered, store_of, write_search
@@ -30,7 +30,7 @@ def fail(store, reasons):
     record = store.search("demo")
     before = len(store.trials(record.id))
     numbers = range(before + 1, before + 1 + len(reasons))
-    trials = [NewTrial(number, {"x": number / 1000, "kind": "a"}, seed=number) for number in numbers]
+    trials = [Trial(number, 1, {"x": number / 1000, "kind": "a"}, seed=number) for number in numbers]
     generation = record.version * 1000 + before + 1
     name = f"user.me.demo.{record.uid}.g{generation}/"
     jobs = tuple((Member(number, 0, number),) for number in numbers)

@@ -15,10 +15,10 @@ import requests
 from sqlalchemy import insert
 
 from hpo_pilot.jobs import Member
-from hpo_pilot.search import TrialState
+from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.server.tokens import Role
 from hpo_pilot.steering.search_file import load_search
-from hpo_pilot.store import NewTask, NewTrial, SearchState, SteeringStore
+from hpo_pilot.store import NewTask, SearchState, SteeringStore
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.database import writing
 from tests.bearer import token
@@ -190,7 +190,7 @@ def _live(browser: requests.Session, api: RunningApi, name: str, count: int) -> 
             point = {**{f"x{i}": 0.5 for i in range(6)}, "kind": "a"}
             task = NewTask(f"live{number}", number, 0, ((Member(number, 0, 1),),))
             cut = {"history": number - 1, "pending": []}
-            store.add_generation(record.id, **cut, trials=[NewTrial(number, point, seed=1)], task=task)  # type: ignore[arg-type]
+            store.add_generation(record.id, **cut, trials=[Trial(number, 1, point, seed=1)], task=task)  # type: ignore[arg-type]
             time.sleep(1.2)
             news.clear()
             store.record(record.id, [], [made_end(number, TrialState.FINISHED, 0.001, told=number, ended=time.time())])

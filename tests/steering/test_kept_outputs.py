@@ -9,9 +9,9 @@ import pytest
 
 from hpo_pilot.jobs import JobState, Member
 from hpo_pilot.panda.workflow_manager import EAGER
-from hpo_pilot.search import Search, TrialState
+from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.steering.results import KeptOutputs, _keep_only
-from hpo_pilot.store import NewTask, NewTrial, SteeringStore
+from hpo_pilot.store import NewTask, SteeringStore
 from tests.made import made_attempt, made_end
 
 
@@ -34,7 +34,7 @@ def store(tmp_path):
 
 def finish(store, record, values, archive, confirms=None):
     """Trials 1, 2, … finish with these values; `archive` says where the outputs of trial n are."""
-    trials = [NewTrial(n, {"x": n / 10}, n, (confirms or {}).get(n)) for n in range(1, len(values) + 1)]
+    trials = [Trial(n, 1, {"x": n / 10}, seed=n, confirms=(confirms or {}).get(n)) for n in range(1, len(values) + 1)]
     jobs = tuple((Member(trial.number, 0, trial.number),) for trial in trials)
     task = store.add_generation(
         record.id, history=0, pending=[], trials=trials, task=NewTask(f"t.{record.uid}/", 1, 0, jobs)

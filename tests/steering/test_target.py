@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from hpo_pilot.errors import InputError, TryAgainError
-from hpo_pilot.search import Search
+from hpo_pilot.search import Search, Trial
 from hpo_pilot.steering.embedded import bind_to_server, check_steered, chosen_server, nickname_at
-from hpo_pilot.store import EMBEDDED, NewTask, NewTrial
+from hpo_pilot.store import EMBEDDED, NewTask
 
 REAL = "https://panda.example.org:25443"
 
@@ -69,7 +69,7 @@ def test_a_service_leaves_searches_of_other_servers_alone(record):
 
 
 def test_a_search_of_before_there_were_others_is_at_the_embedded_one(store, record):
-    trial = NewTrial(1, {"x": 0.5}, 7)
+    trial = Trial(1, 1, {"x": 0.5}, seed=7)
     task = NewTask("user.me.demo.cafecafe.g1/", 1, 0, (((1, 0, 7),),))
     store.add_generation(record.id, history=0, pending=[], trials=[trial], task=task)
     assert store.bind_server(record.id, REAL) == EMBEDDED
@@ -77,7 +77,7 @@ def test_a_search_of_before_there_were_others_is_at_the_embedded_one(store, reco
 
 def test_a_name_that_is_taken_is_replaced_before_it_is_used(store, record):
     task = NewTask("user.me.demo.cafecafe.g1/", 1, 0, (((1, 0, 7),),))
-    sent = store.add_generation(record.id, history=0, pending=[], trials=[NewTrial(1, {"x": 0.5}, 7)], task=task)
+    sent = store.add_generation(record.id, history=0, pending=[], trials=[Trial(1, 1, {"x": 0.5}, seed=7)], task=task)
     store.rename_task(sent.id, "user.me.demo.deadbeef.g1/")
     assert [open_task.name for open_task in store.open_tasks(record.id)] == ["user.me.demo.deadbeef.g1/"]
     store.task_submitted(sent.id, 77)

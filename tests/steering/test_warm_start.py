@@ -9,10 +9,10 @@ import pytest
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import Member
-from hpo_pilot.search import Search, TrialState
+from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.steering.loop import Proposer
 from hpo_pilot.steering.registration import earlier_results, packed_family, register_family
-from hpo_pilot.store import NewTask, NewTrial
+from hpo_pilot.store import NewTask
 from tests.made import made_end
 from tests.steering.memory_panda import AtOnce
 
@@ -34,7 +34,7 @@ def registered(store, search, value=None):
 
 def add_result(store, record, number, value):
     task = NewTask(f"user.me.{record.name}.g{number}/", number, 0, ((Member(number, 0, 7),),))
-    trials = [NewTrial(number, {"x": number / 100}, seed=7)]
+    trials = [Trial(number, 1, {"x": number / 100}, seed=7)]
     store.add_generation(record.id, history=number - 1, pending=[], trials=trials, task=task)
     store.record(record.id, (), [made_end(number, TrialState.FINISHED, value, told=number, ended=time.time())])
 

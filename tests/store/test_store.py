@@ -9,8 +9,8 @@ from sqlalchemy import text
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import JobState, Member
-from hpo_pilot.search import TrialState
-from hpo_pilot.store import NewTask, NewTrial, SearchState, Store, TaskStage
+from hpo_pilot.search import Trial, TrialState
+from hpo_pilot.store import NewTask, SearchState, Store, TaskStage
 from tests.made import made_attempt, made_end
 
 
@@ -19,7 +19,7 @@ def add_search(store, search):
 
 
 def add_generation(store, record, points, generation=1, first=1):
-    trials = [NewTrial(n, point, seed=n * 10) for n, point in enumerate(points, start=first)]
+    trials = [Trial(n, 1, point, seed=n * 10) for n, point in enumerate(points, start=first)]
     jobs = tuple((Member(t.number, fold, t.seed),) for t in trials for fold in range(2))
     task = NewTask(f"user.me.demo.{record.uid}.g{generation}/", generation, 0, jobs)
     return store.add_generation(record.id, history=first - 1, pending=[], trials=trials, task=task)
@@ -186,7 +186,7 @@ def test_a_wrong_url_is_refused(url, message):
 
 def test_jobs_of_several_members_come_back_as_they_were(store, search):
     record = add_search(store, search)
-    trials = [NewTrial(1, POINTS[0], seed=10), NewTrial(2, POINTS[1], seed=20)]
+    trials = [Trial(1, 1, POINTS[0], seed=10), Trial(2, 1, POINTS[1], seed=20)]
     jobs = tuple(tuple(Member(trial.number, fold, trial.seed) for trial in trials) for fold in range(2))
     new = NewTask("t/", 1, 0, jobs)
     task = store.add_generation(record.id, history=0, pending=[], trials=trials, task=new)
@@ -205,7 +205,7 @@ def test_a_payloads_own_metadata_is_kept_with_its_fold(store, search):
     outcome = made_attempt(task.id, 1, 0, 1, JobState.FINISHED, value=0.5, metadata={"layers": [1, 2], "é": None})
     store.record(record.id, [outcome])
     assert store.trials(record.id)[0].folds[0].result.metadata == {"layers": [1, 2], "é": None}
-    assert store.trials(record.id)[0].folds[1].metadata is None
+    assert store.trials(record.id)[0].folds[1].result.metadata is None
 
 
 def test_a_turn_that_never_came_is_no_attempt(store, search):

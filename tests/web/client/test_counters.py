@@ -9,11 +9,11 @@ import pytest
 
 from hpo_pilot.advice import Place
 from hpo_pilot.jobs import Member
-from hpo_pilot.search import EarlyStop, TrialState
+from hpo_pilot.search import EarlyStop, Trial, TrialState
 from hpo_pilot.search.trials import TrialCounts, trial_counts_of
 from hpo_pilot.steering.results import result_of
 from hpo_pilot.steering.workdir import WorkDir
-from hpo_pilot.store import NewTask, NewTrial, SearchState
+from hpo_pilot.store import NewTask, SearchState
 from hpo_pilot.web.live import SearchFragments
 from hpo_pilot.web.local_client import LocalClient, extent_in, run_document
 from hpo_pilot.web.notebook import progress_line
@@ -49,7 +49,7 @@ def work(tmp_path, monkeypatch):
     record = store.search("demo")
     store.set_state(record.id, SearchState.RUNNING, "service")
     trials = [
-        NewTrial(n, {"x": n / 1000, "kind": "a"}, seed=n, confirms=confirms)
+        Trial(n, 1, {"x": n / 1000, "kind": "a"}, seed=n, confirms=confirms)
         for n, (_, _, confirms) in enumerate(ENDS, 1)
     ]
     jobs = tuple((Member(trial.number, 0, trial.seed),) for trial in trials)

@@ -14,10 +14,10 @@ from hpo_pilot.cli.main import app
 from hpo_pilot.cli.progress import RunProgress
 from hpo_pilot.jobs import JobState, Member
 from hpo_pilot.report.documents import over_count, planned_count
-from hpo_pilot.search import TrialState
+from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.search.trials import NO_COST
 from hpo_pilot.steering.status import outlook
-from hpo_pilot.store import NewTask, NewTrial, SearchState
+from hpo_pilot.store import NewTask, SearchState
 from hpo_pilot.web.local_client import LocalClient
 from tests.made import made_attempt, made_end
 from tests.rest_api import add_results, steered, store_of, write_search
@@ -74,7 +74,7 @@ def test_why_tasks_wait_is_said_everywhere(client, tmp_path):
     record = store.search("s")
     store.set_state(record.id, SearchState.RUNNING, "service")
     for number in (1, 2):
-        trial = NewTrial(number, {"x": 0.5 * number}, 7)
+        trial = Trial(number, 1, {"x": 0.5 * number}, seed=7)
         task = NewTask(f"user.me.s.{record.uid}.g{number}/", number, 0, ((Member(number, 0, 7),),))
         open_task = store.add_generation(record.id, history=0, pending=[], trials=[trial], task=task)
         store.task_submitted(open_task.id, 40 + number)
@@ -102,7 +102,7 @@ def test_confirmation_runs_come_on_top_of_the_budget(client, tmp_path):
     add_results(tmp_path / "work", "s")
     store = store_of(tmp_path / "work")
     record = store.search("s")
-    again = [NewTrial(n, {"x": 2 / 10_000, "kind": "a"}, seed=n, confirms=2) for n in (4, 5)]
+    again = [Trial(n, 1, {"x": 2 / 10_000, "kind": "a"}, seed=n, confirms=2) for n in (4, 5)]
     task = NewTask("user.me.s.g2/", 2, 0, ((Member(4, 0, 4),), (Member(5, 0, 5),)))
     store.add_generation(record.id, history=3, pending=[], trials=again, task=task)
     store.record(record.id, (), [made_end(4, TrialState.FINISHED, 2.5, told=4, ended=time.time())])
@@ -121,7 +121,7 @@ def test_every_view_counts_the_same_trials_of_a_search_that_ended_early(client, 
     store = store_of(tmp_path / "work")
     record = store.search("s")
     task = NewTask("user.me.s.g2/", 2, 0, ((Member(6, 0, 6),),))
-    more = [NewTrial(6, {"x": 0.5, "kind": "b"}, seed=6)]
+    more = [Trial(6, 1, {"x": 0.5, "kind": "b"}, seed=6)]
     store.add_generation(record.id, history=5, pending=[], trials=more, task=task)
     assert (over_count(client.status("s")), planned_count(client.status("s"))) == (5, 9)
     store.record(record.id, (), [made_end(6, TrialState.STOPPED, ended=time.time())])

@@ -13,10 +13,10 @@ import pytest
 from anyio import to_thread
 
 from hpo_pilot.jobs import Member
-from hpo_pilot.search import TrialState
+from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.server.tokens import Role
 from hpo_pilot.steering import operations
-from hpo_pilot.store import NewTask, NewTrial, SearchState, StoreAwayError, lease
+from hpo_pilot.store import NewTask, SearchState, StoreAwayError, lease
 from tests.made import made_end
 from tests.web.pages.conftest import BASE, form_token
 
@@ -225,7 +225,7 @@ def test_the_best_point_is_filled_in_to_the_last_digit(pages):
     best = {"x": 0.1 + 0.2, "n": 2**53 - 1}
     record = pages.store.search(name)
     task = NewTask("user.me.digits.g1/", 1, 0, ((Member(1, 0, 1),),))
-    pages.store.add_generation(record.id, history=0, pending=[], trials=[NewTrial(1, best, seed=1)], task=task)
+    pages.store.add_generation(record.id, history=0, pending=[], trials=[Trial(1, 1, best, seed=1)], task=task)
     pages.store.record(record.id, (), [made_end(1, TrialState.FINISHED, 0.5, told=1, ended=time.time())])
     form = html.unescape(alice.get(f"/searches/{name}/add").text)
     assert 'value="0.30000000000000004"' in form

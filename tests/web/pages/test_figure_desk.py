@@ -8,8 +8,8 @@ import time
 import pytest
 
 from hpo_pilot.jobs import Member
-from hpo_pilot.search import TrialState
-from hpo_pilot.store import NewTask, NewTrial, SearchState
+from hpo_pilot.search import Trial, TrialState
+from hpo_pilot.store import NewTask, SearchState
 from hpo_pilot.web import search_views as desk_module
 from hpo_pilot.web.search_views import FigureCache, SearchCache
 from tests.made import made_end
@@ -76,7 +76,7 @@ def test_the_slow_one_is_made_again_for_new_results_alone(pages, library, made):
         desk.drawn(library.view(name), key)
     assert made == ["importance", "convergence", "convergence"]
     number = library.view(name).record.id
-    out = NewTrial(4, {"x": 0.5, "kind": "a"}, seed=1)
+    out = Trial(4, 1, {"x": 0.5, "kind": "a"}, seed=1)
     task = NewTask("anew4", 4, 0, ((Member(4, 0, 1),),))
     pages.store.add_generation(number, history=3, pending=[], trials=[out], task=task)  # it has no result yet
     desk.drawn(library.view(name), "importance")

@@ -8,15 +8,15 @@ import pytest
 from sqlalchemy import event
 
 from hpo_pilot.jobs import Member
-from hpo_pilot.search import TrialState
-from hpo_pilot.store import NewTask, NewTrial, SearchState, UnknownSearchError
+from hpo_pilot.search import Trial, TrialState
+from hpo_pilot.store import NewTask, SearchState, UnknownSearchError
 from hpo_pilot.web.search_views import SearchCache
 from tests.made import made_end
 
 
 def generation(store, name: str, numbers: list[int], generation: int) -> int:
     record = store.search(name)
-    trials = [NewTrial(n, {"x": n / 1000, "kind": "a"}, seed=n) for n in numbers]
+    trials = [Trial(n, 1, {"x": n / 1000, "kind": "a"}, seed=n) for n in numbers]
     jobs = tuple((Member(trial.number, 0, trial.seed),) for trial in trials)
     task = NewTask(f"user.me.{name}.{record.uid}.g{generation}/", generation, 0, jobs)
     store.add_generation(record.id, history=0, pending=[], trials=trials, task=task)

@@ -11,9 +11,9 @@ from html.parser import HTMLParser
 import pytest
 
 from hpo_pilot.jobs import JobState, Member
-from hpo_pilot.search import TrialState
+from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.server.tokens import Role
-from hpo_pilot.store import NewTask, NewTrial, SearchState
+from hpo_pilot.store import NewTask, SearchState
 from tests.made import made_attempt, made_end
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script>{{7*7}}\x1b[31m\x07"
@@ -141,7 +141,7 @@ def hostile_search(pages, name: str, owner: str = HOSTILE) -> str:
         payload={"files": "training", "command": "echo <img src=x> <script>alert(3)</script>"},
     )
     store, record = pages.store, pages.store.search(name)
-    trials = [NewTrial(n, {"x": n / 10, "kind": HOSTILE}, seed=n) for n in (1, 2, 3)]
+    trials = [Trial(n, 1, {"x": n / 10, "kind": HOSTILE}, seed=n) for n in (1, 2, 3)]
     jobs = tuple((Member(trial.number, fold, trial.seed),) for trial in trials for fold in range(2))
     task = NewTask(f"user.me.{name}.{record.uid}.g1/", 1, 0, jobs)
     made = store.add_generation(record.id, history=0, pending=[], trials=trials, task=task)
@@ -322,7 +322,7 @@ def test_metrics_that_are_not_shown_are_counted(pages, count, note):
     record = pages.store.search(name)
     jobs = tuple((Member(1, fold, 1),) for fold in range(2))
     task = NewTask(f"user.me.{name}.{record.uid}.g1/", 1, 0, jobs)
-    trial = NewTrial(1, {"x": 0.5, "kind": "a"}, seed=1)
+    trial = Trial(1, 1, {"x": 0.5, "kind": "a"}, seed=1)
     made = pages.store.add_generation(record.id, history=0, pending=[], trials=[trial], task=task)
     metrics = {f"m{i:03}": float(i) for i in range(count)}
     outcomes = [made_attempt(made.id, 1, fold, 1, JobState.FINISHED, value=2.0, metrics=metrics) for fold in range(2)]
