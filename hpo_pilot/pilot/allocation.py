@@ -355,9 +355,11 @@ class AllocationPool(Pool[AllocationReservation]):
         """See Pool."""
         waiting, spent = self.counts()[1], self.usage().nodes
         yield GaugeMetricFamily("hpo_pilot_pilot_jobs_waiting", "Jobs that wait for nodes of the allocation.", waiting)
-        yield GaugeMetricFamily("hpo_pilot_pilot_nodes_up", "Nodes of the allocation that are of use.", len(self.up))
+        yield GaugeMetricFamily("hpo_pilot_pilot_nodes_up", "Usable nodes of the allocation.", len(self.up))
         seconds = CounterMetricFamily(
-            "hpo_pilot_pilot_node_seconds", "Seconds of the allocation's nodes; their rate is how many.", labels=["use"]
+            "hpo_pilot_pilot_node_seconds",
+            "Seconds of the allocation's nodes; their rate is the number of nodes.",
+            labels=["use"],
         )
         for use in ("used", "lost", "idle"):
             seconds.add_metric([use], getattr(spent, use))

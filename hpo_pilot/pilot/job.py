@@ -140,7 +140,7 @@ class JobFailure(HpoPilotError):
 
 
 class GivenBack(JobFailure):
-    """The pilot has no time or no room for the job; it can run elsewhere."""
+    """The pilot has no time or no resources for the job; it can run elsewhere."""
 
     is_given_back = True
 

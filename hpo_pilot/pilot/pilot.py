@@ -54,7 +54,7 @@ class _Gauges(Collector):
         """See Collector."""
         running, free = self._parts.watchdog.running(), self._parts.workdir.free_mb() << 20
         yield GaugeMetricFamily("hpo_pilot_pilot_jobs_running", "Jobs whose commands run.", len(running))
-        yield GaugeMetricFamily("hpo_pilot_pilot_slots", "Jobs that may be here at a time.", self._parts.pool.most)
+        yield GaugeMetricFamily("hpo_pilot_pilot_slots", "Jobs that may run at the same time.", self._parts.pool.most)
         yield GaugeMetricFamily("hpo_pilot_pilot_disk_free_bytes", "Free disk of the work folder.", free)
         yield from self._parts.pool.metrics()
 

@@ -336,13 +336,13 @@ ProcessCollector(registry=METRICS_REGISTRY)
 
 _ENDED = Counter(
     "hpo_pilot_pilot_jobs_ended",
-    "Jobs that have ended at this pilot; `reason` is the class of a failure, empty of a good end.",
+    "Jobs that have ended at this pilot; `reason` is the class of the failure, empty for a success.",
     ["outcome", "reason"],
     registry=METRICS_REGISTRY,
 )
 _STAGE_IN = Histogram(
     "hpo_pilot_pilot_stage_in_seconds",
-    "What it took to make a job ready to run: to unpack its sandbox, fetch its inputs, copy them to its nodes.",
+    "Seconds to make a job ready: to unpack its sandbox, fetch its inputs, copy them to its nodes.",
     buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800),
     registry=METRICS_REGISTRY,
 )
@@ -353,7 +353,7 @@ _CONTACT = Gauge(
 )
 _AWAY = Counter(
     "hpo_pilot_pilot_server_errors",
-    "Calls of the PanDA server that were not answered, or later.",
+    "Calls to the PanDA server that failed and are repeated.",
     registry=METRICS_REGISTRY,
 )
 
