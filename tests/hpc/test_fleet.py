@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hpo_pilot.errors import InputError, TryAgainError
-from hpo_pilot.hpc import allocations as book_module
-from hpo_pilot.hpc.allocations import AllocationFile, Fleet, new_name
+from hpo_pilot.hpc import allocations as allocations_module
+from hpo_pilot.hpc.allocations import AllocationFile, Fleet
 from hpo_pilot.hpc.batch_system import AllocationSpec, BatchJob, BatchState, CommandFailedError
 from tests.hpc.conftest import FakeBatch
 
@@ -87,7 +87,7 @@ def test_the_lock_outlives_the_submitting_process(fleet: Fleet, batch: FakeBatch
 
 
 def test_somebody_else_has_the_book(fleet: Fleet, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(book_module, "_LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(allocations_module, "_LOCK_SECONDS", 0.2)
     with AllocationFile(tmp_path / "work").open(), pytest.raises(TryAgainError, match="another command"):
         submit(fleet, plan("one"))
 
@@ -188,7 +188,3 @@ def test_a_book_that_makes_no_sense(fleet: Fleet, tmp_path: Path) -> None:
     (tmp_path / "work" / "allocations.json").write_text('[{"name": "x"}]')
     with pytest.raises(InputError, match=r"allocations\.json cannot be read"):
         fleet.refresh()
-
-
-def test_names_differ() -> None:
-    assert len({new_name() for _ in range(1000)}) == 1000

@@ -61,11 +61,8 @@ def bench(fleet: Fleet, batch: FakeBatch, plan: Callable[..., AllocationSpec], n
     return Bench(fleet, batch, plan, now)
 
 
-def test_nothing_to_do(bench: Bench) -> None:
-    assert bench.look(0) == []
-
-
 def test_no_more_than_there_is_work_for(bench: Bench) -> None:
+    assert bench.look(waiting=0) == []
     assert bench.look(waiting=3) == ["waiting"]
     assert bench.look(waiting=4) == ["waiting"]  # it will take them
     assert bench.look(waiting=5) == ["waiting"] * 2
@@ -93,7 +90,7 @@ def test_no_work_is_left(bench: Bench) -> None:
     """Between two generations there is no job for a moment: only after a while is that the end."""
     bench.look(waiting=8)
     bench.batch.turn("100", BatchState.RUNNING)
-    bench.look(waiting=0, going=4)
+    bench.look(waiting=0, going=4, after=1000)  # running jobs are work
     assert bench.look(waiting=0, after=99) == ["running", "waiting"]
     assert bench.look(waiting=0, after=1) == ["cancelled"] * 2  # the running one's pilot has nothing to do either
 
@@ -104,12 +101,6 @@ def test_what_has_just_started_is_left(bench: Bench) -> None:
     bench.batch.turn("100", BatchState.RUNNING)
     assert bench.look(waiting=0, after=11) == ["running"]
     assert bench.look(waiting=0, after=31) == ["cancelled"]
-
-
-def test_running_jobs_are_work(bench: Bench) -> None:
-    bench.look(waiting=8)
-    bench.batch.turn("100", BatchState.RUNNING)
-    assert bench.look(waiting=0, going=1, after=1000) == ["running", "waiting"]
 
 
 @pytest.mark.parametrize(
@@ -228,15 +219,12 @@ def test_allocations_for_what_fits_them(bench: Bench) -> None:
     """Of two-node jobs of all cores each runs one, of small ones sixteen, and none of those with GPUs."""
     wide, small = WaitingJobs(2, JobNeeds(nodes=2, cores=8)), WaitingJobs(16, JobNeeds(cores=1))
     hopeless = WaitingJobs(500, JobNeeds(gpus_per_node=2, minutes=30.0))
+    assert bench.look((WaitingJobs(8, JobNeeds(cores=1)), WaitingJobs(4, JobNeeds(cores=2)))) == ["waiting"]
     assert bench.look((small, hopeless)) == ["waiting"]
     assert bench.look((small, hopeless, wide)) == ["waiting"] * 3
     (said,) = [told for told in bench.told if "is submitted" in told]
     assert said.endswith("for none could run them: 500 of 1 nodes with 1 cores, 2 GPUs and 2000 MB for 30 minutes")
     assert "no allocation of 2 nodes for 1:00" in said
-
-
-def test_halves_of_two_shapes_share_one(bench: Bench) -> None:
-    assert bench.look((WaitingJobs(8, JobNeeds(cores=1)), WaitingJobs(4, JobNeeds(cores=2)))) == ["waiting"]
 
 
 def test_work_that_never_fits_is_none(bench: Bench) -> None:

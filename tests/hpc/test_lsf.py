@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,22 +90,11 @@ def test_states(stat: str, reason: str, state: BatchState, lsf: Path) -> None:
     assert (found.id, found.name, found.state, found.queue) == ("7", "a|b", state, ("batch",))
 
 
-def test_no_jobs(lsf: Path) -> None:
-    assert make_batch_system("lsf").jobs() == {}
-
-
 def test_a_wrong_project(lsf: Path, summit: AllocationSpec, fleet: Fleet) -> None:
     (lsf / "project").write_text("OTHER")
     with pytest.raises(InputError, match="User is not in project ABC123"):
         fleet.submit(summit, server="https://here", panda_queue="Q")
     assert fleet.refresh()[0].state is BatchState.FAILED
-
-
-def test_an_option_that_bsub_does_not_know(lsf: Path, summit: AllocationSpec, fleet: Fleet) -> None:
-    batch = summit.site.batch.model_copy(update={"options": ("--nodes=3",)})
-    wrong = replace(summit, site=summit.site.model_copy(update={"batch": batch}))
-    with pytest.raises(InputError, match=r"--nodes=3: Bad argument or option"):
-        fleet.submit(wrong, server="https://here", panda_queue="Q")
 
 
 def test_a_submission_whose_answer_is_lost(lsf: Path, summit: AllocationSpec, fleet: Fleet) -> None:

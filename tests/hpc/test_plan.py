@@ -64,7 +64,6 @@ def test_the_layout_of_a_whole_summit():
         (work(GAN, 60, 64, 8), 48, 2),
         # One at a time there would be 2 h: one trial of 90 minutes each.
         (work(GAN, 90, 64, 8), 48, 3),
-        (work(GAN, 60, 7680, 768), 4608, 1),
     ],
 )
 def test_the_allocation_on_summit(job, nodes, submissions):
@@ -80,8 +79,6 @@ def test_the_allocation_on_summit(job, nodes, submissions):
     ("minutes", "limit", "trials", "parallel", "folds", "nodes"),
     [
         (25, 30, 100, 16, 1, 2),
-        (25, 25, 40, 12, 5, 1),
-        (100, 110, 30, 8, 1, 6),
         (11, 60, 200, 50, 1, 1),
         (7, 8, 9, 3, 2, 4),
     ],

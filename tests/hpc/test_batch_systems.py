@@ -1,4 +1,4 @@
-"""PBS, Flux and Slurm against commands that say what is written here; Slurm itself is in tests/real."""
+"""PBS, Flux and Slurm against commands that print what is written here; Slurm itself is in tests/real."""
 
 from __future__ import annotations
 
@@ -87,11 +87,33 @@ def test_pbs_without_history(says: Says, calls: Path, tmp_path: Path) -> None:
     assert [line.split()[1] for line in calls.read_text().splitlines()] == ["-x", "-u"]
 
 
-def test_pbs_that_prints_no_json(says: Says) -> None:
+@pytest.mark.parametrize("said", ["{", "[]", '{"Jobs": []}', '{"Jobs": {"7": 3}}', '{"Jobs": null}'])
+def test_pbs_that_prints_no_proper_json(said: str, says: Says) -> None:
     says("qselect", "1\n")
-    says("qstat", "{")
+    says("qstat", said)
     with pytest.raises(TryAgainError, match="does not print proper JSON"):
         make_batch_system("pbs").jobs()
+
+
+@pytest.mark.parametrize(
+    ("system", "program", "text", "number"),
+    [
+        ("slurm", "squeue", "Maintenance | see the news\n7|RUNNING|None|a|b|hpo-1\n8||None|a|b|x\n", "7"),
+        ("lsf", "bjobs", "hello | world\n7|RUN|batch|-|hpo-1\n", "7"),
+        ("flux", "flux", "hello | world\nf7|RUN|batch|hpo-1\n", "f7"),
+    ],
+)
+def test_lines_that_describe_no_job(system: str, program: str, text: str, number: str, says: Says) -> None:
+    says(program, text)
+    assert list(make_batch_system(system).jobs()) == [number]
+
+
+@pytest.mark.parametrize(("system", "command"), [("slurm", "sbatch"), ("pbs", "qsub"), ("flux", "flux")])
+def test_a_submission_that_prints_no_job(system: str, command: str, says: Says, spec: AllocationSpec) -> None:
+    """Whether there is a job now is to be looked up."""
+    says(command, "")
+    with pytest.raises(TryAgainError, match=f"{command} does not say which job it submitted"):
+        make_batch_system(system).submit(spec)
 
 
 def test_flux(says: Says, calls: Path, spec: AllocationSpec) -> None:
@@ -156,18 +178,13 @@ def test_slurms_books(says: Says) -> None:
     assert slurm.earlier(["7"]) == {}
 
 
+def test_slurm_without_sacct(says: Says) -> None:
+    assert make_batch_system("slurm").earlier(["7"]) == {}
+
+
 def test_what_a_command_says_is_told(says: Says) -> None:
     says("squeue", "slurm_load_jobs error:\n Unable to contact slurm controller\n", 1)
     with pytest.raises(
         CommandFailedError, match="squeue ended with status 1: slurm_load_jobs error: Unable to contact"
     ):
         make_batch_system("slurm").jobs()
-
-
-def test_the_users_own_formats_do_not_matter(says: Says, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("SQUEUE_STATES", "PD")
-    monkeypatch.setenv("SBATCH_PARTITION", "other")
-    says("squeue", "")
-    (tmp_path / "bin" / "squeue").write_text(f"#!/bin/sh\nenv >{tmp_path}/env\n")
-    make_batch_system("slurm").jobs()
-    assert not [line for line in (tmp_path / "env").read_text().splitlines() if line.startswith(("SQUEUE", "SBATCH"))]
