@@ -1,53 +1,42 @@
+"""The question of `pilots keep` to a PanDA server: which jobs wait?"""
+
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+import requests
 
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.hpc.keeper import Demand, PilotAccess, WaitingJobs
 from hpo_pilot.jobs import JobNeeds
 
-
-class Handler(BaseHTTPRequestHandler):
-    status = 200
-    answer: Any = None
-    is_ours = False
-
-    def do_GET(self) -> None:
-        call = "hpo_pilot/demand?queue=Q" if type(self).is_ours else "statistics/active_job_stats_by_site"
-        known = self.headers["Authorization"] == "Bearer abc" and self.headers["Origin"] == "vo"
-        asked = self.path == f"/api/v1/{call}"
-        body = json.dumps(type(self).answer).encode()
-        self.send_response(type(self).status if known and asked else 404)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
+OURS, EVERY = "/api/v1/hpo_pilot/demand", "/api/v1/statistics/active_job_stats_by_site"
+Answers = Callable[..., PilotAccess]
 
 
 @pytest.fixture
-def server() -> Iterator[tuple[type[Handler], str]]:
-    handler = type("OwnHandler", (Handler,), {})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
-        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        yield handler, f"http://127.0.0.1:{http.server_port}"
-        http.shutdown()
-        thread.join()
+def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answers:
+    """Makes the access to a server that has one call and answers it in one way."""
+    token = tmp_path / "token"
+    token.write_text("abc\n")
 
+    def make(call: str, data: Any, status: int = 200) -> PilotAccess:
+        def send(_: object, request: requests.PreparedRequest, **__: object) -> requests.Response:
+            known = request.headers["Authorization"] == "Bearer abc" and request.headers["Origin"] == "vo"
+            answer = requests.Response()
+            answer.status_code = status if known and urlsplit(str(request.url)).path == call else 404
+            answer._content = json.dumps(data).encode()
+            return answer
 
-@pytest.fixture
-def token(tmp_path: Path) -> Path:
-    path = tmp_path / "token"
-    path.write_text("abc\n")
-    return path
+        monkeypatch.setattr(requests.Session, "send", send)
+        return PilotAccess("http://127.0.0.1:9", "Q", token, None, "vo")
+
+    return make
 
 
 @pytest.mark.parametrize(
@@ -62,43 +51,41 @@ def token(tmp_path: Path) -> Path:
         ),
     ],
 )
-def test_demand(data: Any, expected: Demand, server: tuple[type[Handler], str], token: Path) -> None:
-    handler, url = server
-    handler.answer = {"success": True, "message": "", "data": data}
-    assert PilotAccess(url, "Q", token, None, "vo").demand() == expected
+def test_any_server_has_counts(data: Any, expected: Demand, answers: Answers) -> None:
+    assert answers(EVERY, {"success": True, "message": "", "data": data}).demand() == expected
 
 
-def test_a_server_of_ours_tells_what_jobs_need(server: tuple[type[Handler], str], token: Path) -> None:
-    handler, url = server
-    handler.is_ours = True
+def test_the_embedded_server_has_the_needs_of_jobs(answers: Answers) -> None:
     shape = {"jobs": 3, "since": 5.0, "nodes": 2, "gpus": 4, "cores": 8, "memory_mb": 500, "minutes": 90.0}
-    handler.answer = {"success": True, "data": {"waiting": [shape], "going": 2, "offers": [], "known_for": 9.0}}
     needs = JobNeeds(nodes=2, gpus_per_node=4, cores=8, memory_mb=500, minutes=90.0)
-    assert PilotAccess(url, "Q", token, None, "vo").demand() == Demand((WaitingJobs(3, needs),), 2)
-    handler.answer = {"success": True, "data": {"waiting": [{}], "going": 2}}
-    with pytest.raises(TryAgainError, match="does not tell of its jobs"):
-        PilotAccess(url, "Q", token, None, "vo").demand()
+    data = {"waiting": [shape], "going": 2, "offers": [], "known_for": 9.0}
+    assert answers(OURS, {"success": True, "data": data}).demand() == Demand((WaitingJobs(3, needs),), 2)
 
 
 @pytest.mark.parametrize(
-    "answer", [None, {}, {"data": None}, {"data": {"Q": {"activated": "many"}}}, {"data": {"Q": 3}}]
+    ("call", "answer"),
+    [
+        (OURS, {"data": {"waiting": [{}], "going": 2}}),
+        *(
+            (EVERY, one)
+            for one in (None, {}, {"data": None}, {"data": {"Q": {"activated": "many"}}}, {"data": {"Q": 3}})
+        ),
+    ],
 )
-def test_an_answer_that_makes_no_sense(answer: Any, server: tuple[type[Handler], str], token: Path) -> None:
-    handler, url = server
-    handler.answer = answer
+def test_an_answer_that_makes_no_sense(call: str, answer: Any, answers: Answers) -> None:
     with pytest.raises(TryAgainError, match="does not tell of its jobs"):
-        PilotAccess(url, "Q", token, None, "vo").demand()
+        answers(call, answer).demand()
 
 
-def test_a_token_that_is_refused_or_missing(server: tuple[type[Handler], str], token: Path) -> None:
-    handler, url = server
-    handler.status = 401
+def test_a_token_that_is_refused_or_missing_and_a_server_that_is_away(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access = answers(OURS, {}, status=401)
     with pytest.raises(InputError, match="refuses the token"):
-        PilotAccess(url, "Q", token, None, "vo").demand()
-    with pytest.raises(InputError, match="--token-file"):
-        PilotAccess(url, "Q", token.with_name("other"), None, "vo").demand()
-
-
-def test_a_server_that_is_away(token: Path) -> None:
+        access.demand()
+    monkeypatch.undo()
     with pytest.raises(TryAgainError, match="does not tell of its jobs"):
-        PilotAccess("http://127.0.0.1:9", "Q", token, None, "vo").demand()
+        access.demand()
+    access.token_file.unlink()
+    with pytest.raises(InputError, match="--token-file"):
+        access.demand()

@@ -28,6 +28,11 @@ def _job(key: str, needs: JobNeeds = SMALL, *, search: str = "s", **changes: flo
     return Job(key, search, replace(needs, **changes))  # type: ignore[arg-type]
 
 
+def _add(scheduler: Scheduler, *jobs: Job) -> None:
+    for job in jobs:
+        scheduler.add(job)
+
+
 def _places(starts: list[Start]) -> dict[object, list[str]]:
     return {start.job.key: [share.node for share in start.shares] for start in starts}
 
@@ -52,8 +57,7 @@ def test_a_large_job_gets_neighbours_and_what_ends_is_free_at_once() -> None:
     scheduler.ended("0", Ending.FINISHED, 5.0)
     scheduler.ended("3", Ending.FINISHED, 5.0)
     scheduler.ended("4", Ending.FINISHED, 5.0)
-    scheduler.add(_job("four", WHOLE, nodes=4))
-    scheduler.add(_job("two", WHOLE, nodes=2))
+    _add(scheduler, _job("four", WHOLE, nodes=4), _job("two", WHOLE, nodes=2))
     assert _places(scheduler.starts(5.0)) == {"four": ["n6", "n7", "n8", "n9"], "two": ["n0", "n1"]}
 
 
@@ -87,8 +91,7 @@ def test_an_allocation_that_makes_no_sense() -> None:
 def _with_a_waiting_job(policy: Policy | None = None) -> Scheduler:
     """Two of three nodes run for 60 minutes; a job waits for all three."""
     scheduler = _scheduler(3, policy=policy)
-    scheduler.add(_job("running", WHOLE, nodes=2))
-    scheduler.add(_job("waits", WHOLE, nodes=3))
+    _add(scheduler, _job("running", WHOLE, nodes=2), _job("waits", WHOLE, nodes=3))
     assert list(_places(scheduler.starts(0.0))) == ["running"]
     return scheduler
 
@@ -96,8 +99,7 @@ def _with_a_waiting_job(policy: Policy | None = None) -> Scheduler:
 def test_short_jobs_run_before_one_that_waits_long_ones_do_not() -> None:
     scheduler = _with_a_waiting_job()
     assert scheduler.reserved == (_job("waits", WHOLE, nodes=3), 3600.0)
-    scheduler.add(_job("long", minutes=61))
-    scheduler.add(_job("short", minutes=60))
+    _add(scheduler, _job("long", minutes=61), _job("short", minutes=60))
     assert list(_places(scheduler.starts(0.0))) == ["short"]
     scheduler.add(_job("later", minutes=60))
     assert not scheduler.starts(1.0)
@@ -147,8 +149,7 @@ def test_staging_is_no_part_of_a_run_time() -> None:
 
 def test_nothing_starts_that_would_not_end_in_time() -> None:
     scheduler = _scheduler(2, ends=3600.0, policy=Policy(margin=300.0))
-    scheduler.add(_job("fits", minutes=55))
-    scheduler.add(_job("late", minutes=56))
+    _add(scheduler, _job("fits", minutes=55), _job("late", minutes=56))
     assert list(_places(scheduler.starts(0.0))) == ["fits"]
     assert [job.key for job in scheduler.hand_back(0.0)] == ["late"]
     assert scheduler.waiting == 0
@@ -209,17 +210,16 @@ def test_a_job_that_lasts_longer_than_was_likely_is_given_half_as_long_again() -
 
 def test_a_large_job_for_which_there_is_no_time_left_holds_nothing() -> None:
     scheduler = _scheduler(2, ends=7200.0, policy=Policy(margin=0.0))
-    scheduler.add(_job("a", WHOLE, minutes=70))
-    scheduler.add(_job("both", WHOLE, nodes=2, minutes=60))
-    scheduler.add(_job("b", WHOLE, minutes=119))
+    _add(
+        scheduler, _job("a", WHOLE, minutes=70), _job("both", WHOLE, nodes=2, minutes=60), _job("b", WHOLE, minutes=119)
+    )
     assert list(_places(scheduler.starts(0.0))) == ["a", "b"]
     assert [job.key for job in scheduler.hand_back(0.0)] == ["both"]
 
 
 def test_a_lost_node_takes_its_jobs_and_stays_out() -> None:
     scheduler = _scheduler(3)
-    scheduler.add(_job("two", WHOLE, nodes=2))
-    scheduler.add(_job("one", WHOLE))
+    _add(scheduler, _job("two", WHOLE, nodes=2), _job("one", WHOLE))
     scheduler.starts(0.0)
     assert [job.key for job in scheduler.lose_node("n1", 10.0)] == ["two"]
     assert scheduler.lose_node("n1", 11.0) == ()
@@ -283,16 +283,14 @@ def test_gpu_pairs_of_different_nodes_are_kept_whole() -> None:
         scheduler.add(_job(key, gpus_per_node=7))
     scheduler.starts(0.0)
     scheduler.ended("a", Ending.FINISHED, 1.0)
-    scheduler.add(_job("one"))
-    scheduler.add(_job("pair", gpus_per_node=2))
+    _add(scheduler, _job("one"), _job("pair", gpus_per_node=2))
     starts = scheduler.starts(1.0)
     assert [(start.shares[0].node, start.shares[0].gpus) for start in starts] == [("n1", (7,)), ("n0", (0, 1))]
 
 
 def test_cpu_jobs_go_where_no_gpu_is_left_behind() -> None:
     scheduler = Scheduler([*_nodes(2), Node("cpu", NodeShape(cores=64, memory_mb=256_000))])
-    scheduler.add(_job("a", gpus_per_node=0))
-    scheduler.add(_job("b", gpus_per_node=0, cores=60))
+    _add(scheduler, _job("a", gpus_per_node=0), _job("b", gpus_per_node=0, cores=60))
     assert _places(scheduler.starts(0.0)) == {"a": ["cpu"]}
     with pytest.raises(InputError, match="60 cores"):
         scheduler.add(_job("c", cores=60))
@@ -300,8 +298,11 @@ def test_cpu_jobs_go_where_no_gpu_is_left_behind() -> None:
 
 def test_node_seconds_are_shared_by_what_jobs_have_of_the_node() -> None:
     scheduler = _scheduler(2)
-    scheduler.add(_job("half", gpus_per_node=3, cores=7, search="h"))
-    scheduler.add(_job("sixth", gpus_per_node=1, cores=7, search="s"))
+    _add(
+        scheduler,
+        _job("half", gpus_per_node=3, cores=7, search="h"),
+        _job("sixth", gpus_per_node=1, cores=7, search="s"),
+    )
     scheduler.starts(0.0)
     scheduler.ended("sixth", Ending.FAILED, 40.0)
     usage = scheduler.usage(100.0)
