@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
 from tests.end_to_end.conftest import Scan
+from tests.real.processes import missing
 from tests.real.target import Target, embedded_target, named_target
 
 _HERE = Path(__file__).parent
@@ -31,11 +34,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs real parts: `make test-real` runs it"))
 
 
-def missing(what: str) -> NoReturn:
-    """Ends a test whose real part this machine lacks: skipped, or failed where everything must be there."""
-    if os.environ.get("HPO_PILOT_TEST_STRICT") == "1":
-        pytest.fail(f"missing: {what}")
-    pytest.skip(what)
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A Chromium for the pages and the figures."""
+    program = shutil.which("chromium") or shutil.which("google-chrome") or missing("chromium")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        missing("playwright (tests/real/requirements.txt)")
+    arguments = ["--no-sandbox", "--enable-unsafe-swiftshader"]
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=program, args=arguments)
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="session")
+def barriers() -> Callable[[Any], list[tuple[str, str]]]:
+    """Returns the serious findings of axe on a page: each with the HTML of its first element."""
+    try:
+        from axe_playwright_python.sync_playwright import Axe
+    except ImportError:
+        missing("axe-playwright-python (tests/real/requirements.txt)")
+
+    def find(page: Any) -> list[tuple[str, str]]:
+        found = [one for one in Axe().run(page).response["violations"] if one["impact"] in ("serious", "critical")]
+        return [(one["id"], one["nodes"][0]["html"][:200]) for one in found]
+
+    return find
 
 
 @pytest.fixture(scope="session")
@@ -91,6 +117,22 @@ def train(tmp_path: Path, start: Callable[..., subprocess.Popen[str]], seconds: 
         assert process.returncode == 0, said
         result: dict[str, Any] = json.loads((tmp_path / name / "output.json").read_text())
         return {**result, "said": said}
+
+    return run
+
+
+@pytest.fixture
+def kill_after_a_checkpoint(tmp_path: Path, start: Callable[..., subprocess.Popen[str]]) -> Callable[..., None]:
+    """Starts a training as `start`, and kills it when it has written a checkpoint."""
+
+    def run(name: str, command: str, point: dict[str, Any]) -> None:
+        process = start(name, command, point)
+        end = time.monotonic() + 120
+        while not list((tmp_path / name / "ckpt").glob("*.pt")) and time.monotonic() < end:
+            time.sleep(0.002)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        assert not (tmp_path / name / "output.json").exists(), "it had ended before the kill: give it more epochs"
 
     return run
 

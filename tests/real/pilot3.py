@@ -17,7 +17,7 @@ from pathlib import Path
 
 import requests
 
-from tests.real.conftest import missing
+from tests.real.processes import missing, sdist
 
 VERSION = "3.7.0.36"
 #: What `Pilot3` is made from by default: that version from PyPI.
@@ -30,34 +30,10 @@ _LOCAL = re.compile(r"//(localhost|127\.0\.0\.1)\b")
 _URL = re.compile(r"\b\w+://[^\s;]+|\b[\w-]+(\.[\w-]+)*\.(ch|gov|org)\b")
 
 
-def _caches() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-
-
 def sources() -> list[str]:
     """What tests make a `Pilot3` from, one after the other."""
     named = os.environ.get("HPO_PILOT_TEST_PILOT3", "")
     return [FROM_PYPI, *(folder for folder in named.split(os.pathsep) if folder)]
-
-
-def _sdist() -> Path:
-    """The sdist (the wheel lacks pilot.py), fetched once."""
-    cache = Path(os.environ.get("HPO_PILOT_CACHE") or _caches() / "hpo_pilot")
-    name = f"panda-pilot-{VERSION}"
-    packed = cache / f"{name}.tar.gz"
-    if not packed.is_file():
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as folder:
-            # Its metadata is made by its own setup.py, so this must not be one that asks for more.
-            argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
-            done = subprocess.run(
-                [*argv, "--dest", folder, f"panda-pilot=={VERSION}"], capture_output=True, text=True, check=False
-            )
-            found = Path(folder) / packed.name
-            if done.returncode or not found.is_file():
-                missing(f"panda-pilot {VERSION} cannot be fetched: {done.stderr[-500:]}")
-            found.replace(packed)
-    return packed
 
 
 class Pilot3:
@@ -81,7 +57,7 @@ class Pilot3:
         self._process: subprocess.Popen[bytes] | None = None
         self._sources = self.folder / "pilot3"
         if source == FROM_PYPI:
-            with tarfile.open(_sdist()) as archive:
+            with tarfile.open(sdist("panda-pilot", VERSION)) as archive:
                 archive.extractall(self.folder, filter="data")
             (self.folder / f"panda-pilot-{VERSION}").rename(self._sources)
         else:
@@ -147,21 +123,8 @@ class Pilot3:
         }
         argv = [
             *(str(_ISOLATED), USER, "env", "-C", str(self._sources), *(f"{k}={v}" for k, v in env.items())),
-            *(
-                "python3",
-                "pilot.py",
-                "-a",
-                str(folder / "work"),
-                "-q",
-                self.queue,
-                "-j",
-                "user",
-                "-i",
-                "PR",
-                "-t",
-                "-u",
-                "-d",
-            ),
+            *("python3", "pilot.py", "-a", str(folder / "work"), "-q", self.queue),
+            *("-j", "user", "-i", "PR", "-t", "-u", "-d"),
             *("--pilot-user=generic", "-w", "generic", f"--url={host}", "-p", port, "--use-https=False"),
             *("--harvester-submit-mode=PULL", "--use-rucio-traces=False", "--cleanup=False", "-l", str(lifetime)),
             *(f"--queuedata-url={self.server}/cache/schedconfig/{{pandaqueue}}.all.json",),

@@ -27,7 +27,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.real.conftest import missing
+from tests.real.processes import missing
 
 #: CPUs that each node has unless a test says otherwise: four jobs of two ranks side by side.
 CPUS = 8

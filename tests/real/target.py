@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -180,18 +179,3 @@ def embedded_target(folder: Path) -> Iterator[Target]:
         authority = ["--ca", str(certificate.chain)]
         yield Target(server.url, environment, "LOCAL", folder / "pilot.token", "hpo_pilot", True, 120.0, authority)
     assert "Traceback" not in (folder / "server.log").read_text()
-
-
-def wait_until(condition: object, seconds: float, what: str) -> None:
-    """Waits for `condition()` to hold.
-
-    Raises:
-        AssertionError: it does not within `seconds`.
-    """
-    assert callable(condition)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return
-        time.sleep(0.5)
-    raise AssertionError(f"not within {seconds:.0f} s: {what}")

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.end_to_end.conftest import Scan
 from tests.payloads.conftest import PAYLOADS
-from tests.real.conftest import missing
+from tests.real.processes import missing, write_search
 
 PAYLOAD = PAYLOADS / "autotune"
 
@@ -25,12 +24,13 @@ def scan(tmp_path: Path) -> Scan:
     return Scan(tmp_path)
 
 
-def write(scan: Scan, name: str, **change: Any) -> None:
+def write(scan: Scan, name: str, **changes: Any) -> None:
     """A search file of the payload, smaller."""
-    document = yaml.safe_load((PAYLOAD / name).read_text())
-    document["payload"] = {"files": str(PAYLOAD), "command": f"{sys.executable} -S train.py"}
-    document |= {"search": "demo", **change}
-    scan.file.write_text(yaml.safe_dump({key: value for key, value in document.items() if value is not None}))
+
+    def edit(document: Any) -> None:
+        document["payload"] = {"files": str(PAYLOAD), "command": f"{sys.executable} -S train.py"}
+
+    write_search(scan, PAYLOAD / name, edit, confirm=None, **changes)
 
 
 def test_a_warm_search_starts_where_the_first_machine_was_fast(scan: Scan) -> None:
@@ -40,7 +40,6 @@ def test_a_warm_search_starts_where_the_first_machine_was_fast(scan: Scan) -> No
         warm_start=[str(PAYLOAD / "first-machine.json")],
         budget={"trials": 4, "parallel": 1},
         optimizer={"name": "bayesian", "start_points": 1},
-        confirm=None,
     )
     result = scan("run", str(scan.file))
     assert "first-machine.json" in result.stdout
@@ -54,7 +53,7 @@ def test_a_warm_search_starts_where_the_first_machine_was_fast(scan: Scan) -> No
 
 
 def test_a_search_for_a_front_of_time_and_size(scan: Scan) -> None:
-    write(scan, "search-front.yaml", budget={"trials": 4, "parallel": 1}, optimizer="random", confirm=None)
+    write(scan, "search-front.yaml", budget={"trials": 4, "parallel": 1})
     scan("run", str(scan.file))
     for trial in scan.trials():
         assert trial["state"] == "finished"
@@ -64,7 +63,7 @@ def test_a_search_for_a_front_of_time_and_size(scan: Scan) -> None:
 
 def test_without_a_compiler_each_trial_fails_with_the_remedy(scan: Scan) -> None:
     scan.environment["CC"] = "no-such-compiler"
-    write(scan, "search.yaml", budget={"trials": 2, "parallel": 1}, optimizer="random", confirm=None)
+    write(scan, "search.yaml", budget={"trials": 2, "parallel": 1})
     scan("run", str(scan.file), status=1)
     assert [trial["state"] for trial in scan.trials()] == ["failed"] * 2
     assert "there is no C compiler: $CC names 'no-such-compiler'" in scan.trials()[0]["error"]

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +14,8 @@ from hpo_pilot.hpc.allocations import AllocationFile, Fleet, new_name
 from hpo_pilot.hpc.batch_system import Allocation, AllocationSpec, BatchState
 from hpo_pilot.hpc.site_profile import SiteProfile
 from hpo_pilot.hpc.slurm import Slurm as SlurmBatch
-from tests.end_to_end.conftest import HPO_PILOT, Scan
+from tests.end_to_end.conftest import Scan
+from tests.real.processes import running, serving, until
 from tests.real.slurm import Slurm, slurm
 
 __all__ = ["slurm"]
@@ -76,20 +70,21 @@ def submit(fleet: Fleet, asked: AllocationSpec) -> Allocation:
 
 
 def wait(fleet: Fleet, name: str, *states: BatchState, timeout: float = 30.0) -> Allocation:
-    end = time.monotonic() + timeout
-    while (one := next(one for one in fleet.refresh() if one.name == name)).state not in states:
-        assert time.monotonic() < end, one
-        time.sleep(0.2)
-    return one
+    found: list[Allocation] = []
+
+    def has_come() -> bool:
+        found[:] = [one for one in fleet.refresh() if one.name == name]
+        return found[0].state in states
+
+    until(has_come, lambda: str(found), timeout)
+    return found[0]
 
 
 def seen(asked: AllocationSpec, line: str, timeout: float = 40.0) -> list[str]:
     """What the allocation has said, as soon as `line` is among it."""
-    end, path = time.monotonic() + timeout, asked.folder / "seen"
-    while line not in (lines := path.read_text().splitlines() if path.exists() else []):
-        assert time.monotonic() < end, (lines, asked.output.read_text() if asked.output.exists() else "")
-        time.sleep(0.1)
-    return lines
+    path = asked.folder / "seen"
+    until(lambda: path.exists() and line in path.read_text().splitlines(), asked.output, timeout)
+    return path.read_text().splitlines()
 
 
 def test_both_nodes_whole(fleet: Fleet, tmp_path: Path) -> None:
@@ -140,31 +135,6 @@ def test_a_crash_while_submitting(fleet: Fleet, tmp_path: Path) -> None:
     fleet.cancel([asked.name])
 
 
-@contextmanager
-def running(command: list[str], environment: dict[str, str], log: Path) -> Iterator[subprocess.Popen[str]]:
-    """A command in the background; ended with SIGTERM."""
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            command, env=environment, stdout=output, stderr=subprocess.STDOUT, text=True, start_new_session=True
-        )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(40)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def until(condition: Callable[[], bool], log: Path, timeout: float = 60.0) -> None:
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end, log.read_text()
-        time.sleep(0.3)
-
-
 def test_kept_for_a_search(slurm: Slurm, tmp_path: Path) -> None:
     """`keep` brings an allocation up for a search that waits, and cancels it when no work is left."""
     sites = tmp_path / "sites"
@@ -173,36 +143,29 @@ def test_kept_for_a_search(slurm: Slurm, tmp_path: Path) -> None:
     scan = Scan(tmp_path, {**slurm.environment, "HPO_PILOT_SITES": str(sites), "OMP_NUM_THREADS": "1"})
     scan.write({})
 
-    def said(*words: str) -> Any:
-        command = [*HPO_PILOT, *words, "--workdir", str(scan.workdir)]
-        done = subprocess.run(command, env=scan.environment, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return json.loads(done.stdout) if "--json" in words else done.stdout
-
-    serve, keep = tmp_path / "serve.log", tmp_path / "keep.log"
+    keep = tmp_path / "keep.log"
     asked = ["--site", "here", "--walltime", "0:10"]
-    with running([*HPO_PILOT, "serve", "--slots", "0", "--workdir", str(scan.workdir)], scan.environment, serve):
-        until(lambda: "serving" in serve.read_text(), serve)
-        said("submit", str(scan.file))
-        assert "--allocation" in said("pilots", "submit", *asked, "--nodes", "1", "--dry-run")
+    with serving(scan) as serve:
+        scan("submit", str(scan.file))
+        assert "--allocation" in scan("pilots", "submit", *asked, "--nodes", "1", "--dry-run").stdout
         looks = ["--max-nodes", "1", "--interval", "0.5", "--idle", "2", "--settle", "2", "--jobs", "4"]
-        command = [*HPO_PILOT, "pilots", "keep", *asked, *looks, "--workdir", str(scan.workdir)]
+        command = scan.command("pilots", "keep", *asked, *looks)
         with running(command, scan.environment, keep) as killed:
             until(lambda: "submitted hpo-" in keep.read_text(), keep)
             killed.kill()
         with running(command, scan.environment, keep) as keeper:
-            until(lambda: said("status", "demo", "--json")["state"] == "done", keep)
+            until(lambda: scan.json("status", "demo")["state"] == "done", keep)
             until(lambda: "no work is left" in keep.read_text(), keep)
             keeper.terminate()
             assert keeper.wait(20) == 0
         assert "submitted hpo-" not in keep.read_text()  # the second time: it knows what the first has submitted
-        (one,) = said("pilots", "list", "--json")
+        (one,) = scan.json("pilots", "list")
         assert one["state"] == "cancelled" and one["nodes"] == 1 and one["kept"]
-        assert one["name"] in said("pilots", "list")
-        name = said("pilots", "submit", *asked, "--nodes", "2").split()[1]
+        assert one["name"] in scan("pilots", "list").stdout
+        name = scan("pilots", "submit", *asked, "--nodes", "2").stdout.split()[1]
         log = scan.workdir / "allocations" / name / "output.log"
         until(lambda: log.exists() and "allocation of 2 nodes (n1, n2)" in log.read_text(), serve)
-        assert name in said("pilots", "cancel", "--all")
+        assert name in scan("pilots", "cancel", "--all").stdout
         until(lambda: "pilot ends" in log.read_text(), log)  # on Slurm's signal, by itself
 
 

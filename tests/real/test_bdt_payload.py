@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from tests.end_to_end.conftest import Scan
 from tests.payloads.conftest import PAYLOADS, module_of  # noqa: F401  a fixture
-from tests.real.conftest import missing
+from tests.real.processes import missing, write_search
 
 POINTS = {
     "sklearn": {"leaves": 8, "leaf_events": 20},
@@ -136,20 +135,17 @@ def test_a_search_over_a_users_file_from_the_command_to_the_best_point(tmp_path:
     pyarrow.parquet.write_table(
         pyarrow.table({**columns, "w": events.weights, "kind": events.labels}), scan.root / "events.parquet"
     )
-    document = yaml.safe_load((PAYLOADS / "bdt" / "search-front.yaml").read_text())
-    document["search"] = "demo"
-    document["budget"] = {"trials": 4, "parallel": 2}
-    document["folds"] = 2
-    document["confirm"] = None
-    document["optimizer"] = "random"
-    document["space"]["learning_rate"] = {"type": "real", "low": 0.1, "high": 0.5}
-    document["payload"] = {
-        "files": str(PAYLOADS / "bdt"),
-        "command": f"{sys.executable} train.py --label kind --weight w",
-        "inputs": [str(scan.root / "events.parquet")],
-        "outputs": ["model", "scores.npz"],
-    }
-    scan.file.write_text(yaml.safe_dump({key: value for key, value in document.items() if value is not None}))
+
+    def edit(document: Any) -> None:
+        document["space"]["learning_rate"] = {"type": "real", "low": 0.1, "high": 0.5}
+        document["payload"] |= {
+            "command": f"{sys.executable} train.py --label kind --weight w",
+            "inputs": [str(scan.root / "events.parquet")],
+            "outputs": ["model", "scores.npz"],
+        }
+
+    budget = {"trials": 4, "parallel": 2}
+    write_search(scan, PAYLOADS / "bdt" / "search-front.yaml", edit, budget=budget, folds=2, confirm=None)
     scan("run", str(scan.file), timeout=120)
     trials = scan.trials()
     assert [trial["state"] for trial in trials] == ["finished"] * 4

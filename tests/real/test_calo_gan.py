@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.end_to_end.conftest import Scan
-from tests.real.conftest import missing
+from tests.real.processes import missing, write_search
 
 PAYLOAD = Path(__file__).parents[2] / "payloads" / "calo_gan"
 #: 13 x 13 x 13 cells: a fifth of a minute of one core.
@@ -88,16 +84,10 @@ def test_two_ranks_train_what_one_process_does(train, tmp_path, more):
 
 
 @pytest.mark.long
-def test_it_goes_on_from_a_checkpoint_with_another_number_of_ranks(train, start, tmp_path):
+def test_it_goes_on_from_a_checkpoint_with_another_number_of_ranks(train, kill_after_a_checkpoint, tmp_path):
     point = {**SMALL, "epochs": 12}
     undisturbed = train("undisturbed", "python train.py", point)
-    process = start("killed", "python train.py", point)
-    deadline = time.monotonic() + 120
-    while not list((tmp_path / "killed").glob("ckpt/*.pt")) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert not (tmp_path / "killed" / "output.json").exists(), "it had ended before the kill: give it more epochs"
+    kill_after_a_checkpoint("killed", "python train.py", point)
     shutil.copytree(tmp_path / "killed", tmp_path / "alone")
     again = train("alone", "python train.py", point)
     assert "going on after epoch" in again["said"]
@@ -152,14 +142,12 @@ def test_what_cannot_be_trained_ends_on_all_ranks_with_one_verdict(train):
 @pytest.mark.long
 def test_a_search_of_two_rank_trainings_shows_how_well_they_use_their_ranks(environment, tmp_path):
     scan = Scan(tmp_path, {"PATH": environment["PATH"]})
-    search = yaml.safe_load((PAYLOAD / "search-horovod.yaml").read_text())
-    for parameter in search["space"].values():
-        parameter |= {key: float(parameter[key]) for key in ("low", "high") if parameter["type"] == "real"}
-    search["payload"] |= {"files": str(PAYLOAD), "command": search["payload"]["command"].replace("13", "9")}
-    search["payload"]["command"] = search["payload"]["command"].replace("1000", "200").replace("epochs 8", "epochs 2")
-    del search["start"]
-    search |= {"search": "demo", "optimizer": "random", "budget": {"trials": 2, "parallel": 1}}
-    scan.file.write_text(yaml.safe_dump(search))
+
+    def edit(document):
+        for more, less in (("13", "9"), ("1000", "200"), ("epochs 8", "epochs 2")):
+            document["payload"]["command"] = document["payload"]["command"].replace(more, less)
+
+    write_search(scan, PAYLOAD / "search-horovod.yaml", edit, budget={"trials": 2, "parallel": 1}, start=None)
     scan("run", str(scan.file), timeout=300)
     trials = scan.trials()
     assert [trial["state"] for trial in trials] == ["finished"] * 2

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from tests.container_contract import (
 )
 from tests.image_root import make_image_root
 from tests.pilot.conftest import FakePanda, panda
-from tests.real.conftest import missing
+from tests.real.processes import missing, until
 from tests.transformation.test_transformation import Job
 
 __all__ = ["panda"]
@@ -136,14 +135,14 @@ def test_it_ends_with_whoever_started_it(ship: Callable[[str], Ship], name: str,
     argv = here.runtime.wrap(["python3", "-c", WAIT], here.image, [here.folder], env, here.folder, inside)
     process = subprocess.Popen(argv, cwd=here.folder, env=env, pass_fds=[lifeline], start_new_session=True)
     os.close(lifeline)
-    _until((here.folder / "started").exists)
+    until((here.folder / "started").exists)
     if killed:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(timeout=30)
     os.close(kept)
     if killed and name != "podman":  # they are the payload, and died with it
         return
-    _until((here.folder / "ended").exists)
+    until((here.folder / "ended").exists)
     process.wait(timeout=30)
 
 
@@ -175,7 +174,7 @@ def test_nothing_outlives_what_is_killed(
     panda.add_job(command, {outliving.NAME: outliving.SCRIPT}, container=here.image)
     process = job.start(panda.waiting[0]["jobPars"])
     try:
-        _until(lambda: outliving.runs(lives))
+        until(lambda: outliving.runs(lives))
         ours = psutil.Process(process.pid)
         runtime = next(child for child in ours.children() if "HPO_PILOT_LIFELINE_FD" in _environment(child))
         inside = [each for each in psutil.process_iter() if _environment(each).get("TEST_JOB") == str(lives)]
@@ -187,7 +186,7 @@ def test_nothing_outlives_what_is_killed(
             process.communicate(timeout=60)
             assert process.returncode != 0
             assert not outliving.left(lives), "its status is told when nothing runs any more"
-        _until(lambda: not outliving.left(lives))
+        until(lambda: not outliving.left(lives))
     finally:
         (lives / "over").touch()
         if process.poll() is None:
@@ -200,10 +199,3 @@ def _environment(process: psutil.Process) -> dict[str, str]:
         return process.environ()
     except psutil.Error:
         return {}  # it ended meanwhile
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

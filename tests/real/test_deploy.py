@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.real.conftest import missing
+from tests.real.processes import missing
 from tests.real.slurm import Slurm, slurm
 
 __all__ = ["slurm"]

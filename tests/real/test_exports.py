@@ -13,7 +13,7 @@ import requests
 
 from hpo_pilot.report import optuna
 from hpo_pilot.steering.server_processes import free_port
-from tests.real.conftest import missing
+from tests.real.processes import missing
 from tests.report.exports.made import curves_of, every_kind, search_of, subject_of
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import importlib.util
+import io
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,8 @@ from hpo_pilot.report.figure_files import write_figures
 from hpo_pilot.report.html import ReportFacts, render_report
 from hpo_pilot.report.result_figures import FigureData
 from hpo_pilot.search import EarlyStop, Trial, TrialState
-from tests.real.conftest import missing
+from tests.real.processes import missing
 from tests.report.figures.made_up import make_search, make_trial, make_trials, on_nodes
-
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 def subject(count: int = 60) -> FigureData:
@@ -36,21 +33,6 @@ def subject(count: int = 60) -> FigureData:
 def needs_kaleido() -> None:
     if importlib.util.find_spec("kaleido") is None:
         missing("kaleido (tests/real/requirements.txt)")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        missing("no Chromium")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        missing("no playwright")
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        running.new_page()  # where `colours` looks at pictures
-        yield running
-        running.close()
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +65,8 @@ def test_every_figure_is_drawn(browser: Any, report: str, scheme: str, width: in
     assert len(places) > 15
     for place in places:
         place.scroll_into_view_if_needed()
-        assert len(colours(browser, place.screenshot())) > 20, f"{place.get_attribute('id')} is empty"
-    orange = colours(browser, page.query_selector("#figure-convergence").screenshot()).get("224,129,11", 0)
+        assert len(colours(place.screenshot())) > 20, f"{place.get_attribute('id')} is empty"
+    orange = colours(page.query_selector("#figure-convergence").screenshot()).get((224, 129, 11), 0)
     assert orange > 100, "the line of the best so far"
     page.context.close()
 
@@ -94,7 +76,7 @@ def test_parallel_coordinates_are_brushed_by_keyboard_and_pointer(browser: Any, 
     page.evaluate("addEventListener('hpo:brush', (event) => { window.brushed = event.detail.trials; })")
     place = page.query_selector("#figure-parallel")
     place.scroll_into_view_if_needed()
-    before = colours(browser, place.query_selector("canvas").screenshot())
+    before = colours(place.query_selector("canvas").screenshot())
     upper = page.get_by_role("slider", name="learning_rate, upper end of the brush")
     upper.focus()
     for _ in range(2):
@@ -105,7 +87,7 @@ def test_parallel_coordinates_are_brushed_by_keyboard_and_pointer(browser: Any, 
     assert f"{len(wanted)} of 60 trials within the brushes; the best of them: trial" in place.inner_text()
     assert float(upper.get_attribute("aria-valuetext")) == pytest.approx(10 ** (-1 - 3 * 10 / 40), rel=1e-3)
     page.wait_for_timeout(100)
-    assert colours(browser, place.query_selector("canvas").screenshot()) != before
+    assert colours(place.query_selector("canvas").screenshot()) != before
     upper.press("Escape")
     assert page.evaluate("window.brushed") is None
     box = page.get_by_role("group", name="layers", exact=True).locator(".parallel-line").bounding_box()
@@ -165,23 +147,14 @@ def test_an_update_keeps_zoom_and_brushes(browser: Any, report: str) -> None:
     page.context.close()
 
 
-def test_the_report_has_no_serious_accessibility_finding(browser: Any, report: str) -> None:
-    try:
-        from axe_playwright_python.sync_playwright import Axe
-    except ImportError:
-        missing("no axe-playwright-python")
+def test_the_report_has_no_serious_accessibility_finding(browser: Any, report: str, barriers: Any) -> None:
     # The page's own policy keeps the checker's script out: it comes in before the policy counts.
-    context = browser.new_context(bypass_csp=True, viewport={"width": 1280, "height": 900})
-    page = context.new_page()
-    page.goto(report)
-    page.wait_for_selector("html[data-drawn]", timeout=60_000)
-    found = Axe().run(page).response["violations"]
-    serious = [(one["id"], one["nodes"][0]["html"][:200]) for one in found if one["impact"] in ("serious", "critical")]
-    assert serious == []
-    context.close()
+    page, _ = opened(browser, report, bypass_csp=True, viewport={"width": 1280, "height": 900})
+    assert barriers(page) == []
+    page.context.close()
 
 
-def test_figures_as_files(browser: Any, tmp_path: Path) -> None:
+def test_figures_as_files(tmp_path: Path) -> None:
     needs_kaleido()
     drawn = subject()
     figures = [figure for kind in kinds(drawn.search) for figure in build(kind.key, drawn)]
@@ -192,7 +165,7 @@ def test_figures_as_files(browser: Any, tmp_path: Path) -> None:
     assert f"convergence.pdf: Convergence\n{figures[0].description}" in paths[-1].read_text()
     first, parallel, *_ = write_figures(figures[:2], tmp_path / "png", "png")
     for path in (first, parallel):
-        assert len(colours(browser, path.read_bytes())) > 50, "drawn, not empty"
+        assert len(colours(path.read_bytes())) > 50, "drawn, not empty"
 
 
 def test_a_browser_that_does_not_draw_is_an_error_with_a_remedy(
@@ -206,9 +179,8 @@ def test_a_browser_that_does_not_draw_is_an_error_with_a_remedy(
         write_figures(build("convergence", subject()), tmp_path, "png")
 
 
+@pytest.mark.usefixtures("browser")
 def test_the_command(tmp_path: Path) -> None:
-    if CHROMIUM is None:
-        missing("no Chromium")
     needs_kaleido()
     from hpo_pilot.cli.main import app
     from hpo_pilot.web.local_client import LocalClient
@@ -229,23 +201,7 @@ def test_the_command(tmp_path: Path) -> None:
         CliRunner().invoke(app, [*command[:3], "svg", *command[4:]], catch_exceptions=False)
 
 
-def colours(browser: Any, png: bytes) -> dict[str, int]:
-    """How many pixels of a picture have each colour, as ``r,g,b``; the browser reads it."""
-    page = browser.contexts[0].pages[0]
-    found: dict[str, int] = page.evaluate(
-        """async (text) => {
-          const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-          const image = await createImageBitmap(new Blob([bytes], {type: "image/png"}));
-          const context = new OffscreenCanvas(image.width, image.height).getContext("2d");
-          context.drawImage(image, 0, 0);
-          const {data} = context.getImageData(0, 0, image.width, image.height);
-          const counts = {};
-          for (let at = 0; at < data.length; at += 4) {
-            const colour = `${data[at]},${data[at + 1]},${data[at + 2]}`;
-            counts[colour] = (counts[colour] ?? 0) + 1;
-          }
-          return counts;
-        }""",
-        base64.b64encode(png).decode(),
-    )
-    return found
+def colours(png: bytes) -> dict[tuple[int, int, int], int]:
+    """The number of pixels of each colour of a picture."""
+    image = pytest.importorskip("PIL.Image").open(io.BytesIO(png)).convert("RGB")
+    return {colour: count for count, colour in image.getcolors(image.width * image.height)}

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.end_to_end.conftest import Scan
+from tests.real.processes import write_search
 
 DIGITS = Path(__file__).parents[2] / "payloads" / "digits"
 FOLDS, RANKS, TRIALS = 2, 2, 3
@@ -35,22 +35,22 @@ json.dump(ended, open("ended.json", "w"))
 @pytest.fixture
 def scan(tmp_path: Path, environment: dict[str, str]) -> Scan:
     """payloads/digits/search-horovod.yaml with fewer and shorter trainings."""
-    document = yaml.safe_load((DIGITS / "search-horovod.yaml").read_text().replace("1e-", "1.0e-"))
-    assert document["resources"]["ranks_per_node"] == RANKS
-    document["space"] |= {
-        "learning_rate": {"type": "real", "low": 0.003, "high": 0.03, "scale": "log"},
-        "layers": {"type": "integer", "low": 1, "high": 2},
-        "width": {"type": "integer", "low": 32, "high": 64},
-        "batch": {"type": "ordinal", "choices": [192, 256]},
-        "scaling": {"type": "categorical", "choices": ["none", "sqrt"]},
-        "epochs": {"type": "categorical", "choices": [2]},
-    }
-    document["payload"]["files"] = str(DIGITS)
-    document |= {"search": "demo", "optimizer": "random", "folds": FOLDS}
-    document |= {"budget": {"trials": TRIALS, "parallel": TRIALS}}
+
+    def edit(document: Any) -> None:
+        assert document["resources"]["ranks_per_node"] == RANKS
+        document["space"] |= {
+            "learning_rate": {"type": "real", "low": 0.003, "high": 0.03, "scale": "log"},
+            "layers": {"type": "integer", "low": 1, "high": 2},
+            "width": {"type": "integer", "low": 32, "high": 64},
+            "batch": {"type": "ordinal", "choices": [192, 256]},
+            "scaling": {"type": "categorical", "choices": ["none", "sqrt"]},
+            "epochs": {"type": "categorical", "choices": [2]},
+        }
+
     # Each rank asks the others every 20 ms, not every millisecond: here twelve of them share a few cores.
     scan = Scan(tmp_path, {"PATH": environment["PATH"], "HOROVOD_CYCLE_TIME": "20"})
-    scan.file.write_text(yaml.safe_dump(document))
+    budget = {"trials": TRIALS, "parallel": TRIALS}
+    write_search(scan, DIGITS / "search-horovod.yaml", edit, folds=FOLDS, budget=budget)
     return scan
 
 

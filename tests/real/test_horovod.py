@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.end_to_end.conftest import Scan
+from tests.real.processes import write_search
 from tests.runner.conftest import Bench
 
 ROOT = Path(__file__).parents[2]
@@ -96,16 +93,10 @@ def test_a_batch_smaller_than_the_ranks_leaves_some_without_images(train):
     assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)
 
 
-def test_it_goes_on_from_a_checkpoint_with_another_number_of_ranks(train, start, tmp_path):
+def test_it_goes_on_from_a_checkpoint_with_another_number_of_ranks(train, kill_after_a_checkpoint):
     point = {**POINT, "epochs": 40}
     undisturbed = train("undisturbed", "python train_horovod.py", point)
-    process = start("killed", "python train_horovod.py", point)
-    deadline = time.monotonic() + 60
-    while not list((tmp_path / "killed" / "ckpt").glob("*.pt")) and time.monotonic() < deadline:
-        time.sleep(0.002)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert not (tmp_path / "killed" / "output.json").exists(), "it had ended before the kill: give it more epochs"
+    kill_after_a_checkpoint("killed", "python train_horovod.py", point)
     again = train("killed", TWO_RANKS, point)
     assert "going on after epoch" in again["said"]
     assert again["loss"] == pytest.approx(undisturbed["loss"], rel=1e-3)
@@ -158,13 +149,11 @@ def test_a_delay_of_one_rank_moves_load_balance_by_what_is_computed(tmp_path, en
 
 def test_a_search_of_two_rank_trainings_shows_how_well_they_use_their_ranks(environment, tmp_path):
     scan = Scan(tmp_path, {"PATH": environment["PATH"]})
-    search = yaml.safe_load((DIGITS / "search-horovod.yaml").read_text())
-    search["space"]["learning_rate"] |= {"low": 0.0001, "high": 0.1}
-    search["space"]["alpha"] |= {"low": 0.000001, "high": 0.1}
-    search["payload"]["files"] = str(DIGITS)
-    search["payload"]["outputs"] = ["model.pt", "horovod_timeline.json"]
-    search |= {"search": "demo", "optimizer": "random", "budget": {"trials": 2, "parallel": 1}, "folds": 1}
-    scan.file.write_text(yaml.safe_dump(search))
+
+    def edit(document):
+        document["payload"]["outputs"] = ["model.pt", "horovod_timeline.json"]
+
+    write_search(scan, DIGITS / "search-horovod.yaml", edit, budget={"trials": 2, "parallel": 1}, folds=1)
     scan("run", str(scan.file), timeout=300)
     trials = scan.trials()
     assert [trial["state"] for trial in trials] == ["finished"] * 2

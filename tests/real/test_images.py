@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from hpo_pilot.transformation.container import RUNTIMES, Inside, image_architecture
 from tests.end_to_end.conftest import Scan
 from tests.image_root import SCRIPT
-from tests.real.conftest import missing
+from tests.real.processes import missing, write_search
 
 ROOT = Path(__file__).parents[2]
 CONTAINERS = ROOT / "containers"
@@ -80,19 +79,19 @@ def folder() -> Iterator[Path]:
         yield Path(path)
 
 
-def search(image: str, command: str) -> dict[str, Any]:
+def write(scan: Scan, image: Path, command: str) -> None:
     """Two quick trials of payloads/digits."""
-    document: dict[str, Any] = yaml.safe_load((DIGITS / "search.yaml").read_text())
-    for name in ("folds", "start"):
-        del document[name]
-    document["payload"] |= {"files": str(DIGITS), "outputs": [], "container": image, "command": command}
-    return {**document, "search": "demo", "optimizer": "random", "budget": {"trials": 2, "parallel": 2}}
+
+    def edit(document: Any) -> None:
+        document["payload"] |= {"outputs": [], "container": str(image), "command": command}
+
+    write_search(scan, DIGITS / "search.yaml", edit, folds=None, start=None, budget={"trials": 2, "parallel": 2})
 
 
 def test_a_search_in_it(folder: Path, image: Path, alone: str) -> None:
     """With its Python and its scikit-learn."""
     scan = Scan(folder, {"PATH": alone})
-    scan.file.write_text(yaml.safe_dump(search(str(image), f"{IN_IMAGE} && python train.py")))
+    write(scan, image, f"{IN_IMAGE} && python train.py")
     scan("run", str(scan.file))
     trials = scan.trials()
     assert len(trials) == 2
@@ -110,8 +109,7 @@ def test_an_image_of_another_processor_fails_each_trial_and_says_so(folder: Path
         (tmp_path / "other" / "bin" / name).write_bytes(header)
         (tmp_path / "other" / "bin" / name).chmod(0o755)
     scan = Scan(folder, {"PATH": alone})
-    document = search(str(tmp_path / "other"), "python train.py")
-    scan.file.write_text(yaml.safe_dump(document))
+    write(scan, tmp_path / "other", "python train.py")
     scan("run", str(scan.file), status=1)
     for trial in scan.trials():
         said = json.dumps(trial)

@@ -18,7 +18,7 @@ from tests.launcher_contract import (
     passes_the_status_on,
     starts_ranks,
 )
-from tests.real.conftest import missing
+from tests.real.processes import missing
 
 #: What is said of the launcher; and the name under which its program may stand beside another's.
 SAID: dict[str, tuple[dict[str, Any], str]] = {

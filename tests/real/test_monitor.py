@@ -9,12 +9,10 @@ import io
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,14 +20,11 @@ from typing import Any
 import pytest
 import requests
 
-from tests.real.conftest import missing
+from tests.real.processes import running, until
 
-try:
-    from axe_playwright_python.sync_playwright import Axe
+with suppress(ImportError):  # `browser` says what is missing
     from PIL import Image
-    from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
-except ImportError:
-    Axe = None
+    from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 _HPO = str(Path(sys.executable).parent / "hpo-pilot")
 
@@ -119,44 +114,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         command = [_HPO, "run", str(file), "--workdir", str(workdir), "--slots", "4"]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr
-    with (folder / "serve.log").open("w") as log:
-        service = subprocess.Popen(
-            [_HPO, "serve", "--workdir", str(workdir), "--slots", "4"],
-            env=environment,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        for _ in range(300):
-            found = re.search(r"the monitor is at (\S+)", (folder / "serve.log").read_text())
-            if found is not None:
-                break
-            assert service.poll() is None, (folder / "serve.log").read_text()
-            time.sleep(0.1)
-        else:
-            pytest.fail("the service does not start")
+    log = folder / "serve.log"
+    with running([_HPO, "serve", "--workdir", str(workdir), "--slots", "4"], environment, log):
+        until(lambda: "the monitor is at" in log.read_text(), log)
+        found = re.search(r"the monitor is at (\S+)", log.read_text())
+        assert found is not None
         here = Site(workdir, found[1].rstrip("/"), environment)
-        live = _write_search(folder, "live", 0.25, 500, 3, 1)
-        here.command("submit", str(live))
+        here.command("submit", str(_write_search(folder, "live", 0.25, 500, 3, 1)))
         yield here
-    finally:
-        service.terminate()
-        service.wait(30)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    program = shutil.which("chromium")
-    if Axe is None:
-        missing("playwright, axe-playwright-python and pillow (tests/real/requirements.txt)")
-    if program is None:
-        missing("chromium")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(
-            executable_path=program, args=["--no-sandbox", "--enable-unsafe-swiftshader"]
-        )
-        yield started
-        started.close()
 
 
 @dataclass
@@ -223,13 +188,6 @@ def sign_in(site: Site, browser: Browser) -> Callable[..., Any]:
     return begin
 
 
-def _until(holds: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, what
-        time.sleep(0.2)
-
-
 def _keep(picture: bytes, name: str) -> None:
     """Keeps a screenshot where pictures are wanted."""
     if folder := os.environ.get("HPO_PILOT_PICTURES"):
@@ -275,78 +233,32 @@ def test_every_page_is_clean(sign_in, width, scheme):
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
-def test_no_page_has_a_barrier(sign_in, width, scheme):
+def test_no_page_has_a_barrier(sign_in, barriers, width, scheme):
     # axe is a script of its own: the pages' policy would not let it in.
     with sign_in(width, scheme=scheme, bypass_csp=True) as watched:
         for name, path in _PAGES.items():
             watched.open(path)
             if name == "search":
                 watched.drawn()
-            found = Axe().run(watched.page).response["violations"]
-            bad = [
-                (one["id"], [node["target"] for node in one["nodes"]][:5])
-                for one in found
-                if one["impact"] in ("serious", "critical")
-            ]
-            assert not bad, (name, bad)
+            assert not barriers(watched.page), name
 
 
 def test_every_figure_is_drawn(sign_in):
     with sign_in() as watched:
         watched.open("/searches/calo-scan")
         watched.drawn()
-        for key in (
-            "convergence",
-            "parallel",
-            "importance",
-            "slices",
-            "contours",
-            "folds",
-            "curves",
-            "slots",
-            "failures",
-        ):
+        for key in "convergence parallel importance slices contours folds curves slots failures".split():
             plots = watched.page.locator(f"#kind-{key} .plot")
             assert plots.count(), key
             plot = plots.first
             plot.scroll_into_view_if_needed()
             watched.page.wait_for_timeout(200)
-            assert _colours(plot.screenshot()) > 1500, f"{key} is empty"
+            picture = plot.screenshot()
+            _keep(picture, key)
+            assert _colours(picture) > 1500, f"{key} is empty"
             assert len(plot.get_attribute("aria-label") or "") > 20, key
         # A choice of the search space that is markup stays a text, in figures too.
         assert watched.page.locator("img[src=x]").count() == 0
-        watched.check()
-
-
-def test_parallel_coordinates_can_be_brushed(sign_in):
-    with sign_in() as watched:
-        watched.open("/searches/calo-scan")
-        watched.drawn()
-        plot = watched.page.locator("#kind-parallel .plot").first
-        plot.scroll_into_view_if_needed()
-        before = plot.screenshot()
-        _keep(before, "parallel")
-        place = plot.locator(".parallel-line").first.bounding_box()
-        assert place is not None
-        x = place["x"] + place["width"] / 2
-        watched.page.mouse.move(x, place["y"] + place["height"] * 0.25)
-        watched.page.mouse.down()
-        watched.page.mouse.move(x, place["y"] + place["height"] * 0.5, steps=8)
-        watched.page.mouse.up()
-        status = plot.get_by_role("status")
-        brushed = status.inner_text()
-        assert re.search(r"\d+ of \d+", brushed), brushed
-        assert plot.screenshot() != before
-        # By the keyboard too: the upper end of the brush goes down.
-        handle = plot.get_by_role("slider").nth(1)
-        handle.focus()
-        for _ in range(6):
-            watched.page.keyboard.press("PageDown")
-        assert status.inner_text() != brushed
-        plot.get_by_role("button", name="Clear brushes").click()
-        watched.page.mouse.move(0, 0)
-        watched.page.keyboard.press("Tab")
-        assert status.inner_text() != brushed
         watched.check()
 
 
@@ -355,11 +267,11 @@ def test_a_running_search_changes_while_one_looks(sign_in):
         watched.open("/searches/live")
         page = watched.page
         before = page.locator("#f-progress").inner_text()
-        _until(lambda: page.locator("#f-progress").inner_text() != before, "the page stands still")
+        until(lambda: page.locator("#f-progress").inner_text() != before, "the page stands still")
         # Values that trials report while they run come too, and no reload is needed for the figures.
-        _until(lambda: page.locator("#kind-convergence .plot").count() > 0, "no figure comes")
+        until(lambda: page.locator("#kind-convergence .plot").count() > 0, "no figure comes")
         assert page.evaluate("performance.getEntriesByType('navigation').length") == 1
-        _until(lambda: page.evaluate("Number(document.documentElement.dataset.live)") > 5, "the news stop")
+        until(lambda: page.evaluate("Number(document.documentElement.dataset.live)") > 5, "the news stop")
         _keep(page.screenshot(), "running")
         watched.check()
 
@@ -396,7 +308,7 @@ def test_actions(sign_in, site):
         page.get_by_role("button", name="Try it").click()
         expect(page).to_have_url(re.compile(r"/searches/live\?done=add$"))
         wished = {"rate": 0.0123, "layers": 2, "kind": "adam"}
-        _until(
+        until(
             lambda: any(trial["point"] == wished for trial in json.loads(site.command("trials", "live", "--json"))),
             "the point is not tried",
         )
@@ -404,7 +316,7 @@ def test_actions(sign_in, site):
         watched.open("/searches/live")
         page.get_by_role("link", name="Stop…").click()
         page.get_by_role("button", name="Stop it").click()
-        _until(lambda: site.status("live")["state"] == "stopped", "it does not stop")
+        until(lambda: site.status("live")["state"] == "stopped", "it does not stop")
         who = page.locator("#user").inner_text()
         expect(page.locator("#f-events")).to_contain_text(who)
         events = requests.get(site.url + "/searches/live", timeout=10, allow_redirects=False)
@@ -426,7 +338,7 @@ def test_retry_failed(sign_in, site):
         watched.page.get_by_label("Only these trials").fill(str(number))
         watched.page.get_by_role("button", name="Try again").click()
         expect(watched.page).to_have_url(re.compile(r"/searches/calo-scan\?done=retry$"))
-        _until(lambda: site.status("calo-scan")["trials"]["failed"] == failed + 1, "it is not tried again")
+        until(lambda: site.status("calo-scan")["trials"]["failed"] == failed + 1, "it is not tried again")
         watched.check()
 
 

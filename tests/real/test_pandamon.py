@@ -7,12 +7,11 @@ import os
 import subprocess
 import sys
 import tarfile
-import tempfile
 from pathlib import Path
 
 import pytest
 
-from tests.real.conftest import missing
+from tests.real.processes import sdist
 from tests.server.conftest import RunningServer
 from tests.server.monitor import FAILED, Monitor, finished
 
@@ -43,22 +42,8 @@ json.dump({
 @pytest.fixture(scope="module")
 def panda_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """That version, unpacked."""
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    cache = Path(os.environ.get("HPO_PILOT_CACHE") or caches / "hpo_pilot")
-    packed = cache / f"panda_client-{VERSION}.tar.gz"
-    if not packed.is_file():
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as folder:
-            argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
-            done = subprocess.run(
-                [*argv, "--dest", folder, f"panda-client=={VERSION}"], capture_output=True, text=True, check=False
-            )
-            found = Path(folder) / packed.name
-            if done.returncode or not found.is_file():
-                missing(f"panda-client {VERSION} cannot be fetched: {done.stderr[-500:]}")
-            found.replace(packed)
     target = tmp_path_factory.mktemp("panda-client")
-    with tarfile.open(packed) as archive:
+    with tarfile.open(sdist("panda-client", VERSION)) as archive:
         archive.extractall(target, filter="data")
     return target / f"panda_client-{VERSION}"
 

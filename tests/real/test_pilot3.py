@@ -6,8 +6,7 @@ import json
 import shutil
 import signal
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ import requests
 
 from tests.end_to_end.conftest import Scan
 from tests.image_root import make_image_root
-from tests.real.conftest import missing
 from tests.real.pilot3 import USER, Pilot3, check_isolation, sources
+from tests.real.processes import missing, until
 
 PAYLOAD = """
 import json, os, sys, time
@@ -83,13 +82,6 @@ class Service:
         return self.process.communicate(timeout=60)[0]
 
 
-def until(condition: Callable[[], object], seconds: float = 60.0, pilot: Pilot3 | None = None) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain\n" + (pilot.said() if pilot else "")
-        time.sleep(0.5)
-
-
 @pytest.fixture
 def scan() -> Iterator[Scan]:
     check_isolation()
@@ -134,7 +126,7 @@ def test_a_search_is_done(scan: Scan, service: Service, pilot: Pilot3) -> None:
     )
     scan("submit", str(scan.file))
     pilot.start()
-    until(lambda: state(scan) == "done", 240, pilot)
+    until(lambda: state(scan) == "done", pilot.said, 240)
 
     trials = json.loads(scan("trials", "demo", "--json").stdout)
     assert [trial["state"] for trial in trials] == ["failed", "finished", "finished"]
@@ -151,13 +143,13 @@ def test_a_stopped_search_ends_its_payload(scan: Scan, service: Service, pilot: 
     scan.write({"budget": {"trials": 1, "parallel": 1}}, SLEEP)
     scan("submit", str(scan.file))
     pilot.start()
-    until(lambda: list(pilot.folder.rglob("train.py.started")), 120, pilot)
+    until(lambda: list(pilot.folder.rglob("train.py.started")), pilot.said, 120)
     assert any("train.py" in line for line in processes_in(str(pilot.folder)))
     scan("stop", "demo")
-    until(lambda: state(scan) == "stopped", 60, pilot)
-    until(lambda: service.job(1)["pilotErrorCode"] == 1144, 120, pilot)
+    until(lambda: state(scan) == "stopped", pilot.said, 60)
+    until(lambda: service.job(1)["pilotErrorCode"] == 1144, pilot.said, 120)
     assert service.job(1)["jobStatus"] == "cancelled" and "killed" in service.job(1)["pilotErrorDiag"]
-    until(lambda: not any("train.py" in line for line in processes_in(str(pilot.folder))), 60, pilot)
+    until(lambda: not any("train.py" in line for line in processes_in(str(pilot.folder))), pilot.said, 60)
 
 
 def test_the_payload_runs_in_its_image(scan: Scan, service: Service, pilot: Pilot3) -> None:
@@ -171,6 +163,6 @@ def test_the_payload_runs_in_its_image(scan: Scan, service: Service, pilot: Pilo
     assert scan.file.is_file()
     scan("submit", str(scan.file))
     pilot.start()
-    until(lambda: state(scan) == "done", 120, pilot)
+    until(lambda: state(scan) == "done", pilot.said, 120)
     (trial,) = json.loads(scan("trials", "demo", "--json").stdout)
     assert trial["value"] == 0, trial

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 
 from tests.end_to_end.conftest import Scan
-from tests.real.conftest import missing
+from tests.real.processes import missing
 
 
 @pytest.fixture

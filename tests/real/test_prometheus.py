@@ -17,7 +17,7 @@ from hpo_pilot.server import metrics as server_metrics
 from hpo_pilot.server.metrics import exposition
 from hpo_pilot.steering import metrics as service_metrics
 from hpo_pilot.web import app as rest_metrics
-from tests.real.conftest import missing
+from tests.real.processes import missing
 from tests.rest_api import add_results, store_of, write_search
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import requests
 
-from tests.real.target import Target, wait_until
+from tests.real.processes import until
+from tests.real.target import Target
 
 PAYLOAD = """
 import json, sys
@@ -72,7 +73,7 @@ class Desk:
         return row[1] if row else ""
 
     def wait(self, task: int, *states: str) -> None:
-        wait_until(lambda: self.status(task) in states, self.target.patience, f"task {task} is {' or '.join(states)}")
+        until(lambda: self.status(task) in states, f"task {task} is {' or '.join(states)}", self.target.patience)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from hpo_pilot.hpc.site_files import load_site
 from hpo_pilot.transformation.process import WORKER_MARK
 from tests import outliving
 from tests.pilot.conftest import FakePanda, PilotProcess
+from tests.real.processes import until
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,10 +87,7 @@ def verdict(panda: FakePanda, panda_id: int) -> dict[str, Any]:
 
 
 def assert_none_is_left(pilot: PilotProcess) -> None:
-    end = time.monotonic() + 10
-    while ranks_left(pilot) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert ranks_left(pilot) == []
+    until(lambda: not ranks_left(pilot), lambda: str(ranks_left(pilot)), 10)
 
 
 def test_a_rank_that_dies_ends_all_and_says_why(panda: FakePanda, pilot: PilotProcess) -> None:
@@ -138,16 +135,11 @@ def test_ranks_whose_pilot_and_runner_are_killed(panda: FakePanda, pilot: PilotP
     wait_for_ranks(pilot)
     ours = psutil.Process(pilot.processes[-1].pid)
     outliving.kill_at_once([ours, *(each for each in ours.children() if "hpo_pilot_runner.py" in each.cmdline())])
-    end = time.monotonic() + 40
-    while ranks_left(pilot) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert ranks_left(pilot) == []
+    until(lambda: not ranks_left(pilot), lambda: str(ranks_left(pilot)), 40)
 
 
 def wait_for_ranks(pilot: PilotProcess) -> None:
     """Until rank 1 hangs."""
-    end = time.monotonic() + 90
-    while not any("I am rank 1" in log.read_text() for log in pilot.workdir.glob("jobs/*/*/payload.log")):
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    logs = pilot.workdir.glob
+    until(lambda: any("I am rank 1" in log.read_text() for log in logs("jobs/*/*/payload.log")), "rank 1", 90)
     assert len(ranks_left(pilot)) > 2

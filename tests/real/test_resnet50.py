@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from hpo_pilot import load_search
 from tests.end_to_end.conftest import Scan
 from tests.payloads.conftest import PAYLOADS
 from tests.pilot.conftest import until
-from tests.real.conftest import missing
+from tests.real.processes import missing, write_search
 from tests.runner.conftest import Bench, encoded
 
 PAYLOAD = PAYLOADS / "resnet50"
@@ -327,13 +326,13 @@ def test_a_folder_of_images_is_read(train: Any, tmp_path: Path, environment: dic
 @pytest.mark.long
 def test_the_search_runs_and_shows_how_well_the_ranks_are_used(environment: dict[str, str], tmp_path: Path) -> None:
     scan = Scan(tmp_path, {"PATH": environment["PATH"]})
-    search = yaml.safe_load((PAYLOAD / "search.yaml").read_text().replace("1e-", "1.0e-"))
-    search["payload"]["files"] = str(PAYLOAD)
-    for full, less in (("--epochs 4", "--epochs 1"), ("1280", "320")):
-        assert full in search["payload"]["command"]
-        search["payload"]["command"] = search["payload"]["command"].replace(full, less)
-    search |= {"search": "demo", "optimizer": "random", "budget": {"trials": 1, "parallel": 1}}
-    scan.file.write_text(yaml.safe_dump(search))
+
+    def edit(document: Any) -> None:
+        for full, less in (("--epochs 4", "--epochs 1"), ("1280", "320")):
+            assert full in document["payload"]["command"]
+            document["payload"]["command"] = document["payload"]["command"].replace(full, less)
+
+    write_search(scan, PAYLOAD / "search.yaml", edit, budget={"trials": 1, "parallel": 1})
     scan("run", str(scan.file), timeout=120)
     (trial,) = scan.trials()
     assert trial["state"] == "finished"

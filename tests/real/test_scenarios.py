@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.end_to_end.conftest import Scan
-from tests.real.target import HEARTBEAT_TIMEOUT, Door, Target, wait_until
+from tests.real.processes import until
+from tests.real.target import HEARTBEAT_TIMEOUT, Door, Target
 
 #: As BOWL; the first attempt takes SECONDS.
 SLOW = """
@@ -82,7 +83,7 @@ def test_stop_kills_the_jobs(scan, target, name, tmp_path):
     with target.pilot(tmp_path / "pilot"):
         running = scan.start("run", str(scan.file), "--server", target.url)
         try:
-            wait_until(lambda: _states(scan, name).count("running") >= 2, target.patience, "two trials run")
+            until(lambda: _states(scan, name).count("running") >= 2, "two trials run", target.patience)
             scan("stop", name)
             output, _ = running.communicate(timeout=target.patience)
         finally:
@@ -121,7 +122,7 @@ def test_a_server_that_is_away_for_a_minute_loses_nothing(scan, target, name, tm
         with replace(target, url=door.url).pilot(tmp_path / "pilot"):
             running = scan.start("run", str(scan.file), "--server", door.url)
             try:
-                wait_until(lambda: "finished" in _states(scan, name), target.patience, "a trial finishes")
+                until(lambda: "finished" in _states(scan, name), "a trial finishes", target.patience)
                 door.close()
                 time.sleep(60)
                 door.open()
@@ -148,17 +149,17 @@ def test_a_service_pauses_resumes_and_extends(scan, target, name, tmp_path):
     service = scan.start("serve", "--server", target.url)
     try:
         with target.pilot(tmp_path / "pilot"):
-            wait_until(lambda: over() >= 1, target.patience, "a trial finishes")
+            until(lambda: over() >= 1, "a trial finishes", target.patience)
             scan("pause", name)
-            wait_until(lambda: over() == len(_states(scan, name)), target.patience, "what was out ends")
+            until(lambda: over() == len(_states(scan, name)), "what was out ends", target.patience)
             paused = over()
             time.sleep(15)
             assert (over(), len(_states(scan, name)), state()) == (paused, paused, "paused")
             scan("resume", name)
-            wait_until(lambda: state() == "done", target.patience, "it goes on to its end")
+            until(lambda: state() == "done", "it goes on to its end", target.patience)
             assert over() == 4
             scan("extend", name, "--trials", "2")
-            wait_until(lambda: over() == 6 and state() == "done", target.patience, "two more")
+            until(lambda: over() == 6 and state() == "done", "two more", target.patience)
         service.send_signal(signal.SIGTERM)
         output, _ = service.communicate(timeout=60)
     finally:
@@ -173,7 +174,7 @@ def test_a_lost_job_is_run_again(scan, target, name, tmp_path):
     running = scan.start("run", str(scan.file), "--server", target.url)
     first = target.start_pilot(tmp_path / "first")
     try:
-        wait_until(lambda: _states(scan, name).count("running") == 2, target.patience, "both trials run")
+        until(lambda: _states(scan, name).count("running") == 2, "both trials run", target.patience)
         first.send_signal(signal.SIGKILL)
         first.wait()
         time.sleep(HEARTBEAT_TIMEOUT)

@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +16,7 @@ import pytest
 import yaml
 
 from tests.end_to_end.conftest import HPO_PILOT, Scan
-from tests.real.conftest import missing
+from tests.real.processes import missing, serving, until
 from tests.real.slurm import Slurm, slurm
 from tests.real.test_images import IN_IMAGE, image
 
@@ -87,34 +84,6 @@ def search(image: Path, python: Path, files: Path) -> dict[str, Any]:
     return {**document, "budget": {"trials": TRIALS, "parallel": TRIALS}}
 
 
-@contextmanager
-def serving(scan: Scan) -> Iterator[Path]:
-    """The service, without pilots of its own; its log."""
-    log = scan.root / "serve.log"
-    with log.open("w") as output:
-        command = scan.command("serve", "--slots", "0")
-        process = subprocess.Popen(
-            command, env={**os.environ, **scan.environment}, stdout=output, stderr=output, start_new_session=True
-        )
-    try:
-        until(lambda: "serving" in log.read_text(), log)
-        yield log
-    finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def until(condition: Callable[[], Any], log: Path, timeout: float = 120.0) -> None:
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end, log.read_text() if log.exists() else "nothing was said"
-        time.sleep(0.3)
-
-
 def test_a_search_from_its_file_to_its_report(slurm: Slurm, folder: Path, image: Path, horovod: Path) -> None:
     if not (image / str(horovod.resolve()).lstrip("/")).exists():
         missing(f"Horovod was built for {horovod.resolve()}, the image has {sys.base_prefix}")
@@ -138,7 +107,7 @@ def test_a_search_from_its_file_to_its_report(slurm: Slurm, folder: Path, image:
         scan("submit", str(scan.file))
         _, job, log = allocate()
         kept = scan.workdir / "checkpoints"
-        until(lambda: len(list(kept.glob("*/t*f0/.kept"))) == TRIALS, log)
+        until(lambda: len(list(kept.glob("*/t*f0/.kept"))) == TRIALS, log, 120)
         steps = slurm.run("squeue", "--steps", "--noheader", "--format=%j %N").splitlines()
         running = [line.split()[1] for line in steps if line.startswith("hpo-pilot-")]
         assert len(running) == TRIALS and set(running) == {"n1", "n2"}, steps
@@ -148,7 +117,7 @@ def test_a_search_from_its_file_to_its_report(slurm: Slurm, folder: Path, image:
         assert "the batch system warns" in said and said.count("is in the queue again") == TRIALS, said
         assert f"{TRIALS} checkpointed" in said
         name, job, log = allocate()
-        until(lambda: scan.json("status", "demo")["state"] == "done", log)
+        until(lambda: scan.json("status", "demo")["state"] == "done", log, 120)
         assert f"cancelled {name}, job {job}" in scan("pilots", "cancel", name).stdout
         until(lambda: "pilot ends" in log.read_text(), log)
         assert f"{TRIALS} finished" in log.read_text()

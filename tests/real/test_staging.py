@@ -17,7 +17,7 @@ import pytest
 from hpo_pilot.jobs import JobNeeds
 from tests.pilot.conftest import until
 from tests.pilot.test_with_server import Embedded
-from tests.real.conftest import missing
+from tests.real.processes import missing
 from tests.real.slurm import NODES, Slurm, slurm
 from tests.real.test_allocation import allocation, embedded
 
