@@ -247,7 +247,17 @@ def test_every_figure_is_drawn(sign_in):
     with sign_in() as watched:
         watched.open("/searches/calo-scan")
         watched.drawn()
-        for key in "convergence parallel importance slices contours folds curves slots failures".split():
+        for key in [
+            "convergence",
+            "parallel",
+            "importance",
+            "slices",
+            "contours",
+            "folds",
+            "curves",
+            "slots",
+            "failures",
+        ]:
             plots = watched.page.locator(f"#kind-{key} .plot")
             assert plots.count(), key
             plot = plots.first
