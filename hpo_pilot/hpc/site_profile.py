@@ -6,6 +6,7 @@ Pilots install without pydantic, so their command line tells them what they need
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -51,6 +52,11 @@ else:  # the names that the registries have
     RuntimeName = Literal[("auto", *RUNTIMES)]
 
 GpuKind = Literal["nvidia", "amd", "none"]
+
+
+def _any_of(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}"
 
 
 class WalltimeBin(Section):
@@ -121,7 +127,7 @@ class EndWarning(Section):
 class Batch(Section):
     """The batch system, and what every job script there says."""
 
-    system: BatchName = Field("none", description="slurm, lsf, pbs or flux; none: nodes are not allocated by one.")
+    system: BatchName = Field("none", description=f"{_any_of(BATCH_SYSTEMS)}; none: nodes are not allocated by one.")
     queue: Name | None = Field(
         None, description="The queue, partition or QOS that jobs go to by themselves. Default: the batch system's own."
     )
@@ -223,7 +229,7 @@ class NodeShape(Section):
 class SiteLauncher(Section):
     """What starts the ranks of a payload."""
 
-    name: LauncherName = Field("plain", description="plain, mpirun, srun, jsrun, horovodrun or torchrun.")
+    name: LauncherName = Field("plain", description=f"{_any_of(LAUNCHERS)}.")
     options: tuple[Text, ...] = Field((), description="More options of every call, one word each.")
     share_gpus: StrictBool = Field(
         False,

@@ -214,7 +214,7 @@ class Site:
         gpu_model: empty: not given.
         gpu_memory_mb: of one GPU.
         close: number of consecutive GPUs with fast links between them.
-        batch: slurm, lsf, pbs, flux or none.
+        batch: the batch system, or none.
         warning: signal before the end of an allocation; None: there is none.
         job_steps: job steps that an allocation can run at the same time; 0: no limit.
         runtime: container runtime, or auto.
