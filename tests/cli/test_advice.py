@@ -99,19 +99,6 @@ def test_advice_names_the_same_work_folder(tmp_path, work):
     assert found > 25
 
 
-def test_mended_files_and_the_advice_that_follows(tmp_path, work):
-    where = ("--workdir", str(work))
-    file = str(write_search(tmp_path, "demo"))
-    command_here("submit", file, *where)
-    add_results(work, "demo")
-    set_state(work, "demo", SearchState.FAILED, "5 trials failed in a row")
-    Path(tmp_path, "training", "train.py").write_text("print('mended')\n")
-    [again] = [words for words in advice("run", file, *where) if words[0] == "resume"]
-    assert "--new-payload" in again
-    assert command_here(*again).returncode == 0
-    assert [words for words in advice("status", "demo", *where) if words[:2] == ["run", file]], "it is not steered yet"
-
-
 def test_options_are_added_where_they_are_needed():
     text = "`hpo-pilot best x` and `hpo-pilot sites`; `hpo-pilot serve` or `hpo-pilot stop x --workdir other`"
     assert Place().completed(text) == text

@@ -30,18 +30,6 @@ def test_it_is_a_program():
 
 
 @pytest.mark.parametrize(
-    "command", ["validate", "run", "submit", "serve", "list", "status", "trials", "best", "report"]
-)
-def test_every_command_explains_itself(command):
-    assert command in command_here(command, "--help").stdout
-
-
-@pytest.mark.parametrize("command", ["export", "pause", "resume", "stop", "extend", "fetch", "pilot", "doctor"])
-def test_and_so_do_these(command):
-    assert command in command_here(command, "--help").stdout
-
-
-@pytest.mark.parametrize(
     "arguments", [["nosuch"], ["run"], ["run", "x.yaml", "--slots", "many"], ["status", "--nosuch"]]
 )
 def test_a_wrong_command_line_is_status_2(arguments):

@@ -121,14 +121,6 @@ def test_an_interrupted_build_leaves_nothing_under_its_name(tmp_path, which):
     assert len(left(tmp_path)) == 1  # what the killed one left is gone
 
 
-def test_again_builds_anew_under_the_same_name(tmp_path):
-    first = end(start(tmp_path))
-    before = Path(first).parents[2].resolve()
-    assert end(start(tmp_path, "--again")) == first
-    assert Path(first).parents[2].resolve() != before
-    assert builds(tmp_path) == 2
-
-
 def test_a_build_is_for_cpus_with_gloo_unless_the_environment_says_otherwise(build):
     assert build.build_options({"HOME": "/", "HOROVOD_RANK": "1"}) == {
         "HOROVOD_WITH_PYTORCH": "1",

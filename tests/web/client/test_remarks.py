@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
-from datetime import UTC, datetime
 
 import pytest
 from rich.console import Console
@@ -13,13 +11,10 @@ from typer.testing import CliRunner
 from hpo_pilot.cli.main import app
 from hpo_pilot.cli.progress import RunProgress
 from hpo_pilot.jobs import JobState, Member
-from hpo_pilot.report.documents import over_count, planned_count
-from hpo_pilot.search import Trial, TrialState
-from hpo_pilot.search.trials import NO_COST
-from hpo_pilot.steering.status import outlook
+from hpo_pilot.search import Trial
 from hpo_pilot.store import NewTask, SearchState
 from hpo_pilot.web.local_client import LocalClient
-from tests.made import made_attempt, made_end
+from tests.made import made_attempt
 from tests.rest_api import add_results, steered, store_of, write_search
 
 NOTHING = "no trial reported a number 'loss' in progress.jsonl: nothing could be stopped early"
@@ -95,52 +90,3 @@ def test_why_tasks_wait_is_said_everywhere(client, tmp_path):
     store.set_state(record.id, SearchState.STOPPED, "service")
     store.close()
     assert remark not in client.status("s")["remarks"]
-
-
-def test_confirmation_runs_come_on_top_of_the_budget(client, tmp_path):
-    client.submit(write_search(tmp_path, "s", confirm={"top": 1, "repeats": 2}, budget={"trials": 3}))
-    add_results(tmp_path / "work", "s")
-    store = store_of(tmp_path / "work")
-    record = store.search("s")
-    again = [Trial(n, 1, {"x": 2 / 10_000, "kind": "a"}, seed=n, confirms=2) for n in (4, 5)]
-    task = NewTask("user.me.s.g2/", 2, 0, ((Member(4, 0, 4),), (Member(5, 0, 5),)))
-    store.add_generation(record.id, history=3, pending=[], trials=again, task=task)
-    store.record(record.id, (), [made_end(4, TrialState.FINISHED, 2.5, told=4, ended=time.time())])
-    store.close()
-    status = client.status("s")
-    assert (over_count(status), planned_count(status), status["confirmations"]) == (4, 5, 1)
-    assert client.searches()[0]["confirmations"] == 1
-    shown = CliRunner().invoke(app, ["status", "s", "--workdir", str(tmp_path / "work")]).output
-    assert "4 of 5 over (1 failed, 3 finished, 1 pending; 1 of them confirms others)" in shown
-
-
-def test_every_view_counts_the_same_trials_of_a_search_that_ended_early(client, tmp_path):
-    """Trials that were stopped with their search count for nothing; the sixth was one of these."""
-    client.submit(write_search(tmp_path, "s", budget={"trials": 9, "parallel": 6}))
-    add_results(tmp_path / "work", "s", 5)
-    store = store_of(tmp_path / "work")
-    record = store.search("s")
-    task = NewTask("user.me.s.g2/", 2, 0, ((Member(6, 0, 6),),))
-    more = [Trial(6, 1, {"x": 0.5, "kind": "b"}, seed=6)]
-    store.add_generation(record.id, history=5, pending=[], trials=more, task=task)
-    assert (over_count(client.status("s")), planned_count(client.status("s"))) == (5, 9)
-    store.record(record.id, (), [made_end(6, TrialState.STOPPED, ended=time.time())])
-    store.set_state(record.id, SearchState.FAILED, "service", "5 failures in a row")
-
-    record, found = store.search("s"), store.trials(record.id)
-    ahead = outlook(
-        record.search, record.state, found, clock=record.clock, cost=NO_COST, best=2, now=datetime.now(UTC)
-    )  # what the monitor shows
-    (now,) = client.watch("s")
-    for over, of in (
-        (ahead.over, ahead.planned),
-        (over_count(client.status("s")), planned_count(client.status("s"))),
-        (over_count(client.searches()[0]), planned_count(client.searches()[0])),
-        (over_count(now), now["total"]),
-    ):
-        assert (over, of) == (5, 5)
-    store.close()
-    here = ["--workdir", str(tmp_path / "work")]
-    assert "5/5" in CliRunner().invoke(app, ["list", *here]).output
-    shown = CliRunner().invoke(app, ["status", "s", *here]).output
-    assert "5 of 5 over (1 failed, 4 finished, 1 stopped)" in shown

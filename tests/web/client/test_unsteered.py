@@ -59,22 +59,6 @@ def test_every_place_says_so(work, tmp_path, state):
             assert "steer" not in text.replace("stopping", ""), place
 
 
-def test_documents_say_so(work):
-    with LocalClient(work) as client:
-        status = client.status("demo")
-        assert (status["steered"], status["eta"]) == (False, None)
-        assert "nothing steers it now" in status["remarks"][0]
-        assert [one["steered"] for one in client.searches()] == [False]
-        assert client.progress("demo")["steered"] is False
-        with steered(work):
-            status = client.status("demo")
-            assert status["steered"] is True
-            assert status["eta"] is not None
-            assert not any("steers" in remark for remark in status["remarks"])
-        set_state(work, "demo", SearchState.DONE)
-        assert client.status("demo")["steered"] is None
-
-
 def test_a_run_of_another_search_does_not_steer_it(work, tmp_path):
     with LocalClient(work) as client:
         store = client._opened()

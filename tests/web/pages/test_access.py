@@ -24,7 +24,7 @@ def test_nobody_sees_a_page_without_signing_in(pages):
         assert answer.status_code == 303, path
         assert answer.headers["location"].startswith("/login")
         assert "secret" not in answer.text
-    for path in ("/live", "/searches/secret/live", "/searches/secret/figures/slices"):
+    for path in ("/live", "/jobs/live", "/pilots/live", "/searches/secret/live", "/searches/secret/figures/slices"):
         assert nobody.get(path, headers={"accept": "text/event-stream"}).status_code == 401
     assert nobody.post("/searches/secret/stop").status_code == 401
     assert nobody.get("/login").status_code == 200

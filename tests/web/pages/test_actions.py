@@ -234,14 +234,3 @@ def test_the_best_point_is_filled_in_to_the_last_digit(pages):
     assert answer.status_code == 303, answer.text
     (wish,) = pages.store.wishes(record.id)
     assert wish.point == {**best, "x": 0.25}
-
-
-@pytest.mark.parametrize("wanted", ["1e300", "-1e300", "9" * 300])
-def test_a_number_of_three_hundred_digits_is_not_repeated(pages, wanted):
-    name = f"wide{len(wanted)}{wanted[0].strip('-')}"
-    answer = send(pages.browser("alice"), pages.submit(name), "parallel", parallel=wanted)
-    assert answer.status_code == 422
-    problem = re.search(r'<p class="problem"[^>]*>(.*?)</p>', answer.text, re.DOTALL)
-    assert problem
-    assert "that many trials at once are not possible" in problem[1]
-    assert len(problem[1]) < 200

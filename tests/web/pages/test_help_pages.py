@@ -63,14 +63,3 @@ def test_pages_link_to_help_that_is_there(pages, template):
         answer = browser.get(f"/help/{name}")
         assert answer.status_code == 200, name
         assert not fragment or fragment in outline(answer.text).ids, (name, fragment)
-
-
-def test_empty_pages_and_errors_lead_to_help(pages):
-    browser = pages.browser()
-    name = pages.submit("helped")
-    assert "/help/operations#when-something-is-wrong" in browser.get(f"/searches/{name}/trials").text
-    pages.results(name)
-    assert "/help/payload#when-trials-fail" in browser.get(f"/searches/{name}/errors").text
-    assert "/help/payload#when-trials-fail" in browser.get(f"/searches/{name}/trials/1").text
-    assert "/help/operations#" in browser.get("/searches/nosuch").text
-    assert "/help/service" in browser.get("/pilots").text

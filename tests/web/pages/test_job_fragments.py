@@ -12,7 +12,7 @@ from hpo_pilot.advice import Place
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.jobs import JobState
 from hpo_pilot.web import live as live_module
-from hpo_pilot.web.live import JOBS_TOPIC, PILOTS_TOPIC, JobFilter, JobFragments, LiveUpdates, SearchFragments
+from hpo_pilot.web.live import JOBS_TOPIC, JobFilter, JobFragments, LiveUpdates, SearchFragments
 from hpo_pilot.web.search_views import SearchCache
 from hpo_pilot.web.server_jobs import NoServerError, PilotState, ServerJob, ServerJobsPage, ServerPilot, ServerQueue
 from tests.web.pages.test_live import event, request
@@ -136,28 +136,6 @@ def test_changes_arrive_with_the_filter_of_the_page(pages, board, monkeypatch):
         assert [text async for text in stream] == []
 
     asyncio.run(asyncio.wait_for(watch(), 20))
-
-
-def test_many_who_watch_ask_the_server_once(pages, board, monkeypatch):
-    monkeypatch.setattr(live_module, "_SERVER_LOOK", 0.5)
-    looks: list[str] = []
-    pieces = JobFragments(board)
-    monkeypatch.setattr(pieces, "look", lambda topic, look=pieces.look: [looks.append(topic), look(topic)][1])
-
-    async def watch() -> None:
-        desk = LiveUpdates(SearchFragments(SearchCache(pages.store), None, Place()), pieces)
-        streams = [desk.answer(request(), PILOTS_TOPIC, "alice", lambda: True).body_iterator for _ in range(20)]
-        await asyncio.gather(*(event(stream) for stream in streams))
-        for stream in streams:
-            await stream.aclose()
-
-    asyncio.run(asyncio.wait_for(watch(), 20))
-    assert looks == [PILOTS_TOPIC]
-
-
-def test_the_streams_need_a_session(pages):
-    for path in ("/jobs/live", "/pilots/live"):
-        assert pages.browser(None).get(path, headers={"accept": "text/event-stream"}).status_code == 401
 
 
 def test_a_job_that_finished_with_a_failed_payload_is_no_green_one(browser, board):

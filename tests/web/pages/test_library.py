@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 
-import pytest
 from sqlalchemy import event
 
 from hpo_pilot.jobs import Member
 from hpo_pilot.search import Trial, TrialState
-from hpo_pilot.store import NewTask, SearchState, UnknownSearchError
+from hpo_pilot.store import NewTask, SearchState
 from hpo_pilot.web.search_views import SearchCache
 from tests.made import made_end
 
@@ -75,10 +74,3 @@ def test_what_is_over_is_not_read_again(pages):
         assert all("count(" in statement or "number" in statement for statement in rows)
     finally:
         event.remove(store.engine, "after_cursor_execute", count)
-
-
-def test_unknown_searches_are_said_so(pages):
-    with pytest.raises(UnknownSearchError):
-        SearchCache(pages.store).view("nosuch")
-    with pytest.raises(UnknownSearchError):
-        SearchCache(pages.store).view("99999")

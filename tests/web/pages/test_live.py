@@ -144,8 +144,3 @@ def test_many_who_watch_cost_one_look():
 
     asyncio.run(watch())
     assert len(looks) <= 2
-
-
-def test_the_stream_over_http_needs_a_session(pages):
-    answer = pages.browser(None).get("/live", headers={"accept": "text/event-stream"})
-    assert answer.status_code == 401
