@@ -305,8 +305,8 @@ def test_actions(sign_in, site):
         page.get_by_role("button", name="Extend").click()
         assert site.status("live")["budget"]["trials"] == budget["trials"] + 7
 
-        page.get_by_role("link", name="Side by side…").click()
-        page.get_by_label("Trials side by side").fill("3")
+        page.get_by_role("link", name="Trials at once…").click()
+        page.get_by_label("Parallel").fill("3")
         page.get_by_role("button", name="Change").click()
         assert site.status("live")["budget"]["parallel"] == 3
 
