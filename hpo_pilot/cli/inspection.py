@@ -182,7 +182,7 @@ def _show_status(client: SearchClient, search: StatusDocument) -> None:
     if (eta := search.get("eta")) is not None:
         table.add_row("left", f"about {eta_text(eta)}")
     if wishes := search.get("wishes"):
-        table.add_row("asked for", f"{counted(len(wishes), 'point')} to go out next")
+        table.add_row("requested", f"{counted(len(wishes), 'point')} will run next")
     if link := search.get("monitor"):
         table.add_row("monitor", printable(link))
     for remark in search.get("remarks", ()):

@@ -92,7 +92,7 @@ for _group in (app, *(registered.typer_instance for registered in app.registered
 
 def _interrupted(_signal: int, _frame: object) -> None:
     """Handles Ctrl-C if the command does not: it means "try again", not typer's exit status 130."""
-    typer.echo("hpo-pilot: interrupted; the same command goes on", err=True)
+    typer.echo("hpo-pilot: interrupted; the same command continues", err=True)
     raise SystemExit(3)
 
 

@@ -248,13 +248,13 @@ def goes_on(client: SearchClient, search: SearchDocument) -> str:
     """Returns what happens next after a change of a search, or what the user has to do."""
     name, state = search["name"], search["state"]
     if state == "paused":
-        text = f"it is paused: `hpo-pilot resume {name}` lets it go on"
+        text = f"it is paused: `hpo-pilot resume {name}` continues it"
     elif state in OVER_SEARCHES:
-        text = f"it is {state}: `hpo-pilot extend {name} --trials +N` lets it go on"
+        text = f"it is {state}: `hpo-pilot extend {name} --trials +N` continues it"
     elif is_unsteered(search):
         text = f"nothing steers it now: {client.how_to_steer(name)}"
     else:
-        text = f"`hpo-pilot status {name} --watch` shows how it goes"
+        text = f"`hpo-pilot status {name} --watch` shows its progress"
     return advised(text)
 
 
@@ -265,15 +265,15 @@ def _next_step(client: SearchClient, search: SearchDocument) -> str:
         first = f"`hpo-pilot resume {name}`, then " if state == "paused" else ""
         return first + client.how_to_steer(name)
     if state == "submitted":
-        return f"it begins in a moment; `hpo-pilot status {name} --watch` shows how it goes"
+        return f"it starts in a moment; `hpo-pilot status {name} --watch` shows its progress"
     if state == "paused":
-        return f"`hpo-pilot resume {name}` lets it go on"
+        return f"`hpo-pilot resume {name}` continues it"
     if state == "failed":
-        return f"`hpo-pilot trials {name}` shows why; mend it, then `hpo-pilot resume {name} --new-payload`"
+        return f"`hpo-pilot trials {name}` shows why; correct it, then `hpo-pilot resume {name} --new-payload`"
     if state in ("done", "stopped") and has_result:
-        return f"`hpo-pilot best {name}`, `hpo-pilot report {name}`; `hpo-pilot extend {name} --trials +N` goes on"
+        return f"`hpo-pilot best {name}`, `hpo-pilot report {name}`; `hpo-pilot extend {name} --trials +N` continues it"
     if state == "stopped":
-        return f"`hpo-pilot resume {name}` lets it go on"
+        return f"`hpo-pilot resume {name}` continues it"
     if failed:
         return f"`hpo-pilot trials {name} --log` says why trials failed; `hpo-pilot retry {name}` tries them again"
     return ""

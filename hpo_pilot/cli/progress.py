@@ -176,7 +176,7 @@ def dashboard(search: StatusDocument, step: str, width: int, *, now: datetime, t
         rows.add_row("trouble", Text(printable(trouble), style="red"))
     if step:
         rows.add_row("next", printable(step))
-    return Group(head, rows, Text("Ctrl-C ends the watching, not the search", style="dim", no_wrap=True))
+    return Group(head, rows, Text("Ctrl-C stops the display, not the search", style="dim", no_wrap=True))
 
 
 def _rows(search: StatusDocument, room: int) -> Iterator[tuple[str, str | Text]]:
@@ -199,7 +199,7 @@ def _rows(search: StatusDocument, room: int) -> Iterator[tuple[str, str | Text]]
     if state := search.get("optimizer_state"):
         yield "optimizer", printable(state)
     if wishes := search.get("wishes"):
-        yield "asked for", f"{counted(len(wishes), 'point')} to go out next"
+        yield "requested", f"{counted(len(wishes), 'point')} will run next"
     if link := search.get("monitor"):
         yield "monitor", printable(link)
     for remark in search.get("remarks", ()):
@@ -318,7 +318,7 @@ def watch_search(client: SearchClient, identity: str, console: Console) -> None:
         with _interrupts(), Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False) as live:
             _show_screen(client, search, live)
     except KeyboardInterrupt:
-        raise TryAgainError(f"no longer watching search {search['name']!r}; it goes on") from None
+        raise TryAgainError(f"no longer watching search {search['name']!r}; it continues") from None
 
 
 def _show_screen(client: SearchClient, search: StatusDocument, live: Live) -> None:

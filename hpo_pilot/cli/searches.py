@@ -165,7 +165,7 @@ def add_control_commands(app: typer.Typer) -> None:
 def pause(client: SearchClient, identity: IdArgument, as_json: JsonOption = False) -> None:
     """Start no new trials; running trials continue to their end."""
     search = client.pause(identity)
-    said = f"search {search['name']!r} is paused; `hpo-pilot resume {search['name']}` lets it go on"
+    said = f"search {search['name']!r} is paused; `hpo-pilot resume {search['name']}` continues it"
     if is_unsteered(search) and (out := sum(search["trials"].get(state, 0) for state in ("running", "pending"))):
         said += f"; nothing steers it now, so that {counted(out, 'trial')} cannot end: "
         said += client.how_to_steer(search["name"])
@@ -240,7 +240,7 @@ def extend(
     if changes:
         said.append(f"now has a budget of {counted(search['budget']['trials'], 'trial')}")
     if parallel is not None:
-        said.append(f"now has {counted(parallel, 'trial')} out at once")
+        said.append(f"now has {counted(parallel, 'trial')} at once")
     _print_state(search, f"search {search['name']!r} {' and '.join(said)}; {goes_on(client, search)}", as_json)
 
 

@@ -225,7 +225,7 @@ def monitor(
         say_link(pages)
         if host_is_here(pages.url):
             typer.echo(f"from another machine: {tunnel(pages.url)}, then open the link there")
-        typer.echo(advised("another link: `hpo-pilot monitor --link`; Ctrl-C ends the pages"))
+        typer.echo(advised("another link: `hpo-pilot monitor --link`; Ctrl-C stops the pages"))
 
     serve_pages(workdir, store=store, reach=replace(network, port=port), on_ready=ready)
 

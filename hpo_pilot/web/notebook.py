@@ -434,7 +434,7 @@ def show_progress(news: Iterable[ProgressDocument]) -> None:
                 handle.update(_ProgressBar(now))
             shown = line
     except KeyboardInterrupt:
-        sys.stdout.write("no longer watching; the search goes on\n")
+        sys.stdout.write("no longer watching; the search continues\n")
 
 
 def progress_line(now: ProgressDocument) -> str:

@@ -130,7 +130,7 @@ class RestClient(SearchClient):
                 for now in self.watch(name):
                     on_progress(now)
         except KeyboardInterrupt:
-            raise TryAgainError(f"no longer watching; the service goes on with search {name!r}") from None
+            raise TryAgainError(f"no longer watching; the service continues search {name!r}") from None
         status: SearchDocument = self.status(name)
         if "segments" not in status:
             return self._ended(status)

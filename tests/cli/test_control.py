@@ -45,7 +45,7 @@ def test_logs(work):
             said("logs", "demo", *words)
 
 
-RUNS = "`hpo-pilot status demo --watch` shows how it goes"
+RUNS = "`hpo-pilot status demo --watch` shows its progress"
 
 
 def test_retry(work):
@@ -62,14 +62,14 @@ def test_try(work):
         f"search 'demo' tries the point next: its budget grew to 5 trials; {RUNS}"
     )
     set_state(work, "demo", SearchState.PAUSED)
-    assert said("try", "demo", "x=0.25", "kind=a").endswith("it is paused: `hpo-pilot resume demo` lets it go on")
-    assert "asked for 2 points to go out next" in said("status", "demo")
+    assert said("try", "demo", "x=0.25", "kind=a").endswith("it is paused: `hpo-pilot resume demo` continues it")
+    assert "requested 2 points will run next" in said("status", "demo")
 
 
 def test_parallel(work):
-    assert said("extend", "demo", "--parallel", "9") == f"search 'demo' now has 9 trials out at once; {RUNS}"
+    assert said("extend", "demo", "--parallel", "9") == f"search 'demo' now has 9 trials at once; {RUNS}"
     assert said("extend", "demo", "--parallel", "2", "--trials", "+1") == (
-        f"search 'demo' now has a budget of 5 trials and now has 2 trials out at once; {RUNS}"
+        f"search 'demo' now has a budget of 5 trials and now has 2 trials at once; {RUNS}"
     )
     with pytest.raises(InputError, match="extend by what"):
         said("extend", "demo")

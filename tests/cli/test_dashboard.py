@@ -149,10 +149,10 @@ class Terminal:
 def test_on_a_terminal(client, tmp_path, columns):
     folder = ["--workdir", str(tmp_path / "hpo-pilot")]
     terminal = Terminal(columns, "status", "demo", "--watch", *folder)
-    terminal.until("Ctrl-C ends")
+    terminal.until("Ctrl-C stops")
     terminal.resize(80)
-    terminal.until("Ctrl-C ends")
-    terminal.until("Ctrl-C ends")
+    terminal.until("Ctrl-C stops")
+    terminal.until("Ctrl-C stops")
     os.kill(terminal.pid, signal.SIGINT)
     assert terminal.end() == 3
     screens = [screen for screen in terminal.screens() if any("12 of 40" in line for line in screen)]
@@ -160,13 +160,13 @@ def test_on_a_terminal(client, tmp_path, columns):
         assert {cell_len(line) for line in screen if line.strip()} == {width}
     assert terminal.text.index("\x1b[?1049h") < terminal.text.index("\x1b[?1049l")
     after = terminal.text.rpartition("\x1b[?1049l")[2]
-    assert after.strip() == "hpo-pilot: no longer watching search 'demo'; it goes on"
+    assert after.strip() == "hpo-pilot: no longer watching search 'demo'; it continues"
     assert "\x1b[?25h" in terminal.text
 
 
 def test_it_ends_with_the_search(client, tmp_path):
     terminal = Terminal(70, "status", "demo", "--watch", "--workdir", str(tmp_path / "hpo-pilot"), NO_COLOR="1")
-    terminal.until("Ctrl-C ends")
+    terminal.until("Ctrl-C stops")
     set_state(tmp_path / "hpo-pilot", "demo", SearchState.DONE)
     assert terminal.end() == 0
     assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", terminal.text), "no colours"

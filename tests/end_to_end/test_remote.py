@@ -174,7 +174,7 @@ def test_run_leaves_the_work_to_the_service(group, tmp_path):
     first.send_signal(signal.SIGINT)
     output, _ = first.communicate(timeout=60)
     assert first.returncode == 3, output
-    assert "no longer watching; the service goes on with search 'run-there'" in output
+    assert "no longer watching; the service continues search 'run-there'" in output
     result = alice("run", file)
     assert "40 of 40 trials" in result.stdout
     assert "report: hpo-pilot/reports/run-there.html" in result.stdout
