@@ -115,15 +115,6 @@ def test_what_runs_is_stopped_when_the_budget_is_used_up(steer, store, panda):
     assert spent(store.engine, 1).seconds == pytest.approx(100 + 3 * 300 + 2 * 200 + 360, abs=2)
 
 
-def test_a_search_without_a_result_has_failed(steer, store, panda):
-    steering = steer({"resources": RESOURCES}, trials=5, parallel=3, gpu_hours=0.3)
-    go(steering)
-    for number in (1, 2, 3):
-        runs(panda, 1, number, 99.0)
-    go(steering, 3)
-    assert steering.state is SearchState.FAILED and "is used up; the 3 trials" in store.search(1).message
-
-
 def test_more_hours_let_it_go_on(steer, store, panda):
     steering = steer(HALF, trials=50, parallel=4, gpu_hours=4)
     go(steering)

@@ -218,18 +218,6 @@ def test_with_folds_all_of_them_are_killed(steer, store, panda):
     assert second.stop.value == pytest.approx(0.8)
 
 
-def test_enough_good_folds_are_a_full_result(steer, store, panda):
-    steering = steer({**ASHA, "folds": {"k": 2, "require": 1}}, **TWO)
-    go(steering, 2)
-    for number, value in enumerate((0.1, 0.3, 0.9, 0.7), start=1):
-        panda.report(1, number, (1, value))
-    go(steering, 2)
-    panda.report(1, 3, (1, 0.9), state=JobState.CANCELLED)
-    panda.finish(1, 4)
-    go(steering, 2)
-    assert (store.trials(1)[1].state, store.trials(1)[1].value) == (FINISHED, pytest.approx(0.2))
-
-
 def test_a_lost_task_is_not_sent_out_again_for_a_trial_that_was_to_stop(steer, store, panda):
     steering = steer(ASHA, **TWO)
     hopeless(panda, steering)

@@ -11,7 +11,7 @@ from hpo_pilot.jobs import JobState, Member
 from hpo_pilot.panda.workflow_manager import EAGER
 from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.steering.results import KeptOutputs, _keep_only
-from hpo_pilot.store import NewTask, SteeringStore
+from hpo_pilot.store import NewTask
 from tests.made import made_attempt, made_end
 
 
@@ -23,13 +23,6 @@ class Storage:
 
     def discard(self, output: str) -> None:
         self.gone.append(output)
-
-
-@pytest.fixture
-def store(tmp_path):
-    opened = SteeringStore.open(f"sqlite:///{tmp_path / 'hpo-pilot.db'}")
-    yield opened
-    opened.close()
 
 
 def finish(store, record, values, archive, confirms=None):

@@ -5,14 +5,12 @@ from __future__ import annotations
 import threading
 import time
 
-import pytest
-
 from hpo_pilot.panda.workflow_manager import EAGER
 from hpo_pilot.search import Search
 from hpo_pilot.steering import service as service_module
 from hpo_pilot.steering.loop import Proposer, SearchSteering
 from hpo_pilot.steering.service import Service
-from hpo_pilot.store import SearchState, SteeringStore
+from hpo_pilot.store import SearchState
 from hpo_pilot.store.lease import held_lease
 from tests.steering.memory_panda import Panda
 
@@ -52,21 +50,30 @@ class Waiting(Panda):
         """Nothing waits for long."""
 
 
-@pytest.fixture
-def store(tmp_path):
-    opened = SteeringStore.open(f"sqlite:///{tmp_path / 'hpo-pilot.db'}")
-    yield opened
-    opened.close()
+def _search(name, **more):
+    document = {
+        "search": name,
+        "space": {"x": {"type": "real", "low": 0.0, "high": 1.0}},
+        "optimizer": "random",
+        "budget": {"trials": 4, "parallel": 2},
+        "payload": {"command": "true"},
+        **more,
+    }
+    return Search.model_validate(document)
+
+
+def _run_until(service, done):
+    """Runs the service until `done` says so, or half a minute is over."""
+    give_up = threading.Timer(30, service.stop)
+    give_up.start()
+    try:
+        service.run(done)
+    finally:
+        give_up.cancel()
 
 
 def test_a_search_that_cannot_even_be_ended_is_left_alone_for_a_while(store, monkeypatch):
-    document = {
-        "search": "demo",
-        "space": {"x": {"type": "real", "low": 0.0, "high": 1.0}},
-        "optimizer": "random",
-        "payload": {"command": "true"},
-    }
-    store.create_search(Search.model_validate(document), source="s", sandbox="/s", owner="me")
+    store.create_search(_search("demo"), source="s", sandbox="/s", owner="me")
     broken = []
 
     def kill_all(_self):
@@ -90,13 +97,7 @@ def test_a_search_that_cannot_even_be_ended_is_left_alone_for_a_while(store, mon
 
 def test_a_defect_of_one_search_fails_it_and_the_others_go_on(store, monkeypatch, caplog):
     for name in ("broken", "sound"):
-        document = {
-            "search": name,
-            "space": {"x": {"type": "real", "low": 0.0, "high": 1.0}},
-            "optimizer": "random",
-            "payload": {"command": "true"},
-        }
-        store.create_search(Search.model_validate(document), source="s", sandbox="/s", owner="me")
+        store.create_search(_search(name), source="s", sandbox="/s", owner="me")
     advance = SearchSteering.advance
 
     def defective(self, changed, state):
@@ -108,11 +109,7 @@ def test_a_defect_of_one_search_fails_it_and_the_others_go_on(store, monkeypatch
     monkeypatch.setattr(service_module, "_ERROR_PAUSE", 0.01)
     panda = Waiting()
     with held_lease(store.engine, "serve") as lease:
-        service = Service(store, panda, lease)
-        give_up = threading.Timer(20, service.stop)
-        give_up.start()
-        service.run(lambda: store.search("broken").state.is_over and bool(panda.tasks))
-        give_up.cancel()
+        _run_until(Service(store, panda, lease), lambda: store.search("broken").state.is_over and bool(panda.tasks))
     failed, sound = store.search("broken"), store.search("sound")
     assert failed.state is SearchState.FAILED
     assert "internal error: AttributeError: no such attribute: this is a bug of hpo-pilot" in failed.message
@@ -124,11 +121,7 @@ def test_a_defect_of_one_search_fails_it_and_the_others_go_on(store, monkeypatch
     monkeypatch.undo()
     store.reopen(failed.id, "me", "resumed", only_from=(SearchState.FAILED,))
     with held_lease(store.engine, "serve") as lease:
-        service = Service(store, panda, lease)
-        give_up = threading.Timer(20, service.stop)
-        give_up.start()
-        service.run(lambda: bool(store.trials(failed.id)))
-        give_up.cancel()
+        _run_until(Service(store, panda, lease), lambda: bool(store.trials(failed.id)))
     assert store.search("broken").state is SearchState.RUNNING
 
 
@@ -162,28 +155,6 @@ class Hanging(Panda):
 
     def interrupt(self):
         self.let_go.set()
-
-
-def _search(name, **more):
-    document = {
-        "search": name,
-        "space": {"x": {"type": "real", "low": 0.0, "high": 1.0}},
-        "optimizer": "random",
-        "budget": {"trials": 4, "parallel": 2},
-        "payload": {"command": "true"},
-        **more,
-    }
-    return Search.model_validate(document)
-
-
-def _run_until(service, done):
-    """Runs the service until `done` says so, or half a minute is over."""
-    give_up = threading.Timer(30, service.stop)
-    give_up.start()
-    try:
-        service.run(done)
-    finally:
-        give_up.cancel()
 
 
 def test_a_call_that_hangs_for_one_search_delays_no_other(store):
