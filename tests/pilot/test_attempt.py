@@ -1,0 +1,52 @@
+"""How an attempt is judged when its allocation ends."""
+
+from __future__ import annotations
+
+import json
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from hpo_pilot.hpc.usage import Ending
+from hpo_pilot.pilot import attempt
+from hpo_pilot.pilot.job import CutOff, GivenBack
+from hpo_pilot.pilot.launch import NOTHING_STAGED
+from hpo_pilot.pilot.machine import Reservation
+from hpo_pilot.pilot.report import Outcome
+
+
+@pytest.mark.parametrize(
+    ("status", "exit_code", "has_gone_on", "failure", "ending"),
+    [
+        (0, 0, False, None, Ending.FINISHED),  # it finished in time
+        (1, 0, False, CutOff, Ending.CUT),  # its ranks had the batch system's signal before this pilot
+        (1, 0, True, GivenBack, Ending.CHECKPOINTED),
+        (None, 1, False, CutOff, Ending.CUT),
+        (None, 1, True, GivenBack, Ending.CHECKPOINTED),
+    ],
+)
+def test_the_end_of_an_allocation(tmp_path, status, exit_code, has_gone_on, failure, ending):
+    draining = threading.Event()
+    draining.set()
+    noted = []
+    pool = SimpleNamespace(note_launch=lambda *what: noted.append(what))
+    parts = SimpleNamespace(workdir=SimpleNamespace(root=tmp_path), draining=draining, pool=pool, outage=None)
+    launched = SimpleNamespace(
+        staged=NOTHING_STAGED,
+        assignment=SimpleNamespace(allocation=("n1",), nodes=("n1",)),
+        end_step=lambda _: None,
+        launch_failure=lambda _: None,
+    )
+    if status is not None:
+        identity = {"uid": "1a2b3c4d", "generation": 1, "trial": 1, "fold": 0, "number": 1}
+        said = {**identity, "status": status, "value": 0.5 if status == 0 else None}
+        (tmp_path / "userJobMetadata.json").write_text(json.dumps({"hpo_pilot": said}))
+    judged = attempt.Attempt(parts, {"PandaID": 1}, Reservation())
+    judged._outcome = Outcome(exit_code, started=1.0)
+    judged._judge_launch(launched)
+    if isinstance(judged._outcome.failure, CutOff):
+        judged._judge_cut_off(has_gone_on=has_gone_on)
+    assert type(judged._outcome.failure) is (failure or type(None))
+    assert attempt._ending(judged._outcome, tmp_path) is ending
+    assert bool(noted) == (failure is None), "a launch that was cut off says nothing of its nodes"
