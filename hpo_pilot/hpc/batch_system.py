@@ -317,7 +317,7 @@ def run_command_unless_over(words: Sequence[str], phrases: Sequence[str]) -> str
 
     Args:
         words: program and arguments.
-        phrases: the failure's texts, one of which its output has.
+        phrases: texts of the failure; its output has one of them.
 
     Returns:
         The standard output of the command; empty if it failed in this way.

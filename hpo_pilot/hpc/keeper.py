@@ -147,9 +147,9 @@ class KeeperSettings:
         site: the site of the allocations; other sites have keepers of their own.
         max_nodes: most nodes of all allocations together, waiting ones included.
         room: the number of jobs that an allocation is assumed to run side by side, for jobs with unknown needs. A
-            number too large only slows the start: while jobs wait, further allocations follow those that have started.
+            number too large only slows the start: while jobs wait, further allocations follow after these have started.
         idle: after this many seconds without jobs, or with jobs that no allocation takes, the allocations are
-            cancelled: those that have not started, and those whose pilots only wait.
+            cancelled: allocations that have not started, and allocations whose pilots only wait.
         settle: for this many seconds after its start, an allocation is assumed to have room for waiting jobs.
     """
 

@@ -190,7 +190,7 @@ _SITE_PREFIXES = (
 
 
 def site_variables(base: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that ranks on other nodes need too, without those that look like credentials.
+    """Returns the variables that ranks on other nodes need too, without possible credentials.
 
     Args:
         base: the environment of the batch script with its modules loaded.

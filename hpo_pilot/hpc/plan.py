@@ -212,7 +212,7 @@ def choose_allocations(
     nodes: int | None = None,
     minutes: int | None = None,
 ) -> AllocationChoice:
-    """Chooses the quickest allocations among those that cost at most a quarter more than the cheapest.
+    """Chooses the quickest allocations that cost at most a quarter more than the cheapest.
 
     Args:
         work: the jobs of the search.

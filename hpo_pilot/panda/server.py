@@ -174,7 +174,7 @@ def _is_web_address(text: str) -> bool:
 
 
 def _addresses(url: str, base: str) -> dict[str, str]:
-    """Returns the variables that direct panda-client to `url`, without those that the user has set for it."""
+    """Returns the variables that direct panda-client to `url`, without the variables that the user has set for it."""
     host = urlsplit(url).hostname or ""
     found = dict.fromkeys(("PANDA_URL", "PANDA_URL_SSL", "PANDACACHE_URL"), base)
     if environment_server() == url:

@@ -60,7 +60,7 @@ def message_figure(key: str, title: str, text: str) -> Figure:
     return Figure(key, title, text, spec={"data": [], "layout": layout})
 
 
-# What figures show.
+# Content of figures.
 
 #: Intermediate values: (step, value) in the order of steps, by trial and fold; infinity means not a number.
 Reports: TypeAlias = Mapping[int, Mapping[int, Sequence[tuple[int, float]]]]

@@ -302,7 +302,7 @@ class Endpoint:
         method: the HTTP method; empty: any.
         roles: roles of the tokens that may call it; empty: no token is needed.
         access: where `handler` runs.
-        owner_of: the argument with a task of which the caller must be the owner; empty: there is none.
+        owner_of: the argument with a task that the caller must own; empty: there is none.
         raw_body: whether the handler reads the request's body itself, or ignores it.
     """
 

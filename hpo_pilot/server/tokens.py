@@ -109,7 +109,7 @@ class WatchedFile(Generic[_Content]):
         return True
 
 
-# Verifying bearer tokens. They are JWTs: those that `Authority` signs and, where a server trusts other issuers,
+# Verifying bearer tokens: JWTs that `Authority` signs and, if a server trusts other issuers,
 # theirs (`issuers`). `Tokens` is all that a server needs; it holds no secret.
 
 #: The only algorithm of our own tokens; a token cannot choose another.

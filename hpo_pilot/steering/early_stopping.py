@@ -121,7 +121,7 @@ class TrialStopper:
         return [self._report(attempt.trial, attempt.fold, step, value) for step, value in new.items()]
 
     def _complete(self, changes: Changes) -> None:
-        """Adds the last step and value to trials that have stopped, and an event for those that finished anyway."""
+        """Adds the last step and value to trials that have stopped, and an event for trials that finished instead."""
         for index, end in enumerate(changes.ends):
             told_to = self._trials[end.number].stop
             if end.state is TrialState.STOPPED and told_to is not None:

@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 
 class ProblemAnswer(BaseModel):
-    """What every error is answered with."""
+    """The answer to every error."""
 
     model_config = ConfigDict(
         json_schema_extra={

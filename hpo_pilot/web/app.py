@@ -258,7 +258,7 @@ def metrics_of(store: Store) -> list[Metric]:
 
 
 def _shown(records: list[SearchRecord]) -> list[SearchRecord]:
-    """Returns at most `_SEARCHES` searches: first those that are not over, then by number, newest first."""
+    """Returns at most `_SEARCHES` searches: first the active ones, then by number, newest first."""
     return sorted(records, key=lambda record: (record.state.is_over, -record.id))[:_SEARCHES]
 
 

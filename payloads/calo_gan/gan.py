@@ -62,7 +62,7 @@ class Batches:
 
 
 def noise_of(showers: int, latent: int, grid: Sequence[int], random: torch.Generator) -> tuple[Tensor, Tensor]:
-    """What a generator makes so many showers of."""
+    """The input of a generator for a number of showers."""
     return torch.randn(showers, latent, generator=random), torch.randn(showers, 1, *grid, generator=random)
 
 

@@ -234,7 +234,7 @@ def run_epoch(
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(point, epoch - 1 + step / len(batches))
         optimizer.zero_grad()
-        # Each rank's part of the mean over the whole batch: their sum is its gradient, whoever has how many.
+        # Each rank's part of the mean over the whole batch: their sum is its gradient for any distribution over ranks.
         (cross_entropy(model(images), labels, reduction="sum") / together).backward()
         optimizer.step()
         if measured:
