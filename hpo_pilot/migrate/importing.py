@@ -49,7 +49,7 @@ def import_search(
         draft, files = import_phpo(task, options), task.files()
     elif tool in TOOLS:
         if path is None:
-            raise InputError(f"which file? `hpo-pilot import {tool} FILE`")
+            raise InputError(f"no file is given: use `hpo-pilot import {tool} FILE`")
         if arguments:
             raise InputError(f"{tool} has no command line; only phpo has: {' '.join(arguments)}")
         file = ForeignFile.read(path)
@@ -93,9 +93,9 @@ _UNUSED = {
     "workdir": _STEERING,
     "output_json": _STEERING,
     "workload_id": "it is the number of one PanDA task; every task of this search gets its own",
-    "num_points_per_generation": "there are no rounds here: each free slot gets the next point",
-    "num_points_per_iteration": "there are no rounds here: each free slot gets the next point",
-    "min_unevaluated_points": "there are no rounds here: each free slot gets the next point",
+    "num_points_per_generation": "there are no rounds here: a new point starts as soon as a slot is free",
+    "num_points_per_iteration": "there are no rounds here: a new point starts as soon as a slot is free",
+    "min_unevaluated_points": "there are no rounds here: a new point starts as soon as a slot is free",
 }
 _READ = ("method", "opt_space", "initial_points", "max_points")
 

@@ -39,10 +39,18 @@ _FILE_NAMES = {
     "evaluationMetrics": "metrics",
 }
 
+#: Options whose values are taken as they are, and their keys in a search file.
+_TAKEN = {
+    "evaluationExec": ("payload", "command"),
+    "evaluationContainer": ("payload", "container"),
+    "architecture": ("site", "architecture"),
+    "workingGroup": ("panda", "working_group"),
+}
+
 #: Options that are dropped, with the reason.
 _UNUSED = {
     "steeringContainer": "the optimizer runs in the service, without a container",
-    "nPointsPerIteration": "there are no rounds here: each free slot gets the next point",
+    "nPointsPerIteration": "there are no rounds here: a new point starts as soon as a slot is free",
     "checkPointToLoad": "checkpoints are restored in their places, without a tarball",
     "checkPointInterval": "checkpoints are stored as soon as they are written",
     "alrbArgs": "containers are not started through ALRB here",
@@ -50,11 +58,11 @@ _UNUSED = {
     "vomsRoles": "the search uses the proxy or token of its submission",
     "noEmail": "no mail is sent",
     "intrSrv": "give the server to the command that runs the search: --server",
-    "dumpJson": "it is about the command's own output",
-    "noSubmit": "it is about the command's own output",
-    "verbose": "it is about the command's own output",
-    "version": "it is about the command's own output",
-    "python3": "it is about the command's own output",
+    "dumpJson": "it concerns only the output of the phpo command",
+    "noSubmit": "it concerns only the output of the phpo command",
+    "verbose": "it concerns only the output of the phpo command",
+    "version": "it concerns only the output of the phpo command",
+    "python3": "it concerns only the output of the phpo command",
 }
 
 
@@ -66,7 +74,7 @@ def import_phpo(task: PhpoTask, options: ImportOptions) -> Draft:
     _put_name(draft, task)
     _put_payload(draft, task, options)
     _put_budget(draft, task)
-    _put_panda(draft, task)
+    _put_site(draft, task)
     steering = task.get("steeringExec")
     if steering is not None:
         found = for_steering(steering)
@@ -110,12 +118,11 @@ def _subject(dataset: str) -> str:
 
 def _put_payload(draft: Draft, task: PhpoTask, options: ImportOptions) -> None:
     draft.put("payload", "files", options.relative(task.folder), origin="phpo sends the files in its folder")
-    if task.get("evaluationExec"):
-        draft.put("payload", "command", task.get("evaluationExec"), origin="evaluationExec")
-    elif options.command is None:
+    for option, key in _TAKEN.items():
+        if task.get(option):
+            draft.put(*key, task.get(option), origin=option)
+    if not task.get("evaluationExec") and options.command is None:
         task.wrong("evaluationExec", "is missing: it is the command that evaluates a point")
-    if task.get("evaluationContainer"):
-        draft.put("payload", "container", task.get("evaluationContainer"), origin="evaluationContainer")
     if task.get("trainingDS"):
         names = [rucio_name(name) for name in task.get("trainingDS").split(",")]
         draft.put("payload", "inputs", names, origin="trainingDS")
@@ -161,14 +168,10 @@ def _put_budget(draft: Draft, task: PhpoTask) -> None:
         task.warn("maxEvaluationJobs", message)
 
 
-def _put_panda(draft: Draft, task: PhpoTask) -> None:
-    if task.get("architecture"):
-        draft.put("site", "architecture", task.get("architecture"), origin="architecture")
+def _put_site(draft: Draft, task: PhpoTask) -> None:
     if task.get("site"):
         file, path = task.source("site")
         put_sites(draft, file, path, [site.strip() for site in task.get("site").split(",")], "site")
-    if task.get("workingGroup"):
-        draft.put("panda", "working_group", task.get("workingGroup"), origin="workingGroup")
 
 
 def _named_file(task: PhpoTask, option: str) -> ForeignFile | None:
@@ -348,7 +351,9 @@ def read_phpo(path: FilePath | None, arguments: Sequence[str]) -> PhpoTask:
         InputError: there is neither a file nor a command, or the command is not a valid phpo command.
     """
     if path is None and not arguments:
-        raise InputError("which task? Give a --loadJson file, a file with the phpo command, or the command after --")
+        raise InputError(
+            "no task is given: name a --loadJson file or a file with the phpo command, or give the command after --"
+        )
     folder = path.parent if path else FilePath()
     task = PhpoTask(folder)
     if path is not None:

@@ -165,7 +165,7 @@ class Results:
     def not_projected_note(self) -> str:
         """A note with the number of trials that were stopped early and are not shown; empty where all are."""
         without = len(self.stopped) - len(self.projected)
-        return f"{count(without, 'stopped trial')} not shown, for lack of a guess" if without else ""
+        return f"not shown: {count(without, 'stopped trial')} without a projected value" if without else ""
 
 
 def _of_one_objective(trial: Trial, index: int, decides: bool) -> Trial:

@@ -503,9 +503,9 @@ def _share(
         f"Failures over {one.name}",
         f"Share of failed trials over {one.name}{most}.",
         joined_notes(
-            f"separates failed from finished trials by {number(one.strength, 2)} (0: not at all, 1: wholly)"
-            + ("" if one.beyond_chance or not good else ", which chance alone may do"),
-            "whiskers: 95 % of what the true share may be (Wilson)",
+            f"separates failed from finished trials by {number(one.strength, 2)} (0: not at all, 1: completely)"
+            + ("" if one.beyond_chance or not good else ", which may be chance"),
+            "whiskers: 95 % confidence interval of the share (Wilson)",
             f"not active in {count(without, 'trial')}" if without else "",
         ),
         {

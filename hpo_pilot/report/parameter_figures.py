@@ -186,9 +186,9 @@ def parallel_figures(data: FigureData) -> list[Figure]:
             "Parallel coordinates",
             f"{count(len(finished), 'finished trial')}{f' and {len(lost):,} failed' if lost else ''} over "
             f"{count(len(names), 'parameter')} and {' and '.join(merit.name for merit in merits)}"
-            f"{_best_text(search, finished)}. The table of trials has all of it.",
+            f"{_best_text(search, finished)}. The table of trials has all values.",
             joined_notes(
-                "a line a trial: orange the best, over grey to blue the worst"
+                "one line per trial: orange is the best, blue the worst, grey between"
                 + (", broken and red failed" if lost else ""),
                 sample_note(len(shown), len(finished)),
                 f"shows {FAILURE_LIMIT} of {len(lost):,} failed trials" if len(lost) > FAILURE_LIMIT else "",
@@ -387,8 +387,8 @@ def _plane(results: Results, finished: Sequence[Trial], x: _Side, y: _Side, key:
         f"Local mean of {metric} over {x.axis.name} and {y.axis.name} for {count(len(having), 'finished trial')}; "
         f"the best has {at}, with {metric} {number(best.value)}.",
         joined_notes(
-            f"the surface is the local {'geometric ' if log else ''}mean of the trials near a place, whatever their "
-            "other parameters; no trial near: no surface",
+            f"the surface is the local {'geometric ' if log else ''}mean of nearby trials, for all values of the other "
+            "parameters; it has holes where no trial is near",
             "dark is better",
             sample_note(len(dots), len(having), "an even sample as dots"),
             f"not active in {count(len(finished) - len(having), 'trial')}" if len(having) < len(finished) else "",

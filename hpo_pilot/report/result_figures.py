@@ -196,13 +196,13 @@ def _volume_figure(search: Search, trials: Sequence[Trial]) -> Figure:
         f"{o.metric} {number(figure)}" for o, figure in zip(search.objectives, reference or (), strict=False)
     )
     given = all(objective.reference is not None for objective in search.objectives)
-    how = "as the search file says" if given else "from the worst of the first results, where the file says nothing"
+    how = "given in the search file" if given else "chosen from the first results where the search file gives none"
     return Figure(
         "convergence",
         "Hypervolume",
         f"The volume between the Pareto front and the reference point after each result{reached}.",
         joined_notes(
-            f"beyond the reference point {at} ({how}) nothing counts",
+            f"results beyond the reference point {at} ({how}) do not count",
             NOTHING_BEYOND if steps and not steps[-1][1] else "",
             view_note(Axis("hypervolume", layout, cut=bool(steps) and steps[-1][1] > FARTHEST)),
         ),

@@ -143,9 +143,9 @@ def slots_figures(data: FigureData) -> list[Figure]:
     partly = any(t.state is TrialState.RUNNING and 0 < len(t.folds) < search.folds.k for t in trials)
     repeated = sum(job.attempt > 1 for job in jobs)
     notes = (
-        f"{count(unknown, 'job')} not shown, for their times are not known" if unknown else "",
-        "folds that have not ended are not shown where others of their trial have" if partly else "",
-        f"of {count(repeated, 'repeated job')} only the last attempt is shown" if repeated else "",
+        f"{count(unknown, 'job')} not shown: their times are not known" if unknown else "",
+        "running folds of trials with ended folds are not shown" if partly else "",
+        f"only the last attempt of {count(repeated, 'repeated job')} is shown" if repeated else "",
     )
     figures = [_count_curve(search, jobs, notes)]
     rows = rows_of(jobs)
@@ -249,7 +249,7 @@ def _chart(
         joined_notes(
             "a row holds jobs that ran one after another on a node",
             "pale: the job waited while its row was free",
-            "of trials that still run the nodes are not known yet" if any(j.end == "running" for j in jobs) else "",
+            "the nodes of running trials are not known yet" if any(j.end == "running" for j in jobs) else "",
             *notes,
         ),
         {

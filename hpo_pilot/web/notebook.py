@@ -24,6 +24,7 @@ from hpo_pilot.report.documents import (
     time_of,
     trial_of,
 )
+from hpo_pilot.report.exports import COSTS
 from hpo_pilot.report.figure import (
     Figure,
     FigureData,
@@ -296,7 +297,6 @@ def _empty_figure(key: str, title: str) -> Figure:
 
 
 _TIMES = ("submitted", "started", "ended")
-_COSTS = ("job_seconds", "gpu_hours", "core_hours", "energy_kwh")
 
 
 def trials_frame(search: Search, documents: Sequence[TrialDocument]) -> pd.DataFrame:
@@ -321,7 +321,7 @@ def trials_frame(search: Search, documents: Sequence[TrialDocument]) -> pd.DataF
     rest |= {name: _moments([one[name] for one in documents]) for name in _TIMES}  # type: ignore[literal-required]
     rest["seconds"] = (rest["ended"] - rest["started"]).total_seconds()
     costs: list[Mapping[str, Any]] = [one.get("cost") or {} for one in documents]
-    rest |= {name: pd.array([cost.get(name) for cost in costs], dtype="Float64") for name in _COSTS}
+    rest |= {name: pd.array([cost.get(name) for cost in costs], dtype="Float64") for name in COSTS}
     rest["stopped_at"] = pd.array([one["stopped"] and one["stopped"]["step"] for one in documents], dtype="Int64")
     rest["error"] = pd.array([one["error"] for one in documents], dtype="string")
     taken = {*columns, *rest}

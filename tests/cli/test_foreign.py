@@ -62,8 +62,8 @@ def test_import_of_a_command_line(folder: Path) -> None:
     ("words", "expected"),
     [
         (["phpo", "code/nowhere.json"], "cannot be read"),
-        (["phpo"], "which task?"),
-        (["hpogrid"], "which file?"),
+        (["phpo"], "no task is given"),
+        (["hpogrid"], "no file is given"),
         (["hpogrid", "code/task.json"], "code/task.json:1:1: project_name: is missing"),
         (["optuna", "code/task.json"], "no importer for 'optuna'"),
         (["phpo", "code/task.json", "-o", "code/task.json"], "would be lost"),

@@ -272,7 +272,7 @@ def test_a_phpo_command_without_a_file(tmp_path: Path) -> None:
     assert import_search("phpo", None, ImportOptions(tmp_path), words).search.budget.trials == 5
     with pytest.raises(InputError, match="not a command of phpo"):
         import_search("phpo", None, ImportOptions(tmp_path), ["--maxPoints", "five"])
-    with pytest.raises(InputError, match="which task"):
+    with pytest.raises(InputError, match="no task is given"):
         import_search("phpo", None, ImportOptions(tmp_path), [])
 
 

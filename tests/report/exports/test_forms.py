@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import sys
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.report.exports import FILE_FORMS, export_file
-from tests.report.exports.made import curves_of, every_kind, search_of, subject_of
+from hpo_pilot.report.exports import FILE_FORMS, as_csv, export_file
+from tests.report.exports.made import curves_of, every_kind, finished, search_of, subject_of
 
 
 class Client:
@@ -97,3 +100,11 @@ def test_from_the_command_line(monkeypatch, tmp_path):
     )
     assert done.exit_code == 0 and "wrote 3 trials to t.parquet" in done.output
     assert list(pd.read_parquet("t.parquet")["state"]) == ["failed", "finished", "finished"]
+
+
+def test_csv_has_no_cell_that_a_spreadsheet_would_run():
+    trial = replace(finished(1), error="=1+1", told=1)
+    header, row = csv.reader(io.StringIO(as_csv(search_of(), [trial])))
+    cells = dict(zip(header, row, strict=True))
+    assert (cells["error"], cells["point.value"], cells["value"]) == ("'=1+1", "3", "1.5")
+    assert not {"told", "retries", "confirms", "stopped_step"} & cells.keys()

@@ -55,7 +55,7 @@ def test_where_no_trial_is_there_is_no_surface() -> None:
     surface = figure.spec["data"][0]["z"]
     assert surface[-1][-1] is None
     assert surface[0][0] is not None
-    assert "no trial near: no surface" in figure.note
+    assert "it has holes where no trial is near" in figure.note
 
 
 def test_choices_and_few_integers_are_not_mixed(search: Search) -> None:

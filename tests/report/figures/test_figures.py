@@ -70,6 +70,8 @@ def test_convergence_marks_confirmation_runs(search: Search, trials: list[Trial]
     repeat = replace(trials[0], number=49, told=49, confirms=1)
     figure = checked(convergence_figures(FigureData(search, [*trials, repeat]))[0])
     assert trace(figure, "confirmation run")["x"] == [49]
+    slices = slice_figures(FigureData(search, [*trials, repeat]))
+    assert len(trace(slices[0], "trial")["x"]) == 44, "it is no result of its own"
     assert trace(figure, "best so far")["x"][-1] == 48
 
 
@@ -171,13 +173,13 @@ def test_stopped_trials_are_rings_at_their_probable_values() -> None:
     ring = trace(checked(losses[0]), RINGS)
     assert (ring["x"], ring["y"]) == ([0.001], [0.5])
     assert "trial 3, stopped at step 9" in ring["text"][0]
-    assert losses[0].note == "1 stopped trial not shown, for lack of a guess."
+    assert losses[0].note == "Not shown: 1 stopped trial without a projected value."
     assert RINGS not in {each["name"] for each in speeds[0].spec["data"]}, "it does not decide: its figure is made up"
-    assert speeds[0].note == "2 stopped trials not shown, for lack of a guess."
+    assert speeds[0].note == "Not shown: 2 stopped trials without a projected value."
     seen = Results.of(search, trials, 0)
     figure = checked(convergence_figures(FigureData(seen.search, seen.trials))[0])
     assert (trace(figure, RINGS)["x"], trace(figure, RINGS)["y"]) == ([3], [0.5])
-    assert figure.note.startswith("Rings: 1 trial stopped early, each at its probable final value; 1 stopped trial not")
+    assert figure.note.startswith("Rings: 1 trial stopped early, each at its probable final value; not shown: 1")
     assert "2 trials stopped early not shown" in front_figures(FigureData(search, trials))[0].note
 
 

@@ -68,7 +68,7 @@ def test_a_running_trial_reaches_to_now(search: Search) -> None:
     _, chart = draw("slots", search, [job(1, 0, 4), running], now=at(21))
     ((_, _, width),) = bars(chart, "running")
     assert width == 20_000
-    assert "of trials that still run the nodes are not known yet" in chart.note
+    assert "the nodes of running trials are not known yet" in chart.note
     assert "node not known" in chart.spec["layout"]["yaxis"]["ticktext"]
     _, chart = draw("slots", search, [job(1, 0, 4), running])
     assert bars(chart, "running")[0][2] == 3000, "without a clock: to the last moment that is known"
@@ -76,23 +76,24 @@ def test_a_running_trial_reaches_to_now(search: Search) -> None:
 
 def test_folds_that_still_run_are_missed_aloud(search: Search) -> None:
     partly = replace(job(2, 0, 5), state=TrialState.RUNNING, values=())
-    assert "folds that have not ended are not shown" in draw("slots", search, [job(1, 0, 4), partly])[0].note.lower()
-    assert "not ended" not in draw("slots", search, [job(1, 0, 4)])[0].note
+    assert (
+        "running folds of trials with ended folds are not shown"
+        in draw("slots", search, [job(1, 0, 4), partly])[0].note.lower()
+    )
+    assert "running folds" not in draw("slots", search, [job(1, 0, 4)])[0].note
 
 
 def test_a_repeated_job_did_not_wait_all_that_time(search: Search) -> None:
     curve, chart = draw("slots", search, [job(1, 50, 60, attempt=3), job(2, 1, 2)])
     assert max(y for _, y in heights(curve, "waiting")) == 1
     assert len(bars(chart, "waiting")) == 1
-    assert "Of 1 repeated job only the last attempt is shown." in curve.note
+    assert "Only the last attempt of 1 repeated job is shown." in curve.note
 
 
 def test_times_that_are_not_known_are_counted(search: Search) -> None:
     assert draw("slots", search, [make_trial(1, 0.5), make_trial(2, None)]) == []
     lost = replace(job(2, 0, 5), folds=(*job(2, 0, 5).folds, made_fold(1, error="lost")))
-    assert (
-        "1 job not shown, for their times are not known" in draw("slots", search, [job(1, 0, 5), lost])[0].note.lower()
-    )
+    assert "1 job not shown: their times are not known" in draw("slots", search, [job(1, 0, 5), lost])[0].note.lower()
 
 
 def test_a_crowd_that_waits_does_not_hide_what_runs(search: Search) -> None:

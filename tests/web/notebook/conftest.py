@@ -6,10 +6,7 @@ import pytest
 
 from hpo_pilot.store import SearchState
 from hpo_pilot.web.local_client import LocalClient
-from tests.report.figures.conftest import search_of
 from tests.rest_api import add_results, set_state, write_search
-
-__all__ = ["search_of"]
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.report.documents import trial_document, trial_of
-from hpo_pilot.search import EarlyStop, Search, Trial, TrialState
+from hpo_pilot.search import EarlyStop, Trial, TrialState
 from hpo_pilot.search.trials import Price
 from hpo_pilot.web.notebook import folds_frame, intermediate_frame, pandas, reports_of, trials_frame
 from tests.made import made_fold
@@ -92,10 +91,10 @@ def test_intermediate_values() -> None:
     assert math.isnan(frame["value"].iloc[1])
 
 
-def test_trials_survive_their_documents(search_of: Callable[..., Search]) -> None:
+def test_trials_survive_their_documents() -> None:
     """Figures of documents are those of the store's trials."""
     stop = EarlyStop(0, "", 9, 0.9, (0.7,))
-    trials = on_nodes(make_trials(search_of(), 12))
+    trials = on_nodes(make_trials(make_search(), 12))
     trials.append(make_trial(13, None, state=TrialState.STOPPED, stop=stop, error="stopped early"))
     trials.append(make_trial(14, 0.5, values=(0.5, 3.0), stds=(0.1, 0.2), confirms=2))
     again = [trial_of(document) for document in documents(trials)]
