@@ -118,9 +118,9 @@ def _subject(dataset: str) -> str:
 
 def _put_payload(draft: Draft, task: PhpoTask, options: ImportOptions) -> None:
     draft.put("payload", "files", options.relative(task.folder), origin="phpo sends the files in its folder")
-    for option, key in _TAKEN.items():
+    for option, place in _TAKEN.items():
         if task.get(option):
-            draft.put(*key, task.get(option), origin=option)
+            draft.put(*place, task.get(option), origin=option)
     if not task.get("evaluationExec") and options.command is None:
         task.wrong("evaluationExec", "is missing: it is the command that evaluates a point")
     if task.get("trainingDS"):

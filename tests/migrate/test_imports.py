@@ -211,6 +211,9 @@ def test_a_phpo_file(importing: Importing) -> None:
     assert search.payload.checkpoint == ("a.h5", "states")
     assert (search.budget.trials, search.budget.parallel, search.budget.queued) == (20, 3, 2)
     assert search.resources.trials_per_job == 2
+    # 30 jobs of 2 points for 20 points: each job may be tried three times.
+    more = importing("phpo", {**PHPO, "maxEvaluationJobs": 30}, space__json=SPACE).search
+    assert more.panda.attempts == 3
     assert search.site.queue == "ANALY_X"
     assert search.site.profile == "grid"
     assert search.site.architecture == "@el9#x86_64&nvidia"
