@@ -50,6 +50,7 @@ def test_it_always_fits(width):
 
 def test_texts_are_shortened_then_columns_go_by_rank():
     assert printed(70)[1].endswith("ns/one.yaml")
+    assert [len(printed(width)[0].split()) for width in (39, 38)] == [5, 4]  # a column goes only where it must
     heads = [printed(width)[0].split() for width in range(90, 13, -1)]
     shown = [list(each) for each in dict.fromkeys(map(tuple, heads))]
     assert shown == [

@@ -92,3 +92,8 @@ def test_nothing_steers_it_is_said_once(client, tmp_path):
         progress(client.progress("demo"))
     progress(client.progress("demo"))
     assert out.getvalue().count("nothing steers it now") == 2
+
+
+def test_a_retry_counts_the_trials_of_all_its_points(client, tmp_path):
+    fail(store_of(tmp_path / "work"), ["one", "two", "three"])
+    assert client.retry("demo")["added"] == 3
