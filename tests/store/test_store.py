@@ -226,3 +226,13 @@ def test_a_turn_that_never_came_is_no_attempt(store, search):
     )
     assert [trial.folds[0].attempt for trial in store.trials(record.id)] == [1, 2]
     assert store.job_seconds(record.id) == 6.0
+
+
+def test_figures_of_several_objectives_are_kept(store, search):
+    record = add_search(store, search)
+    task = add_generation(store, record, POINTS)
+    attempt = made_attempt(task.id, 1, 0, 1, JobState.FINISHED, values=(0.5, 7.0))
+    end = made_end(1, TrialState.FINISHED, told=1, values=(0.5, 7.0), stds=(0.1, 0.2))
+    store.record(record.id, [attempt], [end])
+    trial = store.trials(record.id)[0]
+    assert (trial.values, trial.stds, trial.folds[0].values) == ((0.5, 7.0), (0.1, 0.2), (0.5, 7.0))
