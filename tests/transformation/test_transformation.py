@@ -59,24 +59,22 @@ def test_it_needs_nothing_but_the_standard_library(job):
     assert done.returncode == 0 and job.report == {"exitCode": 0}
 
 
-def test_a_trial_of_a_search(job, panda):
-    panda.add_job("""echo '{"status": 0, "loss": 0.5}' > output.json; echo m > model""", outputs=["model"])
+@pytest.mark.parametrize(
+    ("command", "value", "message", "packed"),
+    [
+        ("""echo '{"status": 0, "loss": 0.5}' > output.json; echo m > model""", 0.5, "", ["model"]),
+        ("echo no good; exit 3", None, "exit code 3", []),  # reported all the same, with an empty archive
+    ],
+)
+def test_a_trial_of_a_search(job, panda, command, value, message, packed):
+    panda.add_job(command, outputs=["model"])
     done = job.run(panda.waiting[0]["jobPars"])
     assert done.returncode == 0, done.stderr
     verdict = job.report["user_job_metadata"]["hpo_pilot"]
-    assert verdict["value"] == 0.5 and job.report["exitCode"] == 0
+    assert verdict["value"] == value and message in verdict["message"] and job.report["exitCode"] == 0
     with tarfile.open(job.folder / "user.me.outputs.tar.gz") as archive:
-        assert archive.getnames() == ["model"]
+        assert archive.getnames() == packed
     assert "workDir" not in job.names()
-
-
-def test_a_trial_that_failed_is_reported_all_the_same(job, panda):
-    panda.add_job("echo no good; exit 3", outputs=["model"])
-    done = job.run(panda.waiting[0]["jobPars"])
-    assert done.returncode == 0
-    assert "exit code 3" in job.report["user_job_metadata"]["hpo_pilot"]["message"]
-    with tarfile.open(job.folder / "user.me.outputs.tar.gz") as archive:
-        assert archive.getnames() == []
 
 
 def test_a_job_of_prun(job, panda):

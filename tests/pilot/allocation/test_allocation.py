@@ -96,11 +96,6 @@ def test_slurm_gives_nodes_back(steps, wholly_free, back):
     assert bool(launched) == bool(back)
 
 
-def test_nobody_else_keeps_cores():
-    flux = saying({"flux hostlist": "t1 t2", "flux job timeleft": "55.5"})
-    assert find_allocation(Site(launcher=SRUN, batch="flux"), 0.0, {"FLUX_URI": "local:///x"}, flux).reclaim is None
-
-
 def test_lsf(tmp_path):
     site = Site(launcher=make_launcher({"name": "jsrun"}), batch="lsf", cores=42, gpus=6, memory_mb=512000, close=3)
     env = {"LSB_JOBID": "9", "LSB_MCPU_HOSTS": "batch2 1 a01n01 42 a01n02 42"}
@@ -125,6 +120,7 @@ def test_pbs_and_flux(tmp_path):
     flux = saying({"flux hostlist": "t1 t2", "flux job timeleft": "55.5"})
     found = find_allocation(Site(launcher=SRUN, batch="flux"), 0.0, {"FLUX_URI": "local:///x"}, flux)
     assert [node.name for node in found.nodes] == ["t1", "t2"] and found.seconds == 55.5
+    assert found.reclaim is None  # only Slurm keeps cores
 
 
 def test_what_is_not_known_is_asked_for():
