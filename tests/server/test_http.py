@@ -27,31 +27,6 @@ def send(server: Any, method: str, path: str, token: str | None = None, **more: 
     return requests.request(method, f"{server.url}{path}", headers=headers, timeout=20, **more)
 
 
-@pytest.mark.parametrize("path", sorted(TABLE))
-def test_every_call_wants_the_right_token(server: Any, path: str) -> None:
-    endpoint = TABLE[path]
-    method = endpoint.method or "GET"
-    url = f"/api/v1/{path}"
-    if not endpoint.roles:
-        assert send(server, method, url).json() == {"success": True, "message": "", "data": None}
-        return
-    for token in (None, "wrong", ""):
-        answer = send(server, method, url, token)
-        assert answer.status_code == 401
-        assert answer.json()["success"] is False
-    for token, (_, role) in TOKENS.items():
-        answer = send(server, method, url, token, headers={"Origin": "hpo_pilot"})
-        assert (answer.status_code == 403) is (role not in endpoint.roles)
-        if role in endpoint.roles and endpoint.required:
-            assert answer.json()["message"].startswith("Argument error: missing a required argument: '")
-
-
-def test_a_pilot_cannot_submit_and_a_user_is_no_pilot(server: Any) -> None:
-    assert send(server, "POST", "/api/v1/task/submit", "token-of-pilot").json()["message"] == "user role required"
-    answer = send(server, "POST", "/api/v1/pilot/acquire_jobs", "token-of-me")
-    assert answer.json()["message"] == "production or pilot role required"
-
-
 def test_tokens_come_and_go_without_a_restart(server: Any) -> None:
     path = "/api/v1/system/get_user_attributes"
     token, made = Authority(server.tokens).issue("new", Role.USER, 1)
@@ -151,19 +126,7 @@ def test_packed_bodies(server: Any) -> None:
     assert post(gzip.compress(b'{"task_id": 987654}')).json()["message"] == "jediTaskID=987654 not found"
     assert post(gzip.compress(b" " * (BODY_LIMIT + 1))).status_code == 413
     assert post(b"no gzip").status_code == 400
-
-
-def test_only_the_owner_changes_a_task_but_everybody_sees_it(server: Any, user: Any, params: Params) -> None:
-    task_id = user.submit(params("user.me.mine/", 1, site="MINE"))
-    you, operator = server.api("you"), server.api("operator")
-    for name in ("kill", "finish", "retry", "pause", "resume"):
-        reply = you.post(f"task/{name}", task_id=task_id)
-        assert (reply["success"], reply["message"]) == (False, "not the task owner or no production role")
-    assert you.get("task/get_status", task_id=task_id)["data"] == "running"
-    (panda_id,) = you.get("task/get_job_ids", task_id=task_id)["data"]
-    assert you.post("job/kill", job_ids=[panda_id])["data"] == [False]
-    assert you.post("job/set_debug_mode", job_id=panda_id, mode=True)["success"] is False
-    assert operator.post("task/kill", task_id=task_id)["success"] is True
+    assert post(gzip.compress(b'{"task_id": 987654}')[:-6]).status_code == 400, "its end is missing"
 
 
 def test_a_user_cannot_submit_for_another(server: Any, user: Any, params: Params) -> None:
@@ -268,16 +231,13 @@ def test_an_upload_that_breaks_off_leaves_nothing(server: Any) -> None:
 
 
 def test_storage(server: Any) -> None:
+    """Roles: see `test_roles`."""
     path = "/storage/user.me.7._000001.outputs.tar.gz"
-    assert send(server, "PUT", path, data=b"x").status_code == 401
-    assert send(server, "PUT", path, "token-of-me", data=b"x").status_code == 403
     for content in (b"first", b"second" * 100_000):
         assert send(server, "PUT", path, "token-of-operator", data=content).json()["success"] is True
         assert send(server, "GET", path, "token-of-you").content == content
-    assert send(server, "GET", path, "token-of-pilot").status_code == 403
     assert send(server, "DELETE", path, "token-of-you").status_code == 403
     assert send(server, "DELETE", path, "token-of-me").status_code == 200
-    assert send(server, "DELETE", path, "token-of-me").status_code == 404
     assert send(server, "GET", path, "token-of-me").status_code == 404
 
 

@@ -131,18 +131,6 @@ def test_packed_json_arguments(server: Any, user: Any, params: Params) -> None:
     assert parse_qs(response.text)["StatusCode"] == ["0"]
 
 
-def test_only_pilots_may(server: Any, old: Legacy) -> None:
-    for alias in (None, "token-of-me"):
-        other = Legacy(server.url, alias)
-        assert other.form("isAlive") == "alive=yes"
-        assert other.json("getJob", siteName="ROLE", prodSourceLabel="user") == {"StatusCode": 60, "errorDialog": ROLE}
-        assert other.form("updateJob", jobId=1, state="running") == "StatusCode=60"
-        worker = {"site": "S", "workerID": 1, "harvesterID": "h", "status": "started"}
-        assert other.form("updateWorkerPilotStatus", **worker) == "StatusCode=60"
-    wrong = requests.post(f"{old.url}/getJob", headers={"Authorization": "Bearer nonsense"}, timeout=30)
-    assert (wrong.status_code, wrong.text.startswith("ERROR : Token authentication failed")) == (403, True)
-
-
 def test_workers(user: Any, old: Legacy, params: Params) -> None:
     task_id = user.submit(params("user.me.oldworker/", 1, site="OLDW", maxAttempt=1))
     worker = {"site": "OLDW", "workerID": "7", "harvesterID": "old"}

@@ -87,11 +87,6 @@ def test_roles_by_groups(tokens: Tokens, clock: Clock, groups: list[str], origin
     assert tokens.verify(f"Bearer {signed(clock.now, groups=groups)}", origin) == Caller("jane", role)
 
 
-def test_our_own_tokens_are_taken_beside_theirs(tokens: Tokens, folder: Path, clock: Clock) -> None:
-    token, _ = Authority(folder / "tokens", clock=clock).issue("jim", Role.USER, 1)
-    assert tokens.verify(f"Bearer {token}") == Caller("jim", Role.USER)
-
-
 @pytest.mark.parametrize(
     ("claims", "word"),
     [

@@ -23,28 +23,6 @@ def finish_one(pilot: Any, queue: str, metadata: str = '{"user_job_metadata": {"
     return int(job["PandaID"])
 
 
-def test_is_alive(client: Any) -> None:
-    assert client.hello() == [0, ""]
-
-
-def test_submit_and_duplicate(client: Any, params: Params) -> None:
-    status, (code, message) = client.insertTaskParams(params("user.me.submit/", site="SUBMIT"))
-    assert (status, code) == (0, 0)
-    prefix, task_id = message.split("jediTaskID=")
-    assert prefix == "succeeded. new "
-    status, (code, message) = client.insertTaskParams(params("user.me.submit/", site="SUBMIT"), properErrorCode=True)
-    assert (status, code) == (0, 2)
-    assert message.startswith(f"jediTaskID={task_id} is in the running state for outDS=user.me.submit/. ")
-    assert client.killTask(int(task_id))[1][0] is True
-    status, (code, message) = client.insertTaskParams(params("user.me.submit/", site="SUBMIT"))
-    assert (status, code) == (0, 0), "code 3 arrives as 0"
-    assert message.startswith(f"reactivation accepted. jediTaskID={task_id} (currently in aborted state)")
-    assert client.getTaskStatus(int(task_id)) == [0, "running"]
-    assert client.killTask(int(task_id))[1][0] is True
-    own = params("user.me.submit/", site="SUBMIT", campaign="demo.cafecafe")
-    assert client.insertTaskParams(own)[1][0] == 2, "hpo-pilot's own names stand for one set of points"
-
-
 def test_watching_a_task(client: Any, pilot: Any, params: Params) -> None:
     given = params("user.me.watch/", 2, site="WATCH")
     task_id = int(client.insertTaskParams(given)[1][1].split("=")[1])
@@ -76,65 +54,6 @@ def test_watching_a_task(client: Any, pilot: Any, params: Params) -> None:
     assert [file["status"] for file in datasets[0]["files"]] == ["finished", "ready"]
     _, datasets = client.get_files_in_datasets(task_id, "output")
     assert datasets[0]["files"][0]["lfn"] == f"user.me.{task_id}._000001.outputs.tar.gz"
-
-
-def test_jobs_and_their_results(client: Any, pilot: Any, params: Params) -> None:
-    task_id = int(client.insertTaskParams(params("user.me.jobs/", 2, site="JOBS", maxAttempt=1))[1][1].split("=")[1])
-    assert client.getUserJobMetadata(task_id) == [0, {}]
-    panda_id = finish_one(pilot, "JOBS")
-    (job,) = pilot.acquire(site_name="JOBS")
-    failed = {"pilot_error_code": 1305, "pilot_error_diag": "no space", "trans_exit_code": 7, "meta_data": '{"no": 1}'}
-    pilot.update(job["PandaID"], "failed", **failed)
-    assert client.getUserJobMetadata(task_id) == [0, {str(panda_id): {"user_job_metadata": {"loss": 0.5}}}]
-    _, (first, second, unknown) = client.getJobStatus([panda_id, job["PandaID"], 987654])
-    assert (first["PandaID"], first["jobStatus"], first["attemptNr"]) == (panda_id, "finished", 1)
-    assert (second["jobStatus"], second["pilotErrorCode"], second["transExitCode"]) == ("failed", 1305, "7")
-    assert unknown is None
-    _, jobs = client.get_job_descriptions(task_id, unsuccessful_only=True)
-    assert [(job["pilotErrorDiag"], job["jediTaskID"]) for job in jobs] == [("no space", task_id)]
-    assert [job["extendedProdSourceLabel"] for job in client.get_job_descriptions(task_id)[1]] == ["user_normal"] * 2
-    assert client.getTaskStatus(task_id) == [0, "finished"]
-
-
-def test_commands(client: Any, pilot: Any, params: Params) -> None:
-    task_id = int(
-        client.insertTaskParams(params("user.me.commands/", 3, site="COMMANDS", maxAttempt=1))[1][1].split("=")[1]
-    )
-    jobs = pilot.acquire(2, site_name="COMMANDS")
-    assert client.pauseTask(task_id) == [0, [True, 0]]
-    assert client.getTaskStatus(task_id)[1] == "paused"
-    assert client.pauseTask(task_id)[1][0] is False
-    assert client.resumeTask(task_id)[1][0] is True
-    assert client.setDebugMode(jobs[0]["PandaID"], True, False) == [0, None]
-    assert pilot.update(jobs[0]["PandaID"], "running")["command"] == "debug"
-    assert client.setDebugMode(jobs[0]["PandaID"], False, False) == [0, None]
-    ids = [job["PandaID"] for job in jobs]
-    assert client.killJobs([*ids, 987654]) == [0, [True, True, False]]
-    assert pilot.update(ids[0], "running")["command"] == "tobekilled"
-    for panda_id in ids:
-        pilot.update(panda_id, "failed")
-    assert client.finishTask(task_id, soft=True)[1][0] is True
-    assert client.getTaskStatus(task_id)[1] == "failed"
-    assert client.retryTask(task_id)[1] == [0, f"command=retry is registered for task ID {task_id}"]
-    assert len(pilot.acquire(9, site_name="COMMANDS")) == 3
-    assert client.killTask(task_id)[1][0] is True
-    assert client.getTaskStatus(task_id)[1] == "aborting"
-    _, (success, message) = client.killTask(task_id)
-    assert (success, message) == (
-        False,
-        "Command rejected: the kill command is not accepted if the task is in aborting status",
-    )
-    _, (code, message) = client.retryTask(task_id)
-    assert code == 4
-    assert client.killTask(987654)[1] == [False, "jediTaskID=987654 not found"]
-
-
-def test_unknown_tasks(client: Any) -> None:
-    assert client.getTaskStatus(987654) == [255, None]
-    assert client.getTaskParamsMap(987654) == [255, None]
-    assert client.get_task_details_json(987654) == [0, [False, "Task not found or error retrieving task info"]]
-    assert client.getPandaIDsWithTaskID(987654) == [0, []]
-    assert client.get_job_descriptions(987654) == [0, []]
 
 
 def archive(path: Path, content: bytes) -> Path:

@@ -196,32 +196,3 @@ def test_event_picking_is_refused(fresh_client: PandaClient, tmp_path: Path) -> 
     arguments = [str(tmp_path / "events"), "AOD", "", "data", "", [], "", "user.me.x/", "me", "", 1, False, None]
     with pytest.raises(AssertionError, match="putEventPickingRequest is not provided by this server"):
         fresh_client.requestEventPicking(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("name", "more"),
-    [
-        ("killTask", []),
-        ("finishTask", []),
-        ("pauseTask", []),
-        ("resumeTask", []),
-        ("reload_input", []),
-    ],
-)
-def test_only_the_owner_changes_a_task(server: Any, client: Any, name: str, more: list[int]) -> None:
-    theirs = server.api("you").submit(make_params(f"user.you.{name}/", site="YOURS"))
-    assert getattr(client, name)(theirs, *more) == [0, [False, "not the task owner or no production role"]]
-    assert server.api("me").get("task/get_status", task_id=theirs)["data"] == "running"
-
-
-def test_retrying_anothers_task(server: Any, client: Any) -> None:
-    theirs = server.api("you").submit(make_params("user.you.retry/", site="YOURS"))
-    assert client.retryTask(theirs)[1][1] == "not the task owner or no production role"
-    assert client.retryTask(theirs, newParams={"nEvents": 9})[1][1] == "not the task owner or no production role"
-
-
-def test_unknown_tasks_and_jobs(client: Any) -> None:
-    for name in ("killTask", "finishTask", "pauseTask", "resumeTask", "reload_input"):
-        assert getattr(client, name)(987654) == [0, [False, "jediTaskID=987654 not found"]]
-    assert client.getJobStatus([987654]) == [0, [None]]
-    assert client.setDebugMode(987654, True, False) == [255, None]

@@ -16,13 +16,6 @@ Params = Callable[..., dict[str, Any]]
 WAIT = "X-HPO-Pilot-Wait"
 
 
-def test_nothing_to_do_is_said_at_once(pilot: Any) -> None:
-    start = time.monotonic()
-    reply = pilot.post("pilot/acquire_jobs", site_name="EMPTY")
-    assert (reply["success"], reply["message"]) == (False, "No jobs in PanDA")
-    assert time.monotonic() - start < 2
-
-
 def test_everything_that_a_pilot_may_say(user: Any, pilot: Any, params: Params) -> None:
     user.submit(params("user.me.say/", 2, site="SAY"))
     said = {
@@ -70,13 +63,6 @@ def test_workers(user: Any, pilot: Any, params: Params) -> None:
     assert pilot.post("pilot/update_worker_node_gpu", **gpu)["success"] is True
 
 
-def test_cores_by_header(user: Any, pilot: Any, params: Params) -> None:
-    user.submit(params("user.me.cores/", 1, site="CORES", coreCount=4))
-    ask = {"site_name": "CORES"}
-    assert pilot.post("pilot/acquire_jobs", headers={"X-HPO-Pilot-Cores": "2"}, **ask)["success"] is False
-    assert pilot.post("pilot/acquire_jobs", headers={"X-HPO-Pilot-Cores": "4"}, **ask)["success"] is True
-
-
 def test_a_waiting_pilot_gets_the_job_the_moment_it_comes(server: Any, user: Any, params: Params) -> None:
     got: list[tuple[float, dict[str, Any]]] = []
 
@@ -96,12 +82,6 @@ def test_a_waiting_pilot_gets_the_job_the_moment_it_comes(server: Any, user: Any
         thread.join(10)
     assert all(when - start < 15 for when, _ in got)  # before the 20 s are over
     assert len({reply["data"]["jobs"][0]["PandaID"] for _, reply in got}) == 3
-
-
-def test_waiting_ends_when_its_time_is_over(pilot: Any) -> None:
-    start = time.monotonic()
-    assert pilot.post("pilot/acquire_jobs", headers={WAIT: "0.5"}, site_name="LONGER")["success"] is False
-    assert 0.4 < time.monotonic() - start < 5
 
 
 def test_a_pilot_that_hung_up_while_waiting_gets_no_job(server: Any, user: Any, params: Params) -> None:
@@ -150,20 +130,11 @@ def test_changes(server: Any, user: Any, pilot: Any, params: Params) -> None:
     assert user.get("hpo_pilot/changes", cursor=10**9, timeout=20)["data"]["cursor"] >= after["cursor"]
 
 
-def test_many_jobs(user: Any, pilot: Any, params: Params) -> None:
-    task_id = user.submit(params("user.me.many/", 2000, site="MANY"))
-    jobs = [job for _ in range(2) for job in pilot.acquire(1000, site_name="MANY")]
-    for job in jobs:
-        assert pilot.post("pilot/update_job", job_id=job["PandaID"], job_status="finished", meta_data="{}")["success"]
-    assert user.get("task/get_status", task_id=task_id)["data"] == "done"
-    assert len(user.get("job/get_metadata_for_analysis_jobs", task_id=task_id)["data"]) == 2000
-    assert len(user.get("task/get_job_descriptions", task_id=task_id)["data"]) == 2000
-
-
 def test_an_allocation_says_what_it_has_room_for(user: Any, pilot: Any) -> None:
     user.submit(make_params("user.me.nodes/", 2, site="NODES", hpoNodes=3, coreCount=2))
     ask = {"site_name": "NODES", "n_jobs": 5}
     openings = "X-HPO-Pilot-Openings"
+    assert pilot.post("pilot/acquire_jobs", headers={"X-HPO-Pilot-Cores": "1"}, **ask)["message"] == "No jobs in PanDA"
     assert pilot.post("pilot/acquire_jobs", **ask)["success"] is False
     told = JobRequest(Openings([Opening(2, (), 2, 9000, 1e6)]), (), {}).to_text()
     assert pilot.post("pilot/acquire_jobs", headers={openings: told}, **ask)["success"] is False

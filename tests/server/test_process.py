@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from hpo_pilot.errors import TryAgainError
@@ -143,18 +142,6 @@ def test_a_sandbox_that_came_just_before_a_kill_is_found(own_server: Callable[..
     assert not list(cache.glob("*.part"))
 
 
-def test_idle_costs_nothing(own_server: Callable[..., Any], params: Params) -> None:
-    server = own_server()
-    server.api("me").submit(params("user.me.idle/", 1, site="IDLE"))
-    listening = threading.Thread(target=server.api("me").get, args=("hpo_pilot/changes",), kwargs={"cursor": 10**6})
-    listening.start()
-    process = psutil.Process(server.process.pid)
-    before = sum(process.cpu_times()[:2])
-    time.sleep(3)
-    assert sum(process.cpu_times()[:2]) - before < 3 * 0.02
-    listening.join(10)
-
-
 def test_it_ends_in_order_and_quickly_though_somebody_waits(own_server: Callable[..., Any]) -> None:
     server = own_server()
     waiting = threading.Thread(
@@ -202,20 +189,6 @@ def test_a_second_server_waits_for_the_first_to_end(own_server: Callable[..., An
     ending.join()
 
 
-def test_a_taken_port(folder: Path) -> None:
-    """In a process of its own, as users see it."""
-    command = [sys.executable, "-m", "hpo_pilot.server", "--database", f"sqlite:///{folder}/panda.db", "--files"]
-    command += [str(folder / "files"), "--tokens", str(folder / "tokens"), "--port"]
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        command.append(str(taken.getsockname()[1]))
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    assert done.returncode == TryAgainError.exit_code
-    (line,) = done.stderr.splitlines()
-    assert "cannot listen on 127.0.0.1 port" in line
-
-
 def test_a_database_of_a_newer_version(folder: Path, refused: Refused) -> None:
     database.Database(f"sqlite:///{folder}/panda.db").close()
     with sqlite3.connect(folder / "panda.db") as opened:
@@ -234,17 +207,28 @@ def test_a_database_of_a_newer_version(folder: Path, refused: Refused) -> None:
         ("--heartbeat-timeout", "0", "heartbeat"),
         ("--host", "no such host.", "--host"),
         ("--port", "70000", "port"),
+        ("--retention-days", "nan", "--retention-days"),
+        ("--most-active-tasks", "-1", "--most-active-tasks"),
     ],
 )
 def test_wrong_options(folder: Path, refused: Refused, option: str, value: str, word: str) -> None:
-    code, line = refused(folder, option, value)
+    code, line = refused(folder, f"{option}={value}")
     assert (code, word in line) == (2, True)
 
 
-def test_a_token_folder_without_keys(folder: Path, refused: Refused) -> None:
-    (folder / "tokens" / "jwks.json").write_text("{}")
-    code, line = refused(folder)
-    assert (code, "no public keys" in line) == (2, True)
+def test_a_taken_port(folder: Path, refused: Refused) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        code, line = refused(folder, "--port", str(taken.getsockname()[1]))
+    assert (code, "cannot listen on 127.0.0.1 port" in line) == (TryAgainError.exit_code, True)
+
+
+def test_limits_are_options(own_server: Callable[..., Any], params: Params) -> None:
+    user = own_server(options=("--most-active-tasks", "1", "--retention-days", "0")).api("me")
+    for number in (1, 2):
+        user.submit(params(f"user.me.t{number}/"))
+    assert user.post("task/submit", task_parameters=params("user.me.t3/"))["data"] == 10
 
 
 def test_a_file_that_is_no_database(folder: Path, refused: Refused) -> None:
@@ -272,35 +256,3 @@ def test_it_ends_with_its_lifeline(folder: Path) -> None:
     os.close(lifeline)
     assert server.wait(10) == 0
     server.stdout.close()
-
-
-def test_many_old_jobs_cost_nothing(own_server: Callable[..., Any], params: Params) -> None:
-    """Acquiring and reporting beside 30,000 finished jobs takes no longer than beside none."""
-    server = own_server()
-    user, pilot = server.api("me"), server.api("pilot")
-    process = psutil.Process(server.process.pid)
-
-    def cost(name: str) -> float:
-        user.submit(params(f"user.me.{name}/", 60, site=name))
-        before = sum(process.cpu_times()[:2])
-        for _ in range(60):
-            (job,) = pilot.acquire(site_name=name)
-            pilot.update(job["PandaID"], "finished", meta_data="{}")
-        return (sum(process.cpu_times()[:2]) - before) / 120
-
-    cost("WARM")
-    fresh = cost("FRESH")
-    server.stop()
-    columns = "task_id, number, attempt_nr, max_attempt, status, debug, queue, label, priority, core_count, ram_mb, "
-    columns += "max_walltime, created, modified, state_changed, heartbeat"
-    with sqlite3.connect(server.folder / "panda.db") as opened:
-        opened.executemany(
-            f"INSERT INTO jobs ({columns}) "  # the columns stand above
-            "VALUES (1, ?, 1, 1, 'finished', 0, 'OLD', 'user', 1000, 1, 1, 1, 0, 0, 0, 0)",
-            [(number,) for number in range(1000, 31000)],
-        )
-    server.start()
-    user, pilot = server.api("me"), server.api("pilot")
-    process = psutil.Process(server.process.pid)
-    cost("WARM2")
-    assert cost("OLD") < 2 * fresh + 0.001

@@ -47,7 +47,9 @@ def test_every_call(server: Any, path: str, caller: str | None) -> None:
     if path in OPEN_CALLS:
         assert answer.json()["success"] is True
     elif role is None:
-        assert (answer.status_code, answer.json()["success"]) == (401, False)
+        for token in (None, "wrong", ""):
+            answer = send(server, endpoint.method or "GET", f"/api/v1/{path}", token)
+            assert (answer.status_code, answer.json()["success"]) == (401, False)
     else:
         assert (answer.status_code == 403) is (role not in endpoint.roles), answer.text
         assert Role.OPERATOR in endpoint.roles
@@ -133,7 +135,8 @@ def test_each_changes_only_their_own(server: Any, params: Params, path: str) -> 
 def test_jobs_belong_to_their_tasks_owner(server: Any, params: Params) -> None:
     server.api("me").submit(params("user.me.jobs/", 1, site="ROLES"))
     (job,) = server.api("pilot").acquire(site_name="ROLES")
-    server.api("you").post("job/kill", job_ids=[job["PandaID"]])
+    assert server.api("you").post("job/kill", job_ids=[job["PandaID"]])["data"] == [False]
+    assert server.api("you").post("job/set_debug_mode", job_id=job["PandaID"], mode=True)["success"] is False
     assert server.api("pilot").update(job["PandaID"], "running")["command"] is None
     server.api("operator").post("job/kill", job_ids=[job["PandaID"]])
     assert server.api("pilot").update(job["PandaID"], "running")["command"] == "tobekilled"

@@ -38,15 +38,6 @@ def test_kill_before_the_sandbox_came(queue: Queue) -> None:
     assert queue.acquire() == []
 
 
-def test_a_job_that_finishes_while_it_is_killed_counts(queue: Queue) -> None:
-    task_id = queue.submit(1)
-    (job,) = queue.acquire()
-    queue.command(task_id, "kill")
-    assert queue.report(job["PandaID"], "finished", meta_data="{}") is None
-    assert queue.jobs(task_id) == [(1, 1, "finished")]
-    assert queue.status(task_id) == "aborted"
-
-
 @pytest.mark.parametrize("soft", [True, False])
 def test_finish(queue: Queue, soft: bool) -> None:
     task_id = queue.submit(3)
@@ -87,20 +78,6 @@ def test_retry(queue: Queue) -> None:
     queue.report(again["PandaID"], "finished")
     assert queue.status(task_id) == "done"
     assert queue.command(task_id, "retry")[0] == 4
-
-
-def test_retry_while_running(queue: Queue) -> None:
-    task_id = queue.submit(2, maxAttempt=1)
-    one, two = queue.acquire(2)
-    queue.report(one["PandaID"], "failed")
-    assert queue.command(task_id, "retry") == (
-        0,
-        "retry has been triggered for failed jobs while the task is still running",
-    )
-    (again,) = queue.acquire(9)
-    queue.report(again["PandaID"], "finished")
-    queue.report(two["PandaID"], "finished")
-    assert queue.status(task_id) == "done"
 
 
 def test_retry_with_other_resources(queue: Queue) -> None:

@@ -37,41 +37,46 @@ def test_a_task_from_beginning_to_end(queue: Queue) -> None:
         }
 
 
-def test_a_task_of_which_some_jobs_failed_is_finished(queue: Queue) -> None:
-    task_id = queue.submit(2, maxAttempt=1)
-    one, two = queue.acquire(2)
-    queue.report(one["PandaID"], "failed")
-    queue.report(two["PandaID"], "finished")
-    assert queue.status(task_id) == "finished"
-
-
-def test_exhausted_where_the_task_asks_for_it(queue: Queue) -> None:
-    task_id = queue.submit(2, maxAttempt=1, useExhausted=True)
-    one, two = queue.acquire(2)
-    queue.report(one["PandaID"], "finished")
-    queue.report(two["PandaID"], "failed")
-    assert queue.status(task_id) == "exhausted"
-    assert queue.dialog(task_id) == "exhausted since the task was incomplete and didn't reach the goal"
-    code, message = queue.command(task_id, "retry")
-    assert (code, message) == (
-        4,
-        "Command rejected: the retry command is not accepted if the task is in exhausted status "
-        "and production role is missing",
-    )
-    assert queue.command(task_id, "retry", OPERATOR)[0] == 0
-    assert (queue.status(task_id), queue.dialog(task_id)) == ("running", None)
-
-
 @pytest.mark.parametrize(
     ("asked", "state"),
-    [({"useExhausted": True, "goal": 50}, "finished"), ({"failGoalUnreached": True, "goal": 60}, "failed")],
+    [
+        ({}, "finished"),
+        ({"useExhausted": True}, "exhausted"),
+        ({"useExhausted": True, "goal": 50}, "finished"),
+        ({"failGoalUnreached": True, "goal": 60}, "failed"),
+        ({"failGoalUnreached": True, "goal": "odd"}, "failed"),
+    ],
 )
-def test_a_goal_that_is_reached_or_missed(queue: Queue, asked: dict[str, Any], state: str) -> None:
+def test_a_task_with_a_finished_and_a_failed_job(queue: Queue, asked: dict[str, Any], state: str) -> None:
     task_id = queue.submit(2, maxAttempt=1, **asked)
     one, two = queue.acquire(2)
     queue.report(one["PandaID"], "finished")
     queue.report(two["PandaID"], "failed")
     assert queue.status(task_id) == state
+    if state == "exhausted":
+        assert queue.command(task_id, "retry")[0] == 4, "only an operator may"
+        assert queue.command(task_id, "retry", OPERATOR)[0] == 0
+        assert (queue.status(task_id), queue.dialog(task_id)) == ("running", None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        ({"jobParameters": "none"}, "jobParameters"),
+        ({"useSecrets": True}, "no secrets"),
+        *(
+            ({"architecture": architecture}, "architecture")
+            for architecture in ("&nvidia:unknown=1", "&nvidia:vram>=much", '{"gpu_spec": 1}', '{"cpu_specs": 1}', "{")
+        ),
+    ],
+)
+def test_parameters_that_are_not_valid_break_the_task(queue: Queue, wrong: dict[str, Any], word: str) -> None:
+    task_id = queue.submit(1, **wrong)
+    assert queue.status(task_id) == "broken" and word in str(queue.dialog(task_id))
+    assert queue.command(task_id, "kill")[0] == 4
+    for missing in ("taskName", "vo", "prodSourceLabel"):
+        with queue.database.writing() as tx:
+            assert tasks.submit(tx, queue.me, queue.params() | {missing: None})[0] == 4
 
 
 def resubmit(queue: Queue, name: str, n_jobs: int = 1, **more: Any) -> tuple[int, str]:
@@ -166,22 +171,6 @@ def test_too_many_active_tasks(queue: Queue) -> None:
     queue.command(first, "kill")
     with queue.database.writing() as tx:
         assert tasks.submit(tx, queue.me, queue.params("user.me.more/"), most_active=1)[0] == 0
-
-
-def test_parameters_that_make_no_sense_break_the_task(queue: Queue) -> None:
-    task_id = queue.submit(1, jobParameters="none")
-    assert queue.status(task_id) == "broken"
-    with queue.database.reading() as tx:
-        assert "jobParameters" in tx.connection.scalar(select(tasks_table.c.error_dialog))
-    assert queue.command(task_id, "kill")[0] == 4
-
-
-@pytest.mark.parametrize("missing", ["taskName", "vo", "prodSourceLabel"])
-def test_a_task_without_a_name_is_not_registered(queue: Queue, missing: str) -> None:
-    given = queue.params()
-    del given[missing]
-    with queue.database.writing() as tx:
-        assert tasks.submit(tx, queue.me, given) == (4, f"failed to register task: {missing} is missing")
 
 
 def test_a_task_waits_for_its_sandbox(queue: Queue) -> None:

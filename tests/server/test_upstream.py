@@ -97,9 +97,3 @@ def test_the_system(operator: Api) -> None:
     assert operator.get("system/get_user_attributes")["data"]["is_production_user"] is True
     for kind in ("analysis", "production", "all"):
         assert outcome(operator.get("metaconfig/get_site_specs", type=kind)) == (True, {})
-
-
-def test_a_task_that_wants_secrets_is_broken(operator: Api) -> None:
-    task_id = operator.submit(make_params("user.operator.secret/", site="SECRET", useSecrets=True))
-    info = operator.get("task/get_detailed_info", task_id=task_id)["data"]
-    assert info["status"] == "broken" and "has no secrets" in info["errorDialog"]

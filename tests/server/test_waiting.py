@@ -87,6 +87,24 @@ def test_a_job_for_any_queue_finds_its_pilot_at_any_queue() -> None:
     asyncio.run(scenario())
 
 
+def test_a_woken_pilot_that_leaves_passes_the_call_on() -> None:
+    async def scenario() -> None:
+        pilots, pile = WaitingPilots(), list[str]()
+        leaving = pilots.enter("A")
+        stays = Pilot(pilots, pile, "A")
+        running = asyncio.create_task(stays.run())
+        waiting = asyncio.create_task(pilots.wait(leaving, 5))
+        await asyncio.sleep(0.01)
+        pile.append("A")
+        pilots.announce(Counter({"A": 1}))
+        assert await waiting is True
+        pilots.leave(leaving)
+        await asyncio.wait_for(running, 5)
+        assert stays.got == "A"
+
+    asyncio.run(scenario())
+
+
 def test_a_call_while_one_is_looking_is_not_missed() -> None:
     async def scenario() -> None:
         pilots = WaitingPilots()
