@@ -111,6 +111,13 @@ def test_our_own_parameters(params: Params) -> None:
     assert TaskParameters(given).sandbox == "sources.0a1b.tar.gz"
 
 
+def test_placeholders_of_events(params: Params) -> None:
+    text = "${FIRSTEVENT} ${SKIPEVENTS} ${MAXEVENTS} ${ATTEMPTNR} $JEDITASKID ${SN}"
+    given = params(nEvents=10, nEventsPerJob=4, jobParameters=[{"type": "constant", "value": text}])
+    job = TaskParameters(given).job(task_id=7, number=3, attempt_nr=2)
+    assert job.job_pars == "8 0 4 2 7 3"
+
+
 @pytest.mark.parametrize(
     ("events", "per_job", "expected"), [(1, 1, 1), (10, 3, 4), (9, 3, 3), ("5", "2", 3), (MAX_JOBS, 1, MAX_JOBS)]
 )
