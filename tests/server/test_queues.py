@@ -36,7 +36,7 @@ class Described(RunningServer):
             OFF={"status": "offline"},
             HIDDEN={"status": "brokeroff"},
             GPU={"gpus": 2, "gpu": {"model": "A100"}, "cores": 8, "minutes": 90, "memory_mb": 4000, "disk_mb": 70},
-            SHARED={"storage": str(self.folder / "shared"), "site": "HERE", "pilot": {"timefloor": 60}},
+            SHARED={"storage": str(self.folder / "shared"), "site": "HERE", "pilot": {"timefloor": 15}},
         )
         self.process = ServerProcess(
             database=f"sqlite:///{self.folder}/panda.db",
@@ -85,7 +85,7 @@ def test_queuedata_without_a_token(server: Described) -> None:
     assert set(every) == {"LOCAL", "OFF", "HIDDEN", "GPU", "SHARED"}
     assert every["GPU"] == flat
     assert every == get(server, "schedconfig/pandaqueues.json").json()
-    assert (every["SHARED"]["timefloor"], every["SHARED"]["atlas_site"]) == (60, "HERE")
+    assert (every["SHARED"]["timefloor"], every["SHARED"]["atlas_site"]) == (15, "HERE")
     missing = get(server, "schedconfig/NONE.all.json")
     assert (missing.status_code, missing.json()) == (404, {"error": "no queue NONE here"})
     # Sandboxes beside them stay behind a token.
