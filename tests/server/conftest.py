@@ -17,7 +17,7 @@ import hpo_pilot.server.app  # noqa: F401  # fills the tables of calls, each of 
 from hpo_pilot.http import open_session
 from hpo_pilot.server.__main__ import main
 from hpo_pilot.server.database import Database
-from hpo_pilot.server.tokens import Caller, Role
+from hpo_pilot.server.tokens import Caller, Role, TokenRefused, Tokens
 from tests.bearer import make_token_folder, token
 from tests.certificates import self_signed
 from tests.clock import Clock
@@ -200,6 +200,19 @@ for line in sys.stdin:
     print("\\x01" + json.dumps(answer, default=lambda o: o.to_dict() if hasattr(o, "to_dict") else str(o)))
     sys.stdout.flush()
 """
+
+
+def refusal(tokens: Tokens, token: str, origin: str | None = None) -> str:
+    with pytest.raises(TokenRefused) as refused:
+        tokens.verify(f"Bearer {token}", origin)
+    return str(refused.value)
+
+
+def send(server: Any, method: str, path: str, who: str | None = None, **more: Any) -> requests.Response:
+    """One request, with the token that tests call `who`; None: without a token."""
+    headers = {"Authorization": f"Bearer {bearer(who)}"} if who is not None else {}
+    headers |= more.pop("headers", {})
+    return requests.request(method, f"{server.url}{path}", headers=headers, timeout=20, **more)
 
 
 class PandaClient:

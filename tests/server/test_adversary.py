@@ -28,17 +28,11 @@ from hpo_pilot.server.listening import HEAD_LIMIT
 from hpo_pilot.server.tasks import submit
 from hpo_pilot.server.tokens import Role, TokenRefused, verified
 from tests.bearer import token
-from tests.server.conftest import bearer
+from tests.server.conftest import send
 from tests.server.queue_driver import Queue
 from tests.task_parameters import make_params
 
 JSON = {"Content-Type": "application/json"}
-
-
-def send(server: Any, method: str, path: str, who: str | None = None, **more: Any) -> requests.Response:
-    headers = {"Authorization": f"Bearer {bearer(who)}"} if who else {}
-    headers |= more.pop("headers", {})
-    return requests.request(method, f"{server.url}{path}", headers=headers, timeout=20, **more)
 
 
 def connect(server: Any) -> socket.socket:

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hpo_pilot.errors import InputError
 from hpo_pilot.server.tokens import LEEWAY, Authority, Caller, Role, TokenRefused, Tokens, check_origin
 from tests.clock import Clock
+from tests.server.conftest import refusal
 
 DAY = 86400
 
@@ -27,12 +28,6 @@ def authority(tmp_path: Path, clock: Clock) -> Authority:
 @pytest.fixture
 def tokens(authority: Authority, clock: Clock) -> Tokens:
     return Tokens(authority.folder, clock=clock)
-
-
-def refusal(tokens: Tokens, token: str, origin: str | None = None) -> str:
-    with pytest.raises(TokenRefused) as refused:
-        tokens.verify(f"Bearer {token}", origin)
-    return str(refused.value)
 
 
 @pytest.mark.parametrize("role", list(Role))

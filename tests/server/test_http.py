@@ -16,15 +16,9 @@ import requests
 from hpo_pilot.server.calls import BODY_LIMIT, TABLE
 from hpo_pilot.server.file_store import CACHE_LIMIT
 from hpo_pilot.server.tokens import Authority, Role
-from tests.server.conftest import TOKENS, bearer
+from tests.server.conftest import TOKENS, bearer, send
 
 Params = Callable[..., dict[str, Any]]
-
-
-def send(server: Any, method: str, path: str, token: str | None = None, **more: Any) -> requests.Response:
-    headers = {"Authorization": f"Bearer {bearer(token)}"} if token else {}
-    headers |= more.pop("headers", {})
-    return requests.request(method, f"{server.url}{path}", headers=headers, timeout=20, **more)
 
 
 def test_tokens_come_and_go_without_a_restart(server: Any) -> None:

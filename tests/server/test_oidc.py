@@ -22,6 +22,7 @@ from hpo_pilot.server import issuers as oidc
 from hpo_pilot.server.issuers import Issuers
 from hpo_pilot.server.tokens import LEEWAY, Authority, Caller, Role, TokenRefused, Tokens
 from tests.clock import Clock
+from tests.server.conftest import refusal
 
 ISSUER = "https://iam.example.org/"
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -64,12 +65,6 @@ def folder(tmp_path: Path) -> Path:
 def tokens(folder: Path, clock: Clock) -> Tokens:
     authority = Authority(folder / "tokens", clock=clock)
     return Tokens(authority.folder, Issuers(folder / "issuers.json", clock=clock), clock=clock)
-
-
-def refusal(tokens: Tokens, token: str, origin: str | None = None) -> str:
-    with pytest.raises(TokenRefused) as refused:
-        tokens.verify(f"Bearer {token}", origin)
-    return str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import requests
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.server.points import CAPABILITY_KEY, Capabilities
-from tests.server.conftest import bearer
+from tests.server.conftest import bearer, send
 
 Params = Callable[..., dict[str, Any]]
 POINTS = {"1": {"x": 0.25, "act": "relu"}, "2": {"x": 0.5, "act": "tanh"}, "7": {"x": 1, "act": "relu"}}
@@ -46,14 +46,12 @@ def submit(server: Any, params: Params, request: pytest.FixtureRequest) -> Calla
     return submitted
 
 
-def call(server: Any, path: str, alias: str | None = "token-of-me", method: str = "GET", **more: Any) -> Any:
-    headers = {"Authorization": f"Bearer {bearer(alias)}"} if alias else {}
-    return requests.request(method, f"{server.url}{path}", headers=headers, timeout=20, **more)
+def call(server: Any, path: str, alias: str | None = "token-of-me", method: str = "GET") -> requests.Response:
+    return send(server, method, path, alias)
 
 
 def put(server: Any, path: str, alias: str | None = "token-of-me") -> requests.Response:
-    answer: requests.Response = call(server, path, alias, "PUT")
-    return answer
+    return call(server, path, alias, "PUT")
 
 
 def acquire(server: Any, request: pytest.FixtureRequest, count: int = 9) -> list[tuple[dict[str, Any], str]]:

@@ -12,7 +12,7 @@ from hpo_pilot.server.app import API_MODULES
 from hpo_pilot.server.calls import EVERYBODY, TABLE, Parameter
 from hpo_pilot.server.pilot_calls import LEGACY, LEGACY_PUBLIC
 from hpo_pilot.server.tokens import Authority, Role
-from tests.server.conftest import TOKENS, bearer
+from tests.server.conftest import TOKENS, send
 
 Params = Callable[..., dict[str, Any]]
 
@@ -24,11 +24,6 @@ OPEN_CALLS = {"system/is_alive"}
 
 #: Calls that pilots alone make: a user's token is none.
 PILOT_GROUPS = ("pilot",)
-
-
-def send(server: Any, method: str, path: str, caller: str | None, **more: Any) -> requests.Response:
-    headers = {"Authorization": f"Bearer {bearer(caller)}"} if caller else {}
-    return requests.request(method, f"{server.url}{path}", headers=headers, timeout=20, **more)
 
 
 def test_the_tables_are_full() -> None:
