@@ -1,4 +1,4 @@
-"""A benchmark problem: a space, a function to minimise over it, and the value of its minimum."""
+"""A benchmark problem, and how its points are asked for."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from functools import cached_property
 from typing import Any
 
 from hpo_pilot.search import Point, SearchSpace
+
+# A benchmark problem: a space, a function to minimise over it, and the value of its minimum.
 
 
 @dataclass(frozen=True)
@@ -82,3 +84,48 @@ class Problem:
         shown = [None if value is None else f"{value:.6g}" for value in values]
         text = json.dumps([self.space.model_dump(mode="json"), shown, f"{self.minimum:.6g}", self.noise])
         return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+# How the points of a run are asked for: in batches, or one by one as slots come free.
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How many points are out at a time, and how many there are.
+
+    Attributes:
+        name: as in tables and files.
+        slots: points asked together, or out at the same time.
+        rounds: how often each slot is used; slots × rounds evaluations are spent.
+        asynchronous: a new point is asked for as soon as a slot is free, with the others pending; else in batches.
+    """
+
+    name: str
+    slots: int
+    rounds: int
+    asynchronous: bool = False
+
+    @property
+    def evaluations(self) -> int:
+        """The budget of a run."""
+        return self.slots * self.rounds
+
+
+SETTINGS = {
+    setting.name: setting
+    for setting in (
+        Setting("8x12", 8, 12),
+        Setting("64x8", 64, 8),
+        Setting("async8", 8, 12, asynchronous=True),
+        Setting("async64", 64, 8, asynchronous=True),
+    )
+}
+
+#: The spread of run times: the standard deviation of their logarithm. One in forty takes seven times the median.
+DURATION_SIGMA = 1.0
+
+
+def durations(problem: str, setting: Setting, seed: int) -> list[float]:
+    """How long each evaluation takes, in the order of starts: the same for every runner. In medians."""
+    dice = random.Random(f"durations of {problem} {setting.name} {seed}")
+    return [dice.lognormvariate(0.0, DURATION_SIGMA) for _ in range(setting.evaluations)]

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hpo_pilot.search import point_key
-from tests.performance.optimizers.problem import Evaluation, Problem
+from tests.performance.optimizers.problem import SETTINGS, Evaluation, Problem, Setting, durations
 from tests.performance.optimizers.problems import problem as problem_called
 from tests.performance.optimizers.runners import Proposal, Runner, make_runner
-from tests.performance.optimizers.setting import SETTINGS, Setting, durations
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,12 @@ from typing import Any
 
 from rich.console import Console
 
-from tests.performance.optimizers.fingerprint import environment, runner_version
-from tests.performance.optimizers.plots import write_page
+from tests.performance.optimizers.problem import SETTINGS
 from tests.performance.optimizers.problems import SUITES, problem
 from tests.performance.optimizers.run import run
 from tests.performance.optimizers.runners import OURS, PEERS, runner_class
-from tests.performance.optimizers.setting import SETTINGS
-from tests.performance.optimizers.store import COMMITTED, FRESH, Store, StoredRun
-from tests.performance.optimizers.tables import print_setting
+from tests.performance.optimizers.store import COMMITTED, FRESH, Store, StoredRun, environment, runner_version
+from tests.performance.optimizers.tables import print_setting, write_page
 
 _PAGES = Path("build/bench/optimizers")
 

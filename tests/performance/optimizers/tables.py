@@ -1,18 +1,91 @@
-"""The suite's tables: median regrets, mean ranks, p-values, CPU seconds."""
+"""Ranks, tables and figures of the results."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
 
+import numpy as np
+import plotly.graph_objects as go
+from plotly.colors import qualitative
+from plotly.subplots import make_subplots
 from rich.console import Console
 from rich.table import Table as RichTable
+from scipy.stats import rankdata, wilcoxon
 
-from tests.performance.optimizers.ranking import Table, beaten, mean_ranks, p_over_problems, p_over_runs, ranks
+from tests.performance.optimizers.problem import Setting
 from tests.performance.optimizers.store import StoredRun
+
+# Who is ahead: expected ranks, and how sure a difference is.
+#
+# A table holds the final regrets of each runner on each problem, a number a seed; runners may have different numbers
+# of
+# seeds, and a problem may be missing.
+#
+# The rank of a runner on a problem is the rank it has on average when one run of each runner is drawn at random, so
+# ``1 + Σ P(the other is better) + ½ Σ P(equal)`` over the others, estimated from all pairs of runs (the Mann-Whitney
+# statistic). That needs no pairing by seed, which means nothing between different algorithms, and takes any number of
+# seeds. Mean ranks average it over the problems, each of equal weight.
+
+#: runner -> problem -> final regrets, one a seed.
+Table: TypeAlias = Mapping[str, Mapping[str, Sequence[float]]]
+
+
+def beaten(mine: Sequence[float], others: Sequence[float]) -> float:
+    """The probability that a run of the other is better than one of mine; equal ones count half."""
+    a, b = np.asarray(mine)[:, None], np.asarray(others)[None, :]
+    return float(np.mean((b < a) + 0.5 * (b == a)))
+
+
+def ranks(table: Table, problem: str) -> dict[str, float]:
+    """The expected rank of each runner that has the problem; 1 is best."""
+    present = {runner: runs[problem] for runner, runs in table.items() if runs.get(problem)}
+    return {
+        runner: 1.0 + sum(beaten(mine, others) for other, others in present.items() if other != runner)
+        for runner, mine in present.items()
+    }
+
+
+def mean_ranks(table: Table, problems: Sequence[str]) -> dict[str, float]:
+    """The mean over the problems of each runner that has them all; nobody else is ranked, nor ranked against."""
+    complete = {r: runs for r, runs in table.items() if all(runs.get(problem) for problem in problems)}
+    by_problem = [ranks(complete, problem) for problem in problems]
+    return {runner: float(np.mean([found[runner] for found in by_problem])) for runner in complete}
+
+
+def p_over_runs(first: Mapping[str, Sequence[float]], second: Mapping[str, Sequence[float]]) -> float | None:
+    """Wilcoxon's signed-rank p, two-sided, over pairs (problem, seed); None where there is nothing to compare.
+
+    Regrets of different problems have different scales, so each is replaced by its rank among both runners' runs on
+    its problem, as a share of their number.
+    """
+    differences: list[float] = []
+    for problem in first.keys() & second.keys():
+        n = min(len(first[problem]), len(second[problem]))
+        if n:
+            both = np.concatenate([first[problem][:n], second[problem][:n]])
+            places = rankdata(both) / (2 * n)
+            differences += (places[:n] - places[n:]).tolist()
+    return _p(differences)
+
+
+def p_over_problems(first: Mapping[str, Sequence[float]], second: Mapping[str, Sequence[float]]) -> float | None:
+    """The same over problems: of each the probability that the first is beaten, less a half."""
+    shared = [problem for problem in first.keys() & second.keys() if first[problem] and second[problem]]
+    return _p([beaten(first[problem], second[problem]) - 0.5 for problem in sorted(shared)])
+
+
+def _p(differences: Sequence[float]) -> float | None:
+    if not any(differences):
+        return None
+    return float(wilcoxon(differences, zero_method="zsplit").pvalue)
+
+
+# The suite's tables: median regrets, mean ranks, p-values, CPU seconds.
 
 
 def regrets(runs: Iterable[StoredRun]) -> dict[str, dict[str, list[float]]]:
@@ -121,3 +194,108 @@ def _p_text(p: float | None) -> str:
 
 def _json(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+# The suite's figures: a page a setting, readable without a network.
+
+_COLUMNS = 3
+#: A logarithmic axis has no zero: what is below is shown here.
+_FLOOR = 1e-9
+#: Stands for "nothing feasible yet", and is not shown.
+_CEILING = 1e200
+
+
+def write_page(path: Path, setting: Setting, runs: Sequence[StoredRun], problems: Sequence[str]) -> None:
+    """Median regret so far with its quartiles, a panel a problem; in the last panel the mean rank over evaluations."""
+    traces: dict[str, dict[str, list[tuple[float, ...]]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        traces[run.runner][run.problem].append(run.trace)
+    colours = dict(zip(sorted(traces), qualitative.Dark24, strict=False))
+    rows = math.ceil((len(problems) + 1) / _COLUMNS)
+    figure = make_subplots(
+        rows, _COLUMNS, subplot_titles=[*problems, "mean rank (1 is best)"], vertical_spacing=0.25 / rows
+    )
+    spent = [setting.slots * (index + 1) for index in range(setting.rounds)]
+    for number, problem in enumerate(problems):
+        place = {"row": number // _COLUMNS + 1, "col": number % _COLUMNS + 1}
+        for runner, found in sorted(traces.items()):
+            if found[problem]:
+                _add_band(figure, place, runner, colours[runner], spent, found[problem], legend=number == 0)
+        figure.update_yaxes(type="log", exponentformat="power", **place)
+    place = {"row": rows, "col": len(problems) % _COLUMNS + 1}
+    for runner, line in _ranks_over_time(traces, problems, setting.rounds).items():
+        figure.add_scatter(
+            x=spent,
+            y=line,
+            name=runner,
+            mode="lines",
+            line={"color": colours[runner]},
+            legendgroup=runner,
+            showlegend=False,
+            **place,
+        )
+    figure.update_yaxes(autorange="reversed", **place)
+    figure.update_layout(
+        title={
+            "text": f"{setting.name}: regret so far over evaluations, median and quartiles",
+            "x": 0.05,
+            "y": 0.995,
+            "yanchor": "top",
+        },
+        height=330 * rows,
+        template="plotly_white",
+        legend={"orientation": "h", "x": 1.0, "xanchor": "right", "y": 1.0 + 0.2 / rows, "yanchor": "bottom"},
+        margin={"t": 150},
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.write_html(path, include_plotlyjs=True)
+
+
+def _add_band(
+    figure: go.Figure,
+    place: dict[str, int],
+    runner: str,
+    colour: str,
+    spent: Sequence[int],
+    traces: Sequence[tuple[float, ...]],
+    *,
+    legend: bool,
+) -> None:
+    values = np.clip(np.array(traces), _FLOOR, _CEILING)  # between infinities there is no quantile
+    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75], axis=0)
+    shown, found = high < _CEILING / 10, middle < _CEILING / 10
+    band = [*high[shown], *low[shown][::-1]]
+    x = np.array(spent)
+    figure.add_scatter(
+        x=[*x[shown], *x[shown][::-1]],
+        y=band,
+        fill="toself",
+        mode="none",
+        fillcolor=colour,
+        opacity=0.12,
+        hoverinfo="skip",
+        legendgroup=runner,
+        showlegend=False,
+        **place,
+    )
+    figure.add_scatter(
+        x=x[found],
+        y=middle[found],
+        name=runner,
+        mode="lines",
+        line={"color": colour},
+        legendgroup=runner,
+        showlegend=legend,
+        **place,
+    )
+
+
+def _ranks_over_time(
+    traces: dict[str, dict[str, list[tuple[float, ...]]]], problems: Sequence[str], rounds: int
+) -> dict[str, list[float]]:
+    lines: dict[str, list[float]] = defaultdict(list)
+    for index in range(rounds):
+        table = {r: {p: [trace[index] for trace in found[p]] for p in problems} for r, found in traces.items()}
+        for runner, rank in mean_ranks(table, problems).items():
+            lines[runner].append(rank)
+    return lines

@@ -8,10 +8,8 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from hpo_pilot.optimizers import optimizer_names
-from tests.performance.optimizers.problem import Problem
-from tests.performance.optimizers.runners.ours import Ours
-from tests.performance.optimizers.runners.runner import Proposal, Runner
-from tests.performance.optimizers.setting import Setting
+from tests.performance.optimizers.problem import Problem, Setting
+from tests.performance.optimizers.runners.runner import Ours, Proposal, Runner
 
 __all__ = ["OURS", "PEERS", "Maker", "Proposal", "Runner", "make_runner", "runner_class"]
 

@@ -24,10 +24,8 @@ import numpy as np
 from cmaes import CMA, CatCMAwM
 
 from hpo_pilot.search import Categorical, Integer, Point, Real
-from tests.performance.optimizers.problem import Evaluation, Problem
-from tests.performance.optimizers.runners.encoding import active_point
-from tests.performance.optimizers.runners.runner import Proposal, Runner
-from tests.performance.optimizers.setting import Setting
+from tests.performance.optimizers.problem import Evaluation, Problem, Setting
+from tests.performance.optimizers.runners.runner import Proposal, Runner, active_point
 
 _FIRST_STEP = 0.2  # of the range
 _MIXED_FIRST_STEP = 2.0  # in units of CatCMAwM's default

@@ -17,9 +17,8 @@ from typing import Any
 from deap import base, tools
 from deap.algorithms import varOr
 
-from tests.performance.optimizers.problem import Evaluation, Problem
+from tests.performance.optimizers.problem import Evaluation, Problem, Setting
 from tests.performance.optimizers.runners.runner import Proposal, Runner
-from tests.performance.optimizers.setting import Setting
 
 #: Up to here survivors are chosen by `selBest`.
 _SMALL_GENERATION = 16

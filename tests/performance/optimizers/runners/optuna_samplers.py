@@ -20,9 +20,8 @@ from typing import Any, ClassVar
 import optuna
 
 from hpo_pilot.search import Categorical, Integer, Ordinal, Point, Real
-from tests.performance.optimizers.problem import Evaluation, Problem
+from tests.performance.optimizers.problem import Evaluation, Problem, Setting
 from tests.performance.optimizers.runners.runner import Proposal, Runner
-from tests.performance.optimizers.setting import Setting
 
 
 def distribution(dimension: Any) -> optuna.distributions.BaseDistribution:

@@ -1,15 +1,18 @@
-"""What the benchmark asks of every optimizer, ours or a peer."""
+"""What the benchmark asks of every optimizer, and this product's own."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from hpo_pilot.search import Point
-from tests.performance.optimizers.problem import Evaluation, Problem
-from tests.performance.optimizers.setting import Setting
+from hpo_pilot.errors import ExhaustedError
+from hpo_pilot.optimizers import create_optimizer
+from hpo_pilot.search import Point, SearchSpace
+from tests.performance.optimizers.problem import Evaluation, Problem, Setting
+
+# What the benchmark asks of every optimizer, ours or a peer.
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,3 +55,47 @@ class Runner(ABC):
     @abstractmethod
     def tell(self, results: Sequence[tuple[Proposal, Evaluation]]) -> None:
         """Learns."""
+
+
+# The unit cube for peers that know only vectors: a coordinate for each dimension, inactive ones ignored.
+
+
+def active_point(space: SearchSpace, values: Mapping[str, Any]) -> Point:
+    """The point with these values, without those of inactive dimensions."""
+    point: Point = {}
+    missing = dict(space.dimensions)
+    while missing:
+        ready = [name for name, dimension in missing.items() if not dimension.when.keys() & missing.keys()]
+        for name in ready:
+            del missing[name]
+            if space.is_active(name, point):
+                point[name] = space.dimensions[name].canonical(values[name])
+    return {name: point[name] for name in space.names if name in point}
+
+
+# This product's own optimizers, by name.
+
+
+class Ours(Runner):
+    """`create_optimizer(name, …)`, told the budget as a search file tells it."""
+
+    def __init__(self, name: str, problem: Problem, setting: Setting, seed: int) -> None:
+        super().__init__(problem, setting, seed)
+        self._optimizer = create_optimizer(name, problem.space, seed=seed, trials=setting.evaluations)
+        self._pending: dict[int, Proposal] = {}
+
+    def ask(self, n: int) -> list[Proposal]:
+        """Everything that is out is handed in as pending."""
+        try:
+            points = self._optimizer.ask(n, [proposal.point for proposal in self._pending.values()])
+        except ExhaustedError:
+            return []
+        proposals = [Proposal(point) for point in points]
+        self._pending.update((id(proposal), proposal) for proposal in proposals)
+        return proposals
+
+    def tell(self, results: Sequence[tuple[Proposal, Evaluation]]) -> None:
+        """An infeasible point would be told as failed; there should be none."""
+        for proposal, _ in results:
+            del self._pending[id(proposal)]
+        self._optimizer.tell([(p.point, e.value if e.feasible else None) for p, e in results])

@@ -10,9 +10,8 @@ from skopt import Optimizer
 from skopt import space as skopt_space
 
 from hpo_pilot.search import Categorical, Integer, Ordinal, Point, Real
-from tests.performance.optimizers.problem import Evaluation, Problem
+from tests.performance.optimizers.problem import Evaluation, Problem, Setting
 from tests.performance.optimizers.runners.runner import Proposal, Runner
-from tests.performance.optimizers.setting import Setting
 
 
 def _dimension(dimension: Any) -> Any:

@@ -1,25 +1,171 @@
-"""The embedded server under load: 200 acquire and update calls a second by 500 pilots, each on a connection of its own.
-
-The calls come when they are due, however long earlier ones take (an open loop), and a call's time runs from the moment
-it was due: a server that falls behind cannot hide it. This process makes the load; the server is another, and both
-share two cores. Then, for the headroom, everybody calls as fast as answers come.
-"""
+"""The embedded PanDA server under load: many pilots, and a restart with jobs at work."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import psutil
+import requests
 import uvloop
 
 from hpo_pilot.server.tokens import Role
-from tests.bearer import token
-from tests.performance.load_server import LoadServer, load_server, two_cores
+from tests.bearer import make_token_folder, token
+from tests.server_process import ServerProcess
+from tests.task_parameters import bare_params
+
+# A server for a benchmark: in a process of its own, with tasks whose jobs do nothing.
+
+
+def two_cores() -> None:
+    """Holds this process and those that it starts to two cores, where the machine has more."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+
+
+class LoadServer:
+    """A running server and calls to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._session = requests.Session()
+        self._tokens = make_token_folder(folder / "tokens")
+        self.start()
+
+    def start(self) -> None:
+        self.process = ServerProcess(
+            database=f"sqlite:///{self._folder}/panda.db", files=self._folder / "files", tokens=self._tokens
+        )
+        self.url = self.process.url
+
+    def kill(self) -> None:
+        """Kill -9."""
+        self.process.process.kill()
+        self.process.stop()
+
+    def cpu_seconds(self) -> float:
+        times = psutil.Process(self.process.pid).cpu_times()
+        return times.user + times.system
+
+    def waited_seconds(self) -> float:
+        """Seconds that its threads were ready to run and had no core: what other programs took from it."""
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
+        return sum(int(task.read_text().split()[1]) for task in tasks) / 1e9
+
+    def call(self, role: Role, path: str, **arguments: Any) -> Any:
+        """One call; its data."""
+        headers = {"Authorization": f"Bearer {token('bench', role)}"}
+        get = path.startswith(("task/get", "job/get", "pilot/get", "system/"))
+        answer = self._session.request(
+            "GET" if get else "POST",
+            f"{self.url}/api/v1/{path}",
+            params=arguments if get else None,
+            json=None if get else arguments,
+            headers=headers,
+            timeout=120,
+        )
+        reply = answer.json()
+        if not reply["success"]:
+            raise RuntimeError(f"{path}: {reply['message']}")
+        return reply["data"]
+
+    def submit(self, name: str, n_jobs: int, **more: Any) -> int:
+        arguments = f"runner%20--points%20{'x' * 2000}%20--number%20"
+        parameters = bare_params(f"user.bench.{name}/", n_jobs, arguments) | {"userName": "bench"} | more
+        return int(self.call(Role.USER, "task/submit", task_parameters=parameters))
+
+
+@contextmanager
+def load_server(folder: Path) -> Iterator[LoadServer]:
+    server = LoadServer(folder)
+    try:
+        yield server
+    finally:
+        server.process.stop()
+
+
+# A restart of the embedded server with 10,000 jobs at pilots: how long it is away, and that no job is lost.
+
+RESTART_LIMIT = 5.0  # seconds
+_TASKS = 100
+_BULK = 1000
+
+
+def measure_restart(*, quick: bool) -> dict[str, Any]:
+    """Killed and started again; ended in order and started again. From the start to the first answers."""
+    two_cores()
+    count = 10_000  # also when quick: it is the number that the limit is about
+    with tempfile.TemporaryDirectory() as folder, load_server(Path(folder)) as server:
+        tasks = [server.submit(f"restart{number}", count // _TASKS, campaign=f"c.{number}") for number in range(_TASKS)]
+        waiting = server.submit("waiting", 1000, campaign="waiting.1", taskPriority=1)
+        active = _take(server, count)
+        killed = _again(server, server.kill)
+        _check(server, active)
+        stopped = _again(server, server.process.stop)
+        _check(server, active)
+        for start in range(0, count, _BULK):
+            _report(server, active[start : start + _BULK], "finished")
+        done = [server.call(Role.USER, "task/get_status", task_id=task_id) for task_id in tasks]
+        assert done == ["done"] * _TASKS, done
+        assert server.call(Role.USER, "task/get_status", task_id=waiting) == "running"
+    held = max(killed, stopped) < RESTART_LIMIT
+    print(
+        f"restart with {count} jobs at pilots and 1000 waiting: {killed:.2f} s after kill -9, {stopped:.2f} s after an "
+        f"orderly end, until pilots and users are served (limit {RESTART_LIMIT:.0f} s); all {count} jobs then "
+        f"finished: {'limit held' if held else 'LIMIT MISSED'}"
+    )
+    return {"active_jobs": count, "after_kill": killed, "after_stop": stopped, "held": held}
+
+
+def _take(server: LoadServer, count: int) -> list[int]:
+    taken: list[int] = []
+    while len(taken) < count:
+        jobs = server.call(Role.PILOT, "pilot/acquire_jobs", site_name="LOCAL", n_jobs=min(_BULK, count - len(taken)))
+        taken += [job["PandaID"] for job in jobs["jobs"]]
+        _report(server, [job["PandaID"] for job in jobs["jobs"]], "running")
+    return taken
+
+
+def _report(server: LoadServer, ids: list[int], status: str) -> None:
+    reports = [{"job_id": panda_id, "job_status": status, "attempt_nr": 1} for panda_id in ids]
+    commands = {server.call(Role.PILOT, "pilot/update_job", **report)["command"] for report in reports}
+    assert commands == {None}, commands
+
+
+def _again(server: LoadServer, end: Any) -> float:
+    """Seconds from the start of a new server until it has answered a user, given out a job and taken a report."""
+    end()
+    begun = time.perf_counter()
+    server.start()
+    server.call(Role.USER, "task/get_status", task_id=1)
+    (job,) = server.call(Role.PILOT, "pilot/acquire_jobs", site_name="LOCAL", n_jobs=1)["jobs"]
+    _report(server, [job["PandaID"]], "running")
+    return time.perf_counter() - begun
+
+
+def _check(server: LoadServer, active: list[int]) -> None:
+    """Every job is where it was, and its pilot may go on."""
+    for start in range(0, len(active), 200):
+        some = active[start : start + 200]
+        described = server.call(Role.USER, "job/get_description", job_ids=some)
+        states = {(job["jobStatus"], job["attemptNr"]) for job in described}
+        assert states == {("running", 1)}, states
+    _report(server, active[:_BULK], "running")
+
+
+# The embedded server under load: 200 acquire and update calls a second by 500 pilots, each on a connection of its own.
+#
+# The calls come when they are due, however long earlier ones take (an open loop), and a call's time runs from the
+# moment
+# it was due: a server that falls behind cannot hide it. This process makes the load; the server is another, and both
+# share two cores. Then, for the headroom, everybody calls as fast as answers come.
 
 PILOTS = 500
 RATE = 200.0  # calls per second
@@ -113,7 +259,7 @@ class _Load:
         return sorted(self.seconds)[min(len(self.seconds) - 1, int(share * len(self.seconds)))]
 
 
-def measure(*, quick: bool) -> dict[str, Any]:
+def measure_pilot_load(*, quick: bool) -> dict[str, Any]:
     """Latencies at the rate of the limit, and the rate where the server is the limit."""
     two_cores()
     with tempfile.TemporaryDirectory() as folder, load_server(Path(folder)) as server:

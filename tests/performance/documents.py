@@ -1,31 +1,68 @@
-"""How long figures take to build and how large they are, beside optuna's for the kinds that it has.
-
-Both get the same trials, in memory: seven parameters, one of them conditional, one with choices, three folds, one trial
-in eleven failed. The time is processor time of one call once everything is loaded, and of the same call again; the size
-is that of the JSON that a page or a notebook gets. `parallel`, `importance`, `contours` and `slices` of optuna draw the
-trials that have every parameter alone, or all parameters; it has no folds, slots or failures over the space.
-"""
+"""Exports and figures of many trials."""
 
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+from hpo_pilot.report import mlflow, optuna, parquet
 from hpo_pilot.report.catalogue import build, kinds
 from hpo_pilot.report.figure import FigureData, Results
 from hpo_pilot.report.importance import importances
 from hpo_pilot.search import Search, Trial
+from tests.report.exports.made import curves_of, finished, search_of, subject_of
 from tests.report.figures.made_up import make_search, make_trials, on_nodes
+
+# How long the exports of a large search take, as trials a second; reading from the store not included.
+#
+# MLflow and Optuna are written through their own clients, one trial after another.
+
+
+def measure_exports(*, quick: bool) -> dict[str, Any]:
+    """Exports a search of two folds, nine parameters and ten steps of intermediate values."""
+    results: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, write, place, count in (
+            ("parquet", parquet.write, "trials.parquet", 2000 if quick else 10_000),
+            ("optuna", optuna.write, "study.log", 500 if quick else 10_000),
+            ("mlflow, folder", mlflow.write, "runs", 100 if quick else 1000),
+            ("mlflow, database", mlflow.write, "mlflow.db", 100 if quick else 1000),
+        ):
+            numbers, path = range(1, count + 1), Path(folder) / place
+            subject = subject_of(search_of(), [finished(number) for number in numbers], curves_of(numbers, steps=10))
+            results[name] = rate = _rate(count, lambda write=write: write(subject, path))  # type: ignore[misc]  # noqa: B023
+            again = _rate(count, lambda write=write: write(subject, path))  # type: ignore[misc]  # noqa: B023
+            print(f"{name:<17} {rate:8.0f} trials/s ({count / rate:5.1f} s for {count}); a second time {again:8.0f}/s")
+    return results
+
+
+def _rate(count: int, work: Callable[[], Any]) -> float:
+    begun = time.perf_counter()
+    work()
+    return count / (time.perf_counter() - begun)
+
+
+# How long figures take to build and how large they are, beside optuna's for the kinds that it has.
+#
+# Both get the same trials, in memory: seven parameters, one of them conditional, one with choices, three folds, one
+# trial
+# in eleven failed. The time is processor time of one call once everything is loaded, and of the same call again; the
+# size
+# is that of the JSON that a page or a notebook gets. `parallel`, `importance`, `contours` and `slices` of optuna draw
+# the
+# trials that have every parameter alone, or all parameters; it has no folds, slots or failures over the space.
 
 COUNTS = (100, 1_000, 10_000)
 #: optuna's slower ones at more trials than this take minutes, or memory that this machine has not.
 MOST_FOR_OPTUNA = {"importance": 1_000, "contours": 1_000}
 
 
-def measure(*, quick: bool = False) -> dict[str, Any]:
+def measure_figures(*, quick: bool = False) -> dict[str, Any]:
     """Measures, prints, and returns seconds and bytes by kind and number of trials."""
     search = make_search()
     build("importance", FigureData(search, make_trials(search, 30)))  # what is loaded once

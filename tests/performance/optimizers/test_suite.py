@@ -1,0 +1,361 @@
+"""The benchmark of the optimizers: problems, ranks, runs, and stored results."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.util
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpo_pilot.search import Categorical, Integer, Ordinal, Point, point_key
+from tests.performance.optimizers import run as run_module
+from tests.performance.optimizers import suite
+from tests.performance.optimizers.problem import SETTINGS, Evaluation, Problem, Setting, durations
+from tests.performance.optimizers.problems import SUITES, problem
+from tests.performance.optimizers.run import RunResult, run
+from tests.performance.optimizers.run import run as run_once
+from tests.performance.optimizers.runners import OURS, PEERS, Proposal, Runner, make_runner
+from tests.performance.optimizers.store import COMMITTED, Store, runner_version
+from tests.performance.optimizers.tables import beaten, mean_ranks, p_over_problems, p_over_runs, ranks
+
+NAMES = (*SUITES["table"], *SUITES["dev"][::2])
+
+
+def sampled(problem: Problem, count: int) -> list[Point]:
+    """Points all over the space, and neighbours of the best one: near it a wrong minimum shows first."""
+    dice = random.Random(problem.name)
+    place = problem.space.encode(problem.best)
+    points = [problem.space.decode([dice.random() for _ in place]) for _ in range(count)]
+    for _ in range(count):
+        width = 10 ** dice.uniform(-6, -0.5)
+        moved = [u + dice.gauss(0, width) * (dice.random() < 0.5) for u in place]
+        points.append(problem.space.decode(moved))
+    return points
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_minimum_is_attained_and_nothing_is_below(name: str) -> None:
+    it = problem(name)
+    assert it.space.canonical(it.best) == it.best
+    best = it.evaluate(it.best, random.Random(1))
+    assert best.feasible
+    scale = max(1.0, abs(it.minimum))
+    assert best.true == pytest.approx(it.minimum, abs=1e-7 * scale)
+    for point in sampled(it, 60):
+        evaluation = it.evaluate(point, random.Random(1))
+        if evaluation.feasible and evaluation.true is not None:
+            assert evaluation.true >= it.minimum - 1e-9 * scale, point
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "constrained" in name])
+def test_measured_violations_and_the_expressions_draw_the_same_line(name: str) -> None:
+    it = problem(name)
+    points = sampled(it, 150)
+    feasible = [it.evaluate(point, random.Random(1)).feasible for point in points]
+    assert feasible == [it.space.is_feasible(point) for point in points]
+    assert any(feasible)
+    assert not all(feasible)
+
+
+def test_one_percent_of_the_constrained_box_or_less_is_feasible() -> None:
+    it = problem("constrained7")
+    dice = random.Random(5)
+    points = [it.space.decode([dice.random() for _ in it.space.names]) for _ in range(3000)]
+    share = sum(it.evaluate(point, dice).feasible for point in points) / len(points)
+    assert 0.0 < share <= 0.01
+
+
+def test_a_development_problem_is_the_same_each_time_and_others_differ() -> None:
+    assert problem("dev:mixed:3").digest == problem.__wrapped__("dev:mixed:3").digest
+    assert problem("dev:mixed:3").digest != problem("dev:mixed:4").digest
+
+
+def test_the_development_suite_has_every_kind_of_dimension() -> None:
+    dimensions = [d for name in SUITES["dev"] for d in problem(name).space.dimensions.values()]
+    for kind in (Integer, Ordinal, Categorical):
+        assert any(isinstance(dimension, kind) for dimension in dimensions)
+    assert any(dimension.when for dimension in dimensions)
+    assert any(getattr(dimension, "scale", "") == "log" for dimension in dimensions)
+    sizes = {len(problem(name).space.names) for name in SUITES["dev"]}
+    assert min(sizes) <= 3 and max(sizes) >= 14
+
+
+def test_noise_disturbs_what_is_told_and_not_the_regret() -> None:
+    it = problem("dev:noisy:0")
+    dice = random.Random(1)
+    found = [it.evaluate(it.best, dice) for _ in range(200)]
+    assert {evaluation.true for evaluation in found} == {it.function(it.best)}
+    values = [evaluation.value for evaluation in found if evaluation.value is not None]
+    mean = sum(values) / len(values)
+    spread = (sum((value - mean) ** 2 for value in values) / len(values)) ** 0.5
+    assert spread == pytest.approx(it.noise, rel=0.2)
+
+
+def test_the_expected_rank_counts_pairs_of_runs_and_halves_ties() -> None:
+    assert beaten([1.0, 3.0], [2.0, 3.0]) == pytest.approx((0 + 0 + 1 + 0.5) / 4)
+    table = {"a": {"p": [1.0, 3.0]}, "b": {"p": [2.0, 3.0]}, "c": {"p": [0.0]}}
+    assert ranks(table, "p") == {
+        "a": pytest.approx(1 + 0.375 + 1),
+        "b": pytest.approx(1 + 0.625 + 1),
+        "c": pytest.approx(1.0),
+    }
+
+
+def test_ranks_of_a_problem_add_up_whatever_the_number_of_seeds() -> None:
+    table = {"a": {"p": [5.0] * 7}, "b": {"p": [5.0, math.inf]}, "c": {"p": [math.inf] * 3}}
+    assert sum(ranks(table, "p").values()) == pytest.approx(1 + 2 + 3)
+
+
+def test_who_lacks_a_problem_is_neither_ranked_nor_ranked_against() -> None:
+    table = {"a": {"p": [1.0], "q": [2.0]}, "b": {"p": [2.0], "q": [1.0]}, "partial": {"p": [0.0]}}
+    assert mean_ranks(table, ["p", "q"]) == {"a": 1.5, "b": 1.5}
+    assert mean_ranks(table, ["p"])["partial"] == 1.0
+
+
+def test_p_values_do_not_depend_on_a_problems_scale() -> None:
+    first = {"p": [1.0, 2.0, 3.0, 4.0], "q": [5.0, 6.0, 7.0, 9.0]}
+    second = {"p": [2.5, 2.6, 3.5, 5.0], "q": [6.5, 7.5, 8.5, 8.0]}
+    stretched = [{"p": [1e6 * v for v in t["p"]], "q": t["q"]} for t in (first, second)]
+    p = p_over_runs(first, second)
+    assert p is not None
+    assert 0.0 < p < 0.2
+    assert p_over_runs(*stretched) == p
+    assert p_over_runs(second, first) == pytest.approx(p)
+
+
+def test_p_values_of_equal_runs_and_of_clear_differences() -> None:
+    same = {f"p{i}": [1.0, 2.0] for i in range(9)}
+    better = {f"p{i}": [0.1, 0.2] for i in range(9)}
+    assert p_over_runs(same, same) is None
+    assert p_over_problems(better, same) == pytest.approx(2 / 2**9)
+
+
+SMALL = Setting("small", 4, 3)
+SMALL_ASYNC = Setting("small-async", 4, 3, asynchronous=True)
+
+# skopt and the GPs take seconds even here; the same driver runs them all.
+RUNNERS = [name for name in (*OURS, *PEERS) if name not in ("skopt", "optuna-gp", "bayesian", "auto")]
+
+
+class Watched(Runner):
+    """Passes everything on and notes it."""
+
+    def __init__(self, inner: Runner, log: list[tuple[str, Any]]) -> None:
+        super().__init__(inner.problem, inner.setting, inner.seed)
+        self._inner, self._log = inner, log
+
+    def ask(self, n: int) -> list[Proposal]:
+        proposals = self._inner.ask(n)
+        self._log.append(("ask", proposals))
+        return proposals
+
+    def tell(self, results: Sequence[tuple[Proposal, Evaluation]]) -> None:
+        self._log.append(("tell", [proposal for proposal, _ in results]))
+        self._inner.tell(results)
+
+
+@pytest.mark.parametrize("setting", [SMALL, SMALL_ASYNC], ids=lambda setting: setting.name)
+@pytest.mark.parametrize("name", ["mixed7", "branches", "constrained7"])
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_every_runner_keeps_to_the_budget(
+    runner: str, name: str, setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: list[tuple[str, Any]] = []
+    evaluated: Counter[str] = Counter()
+    monkeypatch.setattr(run_module, "make_runner", lambda *a: Watched(make_runner(*a), log))
+    it = problem(name)
+
+    def counted(point: Any) -> float | None:
+        evaluated[point_key(point)] += 1
+        return it.function(point)
+
+    result = run(runner, dataclasses.replace(it, function=counted), setting, 1)
+    assert len(result.trace) == setting.evaluations == evaluated.total()
+    assert list(result.trace) == sorted(result.trace, reverse=True)
+    assert result.repeats == evaluated.total() - len(evaluated)
+    out: set[int] = set()
+    for what, proposals in log:
+        if what == "ask":
+            out |= {id(proposal) for proposal in proposals}
+            assert len(out) == setting.slots or not setting.asynchronous
+        else:
+            assert len(proposals) == (1 if setting.asynchronous else setting.slots)
+            out -= {id(proposal) for proposal in proposals}
+    assert not out
+    if runner in OURS:
+        assert result.repeats == result.infeasible == 0
+
+
+@pytest.mark.parametrize("runner", [name for name in RUNNERS if name not in OURS])
+@pytest.mark.parametrize("setting", [SMALL, SMALL_ASYNC], ids=lambda setting: setting.name)
+def test_a_run_is_the_same_each_time(runner: str, setting: Setting) -> None:
+    first, again = (run(runner, "mixed7", setting, 3).trace for _ in range(2))
+    assert first == again
+    assert first != run(runner, "mixed7", setting, 4).trace
+
+
+def test_results_come_in_the_order_in_which_evaluations_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[tuple[str, Any]] = []
+    monkeypatch.setattr(run_module, "make_runner", lambda *a: Watched(make_runner(*a), log))
+    run("random", "branin", SMALL_ASYNC, 2)
+    lasting = durations("branin", SMALL_ASYNC, 2)
+    started = [id(proposal) for what, proposals in log if what == "ask" for proposal in proposals]
+    told = [started.index(id(proposals[0])) for what, proposals in log if what == "tell"]
+    ends: dict[int, float] = {}
+    clock, following = 0.0, SMALL_ASYNC.slots
+    ends = {number: lasting[number] for number in range(following)}
+    for number in told:
+        assert ends[number] == min(ends.values())
+        clock = ends.pop(number)
+        if following < SMALL_ASYNC.evaluations:
+            ends[following] = clock + lasting[following]
+            following += 1
+    assert told != sorted(told)
+
+
+def test_infeasible_and_failed_points_never_count_as_the_best() -> None:
+    class Fixed(Runner):
+        values = iter([-5.0, None, 3.0, 2.0])
+
+        def ask(self, n: int) -> list[Proposal]:
+            return [Proposal(dict(problem("branin").best)) for _ in range(n)]
+
+        def tell(self, results: Sequence[tuple[Proposal, Evaluation]]) -> None:
+            assert [evaluation.feasible for _, evaluation in results] == [False, True, True, True]
+
+    it = problem("branin")
+    broken = iter([(1.0,), (0.0,), (0.0,), (-1.0,)])
+    changed = Problem("made up", it.space, lambda _: next(Fixed.values), 1.5, it.best, lambda _: next(broken))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_module, "make_runner", Fixed)
+        patch.setattr(run_module, "make_runner", lambda _, *rest: Fixed(*rest))
+        result = run("fixed", changed, Setting("one", 4, 1), 0)
+    assert result.trace == (float("inf"), float("inf"), 1.5, 0.5)
+    assert (result.infeasible, result.repeats) == (1, 3)
+
+
+def test_batch_only_runners_refuse_to_run_asynchronously() -> None:
+    with pytest.raises(ValueError, match="batches only"):
+        run("skopt", "branin", SETTINGS["async8"], 0)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="GPSampler needs torch: the extra bench-gp")
+def test_gp_sampler_keeps_to_the_budget() -> None:
+    assert len(run("optuna-gp", "branches", SMALL_ASYNC, 1).trace) == SMALL_ASYNC.evaluations
+
+
+RESULT = RunResult("cmaes", "branin", "8x12", 4, (math.inf, math.inf, 0.5, 0.123456, 0.1, 1e-7), 1.25, 2, 1)
+MACHINE = {"cpu": "some", "python": "3.11", "libraries": {"cmaes": "1"}}
+
+
+def test_what_is_stored_is_read_again(tmp_path: Path) -> None:
+    store = Store([tmp_path])
+    store.add(RESULT, "r1", "abc", 2, MACHINE)
+    store.add(dataclasses.replace(RESULT, seed=5), "r1", "abc", 2, MACHINE)
+    again = Store([tmp_path])
+    assert again.runs == store.runs
+    assert again.environments == store.environments
+    run = again.runs["cmaes", "r1", "branin", "abc", "8x12", 4]
+    assert run.trace == (math.inf, 0.1235, 1e-7)
+    assert (run.cpu, run.repeats, run.infeasible) == (1.25, 2, 1)
+    assert again.environments[run.environment] == MACHINE
+
+
+def test_a_line_cut_off_by_a_kill_costs_that_run_only(tmp_path: Path) -> None:
+    store = Store([tmp_path])
+    for seed in (1, 2):
+        store.add(dataclasses.replace(RESULT, seed=seed), "r1", "abc", 2, MACHINE)
+    path = tmp_path / "cmaes.jsonl"
+    path.write_bytes(path.read_bytes()[:-20])
+    resumed = Store([tmp_path])
+    assert [run.seed for run in resumed.runs.values()] == [1]
+    resumed.add(dataclasses.replace(RESULT, seed=2), "r1", "abc", 2, MACHINE)
+    assert [run.seed for run in Store([tmp_path]).runs.values()] == [1, 2]
+
+
+def test_new_results_go_to_the_last_folder(tmp_path: Path) -> None:
+    Store([tmp_path / "kept", tmp_path / "fresh"]).add(RESULT, "r1", "abc", 2, MACHINE)
+    assert not (tmp_path / "kept").exists()
+    assert len(Store([tmp_path / "kept", tmp_path / "fresh"]).runs) == 1
+
+
+@pytest.fixture
+def suite_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """The suite with its folders here; the runs that it does."""
+    done: list[tuple[Any, ...]] = []
+    real = run_once
+
+    def noted(*arguments: Any) -> RunResult:
+        done.append(arguments)
+        return real(*arguments)
+
+    monkeypatch.setattr(suite, "run", noted)
+    monkeypatch.setattr(suite, "COMMITTED", tmp_path / "kept")
+    monkeypatch.setattr(suite, "FRESH", tmp_path / "fresh")
+    monkeypatch.setattr(suite, "_PAGES", tmp_path / "pages")
+    return done
+
+
+def options(*arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    suite.add_options(parser)
+    return parser.parse_args(arguments)
+
+
+def test_the_suite_goes_on_where_it_stopped_and_shows_the_figures(
+    suite_in: list[tuple[Any, ...]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--setting", "8x12", "--problem", "branin", "--problem", "mixed7", "--against", "seeds-ea"]
+    runners = ["--runner", "random", "--runner", "seeds-ea"]
+    suite.measure(quick=False, options=options(*asked, *runners, "--seeds", "1"))
+    assert len(suite_in) == 4
+    figures = suite.measure(quick=False, options=options(*asked, *runners, "--seeds", "2"))["8x12"]
+    assert len(suite_in) == 8
+    assert set(figures["rank"]) == {"random", "seeds-ea"}
+    assert sum(figures["rank"].values()) == pytest.approx(3.0)
+    shown = suite.measure(quick=False, options=options(*asked, *runners, "--seeds", "5", "--show"))["8x12"]
+    assert len(suite_in) == 8
+    assert shown["regret"] == figures["regret"]
+    assert "branin" in capsys.readouterr().out
+    assert (tmp_path / "pages" / "8x12.html").stat().st_size > 1e6  # with its JavaScript
+
+
+def test_results_of_changed_sources_are_not_shown(
+    suite_in: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = options("--setting", "8x12", "--problem", "branin", "--runner", "random", "--seeds", "1")
+    suite.measure(quick=False, options=asked)
+    monkeypatch.setattr(suite, "runner_version", lambda runner: "changed")
+    suite.measure(quick=False, options=asked)
+    assert len(suite_in) == 2
+
+
+def test_a_change_of_one_optimizer_leaves_the_others_results_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    def versions() -> dict[str, str]:
+        runner_version.cache_clear()
+        return {runner: runner_version(runner) for runner in ("random", "evolutionary", "cma")}
+
+    before, read = versions(), Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b"#" * (path.name == "evolutionary.py"))
+    after = versions()
+    runner_version.cache_clear()
+    changed = {runner for runner, version in before.items() if after[runner] != version}
+    assert "evolutionary" in changed
+    assert "random" not in changed
+
+
+def test_the_committed_results_are_of_peers_and_of_these_problems() -> None:
+    store = Store([COMMITTED])
+    assert store.runs
+    for stored in store.runs.values():
+        assert stored.runner not in OURS
+        assert stored.digest == problem(stored.problem).digest, stored.problem
+        assert stored.environment in store.environments
+    assert sum(path.stat().st_size for path in COMMITTED.iterdir()) < 1.5e6
