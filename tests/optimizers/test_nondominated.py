@@ -21,13 +21,6 @@ def test_fronts_and_ranks_by_hand() -> None:
     assert front(costs_of([])) == ranks(costs_of([])) == []
 
 
-def test_ranks_are_those_of_deap() -> None:
-    rows = np.random.default_rng(4).integers(0, 6, (40, 3)).astype(float)
-    individuals = [individual(row) for row in rows.tolist()]
-    expected = {id(i): rank for rank, one in enumerate(tools.sortNondominated(individuals, 40)) for i in one}
-    assert ranks(rows) == [expected[id(i)] for i in individuals]
-
-
 def test_crowding_by_hand() -> None:
     # The middle one has neighbours 3 apart in a range of 3, in both costs: (1 + 1) / 2.
     assert crowding(costs_of([(1, 4), (2, 2), (4, 1)])) == [math.inf, 1.0, math.inf]

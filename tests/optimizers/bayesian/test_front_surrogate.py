@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import statistics
-
 import numpy as np
 
 from hpo_pilot.optimizers import create_optimizer
@@ -63,41 +61,6 @@ def test_it_finds_a_front_that_random_points_do_not() -> None:
         found[name] = hypervolume(costs_of(told), (1.0, 1.0))
     assert found["bayesian"] > 0.80  # of 0.8333 that there are
     assert found["random"] < 0.75
-
-
-def test_an_earlier_search_shows_where_the_front_is() -> None:
-    found = []
-    for warm in (True, False):
-        optimizer = create_optimizer("bayesian", SPACE, seed=1, trials=32, objectives=2)
-        if warm:
-            old = create_optimizer("random", SPACE, seed=2).ask(60)
-            optimizer.tell_earlier("old", [(p, tuple(1000 * cost - 7 for cost in costs(p))) for p in old])
-        told: list[tuple[float, float]] = []
-        for count in (8, 2):
-            points = optimizer.ask(count, [])
-            optimizer.tell([(point, costs(point)) for point in points])
-            told += [costs(point) for point in points]
-        found.append(hypervolume(costs_of(told), (1.0, 1.0)))
-    assert found[0] > 0.74
-    assert found[1] < 0.7
-
-
-def looks_right(std: float | None) -> float:
-    """How far right it looks where lucky values lie on the right, perhaps told to be hardly measured."""
-    optimizer = create_optimizer("bayesian", SPACE, seed=2, trials=60, objectives=2)
-    for point in create_optimizer("random", SPACE, seed=2).ask(20):
-        lucky = point["a"] > 0.7
-        first = (point["a"] - 0.2) ** 2 - (0.9 if lucky else 0.0)
-        values = (first + (point["b"] - 0.2) ** 2, first + (point["b"] - 0.8) ** 2)
-        stds = None if std is None else ((std, std) if lucky else (0.01, 0.01))
-        optimizer.tell([(point, values, stds)])
-    return statistics.mean(point["a"] for point in optimizer.ask(8, []))
-
-
-def test_what_was_hardly_measured_counts_for_little() -> None:
-    assert looks_right(None) > 0.6
-    assert looks_right(0.01) > 0.6
-    assert looks_right(2.0) < 0.5
 
 
 def test_no_guess_of_a_stopped_trial_leads() -> None:

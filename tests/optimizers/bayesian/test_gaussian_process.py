@@ -2,16 +2,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from skopt.learning import GaussianProcessRegressor
-from skopt.learning.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+from skopt.learning.gaussian_process.kernels import ConstantKernel, Matern
 
+from hpo_pilot.optimizers import gaussian_process
 from hpo_pilot.optimizers.gaussian_process import (
     Basis,
     Hyperparameters,
     Pool,
     Posterior,
-    QuickGaussianProcess,
     best_fit,
+    lower_factor,
+    solved,
 )
 
 RNG = np.random.default_rng(4)
@@ -19,27 +20,6 @@ X = RNG.random((30, 3))
 Y = np.sin(5 * X[:, 0]) + X[:, 1] + 0.1 * RNG.standard_normal(30)
 Y = (Y - Y.mean()) / Y.std()
 FIT = Hyperparameters(1.3, np.array([0.4, 0.8, 3.0]), 0.01)
-
-
-def parent_and_child(features: np.ndarray, values: np.ndarray) -> list[GaussianProcessRegressor]:
-    scales = [1.0] * features.shape[1]
-    kernel = ConstantKernel(1.0) * Matern(scales, nu=2.5) + WhiteKernel(1e-2)
-    return [
-        cls(kernel=kernel, optimizer=None, noise="gaussian", alpha=1e-9).fit(features, values)
-        for cls in (GaussianProcessRegressor, QuickGaussianProcess)
-    ]
-
-
-@pytest.mark.parametrize("dims", [1, 3])
-def test_likelihood_and_gradient_are_the_parents(dims: int) -> None:
-    parent, child = parent_and_child(X[:, :dims], Y)
-    for process in (parent, child):  # the fit sets the noise to 0 for predictions
-        process.kernel_ = process.kernel
-    for theta in (np.zeros(dims + 2), np.linspace(-2.0, 0.5, dims + 2)):
-        value, gradient = parent.log_marginal_likelihood(theta, eval_gradient=True)
-        ours, our_gradient = child.log_marginal_likelihood(theta, eval_gradient=True, clone_kernel=False)
-        assert ours == pytest.approx(value, rel=1e-9)
-        assert our_gradient == pytest.approx(gradient, rel=1e-6, abs=1e-8)
 
 
 def test_covariance_is_the_librarys_kernel() -> None:
@@ -107,22 +87,20 @@ def test_pool_follows_the_posterior() -> None:
     assert pool.variance == pytest.approx(variance, rel=1e-6, abs=1e-9)
 
 
-def test_gradients() -> None:
-    posterior = Posterior.of_data(FIT, X, Y).believing(RNG.random((2, 3)))
-    at, step = RNG.random((4, 3)), 1e-6
-    mean, variance, d_mean, d_variance = posterior.gradients(at)
-    assert mean == pytest.approx(posterior.predict(at)[0])
-    assert variance == pytest.approx(posterior.predict(at)[1])
-    for column in range(3):
-        shift = np.eye(3)[column] * step
-        up, down = posterior.predict(at + shift), posterior.predict(at - shift)
-        assert d_mean[:, column] == pytest.approx((up[0] - down[0]) / (2 * step), rel=1e-4, abs=1e-6)
-        assert d_variance[:, column] == pytest.approx((up[1] - down[1]) / (2 * step), rel=1e-4, abs=1e-6)
+@pytest.mark.parametrize("columns", [0, 1, 15, 40])
+def test_done_in_parts_it_is_the_same_solution(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setattr(gaussian_process, "_IN_ONE_GO", 1.0)  # sixteen columns at a time
+    numbers = np.random.default_rng(1)
+    root = numbers.standard_normal((12, 12))
+    matrix = root @ root.T + np.eye(12)
+    factor = lower_factor(matrix)
+    assert np.allclose(factor @ factor.T, matrix)
+    assert np.array_equal(factor, np.tril(factor))
+    right = numbers.standard_normal((12, columns))
+    assert np.allclose(factor @ solved(factor, right.copy()), right)
+    assert np.allclose(factor.T @ solved(factor, right.copy(), transposed=True), right)
 
 
-def test_points_too_close_for_rounding() -> None:
-    fit = Hyperparameters(1.0, np.array([50.0]), 1e-6)
-    close = np.linspace(0.5, 0.5 + 1e-12, 40)[:, None]
-    mean, variance = Posterior.of_data(fit, close, np.ones(40)).predict(np.array([[0.5], [0.6]]))
-    assert np.all(np.isfinite(mean))
-    assert np.all(variance > 0)
+def test_what_has_no_factor_is_refused() -> None:
+    with pytest.raises(np.linalg.LinAlgError):
+        lower_factor(np.array([[1.0, 2.0], [2.0, 1.0]]))

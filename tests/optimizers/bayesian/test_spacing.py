@@ -18,12 +18,6 @@ def test_too_near_is_a_share_of_the_distance_to_what_is_known() -> None:
     assert spacing.crowded_candidates().tolist() == [True, True, True]
 
 
-def test_length_scales_count() -> None:
-    """Points that differ only in what does not matter are one."""
-    spacing = Spacing(np.array([0.1, 100.0]), np.array([[0.0, 0.0]]), np.array([[0.5, 0.0]]))
-    assert spacing.crowded(np.array([[0.5, 1.0], [0.6, 0.0]])).tolist() == [True, False]
-
-
 def test_where_nothing_is_known_or_out_nothing_is_crowded() -> None:
     point, none = np.array([[0.3]]), np.empty((0, 1))
     assert not Spacing(np.ones(1), point, none).crowded(point).any()

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from hpo_pilot.optimizers.base import Observation
+from hpo_pilot.optimizers.objective_models import refit_cut
 from hpo_pilot.optimizers.training_data import Table, Told
 
 
@@ -58,17 +59,6 @@ def test_how_sure_the_values_are() -> None:
     assert told.table(4).stopped.tolist() == [False, True, False]
 
 
-def test_each_objective_has_its_own_mean_and_error() -> None:
-    told = Told(1, 2)
-    told.add(Observation({"x": 0.1}, (1.0, 1e300), (0.3, 1e299), "a", (0.1,)))
-    told.add(Observation({"x": 0.1}, (2.0, 3e300), (0.4, 0.0), "a", (0.1,)))
-    told.add(observation("b"))
-    table = told.table(3)
-    assert table.values[0] == pytest.approx([1.5, 2e300])
-    assert table.stds[0] == pytest.approx([0.25, 5e298])
-    assert np.isnan(table.values[1]).all()
-
-
 def a_table(values: np.ndarray) -> Table:
     shape = values.shape
     return Table(np.zeros((shape[0], 1)), values, np.zeros(shape), np.zeros(shape[0], dtype=bool))
@@ -97,3 +87,9 @@ def test_failures_and_successes_are_both_seen() -> None:
     assert rows[:3].tolist() == [0, 1, 2]
     assert len(rows) == 20
     assert a_table(values).some_of_both(100, np.random.default_rng(1)).tolist() == list(range(100))
+
+
+def test_cuts_of_the_history_do_not_depend_on_the_way_there() -> None:
+    assert [refit_cut(n) for n in (0, 5, 20, 21, 22, 41)] == [0, 5, 20, 21, 22, 40]
+    assert refit_cut(10_000) > 9_400
+    assert all(refit_cut(refit_cut(n)) == refit_cut(n) <= n for n in range(1, 500))

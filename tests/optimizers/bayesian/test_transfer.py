@@ -75,10 +75,6 @@ def test_an_earlier_search_that_is_alike_saves_trials() -> None:
     assert statistics.median(warm) < 0.3 * statistics.median(cold)
 
 
-def test_an_earlier_search_that_disagrees_is_outvoted() -> None:
-    assert best_after(48, 1, earlier_of(lambda p: -bowl(p))) < 1e-3
-
-
 @pytest.mark.parametrize("count", [12, 30])
 def test_the_evidence_tells_what_agrees_from_what_does_not(count: int) -> None:
     features, values = own(bowl, count)
@@ -129,15 +125,6 @@ def test_gradients_of_mean_and_variance_with_a_drift() -> None:
         (up, more), (down, less) = posterior.predict(at + step), posterior.predict(at - step)
         assert np.allclose(d_mean[:, column], (up - down) / 2e-6, rtol=1e-4, atol=1e-6)
         assert np.allclose(d_variance[:, column], (more - less) / 2e-6, rtol=1e-3, atol=1e-6)
-
-
-def test_far_from_its_data_the_mean_is_the_drift() -> None:
-    transfer = transfer_of(earlier_of(bowl, 40))
-    features, values = own(bowl, 5)
-    drift = transfer.drift(np.array([0.8]), features)
-    fit = best_fit(features, values).found
-    far = np.array([[40.0] * 5])
-    assert np.allclose(Posterior.of_data(fit, features, values, None, drift).mean(far), drift.values(far))
 
 
 def test_half_of_the_start_points_lie_where_the_earlier_search_was_good() -> None:
@@ -212,13 +199,6 @@ def test_odd_results_of_an_earlier_search_are_no_obstacle() -> None:
         assert all(SPACE.canonical(point) == point for point in asked)
         seen += asked
         optimizer.tell([(point, 2.0) for point in asked])  # this search's own are all the same
-
-
-def test_ten_thousand_earlier_trials() -> None:
-    dice = random.Random(1)
-    points = [{**{f"x{i}": dice.random() for i in range(4)}, "kind": dice.choice([1, 2, 4])} for _ in range(10_000)]
-    optimizer = with_earlier([(point, bowl(point)) for point in points])
-    assert statistics.median(bowl(point) for point in optimizer.ask(8, [])[4:]) < 0.15
 
 
 def test_after_a_few_values_that_disagree_the_start_is_as_without() -> None:

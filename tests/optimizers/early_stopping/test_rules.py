@@ -15,10 +15,8 @@ from hpo_pilot.optimizers.early_stopping import (
     CHECKPOINTS,
     Curves,
     Report,
-    StepValues,
     Stop,
     create_rule,
-    place_text,
     projected,
 )
 from hpo_pilot.search import EarlyStopping
@@ -83,19 +81,6 @@ def test_asha_ends_before_max_steps_and_starts_in_brackets() -> None:
     assert [set(stops) for stops in run(rule("asha", eta=2, max_steps=2), looks)] == [{4}, set(), set(), set()]
     # 1 and 3 are in the first bracket, 2 and 4 in the second, where the first rung is at step 2.
     assert [set(stops) for stops in run(rule("asha", eta=2, brackets=2), looks)] == [{3}, {4}, set(), set()]
-
-
-@pytest.mark.parametrize(
-    ("eta", "others", "better"),
-    [(2, 1, 1), (2, 2, 2), (2, 3, 3), (3, 2, 2), (3, 8, 4), (3, 23, 10), (4, 12, 5), (2, 100, 55), (3, 300, 109)],
-)
-def test_asha_wants_more_of_few(eta: int, others: int, better: int) -> None:
-    """Of so many others so many must be better: those that one on the edge of the best 1/eta has, and a deviation."""
-    for count, stops in ((better, {999}), (better - 1, set())):
-        there = [Report(n, 0, 1, 0.0 if n <= count else 2.0) for n in range(1, others + 1)]
-        asha = rule("asha", eta=eta)
-        asha.look(there, ())
-        assert asha.look([Report(999, 0, 1, 1.0)], {999}).keys() == stops
 
 
 def test_asha_with_folds_judges_means_of_enough_folds() -> None:
@@ -220,16 +205,6 @@ def test_median_by_hand() -> None:
     assert run(rule_of_two, looks) == [{}, {}, {}, {3: Stop(2, 2.6, reason)}, {}]
 
 
-@pytest.mark.parametrize(("others", "enough"), [(2, 2), (3, 3), (4, 4), (5, 4), (9, 7), (16, 11), (100, 56)])
-def test_median_wants_more_of_few(others: int, enough: int) -> None:
-    """Of so many others so many must be better."""
-    for better, stops in ((enough, {999}), (enough - 1, set())):
-        there = [Report(n, 0, 5, 0.0 if n <= better else 2.0) for n in range(1, others + 1)]
-        stopping = rule("median", warmup_trials=1)
-        stopping.look(there, ())
-        assert stopping.look([Report(999, 0, 5, 1.0)], {999}).keys() == stops
-
-
 @pytest.mark.parametrize("method", ["asha", "median"])
 def test_a_training_that_diverges_is_stopped_whatever_it_was_before(method: str) -> None:
     stopping = rule(method, warmup_trials=2)
@@ -242,12 +217,6 @@ def test_a_training_that_diverges_is_stopped_whatever_it_was_before(method: str)
 @pytest.mark.parametrize("method", ["asha", "median"])
 def test_where_all_diverge_none_is_better_than_another(method: str) -> None:
     assert rule(method, warmup_trials=2).look([Report(n, 0, 3, inf) for n in range(1, 9)], EVERYBODY) == {}
-
-
-def test_median_lets_a_trial_go_on_that_was_once_good() -> None:
-    looks = [[Report(trial, 0, 1, float(trial)) for trial in range(1, 7)], [Report(1, 0, 2, 99.0)]]
-    stops = run(rule("median"), looks)
-    assert set(stops[0]) == {5, 6} and stops[1] == {}
 
 
 @given(LOOKS)
@@ -328,25 +297,6 @@ def test_the_share_of_a_trial_that_is_done() -> None:
     curves.see(Report(2, 0, 16, 1.0))
     curves.end(2, 0, 1.0)
     assert curves.length == 16 and curves.share(2, 99) == pytest.approx(1 / 3)
-
-
-@given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 2), st.integers(-3, 3).map(float)), min_size=2))
-def test_board(entries: list[tuple[int, int, float]]) -> None:
-    board, plain = StepValues(3), defaultdict(dict)
-    for trial, fold, value in entries:
-        board.put(trial, fold, value)
-        plain[trial][fold] = value
-        mine = plain[trial]
-        assert board.of(trial) == mine and board.get(trial, fold) == value and board.get(7, 0) is None
-        for needed in (1, 2):
-            shared = [o for t, o in plain.items() if t != trial and len(o.keys() & mine.keys()) >= needed]
-            better = [o for o in shared if sum(o[f] - mine[f] for f in o.keys() & mine.keys()) < -1e-9]
-            assert board.better(trial, mine, needed) == (len(better), len(shared))
-
-
-@pytest.mark.parametrize(("better", "text"), [(0, "1st"), (1, "2nd"), (2, "3rd"), (10, "11th"), (21, "22nd")])
-def test_places(better: int, text: str) -> None:
-    assert place_text(better) == text
 
 
 def test_projection_by_hand() -> None:

@@ -33,11 +33,6 @@ def update(space: SearchSpace, distribution: Distribution, points: list[dict[str
     distribution.update(units, active, [float(i) for i in range(len(points))], np.random.default_rng(seed))
 
 
-def test_coordinates_and_choices() -> None:
-    genotype = Genotype(SearchSpace.from_dict(SPACE))
-    assert (genotype.ordered, genotype.categorical, genotype.choices) == ([0, 1, 2, 5], [3], [4])
-
-
 def test_an_inactive_dimension_does_not_drift() -> None:
     space, distribution = make()
     rng = stream(1, "inactive")

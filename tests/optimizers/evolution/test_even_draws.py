@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import kstest
 
 from hpo_pilot.optimizers import create_optimizer
-from hpo_pilot.optimizers.cma import EvenDraws, mirrored_steps
+from hpo_pilot.optimizers.cma import mirrored_steps
 from hpo_pilot.search import SearchSpace
 
 
@@ -26,16 +26,6 @@ def test_each_step_by_itself_is_normal(coordinates: int) -> None:
     for column in (0, coordinates - 1):
         assert kstest(steps[:, column], "norm").pvalue > 1e-3
     np.testing.assert_allclose(np.cov(steps.T), np.eye(coordinates), atol=0.12)
-
-
-def test_a_draw_depends_on_its_place_alone() -> None:
-    first, again = EvenDraws(5, 6, 2, 3), EvenDraws(5, 6, 2, 3)
-    wanted = first.at(13)
-    for position in (20, 0, 13):
-        found = again.at(position)
-    np.testing.assert_array_equal(found[0], wanted[0])
-    np.testing.assert_array_equal(found[1], wanted[1])
-    assert not np.array_equal(EvenDraws(6, 6, 2, 3).at(13)[0], wanted[0])
 
 
 def test_points_asked_for_one_by_one_are_those_of_a_batch() -> None:

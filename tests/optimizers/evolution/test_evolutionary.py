@@ -54,24 +54,11 @@ def test_generation_number_over_number_of_generations() -> None:
         assert optimizer.progress() == pytest.approx(progress)
 
 
-def test_without_a_budget_the_mutation_never_ends() -> None:
-    optimizer = create_optimizer("evolutionary", CUBE, settings={"population": 2})
-    assert isinstance(optimizer, EvolutionaryOptimizer)
-    optimizer.tell([(point(i / 1000), 0.0) for i in range(1000)])
-    assert 0.9 < optimizer.progress() < 1.0
-
-
 def test_parents_are_the_fittest_fifth_and_the_newest() -> None:
     optimizer = make(population=5, elite=0.2)
     values = [3.0, 0.0, 5.0, None, 4.0, 6.0, 2.0]
     optimizer.tell([(point(i / 10), value) for i, value in enumerate(values)])
     assert [parent.fitness.values[0] for parent in optimizer.parents()] == [0.0, 2.0, 6.0, 4.0, 5.0]
-
-
-def test_with_elite_1_parents_are_the_best_of_all() -> None:
-    optimizer = make(population=3, elite=1.0)
-    optimizer.tell([(point(i / 10), value) for i, value in enumerate([3.0, 0.0, 5.0, None, -4.0])])
-    assert [parent.fitness.values[0] for parent in optimizer.parents()] == [-4.0, 0.0, 3.0]
 
 
 def test_failed_and_outside_points_never_become_parents() -> None:
@@ -96,11 +83,11 @@ def test_the_first_population_is_random_and_breeding_waits_for_nobody() -> None:
     assert len(optimizer.ask(5, first[3:])) == 5
 
 
-@pytest.mark.parametrize("mate", ["cxOnePoint", "cxTwoPoint", "cxUniform", {"name": "cxBlend", "alpha": 0.2}])
-@pytest.mark.parametrize("mutate", ["mutGaussian", "mutPolynomialBounded"])
-def test_operators_of_deap_by_name(mate: Any, mutate: Any) -> None:
+def test_operators_of_deap_leave_the_global_generators_alone() -> None:
     state, numpy_state = random.getstate(), np.random.get_state()[1].tolist()
-    optimizer = make(mate=mate, mutate=mutate, select={"name": "selTournament", "tournsize": 3})
+    optimizer = make(
+        mate={"name": "cxBlend", "alpha": 0.2}, mutate="mutGaussian", select={"name": "selTournament", "tournsize": 3}
+    )
     points = create_optimizer("random", CUBE, seed=5).ask(20, [])
     optimizer.tell([(p, sphere(p)) for p in points])
     asked = optimizer.ask(6, [])
@@ -109,16 +96,6 @@ def test_operators_of_deap_by_name(mate: Any, mutate: Any) -> None:
         CUBE.canonical(p)
     assert random.getstate() == state
     assert np.random.get_state()[1].tolist() == numpy_state
-
-
-@pytest.mark.parametrize("operator", ["cxSimulatedBinary", "cxSimulatedBinaryBounded"])
-def test_simulated_binary_crossover(operator: str) -> None:
-    assert best_of("evolutionary", 1, mate=operator, mutate="mutPolynomialBounded") < 0.0
-
-
-@pytest.mark.parametrize("operator", ["selBest", "selRandom"])
-def test_other_selections(operator: str) -> None:
-    assert best_of("evolutionary", 1, trials=48, select=operator) < 1.0
 
 
 def test_default_population() -> None:
@@ -162,13 +139,6 @@ def test_values_told_again_do_not_overflow() -> None:
     assert all(np.isfinite(parent.fitness.values[0]) for parent in optimizer.parents())
 
 
-def test_ten_thousand_identical_points() -> None:
-    optimizer = make()
-    optimizer.tell([(point(0.1), 1.0)] * 10_000)
-    assert len(optimizer.parents()) == 1
-    assert len(optimizer.ask(8, [])) == 8
-
-
 def test_the_best_of_earlier_searches_are_among_the_founders() -> None:
     optimizer = make(population=8)
     optimizer.tell_earlier("old", [(point(i / 50), abs(i / 50 - 0.3)) for i in range(50)])
@@ -180,19 +150,3 @@ def test_the_best_of_earlier_searches_are_among_the_founders() -> None:
     optimizer.tell([(p, sphere(p)) for p in first])
     assert len(optimizer.parents()) == 8  # the old values are not of this search
     assert all(p in plain.ask(8, []) for p in first[2:])
-
-
-def test_one_by_one_is_no_worse_than_by_generations() -> None:
-    def best(seed: int, width: int) -> float:
-        optimizer = create_optimizer("evolutionary", CUBE, seed=seed, trials=96)
-        values: list[float] = []
-        out = optimizer.ask(8, [])
-        while len(values) < 96:
-            done, out = out[:width], out[width:]
-            optimizer.tell([(p, sphere(p)) for p in done])
-            values += map(sphere, done)
-            out += optimizer.ask(width, out)
-        return min(values)
-
-    steady, by_generation = ([best(seed, width) for seed in range(9)] for width in (1, 8))
-    assert statistics.median(steady) < 1.5 * statistics.median(by_generation)

@@ -61,11 +61,6 @@ def test_mutation_goes_up_only_where_r2_is_above_a_half(r2: float, expected: flo
     assert mutated(0.4, 0.25, r2, 0.0) == pytest.approx(expected)
 
 
-def test_mutation_between_other_bounds() -> None:
-    assert mutated(3.0, 0.25, 0.9, 0.0, low=1.0, high=5.0) == pytest.approx(3.0 + 0.75 * 2.0)
-    assert mutated(3.0, 0.25, 0.2, 0.0, low=1.0, high=5.0) == pytest.approx(3.0 - 0.75 * 2.0)
-
-
 @pytest.mark.parametrize("values", [(-2.0, -1.0), (0.0, 1.0), (-1.0, 0.0), (1e-300, 1e300)])
 def test_the_fitter_parent_leads_whatever_the_sign(values: tuple[float, float]) -> None:
     low, high = values
