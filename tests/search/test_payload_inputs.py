@@ -36,7 +36,7 @@ def test_inputs_of_every_kind_are_good(folder, payload):
         ("inputs: [gone.h5]", "inputs[0]", "there is no such file: ", "a relative path starts at this file"),
         ("inputs: ['data/*.root']", "inputs[0]", "no file matches ", "a relative path starts"),
         ("inputs: ['s3://b/x']", "inputs[0]", "s3:// cannot be fetched", "give a path, an http, https or root URL"),
-        ("inputs: ['http://me:geheim@h/x']", "inputs[0]", "has a user's name or password", "all who see the search"),
+        ("inputs: ['http://me:geheim@h/x']", "inputs[0]", "contains a user name or password", ""),
         ("inputs: ['http://h/a.csv', 'http://i/a.csv']", "inputs[1]", "has the name of inputs[0]: a.csv", "rename"),
         ("inputs: ['http://h/input.json']", "inputs[0]", "input.json is the payload's own file", "rename one"),
         ("inputs: ['http://h/payload.log']", "inputs[0]", "payload.log is a file of hpo-pilot's own", "rename one"),
