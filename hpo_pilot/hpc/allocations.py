@@ -44,7 +44,9 @@ def check_shape(spec: AllocationSpec) -> None:
     if site.node.count is not None and spec.nodes > site.node.count:
         raise InputError(f"--nodes {spec.nodes}: {site.name} has {site.node.count}")
     if batch.account_required and spec.account_name is None:
-        raise InputError(f"{site.name} wants a project to charge: give --account, or set batch.account in its profile")
+        raise InputError(
+            f"{site.name} requires a project to charge: give --account, or set batch.account in the profile"
+        )
     queue = site.batch.rules(spec.queue_name)
     where = f"{site.name}'s queue {spec.queue_name}"
     if (largest := queue.largest) is not None and spec.nodes > largest:
@@ -245,8 +247,8 @@ def _read(path: Path) -> list[Allocation]:
 #: The site profile in the folder of an allocation, for its pilot.
 SITE_FILE = "site.json"
 
-_NEVER_SUBMITTED = "it never came to the batch system: whatever submitted it was ended"
-_FORGOTTEN = "the batch system does not know it any more"
+_NEVER_SUBMITTED = "it did not reach the batch system: the submitting command was ended"
+_FORGOTTEN = "the batch system has no record of it any more"
 _NOT_SHOWN = "the batch system does not show it now"
 
 #: Seconds for which a job that is not listed may still exist: a controller that has just started lists nothing at

@@ -257,8 +257,9 @@ class Keeper:
         said = ""
         if never:
             said = (
-                f"for some jobs that wait no allocation of {spec.nodes} nodes for {walltime_text(spec.minutes)} is "
-                f"submitted, for none could run them: {', '.join(never)}"
+                f"some waiting jobs do not fit into an allocation of {spec.nodes} nodes for "
+                f"{walltime_text(spec.minutes)}, so none is submitted for them: {', '.join(never)}; give more --nodes "
+                "or a longer --walltime"
             )
         if said and said != self._said:
             self._tell(said)
@@ -266,12 +267,8 @@ class Keeper:
         return jobs, allocations
 
     def _is_ours(self, one: Allocation) -> bool:
-        settings = self._settings
-        return one.kept and (one.server, one.panda_queue, one.site) == (
-            settings.server,
-            settings.panda_queue,
-            settings.site,
-        )
+        asked = self._settings
+        return one.kept and (one.server, one.panda_queue, one.site) == (asked.server, asked.panda_queue, asked.site)
 
     def _check_failures(self, kept: list[Allocation]) -> None:
         last = [one for one in kept if one.submitted >= self._began and one.is_over][-_FAILURES:]
@@ -294,8 +291,8 @@ class Keeper:
         elif now - self._stuck >= self._settings.idle:
             self._cancel(ours, "no allocation takes a job")
             raise GiveUpError(
-                f"{waiting} jobs wait in {self._settings.panda_queue}, and allocations that run take none of "
-                "them: see their output.log; jobs may want more --nodes, GPUs or time than one has"
+                f"{waiting} jobs wait in {self._settings.panda_queue}, and the running allocations take none of them: "
+                "see their output.log; the jobs may need more --nodes, GPUs or time than an allocation has"
             )
         return True
 

@@ -361,20 +361,10 @@ class Mpirun(Launcher):
         return ["-np", str(placement.ranks), "-H", hosts, *binding, *labels, *self.settings.options, *exported]
 
     def _mpich(self, placement: Placement) -> list[str]:
-        return [
-            "-n",
-            str(placement.ranks),
-            "-hosts",
-            ",".join(placement.nodes),
-            "-ppn",
-            str(placement.ranks_per_node),
-            "-bind-to",
-            "none",
-            *(["-prepend-rank"] if placement.name else []),
-            *self.settings.options,
-            "-genvlist",
-            ",".join(self.exported(placement)),
-        ]
+        hosts = ["-hosts", ",".join(placement.nodes), "-ppn", str(placement.ranks_per_node)]
+        labels = ["-prepend-rank"] if placement.name else []
+        exported = ["-genvlist", ",".join(self.exported(placement))]
+        return ["-n", str(placement.ranks), *hosts, "-bind-to", "none", *labels, *self.settings.options, *exported]
 
     def exported(self, placement: Placement) -> list[str]:
         """See Launcher; with PATH, because other nodes get no other variables."""

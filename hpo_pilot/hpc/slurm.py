@@ -106,17 +106,8 @@ class Slurm(BatchSystem):
     @override
     def earlier(self, ids: Collection[str]) -> dict[str, BatchJob]:
         try:
-            said = run_command(
-                [
-                    "sacct",
-                    "--noheader",
-                    "--parsable2",
-                    "--allocations",
-                    f"--format={_SACCT_FIELDS}",
-                    "--jobs",
-                    ",".join(ids),
-                ]
-            )
+            shape = ["--noheader", "--parsable2", "--allocations", f"--format={_SACCT_FIELDS}"]
+            said = run_command(["sacct", *shape, f"--jobs={','.join(ids)}"])
         except (CommandFailedError, InputError) as error:
             log.info("Slurm has no accounting here: %s", error)
             return {}

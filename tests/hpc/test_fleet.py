@@ -61,7 +61,7 @@ def test_killed_while_it_submits(when: str, fleet: Fleet, batch: FakeBatch, plan
         assert one.state is None  # it may still come
         now[0] += 61
         (one,) = fleet.refresh()
-        assert one.state is BatchState.FAILED and "never came to the batch system" in one.reason
+        assert one.state is BatchState.FAILED and "did not reach the batch system" in one.reason
     else:
         assert (one.job_id, one.state) == ("100", BatchState.WAITING)
     assert len(batch.submitted) == (when == "after")

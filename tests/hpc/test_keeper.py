@@ -222,9 +222,9 @@ def test_allocations_for_what_fits_them(bench: Bench) -> None:
     assert bench.look((WaitingJobs(8, JobNeeds(cores=1)), WaitingJobs(4, JobNeeds(cores=2)))) == ["waiting"]
     assert bench.look((small, hopeless)) == ["waiting"]
     assert bench.look((small, hopeless, wide)) == ["waiting"] * 3
-    (said,) = [told for told in bench.told if "is submitted" in told]
-    assert said.endswith("for none could run them: 500 of 1 nodes with 1 cores, 2 GPUs and 2000 MB for 30 minutes")
-    assert "no allocation of 2 nodes for 1:00" in said
+    (said,) = [told for told in bench.told if "is submitted for them" in told]
+    assert "500 of 1 nodes with 1 cores, 2 GPUs and 2000 MB for 30 minutes; give more --nodes" in said
+    assert "an allocation of 2 nodes for 1:00" in said
 
 
 def test_work_that_never_fits_is_none(bench: Bench) -> None:
