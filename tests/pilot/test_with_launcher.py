@@ -225,7 +225,7 @@ def test_a_launcher_that_is_away_uses_up_no_attempts(text, panda, pilot, tools, 
     good = replace(tools / "srun", text)
     jobs = [panda.add_job(GOOD, job={"coreCount": 4}) for _ in range(6)]
     begin(pilot, tools)
-    until(lambda: "the launcher starts nothing, so no jobs are taken for now: srun: " in pilot.said())
+    until(lambda: "the launcher cannot start anything, so the pilot takes no jobs for now: srun: " in pilot.said())
     until(lambda: panda.given_back and len(panda.waiting) + len(panda.given_back) == len(jobs))
     asked = len(panda.acquired)
     until(lambda: "the launcher still starts nothing, it is tried again in 4 s" in pilot.said())
