@@ -27,6 +27,9 @@ from tests.bearer import make_token_folder, token
 from tests.server_process import ServerProcess
 from tests.task_parameters import bare_params
 
+#: What every report of the runner has.
+IDENTITY = {"uid": "cafecafe", "generation": 1, "number": 1, "attempt": 1}
+
 
 class Site:
     """A server on a work folder, and a pilot's calls."""
@@ -164,7 +167,7 @@ def test_what_is_left_of_a_job_that_failed(site: Site, board: ServerJobs) -> Non
 def test_what_a_payload_said_last(site: Site, board: ServerJobs) -> None:
     site.submit("user.me.said/", n_jobs=1, site="THREE")
     (given,) = site.acquire("THREE")
-    verdict = {"trial": 3, "fold": 0, "log_tail": "Traceback: x"}
+    verdict = {**IDENTITY, "trial": 3, "fold": 0, "status": 1, "log_tail": "Traceback: x"}
     report = {"user_job_metadata": {"hpo_pilot": verdict}}
     site.update(given["PandaID"], "finished", meta_data=json.dumps(report))
     assert board.job(given["PandaID"]).job.has_log
@@ -251,17 +254,27 @@ def test_a_finished_job_whose_payload_failed(site: Site, board: ServerJobs) -> N
     given = [job["PandaID"] for job in site.acquire("SIX", n_jobs=4)]
 
     def verdict(trial: int, status: int, message: str = "") -> dict[str, Any]:
-        return {"trial": trial, "fold": 0, "status": status, "message": message, "log_tail": ""}
+        return {**IDENTITY, "trial": trial, "fold": 0, "status": status, "message": message, "log_tail": ""}
 
     reports: list[Any] = [
         {"hpo_pilot": verdict(1, 1, "exit code 3\nno data")},
-        {"hpo_pilot": {"members": [verdict(1, 1), verdict(2, 0), verdict(3, 1, "no result"), verdict(4, 2, "late")]}},
+        {
+            "hpo_pilot": {
+                **IDENTITY,
+                "members": [verdict(1, 1), verdict(2, 0), verdict(3, 1, "no result"), verdict(4, 2, "late")],
+            }
+        },
         {"hpo_pilot": verdict(1, 0, "outputs were not kept"), "mine": {"status": 1}},
         ["somebody's", {"status": 1}],
     ]
     for panda_id, report in zip(given, reports, strict=True):
         site.update(panda_id, "finished", meta_data=json.dumps({"user_job_metadata": report}))
     listed = {job.panda_id: (job.state, job.error, job.payload_error) for job in board.jobs(tasks=[task_id]).jobs}
-    said = ["exit code 3 no data", "trial 1, fold 0: without a reason; trial 3, fold 0: no result", "", ""]
+    said = [
+        "exit code 3 no data",
+        "trial 1, fold 0: the payload failed without a reason; trial 3, fold 0: no result",
+        "",
+        "",
+    ]
     assert [listed[panda_id] for panda_id in given] == [(JobState.FINISHED, "", text) for text in said]
     assert board.job(given[0]).job.payload_error == said[0]
