@@ -9,15 +9,17 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 import psutil
-import requests
 
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.files import write_whole
-from hpo_pilot.http import open_session
 from hpo_pilot.trust import is_loopback
+
+if TYPE_CHECKING:
+    import requests
 
 #: Prefixes of the variables by which panda-client knows server and user.
 _VARIABLES = ("PANDA_", "OIDC_", "X509_")
@@ -75,6 +77,8 @@ class PandaServer:
 
     def session(self) -> requests.Session:
         """Opens a session for calls that panda-client does not have; it checks certificates as panda-client does."""
+        from hpo_pilot.http import open_session  # requests is slow to import, and `status` needs only links
+
         folder = os.environ.get("X509_CERT_DIR") if self.token_file is None else None
         session = open_session(self.url, self.authorities or (Path(folder) if folder else None))
         if self.token_file is None and os.environ.get("PANDA_VERIFY_HOST") == "off":
