@@ -77,7 +77,7 @@ class PandaServer:
 
     def session(self) -> requests.Session:
         """Opens a session for calls that panda-client does not have; it checks certificates as panda-client does."""
-        from hpo_pilot.http import open_session  # requests is slow to import, and `status` needs only links
+        from hpo_pilot.http import open_session  # noqa: PLC0415  requests is slow to import, and `status` needs only links
 
         folder = os.environ.get("X509_CERT_DIR") if self.token_file is None else None
         session = open_session(self.url, self.authorities or (Path(folder) if folder else None))
