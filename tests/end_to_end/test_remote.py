@@ -145,7 +145,7 @@ def test_a_running_search_is_its_owner_s(group, tmp_path):
     for command in (["pause"], ["stop"], ["extend", "--trials", "+1"], ["resume"]):
         refused = bob.here(command[0], "long", *command[1:], status=2)
         assert refused.stderr == "hpo-pilot: search 'long' is alice's: only alice or an operator may change it\n"
-    assert "a pilot's token takes jobs" in pilot("list", status=2).stderr
+    assert "this is a pilot's token" in pilot("list", status=2).stderr
     alice("pause", "long")
     operator("resume", "long")
     (alice.folder / "payload" / "more.txt").write_text("mended")
@@ -207,7 +207,7 @@ def test_a_slow_or_dead_api_leaves_the_steering_alone(group, tmp_path):
     [
         (["list"], {"HPO_PILOT_TOKEN_FILE": "wrong.token"}, 2, "it is not a JSON web token"),
         (["list"], {"HPO_PILOT_TOKEN_FILE": ""}, 2, "--token-file or HPO_PILOT_TOKEN_FILE"),
-        (["list"], {"HPO_PILOT_SERVICE": "https://127.0.0.1:1"}, 3, "out of reach"),
+        (["list"], {"HPO_PILOT_SERVICE": "https://127.0.0.1:1"}, 3, "cannot be reached"),
         (["list"], {"REQUESTS_CA_BUNDLE": ""}, 2, "is not trusted"),
         (["list", "--service", "http://hpo.example.org"], {}, 2, "use https://"),
         (["run", "search.yaml", "--slots", "2"], {}, 2, "is the service's to say"),
