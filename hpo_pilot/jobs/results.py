@@ -107,9 +107,11 @@ class JobReport:
 class Attempt:
     """One fold in one attempt of its job, from the runner's report and the server's. Times in seconds since the epoch.
 
+    It is a row of the store's table `jobs`. `hpo_pilot.pilot.attempt.Attempt` is a job that runs at a pilot.
+
     Attributes:
         task_id: number of the task in the store.
-        attempt: attempt number of the job, from 1.
+        attempt: attempt number of the job, from 1 in each task; `Fold.attempt` counts over all tasks.
         state: FINISHED with figures of merit, or with an error of the payload itself; FAILED or CANCELLED if the
             infrastructure lost it; NOT_RUN if the job's time ended before this fold; RUNNING and other states before.
         values: figures of merit, one for each objective; empty: none.
@@ -165,12 +167,15 @@ class Attempt:
 class Measure(NamedTuple):
     """A figure that the runner or the pilot measures of a fold.
 
-    A measure in `MEASURES` is in `metrics` of the fold's JSON document, in a column of CSV, and on the trial's page.
+    `metrics` of a fold's JSON document and the trial's page show every metric. A measure in `MEASURES` also has a
+    column in CSV (the mean over the folds) and a label on the page. To add one, put a key into `metrics` of the
+    verdict and a line into `MEASURES`: the runner puts its own figures into `used` of `hpo_pilot_runner.run`, where a
+    metric of the payload with the same name replaces them; the pilot does as `staging.note_stage_in`.
 
     Attributes:
         name: its key in `RunReport.metrics`.
         label: its name in tables for people.
-        unit: its unit; %: a fraction of 1.
+        unit: its unit; %: a fraction of 1, which the report shows in percent.
         of_ranks: whether it describes how the ranks of a training use their time; see `hpo_pilot_ranks.py`.
     """
 

@@ -22,7 +22,10 @@ class UnknownTaskError(TryAgainError):
 
 
 class NameTakenError(TryAgainError):
-    """Another task has that name at the server, and nothing was submitted. Submit under a new name."""
+    """Another task has that name at the server, and nothing was submitted. Submit under a new name.
+
+    The error of the same name in `hpo_pilot.store` is about a search.
+    """
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,10 @@ class PilotParts:
 
 
 class Attempt:
-    """One attempt of a job. Errors are reported, not raised."""
+    """One attempt of a job, while it runs at this pilot. Errors are reported, not raised.
+
+    `hpo_pilot.jobs.Attempt` is the record of an attempt in the store.
+    """
 
     def __init__(self, parts: PilotParts, data: Mapping[str, Any], reservation: Reservation) -> None:
         """Prepares.

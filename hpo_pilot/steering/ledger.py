@@ -25,7 +25,8 @@ from hpo_pilot.search import EarlyStop, Fold, Search, Trial, TrialState
 from hpo_pilot.search.trials import means_and_stds, measured_joules
 from hpo_pilot.store import TaskRecord
 
-#: A fold that was lost more often than this counts as failed.
+#: A fold that was lost more often than this counts as failed. PanDA's own retries of a job (`panda.attempts`) come
+#: before a loss: each is an attempt in the store, but neither a loss nor an event.
 MAX_RESUBMISSIONS = 2
 
 
