@@ -385,8 +385,9 @@ class OwnServerReader:
         metadata = self._metadata(ref)
         reports = {int(panda_id): parse_reports(document) for panda_id, document in metadata.items()}
         finished = [finished_report(panda_id, found) for panda_id, found in reports.items() if found]
-        if len(finished) == len(reports) and set(missing) <= {report.number for report in finished}:
-            return finished  # complete: this saves the larger call for every short task
+        complete = len(finished) == len(reports) and set(missing) <= {report.number for report in finished}
+        if complete and all(report.attempt == 1 for report in finished):
+            return finished  # this saves the larger call for every short task; earlier attempts have no metadata
         jobs = self._described(ref)
         if any(job["jobStatus"] == "finished" and str(job["PandaID"]) not in metadata for job in jobs):
             metadata = self._metadata(ref)  # a job finished between the two calls

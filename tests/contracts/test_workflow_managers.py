@@ -83,6 +83,17 @@ def test_a_job_that_the_infrastructure_lost_has_its_error_and_its_next_attempt(g
     assert (waiting.state, waiting.attempt, waiting.number) == (JobState.ACTIVATED, 2, 1)
 
 
+def test_a_lost_attempt_is_reported_beside_the_next_one_that_finished(ground):
+    ref = ground.manager.submit(ground.task(jobs=[(1, 0)]))
+    (job,) = ground.pilot.acquire()
+    ground.pilot.end(job, "failed", pilot_error_code=1201, pilot_error_diag="node died")
+    (again,) = ground.pilot.acquire()
+    ground.pilot.finish(again, 0.5)
+    lost, finished = sorted(ground.manager.results(ref, [1]), key=lambda report: report.attempt)
+    assert (lost.state, lost.number, "node died" in lost.error) == (JobState.FAILED, 1, True)
+    assert (finished.state, finished.attempt, finished.reports[0].values) == (JobState.FINISHED, 2, (0.5,))
+
+
 def test_a_task_ends_failed_after_its_last_attempt(ground):
     ref = ground.manager.submit(ground.task(jobs=[(1, 0)]))
     while jobs := ground.pilot.acquire():
