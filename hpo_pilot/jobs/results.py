@@ -107,7 +107,7 @@ class JobReport:
 class Attempt:
     """One fold in one attempt of its job, from the runner's report and the server's. Times in seconds since the epoch.
 
-    It is a row of the store's table `jobs`. `hpo_pilot.pilot.attempt.Attempt` is a job that runs at a pilot.
+    It is a row of the store's table `jobs`.
 
     Attributes:
         task_id: number of the task in the store.

@@ -33,7 +33,13 @@ from hpo_pilot.panda.tasks import (
     task_details,
     task_state,
 )
-from hpo_pilot.panda.workflow_manager import EAGER, NameTakenError, ServerPolicy, UnknownOutcomeError, WorkflowManager
+from hpo_pilot.panda.workflow_manager import (
+    EAGER,
+    TaskNameTakenError,
+    ServerPolicy,
+    UnknownOutcomeError,
+    WorkflowManager,
+)
 
 #: How far back to look for a task of unknown outcome, if the server has no look-up by name.
 _LOOK_BACK = timedelta(days=30)
@@ -159,7 +165,7 @@ class PandaManager(WorkflowManager):
         """Returns the existing task of that name, if it is the task to submit.
 
         Raises:
-            NameTakenError: it is another task.
+            TaskNameTakenError: it is another task.
             UnknownOutcomeError: the server does not give its parameters.
         """
         found = submitted_parameters(self._client, ref.jedi_task_id)
@@ -172,7 +178,7 @@ class PandaManager(WorkflowManager):
             # The other task was over; reactivated, it would run its old points again.
             with contextlib.suppress(TryAgainError):
                 self.kill(ref)
-        raise NameTakenError(f"task {ref.name}: the server has another task of that name, {ref.jedi_task_id}")
+        raise TaskNameTakenError(f"task {ref.name}: the server has another task of that name, {ref.jedi_task_id}")
 
     @override
     def find(self, name: str) -> TaskRef | None:

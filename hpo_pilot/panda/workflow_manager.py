@@ -21,11 +21,8 @@ class UnknownTaskError(TryAgainError):
     """The server lost a task that it had accepted, e.g. with its database. Submit the open jobs again."""
 
 
-class NameTakenError(TryAgainError):
-    """Another task has that name at the server, and nothing was submitted. Submit under a new name.
-
-    The error of the same name in `hpo_pilot.store` is about a search.
-    """
+class TaskNameTakenError(TryAgainError):
+    """Another task has that name at the server, and nothing was submitted. Submit under a new name."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +109,7 @@ class WorkflowManager(ABC):
 
         Raises:
             UnknownOutcomeError: no answer; call again with ``maybe_submitted=True``.
-            NameTakenError: another task has that name; nothing was submitted.
+            TaskNameTakenError: another task has that name; nothing was submitted.
             TryAgainError: the server refuses for now (down, too many tasks); nothing was submitted.
             GiveUpError: the server refuses the task for good.
         """

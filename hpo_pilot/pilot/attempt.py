@@ -86,11 +86,8 @@ class PilotParts:
     lifeline: int
 
 
-class Attempt:
-    """One attempt of a job, while it runs at this pilot. Errors are reported, not raised.
-
-    `hpo_pilot.jobs.Attempt` is the record of an attempt in the store.
-    """
+class JobRun:
+    """One attempt of a job, while it runs at this pilot. Errors are reported, not raised."""
 
     def __init__(self, parts: PilotParts, data: Mapping[str, Any], reservation: Reservation) -> None:
         """Prepares.

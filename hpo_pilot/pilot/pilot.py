@@ -21,7 +21,7 @@ from hpo_pilot import __version__
 from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
 from hpo_pilot.logs import about
 from hpo_pilot.pilot.allocation import AllocationPool, AllocationWatch, ending_margin, find_allocation
-from hpo_pilot.pilot.attempt import Attempt, PilotParts
+from hpo_pilot.pilot.attempt import JobRun, PilotParts
 from hpo_pilot.pilot.checkpoints import CheckpointShipping
 from hpo_pilot.pilot.client import Backoff, CallRefused, Delivery, GivingBack, JobServer
 from hpo_pilot.pilot.execution import worker_mark
@@ -324,7 +324,7 @@ class Pilot:
     def _run_job(self, data: dict[str, Any], reservation: Reservation) -> None:
         try:
             with about(panda_id=data.get("PandaID"), attempt=data.get("attemptNr")):
-                Attempt(self._parts, data, reservation).run()
+                JobRun(self._parts, data, reservation).run()
         finally:
             with self._changed:  # comes last: a pilot that ends waits for it
                 self._unreported -= 1

@@ -20,7 +20,7 @@ from hpo_pilot.errors import GiveUpError, TryAgainError
 from hpo_pilot.jobs import JobNeeds, JobState, Member, Members, TaskOptions, TaskRef, TaskSpec, TaskState, task_name
 from hpo_pilot.panda.rucio import is_did
 from hpo_pilot.panda.task_parameters import ENCODED_LIMIT, encode_points
-from hpo_pilot.panda.workflow_manager import NameTakenError, UnknownOutcomeError, WorkflowManager
+from hpo_pilot.panda.workflow_manager import TaskNameTakenError, UnknownOutcomeError, WorkflowManager
 from hpo_pilot.search import Budget, Point, Search, Trial, TrialState, point_key
 from hpo_pilot.search.limits import MOST_JOBS_PER_TASK, MOST_RUNS_PER_TASK
 from hpo_pilot.store import (
@@ -199,7 +199,7 @@ class Submissions:
         except UnknownOutcomeError:
             self._doubtful.add(task.id)
             raise
-        except NameTakenError:
+        except TaskNameTakenError:
             name = self.name(task.generation, task.revision, secrets.token_hex(4))
             self._store.rename_task(task.id, name)
             self.open[task.id] = replace(task, name=name)

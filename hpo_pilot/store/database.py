@@ -28,8 +28,7 @@ from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
 class NameTakenError(InputError):
     """Another search in the store has that name.
 
-    Users do not see it: `hpo_pilot.steering.registration` compares the two searches and says what to do. The error of
-    the same name in `hpo_pilot.panda.workflow_manager` is about a task at a server.
+    Users do not see it: `hpo_pilot.steering.registration` compares the two searches and says what to do.
     """
 
 

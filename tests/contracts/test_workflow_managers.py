@@ -13,7 +13,7 @@ import requests
 from hpo_pilot.errors import GiveUpError, TryAgainError
 from hpo_pilot.jobs import JobState, Member, TaskOptions, TaskRef, TaskState
 from hpo_pilot.panda.manager import CachedSandbox, SandboxCache
-from hpo_pilot.panda.workflow_manager import NameTakenError, UnknownTaskError
+from hpo_pilot.panda.workflow_manager import TaskNameTakenError, UnknownTaskError
 from hpo_pilot.server.tokens import Role
 from tests.bearer import token
 
@@ -237,7 +237,7 @@ def test_another_task_of_that_name_is_not_taken_for_this_one(ground, over):
         ground.pilot.finish(*ground.pilot.acquire(), 0.5)
     other = replace(ground.task(jobs=[(1, 0)]), points={1: {"x": 0.77}})
     for doubtful in (False, True):
-        with pytest.raises(NameTakenError):
+        with pytest.raises(TaskNameTakenError):
             ground.manager.submit(other, maybe_submitted=doubtful)
     assert ground.manager.submit(replace(other, name=f"user.me.demo.d{ground.uid[1:]}.g1/")).jedi_task_id > 1
 

@@ -121,3 +121,11 @@ def test_a_stale_reference_page_is_named(monkeypatch, capsys, tmp_path):
     assert reference.main(["--check"]) == 1
     assert "commands.md" in capsys.readouterr().err
     assert not Path(Stale.path).exists()
+
+
+def test_files_that_the_architecture_page_names_exist():
+    text = (MANUAL / "architecture.md").read_text()
+    named = {name for name in re.findall(r"`([\w/]+\.(?:py|md))`", text) if "/" in name}
+    rooms = [MANUAL.parent, MANUAL.parent.parent]
+    assert len(named) > 20
+    assert {name for name in named if not any((room / name).is_file() for room in rooms)} == set()

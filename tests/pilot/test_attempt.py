@@ -42,7 +42,7 @@ def test_the_end_of_an_allocation(tmp_path, status, exit_code, has_gone_on, fail
         identity = {"uid": "1a2b3c4d", "generation": 1, "trial": 1, "fold": 0, "number": 1}
         said = {**identity, "status": status, "value": 0.5 if status == 0 else None}
         (tmp_path / "userJobMetadata.json").write_text(json.dumps({"hpo_pilot": said}))
-    judged = attempt.Attempt(parts, {"PandaID": 1}, Reservation())
+    judged = attempt.JobRun(parts, {"PandaID": 1}, Reservation())
     judged._outcome = Outcome(exit_code, started=1.0)
     judged._judge_launch(launched)
     if isinstance(judged._outcome.failure, CutOff):
