@@ -35,8 +35,8 @@ from hpo_pilot.panda.tasks import (
 )
 from hpo_pilot.panda.workflow_manager import (
     EAGER,
-    TaskNameTakenError,
     ServerPolicy,
+    TaskNameTakenError,
     UnknownOutcomeError,
     WorkflowManager,
 )
