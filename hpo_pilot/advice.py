@@ -2,7 +2,7 @@
 
 A message names a command between backquotes, without the options that say where the searches are (`--workdir` and its
 like): it may be stored, or come from a service, and its reader may name that place in another way than its writer.
-What shows a message adds them: `Place.completed`.
+The code that shows a message adds these options: `Place.completed`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PASSWORD = re.compile(r"(//[^/@:\s]*:)[^@\s]*@")
 
 
 def printable(text: str) -> str:
-    """`text` from elsewhere without control characters: a payload's log, or a server's, must not steer the terminal."""
+    """Returns `text` without control characters: a log of a payload or a server must not control the terminal."""
     return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
 
 

@@ -71,7 +71,7 @@ def _add_fields(record: logging.LogRecord) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """Returns `text` with all that looks like a token or a password replaced."""
+    """Returns `text` with everything replaced that looks like a token or a password."""
     for pattern, instead in _SECRETS:
         text = pattern.sub(instead, text)
     return text

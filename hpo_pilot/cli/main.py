@@ -20,7 +20,7 @@ from hpo_pilot.logs import configure_logging
 
 
 def _with_advice(callback: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes messages of a command name other commands together with the options that they need."""
+    """Adds the needed options to the commands that the messages of `callback` name."""
 
     @functools.wraps(callback)
     def called(*args: Any, **given: Any) -> Any:

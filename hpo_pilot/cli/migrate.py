@@ -64,7 +64,7 @@ def import_file(
 
 
 def _source(words: list[str]) -> tuple[Path | None, list[str]]:
-    """The file among the words, and the words of a command."""
+    """Returns the file in `words` (None: no file), and the words of a command."""
     if words and not words[0].startswith("-") and Path(words[0]).name != "phpo":
         return Path(words[0]), words[1:]
     return None, words
@@ -167,7 +167,7 @@ def steer(
 
 
 def _settings(given: list[str]) -> dict[str, Any]:
-    """The optimizer's settings; values are as a search file has them."""
+    """Returns the optimizer's settings; values have the form of a search file."""
     from hpo_pilot.search.yaml_document import plain_tag, scalar_value
 
     settings: dict[str, Any] = {}

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 #: A word and its explanation.
 Offer = tuple[str, str]
 
-#: So many are offered at most, the newest.
+#: Largest number of offers: the newest ones are offered.
 _MOST = 200
 
-#: A store that is being written to is not waited for longer, in seconds.
+#: Longest wait for a store that another process writes, in seconds.
 _PATIENCE = 0.1
 
 
@@ -58,7 +58,7 @@ def complete_trial(ctx: Context, incomplete: str) -> list[Offer]:
 
 
 def complete_parameter(ctx: Context, incomplete: str) -> list[Offer]:
-    """``name=`` of a search's parameters, and ``name=value`` of those with choices."""
+    """Offers ``name=`` for each parameter of a search, or ``name=value`` for each of its choices."""
 
     def parameters(store: sqlite3.Connection) -> list[Offer]:
         found = store.execute("SELECT definition FROM searches WHERE id = ?", (_search(store, ctx),)).fetchone()
@@ -199,7 +199,7 @@ def with_options(
     options: Mapping[str, tuple[Any, Any]],
     make: Callable[..., AbstractContextManager[T]],
 ) -> Callable[..., None]:
-    """Makes a command of a function whose first argument is made from options, which the command takes too.
+    """Makes a command of a function. The command takes `options`; `make` builds the first argument from them.
 
     Args:
         command: the function.
@@ -251,7 +251,7 @@ def client_of(
     HPO_PILOT_SERVICE is the default; ``--workdir`` and ``--store`` choose a local store instead.
 
     Raises:
-        InputError: they contradict each other, or the token file is missing.
+        InputError: the options contradict each other, or the token file is missing.
     """
     url = service_of(workdir, store, service)
     if url is None:

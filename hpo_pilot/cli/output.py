@@ -32,7 +32,7 @@ _NO_TERMINAL = 1_000_000
 #: The place of the searches that the options of the running command name.
 _command_place: ContextVar[Place] = ContextVar("place", default=Place())  # noqa: B039  it is frozen
 
-#: Version of the documents that ``--json`` prints; it increases when a key goes or changes its meaning.
+#: Version of the documents that ``--json`` prints; it increases when a key is removed or changes its meaning.
 JSON_VERSION = 1
 
 #: Explains a hypervolume of zero.
@@ -55,7 +55,7 @@ def about_place(options: Mapping[str, Any]) -> Iterator[None]:
 
 
 def console() -> Console:
-    """Returns the console for tables; only on a terminal do they have to fit."""
+    """Returns the console for tables; they must fit its width only on a terminal."""
     if sys.stdout.isatty():
         return Console(highlight=False, markup=False)
     return Console(width=_NO_TERMINAL, soft_wrap=True, highlight=False, markup=False)
@@ -114,7 +114,7 @@ def figure_text(value: float, std: float | None, digits: int = 6) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 trial`, `2 trials`."""
+    """Returns a number with its noun: `1 trial`, `2 trials`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 

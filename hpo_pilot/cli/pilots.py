@@ -250,7 +250,7 @@ def keep(
 
 
 def _check(site: str, walltime: str) -> None:
-    """Checks the options first, so that their errors are reported before what this machine lacks."""
+    """Checks the options first, so that their errors are reported before errors of this machine."""
     from hpo_pilot.hpc.batch_system import walltime_minutes
     from hpo_pilot.hpc.batch_systems import make_batch_system
     from hpo_pilot.hpc.site_files import find_site
@@ -303,7 +303,7 @@ def _access(
 
 
 def _root(site: str, folder: Path | None, workdir: Path | None) -> Path:
-    """The folder that login and compute nodes share."""
+    """Returns the folder that login and compute nodes share."""
     from hpo_pilot.hpc.site_files import find_site
     from hpo_pilot.steering.workdir import WorkDir
 

@@ -254,7 +254,7 @@ def plan_rows(plan: Mapping[str, Any]) -> Iterator[_Row]:
 
 
 def _layout(layout: Mapping[str, Any]) -> str:
-    """The seeds' formula; of parts of trials it would make fractions."""
+    """Returns the formula 1 + N_G x N_F x N_W in numbers; it counts folds if the number of trials is not whole."""
     jobs, of_trials = round(layout["points"] * layout["folds"]), ""
     running = f"N_G {layout['points']:g} x N_F {layout['folds']}"
     if layout["points"] != int(layout["points"]):

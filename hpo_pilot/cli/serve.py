@@ -71,7 +71,7 @@ IssuersOption = Annotated[
 
 
 def on_network(command: Callable[Concatenate[NetworkOptions, P], None]) -> Callable[..., None]:
-    """Makes a command of a function whose first argument are the network options; the command takes them."""
+    """Makes a command of a function whose first argument is `NetworkOptions`; the command takes these options."""
 
     def network(**given: Any) -> AbstractContextManager[NetworkOptions]:
         from hpo_pilot.steering.server_processes import NetworkOptions
@@ -378,10 +378,10 @@ def revoke_token(
 
 
 def _token_folder(workdir: Path | None) -> Path:
-    """The work folder's, which must be there: looking makes none.
+    """Returns the folder of tokens in the work folder. It must exist: this function does not make it.
 
     Raises:
-        InputError: it is not there.
+        InputError: the folder does not exist.
     """
     from hpo_pilot.steering.workdir import WorkDir
 

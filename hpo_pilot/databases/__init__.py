@@ -78,8 +78,8 @@ def tables_are_current(connection: Connection, kind: Kind, shown: str) -> bool:
     """Returns whether the database has the tables of this program's version.
 
     Args:
-        connection: to the database.
-        kind: of database.
+        connection: connection to the database.
+        kind: kind of database.
         shown: the database as messages name it.
 
     Raises:
@@ -106,8 +106,8 @@ def make_tables(connection: Connection, kind: Kind, metadata: MetaData, shown: s
     """Makes the tables of a new database, or upgrades those of an older one, in the caller's transaction.
 
     Args:
-        connection: to the database; it holds the write lock.
-        kind: of database.
+        connection: connection to the database; it holds the write lock.
+        kind: kind of database.
         metadata: the tables.
         shown: the database as messages name it.
 

@@ -82,7 +82,7 @@ def check_limits(spec: AllocationSpec, jobs: Collection[BatchJob]) -> None:
 
 
 def room_for_more(spec: AllocationSpec, jobs: Collection[BatchJob]) -> int | None:
-    """Returns how many more jobs of this user the queue accepts without holding any; None: no limit."""
+    """Returns the number of further jobs that the queue accepts from this user and does not hold; None: no limit."""
     limits, queued = spec.site.batch.rules(spec.queue_name).limits, count_jobs(spec, jobs)
     waiting = queued.get(BatchState.WAITING, 0) + queued.get(BatchState.HELD, 0)
     running = queued.get(BatchState.RUNNING, 0)

@@ -266,7 +266,7 @@ def has_room(level: Level, needs: JobNeeds) -> bool:
 
 
 def level_order(level: Level, needs: JobNeeds) -> tuple[int, int, Level]:
-    """Returns the sort key of levels with room for a job: the GPU groups that it takes, then what it leaves."""
+    """Returns the sort key of levels with room for a job: the GPU groups that it takes, then the rest."""
     return pattern_after(level[0], needs.gpus_per_node)[0], sum(level[0]), level
 
 
@@ -439,7 +439,7 @@ class Opening:
         return _fits(_key(self), needs, seconds)
 
     def without(self, needs: JobNeeds, nodes: int) -> Opening:
-        """Returns `nodes` of the nodes with what is left of each when a part of the job runs there."""
+        """Returns `nodes` of the nodes, each with the resources that remain when a part of the job runs there."""
         level, seconds = _without(_key(self), needs)
         return Opening(nodes, *level, seconds)
 

@@ -37,7 +37,7 @@ _FIELDS = "{id.f58}|{status}|{queue}|{name}"
 
 
 class Flux(BatchSystem):
-    """Flux. The script asks for no warning signal: the pilot goes by the clock.
+    """Flux. The script asks for no warning signal: the pilot uses its own clock.
 
     Flux sends the signal of `--signal` to the brokers of the allocation, which pass it on to all jobs inside and, since
     2025, to the script too (flux-core, issues 5105, 6729 and 6964). It would end payloads that do not expect it.

@@ -24,7 +24,7 @@ from hpo_pilot.jobs import JobNeeds, JobState
 
 log = logging.getLogger(__name__)
 
-#: This many allocations in a row that fail within this many seconds of their start: more would fail too.
+#: The keeper gives up if this number of allocations in a row fails within this number of seconds of their start.
 _FAILURES = 3
 _SOON = 120.0
 
@@ -131,7 +131,7 @@ def _counted(states: Mapping[str, int]) -> Demand:
 
 
 def _is_going(state: str) -> bool:
-    """Whether jobs in this state are at a pilot or on their way to one."""
+    """Returns True if jobs in this state are at a pilot or are being sent to one."""
     if state in (JobState.DEFINED, JobState.ACTIVATED):
         return False
     return state not in set(JobState) or not JobState(state).is_over  # Real servers have more states.
@@ -163,7 +163,7 @@ class KeeperSettings:
 
 
 class Keeper:
-    """Submits and cancels allocations at each look. The fleet's file has the allocations of earlier keepers."""
+    """Submits and cancels allocations in each round. The fleet's file has the allocations of earlier keepers."""
 
     def __init__(
         self,
@@ -281,7 +281,7 @@ class Keeper:
             )
 
     def _is_stuck(self, waiting: int, going: int, ours: list[Allocation], now: float) -> bool:
-        """Returns True if allocations have run for a while without taking a waiting job: more would not help."""
+        """Returns True if allocations have run for a while and taken no waiting job: more of them would not help."""
         if not waiting or going or all(self._is_fresh(one, now) for one in ours):
             self._stuck = None
             return False

@@ -51,7 +51,7 @@ _NO_HISTORY = ("job_history_enable", "history")
 
 
 class Pbs(BatchSystem):
-    """PBS. It sends no warning before a job's end: the pilot goes by the clock."""
+    """PBS. It sends no warning before a job's end: the pilot uses its own clock."""
 
     name: ClassVar[str] = "pbs"
     mark: ClassVar[str] = "#PBS"

@@ -85,7 +85,7 @@ class Workload:
 def node_shape(profile: SiteProfile, needs: JobNeeds) -> NodeShape:
     """Returns a node of the site for the scheduler.
 
-    A job is assumed to fill a node whose resources the profile does not have.
+    If the profile does not give the node's resources, a job is assumed to fill a node.
     """
     node = profile.node
     return NodeShape(
@@ -96,13 +96,13 @@ def node_shape(profile: SiteProfile, needs: JobNeeds) -> NodeShape:
 
 
 def jobs_per_node(shape: NodeShape, needs: JobNeeds) -> int:
-    """Returns how many jobs fit on one node at once."""
+    """Returns the number of jobs that fit on one node at the same time."""
     gpus = shape.gpus // needs.gpus_per_node if needs.gpus_per_node else shape.cores
     return min(gpus, shape.cores // needs.cores, shape.memory_mb // max(1, needs.memory_mb))
 
 
 def most_at_once(shape: NodeShape, needs: JobNeeds, nodes: int, steps: int | None) -> int:
-    """Returns the most jobs that an allocation runs side by side.
+    """Returns the largest number of jobs that an allocation runs at the same time.
 
     Args:
         shape: resources of its nodes.
@@ -115,7 +115,7 @@ def most_at_once(shape: NodeShape, needs: JobNeeds, nodes: int, steps: int | Non
 
 
 def jobs_at_once(profile: SiteProfile, needs: JobNeeds, nodes: int, minutes: float) -> int:
-    """Returns the most such jobs that a new allocation runs side by side; 0: it cannot run one.
+    """Returns the largest number of jobs that a new allocation runs at the same time; 0: it cannot run one.
 
     Args:
         profile: profile of the site.

@@ -96,15 +96,15 @@ class BatchQueue(Section):
         return self.walltime[-1].nodes if self.walltime else None
 
     def hours(self, nodes: int) -> float | None:
-        """The longest walltime of an allocation of `nodes` nodes, in hours; None: not said, or no bin takes it."""
+        """Returns the longest walltime of an allocation of `nodes` nodes, in hours; None: not given, or no bin fits."""
         return next((one.hours for one in self.walltime if nodes <= one.nodes), None)
 
     def longest(self, nodes: int) -> float | None:
-        """The longest walltime of one of `nodes` nodes or more, in hours; None: not said, or no bin takes it."""
+        """Returns the longest walltime of `nodes` nodes or more, in hours; None: not given, or no bin fits."""
         return max((one.hours for one in self.walltime if nodes <= one.nodes), default=None)
 
     def smallest(self, nodes: int, hours: float) -> int | None:
-        """The nodes of the smallest allocation that holds `nodes` for `hours`; None: there is none."""
+        """Returns the nodes of the smallest allocation that has `nodes` for `hours`; None: there is none."""
         if not self.walltime:
             return nodes
         first = 1
@@ -158,7 +158,7 @@ class Batch(Section):
         return self.queues.get(queue or "", BatchQueue())
 
     def largest(self) -> int | None:
-        """The nodes of the largest allocation that any queue gives; None: not said."""
+        """Returns the nodes of the largest allocation that any queue gives; None: not given."""
         sizes = [queue.largest for queue in self.queues.values()]
         known = [size for size in sizes if size is not None]
         return max(known) if known and len(known) == len(sizes) else None

@@ -74,11 +74,11 @@ class Spent:
     """Node-seconds or GPU-seconds.
 
     Attributes:
-        used: of jobs with a useful end.
-        lost: of jobs that failed, were cut, or lost a node.
-        running: of jobs that still run.
-        idle: without a job.
-        gone: after the loss of their node.
+        used: seconds of jobs with a useful end.
+        lost: seconds of jobs that failed, were cut, or lost a node.
+        running: seconds of jobs that still run.
+        idle: seconds without a job.
+        gone: seconds after the loss of a node.
     """
 
     used: float

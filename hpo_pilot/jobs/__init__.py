@@ -1,7 +1,7 @@
-"""PanDA's tasks and jobs as values, of the standard library and without I/O.
+"""PanDA's tasks and jobs as values; they need only the standard library and no I/O.
 
-`tasks` has a task as it is submitted, and the states of tasks and jobs. `results` has what the runner and a server
-report of a job, and the only parser of both.
+`tasks` has a task as it is submitted, and the states of tasks and jobs. `results` has the reports of the runner and of
+a server on a job, and the only parser of both.
 """
 
 from hpo_pilot.jobs.results import Attempt, JobReport, RunReport

@@ -1,10 +1,10 @@
-"""What the runner and the server report of a job, and the only parser of both.
+"""The reports of the runner and of the server on a job, and the only parser of both.
 
-`RunReport` is what the runner wrote about one fold, `JobReport` what a server says of one attempt of a job, and
-`Attempt` one fold in one attempt of its job, as the store keeps it.
+`RunReport` is the runner's report on one fold, and `JobReport` the server's report on one attempt of a job. `Attempt`
+is one fold in one attempt of its job, as the store keeps it.
 
-Sources: panda-server 1.0.4 `taskbuffer/JobSpec.py` (attributes, error pairs) and `get_metadata_for_analysis_jobs`; what
-the metadata holds is written by `hpo_pilot_runner.py` and, for jobs that run several points, `hpo_pilot_series.py`.
+Sources: panda-server 1.0.4 `taskbuffer/JobSpec.py` (attributes, error pairs) and `get_metadata_for_analysis_jobs`.
+`hpo_pilot_runner.py` writes the metadata; for jobs that run several points, `hpo_pilot_series.py` writes them.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class Attempt:
 
 
 class Measure(NamedTuple):
-    """A figure that the runner or the pilot measures of a fold.
+    """A figure that the runner or the pilot measures for a fold.
 
     `metrics` of a fold's JSON document and the trial's page show every metric. A measure in `MEASURES` also has a
     column in CSV (the mean over the folds) and a label on the page. To add one, put a key into `metrics` of the
@@ -308,7 +308,7 @@ def _report(ours: Mapping[str, Any], metadata: object) -> RunReport | None:
 
 
 def read_description(job: Mapping[str, Any], metadata: object) -> JobReport:
-    """One job as `task/get_job_descriptions` gives it, with its metadata if it has any."""
+    """Returns the report on a job from its description (`task/get_job_descriptions`) and its metadata, if any."""
     state = job_state(str(job.get("jobStatus")))
     number = _NUMBER.search(str(job.get("jobParameters") or ""))
     metrics = str(job.get("jobMetrics") or "")
@@ -350,21 +350,21 @@ def finished_report(panda_id: int, reports: Sequence[RunReport]) -> JobReport:
 
 
 def output_did(job: Mapping[str, Any]) -> str | None:
-    """Rucio's name, ``scope:file``, of a job's packed outputs as its description has it; None where it has none.
+    """Returns Rucio's name, ``scope:file``, of a job's packed outputs from its description; None if it has none.
 
-    A retried job's file has another number than the job had before: only the description knows it.
+    The file of a retried job has another number than before: only the description has it.
     """
     for file in job.get("Files") or ():
         name = str(file.get("lfn") or "")
         if file.get("type") == "output" and name.endswith(f".{OUTPUTS}"):
-            # Only some collaborations' servers name scopes; the others' are what Rucio would take from the name.
+            # Only the servers of some collaborations name the scope. Else it follows from the name, as in Rucio.
             scope = _text(file.get("scope")) or ".".join(name.split(".")[:2])
             return f"{scope}:{name}"
     return None
 
 
 def job_state(name: str) -> JobState:
-    """PanDA's word for a job's state as ours; an unknown one counts as not started."""
+    """Converts PanDA's state of a job to ours; an unknown state counts as not started."""
     if name in _STATES:
         return _STATES[name]
     try:

@@ -219,7 +219,7 @@ def goal_of_steering(command: str) -> str | None:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts that a search file would read as something else in double quotes."""
+    """Writes a text in double quotes if a search file would read the plain text as another type."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

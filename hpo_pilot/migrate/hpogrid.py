@@ -261,7 +261,7 @@ def _put_payload(
 
 
 def _is_a_program(script: FilePath, model: str) -> bool:
-    """Returns whether the script exists and defines nothing of the model's name: hpogrid cannot run it then."""
+    """Returns True if the script exists but does not define `model`; hpogrid cannot run such a script."""
     path = script if script.suffix else script.with_suffix(".py")
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))

@@ -298,7 +298,7 @@ def _even_step(values: list[Any]) -> dict[str, int] | None:
 
 
 # hpogrid's search spaces, which phpo uses too: `{name: {method: …, dimension: {…}}}`.
-# Accepted is what hpogrid 1.3.3 accepts (`hpogrid/core/defaults.py`, `kSearchSpaceFormat`).
+# It accepts the same as hpogrid 1.3.3 (`hpogrid/core/defaults.py`, `kSearchSpaceFormat`).
 
 #: Method -> required and optional keys of its dimension.
 HPOGRID_METHODS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {

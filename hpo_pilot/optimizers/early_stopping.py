@@ -352,8 +352,8 @@ class StoppingRule(ABC):
     def needed_of(self, trial: int) -> int:
         """Returns the number of folds of a trial that must have reached a step before it is judged there; at least 1.
 
-        If the search file does not set it, the folds that have started are enough: with few slots, the others start
-        only when these are over, and waiting for them would save nothing.
+        If the search file does not set it, the folds that have started are enough. With few slots, the other folds
+        start only when these folds are over, so waiting for the others would save nothing.
         """
         if self._waits_for_folds:
             return self.folds_needed

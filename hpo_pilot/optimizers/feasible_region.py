@@ -50,7 +50,7 @@ class UnitCube:
             self._conditions.append((names.index(name), parents))
 
     def snapped(self, units: Array) -> Array:
-        """Returns what `SearchSpace.encode` gives for the points at `units`: middles of cells, 0.5 where inactive."""
+        """Returns the vectors of `SearchSpace.encode` for the points at `units`: middles of cells, 0.5 if inactive."""
         snapped: Array = np.minimum(1.0, np.maximum(0.0, units))
         for index, (dimension, size) in enumerate(zip(self._dimensions, self.sizes, strict=True)):
             if not size:

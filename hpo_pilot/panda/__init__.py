@@ -1,4 +1,4 @@
-"""The workflow manager for PanDA: submits tasks with panda-client and reads what became of their jobs.
+"""The workflow manager for PanDA: submits tasks with panda-client and reads the results of their jobs.
 
 Begin with `workflow_manager`, the interface that steering uses; other managers are plugins. `manager` implements it for
 PanDA servers: `task_parameters` builds the parameters of a task as prun does, `sandbox` packs its payload,

@@ -1,7 +1,7 @@
 """Calls panda-client in processes of its own, with a deadline and metrics.
 
-panda-client has a time-out of 600 s, ends its process on some failures, and reads its environment at import. Worker
-processes keep that away from steering: a call that does not end in time ends its worker, and the next call starts a new
+panda-client has a time-out of 600 s, ends its process on some failures, and reads its environment at import. So
+worker processes call it: if a call does not end in time, its worker is ended, and the next call starts a new
 one. Each server has a few workers, so that a slow call of one search delays no other search.
 """
 

@@ -453,7 +453,7 @@ class _Look:
 
 
 class ForeignServerReader:
-    """Reads tasks from a real PanDA server: one call per task and look, and more calls only after a change.
+    """Reads tasks from a real PanDA server: one call for each look at a task, and more calls only after a change.
 
     Unlike our own server, a real one has a task only after JEDI has processed it; an ended job passes through
     `holding`; a retried job has a new PandaID and other file names; and the server refuses calls that are too frequent.

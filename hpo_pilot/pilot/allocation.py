@@ -147,7 +147,7 @@ class NodeHealth:
         """Notes a failed launch.
 
         Args:
-            nodes: of the job.
+            nodes: nodes of the job.
             named: nodes that the launcher names.
 
         Returns:
@@ -576,12 +576,12 @@ class AllocationWatch(threading.Thread):
         idle: float,
         end: Callable[[], None],
     ) -> None:
-        """Prepares; `start` starts it.
+        """Makes the watch; `start` starts it.
 
         Args:
-            pool: of the allocation.
-            site: has the batch system's warning signal.
-            allocation: as it is now.
+            pool: pool of the allocation.
+            site: the site with the batch system's warning signal.
+            allocation: the allocation as it is now.
             margin: seconds before the end of the allocation when `end` is called.
             idle: seconds without a job after which `end` is called too; 0: never.
             end: ends the pilot; running jobs are told to save.

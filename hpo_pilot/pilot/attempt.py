@@ -50,7 +50,7 @@ class PilotParts:
     """The parts of a pilot that its jobs use.
 
     Attributes:
-        settings: of the pilot.
+        settings: settings of the pilot.
         site: profile of the site; None: not given.
         workdir: for job folders and inputs.
         sandboxes: unpacked sandboxes.
@@ -90,12 +90,12 @@ class JobRun:
     """One attempt of a job, while it runs at this pilot. Errors are reported, not raised."""
 
     def __init__(self, parts: PilotParts, data: Mapping[str, Any], reservation: Reservation) -> None:
-        """Prepares.
+        """Makes the attempt; `run` runs it.
 
         Args:
-            parts: of the pilot.
+            parts: parts of the pilot.
             data: the job, as the server describes it.
-            reservation: of its resources in `parts.pool`.
+            reservation: reservation of its resources in `parts.pool`.
         """
         self._parts, self._data, self._reservation = parts, data, reservation
         self._folder = parts.workdir.root  # where the command runs
@@ -236,7 +236,7 @@ class JobRun:
         return container
 
     def _execute(self, execution: Execution) -> None:
-        """Runs the command to its end, watched and reported."""
+        """Runs the command to its end. Meanwhile the watchdog checks it, and heartbeats report on it."""
         parts = self._parts
         parts.watchdog.add(execution)
         try:

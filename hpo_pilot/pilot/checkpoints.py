@@ -64,10 +64,10 @@ class KeptCheckpoint:
     """The checkpoint folders of one job's points.
 
     Attributes:
-        folder: of the search, in the pilot's checkpoint folder; it may not exist yet.
+        folder: folder of the search in the pilot's checkpoint folder; it may not exist yet.
         names: folders in it: one for each point, and for a job of several points one of its own.
         task_id: JEDI's number of the task.
-        number: of the job in its task; the same for all attempts.
+        number: number of the job in its task; the same for all attempts.
     """
 
     folder: Path
@@ -117,7 +117,7 @@ class KeptCheckpoint:
 
         Raises:
             UnsafeArchive: the archive is refused; nothing was changed.
-            OSError: the disk.
+            OSError: reading or writing a file failed.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         for left in self.folder.glob(f"{_FETCHED}*"):
@@ -247,7 +247,7 @@ class CheckpointShipping(threading.Thread):
     """Sends the checkpoints of running jobs. Any thread may call any method; they raise nothing."""
 
     def __init__(self, settings: PilotSettings, server: JobServer) -> None:
-        """Prepares; `start` starts it. Nothing is sent if `settings.shipped_mb` is 0."""
+        """Makes the thread; `start` starts it. Nothing is sent if `settings.shipped_mb` is 0."""
         super().__init__(name="checkpoints", daemon=True)
         self._settings = settings
         self._server = server

@@ -66,7 +66,7 @@ class JobServer:
         """Opens no connection yet.
 
         Args:
-            settings: of the pilot.
+            settings: settings of the pilot.
             key: identifies this pilot among pilots with the same token; empty: none.
 
         Raises:
@@ -291,10 +291,10 @@ class FormFile:
     """The body of a multipart form with one file, read in blocks; `requests` sends it with its length."""
 
     def __init__(self, name: str, content: BinaryIO) -> None:
-        """Prepares.
+        """Makes the head and the end of the form.
 
         Args:
-            name: of the file, without quotes or line ends.
+            name: name of the file, without quotes or line ends.
             content: the whole file.
         """
         boundary = secrets.token_hex(16)
@@ -417,7 +417,7 @@ class Delivery(threading.Thread):
                 backoff.pause(self._never)
 
     def _try(self, report: dict[str, Any]) -> bool:
-        """Sends a report; returns whether it is done with, sent or refused."""
+        """Sends a report; returns True if the server accepted or refused it, so that it needs no repetition."""
         try:
             command = self._server.update(report)
         except (TryAgainError, InputError):  # no answer, or the token is refused for now

@@ -123,12 +123,12 @@ class Execution:
         variables: Mapping[str, str],
         wrapping: Wrapping,
     ) -> None:
-        """Prepares.
+        """Makes the execution; `start` starts the command.
 
         Args:
-            settings: of the pilot.
+            settings: settings of the pilot.
             job: the job.
-            document: of its payload.
+            document: description of its payload.
             prepared: its command and folder.
             root: the job's folder.
             lifeline: reading end of a pipe that closes when the pilot dies; the runner watches it.

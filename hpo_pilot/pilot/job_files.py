@@ -45,8 +45,8 @@ class SandboxCache:
         """Makes the folder.
 
         Args:
-            folder: of the cache.
-            server: from which sandboxes are fetched.
+            folder: folder of the cache.
+            server: server of the sandboxes.
             limit_mb: size limit of the cache.
             unpack_mb: size limit of one unpacked sandbox.
         """
@@ -60,7 +60,7 @@ class SandboxCache:
         """Fills a job's folder with its sandbox.
 
         Args:
-            arguments: of the job.
+            arguments: arguments of the job.
             target: its empty folder.
             large: size in bytes from which a file is linked to the cache's file instead of copied, for `Staging.stage`;
                 0: all files are copied.
@@ -212,7 +212,7 @@ class ServerStorage(Storage):
     wants_every_log = False
 
     def __init__(self, server: JobServer, at_once: threading.Event) -> None:
-        """Prepares.
+        """Makes the storage.
 
         Args:
             server: the server.

@@ -92,7 +92,7 @@ class LauncherOutage:
         """Returns whether a launch without known reason failed because of the launcher, not because of the job.
 
         Args:
-            nodes: of the job, which still holds them.
+            nodes: nodes of the job, which still has them.
         """
         with self._trying:
             if self._is_on:
@@ -176,13 +176,13 @@ def run_step(
     """Runs a command of the pilot itself, with one process on each node.
 
     Args:
-        site: has the launcher.
+        site: the site with the launcher.
         argv: the command.
         nodes: each has a free core.
         allocation: all nodes.
         seconds: time limit.
         is_over: returns whether to end the step now.
-        memory_mb: of each process; 0: not given.
+        memory_mb: memory of each process; 0: not given.
         folder: where it runs; None: the current folder.
 
     Raises:
@@ -242,7 +242,7 @@ def probe_launcher(site: Site, nodes: Sequence[str], allocation: Sequence[str]) 
     """Tests the launcher on nodes; returns why it starts nothing, empty: it works.
 
     Args:
-        site: has the launcher.
+        site: the site with the launcher.
         nodes: each has a free core.
         allocation: all nodes.
     """
@@ -385,7 +385,7 @@ class Launched(Wrapping):
         """Returns the placement of the ranks.
 
         Args:
-            env: of the job.
+            env: environment of the job.
             told: names of further variables that the runner will set.
 
         Raises:

@@ -61,7 +61,7 @@ def find_gpus(environment: Mapping[str, str] | None = None) -> tuple[Gpu, ...]:
     """Returns the GPUs that this process may use.
 
     Args:
-        environment: has the `*_VISIBLE_DEVICES` variables; default: of this process.
+        environment: the environment with the `*_VISIBLE_DEVICES` variables; default: that of this process.
     """
     env = os.environ if environment is None else environment
     found = _nvidia() or _amd()
@@ -136,8 +136,8 @@ class FreeResources:
 
     Attributes:
         slots: number of jobs that may start.
-        cores: of these jobs together.
-        gpus: of these jobs together; in an allocation, of one node.
+        cores: cores of these jobs together.
+        gpus: GPUs of these jobs together; in an allocation, GPUs of one node.
         patience: seconds after which the request should be renewed, because jobs that have ended may have made room
             for larger ones.
         request: in an allocation, the free resources of each node; other servers use the other fields.
@@ -158,7 +158,7 @@ class Assignment:
         nodes: names, in the order of the ranks.
         variables: added to its environment.
         cores: on each node.
-        gpus: of each node, as in a `*_VISIBLE_DEVICES`.
+        gpus: GPUs of each node, as in a `*_VISIBLE_DEVICES`.
         memory_mb: on each node; 0: not given.
         allocation: all nodes of the allocation; empty: there is none.
         seconds: time limit of the job; 0: not given.
@@ -209,7 +209,7 @@ class Pool(ABC, Generic[R]):
         Args:
             reservation: the job's.
             job: the job.
-            document: of its payload.
+            document: description of its payload.
             starting: says whether the job is still wanted.
 
         Raises:
@@ -254,7 +254,7 @@ class MachineReservation(Reservation):
     """One job's share of the machine.
 
     Attributes:
-        cores: of the job.
+        cores: cores of the job.
         gpus: assigned GPUs.
     """
 

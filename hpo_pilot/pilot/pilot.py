@@ -156,7 +156,7 @@ class Pilot:
     def _allocation(
         self, site: Site, workdir: WorkDir, watchdog: Watchdog
     ) -> tuple[AllocationPool, LauncherOutage, Staging | None]:
-        """Returns what a pilot in an allocation has, and makes the watch of its end."""
+        """Makes the pool, the outage detector and the staging of a pilot in an allocation, and the watch of its end."""
         settings = self._settings
         allocation = find_allocation(site, settings.lifetime)
         margin = ending_margin(allocation.seconds, settings.margin)

@@ -44,7 +44,7 @@ class Progress:
 
         Args:
             folder: where the payload runs.
-            document: has the name of the file and of the figure of merit.
+            document: description of the payload: the names of the file and of the figure of merit.
         """
         document = document or PayloadDocument()
         self._path = folder / document.progress
@@ -183,7 +183,7 @@ class Starting:
     report_seconds = 0.0
 
     def __init__(self, job: Job, folder: Path, draining: threading.Event) -> None:
-        """`draining` is set when the pilot is about to end."""
+        """Makes the record of a job that starts; `draining` is set when the pilot is about to end."""
         self.job = job
         self.progress = Progress(folder)
         self.started = time.time()
@@ -220,12 +220,12 @@ class Outcome:
     """How a job ended at this pilot.
 
     Attributes:
-        exit_code: of the command; negative: a signal. None: it never ran.
+        exit_code: exit code of the command; negative: a signal. None: the command never ran.
         last_line: last line of the runner's log.
         failure: why the pilot reports it as failed; None: the exit code decides.
         started: unix time; 0: never.
-        cpu_seconds: of all its processes.
-        max_rss_kb: of its largest process.
+        cpu_seconds: CPU time of all its processes.
+        max_rss_kb: largest memory of one of its processes.
     """
 
     exit_code: int | None
@@ -271,8 +271,8 @@ def final_report(
     """Returns the final report on a job.
 
     Args:
-        settings: of this pilot.
-        panda_id: of the job.
+        settings: settings of this pilot.
+        panda_id: PandaID of the job.
         attempt: attempt number.
         outcome: how it ended.
         folder: where it ran.

@@ -38,10 +38,10 @@ class PilotSettings:
         server: the PanDA server's base URL, without a path.
         queue: the PanDA queue that it serves.
         slots: number of jobs that run at the same time.
-        cores: of all jobs together; 0: the larger of the machine's cores and the slots.
+        cores: cores of all jobs together; 0: the larger of the machine's cores and the slots.
         gpus: GPUs to share out: `all`, a number, or a list; None: the machine's GPUs, for jobs that ask for one, while
             other jobs see all of them.
-        token_file: holds the pilot's bearer token; read again when it changes.
+        token_file: file with the pilot's bearer token; read again when it changes.
         ca: PEM file of the certificate authorities of the server; None: the system's.
         workdir: for job folders, the sandbox cache, and reports that could not be sent yet.
         checkpoints: folder that keeps checkpoints between attempts; None: in the work folder.
@@ -206,13 +206,13 @@ class Site:
 
     Attributes:
         launcher: starts the ranks of payloads.
-        cores: of a node.
+        cores: cores of a node.
         threads_per_core: hardware threads of a core, as the batch system counts CPUs.
-        memory_mb: of a node, in MB.
-        gpus: of a node.
+        memory_mb: memory of a node, in MB.
+        gpus: GPUs of a node.
         gpu_kind: nvidia, amd or none.
         gpu_model: empty: not given.
-        gpu_memory_mb: of one GPU.
+        gpu_memory_mb: memory of one GPU, in MB.
         close: number of consecutive GPUs with fast links between them.
         batch: the batch system, or none.
         warning: signal before the end of an allocation; None: there is none.

@@ -60,12 +60,12 @@ class Source:
     """One file, or a folder packed as one archive.
 
     Attributes:
-        path: on shared storage.
-        name: of the copy.
+        path: path on shared storage.
+        name: name of the copy.
         key: identifies the contents; it ends in `-SIZE`.
-        size: of the copy, in bytes.
+        size: size of the copy, in bytes.
         mtime_ns: time of the file's last change; shows a change during the copy.
-        archive: of a folder; None: it is a file.
+        archive: archive of the folder; None: it is a file.
     """
 
     path: Path
@@ -91,7 +91,7 @@ class Sources:
     """
 
     def __init__(self, folder: Path, limit: int) -> None:
-        """Prepares.
+        """Makes an empty set of sources.
 
         Args:
             folder: an existing folder for archives.
@@ -107,7 +107,7 @@ class Sources:
         """Returns a file or folder, ready to be copied.
 
         Args:
-            path: of the file or folder; links are followed.
+            path: path of the file or folder; links are followed.
             is_over: returns whether it is not needed any more.
 
         Raises:
@@ -219,7 +219,7 @@ class NodeCopies:
 
         Args:
             pairs: the pairs that were taken.
-            paths: of the successful copies.
+            paths: paths of the successful copies.
             hopeless: pairs that must not be tried again.
         """
         with self._changed:
@@ -392,11 +392,11 @@ class Staging:
     def __init__(
         self, site: Site, folder: Path, allocation: Sequence[str], *, job: str, seconds: float, limit_mb: int
     ) -> None:
-        """Prepares; nothing is copied yet.
+        """Makes an empty set of copies; copies nothing yet.
 
         Args:
             site: its nodes have the folder `site.scratch`.
-            folder: of this pilot, on storage that the nodes share; earlier contents are removed.
+            folder: folder of this pilot, on storage that the nodes share; earlier contents are removed.
             allocation: all nodes.
             job: the batch system's name of the allocation.
             seconds: remaining time of the allocation.
@@ -500,7 +500,7 @@ class Staging:
         return found
 
     def _used(self, wanted: Sequence[Wanted], nodes: Sequence[str]) -> dict[str, str]:
-        """Returns the paths of copies by key, if they are the same on all nodes of the job."""
+        """Returns the path of each copy by its key, without copies with different paths on the nodes of the job."""
         used = {}
         for each in wanted:
             paths = self._copies.paths(nodes, each.source.key)
@@ -569,7 +569,7 @@ class Staging:
             name: unique name for the step's request.
             seconds: time limit.
             is_over: returns whether to end the step now.
-            memory_mb: of each process; 0: not given.
+            memory_mb: memory of each process; 0: not given.
 
         Returns:
             (answers by node, why nodes may have given no answer).

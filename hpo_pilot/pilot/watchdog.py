@@ -145,7 +145,7 @@ class Watchdog(threading.Thread):
     """
 
     def __init__(self, workdir: WorkDir) -> None:
-        """Prepares; `start` starts it.
+        """Makes the watchdog; `start` starts it.
 
         Args:
             workdir: job folders of an earlier pilot are removed from it; that pilot's processes have ended.

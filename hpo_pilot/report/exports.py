@@ -1,4 +1,4 @@
-"""Exports of a search: the formats, those that are one text (CSV, JSON, hpogrid), and the data that all share."""
+"""Exports of a search: the list of formats, the text formats (CSV, JSON, hpogrid), and the data of all formats."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class ExportedSearch:
         return [f"_{metric}" for metric in self.metrics] if len(self.objectives) > 1 else [""]
 
     def values_of(self, document: TrialDocument | FoldDocument | StoppedDocument, key: str) -> Sequence[float | None]:
-        """The entry `key` of a document (`value`, `std`, `projected`): one figure for each objective."""
+        """Returns the entry `key` of a document (`value`, `std`, `projected`): one figure for each objective."""
         value: float | Sequence[float] | None = document[key]  # type: ignore[literal-required]
         if value is None:
             return [None] * len(self.objectives)
@@ -111,12 +111,12 @@ def utf8(text: str) -> str:
 
 
 def trial_costs(trial: TrialDocument) -> dict[str, Any]:
-    """The cost of a trial by column name; None where it is not known."""
+    """Returns the cost of a trial by column name; None where it is not known."""
     return {name: trial["cost"][name] if "cost" in trial else None for name in COSTS}  # type: ignore[literal-required]
 
 
 def payload_metrics(trial: TrialDocument) -> dict[str, list[tuple[int, float]]]:
-    """The numeric metrics of a trial's payload, by name: (fold, number) for each fold that has one."""
+    """Returns the numeric metrics of a trial's payload by name: (fold, number) for each fold that has one."""
     found: dict[str, list[tuple[int, float]]] = {}
     for fold in trial["folds"]:
         for name, value in fold["metrics"].items():
@@ -129,12 +129,12 @@ def payload_metrics(trial: TrialDocument) -> dict[str, list[tuple[int, float]]]:
 
 
 def mean_metrics(trial: TrialDocument) -> dict[str, float]:
-    """The means of the payload's metrics over the folds that have them, by name."""
+    """Returns the means of the payload's metrics over the folds that have them, by name."""
     return {name: statistics.fmean(value for _, value in values) for name, values in payload_metrics(trial).items()}
 
 
 def panda_ids(trial: TrialDocument) -> list[int]:
-    """The PandaIDs of a trial's folds, in the order of the folds."""
+    """Returns the PandaIDs of a trial's folds, in the order of the folds."""
     return [fold["panda_id"] for fold in trial["folds"] if fold["panda_id"] is not None]
 
 

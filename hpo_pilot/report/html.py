@@ -278,7 +278,7 @@ def _best_known(search: Search) -> KnownResult | None:
 
 
 def _rows(search: Search, trials: Sequence[Trial], standings: Sequence[Standing]) -> list[Trial]:
-    """Returns the trials of the table: all, or the best, the latest failed and the latest others, in their order."""
+    """Returns the trials of the table, in the order of `trials`: all, or the best, latest failed and latest others."""
     limit = max(50, CELL_LIMIT // (len(search.space.names) + 8))
     if len(trials) <= limit:
         return list(trials)

@@ -1,8 +1,8 @@
 """A search as values: the sections of its file, its space, its trials; and the check of its file.
 
-Begin with `search.py`: `Search` is what a search file says. `sections.py` has its smaller sections, `payload.py` and
-`parameters.py` the payload and the domains of parameters, `space.py` the search space with its constraints.
-`trials.py` has `Trial`, its folds and what they cost; `earlier_results.py` reads results that a new search starts from.
+Begin with `search.py`: `Search` is the content of a search file. `sections.py` has its smaller sections, `payload.py`
+the payload, `parameters.py` the domains of parameters, and `space.py` the search space with its constraints.
+`trials.py` has `Trial`, its folds and their costs; `earlier_results.py` reads results that a new search starts from.
 `search_file.py` reads search files, `yaml_document.py` finds lines and columns, and `mistakes.py` puts mistakes into
 words. `limits.py` has the largest numbers that a search file may give.
 """

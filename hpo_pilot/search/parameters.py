@@ -51,7 +51,7 @@ class Domain(BaseModel, ABC):
         """Returns `value` as the native Python type of the domain.
 
         Raises:
-            ValueError: the value is not in the domain; the message follows the parameter's name.
+            ValueError: the value is not in the domain; callers put the parameter's name before the message.
         """
 
     @property

@@ -77,7 +77,7 @@ class PointShape(Section):
         return {name: self._label(name, value) for name, value in point.items()}
 
     def mistakes(self, dimensions: Mapping[str, Dimension]) -> list[Mistake]:
-        """Returns what does not fit the parameters of a space; the paths start at a key of the shape."""
+        """Returns the mistakes of the shape for the parameters of a space; the paths start at a key of the shape."""
         mistakes = []
         for key, array in self.arrays.items():
             for name in _names(array):

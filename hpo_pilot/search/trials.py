@@ -123,7 +123,7 @@ def seconds_allowed(budget: Budget, resources: Resources) -> float:
 
 
 def hours_allowed(budget: Budget, resources: Resources) -> dict[str, float]:
-    """Returns the same for each given limit, `gpu_hours` and `core_hours`, in seconds."""
+    """Returns the allowed run time, in seconds, for each given limit (`gpu_hours`, `core_hours`) by its name."""
     limits = {"gpu_hours": (budget.gpu_hours, resources.gpus), "core_hours": (budget.core_hours, resources.all_cores)}
     return {
         name: _SECONDS_PER_HOUR * hours / each for name, (hours, each) in limits.items() if hours is not None and each

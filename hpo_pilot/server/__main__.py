@@ -77,7 +77,7 @@ def _run(options: argparse.Namespace) -> None:
     certificate = certificate_of(options)
     with ExitStack() as stack:
         tokens = tokens_of(options, stack)
-        # The database first: opening it waits for a server that is just ending, and that one's port is free by then.
+        # Open the database first: this waits for a server that is just ending, so the port of that server is free.
         database = stack.enter_context(closing(Database(options.database)))
         secure = certificate is not None or options.insecure_behind_proxy
         listener = stack.enter_context(closing(listen(options.host, options.port, secure=secure)))

@@ -117,7 +117,7 @@ class Server:
         self.changes.close()
 
     def application(self) -> Starlette:
-        """The ASGI application."""
+        """Returns the ASGI application."""
 
         @asynccontextmanager
         async def lifespan(_: Starlette) -> AsyncIterator[None]:

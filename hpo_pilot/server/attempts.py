@@ -233,7 +233,7 @@ def settle(tx: Transaction, task: AnyRow, *, finished: int = 0, failed: int = 0)
 # execution of `insertTaskParamsPanda` in panda-server 1.0.4. Attempt numbers only grow, so a pilot that still has
 # an old attempt cannot be taken for the pilot with the new one.
 
-#: A task that was retried as often as this is exhausted, JEDI's ``TASK_MAX_ATTEMPT``; see `retry_over`.
+#: Number of retries after which a task is exhausted: JEDI's ``TASK_MAX_ATTEMPT``; see `retry_over`.
 MAX_TASK_ATTEMPTS = 10
 
 _GIVEN_UP = (JobState.FAILED, JobState.CANCELLED, JobState.CLOSED)
@@ -623,7 +623,7 @@ class HeartbeatWatch:
     """Looks for lost jobs at the time when one can be due; never wakes up while no pilot has a job."""
 
     def __init__(self, database: Database, timeout: float) -> None:
-        """Prepares; `run` starts to watch.
+        """Makes the watch; `run` starts to watch.
 
         Args:
             database: the database with the jobs.

@@ -425,9 +425,9 @@ def _on_nodes(needs: Needs) -> JobNeeds:
 
 # Waiting jobs in memory, sorted so that the cost of a pilot's request does not grow with their number.
 #
-# The database is the truth; this is a copy that only the writing thread uses. A task is added when a committed
+# The database has the valid state; this is a copy that only the writing thread uses. A task is added when a committed
 # transaction reports waiting jobs or a change of a column in `BROKERED`. A task is removed when a look finds no waiting
-# job. So the copy may have a task too many, but never one too few. After a rollback a new copy is made.
+# job. So the copy may have too many tasks, but never too few. After a rollback a new copy is made.
 
 #: The columns of a task whose change moves it to another group.
 BROKERED = frozenset({"priority", "queue", "included", "excluded", "campaign", "needs"})

@@ -123,7 +123,7 @@ AT_PILOT_STATES = (
 OVER = [state.value for state in TaskState if state.is_over]
 #: A job that waits for a pilot.
 WAITS = text("jobs.status = 'activated'")
-#: A job that a pilot has, hence owes heartbeats.
+#: A job that a pilot has; the pilot must send heartbeats for it.
 AT_PILOT = text("jobs.status IN ('sent', 'starting', 'running', 'transferring', 'holding')")
 _WAITS_INDEX = text("status = 'activated'")
 _AT_PILOT_INDEX = text("status IN ('sent', 'starting', 'running', 'transferring', 'holding')")
@@ -156,7 +156,7 @@ jobs = Table(
     C("scheduler_id", String(128), nullable=True),
     C("holder", String(400), nullable=True),  # name of the token with which it was taken; null: of an older program
     C("holder_node", String(128), nullable=True),  # the only node that reports on it; null: any
-    C("holder_key", String(64), nullable=True),  # SHA-256 of its pilot's own key; null: that has none
+    C("holder_key", String(64), nullable=True),  # SHA-256 of its pilot's own key; null: the pilot has none
     C("pilot_id", String(200), nullable=True),
     C("batch_id", String(80), nullable=True),
     C("created", Float, nullable=False),

@@ -259,7 +259,7 @@ def job_fields(known: KnownTask, job: AnyRow) -> dict[str, Any]:
 
 
 def error_fields(job: AnyRow) -> dict[str, Any]:
-    """JobSpec's fields of a job's errors. The exit code of the transformation is a text, or None."""
+    """Returns JobSpec's fields of a job's errors. The exit code of the transformation is a text, or None."""
     fields: dict[str, Any] = {"transExitCode": None if job.trans_exit_code is None else str(job.trans_exit_code)}
     for _, name, code, diag in ERRORS[1:]:
         fields[name] = getattr(job, code) or 0

@@ -53,7 +53,7 @@ _LOADS = (
 
 
 def refresh(tx: Transaction) -> None:
-    """Adds what changed since the last look; the first look adds everything that waits."""
+    """Adds the changes since the last call; the first call adds all waiting jobs."""
     waiting = tx.waiting
     if not waiting.complete:
         waiting.note([(row.queue, row.task_id) for row in tx.connection.execute(_OPEN)], ())

@@ -283,7 +283,7 @@ async def receive_form_file(
     """Writes the form's ``file`` into `upload`.
 
     Args:
-        content_type: of the request.
+        content_type: content type of the request.
         chunks: its body.
         upload: where to write.
         limit: bytes that a file of a given name may have; may refuse the name.

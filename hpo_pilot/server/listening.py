@@ -150,7 +150,7 @@ class LimitedBody:
         return message
 
 
-#: Bytes that a request's head may have, about: what one read brings is not split.
+#: Largest size of a request's head in bytes, approximately: the data of one read are not split.
 HEAD_LIMIT = 256 * 1024
 
 #: Seconds: for the whole head of a request, from the connection or its first byte; and for the next part of a body.
@@ -345,10 +345,10 @@ def serve(
     """Answers calls until SIGTERM, SIGINT or the end of the lifeline.
 
     Args:
-        server: what answers.
-        listener: bound; stays the caller's.
-        lifeline: a descriptor at whose end of file it ends; None: none.
-        certificate: for TLS; None: plain HTTP.
+        server: the server that answers the calls.
+        listener: a bound socket; the caller closes it.
+        lifeline: a file descriptor; the server ends at its end of file; None: no lifeline.
+        certificate: certificate for TLS; None: plain HTTP.
     """
     _allow_many_connections()
     config = uvicorn.Config(

@@ -80,7 +80,7 @@ def exposition(found: list[Metric], *registries: CollectorRegistry, more: bytes 
 
 
 def route(server: Server) -> Route:
-    """The route."""
+    """Returns the route."""
     return Route(PATH, partial(_metrics, server), methods=["GET"])
 
 

@@ -229,7 +229,7 @@ def log_file(tx: Transaction, job: AnyRow, find: FindFile) -> Path | None:
 
 
 # A job's log as text: from the archive that its pilot stored, else from the texts that pilot and payload reported.
-# Archives come from pilots, hence from payloads, so only a limited part of an archive is unpacked, and only the
+# The content of an archive comes from a payload. Therefore only a limited part of the archive is unpacked, and only the
 # ends of its texts are kept.
 
 #: The largest part of a log that is returned, in bytes.

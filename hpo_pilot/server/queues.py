@@ -1,4 +1,4 @@
-"""Queues as the queue file describes them, and what needs no token: queue data, the transformation, public keys."""
+"""Queues as the queue file describes them, and data that need no token: queue data, the transformation, public keys."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 # PanDA queues, as a queue file describes them. The models are the source of `schemas/queues.json`. Users write the
 # file in YAML; the service turns it into the JSON that the server reads.
 
-#: Of a queue's name: `hpo_pilot.search.mistakes.QUEUE_PATTERN`. Not imported from there: the models of searches, which
-#: the server has no use for, would be a quarter of its start.
+#: The pattern of a queue's name: a copy of `hpo_pilot.search.mistakes.QUEUE_PATTERN`. An import would load the models
+#: of searches, which the server does not use; that would take a quarter of its start.
 QUEUE_PATTERN = r"^[A-Za-z0-9_.-]+$"
 
 _Text = Annotated[StrictStr, Field(min_length=1)]
@@ -241,7 +241,7 @@ def _endpoint(name: str, queue: Queue) -> str:
 
 
 def storages(queues: Queues) -> dict[str, dict[str, Any]]:
-    """All storages, by the names that queuedata uses."""
+    """Returns all storages, by the names that queuedata uses."""
     found = {_COMMON_STORAGE: _storage(1, _COMMON_STORAGE, queues.common_storage)}
     own = [(name, queue) for name, queue in sorted(queues.described.items()) if queue.storage]
     for number, (name, queue) in enumerate(own, start=2):

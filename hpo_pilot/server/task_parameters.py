@@ -63,7 +63,7 @@ ZERO_FIELDS = _words(
     """
 )
 
-#: Of the answer to a pilot, about input files.
+#: Fields about input files in the answer to a pilot.
 INPUT_FIELDS = _words(
     """
     inFiles dispatchDblock dispatchDBlockToken dispatchDBlockTokenForOut prodDBlocks prodDBlockToken

@@ -181,7 +181,7 @@ def incremental_execution(
 
     Args:
         tx: a writing transaction.
-        task_id: of a task.
+        task_id: number of a task.
         params: new parameters; parameters that cannot change are ignored, as on PanDA.
         queues: the known queues; None: any name is a queue.
 
@@ -509,7 +509,7 @@ class Housekeeping:
     """Removes records that are older than the server keeps them."""
 
     def __init__(self, database: Database, cache: Folder, storage: Folder, days: float) -> None:
-        """Prepares; `run` starts to remove.
+        """Makes the object; `run` starts to remove records.
 
         Args:
             database: the database with the tasks.

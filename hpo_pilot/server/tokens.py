@@ -152,13 +152,13 @@ class Caller:
 class PilotIdentity:
     """Identifies a pilot.
 
-    The pilots of a site often share a token. Each of ours has a key of its own as well, and then only that counts, so
-    that none can speak for another. A Pilot 3 has none: it is known by its token, and by the node that took the job.
+    The pilots of a site often share a token. Each of our pilots also has its own key. Then only the key identifies it,
+    so no pilot can act for another. A Pilot 3 has no key: its token and the node that took the job identify it.
 
     Attributes:
-        name: of the token's owner.
+        name: name of the token's owner.
         key: SHA-256 of its own key, in hexadecimal digits; empty: it shows none.
-        is_operator: may speak for every pilot.
+        is_operator: True if it may act for every pilot.
     """
 
     name: str
@@ -167,7 +167,7 @@ class PilotIdentity:
 
     @classmethod
     def of(cls, caller: Caller, key: str) -> PilotIdentity:
-        """The identity of a caller that shows a key, which may be empty."""
+        """Returns the identity of a caller that shows `key`, which may be empty."""
         return cls(caller.name[:400], hashlib.sha256(key.encode()).hexdigest() if key else "", caller.is_operator)
 
     def has(self, job: Any, node: str = "") -> bool:

@@ -27,7 +27,7 @@ class Spending:
     def __init__(
         self, search: Search, *, trials: int, job_seconds: float, forgiven: int, runs: tuple[int, float] = (0, 0.0)
     ) -> None:
-        """Starts from what the store knows.
+        """Starts from the numbers in the store.
 
         Args:
             search: the search.
@@ -87,7 +87,7 @@ class Spending:
             )
 
     def time_is_up(self, clock: datetime | None) -> bool:
-        """Whether `budget.hours` have passed since `clock`."""
+        """Returns True if `budget.hours` have passed since `clock`."""
         hours = self._search.budget.hours
         return hours is not None and clock is not None and time.time() - clock.timestamp() > hours * 3600
 
@@ -150,7 +150,7 @@ class Allowance:
     """
 
     def __init__(self, search: Search, spent: Spending, ledger: Ledger) -> None:
-        """Prepares; `spent` and `ledger` are kept up to date by the caller."""
+        """Computes the limit. The caller keeps `spent` and `ledger` up to date."""
         self._search, self._spent, self._ledger = search, spent, ledger
         self._allowed = seconds_allowed(search.budget, search.resources)
         self._longest = 60.0 * search.resources.minutes

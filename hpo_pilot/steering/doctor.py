@@ -1,4 +1,4 @@
-"""`hpo-pilot doctor`: checks the programs, packages and servers of this machine, and names what is missing."""
+"""`hpo-pilot doctor`: checks the programs, packages and servers of this machine, and names the missing ones."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Ledger:
         return [n for n, job in enumerate(task.jobs, start=1) if any(self._is_expected(task, each) for each in job)]
 
     def _is_expected(self, task: TaskRecord, member: Member) -> bool:
-        """Whether the task still owes a result of the member, and no later task has taken it over."""
+        """Returns True if the task still owes a result of the member, and no later task has taken the member over."""
         trial, fold, _ = member
         is_open = trial in self.open and self.open[trial].awaits(fold)
         return is_open and (task.id, trial, fold) not in self._not_run
@@ -184,7 +184,7 @@ class Ledger:
         )
 
     def give_up(self, task: TaskRecord, reason: str, now: float) -> Changes:
-        """Counts the folds of an ended task that have no result as lost; resubmits them or fails them.
+        """Counts the folds without a result of an ended task as lost; each is resubmitted or fails.
 
         Returns:
             The changes.
@@ -448,7 +448,7 @@ class OpenTrial:
         return self.trial.stop
 
     def awaits(self, fold: int) -> bool:
-        """Whether a result of the fold can still come."""
+        """Returns True if a result of the fold can still come."""
         return fold not in self.results and fold not in self.halted
 
 

@@ -173,7 +173,7 @@ class SearchSteering:
         return min(self._tasks.next_look(), self._allowance.seconds_left())
 
     def _retry_later(self, error: TryAgainError) -> float:
-        """Starts a pause, twice as long as the one before. Returns its seconds."""
+        """Starts a pause, twice as long as the one before. Returns its length in seconds."""
         first, longest = self._manager.policy.retry_seconds
         pause = max(first, self._retry_pause)
         self._retry_pause = min(pause * 2, longest)
@@ -443,7 +443,7 @@ class Proposer:
         wake: Callable[[], None],
         earlier: Sequence[EarlierResults] = (),
     ) -> None:
-        """Prepares. The optimizer is made with the first ask, in the executor.
+        """Makes no optimizer yet: the first ask makes it, in the executor.
 
         Args:
             search: the search. The optimizer is first told of the known results in its file.

@@ -1,7 +1,7 @@
 """Registers the searches of a search file: packs payloads, compares with the store, loads earlier results.
 
-`pack_searches` reads a file and packs its payload. `register_family` registers its searches or finds those that the
-store has. `first_task` shows what the first generation would submit, without a server.
+`pack_searches` reads a file and packs its payload. `register_family` registers its searches or finds them in the
+store. `first_task` returns the task of the first generation, without a server.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def register_packed(
                 search, source=packed.source, sandbox=sandbox, owner=who, family=family, uid=own, earlier=earlier
             )
         except NameTakenError:
-            found = store.search(search.name)  # A call at the same time was faster, perhaps a repetition of this one.
+            found = store.search(search.name)  # Another call, perhaps a repetition of this one, was faster.
     if uid is not None and found.uid == uid and found.owner == who:
         return found
     check_registered(found, packed, go_on=go_on, check=check)

@@ -116,7 +116,7 @@ class ChildProcess:
         return True
 
     def last_line(self) -> str:
-        """The last line of its log."""
+        """Returns the last line of its log."""
         try:
             lines = self._log.end(4096).decode(errors="replace").strip().splitlines()
         except OSError:
@@ -432,7 +432,7 @@ class ApiProcess:
         port: int | None,
         address: Path | None = None,
     ) -> None:
-        """Prepares; `start` runs it.
+        """Starts nothing yet; `start` starts the process.
 
         Args:
             workdir: work folder of the service.
@@ -634,7 +634,7 @@ class _StoreFile:
         self._known = path.stat()
 
     def is_there(self) -> bool:
-        """Whether it is still the same file."""
+        """Returns True if it is still the same file."""
         try:
             return os.path.samestat(self._path.stat(), self._known)
         except FileNotFoundError:

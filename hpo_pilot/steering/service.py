@@ -111,7 +111,7 @@ class Service:
         only: Iterable[int] | None = None,
         server: str = EMBEDDED,
     ) -> None:
-        """Prepares.
+        """Makes the service; `run` steers.
 
         Args:
             store: the store.

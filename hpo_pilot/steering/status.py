@@ -96,7 +96,7 @@ def outlook(
 
 
 def optimizer_words(search: Search, state: SearchState, trials: Sequence[Trial], *, steered: bool = True) -> str:
-    """Returns what the optimizer does at the moment, in words; the folds of the trials are not needed."""
+    """Describes in words the present work of the optimizer; the folds of the trials are not needed."""
     if not (steered or state.is_over):
         return "nothing steers the search: proposes no points"
     scanned = [trial for trial in trials if trial.confirms is None]
@@ -290,7 +290,7 @@ def _demand(workdir: Path, task_ids: Sequence[int]) -> Mapping[str, Any] | None:
 
 
 def why_they_wait(demand: Mapping[str, Any]) -> list[str]:
-    """Returns the notes that follow from the server's answer to hpo_pilot/demand."""
+    """Returns notes on why jobs wait, from the server's answer to hpo_pilot/demand."""
     waiting = [shape for shape in demand["waiting"] if shape["since"] >= _PATIENCE]
     if not waiting:
         return []
@@ -310,7 +310,7 @@ def why_they_wait(demand: Mapping[str, Any]) -> list[str]:
 
 
 def _lacking(shape: Mapping[str, Any], offers: Sequence[Mapping[str, Any]]) -> str:
-    """Returns a note on what no pilot offers to jobs of this shape; empty if one pilot offers everything."""
+    """Returns a note on the needs of these jobs that no pilot meets; empty if one pilot meets all of them."""
     if any(all(_reaches(offer, shape, name) for name, _ in _SIZES) for offer in offers):
         return ""
     lacking = [text(shape[name]) for name, text in _SIZES if not any(_reaches(one, shape, name) for one in offers)]
@@ -321,7 +321,7 @@ def _lacking(shape: Mapping[str, Any], offers: Sequence[Mapping[str, Any]]) -> s
 
 
 def _reaches(offer: Mapping[str, Any], shape: Mapping[str, Any], name: str) -> bool:
-    """Whether a pilot offers enough of one need. It may leave out cores, memory and time."""
+    """Returns True if a pilot offers enough of one need. The pilot may leave out cores, memory and time."""
     if name in ("nodes", "gpus"):
         return bool(offer[name] >= shape[name])
     return not offer[name] or bool(offer[name] >= shape[name])

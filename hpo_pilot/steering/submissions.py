@@ -1,4 +1,4 @@
-"""Submits the tasks of one search, decides when to look at them, and what a task contains.
+"""Submits the tasks of one search, chooses their content, and decides when to look at them.
 
 A task is submitted at most once. Its unique name is committed as an intent first. After a crash or an unanswered call
 the server is asked for that name before the task is submitted again.

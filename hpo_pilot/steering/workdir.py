@@ -175,11 +175,11 @@ class WorkDir:
         return self.root / "monitor.url"
 
     def log(self, name: str) -> Path:
-        """The log file of one of our processes."""
+        """Returns the log file of one of our processes."""
         return self.root / "logs" / f"{name}.log"
 
     def report(self, search: str) -> Path:
-        """The report of a search."""
+        """Returns the path of the report of a search."""
         return self.root / "reports" / f"{search}.html"
 
 

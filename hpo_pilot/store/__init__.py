@@ -1,7 +1,7 @@
 """The SQL store: searches, generations, trials, jobs, intermediate values, events.
 
-Begin with `Store` for reading searches and changing their states, and `SteeringStore` (in `steering_store`) for what
-the steering service writes; `SteeringStore.record` writes results. Values go in and copies come out, never rows:
+Begin with `Store` for reading searches and changing their states, and `SteeringStore` (in `steering_store`) for the
+data of the steering service; `SteeringStore.record` writes results. Values go in and copies come out, never rows:
 `records` has their types and turns them into rows. Each method is one transaction, safe
 after ``kill -9``. Any thread and process may call them; only the holder of the lease (`lease`) may call the methods of
 `SteeringStore`. `queries` has questions of pages and status that need no trials, `tables` the SQL tables, and

@@ -29,7 +29,7 @@ def stored_trial_counts(engine: Engine, search_id: int, search: Search, *, is_ov
     """Returns the counters of a search, as `hpo_pilot.search.trials.trial_counts_of`, without reading its trials.
 
     Args:
-        engine: of the store.
+        engine: engine of the store.
         search_id: the search's number.
         search: the search.
         is_over: whether it has ended.
@@ -189,7 +189,7 @@ def first_failures(engine: Engine, search_id: int, forgiven: int) -> list[Failur
     """Returns the first failed trials in the order of results, at most 200, with the beginning of their reasons.
 
     Args:
-        engine: of the store.
+        engine: engine of the store.
         search_id: the search.
         forgiven: leaves out results up to this one.
     """
@@ -209,7 +209,7 @@ def best_values(engine: Engine, search_id: int, sign: int, points: int) -> list[
     """Returns the best value so far, as reported, after the last result and at results evenly spaced before it.
 
     Args:
-        engine: of the store.
+        engine: engine of the store.
         search_id: a search with one objective.
         sign: +1: smaller is better, -1: larger is better.
         points: most values.
@@ -308,7 +308,7 @@ def trials_changed(engine: Engine, search_id: int, after: int, open_trials: Coll
     """Returns trials that may have changed, without folds: those with numbers above `after`, and open ones.
 
     Args:
-        engine: of the store.
+        engine: engine of the store.
         search_id: the search.
         after: the largest known number; 0: none.
         open_trials: the numbers of known trials that were open.
@@ -326,7 +326,7 @@ def trials_with_folds(engine: Engine, search_id: int, numbers: Collection[int] |
     """Returns trials with their folds, by number; without logs and payload metadata, which may be large.
 
     Args:
-        engine: of the store.
+        engine: engine of the store.
         search_id: the search.
         numbers: the numbers of the trials; None: all.
     """

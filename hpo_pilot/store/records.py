@@ -259,7 +259,7 @@ def _stop(row: Row[Any]) -> EarlyStop | None:
     return EarlyStop(row.stop_look, row.stop_reason, row.stop_step, row.stop_value, projected)
 
 
-# Of one figure there is a column of numbers, which SQL sorts by; of several, a column of JSON has all.
+# One figure has a column of numbers, by which SQL sorts; several figures are together in a column of JSON.
 
 
 def _one_or_more(first: float | None, several: list[float] | None) -> tuple[float, ...]:

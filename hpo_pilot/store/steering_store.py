@@ -130,7 +130,7 @@ class SteeringStore(Store):
             connection.execute(update(t.tasks).where(t.tasks.c.id == task_id).values(waits=why or None))
 
     def rename_task(self, task_id: int, name: str) -> None:
-        """Records another name for a task that is not submitted yet: another task has its name."""
+        """Changes the name of a task that is not submitted yet, because another task has that name."""
         with writing(self.engine) as connection:
             connection.execute(
                 update(t.tasks).where(t.tasks.c.id == task_id, t.tasks.c.state == TaskStage.INTENT).values(name=name)

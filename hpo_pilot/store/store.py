@@ -69,7 +69,7 @@ class Store:
             with engine.connect() as connection:
                 current = tables_are_current(connection, "store", named)
             if not current:
-                # Under the write lock: of two processes with a new store, the second finds the tables made.
+                # Under the write lock: if two processes open a new store, the second one finds the tables.
                 with writing(engine) as connection:
                     make_tables(connection, "store", t.metadata, named)
         return cls(engine)
@@ -154,7 +154,7 @@ class Store:
         return search_record(row)
 
     def find_search(self, name: str) -> SearchRecord | None:
-        """The search of that name, or None."""
+        """Returns the search of that name; None: there is none."""
         with reading(self.engine) as connection:
             row = connection.execute(select(t.searches).where(t.searches.c.name == name)).one_or_none()
         return None if row is None else search_record(row)
@@ -165,12 +165,12 @@ class Store:
             return earlier_of(connection, search_id)
 
     def searches(self) -> list[SearchRecord]:
-        """All searches, oldest first."""
+        """Returns all searches, oldest first."""
         with reading(self.engine) as connection:
             return [search_record(row) for row in connection.execute(select(t.searches).order_by(t.searches.c.id))]
 
     def family(self, name: str) -> list[SearchRecord]:
-        """The searches of the segments of one search file, by its search's name; empty where there are none."""
+        """Returns the searches of all segments of the search file `name`; empty if it has no segments."""
         wanted = select(t.searches).where(t.searches.c.family == name).order_by(t.searches.c.id)
         with reading(self.engine) as connection:
             return [search_record(row) for row in connection.execute(wanted)]

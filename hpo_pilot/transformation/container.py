@@ -343,7 +343,7 @@ class Charliecloud(ContainerRuntime):
         return bool(lacking) and not _has_write_fake(self.program() or "ch-run")
 
     def _words(self, start: _Start) -> List[str]:
-        """For an old ch-run, empty folders are made in the image as mount points."""
+        """Returns the words of the command. For an old ch-run it makes mount points (empty folders) in the image."""
         program = self.program() or "ch-run"
         paths = [path for path, _ in mounts(start.binds, start.inside)]
         words = without_environment(start.env)
@@ -486,7 +486,7 @@ class Podman(ContainerRuntime):
         return super().can_run(image) and not is_file_image(image)
 
     def _words(self, start: _Start) -> List[str]:
-        """The command line has only the names of variables, not their values."""
+        """Returns the words of the command, with only the names of variables and not their values."""
         words = [self.program() or self.name, "run", "--rm", "--network=host", "--ipc=host", "--pid=host"]
         words += ["--user=0:0", "--security-opt=label=disable", *self._machine(start.env, start.inside)]
         for path, writable in mounts(start.binds, start.inside):

@@ -66,16 +66,16 @@ class Arguments(NamedTuple):
         command: a shell command, as the job's owner wrote it.
         archive: name of the sandbox in the server's cache; empty: none.
         library: a sandbox that the pilot has put beside the job; empty: none.
-        source_url: of the server that has the sandbox.
+        source_url: URL of the server that has the sandbox.
         run_dir: folder in the sandbox where the command runs.
         inputs: files that the pilot has put beside the job.
         input_map: further input files, by their placeholder in the command.
         input_lists: placeholder -> file into which the names of its inputs are written.
         outputs: file or pattern in the folder where the command runs -> name in the storage.
-        image: of a container; empty: none.
+        image: image of a container; empty: none.
         step: `preprocess`, `postprocess`, or empty for the whole job.
         real_names: the command uses the outputs' names in the storage.
-        warnings: about ignored arguments.
+        warnings: warnings about ignored arguments.
     """
 
     command: str
@@ -210,7 +210,7 @@ def payload_argv(arguments: Arguments, replacements: Mapping[str, str]) -> List[
     """Returns the command as words, with its placeholders replaced.
 
     Args:
-        arguments: of the job.
+        arguments: arguments of the job.
         replacements: values of `%NAME` in the command; see `stage_in.link_inputs`.
     """
     command = arguments.command
@@ -250,7 +250,7 @@ class PayloadDocument(NamedTuple):
     """The part of `hpo_pilot_payload.json` that pilots use; the runner reads the rest.
 
     Attributes:
-        image: of the container; empty: none.
+        image: image of the container; empty: none.
         gpus: number of GPUs on each node.
         progress: file to which the payload appends intermediate values.
         metric: name of the value in that file.
@@ -337,8 +337,8 @@ def keep_environment(folder: str, name: str, environment: Mapping[str, str]) -> 
 
     Args:
         folder: where it is stored; made if needed.
-        name: by which `kept_environment` finds it.
-        environment: of the submitting process.
+        name: name for `kept_environment`.
+        environment: environment of the submitting process.
 
     Raises:
         OSError: it cannot be written.
@@ -437,7 +437,7 @@ def job_report(folder: str, exit_code: int = 0) -> str:
 
     Args:
         folder: where the command ran.
-        exit_code: of the command.
+        exit_code: exit code of the command.
     """
     metadata = _user_metadata(folder)
     report = _own_report(folder)

@@ -227,7 +227,7 @@ def run_payload(command: Callable[[Dict[str, str]], Sequence[str]], folder: str,
     Args:
         command: returns the command's words, given its environment.
         folder: where it runs.
-        environment: of the command; variables that identify its processes are added.
+        environment: environment of the command; variables that identify its processes are added.
 
     Returns:
         Its exit status; 128 + signal if a signal ended it.

@@ -47,7 +47,7 @@ def download(
     Raises:
         Later: a retry may succeed.
         HTTPError: the server refuses the request.
-        OSError: the disk.
+        OSError: reading or writing a file failed.
     """
     try:
         with urllib.request.build_opener(redirects).open(request, timeout=_STALLED) as answer:
@@ -92,14 +92,14 @@ def fetch_sandbox(source_url: str, name: str, target: str, limit: int, environme
 
     Args:
         source_url: the server that the job names.
-        name: of the file.
+        name: name of the file.
         target: path of the downloaded file.
         limit: largest size in bytes.
-        environment: of the pilot. It may name a token, which is sent only to the pilot's own server.
+        environment: environment of the pilot. It may name a token, which is sent only to the pilot's own server.
 
     Raises:
         TransformationFailure: the download failed.
-        OSError: the disk.
+        OSError: reading or writing a file failed.
     """
     url = "%s/cache/%s" % (source_url, quote(name))
     if urlsplit(url).scheme not in ("http", "https"):
@@ -192,7 +192,7 @@ def unpack(archive: str, target: str, limit: int) -> None:
 
     Raises:
         UnsafeArchive: the archive is refused; `target` may hold a part of it.
-        OSError: the disk.
+        OSError: reading or writing a file failed.
     """
     total = 0
     root = os.path.realpath(target)
@@ -205,7 +205,7 @@ def unpack(archive: str, target: str, limit: int) -> None:
                     _check(member, root)
                     if count >= _MEMBERS or total > limit:
                         raise UnsafeArchive("more than %d members or %d MB" % (_MEMBERS, limit >> 20))
-                    # What `filter="data"` does with modes: no set-user-id, no writing by others, readable by the owner.
+                    # The modes of `filter="data"`: no set-user-id, no writing by others, readable by the owner.
                     member.mode = member.mode & 0o755 | (0o700 if member.isdir() else 0o600)
                     member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
                     members.extract(member, root, **_FILTER)
@@ -213,7 +213,7 @@ def unpack(archive: str, target: str, limit: int) -> None:
         # tarfile raises the last three for links to themselves and impossible file names.
         raise _refused(archive, error) from error
     except OSError as error:
-        # Without a number: gzip's "Not a gzipped file". The impossible ones: no disk could hold these members.
+        # Without an error number: gzip's "Not a gzipped file". Impossible numbers: no disk could hold these members.
         if error.errno is None or error.errno in _IMPOSSIBLE:
             raise _refused(archive, error) from error
         raise

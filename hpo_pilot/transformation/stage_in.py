@@ -44,7 +44,7 @@ class InputSource(NamedTuple):
 
     Attributes:
         where: path, URL or data identifier.
-        name: of the file in the job's folder; None: not known before the fetch, because it may be several files.
+        name: name of the file in the job's folder; None: not known before the fetch, which may give several files.
     """
 
     kind: InputKind
@@ -150,17 +150,17 @@ def fetch_input(
     """Fetches an input.
 
     Args:
-        source: of any kind except a path.
+        source: an input of any kind except a path.
         folder: an empty folder for the files.
         known: result of the last fetch, if its files are still in the cache.
-        limits: of size and time.
+        limits: limits of size and time.
 
     Returns:
         Metadata that later shows whether the input has changed; None: unchanged since `known`, nothing was fetched.
 
     Raises:
         TransformationFailure: the fetch failed; the message says what to do.
-        OSError: the disk.
+        OSError: reading or writing a file failed.
     """
     if source.kind is InputKind.HTTP:
         return _fetch_http(source, folder, known or {}, limits)
@@ -321,7 +321,7 @@ class InputCache:
     """
 
     def __init__(self, folder: str, limit: int) -> None:
-        """Prepares; the folder is made when it is first needed. `limit`: size of all entries in bytes."""
+        """Makes no folder yet: the first use makes it. `limit`: size of all entries in bytes."""
         self.folder, self.limit = folder, limit
 
     @contextmanager
@@ -408,7 +408,7 @@ class StageIn:
     """Fetches inputs; several jobs may use it at the same time."""
 
     def __init__(self, cache: str, limit: int = SIZE_LIMIT, stop: Callable[[], bool] = _never) -> None:
-        """Prepares.
+        """Fetches nothing yet.
 
         Args:
             cache: folder of the cache; empty: the job's own folder.
@@ -429,7 +429,7 @@ class StageIn:
 
         Raises:
             TransformationFailure: the document is invalid, or an input cannot be fetched; the message says what to do.
-            OSError: the disk.
+            OSError: reading or writing a file failed.
         """
         wanted = PayloadDocument.read(work).inputs
         if not wanted:
@@ -519,7 +519,7 @@ def link_inputs(arguments: Arguments, source: str, folder: str) -> Dict[str, str
     """Links the job's inputs into the folder where the command runs, and writes their lists.
 
     Args:
-        arguments: of the job.
+        arguments: arguments of the job.
         source: folder in which the pilot put them.
         folder: where the command runs.
 

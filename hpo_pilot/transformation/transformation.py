@@ -65,14 +65,14 @@ def prepare(arguments: Arguments, here: str, work: str, stage_in: Optional[Stage
     """Makes a job ready to start.
 
     Args:
-        arguments: of the job.
+        arguments: arguments of the job.
         here: folder in which the pilot put the input files.
         work: folder with the unpacked sandbox.
         stage_in: fetches the `inputs` of the payload's document; None: with the settings of the environment.
 
     Raises:
         TransformationFailure: an input is missing.
-        OSError: the disk.
+        OSError: reading or writing a file failed.
     """
     folder = run_folder(arguments, work)
     os.makedirs(folder, exist_ok=True)
@@ -113,7 +113,7 @@ def run(arguments: Arguments, here: str, environment: Mapping[str, str]) -> int:
     """Runs a job, or the step that the arguments name.
 
     Args:
-        arguments: of the job.
+        arguments: arguments of the job.
         here: the job's folder.
         environment: the pilot's.
 
@@ -122,7 +122,7 @@ def run(arguments: Arguments, here: str, environment: Mapping[str, str]) -> int:
 
     Raises:
         TransformationFailure: the payload could not be run to its end.
-        OSError: the disk.
+        OSError: reading or writing a file failed.
     """
     work = os.path.join(here, WORK_FOLDER)
     folder = run_folder(arguments, work)

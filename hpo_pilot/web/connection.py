@@ -73,7 +73,7 @@ class Connection:
     """A service at a URL, called with the user's token."""
 
     def __init__(self, url: str, token_file: Path, ca: Path | None = None) -> None:
-        """Prepares; nothing is sent yet.
+        """Opens no connection yet.
 
         Args:
             url: URL of the service, with or without ``/api/v1``.
@@ -270,7 +270,7 @@ def _checked_url(url: str) -> str:
 
 
 def _maybe_sent(error: requests.RequestException) -> bool:
-    """Whether the failed call may have reached the service."""
+    """Returns True if the failed call may have reached the service."""
     if isinstance(error, requests.ConnectTimeout):
         return False
     cause = error.args[0] if error.args else None

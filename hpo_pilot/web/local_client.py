@@ -433,7 +433,7 @@ class LocalClient(LocalStore):
 
         store = self._opened()
         stopped = self._change(identity, lambda record: operations.stop(store, record, self.user.name))
-        # A service that answers for its users (`opened`) cannot steer beside the one that may begin at any moment.
+        # A service that answers for its users (`opened`) must not steer: another process may begin to at any moment.
         if not self._owns_store or not is_unsteered(stopped):
             return stopped
         from hpo_pilot.steering.service import end_stopping

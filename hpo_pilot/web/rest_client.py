@@ -58,7 +58,7 @@ def connect(url: str, token_file: str | Path, *, ca: str | Path | None = None) -
     """Returns a client of the service at `url`.
 
     Args:
-        url: of the service, such as ``https://hpo.example.org:8443``.
+        url: URL of the service, such as ``https://hpo.example.org:8443``.
         token_file: file with your token.
         ca: PEM file with the authority of the service's certificate, if the system does not know it.
 
@@ -268,7 +268,7 @@ class RestClient(SearchClient):
             for segment in search["segments"]:
                 self.extend(segment["name"], changes)
             return self.status(identity)
-        # What was seen makes a repeated call the same one.
+        # The limits that the user saw let the service recognize a repeated call.
         body = {"add": dict(changes), "seen": {name: search["budget"].get(name) for name in changes}}
         return cast(SearchDocument, self._service.ask("POST", _of(identity, "extend"), json=body))
 
@@ -276,7 +276,7 @@ class RestClient(SearchClient):
         try:
             return cast(SearchDocument, self._service.ask("POST", path, repeat=False))
         except LostAnswerError:
-            # Look first: done once, the same call would be refused.
+            # Look first: if the change was made, the service would refuse the same call.
             now = self.status(identity)
             if now["state"] in reached:
                 return now
@@ -517,7 +517,7 @@ def _checked_against_files(
 
 
 def _names_folder(key: str, text: str, content: bytes) -> bool:
-    """Whether the search file contains this text, plainly written, after this key.
+    """Returns True if the search file contains this text, plainly written, after this key.
 
     The service has read the file and says which files it names. Without this check a service could ask for any file of
     its users.

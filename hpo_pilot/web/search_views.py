@@ -503,7 +503,7 @@ class DrawnFigures:
 class FigureCache:
     """Draws figures and caches them. Thread-safe.
 
-    One figure is drawn at a time, and one slow figure beside it, so that threads remain free for pages.
+    It draws at most one quick and one slow figure at the same time, so that threads remain free for pages.
     """
 
     def __init__(self, library: SearchCache) -> None:
