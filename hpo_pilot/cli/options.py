@@ -266,7 +266,7 @@ def client_of(
     token = token_file or (Path(named) if named else None)
     if token is None:
         raise InputError(
-            f"the service {url} wants a token: name the file that has yours with --token-file or {TOKEN_FILE_VARIABLE}"
+            f"the service {url} needs a token: name the file with your token by --token-file or {TOKEN_FILE_VARIABLE}"
         )
     return RestClient(url, token, ca=ca, workdir=workdir)
 

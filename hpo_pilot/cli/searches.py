@@ -231,7 +231,7 @@ def extend(
     given = {"trials": trials, "hours": hours, "gpu_hours": gpu_hours, "core_hours": core_hours, "failures": failures}
     changes: dict[str, float] = {name: amount for name, amount in given.items() if amount is not None}
     if not changes and parallel is None:
-        raise InputError("extend by what? For example: hpo-pilot extend ID --trials +50, or --parallel 16")
+        raise InputError("no amount is given: for example, hpo-pilot extend ID --trials +50, or --parallel 16")
     search = client.extend(identity, changes) if changes else None
     if parallel is not None:
         search = client.set_parallel(identity, parallel)

@@ -239,8 +239,8 @@ def _read(path: Path) -> list[Allocation]:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{path} cannot be read ({error}): move it away, and look after its batch jobs with the batch system's own "
-            "commands"
+            f"{path} cannot be read ({error}): move it away, and check its batch jobs with the commands of the batch "
+            "system"
         ) from error
 
 

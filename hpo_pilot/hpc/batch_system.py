@@ -361,8 +361,8 @@ def run_command(
         )
     except FileNotFoundError as error:
         raise InputError(
-            f"there is no {words[0]} in PATH here: it is a command of the batch system's, which the site's login nodes "
-            "have"
+            f"there is no {words[0]} in PATH here: it is a command of the batch system; run hpo-pilot on a login node "
+            "of the site"
         ) from error
     except OSError as error:
         raise InputError(f"{words[0]} cannot be started: {error.strerror}") from error

@@ -94,7 +94,7 @@ class PilotAccess:
             with open_session(self.server, self.ca) as session:
                 return self._ask(session, headers)
         except (requests.RequestException, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise TryAgainError(f"the server {self.server} does not tell of its jobs: {error}") from error
+            raise TryAgainError(f"the server {self.server} does not report its jobs: {error}") from error
 
     def _ask(self, session: requests.Session, headers: Mapping[str, str]) -> Demand:
         url, parameters = f"{self.server}/api/v1", {"queue": self.queue}

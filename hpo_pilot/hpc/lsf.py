@@ -157,4 +157,4 @@ class LsfAllocation(BatchAllocation):
         try:
             return walltime_seconds(text.split()[0])  # "1:59 L": from the limit; E: an estimate
         except (ValueError, IndexError) as error:
-            raise InputError(f"bjobs calls {text!r} the time left of job {self.job}") from error
+            raise InputError(f"bjobs gives {text!r} as the time left of job {self.job}") from error

@@ -143,7 +143,7 @@ class PbsAllocation(BatchAllocation):
         start = re.search(r"^ *stime = (.+)$", said, re.MULTILINE)
         try:
             if limit is None or start is None:
-                raise ValueError("it says no walltime, or no stime")
+                raise ValueError("its answer has no walltime or no stime")
             began = time.mktime(time.strptime(start[1].strip(), "%a %b %d %H:%M:%S %Y"))
             return began + walltime_seconds(limit[1]) - now
         except ValueError as error:

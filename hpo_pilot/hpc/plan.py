@@ -348,8 +348,8 @@ def simulate(
         run = _allocation(work, shape, nodes, seconds, steps, waiting, open_folds)
         if not run.jobs or len(runs) >= _MOST:
             raise InputError(
-                f"no job of {work.seconds / 60:g} minutes comes to its end within a walltime of {seconds / 60:g}: ask "
-                "for fewer resources.minutes, or a longer walltime"
+                f"a job of {work.seconds / 60:g} minutes does not end within a walltime of {seconds / 60:g} minutes: "
+                "ask for fewer resources.minutes, or a longer walltime"
             )
         runs.append(run)
     return runs

@@ -143,7 +143,7 @@ def search_points(name: str, resources: Mapping[str, Any], trials: Iterable[Mapp
         raise InputError(f"search {name!r} has no trial with a figure of merit: it measured nothing")
     told = [fold for fold in folds if fold["metrics"].get("images_per_second")]
     if told and len(told) < len(folds):
-        raise InputError(f"only {len(told)} of {len(folds)} folds of search {name!r} tell images_per_second")
+        raise InputError(f"only {len(told)} of {len(folds)} folds of search {name!r} report images_per_second")
     return [_point(f"search {name!r}", resources, fold) for fold in folds]
 
 

@@ -401,8 +401,8 @@ class Scheduler:
         if able < needs.nodes:
             raise InputError(
                 f"job {job.key!r} needs {needs.nodes} nodes with {needs.gpus_per_node} GPUs, {needs.cores} cores and "
-                f"{needs.memory_mb} MB each; {able} of the allocation's {len(self._names)} are such: ask for less, "
-                "or for a larger allocation"
+                f"{needs.memory_mb} MB each; {able} of the allocation's {len(self._names)} nodes have this: "
+                "ask for less, or for a larger allocation"
             )
         self._waiting.add(job)
         self._changed = True

@@ -161,7 +161,7 @@ class SlurmAllocation(BatchAllocation):
         try:
             return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S")) - now
         except ValueError as error:  # N/A: the job has no limit
-            raise InputError(f"squeue calls {text!r} the end of job {self.job}") from error
+            raise InputError(f"squeue gives {text!r} as the end of job {self.job}") from error
 
     def lost(self) -> list[str]:
         """See BatchAllocation."""

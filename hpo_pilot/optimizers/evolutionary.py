@@ -225,7 +225,7 @@ class Operator(BaseModel):
         except (TypeError, ValueError, ArithmeticError, LookupError) as error:
             raise ValueError(f"{self.name} does not work with {arguments}: {error}") from error
         if not fine:
-            raise ValueError(f"{self.name} with {arguments} makes genes that are no numbers")
+            raise ValueError(f"{self.name} with {arguments} makes genes that are not numbers")
 
 
 def make_toolbox(

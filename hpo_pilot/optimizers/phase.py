@@ -113,7 +113,7 @@ def _bayesian(settings: Mapping[str, Any], knowledge: Knowledge, dimensions: int
     starts = given if isinstance(given, int) else default_start_points(dimensions, trials)
     if knowledge.good < LEAST_VALUES and not knowledge.earlier and knowledge.known >= starts:
         return (
-            f"exploring: its model wants {LEAST_VALUES} results with a figure of merit and has {knowledge.good}; until "
+            f"exploring: its model needs {LEAST_VALUES} results with a figure of merit and has {knowledge.good}; until "
             "then points spread evenly"
         )
     if knowledge.known < starts:

@@ -125,8 +125,8 @@ class PandaManager(WorkflowManager):
     def submit(self, task: TaskSpec, *, maybe_submitted: bool = False) -> TaskRef:
         if task.options.label != _LABEL:
             raise GiveUpError(
-                f"task {task.name}: panda.label is {task.options.label!r}, and PanDA keeps the results of jobs with "
-                f"the label {_LABEL!r} alone: leave the option out"
+                f"task {task.name}: panda.label is {task.options.label!r}, and PanDA keeps only the results of jobs "
+                f"with the label {_LABEL!r}: leave the option out"
             )
         ours = self._feed.is_there()
         if maybe_submitted and (found := self.find(task.name)):

@@ -354,7 +354,7 @@ class OwnServerReader:
             if status == 0 and name:
                 states[ref.jedi_task_id] = task_state(str(name))
             elif self._knows(ref):
-                raise TryAgainError(f"the server does not tell the status of task {ref.jedi_task_id}")
+                raise TryAgainError(f"the server does not give the status of task {ref.jedi_task_id}")
         return states
 
     def _knows(self, ref: TaskRef) -> bool:

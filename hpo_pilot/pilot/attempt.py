@@ -225,8 +225,8 @@ class JobRun:
             if document.ranks_per_node:
                 raise JobFailure(
                     PilotErrorCode.PAYLOAD_EXECUTION_FAILURE,
-                    f"the job has {document.ranks_per_node} ranks a node, and this pilot does not know what starts "
-                    "them: start it with --site",
+                    f"the job has {document.ranks_per_node} ranks per node, and this pilot does not know the launcher: "
+                    "start the pilot with --site",
                 )
             return InContainer(settings.container_runtime, job.container)
         runtime = settings.container_runtime if settings.container_runtime != "auto" else site.runtime

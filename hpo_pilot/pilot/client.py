@@ -357,9 +357,9 @@ def _envelope(answer: requests.Response) -> dict[str, Any]:
     try:
         envelope = json.loads(answer.content)
     except ValueError as error:
-        raise ServerAway(f"{answer.url} answered no JSON: is it a PanDA server?") from error
+        raise ServerAway(f"{answer.url} gave an answer that is not JSON: is it a PanDA server?") from error
     if not isinstance(envelope, dict):
-        raise ServerAway(f"{answer.url} answered no envelope: is it a PanDA server?")
+        raise ServerAway(f"{answer.url} gave an answer that is not a PanDA envelope: is it a PanDA server?")
     return envelope
 
 

@@ -74,7 +74,7 @@ class SandboxCache:
         if arguments.library:
             raise JobFailure(
                 PilotErrorCode.STAGE_IN_FAILED,
-                f"the job wants {arguments.library}, which a build job made; this pilot fetches only sandboxes",
+                f"the job needs {arguments.library} of a build job, and this pilot fetches only sandboxes",
             )
         linked: list[Path] = []
         for last_try in (False, True) if arguments.archive else ():

@@ -276,7 +276,7 @@ def note_stage_in(folder: Path, seconds: float) -> None:
     except FileNotFoundError:
         return
     except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-        log.warning("%s does not tell of its staging: %r", path, error)
+        log.warning("%s has no valid report on its staging: %r", path, error)
 
 
 _SMALL = 1 << 20  # bytes; smaller files are read from shared storage as fast as a step starts

@@ -110,7 +110,7 @@ _PATTERNS = {
     "^[A-Za-z_][A-Za-z0-9_]*$": "must be a variable's name: letters, digits and '_'",
     r"^[^\r\n]*$": "must be a single line",
     QUEUE_PATTERN: "must consist of letters, digits, '_', '.' and '-'",
-    QUEUES_PATTERN: "must consist of letters, digits, '_', '.' and '-'; between several queues stands a comma alone",
+    QUEUES_PATTERN: "must consist of letters, digits, '_', '.' and '-'; a comma without blanks separates queues",
 }
 
 #: Type of value that a pydantic error type expected: `must be …`.

@@ -113,7 +113,7 @@ def _check_bounds(low: float, high: float, scale: str, step: float | None) -> No
     if not (math.isfinite(step) and step > 0):
         raise _refuse("step", f"must be above 0, not {show(step)}")
     if scale == "log":
-        raise _refuse("step", "does not go with scale: log", "leave one of the two out")
+        raise _refuse("step", "cannot be combined with scale: log", "remove one of the two")
     if step > (high - low) * (1 + 1e-9):  # 0.7 - 0.2 is a little less than 0.5
         raise _refuse("step", f"{show(step)} is larger than high - low, which is {show(high - low)}")
     if step < 1e-9 * max(abs(low), abs(high)):

@@ -434,7 +434,7 @@ def _own_space_mistakes(search: Search, segment: str, dimensions: Mapping[str, D
         *known_mistakes(space, [known.point for known in search.known]),
         *(mistake.under("payload", "point") for mistake in search.payload.point.mistakes(dimensions)),
     ]
-    return [Mistake(("segments", segment, "space"), f"does not go with {mistake}") for mistake in wrong]
+    return [Mistake(("segments", segment, "space"), f"does not fit {mistake}") for mistake in wrong]
 
 
 def confirm_mistakes(confirm: Confirm, budget: Budget) -> list[Mistake]:

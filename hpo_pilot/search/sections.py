@@ -359,7 +359,7 @@ def early_stopping_mistakes(
         return mistakes
     if trials_per_job > 1:
         message = f"needs jobs of one trial each, and resources.trials_per_job is {trials_per_job}"
-        hint = "leave one of the two out: PanDA can kill a job, not one of its points"
+        hint = "remove one of the two: PanDA can kill a job, not one of its points"
         mistakes.append(Mistake(("early_stopping", "method"), message, hint))
     if early.folds is not None and early.folds > folds:
         mistakes.append(

@@ -449,7 +449,7 @@ class Constraint:
 def name_mistakes(names: Collection[str]) -> list[Mistake]:
     """Returns mistakes in the names of the parameters; paths start at a name."""
     return [
-        Mistake((name,), f"{name!r} is not a usable name", "leave out blanks at its ends", at_key=True)
+        Mistake((name,), f"{name!r} is not a usable name", "remove blanks at its ends", at_key=True)
         for name in names
         if not name or name != name.strip()
     ]

@@ -62,7 +62,7 @@ def scalar_value(tag: str, text: str) -> bool | int | float | str | None:
     """
     if tag in (STR, MERGE):
         if _UNUSABLE.search(text):
-            raise ValueError("has a null character or half a surrogate pair, which no file name or store takes")
+            raise ValueError("has a null character or half a surrogate pair, which file names and stores cannot have")
         return text
     found = plain_tag(text)
     if tag == FLOAT and found in (INT, FLOAT):

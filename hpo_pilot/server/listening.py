@@ -67,7 +67,7 @@ def certificate_of(options: argparse.Namespace) -> ServedCertificate | None:
     if options.tls_cert is None and options.tls_key is None:
         return None
     if options.tls_cert is None or options.tls_key is None:
-        raise InputError("--tls-cert and --tls-key go together")
+        raise InputError("--tls-cert or --tls-key is missing: give both, or neither")
     return ServedCertificate(options.tls_cert, options.tls_key)
 
 

@@ -270,7 +270,7 @@ class Tokens:
             token, self._keys[kid].key, [ALGORITHM], now=self._clock(), issuer=issuer, required=_CLAIMS, audience=None
         )
         if str(claims["jti"]) in self._revoked.content:
-            raise TokenRefused(f"the token {claims['jti']} was revoked")
+            raise TokenRefused(f"the token {claims['jti']} was revoked: ask for another (hpo-pilot token create)")
         try:
             role = Role(claims["role"])
         except ValueError:

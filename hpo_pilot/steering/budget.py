@@ -83,7 +83,7 @@ class Spending:
             name = self._search.name
             raise GiveUpError(
                 f"{self._failures_in_a_row} trials failed in a row (budget.failures); the last: {self._last_failure}. "
-                f"See `hpo-pilot trials {name}`, mend the payload, then `hpo-pilot resume {name} --new-payload`"
+                f"See `hpo-pilot trials {name}`, correct the payload, then `hpo-pilot resume {name} --new-payload`"
             )
 
     def time_is_up(self, clock: datetime | None) -> bool:

@@ -379,7 +379,7 @@ def check_steered(wanted: Mapping[str, str | None], server: str | None) -> None:
         if None not in (server, own) and own != server:
             raise InputError(
                 f"search {name!r} goes to {server_phrase(str(own))}, and the service that has this store "
-                f"steers at {server_phrase(str(server))} alone: stop it, or take the search to another --workdir"
+                f"steers only at {server_phrase(str(server))}: stop it, or take the search to another --workdir"
             )
 
 
@@ -451,5 +451,5 @@ def nickname_at(url: str, log: Path) -> str:
         now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
         status, tasks = client.call("getJobIDsJediTasksInTimeRange", now)
         if status != 0 or tasks is None:
-            raise TryAgainError(f"the PanDA server {url} answers, but does not tell {name} of their tasks; see {log}")
+            raise TryAgainError(f"the PanDA server {url} answers, but does not list the tasks of {name}; see {log}")
     return name

@@ -132,9 +132,7 @@ def extend(
         if name not in _EXTENDABLE:
             raise InputError(f"{name}: there is no such limit; there is {', '.join(_EXTENDABLE)}")
         if amount > _EXTENDABLE[name]:
-            raise InputError(
-                f"{name}: so large an amount does not extend the budget: {_EXTENDABLE[name]:,} is the most"
-            )
+            raise InputError(f"{name}: this amount does not extend the budget: the maximum is {_EXTENDABLE[name]:,}")
         if not amount > 0:  # NaN is not
             raise InputError(f"{name}: {_shown(amount)} does not extend the budget; a budget may only grow")
         if name in _WHOLE and amount != int(amount):
@@ -283,7 +281,7 @@ def _named(
             raise InputError(f"trials {found[key].number} and {number} have the same point: name one of them")
         found[key] = trial
     if not found:
-        raise InputError("which trials? Name failed ones, or none for all that failed")
+        raise InputError("no trial is named: name failed trials, or leave the list out for all failed trials")
     return list(found.values())
 
 
@@ -328,7 +326,7 @@ def _check_room(store: Store, record: SearchRecord) -> None:
     """
     name, budget = record.name, record.search.budget
     if record.state is SearchState.STOPPING:
-        raise InputError(f"search {name!r} is stopping; once it has stopped, the same command lets it go on")
+        raise InputError(f"search {name!r} is stopping; once it has stopped, the same command continues it")
     if budget.hours is not None and record.clock is not None:
         until = record.ended.timestamp() if record.ended else time.time()
         if until - record.clock.timestamp() >= budget.hours * 3600:

@@ -112,7 +112,7 @@ def result_of(store: Store, workdir: WorkDir, record: SearchRecord) -> RunResult
         log.exception("the report of search %s", record.name, extra={"search": record.name})
         raise ReportFailedError(
             f"the search is {record.state.value}, but its report could not be made: {internal_error(error)}; "
-            f"`hpo-pilot best {record.name}` and `hpo-pilot trials {record.name}` show what came of it"
+            f"`hpo-pilot best {record.name}` and `hpo-pilot trials {record.name}` show its results"
         ) from error
     try:
         workdir.make_private(path.parent)
@@ -272,7 +272,7 @@ def kept_outputs(store: Store, record: SearchRecord, which: str) -> tuple[int, d
     elif is_search_number(which):
         number = _trial_of(store, record, int(which)).number
     else:
-        raise InputError(f"fetch what? `best` or a trial's number, not {which!r}")
+        raise InputError(f"{which!r} names no trial: give `best` or the number of a trial")
     outputs = store.outputs(record.id, number)
     if not outputs:
         kept = sorted(store.trials_with_outputs(record.id))

@@ -182,7 +182,7 @@ def wait_until_answering(
                     return
             except requests.exceptions.SSLError as error:
                 raise InputError(
-                    f"the certificate of the {child.name} is not good for {url}: {error}; name its authorities with "
+                    f"the certificate of the {child.name} is not valid for {url}: {error}; name its authorities with "
                     "--ca, or the host that it is made for with --public-url"
                 ) from error
             except requests.RequestException as error:
@@ -225,9 +225,9 @@ class NetworkOptions:
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
-            raise InputError("--tls-cert and --tls-key go together")
+            raise InputError("--tls-cert or --tls-key is missing: give both, or neither")
         if self.behind_proxy and self.public_url is None:
-            raise InputError("--insecure-behind-proxy needs --public-url: how pilots and users call the proxy")
+            raise InputError("--insecure-behind-proxy needs --public-url: the URL of the proxy for pilots and users")
         if self.public_url is not None:
             parts = urlsplit(self.public_url)
             if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):

@@ -149,7 +149,7 @@ class Submissions:
         why = "" if state is TaskState.DONE else self._manager.why_ended(ref)
         if state is TaskState.BROKEN:
             raise GiveUpError(
-                f"the PanDA server finds no sense in task {ref.jedi_task_id} ({ref.name}): "
+                f"the PanDA server cannot use the parameters of task {ref.jedi_task_id} ({ref.name}): "
                 f"{why or 'it does not say why'}. See `site` and `panda` in the search file; "
                 "`hpo-pilot submit --dry-run` shows what is sent"
             )

@@ -187,7 +187,7 @@ def _options(words: Sequence[str]) -> Tuple[Dict[str, str], List[str], List[str]
 def _literal(text: Optional[str], kind: type) -> Any:
     value = ast.literal_eval(text) if text else kind()
     if not isinstance(value, kind):
-        raise ValueError("%.60r is no %s" % (text, kind.__name__))
+        raise ValueError("%.60r is not a Python %s" % (text, kind.__name__))
     return value
 
 

@@ -479,7 +479,7 @@ class StageIn:
         except TransformationFailure as failure:
             if known is None or limits.stop():
                 raise
-            print("WARNING : %s; the one that was fetched before is taken" % failure)
+            print("WARNING : %s; the files of the last fetch are used" % failure)
             return False
         finally:
             entry.drop_new()

@@ -226,7 +226,7 @@ class Connection:
         if 300 <= answer.status_code < 400:
             to = printable(answer.headers.get("Location", "another place"))
             raise InputError(
-                f"{self.url} sends us on to {to}; the token does not go there: name that place if it is right"
+                f"{self.url} redirects to {to}, and the token is not sent there: give that URL if it is right"
             )
         if "problem+json" in answer.headers.get("Content-Type", ""):
             raise self._error(answer)

@@ -123,7 +123,7 @@ class RestClient(SearchClient):
     ) -> RunDocument:
         _refuse_server(server)
         if slots is not None:
-            raise InputError("--slots: how many jobs run side by side is the service's to say, not its users'")
+            raise InputError("--slots: the service sets the number of jobs at the same time: leave --slots out")
         name = self._register(file, go_on=True)["name"]
         try:
             with _interrupts():
@@ -339,7 +339,7 @@ def _interrupts() -> Iterator[None]:
 
 def _refuse_server(server: str | None) -> None:
     if server is not None:
-        raise InputError("--server: the PanDA server is the service's to choose, not its users'")
+        raise InputError("--server: the service chooses the PanDA server: leave --server out")
 
 
 _YAML = {"Content-Type": "application/yaml"}
@@ -506,7 +506,7 @@ def _checked_against_files(
         path = result_path(source, file.parent)
         mistake = result_mistake(path)
         if not _names_folder("warm_start", source, content):
-            mistake = f"write it plainly, as in `warm_start: [{source}]`", "it is looked for as it stands there"
+            mistake = f"write it plainly, as in `warm_start: [{source}]`", "hpo-pilot looks for this text in the file"
         if mistake is not None:
             wrong.append(_document(replace(place, message=mistake[0], suggestion=mistake[1])))
         paths[int(place.path.rpartition("[")[2].rstrip("]"))] = path
@@ -539,7 +539,7 @@ def _named_folder(files: str, content: bytes, file: Path) -> Path:
     plain = rf"""\bfiles["']?\s*:\s*(["']?){re.escape(files)}\1\s*(?:[,}}#]|$)"""
     if not re.search(plain, text, re.MULTILINE):
         raise InputError(
-            f"{file}: write payload.files plainly, as in `files: {files}`; it is looked for as it stands there"
+            f"{file}: write payload.files plainly, as in `files: {files}`; hpo-pilot looks for this text there"
         )
     try:
         return (file.parent / Path(files).expanduser()).resolve()

@@ -456,7 +456,9 @@ class ServerJobs:
             try:
                 envelope = json.loads(answer.content)
             except ValueError as error:
-                raise TryAgainError(f"{answer.url} answered no JSON: is it the embedded PanDA server?") from error
+                raise TryAgainError(
+                    f"{answer.url} gave an answer that is not JSON: is it the embedded PanDA server?"
+                ) from error
         if not isinstance(envelope, dict) or not envelope.get("success"):
             message = envelope.get("message") if isinstance(envelope, dict) else None
             if isinstance(envelope, dict) and envelope.get("data") == "no job":

@@ -47,5 +47,5 @@ def test_what_contradicts_itself_is_refused():
         client_of(service=URL, token_file=Path("token"), store="sqlite:///x.db")
     with pytest.raises(InputError, match="are for a service"):
         client_of(token_file=Path("token"))
-    with pytest.raises(InputError, match="wants a token"):
+    with pytest.raises(InputError, match="needs a token"):
         client_of(service=URL)

@@ -136,7 +136,7 @@ def test_a_task_that_the_server_finds_senseless_ends_the_search(scan, site):
     site._changed = broken
     result = command(scan, "run", str(scan.file))
     assert result.exit_code == 1
-    assert "finds no sense in task" in result.output
+    assert "cannot use the parameters of task" in result.output
     assert "no such VO" in result.output
 
 

@@ -210,7 +210,7 @@ def test_a_slow_or_dead_api_leaves_the_steering_alone(group, tmp_path):
         (["list"], {"HPO_PILOT_SERVICE": "https://127.0.0.1:1"}, 3, "cannot be reached"),
         (["list"], {"REQUESTS_CA_BUNDLE": ""}, 2, "is not trusted"),
         (["list", "--service", "http://hpo.example.org"], {}, 2, "use https://"),
-        (["run", "search.yaml", "--slots", "2"], {}, 2, "is the service's to say"),
+        (["run", "search.yaml", "--slots", "2"], {}, 2, "the service sets the number of jobs"),
         (["submit", "wrong.yaml"], {}, 2, "wrong.yaml:2:1: spase: "),
     ],
 )

@@ -73,7 +73,7 @@ def test_the_embedded_server_has_the_needs_of_jobs(answers: Answers) -> None:
     ],
 )
 def test_an_answer_that_makes_no_sense(call: str, answer: Any, answers: Answers) -> None:
-    with pytest.raises(TryAgainError, match="does not tell of its jobs"):
+    with pytest.raises(TryAgainError, match="does not report its jobs"):
         answers(call, answer).demand()
 
 
@@ -84,7 +84,7 @@ def test_a_token_that_is_refused_or_missing_and_a_server_that_is_away(
     with pytest.raises(InputError, match="refuses the token"):
         access.demand()
     monkeypatch.undo()
-    with pytest.raises(TryAgainError, match="does not tell of its jobs"):
+    with pytest.raises(TryAgainError, match="does not report its jobs"):
         access.demand()
     access.token_file.unlink()
     with pytest.raises(InputError, match="--token-file"):

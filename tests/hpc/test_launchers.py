@@ -13,12 +13,12 @@ from hpo_pilot.hpc.launchers import LAUNCHERS, Placement, make_launcher, site_va
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"nodes": ()}, "needs nodes"),
+        ({"nodes": ()}, "needs one node"),
         ({"nodes": ("a", "a")}, "each once"),
-        ({"ranks_per_node": 0}, "a rank or more"),
-        ({"cores_per_rank": 0}, "a core or more"),
+        ({"ranks_per_node": 0}, "one rank or more"),
+        ({"cores_per_rank": 0}, "one core or more"),
         ({"gpus_per_rank": 1}, "its nodes have none"),
-        ({"gpus_per_rank": 1, "gpu_kind": "nvidia", "gpus": ("0", "1")}, "1 GPUs a node, and was given 2"),
+        ({"gpus_per_rank": 1, "gpu_kind": "nvidia", "gpus": ("0", "1")}, "1 GPUs per node, and got 2"),
         ({"allocation": ("b", "c")}, "a is not a node of the allocation"),
     ],
 )

@@ -114,5 +114,5 @@ def test_of_several_some_are_over(lsf: Path) -> None:
 
 def test_no_lsf_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError, match=r"there is no bjobs in PATH here: .* login nodes have"):
+    with pytest.raises(InputError, match=r"there is no bjobs in PATH here: .* on a login node"):
         make_batch_system("lsf").jobs()

@@ -63,7 +63,7 @@ def test_a_large_job_gets_neighbours_and_what_ends_is_free_at_once() -> None:
 
 def test_a_job_larger_than_the_allocation_is_refused_alone() -> None:
     scheduler = _scheduler(4, broken=["n1"])
-    with pytest.raises(InputError, match=r"needs 4 nodes with 6 GPUs.*; 3 of the allocation's 4 are such"):
+    with pytest.raises(InputError, match=r"needs 4 nodes with 6 GPUs.*; 3 of the allocation's 4 nodes have this"):
         scheduler.add(_job("a", WHOLE, nodes=4))
     with pytest.raises(InputError, match=r"needs 1 nodes with 7 GPUs.*; 0 of"):
         scheduler.add(_job("b", gpus_per_node=7))

@@ -26,7 +26,7 @@ def test_bayesian_explores_as_long_as_it_has_start_points():
 
 
 def test_bayesian_without_good_results_has_no_model():
-    assert said("bayesian", 20, good=2).startswith("exploring: its model wants 3 results")
+    assert said("bayesian", 20, good=2).startswith("exploring: its model needs 3 results")
     assert said("bayesian", 20, good=0, earlier=True).startswith("modelling")
 
 

@@ -142,8 +142,8 @@ def test_no_more_steps_than_the_site_can_do():
 @pytest.mark.parametrize(
     ("job", "document", "why"),
     [
-        ({}, {"nodes": 3}, "2 of the allocation's 2 are such"),
-        ({"coreCount": 5}, {}, "0 of the allocation's 2 are such: ask for less"),
+        ({}, {"nodes": 3}, "2 of the allocation's 2 nodes have this"),
+        ({"coreCount": 5}, {}, "0 of the allocation's 2 nodes have this: ask for less"),
         ({"minRamCount": 9000}, {}, "9000 MB"),
         ({}, {"gpus": 1}, "with 1 GPUs"),
     ],

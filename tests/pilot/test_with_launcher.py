@@ -123,7 +123,7 @@ def test_ranks_on_one_machine(panda, pilot, tools, tmp_path):
 @pytest.mark.parametrize(
     ("options", "document", "why"),
     [
-        ([], {"ranks_per_node": 2}, "does not know what starts them: start it with --site"),
+        ([], {"ranks_per_node": 2}, "does not know the launcher: start the pilot with --site"),
         ([], {"nodes": 2, "ranks_per_node": 1}, "needs 2 nodes, and this pilot has one machine"),
         (["mpirun"], {"ranks_per_node": 1}, "mpirun, which starts the ranks at site 'here', is not in the pilot's"),
         (["mpirun"], {"ranks_per_node": 1, "gpus_per_node": 99}, "needs 99 GPUs, and this pilot has"),
@@ -216,7 +216,7 @@ def test_a_broken_node_is_left_out(panda, pilot, tools, tmp_path, until):
     (tools / "srun").write_text(good)
     assert verdict(panda.final(panda.add_job(GOOD)))["value"] == 0.5
     wide = panda.final(panda.add_job(GOOD, nodes=2, ranks_per_node=1))
-    assert "1 of the allocation's 2 are such" in wide["pilot_error_diag"]
+    assert "1 of the allocation's 2 nodes have this" in wide["pilot_error_diag"]
 
 
 @pytest.mark.parametrize("text", [AWAY, BAFFLING], ids=["it says so", "a try fails too"])

@@ -190,7 +190,7 @@ def test_what_is_no_choice_is_refused(value: Any) -> None:
         (Real, {"low": 0, "high": 1, "scale": "log"}, "low: a log scale needs low above 0, not 0"),
         (Real, {"low": 0, "high": 1, "step": 0}, "step: must be above 0, not 0"),
         (Real, {"low": 0, "high": 1, "step": 2}, "step: 2 is larger than high - low, which is 1"),
-        (Real, {"low": 1, "high": 2, "step": 0.5, "scale": "log"}, "step: does not go with scale: log"),
+        (Real, {"low": 1, "high": 2, "step": 0.5, "scale": "log"}, "step: cannot be combined with scale: log"),
         (Real, {"low": 1e6, "high": 1e6 + 1, "step": 1e-7}, "step: 1e-07 is too small beside the bounds"),
         (Real, {"low": -1e308, "high": 1e308}, "low: high - low is larger than the largest float"),
         (Real, {"low": float("nan"), "high": 1}, "low: must be a finite number, not nan"),

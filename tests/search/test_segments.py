@@ -47,7 +47,7 @@ def test_inputs_and_space_of_their_own() -> None:
         ("{arm: {input: [f]}}", "segments.arm.input: is not a key"),
         ("['a b', a-b]", "would have the name of that of 'a b'"),
         (f"[{'a' * 60}]", "longer than 50 characters"),
-        ("{arm: {space: {y: {type: real, low: 0, high: 1}}}}", "does not go with known[0].point"),
+        ("{arm: {space: {y: {type: real, low: 0, high: 1}}}}", "does not fit known[0].point"),
         ("{arm: {space: {}}}", "is empty"),
     ],
 )

@@ -82,7 +82,7 @@ def test_it_is_revoked_at_once_and_for_good(authority: Authority, tokens: Tokens
     other, kept = authority.issue("jim", Role.USER, 1)
     assert tokens.verify(f"Bearer {token}") is not None
     authority.revoke(made.id)
-    assert refusal(tokens, token) == f"the token {made.id} was revoked"
+    assert refusal(tokens, token) == f"the token {made.id} was revoked: ask for another (hpo-pilot token create)"
     authority.revoke(authority.issue("someone", Role.USER, 1)[1].id)
     assert "revoked" in refusal(tokens, token)
     assert tokens.verify(f"Bearer {other}") is not None

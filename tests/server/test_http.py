@@ -30,7 +30,8 @@ def test_tokens_come_and_go_without_a_restart(server: Any) -> None:
     Authority(server.tokens).revoke(made.id)
     answer = send(server, "GET", path, token)
     assert answer.status_code == 401
-    assert answer.json()["message"] == f"Token authentication failed. the token {made.id} was revoked"
+    refusal = f"the token {made.id} was revoked: ask for another (hpo-pilot token create)"
+    assert answer.json()["message"] == f"Token authentication failed. {refusal}"
     revoked = server.tokens / "revoked.json"
     content = revoked.read_text()
     revoked.write_text("{half a fi")

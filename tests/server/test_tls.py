@@ -122,7 +122,7 @@ def start(folder: Path, *options: str) -> subprocess.Popen[str]:
     [
         (("--host", EVERYWHERE), "add --tls-cert"),
         (("--host", ""), "add --tls-cert"),
-        (("--tls-cert", "cert.pem"), "go together"),
+        (("--tls-cert", "cert.pem"), "give both, or neither"),
         (("--tls-cert", "cert.pem", "--tls-key", "key.pem"), "cert.pem"),
         (("--issuers", "/nowhere"), "issuers"),
     ],

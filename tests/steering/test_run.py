@@ -40,7 +40,7 @@ def store(tmp_path):
 
 def test_a_service_at_another_server_is_not_watched_for_ever(file, store, tmp_path):
     acquire(store.engine, "serve", REAL)
-    with pytest.raises(InputError, match=f"steers at the PanDA server {REAL} alone"):
+    with pytest.raises(InputError, match=f"steers only at the PanDA server {REAL}"):
         run(file, tmp_path / "work", server="embedded")
 
 

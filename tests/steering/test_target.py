@@ -64,7 +64,7 @@ def test_a_family_is_tied_as_a_whole_or_not_at_all(store, record):
 def test_a_service_leaves_searches_of_other_servers_alone(record):
     check_steered({"new": None, "demo": REAL}, REAL)
     check_steered({"demo": REAL}, None)
-    with pytest.raises(InputError, match=f"goes to the embedded PanDA server.*steers at the PanDA server {REAL} alone"):
+    with pytest.raises(InputError, match=f"goes to the embedded PanDA server.*steers only at the PanDA server {REAL}"):
         check_steered({"new": None, "demo": EMBEDDED}, REAL)
 
 

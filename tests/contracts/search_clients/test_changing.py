@@ -51,7 +51,7 @@ def test_wrong_extensions(client, searched, changes, message):
 
 
 def test_a_budget_beyond_all_numbers(client, searched):
-    with pytest.raises(InputError, match="does not extend the budget: 1,000,000 is the most"):
+    with pytest.raises(InputError, match="does not extend the budget: the maximum is 1,000,000"):
         client.extend(searched, {"hours": 1e308})
 
 

@@ -147,7 +147,7 @@ def test_watching_shows_every_change_and_ends(place, client, searched):
 
 
 def test_what_is_not_kept_cannot_be_fetched(place, client, searched):
-    for which, message in [("best", "no kept outputs"), ("17", "no trial 17"), ("worst", "fetch what")]:
+    for which, message in [("best", "no kept outputs"), ("17", "no trial 17"), ("worst", "names no trial")]:
         with pytest.raises(InputError, match=message):
             client.fetch(searched, which, place.folder / "out")
 

@@ -75,7 +75,7 @@ def test_a_service_that_is_down(token_file):
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 def test_the_token_goes_nowhere_else(fake, token_file, status):
     fake.answers = [(status, {"Location": f"{fake.url}/elsewhere"}, b"")]
-    with pytest.raises(InputError, match="elsewhere; the token does not go there"):
+    with pytest.raises(InputError, match="elsewhere, and the token is not sent there"):
         connect(fake.url, token_file).status("x")
     assert len(fake.seen) == 1
 
