@@ -71,7 +71,7 @@ def test_parallel(work):
     assert said("extend", "demo", "--parallel", "2", "--trials", "+1") == (
         f"search 'demo' now has a budget of 5 trials and now has 2 trials at once; {RUNS}"
     )
-    with pytest.raises(InputError, match="extend by what"):
+    with pytest.raises(InputError, match="no amount is given"):
         said("extend", "demo")
 
 
