@@ -6,8 +6,8 @@ It has no clock: callers pass the time.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
-from collections import deque
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter, deque
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -38,7 +38,8 @@ class Policy:
     Attributes:
         quantile: the run time of a job is assumed to be this quantile of its search's run times. A lower quantile keeps
             more nodes busy before the end of the allocation, and cuts more jobs there.
-        measurements: with fewer measured run times of a search, its jobs are assumed to take the minutes asked for.
+        measurements: with fewer measured run times of a search, its jobs are assumed to take the minutes asked for, and
+            also while nearly all of them still run.
         margin: seconds before the end of the allocation at which every job should have ended.
         depth: most kinds of waiting jobs (search and needs) in one decision, the oldest first.
     """
@@ -49,26 +50,75 @@ class Policy:
     depth: int = 64
 
 
+_RATIO = 1.05  # from bin to bin of run times: a quantile is too long by at most 5%
+_MOST = 0.75 + 1e-9  # share of jobs that may be longer than all measured ones; with more, there is no estimate
+_BEYOND = 2.0  # a quantile beyond the longest measured time is longer by this factor times the share beyond it
+_GROWTH = 1.05  # growth of the number of measurements until the quantile is computed again
+
+
 class RunTimes:
-    """The run times of the finished jobs of one search in one allocation."""
+    """The run times of one search in one allocation.
+
+    Short jobs end first, so a quantile of finished jobs alone would be far too low. The quantile is that of the
+    Kaplan-Meier estimator (J. Am. Stat. Assoc. 53 (1958) 457): a job that still runs, failed or was cut would have run
+    longer.
+
+    It is the quantile for the next job: one additional job counts as longer than all others, because the next run time
+    exceeds the longest of three in a quarter of all cases, and the only one in half of them. If the quantile lies
+    beyond all measured times, it is estimated from the longest one, provided that at least a quarter of the jobs are
+    not longer: an idle node is a certain loss. For one, two or three log-normal run times with a spread of a factor of
+    1.6, such an estimate of the 75% quantile holds for 73 to 75% of the next run times.
+
+    The plain quantile of the finished jobs used 0 to 2% more of the node-hours of small allocations, but let large jobs
+    be cut: of the six searches of the benchmark `allocation` (4,608 nodes, 8 hours, 8 of them lost), three runs of ten
+    used 80 to 85% instead of 86 to 91%.
+    """
 
     def __init__(self, quantile: float, least: int = 1) -> None:
         """Sets the quantile, which is known after `least` finished jobs at the earliest."""
-        self._quantile, self._least = quantile, least
-        self._seconds: list[float] = []  # ascending
+        self._beyond = 1.0 - quantile + 1e-9
+        self._least = least
+        self._finished: Counter[int] = Counter()
+        self._broken_off: Counter[int] = Counter()
+        self._measured = 0
+        self._next = float(least)
+        self._known: float | None = None
+        self._starts: list[float] = []  # start times of running jobs, ascending
 
-    def add(self, seconds: float) -> None:
-        """Adds the run time of a finished job."""
-        insort(self._seconds, seconds)
+    def started(self, now: float) -> None:
+        """Notes that a job starts."""
+        insort(self._starts, now)
 
-    @property
-    def quantile(self) -> float | None:
-        """The quantile in seconds; None: not known yet.
+    def ended(self, start: float, now: float, *, finished: bool, staging: float = 0.0) -> None:
+        """Notes the end of a job that started at `start`; only finished jobs count, without their staging."""
+        del self._starts[bisect_right(self._starts, start) - 1]
+        place = math.ceil(math.log(max(1.0, now - start - staging), _RATIO))
+        if finished:
+            self._finished[place] += 1
+            self._measured += 1
+        else:
+            self._broken_off[place] += 1
 
-        It is the quantile for the next job: of n sorted run times it is number quantile x (n + 1), at most the longest.
-        """
-        count = len(self._seconds)
-        return self._seconds[min(count, math.ceil(self._quantile * (count + 1))) - 1] if count >= self._least else None
+    def quantile(self, now: float) -> float | None:
+        """Returns the quantile of the run times in seconds; None: not known yet."""
+        if self._measured >= self._next:
+            self._next = max(self._measured + 1.0, _GROWTH * self._measured)
+            self._known = self._computed(now)
+        return self._known
+
+    def _computed(self, now: float) -> float | None:
+        left = self._measured + self._broken_off.total()
+        surviving, longest = 1.0, 0.0
+        for place in sorted(self._finished.keys() | self._broken_off.keys()):
+            seconds = _RATIO**place
+            finished = self._finished[place]
+            still_running = bisect_right(self._starts, now - seconds / _RATIO)  # of this bin, or beyond
+            surviving *= 1.0 - finished / (left + still_running + 1) if finished else 1.0
+            if surviving <= self._beyond:
+                return seconds
+            longest = seconds if finished else longest
+            left -= finished + self._broken_off[place]
+        return longest * (1.0 + _BEYOND * (surviving - self._beyond)) if surviving <= _MOST else None
 
 
 @dataclass(frozen=True)
@@ -365,7 +415,9 @@ class Scheduler:
 
         Add the jobs that the server hands out for it in the server's order.
         """
-        seconds = {search: known for search, times in self._run_times.items() if (known := times.quantile) is not None}
+        seconds = {
+            search: known for search, times in self._run_times.items() if (known := times.quantile(now)) is not None
+        }
         remaining = self._last_end - now
         if self._draining or remaining <= 0:
             return JobRequest(Openings([]), (), seconds)
@@ -418,7 +470,7 @@ class Scheduler:
         place = 0
         while place < min(self._waiting.lines, self._policy.depth):
             line = self._waiting.line(place)
-            needs, seconds = line.needs, self._seconds(line)
+            needs, seconds = line.needs, self._seconds(line, now)
             if seconds > self._last_end - now or line.first.key in self._late:
                 place += 1
                 continue
@@ -459,9 +511,7 @@ class Scheduler:
         self._capacity.give_back(job.needs, running.parts)
         self._account.end(job.search, running.stays, now, useful=ending.is_useful)
         self._account.count(job.search, ending)
-        if ending is Ending.FINISHED:
-            times = self._run_times.setdefault(job.search, RunTimes(self._policy.quantile, self._policy.measurements))
-            times.add(max(1.0, now - running.start - staging))
+        self._run_times[job.search].ended(running.start, now, finished=ending is Ending.FINISHED, staging=staging)
         for part in running.parts:
             self._on_node[part.node].discard(running.number)
         del self._by_number[running.number]
@@ -530,7 +580,7 @@ class Scheduler:
         found: list[Job] = []
         for place in range(self._waiting.lines - 1, -1, -1):
             line = self._waiting.line(place)
-            late = self._seconds(line) > self._last_end - now or line.first.key in self._late
+            late = self._seconds(line, now) > self._last_end - now or line.first.key in self._late
             if self._draining or late or self._able(line.needs) < line.needs.nodes:
                 found += self._waiting.remove(place)
         self._late.clear()
@@ -558,10 +608,10 @@ class Scheduler:
         """The reserved nodes, and the time until which other jobs may run there."""
         return (self._reservation.nodes, self._reservation.start) if self._reservation else (0, 0.0)
 
-    def _seconds(self, line: JobGroup) -> float:
+    def _seconds(self, line: JobGroup, now: float) -> float:
         limit = 60.0 * line.needs.minutes
         times = self._run_times.get(line.search)
-        known = times.quantile if times else None
+        known = times.quantile(now) if times else None
         return limit if known is None else min(limit, known)
 
     def _able(self, needs: JobNeeds) -> int:
@@ -581,6 +631,8 @@ class Scheduler:
         for part in parts:
             self._on_node[part.node].add(running.number)
         self._horizon.add(running)
+        times = self._run_times.setdefault(job.search, RunTimes(self._policy.quantile, self._policy.measurements))
+        times.started(now)
         return Start(job, tuple(self._share(part) for part in parts))
 
     def _share(self, part: Part) -> Share:

@@ -538,7 +538,7 @@ def _steer(
             service.run(over)
         if stopped.is_set() and not all(store.search(number).state.is_over for number in numbers):
             raise InterruptedRunError(
-                f"interrupted; nothing is lost: the same command goes on with search {_names(records)}"
+                f"interrupted; nothing is lost: the same command continues search {_names(records)}"
             )
 
 
@@ -610,7 +610,7 @@ def _watch(store: SteeringStore, family: _Family, over: Callable[[], bool]) -> b
                 return True
             if stopped.wait(0.5):
                 names = _names(family.registered())
-                raise InterruptedRunError(f"no longer watching; the service goes on with search {names}")
+                raise InterruptedRunError(f"no longer watching; the service continues search {names}")
     return False
 
 

@@ -108,7 +108,7 @@ def test_a_run_that_watches_takes_over_when_the_service_dies(scan):
     [
         (["status", "99999999999999999999"], "no search"),
         (["resume", "demo"], "is submitted already"),
-        (["extend", "demo"], "extend by what"),
+        (["extend", "demo"], "no amount is given"),
         (["fetch", "best", "demo"], "declares no outputs"),
         (["trials", "demo", "--workdir", "/proc/none"], "there is no store"),
     ],

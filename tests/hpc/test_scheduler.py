@@ -139,14 +139,6 @@ def test_nodes_that_come_free_take_the_place_of_those_kept() -> None:
     assert _places(scheduler.starts(310.0)) == {"two": ["n2", "n3"]}
 
 
-def test_staging_is_no_part_of_a_run_time() -> None:
-    scheduler = _scheduler(1)
-    scheduler.add(_job("first"))
-    scheduler.starts(0.0)
-    scheduler.ended("first", Ending.FINISHED, 300.0, staging=200.0)
-    assert scheduler.wish(300.0).seconds == {"s": 100.0}
-
-
 def test_nothing_starts_that_would_not_end_in_time() -> None:
     scheduler = _scheduler(2, ends=3600.0, policy=Policy(margin=300.0))
     _add(scheduler, _job("fits", minutes=55), _job("late", minutes=56))

@@ -34,9 +34,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs real parts: `make test-real` runs it"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A Chromium for the pages and the figures."""
+    """A Chromium for the pages and the figures; while it is open, no test in this process can run an event loop."""
     program = shutil.which("chromium") or shutil.which("google-chrome") or missing("chromium")
     try:
         from playwright.sync_api import sync_playwright
