@@ -309,7 +309,7 @@ def test_jobs_wait_while_slurms_controller_is_away(
     def said() -> str:
         return (tmp_path / f"pilot-{job}.log").read_text()
 
-    until(lambda: "so no jobs are taken for now: srun: error: Unable to" in said())
+    until(lambda: "so the pilot takes no jobs for now: srun: error: Unable to" in said())
     until(lambda: embedded.state(running) == "done")
     slurm.start_controller()
     until(lambda: "the launcher works again after" in said(), 90)
