@@ -54,7 +54,7 @@ def test_a_service_that_comes_back_at_another_server_is_noticed(file, store, tmp
             acquire(store.engine, "serve", REAL)
 
     moved = []
-    with pytest.raises(InputError, match="alone"):
+    with pytest.raises(InputError, match="the service that has this store steers only at"):
         run(file, tmp_path / "work", server="embedded", on_progress=move)
 
 
