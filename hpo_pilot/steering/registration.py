@@ -243,7 +243,7 @@ def check_registered(
         name = found.name
         raise InputError(
             f"the store already has a search {name!r} ({found.state.value}); {command('run', packed.file)} "
-            f"goes on with it, `hpo-pilot extend {name} --trials +N` gives it more budget, another name in the file "
+            f"continues it, `hpo-pilot extend {name} --trials +N` gives it more budget, another name in the file "
             "starts a new one"
         )
     check(found)
@@ -279,7 +279,7 @@ def check_same(found: SearchRecord, search: Search, sandbox: Path, search_file: 
     if trouble:
         raise InputError(
             f"{search_file}: {trouble} since search {search.name!r} began. "
-            f"`hpo-pilot resume {search.name} --new-payload` goes on with the new files; "
+            f"`hpo-pilot resume {search.name} --new-payload` continues with the new files; "
             "another name in the file starts a new search"
         )
 

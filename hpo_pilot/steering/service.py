@@ -268,7 +268,7 @@ class Service:
             # A bug that one search meets must not end the others. The log has the traceback, the user sees a line.
             log.exception("search %d", number, extra={"search": steering.record.name if steering else number})
             name = self._store.search(number).name if steering is None else steering.record.name
-            message = f"{internal_error(error)}; mended, `hpo-pilot resume {name}` goes on with it"
+            message = f"{internal_error(error)}; mended, `hpo-pilot resume {name}` continues it"
             if steering is not None:
                 steering.abandon(message)
             else:

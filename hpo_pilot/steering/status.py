@@ -171,7 +171,7 @@ def steering_commands(record: SearchRecord) -> str:
     serve = f"{command(*words)} steers it and every other search of its store"
     if not Path(record.source).is_file():  # submitted on another machine, or the file was moved
         return serve
-    return f"{command('run', record.source)} goes on with it; {serve}"
+    return f"{command('run', record.source)} continues it; {serve}"
 
 
 def server_phrase(server: str) -> str:
