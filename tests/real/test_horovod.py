@@ -137,14 +137,18 @@ def test_a_delay_of_one_rank_moves_load_balance_by_what_is_computed(tmp_path, en
         told = json.loads((ended.folder / "userJobMetadata.json").read_text())["hpo_pilot_ranks"]
         return ended.verdict["metrics"], [rank["compute"] for rank in told]
 
-    even, computed = balance(0.0)
-    assert even["pop_load_balance"] > 0.9
     planted = 20 * 0.04
+    for _ in range(3):  # on a busy machine the other rank is late itself, and waits less
+        even, computed = balance(0.0)
+        uneven, _ = balance(0.04)
+        waited = uneven["communication_seconds"] - even["communication_seconds"]
+        if waited > planted / 2 * 0.8:
+            break
+    else:
+        pytest.fail(f"the other rank waited {2 * waited:.2f} s, with {planted:.2f} s planted")
+    assert even["pop_load_balance"] > 0.9
     expected = (computed[0] + computed[1] + planted) / 2 / (computed[1] + planted)
-    uneven, _ = balance(0.04)
     assert uneven["pop_load_balance"] == pytest.approx(expected, rel=0.05)
-    # The other rank waits for the planted time; on a busy machine it comes late itself, and waits less.
-    assert uneven["communication_seconds"] > even["communication_seconds"] + planted / 2 * 0.5
     assert uneven["images_per_second"] < even["images_per_second"]
 
 
