@@ -111,47 +111,33 @@ def store_of(workdir: Path) -> SteeringStore:
     return SteeringStore.open(f"sqlite:///{workdir / 'hpo-pilot.db'}")
 
 
+def add_trials(store: SteeringStore, name: str, trials: list[Trial], *, folds: int = 1, generation: int = 1) -> int:
+    """Gives a search a generation of trials, one job a fold; returns the number of its task in the store."""
+    record = store.search(name)
+    jobs = tuple((Member(trial.number, fold, trial.seed),) for trial in trials for fold in range(folds))
+    task = NewTask(f"user.me.{name}.{record.uid}.g{generation}/", generation, 0, jobs)
+    return store.add_generation(record.id, history=0, pending=[], trials=trials, task=task).id
+
+
 def add_results(workdir: Path, name: str, count: int = 3, log: str = "Traceback") -> None:
     """Gives a search trials: the first failed, the others finished; the second is the best."""
-    store = store_of(workdir)
-    try:
-        record = store.search(name)
-        store.set_state(record.id, SearchState.RUNNING, "service")
+    with closing(store_of(workdir)) as store:
+        number = store.search(name).id
+        store.set_state(number, SearchState.RUNNING, "service")
         trials = [Trial(n, 1, {"x": n / 10_000, "kind": "a"}, seed=n) for n in range(1, count + 1)]
-        jobs = tuple((Member(trial.number, fold, trial.seed),) for trial in trials for fold in range(2))
-        task = NewTask(f"user.me.{name}.{record.uid}.g1/", 1, 0, jobs)
-        made = store.add_generation(record.id, history=0, pending=[], trials=trials, task=task)
+        task = add_trials(store, name, trials, folds=2)
         now = time.time()
-        outcomes = [
-            made_attempt(
-                made.id,
-                trial.number,
-                fold,
-                1,
-                JobState.FINISHED,
-                panda_id=100 + trial.number,
-                value=None if trial.number == 1 else trial.number + fold,
-                metrics={"accuracy": float("nan")},
-                error="exit status 1" if trial.number == 1 else None,
-                log_tail=log if trial.number == 1 else None,
-                node="wn1",
-                seconds=2.0,
-                started=now - 2,
-                ended=now,
-            )
-            for trial in trials
+        ran = {"metrics": {"accuracy": float("nan")}, "node": "wn1", "seconds": 2.0, "started": now - 2, "ended": now}
+        broke = {"panda_id": 101, "error": "exit status 1", "log_tail": log}
+        outcomes = [made_attempt(task, 1, fold, 1, JobState.FINISHED, **broke, **ran) for fold in range(2)]
+        outcomes += [
+            made_attempt(task, n, fold, 1, JobState.FINISHED, n + fold, panda_id=100 + n, **ran)
+            for n in range(2, count + 1)
             for fold in range(2)
         ]
-        ends = [
-            made_end(1, TrialState.FAILED, error="fold 0: exit status 1", told=1, ended=now),
-            *(
-                made_end(t.number, TrialState.FINISHED, t.number + 0.5, stds=(0.7,), told=t.number, ended=now)
-                for t in trials[1:]
-            ),
-        ]
-        store.record(record.id, outcomes, ends, ended_tasks=[made.id])
-    finally:
-        store.close()
+        ends = [made_end(1, TrialState.FAILED, error="fold 0: exit status 1", told=1, ended=now)]
+        ends += [made_end(n, TrialState.FINISHED, n + 0.5, stds=(0.7,), told=n, ended=now) for n in range(2, count + 1)]
+        store.record(number, outcomes, ends, ended_tasks=[task])
 
 
 @contextmanager
@@ -163,8 +149,5 @@ def steered(workdir: Path, server: str | None = None) -> Iterator[None]:
 
 def set_state(workdir: Path, name: str, state: SearchState, message: str = "") -> None:
     """Moves a search as its service would."""
-    store = store_of(workdir)
-    try:
+    with closing(store_of(workdir)) as store:
         store.set_state(store.search(name).id, state, "service", message)
-    finally:
-        store.close()

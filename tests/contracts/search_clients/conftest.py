@@ -1,4 +1,4 @@
-"""Every client of searches, and searches for them: a store in process, a service, a service over TLS."""
+"""Every client of searches, and searches for them: a store in process, a service over TLS."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Place:
         return self.api.client(name, Role.OPERATOR if operator else Role.USER)
 
 
-@pytest.fixture(scope="session", params=["local", "rest", "rest over TLS"])
+@pytest.fixture(scope="session", params=["local", "rest over TLS"])
 def world(request, tmp_path_factory) -> Iterator[tuple[Path, RunningApi | None]]:
     root = tmp_path_factory.mktemp("world")
     if request.param == "local":
@@ -37,7 +37,7 @@ def world(request, tmp_path_factory) -> Iterator[tuple[Path, RunningApi | None]]
         store_of(root / "work").close()
         yield root / "work", None
         return
-    api = start_api(root, tls="TLS" in request.param)
+    api = start_api(root, tls=True)
     yield api.workdir, api
     api.stop()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import json
 import socket
 import tarfile
@@ -14,98 +13,56 @@ from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import pytest
+import requests
 
 from hpo_pilot.server.tokens import Authority, Role
+from tests.archives import archive, member
 from tests.bearer import token
 from tests.rest_api import add_results, start_api, write_search
 
-FILE = """search: {name}
-space: {{x: {{type: real, low: 0, high: 1}}}}
-payload: {{command: "true"}}
-"""
-YAML = {"Content-Type": "application/yaml"}
+from .conftest import search_text
 
 
-def submit(call, name, who="alice", **more):
-    answer = call("POST", "searches", who, data=FILE.format(name=name), headers=YAML | more.pop("headers", {}), **more)
-    assert answer.status_code == 201, answer.text
-    return answer.json()
-
-
-def archive(members: dict[str, bytes], link: tuple[str, str] | None = None) -> bytes:
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:gz") as packed:
-        for name, body in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(body)
-            packed.addfile(info, io.BytesIO(body))
-        if link is not None:
-            info = tarfile.TarInfo(link[0])
-            info.type, info.linkname = tarfile.SYMTYPE, link[1]
-            packed.addfile(info)
-    return content.getvalue()
-
-
-def send(call, content: bytes):
-    return call("PUT", f"payloads/{hashlib.sha256(content).hexdigest()}", data=content)
+@pytest.fixture(scope="module")
+def roles_search(api):
+    """A search of alice's that runs, with three trials."""
+    with api.client("alice") as client:
+        client.submit(write_search(api.root / "roles", "roles"))
+    add_results(api.workdir, "roles")
 
 
 # --- who may do what ---
 
 READS = ["searches", "searches/roles", "searches/roles/progress", "searches/roles/trials", "searches/roles/best"]
 READS += ["searches/roles/events", "searches/roles/report", "searches/roles/export", "service", "payloads/" + "0" * 64]
-CHANGES = ["pause", "resume", "stop", "extend"]
 
 
-@pytest.fixture(scope="module")
-def roles_search(api):
-    with api.client("alice") as client:
-        client.submit(write_search(api.root / "roles", "roles"))
-    add_results(api.workdir, "roles")
-
-
-@pytest.mark.parametrize("path", READS)
 @pytest.mark.parametrize(
-    ("who", "role", "status"),
+    ("who", "role", "looks", "changes"),
     [
-        ("alice", Role.USER, 200),
-        ("bob", Role.USER, 200),
-        ("op", Role.OPERATOR, 200),
-        ("p", Role.PILOT, 403),
-        (None, Role.USER, 401),
+        ("alice", Role.USER, 200, None),
+        ("op", Role.OPERATOR, 200, None),
+        ("bob", Role.USER, 200, 403),
+        ("alice", Role.PILOT, 403, 403),
+        (None, Role.USER, 401, 401),
     ],
 )
-def test_who_may_look(call, roles_search, path, who, role, status):
-    answer = call("GET", path, who, role)
-    assert answer.status_code == status
-    if status != 200:
-        assert answer.headers["content-type"] == "application/problem+json"
-        assert answer.json()["code"] == {401: "unauthorized", 403: "forbidden"}[status]
-
-
-@pytest.mark.parametrize("what", CHANGES)
-@pytest.mark.parametrize(
-    ("who", "role", "status"),
-    [("bob", Role.USER, 403), ("p", Role.PILOT, 403), (None, Role.USER, 401), ("alice", Role.PILOT, 403)],
-)
-def test_who_may_not_change(call, roles_search, what, who, role, status):
-    body = {"json": {"add": {"trials": 1}}} if what == "extend" else {}
-    assert call("POST", f"searches/roles/{what}", who, role, **body).status_code == status
-    assert call("GET", "searches/roles").json()["state"] == "running"
-
-
-@pytest.mark.parametrize("who", ["bob", "alice"])
-def test_a_pilot_s_token_submits_nothing(call, who):
-    answer = call("POST", "searches", who, Role.PILOT, data=FILE.format(name="pilots"), headers=YAML)
-    assert answer.status_code == 403
-    assert call("GET", "searches/pilots").status_code == 404
-
-
-def test_going_on_with_another_s_search_is_refused(call):
-    submit(call, "mine", "alice")
-    answer = call("POST", "searches?go_on=true", "bob", data=FILE.format(name="mine"), headers=YAML)
-    assert answer.status_code == 403
-    assert call("GET", "searches/mine/events").json() == call("GET", "searches/mine/events", "bob").json()
+def test_who_may_look_and_who_may_change(call, roles_search, who, role, looks, changes):
+    for path in READS:
+        answer = call("GET", path, who, role)
+        assert answer.status_code == looks, path
+        if looks != 200:
+            assert answer.headers["content-type"] == "application/problem+json"
+            assert answer.json()["code"] == {401: "unauthorized", 403: "forbidden"}[looks]
+    if changes is not None:
+        for change in ("pause", "resume", "stop", "extend"):
+            body = {"json": {"add": {"trials": 1}}} if change == "extend" else {}
+            assert call("POST", f"searches/roles/{change}", who, role, **body).status_code == changes, change
+        assert call("POST", "searches?go_on=true", who, role, data=search_text("roles")).status_code == changes
+        assert call("GET", "searches/roles").json()["state"] == "running"
+    if looks != 200:
+        assert call("POST", "searches", who, role, data=search_text("nobodys")).status_code == looks
+        assert call("GET", "searches/nobodys").status_code == 404
 
 
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer ", "Bearer x.y.z", "Basic YTpi", "Bearer é"])
@@ -127,19 +84,20 @@ def test_a_revoked_token_is_worthless_at_once(api, call):
 
 def test_health_and_description_need_no_token_and_nothing_else_does_without(call):
     assert call("GET", "health", None).json() == {"status": "ok"}
-    description = call("GET", "openapi.json", None).json()
-    assert description["openapi"].startswith("3.1")
+    assert call("GET", "openapi.json", None).status_code == 200
     for path in ("", "nope", "health/x", "../searches", "docs"):
         assert call("GET", path, None).status_code == 401
 
 
-def test_tokens_are_in_no_log(api, call):
+def test_the_log_names_callers_and_has_no_token_and_no_forged_line(api, call):
     call("GET", "searches/nope")
-    call("POST", "searches", data="search: [", headers=YAML)
+    call("GET", "searches/a%0aFORGED%20by%20operator")
     text = token("alice", Role.USER)
     assert text not in api.log
     assert text.rsplit(".")[-1] not in api.log
     assert "GET /api/v1/searches/nope by alice" in api.log
+    assert r"a\nFORGED by operator" in api.log
+    assert "\nFORGED" not in api.log
 
 
 # --- answers ---
@@ -153,7 +111,7 @@ def test_errors_are_problem_documents(call):
     assert problem["code"] == "not_found"
     assert problem["message"].startswith("no search 'nope':")
     assert "sqlite" not in problem["message"]
-    wrong = call("POST", "searches", data="search: x\nspace: {}\n", headers=YAML)
+    wrong = call("POST", "searches", data="search: x\nspace: {}\n")
     assert wrong.status_code == 422
     assert {found["path"] for found in wrong.json()["problems"]} >= {"space", "payload"}
     assert wrong.json()["problems"][0]["file"] == "search.yaml"
@@ -162,24 +120,19 @@ def test_errors_are_problem_documents(call):
     assert call("GET", "searches/nope/trials?limit=0").status_code == 422
 
 
-def test_answers_are_packed_where_that_is_taken(call, roles_search):
+def test_answers_are_packed_where_that_is_taken_and_kept_by_nobody(call, roles_search):
     packed = call("GET", "searches/roles/trials", headers={"Accept-Encoding": "gzip"}, stream=True)
     assert packed.headers["content-encoding"] == "gzip"
     assert len(json.loads(gzip.decompress(packed.raw.read()))["trials"]) == 3
-    plain = call("GET", "searches/roles/trials", headers={"Accept-Encoding": "identity"})
-    assert "content-encoding" not in plain.headers
+    headers = {"Accept-Encoding": "identity", "Origin": "https://evil.example"}
+    plain = call("GET", "searches/roles/trials", headers=headers).headers
+    assert "content-encoding" not in plain
+    assert plain["cache-control"] == "no-store"
+    assert plain["x-content-type-options"] == "nosniff"
+    assert "access-control-allow-origin" not in plain
 
 
-def test_answers_are_kept_by_nobody_and_are_what_they_say(call):
-    answer = call("GET", "searches")
-    assert answer.headers["cache-control"] == "no-store"
-    assert answer.headers["x-content-type-options"] == "nosniff"
-    assert (
-        "access-control-allow-origin" not in call("GET", "searches", headers={"Origin": "https://evil.example"}).headers
-    )
-
-
-def test_pages_of_trials_have_an_end(call, roles_search):
+def test_pages_of_trials_are_bounded_in_number_and_in_bytes(api, call, submit, roles_search):
     pages, after = [], 0
     while after is not None:
         page = call("GET", f"searches/roles/trials?after={after}&limit=2").json()
@@ -187,10 +140,7 @@ def test_pages_of_trials_have_an_end(call, roles_search):
         after = page["next"]
     assert pages == [[1, 2], [3]]
     assert call("GET", "searches/roles/trials?after=3").json() == {"trials": [], "next": None}
-
-
-def test_a_page_is_bounded_in_bytes(api, call):
-    submit(call, "logs")
+    submit("logs")
     add_results(api.workdir, "logs", 10, log="x" * 3_000_000)
     page = call("GET", "searches/logs/trials").json()
     assert [trial["number"] for trial in page["trials"]] == [1]
@@ -198,65 +148,65 @@ def test_a_page_is_bounded_in_bytes(api, call):
     assert len(call("GET", "searches/logs/trials?logs=false").json()["trials"]) == 10
 
 
-# --- news ---
-
-
-def test_news_are_waited_for(api, call):
-    submit(call, "news")
+def test_many_wait_for_news_and_others_are_served(call, submit):
+    submit("news")
     first = call("GET", "searches/news/progress")
     tag = {"If-None-Match": first.headers["etag"]}
     begun = time.monotonic()
     assert call("GET", "searches/news/progress?timeout=1.2", headers=tag).status_code == 304
     assert time.monotonic() - begun > 1.0
-    timer = threading.Timer(1.0, call, ("POST", "searches/news/pause"))
-    timer.start()
-    begun = time.monotonic()
-    second = call("GET", "searches/news/progress?timeout=20", headers=tag)
-    assert second.json()["state"] == "paused"
-    assert second.headers["etag"] != first.headers["etag"]
-    assert time.monotonic() - begun < 15  # before the 20 s are over
-    assert call("GET", "searches/nope/progress?timeout=5").status_code == 404
-
-
-def test_many_wait_and_others_are_served(call):
-    submit(call, "waiting")
-    tag = {"If-None-Match": call("GET", "searches/waiting/progress").headers["etag"]}
     with ThreadPoolExecutor(40) as pool:
-        waiting = [pool.submit(call, "GET", "searches/waiting/progress?timeout=30", headers=tag) for _ in range(40)]
+        waiting = [pool.submit(call, "GET", "searches/news/progress?timeout=30", headers=tag) for _ in range(40)]
         time.sleep(1.0)
-        assert call("GET", "searches/waiting").status_code == 200
+        assert call("GET", "searches/news").status_code == 200
         assert not any(answer.done() for answer in waiting)
-        call("POST", "searches/waiting/pause")
-        assert {answer.result().status_code for answer in waiting} == {200}
+        begun = time.monotonic()
+        call("POST", "searches/news/pause")
+        answers = [answer.result() for answer in waiting]
+    assert time.monotonic() - begun < 20  # before the 30 s are over
+    assert {answer.json()["state"] for answer in answers} == {"paused"}
+    assert first.headers["etag"] not in {answer.headers["etag"] for answer in answers}
+    assert call("GET", "searches/nope/progress?timeout=5").status_code == 404
 
 
 # --- registering ---
 
 
-def test_the_same_key_registers_once(call):
+def test_the_same_key_registers_once(call, submit):
     key = {"Idempotency-Key": "a-key-of-mine"}
-    first = submit(call, "once", headers=key)
-    assert submit(call, "once", headers=key)["id"] == first["id"]
-    other = call("POST", "searches", data=FILE.format(name="once"), headers=YAML | {"Idempotency-Key": "another-key"})
-    assert other.status_code == 422
-    assert "already has a search 'once'" in other.json()["message"]
-    theirs = call("POST", "searches", "bob", data=FILE.format(name="once"), headers=YAML | key)
-    assert theirs.status_code == 422
+    first = submit("once", headers=key)
+    assert submit("once", headers=key)["id"] == first["id"]
+    for who, headers in (("alice", {"Idempotency-Key": "another-key"}), ("bob", key)):
+        other = call("POST", "searches", who, data=search_text("once"), headers=headers)
+        assert other.status_code == 422
+        assert "already has a search 'once'" in other.json()["message"]
     assert len(call("GET", "searches/once/events").json()) == 1
 
 
-def test_many_of_one_name_at_once_make_one(call):
-    with ThreadPoolExecutor(8) as pool:
-        answers = [pool.submit(call, "POST", "searches", data=FILE.format(name="race"), headers=YAML) for _ in range(8)]
-        statuses = sorted(answer.result().status_code for answer in answers)
-    assert statuses == [201] + [422] * 7
+@pytest.mark.parametrize("key", [None, "a-key"])
+def test_many_registrations_of_one_name_at_once_make_one(call, key):
+    """With one key they are one call: a repetition of a call that was still under way was refused."""
+    for attempt in range(4):
+        name = f"at-once-{attempt}-{key}"
+        headers = {"Idempotency-Key": f"{key}-{name}"} if key else {}
+        barrier = threading.Barrier(8)
+
+        def register(name: str = name, headers: dict = headers, barrier: threading.Barrier = barrier):
+            barrier.wait()
+            return call("POST", "searches", data=search_text(name), headers=headers)
+
+        with ThreadPoolExecutor(8) as pool:
+            answers = [each.result() for each in [pool.submit(register) for _ in range(8)]]
+        statuses = sorted(answer.status_code for answer in answers)
+        assert statuses == ([201] * 8 if key else [201] + [422] * 7), [answer.text for answer in answers]
+        assert len({answer.json()["id"] for answer in answers if answer.status_code == 201}) == 1
 
 
-def test_what_was_seen_extends_once(call):
-    submit(call, "longer")
+def test_what_was_seen_extends_once(call, submit):
+    submit("longer")
     body = {"add": {"trials": 5}, "seen": {"trials": 64}}
-    assert call("POST", "searches/longer/extend", json=body).json()["budget"]["trials"] == 69
-    assert call("POST", "searches/longer/extend", json=body).json()["budget"]["trials"] == 69
+    for _ in range(2):
+        assert call("POST", "searches/longer/extend", json=body).json()["budget"]["trials"] == 69
     late = call("POST", "searches/longer/extend", json={"add": {"trials": 7}, "seen": {"trials": 64}})
     assert late.status_code == 409
     assert call("POST", "searches/longer/extend", json={"add": {"trials": 1}}).json()["budget"]["trials"] == 70
@@ -264,76 +214,75 @@ def test_what_was_seen_extends_once(call):
 
 @pytest.mark.parametrize("query", ["file=a%1b[31m.yaml", "source=%0a", "file=", "payload=zz", "go_on=perhaps"])
 def test_strange_words_are_refused(call, query):
-    answer = call("POST", f"searches?{query}", data=FILE.format(name="strange"), headers=YAML)
+    answer = call("POST", f"searches?{query}", data=search_text("strange"))
     assert answer.status_code == 422
     assert call("GET", "searches/strange").status_code == 404
 
 
-def test_bodies_have_limits(api, call):
-    answer = call("POST", "examinations", data=b"#" * 1_300_000, headers=YAML)
-    assert answer.status_code == 413
-
-    def endless():
+@pytest.mark.parametrize("endless", [False, True])
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "examinations"), ("POST", "searches/x/extend"), ("PUT", f"payloads/{'1' * 64}")]
+)
+def test_bodies_have_limits(api, call, method, path, endless):
+    def parts():
         for _ in range(40):
             yield b"#" * 100_000
 
-    assert call("POST", "examinations", data=endless(), headers=YAML).status_code == 413
-    assert call("POST", "searches/x/extend", data=endless()).status_code == 413
+    assert call(method, path, data=parts() if endless else b"#" * 1_300_000).status_code == 413
+    assert not list((api.workdir / "uploads").glob("*.part"))
 
 
 # --- payloads ---
 
 
 def test_a_payload_is_kept_by_its_content(api, call):
-    content = archive({"train.py": b"pass", "deep/er/x": b"1"})
+    content = archive(member("train.py", size=4), member("deep/er/x", size=1))
     digest = hashlib.sha256(content).hexdigest()
     assert call("GET", f"payloads/{digest}").json() == {"digest": digest, "present": False}
-    assert send(call, content).json() == {"digest": digest, "present": True}
+    assert call("PUT", f"payloads/{digest}", data=content).json() == {"digest": digest, "present": True}
     assert call("GET", f"payloads/{digest}").json()["present"]
-    wrong = call("PUT", f"payloads/{'0' * 64}", data=content)
-    assert wrong.status_code == 422
+    assert call("PUT", f"payloads/{'0' * 64}", data=content).status_code == 422
     assert not call("GET", f"payloads/{'0' * 64}").json()["present"]
     path = api.workdir / "uploads" / f"{digest}.tar.gz"
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_a_payload_has_a_limit(api, call):
-    def parts():
-        for _ in range(20):
-            yield b"x" * 100_000
-
-    assert call("PUT", f"payloads/{'1' * 64}", data=b"x" * 1_100_000).status_code == 413
-    assert call("PUT", f"payloads/{'1' * 64}", data=parts()).status_code == 413
-    assert not list((api.workdir / "uploads").glob("*.part"))
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"no archive", "refused"),
-        (archive({"../evil": b"x"}), "leads out"),
-        (archive({"/etc/evil": b"x"}), "leads out"),
-        (archive({}, ("link", "/etc/passwd")), "refused"),
-        (archive({"hpo_pilot_runner.py": b"x"}), "name that the payload runner needs"),
-        (archive({"big": bytes(30_000_000)}), "refused"),
+        pytest.param(b"no archive", "refused", id="no archive"),
+        pytest.param(archive(member("../evil")), "leads out", id="dots"),
+        pytest.param(archive(member("/etc/evil")), "leads out", id="absolute"),
+        pytest.param(archive(member("link", tarfile.SYMTYPE, "/etc/passwd")), "is refused", id="link"),
+        pytest.param(archive(member("hpo_pilot_runner.py")), "name that the payload runner needs", id="runner"),
+        pytest.param(archive(member("big", size=30_000_000)), "is refused", id="large"),
+        # Those that cannot be unpacked were answered with 503, so that clients sent them again and again.
+        pytest.param(archive(member("a" * 300)), "is refused", id="long name"),
+        pytest.param(archive(member("a"), member("a/b")), "is refused", id="file as folder"),
+        pytest.param(
+            archive(member("a", tarfile.DIRTYPE), member("a/b"), member("a", tarfile.SYMTYPE, "a")),
+            "is refused",
+            id="folder as link",
+        ),
+        pytest.param(archive(member("a", tarfile.SYMTYPE, "a"), member("a/b")), "is refused", id="link to itself"),
+        pytest.param(archive(member("a", tarfile.LNKTYPE, "a")), "is refused", id="file that is its own link"),
     ],
-    ids=["no archive", "dots", "absolute", "link", "runner", "large"],
 )
 def test_a_payload_that_is_none_is_refused(api, call, content, message):
-    assert send(call, content).status_code == 200
     digest = hashlib.sha256(content).hexdigest()
-    text = FILE.format(name="evil").replace('command: "true"', 'command: "true", files: x')
-    answer = call("POST", f"searches?payload={digest}", data=text, headers=YAML)
-    assert answer.status_code == 422
+    assert call("PUT", f"payloads/{digest}", data=content).status_code == 200
+    text = search_text("evil", payload={"command": "true", "files": "x"})
+    answer = call("POST", f"searches?payload={digest}", data=text)
+    assert answer.status_code == 422, answer.text
     assert message in answer.json()["message"]
     assert call("GET", "searches/evil").status_code == 404
     assert [path for path in (api.workdir / "uploads").iterdir() if path.is_dir()] == []
 
 
 def test_a_search_with_files_wants_them(call):
-    text = FILE.format(name="files").replace('command: "true"', 'command: "true", files: x')
-    assert "send the folder" in call("POST", "searches", data=text, headers=YAML).json()["message"]
-    gone = call("POST", f"searches?payload={'2' * 64}", data=text, headers=YAML)
+    text = search_text("files", payload={"command": "true", "files": "x"})
+    assert "send the folder" in call("POST", "searches", data=text).json()["message"]
+    gone = call("POST", f"searches?payload={'2' * 64}", data=text)
     assert "send it again" in gone.json()["message"]
 
 
@@ -348,7 +297,6 @@ def test_an_upload_that_breaks_off_leaves_nothing(api):
     while list((api.workdir / "uploads").glob("*.part")):
         assert time.monotonic() < end
         time.sleep(0.1)
-    assert "Traceback" not in api.log
 
 
 # --- the process ---
@@ -364,15 +312,11 @@ def test_an_end_answers_those_who_wait(tmp_path):
     try:
         with running.client("alice") as client:
             client.submit(write_search(tmp_path / "mine", "ends"))
-        import requests
-
         headers = {"Authorization": f"Bearer {token('alice', Role.USER)}"}
         url = f"{running.url}/api/v1/searches/ends/progress"
-        tag = requests.get(url, headers=headers, timeout=20).headers["etag"]
+        headers["If-None-Match"] = requests.get(url, headers=headers, timeout=20).headers["etag"]
         with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(
-                requests.get, f"{url}?timeout=30", headers={**headers, "If-None-Match": tag}, timeout=60
-            )
+            waiting = pool.submit(requests.get, f"{url}?timeout=30", headers=headers, timeout=60)
             time.sleep(1.0)
             running.process.terminate()
             assert waiting.result(timeout=30).status_code == 304

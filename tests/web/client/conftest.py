@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,31 +18,24 @@ from hpo_pilot.web import connection
 Answer = tuple[int, dict[str, str], bytes] | None
 
 
-@dataclass
-class Fake:
-    """An HTTP server that answers as a test says; None: it hangs up without a word."""
+@contextmanager
+def http_service(answer: Callable[[str, str, Mapping[str, str], bytes], Answer]) -> Iterator[str]:
+    """An HTTP server; `answer` gets method, path, headers and body. None: it hangs up without a word."""
 
-    url: str
-    answers: list[Answer] = field(default_factory=list)
-    seen: list[tuple[str, str, str | None, bytes]] = field(default_factory=list)
-
-
-@pytest.fixture
-def fake() -> Iterator[Fake]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            service.seen.append((self.command, self.path, self.headers.get("Authorization"), body))
-            answer = service.answers.pop(0) if len(service.answers) > 1 else service.answers[0]
-            if answer is None:
+            found = answer(self.command, self.path, self.headers, body)
+            if found is None:
                 self.close_connection = True
                 return
-            self.send_response(answer[0])
-            for name, value in {"Content-Type": "application/json", **answer[1]}.items():
+            status, headers, content = found
+            self.send_response(status)
+            for name, value in {"Content-Type": "application/json", **headers}.items():
                 self.send_header(name, value)
-            self.send_header("Content-Length", str(len(answer[2])))
+            self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self.wfile.write(answer[2])
+            self.wfile.write(content)
 
         do_POST = do_PUT = do_GET
 
@@ -49,11 +43,30 @@ def fake() -> Iterator[Fake]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    service = Fake(f"http://127.0.0.1:{server.server_port}")
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield service
+    yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
+
+
+@dataclass
+class Fake:
+    """A service that gives its answers one after another, the last one for ever."""
+
+    url: str = ""
+    answers: list[Answer] = field(default_factory=list)
+    seen: list[tuple[str, str, str | None, bytes]] = field(default_factory=list)
+
+    def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        self.seen.append((method, path, headers.get("Authorization"), body))
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+@pytest.fixture
+def fake() -> Iterator[Fake]:
+    service = Fake()
+    with http_service(service.answer) as service.url:
+        yield service
 
 
 @pytest.fixture(autouse=True)

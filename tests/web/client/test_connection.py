@@ -16,47 +16,35 @@ from .conftest import good, problem
 
 # --- errors ---
 
+HTML = {"Content-Type": "text/html"}
+WORDS = r"^the very words$"
+
 
 @pytest.mark.parametrize(
-    ("status", "code", "kind"),
+    ("answer", "kind", "message"),
     [
-        (401, "unauthorized", InputError),
-        (403, "forbidden", InputError),
-        (404, "not_found", InputError),
-        (409, "conflict", TryAgainError),
-        (413, "too_large", InputError),
-        (422, "input", InputError),
-        (503, "try_again", TryAgainError),
-        (500, "give_up", GiveUpError),
-        (418, "new in a later version", GiveUpError),
+        (problem(401, "unauthorized", "the very words"), InputError, WORDS),
+        (problem(403, "forbidden", "the very words"), InputError, WORDS),
+        (problem(404, "not_found", "the very words"), InputError, WORDS),
+        (problem(409, "conflict", "the very words"), TryAgainError, WORDS),
+        (problem(413, "too_large", "the very words"), InputError, WORDS),
+        (problem(422, "input", "the very words"), InputError, WORDS),
+        (problem(503, "try_again", "the very words"), TryAgainError, WORDS),
+        (problem(500, "give_up", "the very words"), GiveUpError, WORDS),
+        (problem(418, "new in a later version", "the very words"), GiveUpError, WORDS),
+        (
+            problem(422, "input", "\x1b[2Jcleared\nline"),
+            InputError,
+            r"^\?\[2Jcleared\nline$",
+        ),  # cannot steer the terminal
+        ((404, HTML, b"<h1>nothing</h1>"), InputError, "there is no hpo-pilot service at http://127"),
+        ((200, HTML, b"hello"), InputError, "there is no hpo-pilot service at http://127"),
+        ((500, {"Content-Type": "application/problem+json"}, b"[1]"), GiveUpError, "nothing that we understand"),
     ],
 )
-def test_errors_are_ours_with_the_service_s_words(fake, token_file, status, code, kind):
-    fake.answers = [problem(status, code, "the very words")]
-    with pytest.raises(kind, match=r"^the very words$"):
-        connect(fake.url, token_file).status("x")
-
-
-def test_a_service_cannot_steer_the_terminal(fake, token_file):
-    fake.answers = [problem(422, "input", "\x1b[2Jcleared\nline")]
-    with pytest.raises(InputError) as caught:
-        connect(fake.url, token_file).status("x")
-    assert str(caught.value) == "?[2Jcleared\nline"
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [(404, {"Content-Type": "text/html"}, b"<h1>nothing</h1>"), (200, {"Content-Type": "text/html"}, b"hello")],
-)
-def test_what_is_no_service_is_said_to_be_none(fake, token_file, answer):
+def test_errors_are_ours_with_the_service_s_words(fake, token_file, answer, kind, message):
     fake.answers = [answer]
-    with pytest.raises(InputError, match="there is no hpo-pilot service at http://127"):
-        connect(fake.url, token_file).status("x")
-
-
-def test_nonsense_is_no_traceback(fake, token_file):
-    fake.answers = [(500, {"Content-Type": "application/problem+json"}, b"[1]")]
-    with pytest.raises(GiveUpError, match="nothing that we understand"):
+    with pytest.raises(kind, match=message):
         connect(fake.url, token_file).status("x")
 
 
@@ -81,20 +69,18 @@ def test_the_token_goes_nowhere_else(fake, token_file, status):
 
 
 @pytest.mark.parametrize(
-    "url",
-    ["http://hpo.example.org", "http://10.0.0.1:80", "http://localhost.example.org", "http://127.0.0.1.example.org"],
+    ("urls", "message"),
+    [
+        (["http://hpo.example.org", "http://10.0.0.1:80", "http://localhost.example.org"], "use https://"),
+        (["http://127.0.0.1.example.org"], "use https://"),
+        (["", "hpo.example.org", "ftp://x", "https://", "https://x?y", "https://x:port", "https://u:p@x"], "--service"),
+    ],
+    ids=["token in the clear", "a name that begins as an address", "no URL"],
 )
-def test_the_token_is_not_sent_in_the_clear(token_file, url):
-    with pytest.raises(InputError, match="use https://"):
-        connect(url, token_file)
-
-
-@pytest.mark.parametrize(
-    "url", ["", "hpo.example.org", "ftp://x", "https://", "https://x?y", "https://x:port", "https://u:p@x"]
-)
-def test_a_url_that_is_none(token_file, url):
-    with pytest.raises(InputError, match="--service"):
-        connect(url, token_file)
+def test_urls_that_are_refused(token_file, urls, message):
+    for url in urls:
+        with pytest.raises(InputError, match=message):
+            connect(url, token_file)
 
 
 @pytest.mark.parametrize("content", [None, "", "two words", "ü", "a\nb"])

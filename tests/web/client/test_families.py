@@ -11,19 +11,8 @@ from hpo_pilot.report.documents import SearchDocument, combined_state, family_do
 
 
 def member(name: str, state: str, **more: Any) -> SearchDocument:
-    document = {
-        "id": 1,
-        "name": name,
-        "state": state,
-        "message": "",
-        "owner": "me",
-        "family": "demo",
-        "trials": {},
-        "budget": {"trials": 5, "parallel": 2},
-        "best": {"number": 1},
-        "started": None,
-        "ended": None,
-    }
+    document = {"id": 1, "name": name, "state": state, "message": "", "owner": "me", "family": "demo", "trials": {}}
+    document |= {"budget": {"trials": 5, "parallel": 2}, "best": {"number": 1}, "started": None, "ended": None}
     return cast(SearchDocument, {**document, **more})
 
 

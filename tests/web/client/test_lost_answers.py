@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from collections.abc import Mapping
 
 import pytest
 import requests
@@ -17,7 +14,7 @@ from hpo_pilot.web import rest_client
 from hpo_pilot.web.rest_client import RestClient
 from tests.rest_api import start_api, write_search
 
-from .conftest import good, problem, search
+from .conftest import Answer, good, http_service, problem, search
 
 
 def test_reading_is_repeated(fake, token_file):
@@ -27,17 +24,10 @@ def test_reading_is_repeated(fake, token_file):
     assert connect(fake.url, token_file).searches() == []
 
 
-@pytest.mark.parametrize(
-    ("change", "state"),
-    [
-        (lambda client: client.pause("x"), "paused"),
-        (lambda client: client.stop("x"), "stopping"),
-        (lambda client: client.resume("x"), "running"),
-    ],
-)
-def test_a_change_whose_answer_is_lost_is_looked_for(fake, token_file, change: Callable[[RestClient], Any], state):
+@pytest.mark.parametrize(("change", "state"), [("pause", "paused"), ("stop", "stopping"), ("resume", "running")])
+def test_a_change_whose_answer_is_lost_is_looked_for(fake, token_file, change, state):
     fake.answers = [None, good(search(state)), good(search("never asked"))]
-    assert change(connect(fake.url, token_file))["state"] == state
+    assert getattr(connect(fake.url, token_file), change)("x")["state"] == state
     assert [seen[0] for seen in fake.seen] == ["POST", "GET"]
 
 
@@ -63,59 +53,28 @@ def test_a_submission_is_repeated_under_its_key(tmp_path, token_file, fake):
 
 
 def test_a_registration_whose_answer_is_lost_is_one(tmp_path):
-    """Through a proxy that loses the first answer of the real API."""
+    """Through a proxy that loses the first answer of the real API to each kind of change."""
     api = start_api(tmp_path / "api")
+    lost: list[str] = []
+
+    def losing(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        headers = {name: value for name, value in headers.items() if name.lower() != "host"}
+        answer = requests.request(method, api.url + path, headers=headers, data=body, timeout=30)
+        kind = path.partition("?")[0].rsplit("/", 1)[-1]
+        if method == "POST" and kind in ("searches", "extend") and kind not in lost:
+            lost.append(kind)
+            return None
+        return answer.status_code, {"Content-Type": answer.headers["Content-Type"]}, answer.content
+
     try:
-        lost = LosingProxy(api.url)
-        client = RestClient(lost.url, api.token_file("alice"))
-        document = client.submit(write_search(tmp_path / "mine", "once"))
-        assert lost.lost == 1
-        assert document["id"] == 1
-        assert len(client.searches()) == 1
-        assert client.extend("once", {"trials": 5})["budget"]["trials"] == 9
-        assert lost.lost == 2
-        lost.close()
+        with http_service(losing) as url:
+            client = RestClient(url, api.token_file("alice"))
+            document = client.submit(write_search(tmp_path / "mine", "once"))
+            assert (lost, document["id"], len(client.searches())) == (["searches"], 1, 1)
+            assert client.extend("once", {"trials": 5})["budget"]["trials"] == 9
+            assert lost == ["searches", "extend"]
     finally:
         api.stop()
-
-
-class LosingProxy:
-    """Hands calls on, and hangs up instead of the first answer to each kind of POST that changes something."""
-
-    def __init__(self, target: str) -> None:
-        proxy = self
-        self.lost = 0
-        kinds: set[str] = set()
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
-                answer = requests.request(self.command, target + self.path, headers=headers, data=body, timeout=30)
-                kind = self.path.partition("?")[0].rsplit("/", 1)[-1]
-                if self.command == "POST" and kind in ("searches", "extend") and kind not in kinds:
-                    kinds.add(kind)
-                    proxy.lost += 1
-                    self.close_connection = True
-                    return
-                self.send_response(answer.status_code)
-                self.send_header("Content-Type", answer.headers["Content-Type"])
-                self.send_header("Content-Length", str(len(answer.content)))
-                self.end_headers()
-                self.wfile.write(answer.content)
-
-            do_POST = do_PUT = do_GET
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
 
 def test_watching_outlives_a_restart_of_the_service(fake, token_file, monkeypatch):

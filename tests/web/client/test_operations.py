@@ -1,35 +1,28 @@
-"""Fetched outputs are what a job packed: nothing of them lands elsewhere, and broken ones are called so."""
+"""Fetched outputs land in their folder alone, and users change their own searches alone."""
 
 from __future__ import annotations
 
-import io
 import tarfile
 from pathlib import Path
 
 import pytest
 
 from hpo_pilot.errors import GiveUpError
-from hpo_pilot.web.operations import unpack_outputs
+from hpo_pilot.web.operations import NotYoursError, User, unpack_outputs
+from tests.archives import archive, member
 
 
-def archive(path: Path, *members: tarfile.TarInfo) -> Path:
-    with tarfile.open(path, "w:gz") as packed:
-        for member in members:
-            packed.addfile(member, io.BytesIO(bytes(member.size)))
+@pytest.fixture
+def packed(tmp_path: Path) -> Path:
+    path = tmp_path / "a.tar.gz"
+    path.write_bytes(archive(member("model.npz", size=100_000)))
     return path
 
 
-def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int = 0) -> tarfile.TarInfo:
-    made = tarfile.TarInfo(name)
-    made.type, made.linkname, made.size = kind, link, size
-    return made
-
-
-def test_outputs_go_into_a_folder_per_trial_and_fold(tmp_path: Path) -> None:
-    packed = archive(tmp_path / "a.tar.gz", member("model.npz", size=3))
+def test_outputs_go_into_a_folder_per_trial_and_fold(tmp_path: Path, packed: Path) -> None:
     (file,) = unpack_outputs({0: packed}, tmp_path / "out", 7, folds=1)
     assert file == tmp_path / "out" / "trial7" / "model.npz"
-    assert file.read_bytes() == bytes(3)
+    assert file.read_bytes() == bytes(100_000)
     (file,) = unpack_outputs({1: packed}, tmp_path / "out", 7, folds=2)
     assert file == tmp_path / "out" / "trial7" / "fold1" / "model.npz"
 
@@ -46,8 +39,10 @@ def test_outputs_go_into_a_folder_per_trial_and_fold(tmp_path: Path) -> None:
     ],
     ids=["above", "absolute", "through a link", "its own link", "folder becomes link", "pipe"],
 )
-def test_what_a_malicious_job_packs_stays_in_its_folder(tmp_path: Path, members: list[tarfile.TarInfo]) -> None:
-    packed = archive(tmp_path / "a.tar.gz", *members)
+def test_what_a_malicious_job_packs_stays_in_its_folder(
+    tmp_path: Path, packed: Path, members: list[tarfile.TarInfo]
+) -> None:
+    packed.write_bytes(archive(*members))
     try:
         unpack_outputs({0: packed}, tmp_path / "out", 1, folds=1)
     except GiveUpError as error:
@@ -58,8 +53,7 @@ def test_what_a_malicious_job_packs_stays_in_its_folder(tmp_path: Path, members:
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "no archive", "empty"])
-def test_a_damaged_archive_is_called_so(tmp_path: Path, damage: str) -> None:
-    packed = archive(tmp_path / "a.tar.gz", member("model.npz", size=100_000))
+def test_a_damaged_archive_is_called_so(tmp_path: Path, packed: Path, damage: str) -> None:
     content = packed.read_bytes()
     damaged = {
         "cut": content[:-20],
@@ -70,3 +64,14 @@ def test_a_damaged_archive_is_called_so(tmp_path: Path, damage: str) -> None:
     packed.write_bytes(damaged[damage])
     with pytest.raises(GiveUpError, match=r"a\.tar\.gz cannot be unpacked"):
         unpack_outputs({0: packed}, tmp_path / "out", 1, folds=1)
+
+
+def test_a_user_changes_own_searches_alone_and_long_names_stay_apart():
+    prefix = "/DC=ch/DC=cern/OU=Organic Units/OU=Users/CN=somebody/CN=123456/CN="
+    one, two = User.named(prefix + "One"), User.named(prefix + "Two")
+    assert len(one.name) == len(two.name) == 60
+    for user, owner in ((User.named("alice"), "alice"), (User.named("op", changes_all=True), "alice"), (one, one.name)):
+        user.check("x", owner)
+    for user, owner in ((User.named("bob"), "alice"), (one, two.name)):
+        with pytest.raises(NotYoursError, match=f"only {owner} or an operator"):
+            user.check("x", owner)
