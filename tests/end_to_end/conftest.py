@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,8 +59,13 @@ class Scan:
         }
         self.file.write_text(yaml.safe_dump({**base, **document}, sort_keys=False))
 
+    @property
+    def where(self) -> list[str]:
+        """The options that say which searches are meant."""
+        return ["--workdir", str(self.workdir)]
+
     def command(self, *arguments: str) -> list[str]:
-        return [*HPO_PILOT, *arguments, "--workdir", str(self.workdir)]
+        return [*HPO_PILOT, *arguments, *self.where]
 
     def __call__(
         self, *arguments: str, status: int | None = 0, timeout: float = 240
@@ -78,8 +85,7 @@ class Scan:
 
     def here(self, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
         """A command that only looks, or that is refused: in this process, for a start takes a second."""
-        where = ["--workdir", str(self.workdir)]
-        result = command_here(*arguments, *where, cwd=self.root, env=self.environment)
+        result = command_here(*arguments, *self.where, cwd=self.root, env=self.environment)
         assert result.returncode == status, (result.returncode, result.stdout, result.stderr, self.logs())
         return result
 
@@ -92,6 +98,35 @@ class Scan:
             cwd=self.root,
             env={**os.environ, **self.environment},
         )
+
+    @contextmanager
+    def serving(self, *options: str) -> Iterator[subprocess.Popen[str]]:
+        """A service, which ends in order unless the block ends it; its first line is read."""
+        process = self.start("serve", *options)
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert "serving" in line, (line, process.stdout.read(), self.logs())
+            yield process
+            if process.poll() is None:
+                process.terminate()
+                process.communicate(timeout=60)
+                assert process.returncode == 0
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+
+    def until(self, state: str, name: str = "demo", *, trials: int = 0, idle: bool = False) -> dict[str, Any]:
+        """The status at a state; `trials`: with so many that are over; `idle`: with none that is not."""
+        end = time.monotonic() + 180
+        while time.monotonic() < end:
+            status = self.json("status", name)
+            over = sum(n for kind, n in status["trials"].items() if kind in ("finished", "failed"))
+            if status["state"] == state and over >= trials and not (idle and over < sum(status["trials"].values())):
+                return status
+            time.sleep(0.2)
+        raise AssertionError(f"{name} never became {state}: {status}; {self.logs()}")
 
     def json(self, *arguments: str) -> Any:
         return json.loads(self.here(*arguments, "--json").stdout)

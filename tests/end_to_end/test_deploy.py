@@ -8,7 +8,6 @@ import shlex
 from pathlib import Path
 
 from hpo_pilot.server.issuers import Issuers
-from hpo_pilot.steering.embedded import load_queues
 from tests.command_here import command_here
 
 ROOT = Path(__file__).parents[2]
@@ -42,10 +41,6 @@ def test_every_option_is_one():
     known = {name: option_names(name) for name in {name for name, _ in called}}
     for name, words in called:
         assert {word for word in words if word.startswith("--")} <= known[name], words
-
-
-def test_the_queues():
-    assert "LOCAL" in load_queues(DEPLOY / "queues.yaml").queues
 
 
 def test_the_issuers():

@@ -17,7 +17,8 @@ import requests
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.end_to_end.test_service import SLOW, wait_for
+from tests.end_to_end.conftest import Scan
+from tests.end_to_end.test_service import SLOW
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -25,8 +26,8 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 class Stage:
     """A service without a pilot, a pilot of its own, and where each is asked."""
 
-    def __init__(self, scan, service, pilot, lines):
-        self.scan, self.service, self.pilot, self.lines = scan, service, pilot, lines
+    def __init__(self, scan, pilot, lines):
+        self.scan, self.pilot, self.lines = scan, pilot, lines
         self.api = (scan.workdir / "service.url").read_text().strip()
         self.panda = (scan.workdir / "tokens" / "address").read_text().partition("\n")[0]
 
@@ -54,11 +55,9 @@ def read_until(process, pattern, lines):
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory):
-    from tests.end_to_end.conftest import Scan
-
     scan = Scan(tmp_path_factory.mktemp("metrics"))
     scan.write({"budget": {"trials": 4, "parallel": 2}}, SLOW)
-    scan("submit", str(scan.file))
+    scan.here("submit", str(scan.file))
     lines: dict[str, list[str]] = {"service": [], "pilot": []}
     service = scan.start("serve", "--slots", "0", "--log-format", "json")
     pilot = None
@@ -72,9 +71,8 @@ def stage(tmp_path_factory):
             words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=dict(os.environ)
         )
         metrics = read_until(pilot, r"metrics are at (http://[\d.:]+)/metrics", lines["pilot"])[1]
-        wait_for(scan, "done")
-        made = Stage(scan, service, metrics, lines)
-        yield made
+        scan.until("done")
+        yield Stage(scan, metrics, lines)
     finally:
         for process in (pilot, service):
             if process is not None and process.poll() is None:
@@ -122,7 +120,7 @@ def test_the_service_tells_of_searches_and_of_the_steering_process(stage):
         assert abs(time.time() - found["hpo_pilot_steering_loop_timestamp_seconds"][()]) < 30
         assert any(dict(key)["path"] == "/api/v1/searches" for key in found["hpo_pilot_api_call_seconds_count"])
 
-    stage.scan("list", "--service", stage.api, "--token-file", str(stage.scan.workdir / "tokens" / "user.token"))
+    stage.scan.here("list", "--service", stage.api, "--token-file", str(stage.scan.workdir / "tokens" / "user.token"))
     eventually(look)
 
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import signal
 import subprocess
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,16 +18,9 @@ MANUAL = Path(hpo_pilot.manual.__file__).parent
 EVERYWHERE = "0.0.0.0"  # noqa: S104  # what is refused
 
 
-@contextlib.contextmanager
-def serving(scan, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    process = scan.start("serve", *options)
-    try:
-        line = process.stdout.readline()
-        assert "serving; the embedded PanDA server is at" in line, (line, process.stdout.read(), scan.logs())
-        yield process, line.split(" is at ")[1].split(",")[0]
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+def address(scan) -> str:
+    """Where the embedded server of a service is."""
+    return (scan.workdir / "tokens" / "address").read_text().partition("\n")[0]
 
 
 def test_pilots_elsewhere_over_tls(scan, tmp_path):
@@ -39,7 +28,9 @@ def test_pilots_elsewhere_over_tls(scan, tmp_path):
     scan.write(GRID, FETCHING)
     made = self_signed(tmp_path / "tls", ["localhost"])
     authority = made.chain
-    with serving(scan, "--host", "localhost", *made.options, "--ca", str(authority), "--slots", "0") as (service, url):
+    options = ("--host", "localhost", *made.options, "--ca", str(authority), "--slots", "0")
+    with scan.serving(*options) as service:
+        url = address(scan)
         assert url.startswith("https://localhost:")
         assert "the REST API is at https://" in service.stdout.readline()
         assert "the monitor is at https://" in service.stdout.readline()
@@ -48,19 +39,13 @@ def test_pilots_elsewhere_over_tls(scan, tmp_path):
         with pytest.raises(requests.exceptions.SSLError):
             requests.get(f"{url}/api/v1/system/is_alive", timeout=10)
         token = tmp_path / "elsewhere.token"
-        scan("token", "create", "--name", "site", "--role", "pilot", "--days", "1", "-o", str(token))
-        scan("submit", str(scan.file))
-        options = ["--server", url, "--ca", str(authority), "--queue", "LOCAL", "--slots", "2"]
-        options += ["--token-file", str(token), "--workdir", str(tmp_path / "pilot"), "--heartbeat", "1"]
-        log = tmp_path / "pilot.log"
-        with log.open("w") as said:
-            pilot = subprocess.Popen([*HPO_PILOT, "pilot", *options], stdout=said, stderr=said)
+        scan.here("token", "create", "--name", "site", "--role", "pilot", "--days", "1", "-o", str(token))
+        scan.here("submit", str(scan.file))
+        words = ["--server", url, "--ca", str(authority), "--queue", "LOCAL", "--slots", "2"]
+        words += ["--token-file", str(token), "--workdir", str(tmp_path / "pilot"), "--heartbeat", "1"]
+        pilot = subprocess.Popen([*HPO_PILOT, "pilot", *words])
         try:
-            end = time.monotonic() + 180
-            while scan.json("status", "demo")["state"] != "done":
-                assert time.monotonic() < end, (scan.logs(), log.read_text())
-                assert pilot.poll() is None, log.read_text()
-                time.sleep(1)
+            scan.until("done")
         finally:
             pilot.terminate()
             pilot.wait(60)
@@ -78,12 +63,9 @@ def test_everything_of_a_laptop_over_tls(scan, tmp_path):
     )
     assert made.returncode == 0, made.stderr
     options = ("--tls-cert", str(folder / "cert.pem"), "--tls-key", str(folder / "key.pem"))
-    with serving(scan, *options, "--ca", str(folder / "cert.pem")):
-        scan("submit", str(scan.file))
-        end = time.monotonic() + 180
-        while scan.json("status", "demo")["state"] != "done":
-            assert time.monotonic() < end, scan.logs()
-            time.sleep(1)
+    with scan.serving(*options, "--ca", str(folder / "cert.pem")):
+        scan.here("submit", str(scan.file))
+        scan.until("done")
     assert scan.json("best", "demo")["point"] == {"x": 0.25}
 
 

@@ -61,13 +61,12 @@ def payload(scan: Any, *inputs: str) -> dict[str, Any]:
     return {"files": "payload", "command": command, "inputs": list(inputs), "file_names": NAMES}
 
 
-@pytest.mark.parametrize("per_job", [1, 3])
-def test_a_phpo_payload_runs_as_it_is_with_its_inputs(scan, web, per_job):
+def test_a_phpo_payload_runs_as_it_is_with_its_inputs(scan, web):
     scan.write(
         {
             "budget": {"trials": 6, "parallel": 3},
             "payload": payload(scan, "data/shared.csv", f"{web.url}/remote.csv"),
-            "resources": {"minutes": 1, "memory_mb": 500, "trials_per_job": per_job},
+            "resources": {"minutes": 1, "memory_mb": 500, "trials_per_job": 3},
         },
         PHPO,
     )
@@ -77,6 +76,6 @@ def test_a_phpo_payload_runs_as_it_is_with_its_inputs(scan, web, per_job):
     assert [trial["folds"][0]["metadata"] for trial in trials] == [{"epochs": 3, "last": None}] * 6
     assert web.asked == ["/remote.csv"], "once for all jobs"
     best = scan.json("best", "demo")
-    scan("fetch", "best", "demo", "-o", str(scan.root / "out"))
+    scan.here("fetch", "best", "demo", "-o", str(scan.root / "out"))
     text = (scan.root / "out" / f"trial{best['number']}" / "metrics.tgz").read_text()
     assert text == f"metrics of {best['point']['x']!r}"

@@ -1,13 +1,9 @@
-"""Segmented searches, payloads of other tools and known results, by the real commands."""
+"""Segmented searches and payloads of other tools, by the real commands."""
 
 from __future__ import annotations
 
 import json
-import signal
 import sys
-import time
-from pathlib import Path
-from typing import Any
 
 from hpo_pilot.migrate.draft import ImportOptions
 from hpo_pilot.migrate.importing import import_search
@@ -80,48 +76,3 @@ def test_a_family_and_a_search_have_different_names(scan) -> None:
     scan.write({"search": "demo-arm"})
     assert "which is a segment of 'demo'" in scan.here("submit", str(scan.file), status=2).stderr
     assert len(scan.json("list")) == 2
-
-
-def test_one_segment_without_a_result_is_status_1(scan) -> None:
-    payload = "import sys, json\nassert sys.argv[1] == 'leg'\njson.dump({'loss': 1.0}, open('output.json', 'w'))\n"
-    command = "python3 -I -S train.py %SEGMENT_NAME"
-    scan.write({**SEGMENTS, "payload": {"files": "payload", "command": command}}, payload)
-    output = scan("run", str(scan.file), status=1).stdout
-    assert "search 'demo-arm' is failed" in output
-    assert "search 'demo-leg' is done" in output
-    assert scan.json("status", "demo")["state"] == "failed"
-
-
-KNOWN = {
-    "optimizer": "bayesian",
-    "known": [{"point": {"x": x / 20}, "value": (x / 20 - 0.3) ** 2} for x in range(0, 21, 2)],
-    "budget": {"trials": 5, "parallel": 1},
-}
-
-
-def points(scan) -> list[dict[str, Any]]:
-    return [trial["point"] for trial in scan.trials()]
-
-
-def test_known_results_are_learnt_from_and_are_there_again_after_a_kill(scan, tmp_path: Path) -> None:
-    scan.write(KNOWN)
-    scan("run", str(scan.file))
-    undisturbed = points(scan)
-    tried = [point["x"] for point in undisturbed]
-    assert len(tried) == 5  # they cost no trial
-    assert not {known["point"]["x"] for known in KNOWN["known"]} & set(tried)
-    assert sum(abs(x - 0.3) < 0.1 for x in tried) >= 3  # near the best of what is known, from the first trial on
-    other = type(scan)(tmp_path / "again")
-    other.root.mkdir()
-    other.write(KNOWN)
-    other("submit", str(other.file))
-    process = other.start("run", str(other.file))
-    deadline = time.monotonic() + 120
-    while len(other.trials()) < 2:
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.2)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    other("run", str(other.file))
-    assert points(other) == undisturbed
