@@ -21,14 +21,10 @@ NAMED = re.compile(r"`hpo-pilot ([^`]+)`")
 
 
 @pytest.fixture
-def work(tmp_path, monkeypatch):
-    for name in ("HPO_PILOT_STORE", "HPO_PILOT_SERVICE", "PANDA_URL_SSL"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
-    work = tmp_path / "my work"
-    work.mkdir()
-    store_of(work).close()
-    return work
+def work(folder):
+    """A work folder whose name a shell would split."""
+    store_of(folder / "my work").close()
+    return folder / "my work"
 
 
 def check(words):

@@ -12,7 +12,6 @@ import signal
 import struct
 import sys
 import termios
-import time
 from datetime import UTC, datetime
 
 import pytest
@@ -22,22 +21,19 @@ from rich.console import Console
 from hpo_pilot.cli.output import next_step
 from hpo_pilot.cli.progress import dashboard
 from hpo_pilot.store import SearchState
-from hpo_pilot.web.local_client import LocalClient
-from tests.rest_api import add_results, set_state, steered, store_of, write_search
+from tests.rest_api import add_results, set_state, steered, write_search
 
 NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
 EVIL = "exit \x1b[2J\x1b]0;title\x07 1 \r\n" + "x" * 400
 
 
-@pytest.fixture
-def client(tmp_path, monkeypatch):
-    monkeypatch.delenv("HPO_PILOT_STORE", raising=False)
-    store_of(tmp_path / "hpo-pilot").close()
-    with LocalClient(tmp_path / "hpo-pilot") as opened:
-        opened.submit(write_search(tmp_path, "demo", budget={"trials": 40, "parallel": 4, "hours": 5, "core_hours": 2}))
-        add_results(tmp_path / "hpo-pilot", "demo", 12)
-        with steered(tmp_path / "hpo-pilot"):
-            yield opened
+@pytest.fixture(autouse=True)
+def demo(folder, work, client):
+    """A steered search with twelve trials of forty, of which the first failed."""
+    client.submit(write_search(folder, "demo", budget={"trials": 40, "parallel": 4, "hours": 5, "core_hours": 2}))
+    add_results(work, "demo", 12)
+    with steered(work):
+        yield
 
 
 def drawn(search, width, step="", **more):
@@ -76,8 +72,8 @@ def test_texts_of_payloads_steer_no_terminal(client):
 
 
 @pytest.mark.parametrize("state", list(SearchState))
-def test_every_state_says_what_to_do_next(client, state, tmp_path):
-    set_state(tmp_path / "hpo-pilot", "demo", state, "because")
+def test_every_state_says_what_to_do_next(client, work, state):
+    set_state(work, "demo", state, "because")
     status = client.status("demo")
     text = " ".join(drawn(status, 100, next_step(client, status)))
     assert state.value in text
@@ -85,11 +81,11 @@ def test_every_state_says_what_to_do_next(client, state, tmp_path):
     assert "`hpo-pilot" in text
 
 
-def test_a_family_and_several_objectives(client, tmp_path):
-    client.submit(write_search(tmp_path, "family", segments=["one", "two"]))
+def test_a_family_and_several_objectives(client, folder):
+    client.submit(write_search(folder, "family", segments=["one", "two"]))
     assert "family-two" in " ".join(drawn(client.status("family"), 60))
     objective = [{"metric": "loss"}, {"metric": "time"}]
-    client.submit(write_search(tmp_path, "front", objective=objective))
+    client.submit(write_search(folder, "front", objective=objective))
     assert "no result yet" in " ".join(drawn(client.status("front"), 60))
 
 
@@ -105,7 +101,7 @@ class Terminal:
         if self.pid == 0:
             self._resize(0, columns)
             # Not what readline puts there behind Python's back: COLUMNS and LINES.
-            kept = {name: text for name, text in os.environ.items() if name not in ("HPO_PILOT_STORE", "COLUMNS")}
+            kept = {name: text for name, text in os.environ.items() if name != "COLUMNS"}
             command = [sys.executable, "-m", "hpo_pilot.cli", *words]
             os.execve(command[0], command, {**kept, "TERM": "xterm-256color", **environment})  # noqa: S606
 
@@ -116,26 +112,25 @@ class Terminal:
     def resize(self, columns):
         self._resize(self._fd, columns)
 
-    def until(self, what, seconds=20.0):
+    def _read(self, seconds=20.0):
+        """Adds what it writes next; false when it has ended."""
+        assert select.select([self._fd], [], [], seconds)[0], self.text[-2000:]
+        try:
+            data = os.read(self._fd, 1 << 16)
+        except OSError:
+            data = b""
+        self.text += data.decode(errors="replace")
+        return bool(data)
+
+    def until(self, what):
         """Reads on until `what` is there."""
-        start, end = len(self.text), time.monotonic() + seconds
-        while what not in self.text[start:]:
-            assert time.monotonic() < end, self.text[-2000:]
-            if select.select([self._fd], [], [], 0.1)[0]:
-                try:
-                    self.text += os.read(self._fd, 1 << 16).decode(errors="replace")
-                except OSError:
-                    break
+        start = len(self.text)
+        while what not in self.text[start:] and self._read():
+            pass
 
     def end(self):
-        while True:
-            try:
-                data = os.read(self._fd, 1 << 16)
-            except OSError:
-                break
-            if not data:
-                break
-            self.text += data.decode(errors="replace")
+        while self._read():
+            pass
         os.close(self._fd)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
@@ -146,9 +141,8 @@ class Terminal:
 
 
 @pytest.mark.parametrize("columns", [60, 120])
-def test_on_a_terminal(client, tmp_path, columns):
-    folder = ["--workdir", str(tmp_path / "hpo-pilot")]
-    terminal = Terminal(columns, "status", "demo", "--watch", *folder)
+def test_on_a_terminal(columns):
+    terminal = Terminal(columns, "status", "demo", "--watch")
     terminal.until("Ctrl-C stops")
     terminal.resize(80)
     terminal.until("Ctrl-C stops")
@@ -164,10 +158,10 @@ def test_on_a_terminal(client, tmp_path, columns):
     assert "\x1b[?25h" in terminal.text
 
 
-def test_it_ends_with_the_search(client, tmp_path):
-    terminal = Terminal(70, "status", "demo", "--watch", "--workdir", str(tmp_path / "hpo-pilot"), NO_COLOR="1")
+def test_it_ends_with_the_search(work):
+    terminal = Terminal(70, "status", "demo", "--watch", NO_COLOR="1")
     terminal.until("Ctrl-C stops")
-    set_state(tmp_path / "hpo-pilot", "demo", SearchState.DONE)
+    set_state(work, "demo", SearchState.DONE)
     assert terminal.end() == 0
     assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", terminal.text), "no colours"
     after = terminal.text.rpartition("\x1b[?1049l")[2]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from hpo_pilot.steering.search_file import load_search
-from tests.command_here import command_here
+from tests.cli.conftest import command, refused
 
 SPACE = {
     "x": {"method": "uniformint", "dimension": {"low": 0, "high": 4}},
@@ -18,42 +17,35 @@ SPACE = {
 TASK = {"evaluationExec": "python t.py", "searchSpaceFile": "space.json", "maxPoints": 6, "alrbArgs": "--nocvmfs"}
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "space.json").write_text(json.dumps(SPACE))
-    (tmp_path / "code" / "task.json").write_text(json.dumps(TASK))
-    return tmp_path
-
-
-def hpo_pilot(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return command_here(*arguments, cwd=folder)
+@pytest.fixture(autouse=True)
+def code(folder: Path) -> None:
+    (folder / "code").mkdir()
+    (folder / "code" / "space.json").write_text(json.dumps(SPACE))
+    (folder / "code" / "task.json").write_text(json.dumps(TASK))
 
 
 def test_import_writes_a_search_file_beside_its_payload(folder: Path) -> None:
-    result = hpo_pilot(folder, "import", "phpo", "code/task.json", "-o", "search.yaml")
-    assert result.returncode == 0, result.stderr
+    result = command("import", "phpo", "code/task.json", "-o", "search.yaml")
     assert "not carried over: code/task.json:1:" in result.stderr
     assert "alrbArgs" in result.stderr
     search = load_search(folder / "search.yaml")  # its folder is looked at too
     assert search.payload.files == "code"
     assert search.budget.trials == 6
-    assert hpo_pilot(folder, "validate", "search.yaml").returncode == 0
+    command("validate", "search.yaml")
 
 
-def test_import_prints_without_an_output(folder: Path) -> None:
-    result = hpo_pilot(folder, "import", "phpo", "code/task.json", "--name", "mine")
+def test_import_prints_without_an_output() -> None:
+    result = command("import", "phpo", "code/task.json", "--name", "mine")
     assert result.stdout.startswith("# Made by `hpo-pilot import phpo`")
     assert "search: mine" in result.stdout
-    document = json.loads(hpo_pilot(folder, "import", "phpo", "code/task.json", "--json").stdout)
+    document = json.loads(command("import", "phpo", "code/task.json", "--json").stdout)
     assert document["search"]["budget"]["trials"] == 6
     assert document["warnings"][0]["path"] == "alrbArgs"
 
 
 def test_import_of_a_command_line(folder: Path) -> None:
     words = ["--", "phpo", "--maxPoints", "9", "--evaluationExec", "run it", "--searchSpaceFile", "code/space.json"]
-    result = hpo_pilot(folder, "import", "phpo", "-o", "search.yaml", *words)
-    assert result.returncode == 0, result.stderr
+    command("import", "phpo", "-o", "search.yaml", *words)
     search = load_search(folder / "search.yaml")
     assert (search.budget.trials, search.payload.command) == (9, "run it")
 
@@ -70,14 +62,10 @@ def test_import_of_a_command_line(folder: Path) -> None:
     ],
 )
 def test_a_wrong_import_is_status_2(folder: Path, words: list[str], expected: str) -> None:
-    result = hpo_pilot(folder, "import", *words)
-    assert result.returncode == 2
-    assert expected in result.stderr
-    assert "Traceback" not in result.stderr
+    said = refused("import", *words)
+    assert expected in said and "Traceback" not in said
     assert json.loads((folder / "code" / "task.json").read_text()) == TASK
 
 
-def test_an_unknown_form_is_told_with_every_one_that_there_is(folder: Path) -> None:
-    result = hpo_pilot(folder, "export", "any", "--format", "xml")
-    assert result.returncode == 2
-    assert "csv, json, hpogrid-report, parquet, mlflow, optuna" in result.stderr
+def test_an_unknown_form_is_told_with_every_one_that_there_is() -> None:
+    assert "csv, json, hpogrid-report, parquet, mlflow, optuna" in refused("export", "any", "--format", "xml")

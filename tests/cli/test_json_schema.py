@@ -8,43 +8,30 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 from typer.main import get_command
-from typer.testing import CliRunner
 
 from hpo_pilot.cli.main import app
 from hpo_pilot.cli.output import JSON_VERSION
 from hpo_pilot.cli.schemas import _PRINTED, schema_of, stale_schemas
 from hpo_pilot.store import SearchState
-from tests.rest_api import add_results, set_state, steered, store_of, write_search
+from tests.cli.conftest import command
+from tests.rest_api import add_results, set_state, steered, write_search
 
 SCHEMAS = Path(__file__).parents[2] / "schemas" / "cli"
 
 
-@pytest.fixture
-def work(tmp_path, monkeypatch):
-    for name in ("HPO_PILOT_STORE", "HPO_PILOT_SERVICE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "hpo-pilot").mkdir()
-    store_of(tmp_path / "hpo-pilot").close()
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("work")
 
 
 def printed(file, *words, status=0):
     """The document that a command prints; checked against the schema of `file`."""
-    result = CliRunner().invoke(app, [*words, "--json"])
-    assert result.exit_code == status, (result.output, result.exception)
-    document = json.loads(result.stdout)
+    document = json.loads(command(*words, "--json", status=status).stdout)
     schema = schema_of(f"cli/{file}")
     Draft202012Validator.check_schema(schema)
     Draft202012Validator(schema).validate(document)
     if isinstance(document, dict):
         assert document["version"] == JSON_VERSION
         assert set(document) <= {*schema["properties"], "batch", "node"} or file == "site.json"
-    seen.add(file)
     return document
-
-
-seen: set[str] = set()
 
 
 def test_the_files_are_what_the_types_say():
@@ -56,20 +43,21 @@ def test_the_files_are_what_the_types_say():
         assert "none goes or changes its meaning" in schema["description"]
 
 
-def test_searches(work):
-    file = str(write_search(work, "one", folds=1))
+def test_searches(folder, work):
+    (folder / "wrong.yaml").write_text("search: 7\n")
+    file = str(write_search(folder, "one", folds=1))
     assert printed("validate.json", "validate", file)["valid"]
-    assert not printed("validate.json", "validate", str(_wrong(work)), status=2)["valid"]
+    assert not printed("validate.json", "validate", "wrong.yaml", status=2)["valid"]
     assert printed("submit.json", "submit", file)["name"] == "one"
     assert [one["name"] for one in printed("list.json", "list")] == ["one"]
     assert printed("status.json", "status", "one")["eta"] is None
-    printed("submit.json", "submit", str(write_search(work, "two")))
-    add_results(work / "hpo-pilot", "two", log="Traceback\x1b[31m")
+    printed("submit.json", "submit", str(write_search(folder, "two")))
+    add_results(work, "two", log="Traceback\x1b[31m")
     status = printed("status.json", "status", "two")
     assert status["last_failure"]["trial"] == 1
     assert status["eta"] is None, "nothing steers it"
     assert status["steered"] is False
-    with steered(work / "hpo-pilot"):
+    with steered(work):
         status = printed("status.json", "status", "two")
     assert status["eta"]["seconds"] >= 0
     assert status["steered"] is True
@@ -78,72 +66,73 @@ def test_searches(work):
     assert printed("log.json", "log", "two")[0]["what"] == "submitted"
 
 
-def test_a_run_and_its_files(work, monkeypatch):
-    file = write_search(work, "one")
+def test_a_run_and_its_files(folder, work, monkeypatch):
+    file = write_search(folder, "one")
     printed("submit.json", "submit", str(file))
-    add_results(work / "hpo-pilot", "one")
-    set_state(work / "hpo-pilot", "one", SearchState.DONE)
+    add_results(work, "one")
+    set_state(work, "one", SearchState.DONE)
     assert Path(printed("run.json", "run", str(file))["report"]).is_file()
     monkeypatch.setattr("hpo_pilot.web.local_client.LocalClient.fetch", lambda *_: [Path("trial2/model.npz")])
     assert printed("fetch.json", "fetch", "best", "one")["files"] == ["trial2/model.npz"]
 
 
-def test_families_and_several_objectives(work):
-    file = write_search(work, "family", segments=["s1", "s2"])
+def test_a_run_of_a_family_is_status_1_where_one_segment_has_no_result(folder, work):
+    file = str(write_search(folder, "family", segments=["s1", "s2"]))
+    printed("submit.json", "submit", file)
+    add_results(work, "family-s2")
+    set_state(work, "family-s1", SearchState.FAILED, "nothing worked")
+    set_state(work, "family-s2", SearchState.DONE)
+    states = [one["state"] for one in printed("run.json", "run", file, status=1)["segments"]]
+    assert states == ["failed", "done"]
+    assert printed("status.json", "status", "family")["state"] == "failed"
+
+
+def test_families_and_several_objectives(folder):
+    file = write_search(folder, "family", segments=["s1", "s2"])
     assert len(printed("submit.json", "submit", str(file))["segments"]) == 2
     assert len(printed("status.json", "status", "family")["segments"]) == 2
     objective = [{"metric": "loss"}, {"metric": "time"}]
-    printed("submit.json", "submit", str(write_search(work, "front", objective=objective)))
+    printed("submit.json", "submit", str(write_search(folder, "front", objective=objective)))
     assert printed("status.json", "status", "front")["front"] is None
     printed("list.json", "list")
 
 
-def test_changes(work):
-    printed("submit.json", "submit", str(write_search(work, "one")))
-    add_results(work / "hpo-pilot", "one")
+def test_changes(folder, work):
+    printed("submit.json", "submit", str(write_search(folder, "one")))
+    add_results(work, "one")
     assert printed("search.json", "retry", "one")["added"] == 1
     assert printed("search.json", "try", "one", "x=0.5", "kind=b")["added"] == 1
     assert printed("search.json", "extend", "one", "--parallel", "3", "--trials", "+2")["budget"]["parallel"] == 3
     assert printed("search.json", "pause", "one")["state"] == "paused"
     assert printed("search.json", "resume", "one")["state"] == "running"
     assert len(printed("status.json", "status", "one")["wishes"]) == 2
-    with steered(work / "hpo-pilot"):
+    with steered(work):
         assert printed("search.json", "stop", "one")["state"] == "stopping"
 
 
-def test_machines_and_sites(work, monkeypatch):
-    monkeypatch.setattr("hpo_pilot.web.local_client.LocalClient.doctor", _findings)
+def test_machines_and_sites(folder, monkeypatch):
+    findings = [{"what": "store", "ok": True, "detail": "fine", "needed": True}]
+    monkeypatch.setattr("hpo_pilot.web.local_client.LocalClient.doctor", lambda *_: findings)
     printed("doctor.json", "doctor")
     assert "local" in [site["name"] for site in printed("sites.json", "sites")]
     assert printed("site.json", "sites", "show", "summit")["name"] == "summit"
     assert printed("pilots-list.json", "pilots", "list") == []
-    plan = printed("plan.json", "plan", str(write_search(work, "one")), "--site", "summit")
+    plan = printed("plan.json", "plan", str(write_search(folder, "one")), "--site", "summit")
     assert plan["site"] == "summit"
-    assert printed("plan.json", "plan", str(write_search(work, "one")), "--site", "local")["script"] is None
+    assert printed("plan.json", "plan", str(write_search(folder, "one")), "--site", "local")["script"] is None
 
 
-def test_tokens(work):
-    made = CliRunner().invoke(app, ["token", "create", "--name", "alice", "-o", "alice.token"])
-    assert made.exit_code == 0, made.output
+def test_tokens():
+    command("token", "create", "--name", "alice", "-o", "alice.token")
     assert printed("token-list.json", "token", "list")[-1]["name"] == "alice"
 
 
-def test_imports(work):
+def test_imports():
     Path("task.json").write_text(
         json.dumps({"maxPoints": 4, "searchSpaceFile": "space.json", "evaluationExec": "python x.py"})
     )
     Path("space.json").write_text(json.dumps({"x": {"method": "uniform", "dimension": {"low": 0, "high": 1}}}))
     assert printed("import.json", "import", "phpo", "task.json")["search"]["space"]
-
-
-def _wrong(folder):
-    path = folder / "wrong.yaml"
-    path.write_text("search: 7\n")
-    return path
-
-
-def _findings(*_arguments):
-    return [{"what": "store", "ok": True, "detail": "fine", "needed": True}]
 
 
 def test_every_command_with_json_has_a_schema():

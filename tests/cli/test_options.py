@@ -15,37 +15,40 @@ URL = "https://127.0.0.1:1"
 
 
 @pytest.fixture(autouse=True)
-def environment(tmp_path, monkeypatch):
-    for name in ("HPO_PILOT_SERVICE", "HPO_PILOT_TOKEN_FILE", "HPO_PILOT_STORE"):
-        monkeypatch.delenv(name, raising=False)
-    (tmp_path / "token").write_text("a.b.c")
-    monkeypatch.chdir(tmp_path)
+def token(folder):
+    (folder / "token").write_text("a.b.c")
 
 
-def test_without_options_it_is_the_work_folder(monkeypatch):
-    assert isinstance(client_of(), LocalClient)
-    monkeypatch.setenv("HPO_PILOT_SERVICE", "")
-    assert isinstance(client_of(), LocalClient)
+FAR = {"HPO_PILOT_SERVICE": URL, "HPO_PILOT_TOKEN_FILE": "token"}
+TOKEN = Path("token")
 
 
-def test_a_service_by_option_and_by_environment(monkeypatch):
-    assert isinstance(client_of(service=URL, token_file=Path("token")), RestClient)
-    monkeypatch.setenv("HPO_PILOT_SERVICE", URL)
-    monkeypatch.setenv("HPO_PILOT_TOKEN_FILE", "token")
-    assert isinstance(client_of(), RestClient)
+@pytest.mark.parametrize(
+    ("environment", "options", "kind"),
+    [
+        ({}, {}, LocalClient),
+        ({"HPO_PILOT_SERVICE": ""}, {}, LocalClient),
+        ({}, {"service": URL, "token_file": TOKEN}, RestClient),
+        (FAR, {}, RestClient),
+        (FAR, {"workdir": Path("w")}, LocalClient),
+        (FAR, {"store": "sqlite:///x.db"}, LocalClient),
+        (FAR, {"service": URL, "token_file": TOKEN, "workdir": Path("w")}, RestClient),
+    ],
+)
+def test_options_come_before_the_environment(monkeypatch, environment, options, kind):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert isinstance(client_of(**options), kind)
 
 
-def test_what_is_said_beats_the_environment(monkeypatch):
-    monkeypatch.setenv("HPO_PILOT_SERVICE", URL)
-    assert isinstance(client_of(workdir=Path("w")), LocalClient)
-    assert isinstance(client_of(store="sqlite:///x.db"), LocalClient)
-    assert isinstance(client_of(service=URL, token_file=Path("token"), workdir=Path("w")), RestClient)
-
-
-def test_what_contradicts_itself_is_refused():
-    with pytest.raises(InputError, match="name one"):
-        client_of(service=URL, token_file=Path("token"), store="sqlite:///x.db")
-    with pytest.raises(InputError, match="are for a service"):
-        client_of(token_file=Path("token"))
-    with pytest.raises(InputError, match="needs a token"):
-        client_of(service=URL)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"service": URL, "token_file": TOKEN, "store": "sqlite:///x.db"}, "name one"),
+        ({"token_file": TOKEN}, "are for a service"),
+        ({"service": URL}, "needs a token"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        client_of(**options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from contextlib import closing
 
 import pytest
 from rich.console import Console
@@ -11,17 +12,18 @@ from hpo_pilot.cli.progress import RunProgress
 from hpo_pilot.jobs import Member
 from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.store import NewTask
-from hpo_pilot.web.local_client import LocalClient
 from tests.made import made_end
 from tests.rest_api import steered, store_of, write_search
 
 
+@pytest.fixture(autouse=True)
+def demo(folder, client):
+    client.submit(write_search(folder, "demo", budget={"trials": 300, "parallel": 300}, folds=1))
+
+
 @pytest.fixture
-def client(tmp_path, monkeypatch):
-    monkeypatch.delenv("HPO_PILOT_STORE", raising=False)
-    store_of(tmp_path / "work").close()
-    with LocalClient(tmp_path / "work") as opened:
-        opened.submit(write_search(tmp_path, "demo", budget={"trials": 300, "parallel": 300}, folds=1))
+def store(work):
+    with closing(store_of(work)) as opened:
         yield opened
 
 
@@ -43,11 +45,10 @@ def fail(store, reasons):
     store.record(record.id, [], ends, ended_tasks=[made.id])
 
 
-def test_each_reason_is_said_once_and_at_once(client, tmp_path):
+def test_each_reason_is_said_once_and_at_once(client, store, work):
     out = io.StringIO()
     progress = RunProgress(Console(file=out, width=300), client)
-    store = store_of(tmp_path / "work")
-    with steered(tmp_path / "work"):
+    with steered(work):
         progress(client.progress("demo"))
         assert "failed" not in out.getvalue()
         fail(store, ["fold 0: exit status 1 after 3 s: no module named torch\x1b[2J", "fold 0: NaN"])
@@ -62,8 +63,7 @@ def test_each_reason_is_said_once_and_at_once(client, tmp_path):
         assert "`hpo-pilot trials demo --log`" in lines[0]
 
 
-def test_it_stays_short_whatever_fails(client, tmp_path):
-    store = store_of(tmp_path / "work")
+def test_it_stays_short_whatever_fails(client, store):
     fail(store, [f"reason {chr(97 + n % 26)}{chr(97 + n // 26)}: " + "x" * 5000 for n in range(250)])
     failures = client.progress("demo")["failures"]
     assert [failure["trial"] for failure in failures] == [1, 2, 3, 4, 5]
@@ -72,8 +72,7 @@ def test_it_stays_short_whatever_fails(client, tmp_path):
     assert len(out.getvalue()) < 3000
 
 
-def test_failures_before_a_resume_are_not_told_again(client, tmp_path):
-    store = store_of(tmp_path / "work")
+def test_failures_before_a_resume_are_not_told_again(client, store):
     fail(store, ["old"])
     client.pause("demo")
     client.resume("demo")
@@ -82,18 +81,18 @@ def test_failures_before_a_resume_are_not_told_again(client, tmp_path):
     assert [failure["error"] for failure in client.progress("demo")["failures"]] == ["new"]
 
 
-def test_nothing_steers_it_is_said_once(client, tmp_path):
+def test_nothing_steers_it_is_said_once(client, work):
     out = io.StringIO()
     progress = RunProgress(Console(file=out, width=300), client)
     for _ in range(3):
         progress(client.progress("demo"))
     assert out.getvalue().count("nothing steers it now") == 1
-    with steered(tmp_path / "work"):
+    with steered(work):
         progress(client.progress("demo"))
     progress(client.progress("demo"))
     assert out.getvalue().count("nothing steers it now") == 2
 
 
-def test_a_retry_counts_the_trials_of_all_its_points(client, tmp_path):
-    fail(store_of(tmp_path / "work"), ["one", "two", "three"])
+def test_a_retry_counts_the_trials_of_all_its_points(client, store):
+    fail(store, ["one", "two", "three"])
     assert client.retry("demo")["added"] == 3
