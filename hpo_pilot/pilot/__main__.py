@@ -78,6 +78,7 @@ def parser() -> argparse.ArgumentParser:
     add("--vo", help="virtual organisation (default: hpo_pilot)")
     add("--heartbeat", type=float, help="seconds between reports on a running job (default: 20)")
     add("--drain-seconds", type=float, dest="drain", help="seconds for running jobs to end after SIGTERM (default: 3)")
+    add("--grace", type=float, help=argparse.SUPPRESS)  # PilotSettings.grace, for tests
     add("--lifetime", type=float, help="seconds until no more jobs are taken (default: no limit, or the allocation's)")
     add("--site", type=Path, help="the site's profile, as `hpo-pilot sites show NAME --json` prints it")
     add("--allocation", action="store_true", help="use all nodes of the batch job in which this pilot runs")

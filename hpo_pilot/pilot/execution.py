@@ -21,7 +21,7 @@ from hpo_pilot.pilot.report import Outcome, Progress
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.transformation.container import Inside, choose_runtime
 from hpo_pilot.transformation.job import PayloadDocument, kept_environment, without_secrets
-from hpo_pilot.transformation.process import GRACE, SHORT_GRACE, WORKER_MARK, end_leftovers, has_orphans
+from hpo_pilot.transformation.process import SHORT_GRACE, WORKER_MARK, end_leftovers, has_orphans
 from hpo_pilot.transformation.transformation import Prepared
 
 
@@ -261,7 +261,7 @@ class Execution:
         if status == 0 and not has_orphans(marks):
             return
         was_told = self._was_told or status in _OWN_STATUS
-        ended = end_leftovers(marks, SHORT_GRACE if was_told else GRACE)
+        ended = end_leftovers(marks, SHORT_GRACE if was_told else self._settings.grace)
         if ended.found:
             log.warning("%d processes of job %s outlived its command and were ended", ended.found, self.job.panda_id)
         if ended.left:

@@ -33,7 +33,7 @@ from hpo_pilot.pilot.report import METRICS_REGISTRY
 from hpo_pilot.pilot.settings import PilotSettings, Site, WorkDir, load_site
 from hpo_pilot.pilot.staging import Staging
 from hpo_pilot.pilot.watchdog import Heartbeats, Watchdog
-from hpo_pilot.transformation.process import GRACE, SHORT_GRACE, Keeper, end_leftovers
+from hpo_pilot.transformation.process import SHORT_GRACE, Keeper, end_leftovers
 
 log = logging.getLogger(__name__)
 
@@ -209,7 +209,7 @@ class Pilot:
             *(settings.harvester_id, settings.worker_id, parts.pool.most, settings.queue, settings.server),
         )
         parts.delivery.try_all()
-        self._end_leftovers("an earlier pilot", GRACE)
+        self._end_leftovers("an earlier pilot", settings.grace)
         if parts.workdir.stale or settings.lifeline_fd is not None:
             self._say_finished()  # jobs of an earlier pilot go back to the queue: none of them runs
         keeper = self._keeper()
@@ -352,7 +352,7 @@ class Pilot:
     def _keeper(self) -> Keeper | None:
         """Starts the process that ends the jobs' processes if this pilot is killed."""
         try:
-            return Keeper(worker_mark(self._settings), self._parts.lifeline)
+            return Keeper(worker_mark(self._settings), self._parts.lifeline, self._settings.grace)
         except OSError as error:
             log.warning("if this pilot is killed, processes of its jobs may outlive it: %s", error)
             return None

@@ -22,6 +22,7 @@ from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.files import PRIVATE, close_to_others, make_private, write_whole
 from hpo_pilot.hpc.launchers import Launcher, Plain, make_launcher
 from hpo_pilot.transformation.container import RUNTIMES, Inside
+from hpo_pilot.transformation.process import GRACE
 
 _CHECKPOINT_MB = 500  # what panda-server 1.0.4 takes
 
@@ -108,7 +109,7 @@ class PilotSettings:
     end_idle: float = 900.0
     idle: float = 30.0
     drain: float = 3.0
-    grace: float = 15.0
+    grace: float = GRACE
     walltime_grace: float = 60.0
     refused: float = 60.0
     lifetime: float = 0.0

@@ -110,12 +110,13 @@ def has_orphans(variables: Mapping[str, str]) -> bool:
 class Keeper:
     """A process that ends a job's processes when the other end of the lifeline pipe is closed."""
 
-    def __init__(self, variables: Mapping[str, str], lifeline: int) -> None:
+    def __init__(self, variables: Mapping[str, str], lifeline: int, grace: float) -> None:
         """Starts the keeper.
 
         Args:
             variables: as for `end_leftovers`.
             lifeline: reading end of a pipe; this process holds the other end.
+            grace: as for `end_leftovers`.
 
         Raises:
             OSError: the keeper cannot be started.
@@ -125,7 +126,8 @@ class Keeper:
         for _ in range(3):
             home = os.path.dirname(home)
         code = "import sys; sys.path.append(%r); from %s import keep; keep(sys.argv[1:])" % (home, __name__)
-        words = [sys.executable, "-I", "-S", "-c", code, str(lifeline), *("%s=%s" % item for item in variables.items())]
+        words = [sys.executable, "-I", "-S", "-c", code, str(lifeline), str(grace)]
+        words += ["%s=%s" % item for item in variables.items()]
         self._process = subprocess.Popen(
             words,
             cwd="/",
@@ -143,12 +145,12 @@ class Keeper:
 
 
 def keep(words: List[str]) -> None:
-    """Runs the keeper; `words`: the number of the lifeline's file descriptor, then the variables."""
+    """Runs the keeper; `words`: the number of the lifeline's file descriptor, the grace, then the variables."""
     for which in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(which, _ignore)
     while os.read(int(words[0]), 512):
         pass
-    end_leftovers(dict(word.split("=", 1) for word in words[1:]), GRACE)
+    end_leftovers(dict(word.split("=", 1) for word in words[2:]), float(words[1]))
 
 
 def _ignore(number: int, frame: Optional[FrameType]) -> None:
@@ -218,7 +220,12 @@ def _signal(pid: int, which: int) -> None:
 _OWN_STATUS = (0, 1)
 
 
-def run_payload(command: Callable[[Dict[str, str]], Sequence[str]], folder: str, environment: Mapping[str, str]) -> int:
+def run_payload(
+    command: Callable[[Dict[str, str]], Sequence[str]],
+    folder: str,
+    environment: Mapping[str, str],
+    grace: float = GRACE,
+) -> int:
     """Runs a command to its end, then ends every process that it left, also in other sessions.
 
     The command gets a pipe that closes when this process dies. The payload runner watches the pipe, and a keeper ends
@@ -228,6 +235,7 @@ def run_payload(command: Callable[[Dict[str, str]], Sequence[str]], folder: str,
         command: returns the command's words, given its environment.
         folder: where it runs.
         environment: environment of the command; variables that identify its processes are added.
+        grace: seconds between TERM and KILL.
 
     Returns:
         Its exit status; 128 + signal if a signal ended it.
@@ -241,7 +249,7 @@ def run_payload(command: Callable[[Dict[str, str]], Sequence[str]], folder: str,
     argv = command(env)
     sys.stdout.flush()
     try:
-        keeper = Keeper(marks, lifeline)
+        keeper = Keeper(marks, lifeline, grace)
         process = subprocess.Popen(
             list(argv), cwd=folder, env=env, stdin=subprocess.DEVNULL, pass_fds=[lifeline], start_new_session=True
         )
@@ -251,7 +259,7 @@ def run_payload(command: Callable[[Dict[str, str]], Sequence[str]], folder: str,
     finally:
         os.close(lifeline)
 
-    insist = threading.Timer(GRACE, _signal_group, (process.pid, signal.SIGKILL))
+    insist = threading.Timer(grace, _signal_group, (process.pid, signal.SIGKILL))
     insist.daemon = True
 
     def pass_on(number: int, _: Optional[FrameType]) -> None:
@@ -268,7 +276,7 @@ def run_payload(command: Callable[[Dict[str, str]], Sequence[str]], folder: str,
         _signal_group(process.pid, signal.SIGKILL)
         status = process.wait()
         was_told = insist.ident is not None
-        end_leftovers(marks, SHORT_GRACE if was_told or status in _OWN_STATUS else GRACE)
+        end_leftovers(marks, SHORT_GRACE if was_told or status in _OWN_STATUS else grace)
     finally:
         for which, handler in before.items():
             signal.signal(which, handler)

@@ -16,6 +16,7 @@ from tests import outliving
 from tests.pilot.conftest import FakePanda, PilotProcess
 
 GOOD = """echo '{"status": 0, "loss": 0.5}' > output.json"""
+OPTIONS = ("--worker-id", "2", "--grace", "3")
 
 
 class Bench:
@@ -25,11 +26,11 @@ class Bench:
         self.panda, self.pilot, self.until, self.folder = panda, pilot, until, folder
         self.job: dict[str, Any] = {}
 
-    def start(self, kind: str, *options: str) -> subprocess.Popen[bytes]:
+    def start(self, kind: str) -> subprocess.Popen[bytes]:
         command = outliving.command(self.folder, kind)
         self.panda.add_job(command, {outliving.NAME: outliving.SCRIPT})
         self.job = self.panda.waiting[-1]
-        process = self.pilot.start("--worker-id", "2", *options)
+        process = self.pilot.start(*OPTIONS)
         self.until(lambda: outliving.runs(self.folder))
         return process
 
@@ -61,7 +62,7 @@ def bench(panda, pilot, until, tmp_path):
     (made.folder / "over").touch()
 
 
-@pytest.mark.parametrize("kind", outliving.KINDS)
+@pytest.mark.parametrize("kind", ["daemon", "stubborn"])
 def test_a_killed_runner(bench, kind):
     process = bench.start(kind)
     bench.runner(process).kill()
@@ -72,8 +73,7 @@ def test_a_killed_runner(bench, kind):
     bench.second_attempt_ends_well()
 
 
-@pytest.mark.parametrize("kind", ["daemon", "stubborn"])
-@pytest.mark.parametrize("with_runner", [False, True])
+@pytest.mark.parametrize(("kind", "with_runner"), [("stubborn", False), ("daemon", True)])
 def test_a_killed_pilot(bench, kind, with_runner):
     """No other pilot comes."""
     process = bench.start(kind)
@@ -82,16 +82,15 @@ def test_a_killed_pilot(bench, kind, with_runner):
     bench.until(bench.is_clear)
 
 
-@pytest.mark.parametrize("kind", ["daemon", "stubborn"])
-def test_the_next_pilot_ends_what_is_left(bench, kind):
+def test_the_next_pilot_ends_what_is_left(bench):
     """Also where all that could have ended it was killed at once."""
-    process = bench.start(kind)
+    process = bench.start("stubborn")
     ours = psutil.Process(process.pid)
     outliving.kill_at_once([ours, *(child for child in ours.children() if child.status() != psutil.STATUS_ZOMBIE)])
     process.wait()
     assert outliving.left(bench.folder)
     bench.again()
-    bench.pilot.start("--worker-id", "2")
+    bench.pilot.start(*OPTIONS)
     bench.second_attempt_ends_well()
 
 

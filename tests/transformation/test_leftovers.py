@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
+import time
 
 import psutil
 import pytest
@@ -12,56 +14,75 @@ from hpo_pilot.transformation.process import end_leftovers
 from tests import outliving
 from tests.transformation.test_transformation import Job
 
+GRACE = 2.0
+
+#: Runs a command as the transformation does, with a short grace.
+RUN = f"""
+import os, sys
+from hpo_pilot.transformation.process import run_payload
+sys.exit(run_payload(lambda env: sys.argv[1:], os.getcwd(), os.environ, {GRACE}))
+"""
+
 
 @pytest.fixture
 def folder(tmp_path):
     found = tmp_path / "lives"
+    found.mkdir()
     yield found
-    found.mkdir(exist_ok=True)
     (found / "over").touch()
 
 
 @pytest.fixture
-def start(tmp_path, folder, panda, until):
-    """Starts a job whose processes try to outlive it."""
+def start(tmp_path, folder, until):
+    """Runs a payload whose processes try to outlive it."""
 
-    def begin(kind: str) -> subprocess.Popen[str]:
-        panda.add_job(outliving.command(folder, kind), {outliving.NAME: outliving.SCRIPT})
-        process = Job(tmp_path).start(panda.waiting[0]["jobPars"])
+    def begin(kind: str) -> psutil.Popen:
+        (tmp_path / outliving.NAME).write_text(outliving.SCRIPT)
+        words = [sys.executable, outliving.NAME, str(folder), kind]
+        process = psutil.Popen([sys.executable, "-c", RUN, *words], cwd=tmp_path)
         until(lambda: outliving.runs(folder))
         return process
 
     return begin
 
 
-def runner_of(process: subprocess.Popen[str]) -> psutil.Process:
-    children = psutil.Process(process.pid).children()
-    return next(child for child in children if "hpo_pilot_runner.py" in " ".join(child.cmdline()))
+def payload_of(process: psutil.Process) -> psutil.Process:
+    """The process that the transformation started, beside its keeper."""
+    return next(child for child in process.children() if outliving.NAME in child.cmdline())
 
 
-@pytest.mark.parametrize("kind", ["session", "stubborn"])
+@pytest.mark.parametrize("kind", outliving.KINDS)
 def test_a_killed_runner(start, folder, kind):
     """Its status is told when nothing runs any more: the pilot then reports the failure."""
     process = start(kind)
-    runner_of(process).kill()
-    process.communicate(timeout=60)
-    assert process.returncode == 137
+    payload_of(process).kill()
+    assert process.wait(60) == 137
     assert not outliving.left(folder)
 
 
-@pytest.mark.parametrize("kind", ["daemon", "stubborn"])
-@pytest.mark.parametrize("with_runner", [False, True])
-def test_a_killed_transformation(start, folder, kind, with_runner, until):
-    process = start(kind)
-    outliving.kill_at_once([psutil.Process(process.pid), *([runner_of(process)] if with_runner else [])])
+@pytest.mark.parametrize("with_payload", [False, True])
+def test_a_killed_transformation(start, folder, with_payload, until):
+    process = start("stubborn")
+    outliving.kill_at_once([process, *([payload_of(process)] if with_payload else [])])
+    process.wait()
+    until(lambda: not outliving.left(folder), 40)
+
+
+def test_a_killed_transformation_of_one_file(tmp_path, folder, panda, until):
+    """The file that a Pilot 3 gets can start the process that ends the others."""
+    panda.add_job(outliving.command(folder, "daemon"), {outliving.NAME: outliving.SCRIPT})
+    process = Job(tmp_path).start(panda.waiting[0]["jobPars"])
+    until(lambda: outliving.runs(folder))
+    runner = next(c for c in psutil.Process(process.pid).children() if "hpo_pilot_runner.py" in " ".join(c.cmdline()))
+    outliving.kill_at_once([psutil.Process(process.pid), runner])
     process.wait()
     until(lambda: not outliving.left(folder), 40)
 
 
 def test_told_to_end(start, folder):
-    process = start("stubborn")
+    process, began = start("stubborn"), time.monotonic()
     process.terminate()
-    process.communicate(timeout=60)
+    assert process.wait(60) == 137 and time.monotonic() - began >= GRACE
     assert not outliving.left(folder)
 
 
