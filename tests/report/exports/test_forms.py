@@ -12,7 +12,11 @@ import pytest
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.report.exports import FILE_FORMS, as_csv, export_file
+from hpo_pilot.web.local_client import LocalClient
+from tests.command_here import command_here
+from tests.made import made_fold
 from tests.report.exports.made import curves_of, every_kind, finished, search_of, subject_of
+from tests.rest_api import add_results, store_of, write_search
 
 
 class Client:
@@ -59,47 +63,37 @@ def test_a_folder_that_is_not_there(client, tmp_path):
         export_file(client, "digits", "parquet", tmp_path / "no" / "such" / "t.parquet")
 
 
-@pytest.mark.parametrize(
-    ("form", "module", "missing"),
-    [
-        ("parquet", "parquet", "pyarrow"),
-        ("optuna", "optuna", "optuna"),
-        ("mlflow", "mlflow", "sqlalchemy"),
-    ],
-)
-def test_a_missing_library_is_named_with_its_remedy(client, tmp_path, monkeypatch, form, module, missing):
-    for name in [
-        name
-        for name in sys.modules
-        if name.startswith(f"hpo_pilot.report.{form}") or name == f"hpo_pilot.report.{module}"
-    ]:
+@pytest.mark.parametrize(("form", "missing"), [("parquet", "pyarrow"), ("optuna", "optuna"), ("mlflow", "sqlalchemy")])
+def test_a_missing_library_is_named_with_its_remedy(client, tmp_path, monkeypatch, form, missing):
+    for name in [name for name in sys.modules if name.startswith(f"hpo_pilot.report.{form}")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
-    monkeypatch.delattr(f"hpo_pilot.report.{module}", raising=False)
+    monkeypatch.delattr(f"hpo_pilot.report.{form}", raising=False)
     with pytest.raises(InputError, match=rf"{missing}.*pip install 'hpo-pilot\[(service,)?{form}\]'"):
         export_file(client, "digits", form, tmp_path / "x.db")
     assert not list(tmp_path.iterdir())
 
 
 def test_from_the_command_line(monkeypatch, tmp_path):
-    from typer.testing import CliRunner
-
-    from hpo_pilot.cli.main import app
-    from tests.rest_api import add_results, store_of, write_search
-
     monkeypatch.chdir(tmp_path)
-    runner = CliRunner()
-    work = ["--workdir", str(tmp_path / "work")]
-    (tmp_path / "work").mkdir()
-    store_of(tmp_path / "work").close()
-    made = runner.invoke(app, ["submit", str(write_search(tmp_path, "digits")), *work], catch_exceptions=False)
-    assert made.exit_code == 0, made.output
-    add_results(tmp_path / "work", "digits")
-    done = runner.invoke(
-        app, ["export", "digits", "--format", "parquet", "-o", "t.parquet", *work], catch_exceptions=False
-    )
-    assert done.exit_code == 0 and "wrote 3 trials to t.parquet" in done.output
+    work = tmp_path / "work"
+    work.mkdir()
+    store_of(work).close()
+    with LocalClient(work) as local:
+        local.submit(write_search(tmp_path, "digits"))
+    add_results(work, "digits")
+    done = command_here("export", "digits", "--format", "parquet", "-o", "t.parquet", "--workdir", str(work))
+    assert done.returncode == 0, done.stderr
+    assert "wrote 3 trials to t.parquet" in done.stdout + done.stderr
     assert list(pd.read_parquet("t.parquet")["state"]) == ["failed", "finished", "finished"]
+
+
+def test_csv_has_means_of_measured_figures_in_columns_of_their_own():
+    folds = tuple(made_fold(n, 0.5, metrics={"energy_joules": 2.0 * n, "accuracy": 0.9}) for n in (1, 2))
+    text = as_csv(search_of(), [finished(1, folds=folds), finished(2, folds=())])
+    rows = list(csv.DictReader(text.splitlines()))
+    assert [row["metrics.energy_joules"] for row in rows] == ["3.0", ""]
+    assert [name for name in rows[0] if name.startswith("metrics.")] == ["metrics.energy_joules"]
 
 
 def test_csv_has_no_cell_that_a_spreadsheet_would_run():

@@ -40,11 +40,18 @@ class Place:
         return sorted(found, key=lambda run: int(run.data.tags.get("trial", 0)))
 
 
-@pytest.fixture(params=["files", "database"])
-def new_place(request, tmp_path):
-    if request.param == "files":
-        return Place(tmp_path / "runs", (tmp_path / "runs").as_uri())
-    return Place(tmp_path / "mlflow.db", f"sqlite:///{tmp_path}/mlflow.db")
+def place_in(folder, kind: str) -> Place:
+    name, uri = ("runs", (folder / "runs").as_uri()) if kind == "files" else ("x.db", f"sqlite:///{folder}/x.db")
+    return Place(folder / name, uri)
+
+
+@pytest.fixture(scope="module", params=["files", "database"])
+def exported(request, tmp_path_factory):
+    """A search with a trial of every kind, exported; only to be read."""
+    place = place_in(tmp_path_factory.mktemp("exported"), request.param)
+    said = mlflow_export.write(subject_of(search_of(), every_kind(), curves_of([1])), place.path)
+    assert "14 of 16 trials (2 are not over; export again later)" in said and place.uri in said
+    return place
 
 
 @pytest.fixture(scope="module")
@@ -55,18 +62,15 @@ def empty_database(tmp_path_factory):
     return path
 
 
-@pytest.fixture
-def place(new_place, empty_database):
-    if new_place.path.suffix == ".db":
-        shutil.copy(empty_database, new_place.path)
-    return new_place
+@pytest.fixture(params=["files", "database"])
+def place(request, tmp_path, empty_database):
+    if request.param == "database":
+        shutil.copy(empty_database, tmp_path / "x.db")
+    return place_in(tmp_path, request.param)
 
 
-def test_runs_as_mlflow_knows_them(new_place):
-    place = new_place
-    said = mlflow_export.write(subject_of(search_of(), every_kind(), curves_of([1])), place.path)
-    assert "14 of 16 trials (2 are not over; export again later)" in said and place.uri in said
-    client, runs = place.client(), place.runs()
+def test_runs_as_mlflow_knows_them(exported):
+    client, runs = exported.client(), exported.runs()
     assert [int(run.data.tags["trial"]) for run in runs] == [*range(1, 14), 16]
     statuses = ["FINISHED"] * 10 + ["FAILED", "KILLED", "KILLED", "FINISHED"]
     assert [run.info.status for run in runs] == statuses
@@ -90,19 +94,16 @@ def test_runs_as_mlflow_knows_them(new_place):
     assert runs[10].data.tags["error"].startswith("fold 0: exit status 1")
 
 
-def test_logs_and_the_definition_are_artifacts(place):
-    mlflow_export.write(subject_of(search_of(), every_kind()), place.path)
-    failed = place.runs()[10]
-    assert {one.path for one in place.client().list_artifacts(failed.info.run_id)} == {"search.yaml", "fold_0.log"}
-    log = place.client().download_artifacts(failed.info.run_id, "fold_0.log")
-    assert Path(log).read_text(encoding="utf-8") == "Traceback …\nValueError: <b>\n"
-    definition = place.client().download_artifacts(failed.info.run_id, "search.yaml")
-    assert '"search": "digits"' in Path(definition).read_text(encoding="utf-8")
+def test_logs_and_the_definition_are_artifacts(exported):
+    client, run_id = exported.client(), exported.runs()[10].info.run_id
+    assert {one.path for one in client.list_artifacts(run_id)} == {"search.yaml", "fold_0.log"}
+    log, definition = (Path(client.download_artifacts(run_id, name)) for name in ("fold_0.log", "search.yaml"))
+    assert log.read_text(encoding="utf-8") == "Traceback …\nValueError: <b>\n"
+    assert '"search": "digits"' in definition.read_text(encoding="utf-8")
 
 
-def test_mlflow_s_own_search_finds_them(place):
-    mlflow_export.write(subject_of(search_of(), every_kind()), place.path)
-    mlflow.set_tracking_uri(place.uri)
+def test_mlflow_s_own_search_finds_them(exported):
+    mlflow.set_tracking_uri(exported.uri)
     found = mlflow.search_runs(
         experiment_names=["digits"], filter_string="metrics.loss < 0.71 and params.solver = 'sgd'", output_format="list"
     )
@@ -151,15 +152,15 @@ def test_nothing_of_others_is_overwritten(place):
     assert place.runs() == []
 
 
-def test_other_files_and_folders_are_refused(tmp_path):
-    (tmp_path / "notes.db").write_text("notes")
-    with pytest.raises(InputError, match="not a database of MLflow"):
-        mlflow_export.write(subject_of(search_of(), []), tmp_path / "notes.db")
-    (tmp_path / "notes").write_text("notes")
-    with pytest.raises(InputError, match="is a file"):
-        mlflow_export.write(subject_of(search_of(), []), tmp_path / "notes")
-    with pytest.raises(InputError, match="not an MLflow file store"):
-        mlflow_export.write(subject_of(search_of(), []), tmp_path)
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [("notes.db", "not a database of MLflow"), ("notes", "is a file"), ("", "not an MLflow file store")],
+)
+def test_other_files_and_folders_are_refused(tmp_path, target, message):
+    for name in ("notes.db", "notes"):
+        (tmp_path / name).write_text("notes")
+    with pytest.raises(InputError, match=message):
+        mlflow_export.write(subject_of(search_of(), []), tmp_path / target)
     assert (tmp_path / "notes.db").read_text() == "notes" == (tmp_path / "notes").read_text()
 
 

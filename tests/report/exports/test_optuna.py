@@ -33,15 +33,22 @@ def path(tmp_path):
 def export(path):
     """Writes, and reads the study back."""
 
-    def exported(subject, name="digits"):
+    def exported(subject):
         optuna_export.write(subject, path)
-        return optuna.load_study(study_name=name, storage=journal(path))
+        return optuna.load_study(study_name="digits", storage=journal(path))
 
     return exported
 
 
-def test_trials_as_optuna_knows_them(export):
-    study = export(subject_of(search_of(), every_kind(), curves_of([1, 12])))
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """The study of a search with a trial of every kind; only to be read."""
+    path = tmp_path_factory.mktemp("exported") / "study.log"
+    optuna_export.write(subject_of(search_of(), every_kind(), curves_of(range(1, 13))), path)
+    return optuna.load_study(study_name="digits", storage=journal(path))
+
+
+def test_trials_as_optuna_knows_them(study):
     trials = study.trials
     assert [trial.number for trial in trials] == list(range(14))
     assert [trial.user_attrs["trial"] for trial in trials] == [*range(1, 14), 16]  # 14 runs, 15 waits
@@ -57,11 +64,7 @@ def test_trials_as_optuna_knows_them(export):
     first = trials[0]
     assert first.value == 1.5
     assert first.intermediate_values[1] == 1.5 and math.isnan(first.intermediate_values[3])
-    assert (
-        first.user_attrs["trial"] == 1
-        and first.user_attrs["std"] == 0.7
-        and first.user_attrs["panda_ids"] == [1000, 1001]
-    )
+    assert [first.user_attrs[name] for name in ("trial", "std", "panda_ids")] == [1, 0.7, [1000, 1001]]
     assert first.user_attrs["accuracy"] == pytest.approx(0.55)
     assert first.datetime_complete.astimezone().timestamp() == pytest.approx(1767605403.5)
     assert trials[10].user_attrs["error"] == "fold 0: exit status 1 \udcff"
@@ -129,6 +132,11 @@ def test_a_second_export_adds_what_is_over_now(export, path):
     assert path.read_bytes() == before
 
 
+def test_a_place_that_cannot_be_written_is_said_so(tmp_path):
+    with pytest.raises(OSError, match="No such file"):
+        optuna_export.write(subject_of(search_of(), []), tmp_path / "nosuch" / "study.log")
+
+
 @pytest.mark.parametrize("content", [b"notes", b"notes\n", b"{}", b"[1]\n", b"SQLite format 3\0\n\xff"])
 def test_other_files_are_refused(path, content):
     path.write_bytes(content)
@@ -173,13 +181,7 @@ def test_a_trial_that_optuna_refuses_is_named(path):
         optuna_export.write(subject_of(search_of(), trials), path)
 
 
-def test_a_place_that_cannot_be_written_is_said_so(tmp_path):
-    with pytest.raises(OSError, match="No such file"):
-        optuna_export.write(subject_of(search_of(), every_kind()), tmp_path / "nosuch" / "study.log")
-
-
-def test_optuna_draws_it(export):
-    study = export(subject_of(search_of(), every_kind(), curves_of(range(1, 13))))
+def test_optuna_draws_it(study):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         history = optuna.visualization.plot_optimization_history(study)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from hpo_pilot.web.local_client import LocalClient
 from hpo_pilot.web.operations import User
 from hpo_pilot.web.sessions import Sessions
 from tests.bearer import make_token_folder, token
-from tests.rest_api import add_results, set_state, store_of, write_search
+from tests.rest_api import add_results, set_state, write_search
 
 BASE = "http://testserver"
 
@@ -57,18 +58,22 @@ class Pages:
         set_state(self.workdir, name, state, message)
 
 
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory) -> Iterator[Pages]:
-    root = tmp_path_factory.mktemp("monitor")
+@contextmanager
+def made_pages(root: Path) -> Iterator[Pages]:
+    """A monitor of a new work folder."""
     tokens = make_token_folder(root / "tokens")
     workdir = WorkDir.make(root / "work")
-    SteeringStore.open(workdir.store_url()).close()
-    store = store_of(workdir.root)
-    sessions = Sessions(tokens, run="one")
-    monitor = Monitor(store, workdir, Tokens(tokens), sessions, behind_proxy=False)
-    yield Pages(root, monitor, monitor.application(), store, sessions)
-    monitor.close_waiting()
-    store.close()
+    with closing(SteeringStore.open(workdir.store_url())) as store:
+        sessions = Sessions(tokens, run="one")
+        monitor = Monitor(store, workdir, Tokens(tokens), sessions, behind_proxy=False)
+        yield Pages(root, monitor, monitor.application(), store, sessions)
+        monitor.close_waiting()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory) -> Iterator[Pages]:
+    with made_pages(tmp_path_factory.mktemp("monitor")) as made:
+        yield made
 
 
 def form_token(page: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import stat
 import time
@@ -42,27 +43,21 @@ def test_a_pasted_token_signs_in_and_is_nowhere_in_the_cookie(pages):
     assert token("alice", Role.USER).split(".")[1].lower() not in cookie
     assert "alice" in browser.get("/").text
 
-
-def test_under_tls_the_cookie_is_for_tls_alone(pages):
-    browser = pages.browser(None)
-    answer = browser.post("https://testserver/login", data={"token": token("alice", Role.USER)})
-    assert "; secure" in answer.headers["set-cookie"].lower()
+    under_tls = browser.post("https://testserver/login", data={"token": token("alice", Role.USER)})
+    assert "; secure" in under_tls.headers["set-cookie"].lower()
 
 
-@pytest.mark.parametrize("given", ["", "nonsense", "a.b.c", "x" * 20_000])
-def test_what_is_no_token_is_refused_on_the_page(pages, given):
-    answer = pages.browser(None).post("/login", data={"token": given})
+@pytest.mark.parametrize("given", ["", "nonsense", "a.b.c", "x" * 20_000, token("p", Role.PILOT)])
+def test_what_is_no_users_token_is_refused_on_the_page(pages, given):
+    nobody = pages.browser(None)
+    answer = nobody.post("/login", data={"token": given})
     assert answer.status_code == 403
     assert "set-cookie" not in answer.headers
     assert 'role="alert"' in answer.text
-
-
-def test_a_pilots_token_opens_no_page(pages):
-    answer = pages.browser(None).post("/login", data={"token": token("p", Role.PILOT)})
-    assert answer.status_code == 403
-    headers = {"Authorization": f"Bearer {token('p', Role.PILOT)}"}
-    assert pages.browser(None).get("/", headers=headers).status_code == 403
-    assert pages.browser(None).post("/login/link", headers=headers).status_code == 403
+    headers = {"Authorization": f"Bearer {given}"}
+    status = 403 if given == token("p", Role.PILOT) else 401
+    assert nobody.post("/login/link", headers=headers).status_code == status
+    assert nobody.get("/", headers={**headers, "accept": "text/event-stream"}).status_code == status
 
 
 @pytest.mark.parametrize(
@@ -85,11 +80,21 @@ def test_signing_in_leads_to_our_own_pages_alone(pages, wanted, target):
 # --- links ---
 
 
-def test_a_link_signs_in_once(pages):
-    headers = {"Authorization": f"Bearer {token('alice', Role.USER)}"}
-    answer = pages.browser(None).post("/login/link", headers=headers)
-    assert answer.status_code == 200
-    path = answer.json()["path"]
+@pytest.fixture
+def link(pages):
+    """Makes a link that signs somebody in, once."""
+
+    def made(name: str = "alice") -> str:
+        headers = {"Authorization": f"Bearer {token(name, Role.USER)}"}
+        answer = pages.browser(None).post("/login/link", headers=headers)
+        assert answer.status_code == 200
+        return answer.json()["path"]
+
+    return made
+
+
+def test_a_link_signs_in_once(pages, link):
+    path = link()
     assert pages.browser(None).head(path).status_code == 200  # whoever only looks at it uses nothing up
     first, second = pages.browser(None), pages.browser(None)
     assert first.get(path).status_code == 200
@@ -98,18 +103,12 @@ def test_a_link_signs_in_once(pages):
     assert again.status_code == 403
     assert "used already" in again.text
     assert second.get("/").status_code == 303
-
-
-def test_only_a_token_makes_a_link(pages):
-    signed_in = pages.browser("alice")
-    assert signed_in.post("/login/link").status_code == 401  # the cookie alone must not outlive itself
-    assert pages.browser(None).post("/login/link", headers={"Authorization": "Bearer x"}).status_code == 401
+    assert pages.browser("alice").post("/login/link").status_code == 401  # the cookie alone must not outlive itself
 
 
 def test_codes_end_after_ten_minutes_and_are_few():
     now = [0.0]
-    codes = Codes(lambda: now[0])
-    login = Login(Caller("alice", Role.USER), 1e12, "t")
+    codes, login = Codes(lambda: now[0]), login_of(1e12)
     old = codes.make(login)
     now[0] += CODE_SECONDS
     assert codes.take(old) is None
@@ -120,10 +119,9 @@ def test_codes_end_after_ten_minutes_and_are_few():
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "nonsense"])
-def test_a_link_on_another_site_asks_before_it_signs_in_as_its_owner(pages, site):
+def test_a_link_on_another_site_asks_before_it_signs_in_as_its_owner(pages, link, site):
     """Else whoever lures somebody to a link of their own sees what that somebody then types."""
-    headers = {"Authorization": f"Bearer {token('mallory', Role.USER)}"}
-    path = pages.browser(None).post("/login/link", headers=headers).json()["path"] + "&next=%2Fjobs"
+    path = link("mallory") + "&next=%2Fjobs"
     victim = pages.browser("alice")
     answer = victim.get(path, headers={"sec-fetch-site": site})
     assert answer.status_code == 200
@@ -141,70 +139,70 @@ def test_a_link_on_another_site_asks_before_it_signs_in_as_its_owner(pages, site
 
 
 @pytest.mark.parametrize("site", ["none", "same-origin", None])
-def test_a_link_that_was_typed_or_clicked_in_a_terminal_signs_in_at_once(pages, site):
-    headers = {"Authorization": f"Bearer {token('alice', Role.USER)}"}
-    path = pages.browser(None).post("/login/link", headers=headers).json()["path"]
+def test_a_link_that_was_typed_or_clicked_in_a_terminal_signs_in_at_once(pages, link, site):
     browser = pages.browser(None)
     del browser.headers["sec-fetch-site"]
-    browser.get(path, headers={"sec-fetch-site": site} if site else {})
+    browser.get(link(), headers={"sec-fetch-site": site} if site else {})
     assert 'id="user">alice' in browser.get("/").text
 
 
 # --- sessions ---
 
 
-def test_without_tls_a_session_ends_with_its_run_of_the_pages(tmp_path):
+def login_of(ends: float = math.inf, role: Role = Role.USER) -> Login:
+    return Login(Caller("alice", role), ends, "t")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return make_token_folder(tmp_path / "tokens")
+
+
+def test_without_tls_a_session_ends_with_its_run_of_the_pages(folder):
     """Somebody else may take the port in between, and is then given the cookie."""
-    folder = make_token_folder(tmp_path / "tokens")
-    login = Login(Caller("alice", Role.USER), time.time() + 60, "t")
     first = Sessions(folder, run="first")
-    cookie, _ = first.begin(login)
+    cookie, _ = first.begin(login_of())
     assert first.of_cookie(cookie) is not None
     assert Sessions(folder, run="first").of_cookie(cookie) is not None  # the same run, its process started again
     for later in ("second", ""):
         assert Sessions(folder, run=later).of_cookie(cookie) is None
         assert Sessions(folder, run=later).cookie != first.cookie
-    under_tls, _ = Sessions(folder, run="").begin(login)
+    under_tls, _ = Sessions(folder, run="").begin(login_of())
     assert Sessions(folder, run="").of_cookie(under_tls) is not None
     assert first.of_cookie(under_tls) is None
 
 
-@pytest.mark.parametrize("spoil", [lambda file: file.unlink(), lambda file: file.write_text("{"), None])
-def test_whoever_removes_or_spoils_the_key_ends_every_session_at_once(tmp_path, spoil):
-    folder = make_token_folder(tmp_path / "tokens")
-    login = Login(Caller("alice", Role.USER), time.time() + 60, "t")
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda file: file.unlink(),
+        lambda file: file.write_text("{"),
+        lambda file: write_private(file, json.dumps({"key": "ab" * 32, "ended": {}})),
+    ],
+    ids=["removed", "spoilt", "another key"],
+)
+def test_whoever_removes_or_spoils_the_key_ends_every_session_at_once(folder, spoil):
     sessions, other = (Sessions(folder, run="one") for _ in range(2))
-    cookie, _ = sessions.begin(login)
+    cookie, _ = sessions.begin(login_of())
     assert other.of_cookie(cookie) is not None
-    file = folder / "monitor.json"
-    if spoil is None:
-        other_key = {"key": "ab" * 32, "ended": {}}
-        write_private(file, json.dumps(other_key))
-    else:
-        spoil(file)
+    spoil(folder / "monitor.json")
     assert sessions.of_cookie(cookie) is None
     assert other.of_cookie(cookie) is None
-    again, _ = sessions.begin(login)
+    again, _ = sessions.begin(login_of())
     assert sessions.of_cookie(again) is not None
     assert other.of_cookie(again) is not None
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE((folder / "monitor.json").stat().st_mode) == 0o600
 
 
-def test_a_session_ends_with_its_token(tmp_path):
+def test_a_session_ends_with_its_token_and_after_half_a_day(folder):
     now = [time.time()]
-    folder = make_token_folder(tmp_path / "tokens")
     sessions = Sessions(folder, run="one", clock=lambda: now[0])
-    cookie, ends = sessions.begin(Login(Caller("alice", Role.USER), now[0] + 60, "t"))
+    cookie, ends = sessions.begin(login_of(now[0] + 60))
     assert ends == now[0] + 60
     assert sessions.of_cookie(cookie).caller == Caller("alice", Role.USER)
+    assert sessions.begin(login_of(now[0] + 1e7))[1] == now[0] + 12 * 3600
     now[0] += 61
     assert sessions.of_cookie(cookie) is None
-
-
-def test_a_session_lasts_half_a_day_at_most(tmp_path):
-    now = time.time()
-    sessions = Sessions(make_token_folder(tmp_path / "tokens"), run="one", clock=lambda: now)
-    assert sessions.begin(Login(Caller("alice", Role.USER), now + 1e7, "t"))[1] == now + 12 * 3600
 
 
 def test_a_session_ends_when_its_token_is_revoked(pages):
@@ -230,14 +228,12 @@ def test_signing_out_ends_the_session_for_every_copy_of_its_cookie(pages):
     assert again.of_cookie(next(iter(thief.cookies.values()))) is None
 
 
-def test_the_key_is_for_its_owner_alone_and_cookies_of_others_are_worth_nothing(tmp_path):
-    one, other = (make_token_folder(tmp_path / name) for name in ("one", "other"))
-    here, there = Sessions(one, run="one"), Sessions(other, run="one")
-    assert stat.S_IMODE((one / "monitor.json").stat().st_mode) == 0o600
-    cookie, _ = here.begin(Login(Caller("alice", Role.OPERATOR), time.time() + 60, "t"))
+def test_the_key_is_for_its_owner_alone_and_cookies_of_others_are_worth_nothing(folder, tmp_path):
+    here, there = Sessions(folder, run="one"), Sessions(make_token_folder(tmp_path / "other"), run="one")
+    assert stat.S_IMODE((folder / "monitor.json").stat().st_mode) == 0o600
+    cookie, _ = here.begin(login_of(role=Role.OPERATOR))
     assert there.of_cookie(cookie) is None
     assert here.cookie != there.cookie
-    assert Sessions(one, run="one").of_cookie(cookie) is not None
     for wrong in (cookie[:-2] + "AA", "", "x.y.z", cookie.replace(cookie.split(".")[0], "eyJhbGciOiJub25lIn0")):
         assert here.of_cookie(wrong) is None
 
@@ -260,14 +256,11 @@ def test_the_key_is_for_its_owner_alone_and_cookies_of_others_are_worth_nothing(
 def test_forms_of_other_pages_are_refused(pages, headers):
     pages.submit(name := f"form{abs(hash(str(headers))) % 10_000}")
     browser = pages.browser("alice")
-    token_of_form = form_token(browser.get(f"/searches/{name}").text)
+    form = {"form": form_token(browser.get(f"/searches/{name}").text)}
     del browser.headers["sec-fetch-site"]
-    answer = browser.post(f"/searches/{name}/pause", data={"form": token_of_form}, headers=headers)
-    assert answer.status_code == 403
+    assert browser.post(f"/searches/{name}/pause", data=form, headers=headers).status_code == 403
     assert pages.store.search(name).state == "submitted"
-    good = browser.post(
-        f"/searches/{name}/pause", data={"form": token_of_form}, headers={"origin": "http://testserver"}
-    )
+    good = browser.post(f"/searches/{name}/pause", data=form, headers={"origin": "http://testserver"})
     assert good.status_code == 303
     assert pages.store.search(name).state == "paused"
 

@@ -12,19 +12,22 @@ import httpx
 import pytest
 from anyio import to_thread
 
-from hpo_pilot.jobs import Member
 from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.server.tokens import Role
 from hpo_pilot.steering import operations
-from hpo_pilot.store import NewTask, SearchState, StoreAwayError, lease
+from hpo_pilot.store import SearchState, StoreAwayError, lease
 from tests.made import made_end
+from tests.rest_api import add_trials
 from tests.web.pages.conftest import BASE, form_token
 
 
 def send(browser, name: str, action: str, **fields: str):
-    page = browser.get(f"/searches/{name}/{action}").text
-    hidden = dict(re.findall(r'<input type="hidden" name="([\w.]+)" value="([^"]*)">', page))
+    hidden = hidden_fields(browser.get(f"/searches/{name}/{action}").text)
     return browser.post(f"/searches/{name}/{action}", data={**hidden, **fields})
+
+
+def hidden_fields(page: str) -> dict[str, str]:
+    return dict(re.findall(r'<input type="hidden" name="([\w.]+)" value="([^"]*)">', page))
 
 
 def events(pages, name: str) -> list[tuple[str, str]]:
@@ -55,8 +58,7 @@ def test_stop_is_asked_for_twice(pages):
 
 def test_extend_adds_once(pages):
     name, alice = pages.submit("extended"), pages.browser("alice")
-    page = alice.get(f"/searches/{name}/extend").text
-    hidden = dict(re.findall(r'<input type="hidden" name="([\w.]+)" value="([^"]*)">', page))
+    hidden = hidden_fields(alice.get(f"/searches/{name}/extend").text)
     form = {**hidden, "trials": "+6", "hours": "1.5"}
     assert alice.post(f"/searches/{name}/extend", data=form).status_code == 303
     budget = pages.store.search(name).search.budget
@@ -224,8 +226,7 @@ def test_the_best_point_is_filled_in_to_the_last_digit(pages):
     name, alice = pages.submit("digits", space=space, folds=1), pages.browser("alice")
     best = {"x": 0.1 + 0.2, "n": 2**53 - 1}
     record = pages.store.search(name)
-    task = NewTask("user.me.digits.g1/", 1, 0, ((Member(1, 0, 1),),))
-    pages.store.add_generation(record.id, history=0, pending=[], trials=[Trial(1, 1, best, seed=1)], task=task)
+    add_trials(pages.store, name, [Trial(1, 1, best, seed=1)])
     pages.store.record(record.id, (), [made_end(1, TrialState.FINISHED, 0.5, told=1, ended=time.time())])
     form = html.unescape(alice.get(f"/searches/{name}/add").text)
     assert 'value="0.30000000000000004"' in form

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -15,7 +14,7 @@ from hpo_pilot.web import live as live_module
 from hpo_pilot.web.live import JOBS_TOPIC, JobFilter, JobFragments, LiveUpdates, SearchFragments
 from hpo_pilot.web.search_views import SearchCache
 from hpo_pilot.web.server_jobs import NoServerError, PilotState, ServerJob, ServerJobsPage, ServerPilot, ServerQueue
-from tests.web.pages.test_live import event, request
+from tests.web.pages.test_live import answer_of, event, play
 from tests.web.pages.test_pages import HOSTILE, check
 
 _AT = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -84,13 +83,8 @@ def test_the_page_of_jobs(browser, board):
     assert 'href="/jobs?search=demo&amp;state=running&amp;queue=Q&amp;before=7"' in text
     assert 'data-live="/jobs/live?search=demo&amp;state=running&amp;queue=Q&amp;before=99"' in text
     assert "<script>alert" not in text
-    assert board.asked[-1] == {
-        "search": "demo",
-        "states": [JobState.RUNNING],
-        "queue": "Q",
-        "limit": 100,
-        "before": 99,
-    }
+    asked = {"search": "demo", "states": [JobState.RUNNING], "queue": "Q", "limit": 100, "before": 99}
+    assert board.asked[-1] == asked
     check(browser.get("/jobs?state=nonsense&before=-1&search=" + "x" * 500))
     assert board.asked[-1] == {"search": "x" * 100, "states": [], "queue": None, "limit": 100, "before": None}
 
@@ -113,10 +107,11 @@ def test_the_page_of_pilots(browser, board):
 def test_changes_arrive_with_the_filter_of_the_page(pages, board, monkeypatch):
     monkeypatch.setattr(live_module, "_SERVER_LOOK", 0.05)
 
+    desk = LiveUpdates(SearchFragments(SearchCache(pages.store), None, Place()), JobFragments(board))
+
     async def watch() -> None:
-        desk = LiveUpdates(SearchFragments(SearchCache(pages.store), None, Place()), JobFragments(board))
         topic = JOBS_TOPIC + JobFilter(search="demo", state="running").query
-        stream = desk.answer(request(b"search=demo"), topic, "alice", lambda: True).body_iterator
+        stream = answer_of(desk, topic).body_iterator
         first = await event(stream)
         assert first["state"] == "there no-jobs"
         assert board.asked[-1]["search"] == "demo"
@@ -135,7 +130,7 @@ def test_changes_arrive_with_the_filter_of_the_page(pages, board, monkeypatch):
         desk.close()
         assert [text async for text in stream] == []
 
-    asyncio.run(asyncio.wait_for(watch(), 20))
+    play(watch)
 
 
 def test_a_job_that_finished_with_a_failed_payload_is_no_green_one(browser, board):

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
+import pytest
 from starlette.requests import Request
+from starlette.responses import Response
 
 from hpo_pilot.advice import Place
 from hpo_pilot.errors import TryAgainError
@@ -14,11 +18,20 @@ from hpo_pilot.web.live import ALL_SEARCHES, ChangeWatcher, LiveUpdates, SearchF
 from hpo_pilot.web.search_views import SearchCache
 
 
-def request(query: bytes = b"") -> Request:
-    return Request({"type": "http", "headers": [], "query_string": query, "method": "GET", "path": "/live"})
+def answer_of(
+    desk: LiveUpdates,
+    topic: str,
+    who: str = "alice",
+    *,
+    query: bytes = b"",
+    is_good: Callable[[], bool] = lambda: True,
+) -> Response:
+    """The answer to a browser that asks for the changes of a topic; it has a `body_iterator` where it is a stream."""
+    request = Request({"type": "http", "headers": [], "query_string": query, "method": "GET", "path": "/live"})
+    return desk.answer(request, topic, who, is_good)
 
 
-async def event(stream) -> dict:
+async def event(stream: AsyncIterator[str]) -> dict[str, Any]:
     """The next message of a stream that has data."""
     async for text in stream:
         for line in text.splitlines():
@@ -27,12 +40,20 @@ async def event(stream) -> dict:
     raise AssertionError("the stream ended")
 
 
-def test_changes_arrive_alone(pages):
+def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(scene(), 20))
+
+
+@pytest.fixture
+def desk(pages) -> LiveUpdates:
+    return LiveUpdates(SearchFragments(SearchCache(pages.store), None, Place()))
+
+
+def test_changes_arrive_alone(pages, desk):
     name = pages.submit("watched")
 
     async def watch() -> None:
-        desk = LiveUpdates(SearchFragments(SearchCache(pages.store), None, Place()))
-        stream = desk.answer(request(), name, "alice", lambda: True).body_iterator
+        stream = answer_of(desk, name).body_iterator
         first = await event(stream)
         assert "submitted" in first["html"]["f-state"]
         assert first["state"] == "submitted"
@@ -45,7 +66,7 @@ def test_changes_arrive_alone(pages):
         desk.close()
         assert [text async for text in stream] == []
 
-    asyncio.run(asyncio.wait_for(watch(), 20))
+    play(watch)
 
 
 def test_a_stream_s_head_ends(pages):
@@ -54,13 +75,12 @@ def test_a_stream_s_head_ends(pages):
     assert answer.headers["content-type"].startswith("text/event-stream")
 
 
-def test_the_list_tells_of_the_rows_that_are_shown(pages):
+def test_the_list_tells_of_the_rows_that_are_shown(pages, desk):
     name, other = pages.submit("row-one"), pages.submit("row-two")
     shown, hidden = (pages.store.search(one).id for one in (name, other))
 
     async def watch() -> None:
-        desk = LiveUpdates(SearchFragments(SearchCache(pages.store), None, Place()))
-        stream = desk.answer(request(f"rows={shown}".encode()), ALL_SEARCHES, "alice", lambda: True).body_iterator
+        stream = answer_of(desk, ALL_SEARCHES, query=f"rows={shown}".encode()).body_iterator
         first = await event(stream)
         assert f"s{shown}-state" in first["html"]
         assert f"s{hidden}-state" not in first["html"]
@@ -72,63 +92,58 @@ def test_the_list_tells_of_the_rows_that_are_shown(pages):
         assert int(third["state"]) == int(second["state"]) + 1
         await stream.aclose()
 
-    asyncio.run(asyncio.wait_for(watch(), 20))
+    play(watch)
 
 
-def test_connections_are_bounded_and_given_back(pages, monkeypatch):
+def test_connections_are_bounded_and_given_back(pages, desk, monkeypatch):
     name = pages.submit("bounded")
     monkeypatch.setattr(live_module, "_MOST_EACH", 2)
 
     async def watch() -> None:
-        desk = LiveUpdates(SearchFragments(SearchCache(pages.store), None, Place()))
-        streams = [desk.answer(request(), name, "alice", lambda: True).body_iterator for _ in range(2)]
+        streams = [answer_of(desk, name).body_iterator for _ in range(2)]
         for stream in streams:
             await event(stream)
-        assert desk.answer(request(), name, "alice", lambda: True).status_code == 503
-        assert desk.answer(request(), name, "bob", lambda: True).status_code == 200
+        assert answer_of(desk, name).status_code == 503
+        assert answer_of(desk, name, "bob").status_code == 200
         await streams[0].aclose()
-        assert desk.answer(request(), name, "alice", lambda: True).status_code == 200
+        assert answer_of(desk, name).status_code == 200
         await streams[1].aclose()
         assert not desk._watching
 
-    asyncio.run(asyncio.wait_for(watch(), 20))
+    play(watch)
 
 
-def test_a_stream_ends_with_its_session(pages):
-    name = pages.submit("session-ends")
-    good = [True]
+def test_a_stream_ends_with_its_session(pages, desk):
+    name, good = pages.submit("session-ends"), [True]
 
     async def watch() -> None:
-        desk = LiveUpdates(SearchFragments(SearchCache(pages.store), None, Place()))
-        stream = desk.answer(request(), name, "alice", lambda: good[0]).body_iterator
+        stream = answer_of(desk, name, is_good=lambda: good[0]).body_iterator
         await event(stream)
         good[0] = False
         pages.results(name)
-        rest = [text async for text in stream]
-        assert rest == ["event: ended\ndata: {}\n\n"]
+        assert [text async for text in stream] == ["event: ended\ndata: {}\n\n"]
 
-    asyncio.run(asyncio.wait_for(watch(), 20))
+    play(watch)
 
 
 def test_a_store_that_is_away_is_said_and_waited_for(monkeypatch):
     monkeypatch.setattr(live_module, "_AWAY", 0.01)
-    answers = [TryAgainError("locked"), None]
+    errors = [TryAgainError("locked")]
 
     class Away:
         def look(self, topic: str) -> Snapshot:
-            error = answers.pop(0) if answers else None
-            if error is not None:
-                raise error
+            if errors:
+                raise errors.pop()
             return Snapshot(live_module.FragmentSet({"f-state": topic}, "", "x"), "tag")
 
     async def watch() -> None:
-        stream = LiveUpdates(Away()).answer(request(), "s", "alice", lambda: True).body_iterator
+        stream = answer_of(LiveUpdates(Away()), "s").body_iterator
         seen = [await anext(stream) for _ in range(3)]
         assert seen[1].startswith("event: away")
         assert json.loads(seen[2].removeprefix("data: "))["html"] == {"f-state": "s"}
         await stream.aclose()
 
-    asyncio.run(asyncio.wait_for(watch(), 10))
+    play(watch)
 
 
 def test_many_who_watch_cost_one_look():
@@ -142,5 +157,5 @@ def test_many_who_watch_cost_one_look():
         room = ChangeWatcher(look)
         await asyncio.gather(*(room.next("x", "same", 0.3) for _ in range(50)))
 
-    asyncio.run(watch())
+    play(watch)
     assert len(looks) <= 2

@@ -10,11 +10,12 @@ from html.parser import HTMLParser
 
 import pytest
 
-from hpo_pilot.jobs import JobState, Member
+from hpo_pilot.jobs import JobState
 from hpo_pilot.search import Trial, TrialState
-from hpo_pilot.server.tokens import Role
-from hpo_pilot.store import NewTask, SearchState
+from hpo_pilot.store import SearchState
 from tests.made import made_attempt, made_end
+from tests.rest_api import add_trials
+from tests.web.pages.conftest import made_pages
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script>{{7*7}}\x1b[31m\x07"
 
@@ -99,21 +100,8 @@ def test_the_list_shows_filters_and_pages(pages):
 
 
 def test_an_empty_store_says_what_to_do(tmp_path):
-    from starlette.testclient import TestClient
-
-    from hpo_pilot.server.tokens import Tokens
-    from hpo_pilot.steering.workdir import WorkDir
-    from hpo_pilot.store import Store
-    from hpo_pilot.web.app import Pages
-    from hpo_pilot.web.sessions import Sessions
-    from tests.bearer import make_token_folder, token
-
-    folder = make_token_folder(tmp_path / "tokens")
-    store = Store.open(f"sqlite:///{tmp_path / 'x.db'}")
-    monitor = Pages(store, WorkDir.make(tmp_path), Tokens(folder), Sessions(folder, run="one"), behind_proxy=False)
-    client = TestClient(monitor.application(), headers={"Authorization": f"Bearer {token('a', Role.USER)}"})
-    assert "hpo-pilot submit search.yaml" in check(client.get("/", headers={"accept": "text/html"}))
-    store.close()
+    with made_pages(tmp_path) as empty:
+        assert "hpo-pilot submit search.yaml" in check(empty.browser("alice").get("/"))
 
 
 def test_what_is_not_there_is_said_so(pages):
@@ -140,35 +128,20 @@ def hostile_search(pages, name: str, owner: str = HOSTILE) -> str:
         objective={"metric": "</script><b>loss", "goal": "minimize"},
         payload={"files": "training", "command": "echo <img src=x> <script>alert(3)</script>"},
     )
-    store, record = pages.store, pages.store.search(name)
-    trials = [Trial(n, 1, {"x": n / 10, "kind": HOSTILE}, seed=n) for n in (1, 2, 3)]
-    jobs = tuple((Member(trial.number, fold, trial.seed),) for trial in trials for fold in range(2))
-    task = NewTask(f"user.me.{name}.{record.uid}.g1/", 1, 0, jobs)
-    made = store.add_generation(record.id, history=0, pending=[], trials=trials, task=task)
-    now = time.time()
+    store, number, now = pages.store, pages.store.search(name).id, time.time()
+    task = add_trials(store, name, [Trial(n, 1, {"x": n / 10, "kind": HOSTILE}, seed=n) for n in (1, 2, 3)], folds=2)
+    ran = {"metrics": {HOSTILE: HOSTILE, "deep": {"a": [HOSTILE]}}, "node": HOSTILE[:100], "panda_id": 7}
+    ran |= {"seconds": 1.0, "started": now - 1, "ended": now, "progress": ((1, 0.5), (2, 0.25), (3, float("inf")))}
+    broke = {"error": HOSTILE, "log_tail": HOSTILE * 3}
     outcomes = [
-        made_attempt(
-            *(made.id, trial.number, fold, 1, JobState.FINISHED),
-            panda_id=7,
-            value=None if trial.number == 1 else float(trial.number),
-            metrics={HOSTILE: HOSTILE, "deep": {"a": [HOSTILE]}},
-            error=HOSTILE if trial.number == 1 else None,
-            log_tail=HOSTILE * 3 if trial.number == 1 else None,
-            node=HOSTILE[:100],
-            seconds=1.0,
-            started=now - 1,
-            ended=now,
-            progress=((1, 0.5), (2, 0.25), (3, float("inf"))),
-        )
-        for trial in trials
+        made_attempt(task, n, fold, 1, JobState.FINISHED, **ran, **({"value": float(n)} if n > 1 else broke))
+        for n in (1, 2, 3)
         for fold in range(2)
     ]
-    ends = [
-        made_end(1, TrialState.FAILED, error=HOSTILE, told=1, ended=now),
-        *(made_end(n, TrialState.FINISHED, float(n), stds=(0.1,), told=n, ended=now) for n in (2, 3)),
-    ]
-    store.record(record.id, outcomes, ends, ended_tasks=[made.id])
-    store.set_state(record.id, SearchState.FAILED, HOSTILE[:50], HOSTILE)
+    ends = [made_end(1, TrialState.FAILED, error=HOSTILE, told=1, ended=now)]
+    ends += [made_end(n, TrialState.FINISHED, float(n), stds=(0.1,), told=n, ended=now) for n in (2, 3)]
+    store.record(number, outcomes, ends, ended_tasks=[task])
+    store.set_state(number, SearchState.FAILED, HOSTILE[:50], HOSTILE)
     return name
 
 
@@ -179,28 +152,19 @@ def test_hostile_texts_stay_texts(pages):
     paths += [f"/searches/{name}/trials/{number}" for number in (1, 2)]
     for path in paths:
         text = check(browser.get(path))
-        assert "<script>alert" not in text, path
-        assert "<img src=x" not in text, path
-        assert "</script><b>" not in text, path
-        assert "\x1b" not in text, path
-        assert "\x07" not in text, path
+        for attack in ("<script>alert", "<img src=x", "</script><b>", "\x1b", "\x07"):
+            assert attack not in text, path
     shown = html.unescape(browser.get(f"/searches/{name}/trials/1").text)
     assert "<img src=x onerror=alert(1)>" in shown  # as a text
     assert browser.get(f"/searches/{name}/actions").text.count("<img") == 0
-
-
-def test_hostile_texts_stay_texts_in_figures(pages):
-    name = hostile_search(pages, "hostile2")
-    browser = pages.browser("alice")
     kinds = re.findall(r'data-kind="(\w+)"', browser.get(f"/searches/{name}").text)
     assert {"convergence", "slices"} <= set(kinds)
     for kind in kinds:
         answer = browser.get(f"/searches/{name}/figures/{kind}")
         assert answer.headers["content-type"] == "application/json"
-        for figure in answer.json()["figures"]:
-            drawn = json.dumps(figure["spec"])
-            assert "<img" not in drawn, kind
-            assert "<script" not in drawn, kind
+        drawn = json.dumps([figure["spec"] for figure in answer.json()["figures"]])
+        assert "<img" not in drawn, kind
+        assert "<script" not in drawn, kind
 
 
 def test_figures_are_sent_once(pages):
@@ -319,14 +283,10 @@ def test_families_have_a_page_of_their_searches(pages):
 @pytest.mark.parametrize(("count", "note"), [(60, ""), (61, "And 1 more metric:"), (75, "And 15 more metrics:")])
 def test_metrics_that_are_not_shown_are_counted(pages, count, note):
     name = pages.submit(f"metrics{count}")
-    record = pages.store.search(name)
-    jobs = tuple((Member(1, fold, 1),) for fold in range(2))
-    task = NewTask(f"user.me.{name}.{record.uid}.g1/", 1, 0, jobs)
-    trial = Trial(1, 1, {"x": 0.5, "kind": "a"}, seed=1)
-    made = pages.store.add_generation(record.id, history=0, pending=[], trials=[trial], task=task)
+    task = add_trials(pages.store, name, [Trial(1, 1, {"x": 0.5, "kind": "a"}, seed=1)], folds=2)
     metrics = {f"m{i:03}": float(i) for i in range(count)}
-    outcomes = [made_attempt(made.id, 1, fold, 1, JobState.FINISHED, value=2.0, metrics=metrics) for fold in range(2)]
-    pages.store.record(record.id, outcomes, [])
+    outcomes = [made_attempt(task, 1, fold, 1, JobState.FINISHED, value=2.0, metrics=metrics) for fold in range(2)]
+    pages.store.record(pages.store.search(name).id, outcomes, [])
     text = check(pages.browser("alice").get(f"/searches/{name}/trials/1"))
     assert "m059" in text
     assert "m060" not in text
