@@ -15,6 +15,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,12 @@ from urllib.parse import quote
 
 import pytest
 
+from hpo_pilot.pilot.settings import PilotSettings
+
 ROOT = Path(__file__).parents[2]
 RUNNER = ROOT / "hpo_pilot" / "runner" / "hpo_pilot_runner.py"
 TOKEN = "pilots-own-token"
+GOOD = """echo '{"status": 0, "loss": 0.5}' > output.json"""
 
 
 def sandbox(command: str, files: Mapping[str, str] | None = None, **payload: Any) -> tuple[str, bytes]:
@@ -46,6 +50,33 @@ def archive_of(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
             info.size = len(content) if info.isreg() else 0
             archive.addfile(info, io.BytesIO(content))
     return buffer.getvalue()
+
+
+def in_background(function: Callable[..., Any], *arguments: Any, **named: Any) -> Future[Any]:
+    """Calls a function in a thread that no test waits for if it never returns."""
+    answer: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(function(*arguments, **named))
+        except BaseException as error:  # noqa: BLE001  whoever asks for the answer gets it
+            answer.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return answer
+
+
+def verdict(report: dict[str, Any]) -> dict[str, Any]:
+    """The runner's verdict in a final report."""
+    return dict(json.loads(report["meta_data"])["user_job_metadata"]["hpo_pilot"])
+
+
+@pytest.fixture
+def make_settings(tmp_path):
+    """Makes a pilot's settings, with a token and a work folder of the test's own."""
+    (tmp_path / "token").write_text(TOKEN)
+    usual = {"queue": "LOCAL", "slots": 1, "token_file": tmp_path / "token", "workdir": tmp_path / "work"}
+    return lambda server="http://127.0.0.1:9", **more: PilotSettings(server, **{**usual, **more})
 
 
 class FakePanda:

@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 
+from hpo_pilot.runner import hpo_pilot_runner
 from tests.pilot.conftest import RUNNER, alive, until
 
 __all__ = ["alive", "until"]
 
 
-def encoded(jobs: list[list[int]], points: Mapping[str, Any], folds: int = 3) -> str:
+def encoded(jobs: list[Any], points: Mapping[str, Any], folds: int = 3) -> str:
+    """The value of `--task`."""
     table = {"search": "digits", "uid": "1a2b3c4d", "generation": 2, "folds": folds, "jobs": jobs, "points": points}
     return base64.urlsafe_b64encode(zlib.compress(json.dumps(table).encode())).decode()
 
@@ -56,16 +58,19 @@ class Bench:
         lifeline: int | None = None,
         task: str | None = None,
         files: Mapping[str, str] | None = None,
+        series: bool = False,
         **payload: Any,
     ) -> tuple[subprocess.Popen[str], Path]:
+        """Starts the runner in a new folder; `series`: as in jobs of several points."""
         self._count += 1
         folder = self.root / f"job{self._count}"
-        folder.mkdir()
-        for program in RUNNER.parent.glob("hpo_pilot_*.py"):
-            text = program.read_text()
-            for name, seconds in self.quick.items():
-                text = text.replace(f"\n{name} = ", f"\n{name} = {seconds}  # was ", 1)
-            (folder / program.name).write_text(text)
+        (folder / "payload" if series else folder).mkdir(parents=True)
+        programs = {program.name: program.read_text() for program in RUNNER.parent.glob("hpo_pilot_*.py")}
+        if series:
+            programs["hpo_pilot_point.py"] = programs[RUNNER.name]
+            programs[RUNNER.name] = programs.pop("hpo_pilot_series.py")
+        for program, text in programs.items():
+            (folder / program).write_text(self._quickened(text))
         for name, content in (files or {}).items():
             (folder / name).write_text(content)
         document = {"command": command, "metric": "loss", "minutes": 5.0, "nodes": 1, "gpus_per_node": 0} | payload
@@ -85,6 +90,11 @@ class Bench:
         )
         return process, folder
 
+    def _quickened(self, text: str) -> str:
+        for name, seconds in self.quick.items():
+            text = text.replace(f"\n{name} = ", f"\n{name} = {seconds}  # was ", 1)
+        return text
+
     def finish(self, process: subprocess.Popen[str], folder: Path, started: float) -> Ended:
         said, _ = process.communicate(timeout=60)
         path = folder / "userJobMetadata.json"
@@ -101,6 +111,18 @@ class Bench:
 
 def _no_constant(name: str) -> None:
     raise AssertionError(f"{name} is no JSON")
+
+
+@pytest.fixture
+def judged(tmp_path, monkeypatch):
+    """What the runner reads from the result that a shell command leaves: values, metrics, why there are none."""
+    monkeypatch.chdir(tmp_path)
+
+    def judge(command: str, *wanted: str) -> tuple[list[Any], dict[str, float], str]:
+        subprocess.run(["/bin/sh", "-c", command], check=True)
+        return hpo_pilot_runner.judge("output.json", list(wanted or ["loss"]), "", {})
+
+    return judge
 
 
 @pytest.fixture

@@ -17,17 +17,12 @@ def started(folder: Path, count: int = 4) -> bool:
     return path.exists() and len(path.read_text().split()) >= count
 
 
-def test_a_hanging_payload_is_ended_with_all_its_children(bench, until, alive):
-    ended = bench.run(FAMILY + "wait", minutes=0.02)
+@pytest.mark.parametrize("waits", ["wait", "trap '' TERM; while true; do sleep 0.1; done"], ids=["", "ignores TERM"])
+def test_a_hanging_payload_is_ended_with_all_its_children(bench, until, alive, waits):
+    bench.quick = {"GRACE": 0.5}
+    ended = bench.run(FAMILY + waits, minutes=0.02)
     assert ended.code == 0 and ended.message == "the payload reached its time limit of 0.02 minutes"
     assert ended.seconds < 6
-    until(lambda: not alive(ended.folder))
-
-
-def test_one_that_ignores_term_is_killed(bench, until, alive):
-    bench.quick = {"GRACE": 0.5}
-    ended = bench.run("trap '' TERM; " + FAMILY + "while true; do sleep 0.1; done", minutes=0.01)
-    assert "time limit" in ended.message and ended.seconds < 6
     until(lambda: not alive(ended.folder))
 
 

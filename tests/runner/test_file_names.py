@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
-import shlex
+import os
+import subprocess
 import sys
 
 import pytest
+
+from hpo_pilot.runner import hpo_pilot_runner
+from hpo_pilot.runner.hpo_pilot_results import own_metadata
 
 NAMES = {
     "point": "hp.json",
@@ -66,10 +70,16 @@ def test_metadata_is_kept_of_trials_that_fail_too(bench, metadata_name):
         ("head -c 200000 /dev/zero | tr '\\0' '[' > meta.json", "meta.json is not kept: "),
     ],
 )
-def test_metadata_that_cannot_be_kept_harms_nobody(bench, write, why):
-    command = write + """; echo '{"status": 0, "loss": 1}' > output.json"""
-    ended = bench.run(command, file_names={"metadata": "meta.json"}, env={"PYTHONIOENCODING": "utf-8"})
-    assert ended.verdict["value"] == 1 and why in ended.message
+def test_metadata_that_cannot_be_kept_is_explained(tmp_path, monkeypatch, write, why):
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["/bin/sh", "-c", write], check=True, env={**os.environ, "PYTHONIOENCODING": "utf-8"})
+    own, unkept = own_metadata("meta.json", hpo_pilot_runner.written, hpo_pilot_runner.number)
+    assert own == {} and why in unkept
+
+
+def test_metadata_that_cannot_be_kept_harms_nobody(bench):
+    ended = bench.run("""echo '{"status": 0, "loss": 1}' > output.json""", file_names={"metadata": "meta.json"})
+    assert ended.verdict["value"] == 1 and ended.message == "meta.json is not kept: none was written"
     assert list(metadata(ended)) == ["hpo_pilot"]
 
 
@@ -88,12 +98,9 @@ def test_without_staged_inputs_the_list_has_what_the_search_named(bench):
     assert json.loads((ended.folder / "said").read_text()) == ["http://h/a.csv"]
 
 
-def judged(bench, document):
-    return bench.run(f"echo {shlex.quote(json.dumps(document))} > output.json", objectives=["loss", "speed"])
-
-
 def test_figures_of_several_objectives(bench):
-    verdict = judged(bench, {"loss": 0.5, "metrics": {"speed": 7, "size": 3}}).verdict
+    document = json.dumps({"loss": 0.5, "metrics": {"speed": 7, "size": 3}})
+    verdict = bench.run(f"echo '{document}' > output.json", objectives=["loss", "speed"]).verdict
     assert (verdict["status"], verdict["value"], verdict["values"]) == (0, 0.5, [0.5, 7.0])
     assert verdict["metrics"] == {"speed": 7.0, "size": 3.0}
 
@@ -110,7 +117,6 @@ def test_figures_of_several_objectives(bench):
         (3, "output.json has no key 'speed'; it has 'loss'"),
     ],
 )
-def test_an_objective_that_is_missing_is_named(bench, document, message):
-    ended = judged(bench, document)
-    assert ended.message.startswith(message)
-    assert (ended.verdict["status"], ended.verdict["values"]) == (1, [None, None])
+def test_an_objective_that_is_missing_is_named(judged, document, message):
+    values, _, why = judged(f"echo '{json.dumps(document)}' > output.json", "loss", "speed")
+    assert why.startswith(message) and values == [None, None]

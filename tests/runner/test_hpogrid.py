@@ -79,9 +79,9 @@ def test_too_large_a_point_is_left_out(bench):
 
 
 @pytest.mark.parametrize(("mode", "best"), [("min", 3), ("max", 6)])
-def test_several_points_in_a_job(tmp_path, mode, best):
-    job = Job(tmp_path)
-    members = job.run("python3 -I -S train.py", hyperparameters=["x"], mode=mode)
+def test_several_points_in_a_job(bench, mode, best):
+    job = Job(bench)
+    members = job.run(hyperparameters=["x"], mode=mode)
     assert all("report" not in member and "hpogrid" not in member and member["metadata"] is None for member in members)
     told = metadata(job.folder)
     assert told.pop("hpo_pilot")["members"] == members

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hpo_pilot.hpc.launchers import LAUNCHERS, LauncherSettings
+from tests.programs import program
 from tests.runner.conftest import RUNNER
 
 #: What real ones left when rank 1 raised ValueError: Slurm 22.05, Horovod 0.28.1, Open MPI 4.1, MPICH 4.0, torch 2.13.
@@ -114,8 +115,7 @@ def test_the_command_stands_behind_the_launcher(tmp_path, monkeypatch):
     assert launched.words("a '$B'")[3:] == ["/bin/sh", "-c", "a '$B'"]
 
 
-STUB = """#!/bin/sh
-# A launcher that does not pass signals on, like srun: its rank is a session of its own.
+STUB = """# A launcher that does not pass signals on, like srun: its rank is a session of its own.
 echo "$HPO_PILOT_SEED $PWD" > told
 setsid "$@" &
 echo $! > {folder}/rank.pid
@@ -127,15 +127,13 @@ wait $!
 def stubbed(bench, tmp_path):
     """Runs with a launcher, a lister of its steps, and a sender of signals to them."""
     tools = tmp_path / "tools"
-    tools.mkdir()
     scripts = {
         "launch": STUB.format(folder=tools),
-        "steps": f"#!/bin/sh\n[ -e {tools}/rank.pid ] && echo '1.0 mine' && echo '1.1 other'\n",
-        "signal": f"#!/bin/sh\necho $1 $2 >> {tools}/sent; kill -$1 $(cat {tools}/rank.pid)\n",
+        "steps": f"[ -e {tools}/rank.pid ] && echo '1.0 mine' && echo '1.1 other'\n",
+        "signal": f"echo $1 $2 >> {tools}/sent; kill -$1 $(cat {tools}/rank.pid)\n",
     }
     for name, text in scripts.items():
-        (tools / name).write_text(text)
-        (tools / name).chmod(0o755)
+        program(tools / name, text)
     said = {"before": [str(tools / "launch")], "name": "mine", "steps": [str(tools / "steps")]}
     said["signal"] = [str(tools / "signal"), "%SIGNAL"]
     return bench, tools, {"hpo_pilot_launch.json": json.dumps(said)}

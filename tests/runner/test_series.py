@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import subprocess
-import sys
 import tarfile
-import zlib
 from collections.abc import Mapping
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hpo_pilot.runner import hpo_pilot_series
+from tests.runner.conftest import Bench, encoded
 
-RUNNER = Path(__file__).parents[2] / "hpo_pilot" / "runner"
 MEMBERS = [[3, 0, 13], [4, 0, 14], [5, 0, 15], [6, 0, 16]]
+
+TRAIN = "python3 -I -S train.py"
 
 #: Reports its point; sleeps for the seconds in its argument, or for those of `slow`.
 PAYLOAD = """
@@ -42,61 +40,43 @@ def slow(seconds: dict[int, float]) -> str:
     return PAYLOAD.replace("SLOW = {}", f"SLOW = {seconds}")
 
 
-def encoded(members: list[Any]) -> str:
+def task_of(members: list[Any]) -> str:
     listed = members if isinstance(members[0], list) else [members]
-    points = {str(trial): {"x": trial} for trial, _, _ in listed}
-    jobs = [[[1, 0, 11], [2, 0, 12]], members]
-    table = {"search": "s", "uid": "1a2b3c4d", "generation": 2, "folds": 1, "jobs": jobs, "points": points}
-    return base64.urlsafe_b64encode(zlib.compress(json.dumps(table).encode())).decode()
+    return encoded([[[1, 0, 11], [2, 0, 12]], members], {str(trial): {"x": trial} for trial, _, _ in listed}, folds=1)
 
 
 class Job:
-    """A job's folder as the sandbox fills it."""
+    """The attempts of a job of several points, each in a folder of its own."""
 
-    def __init__(self, folder: Path, members: list[list[int]] = MEMBERS) -> None:
-        self.folder, self.members = folder / "job", members
-        self.root = folder / "checkpoints"
-        self.attempt = 0
+    def __init__(self, bench: Bench) -> None:
+        self.bench, self.members, self.attempt = bench, MEMBERS, 0
+        self.root = bench.checkpoints
+        bench.quick = {"GRACE": 1.0}
 
-    def fill(self, command: str, files: Mapping[str, str] | None = None, **document: Any) -> None:
+    def start(
+        self,
+        command: str = TRAIN,
+        *,
+        files: Mapping[str, str] | None = None,
+        beside: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> subprocess.Popen[str]:
+        """Starts an attempt with these files of the payload, and others beside it."""
         self.attempt += 1
-        self.folder.rename(self.folder.with_name(f"old{self.attempt}")) if self.folder.exists() else None
-        (self.folder / "payload").mkdir(parents=True)
-        names = ("checkpoints", "hpogrid", "python", "ranks", "results")
-        companions = {name: name for name in names}
-        for name, program in {"runner": "series", "point": "runner", **companions}.items():
-            text = (RUNNER / f"hpo_pilot_{program}.py").read_text().replace("GRACE = 10.0", "GRACE = 1.0")
-            (self.folder / f"hpo_pilot_{name}.py").write_text(text)
-        for name, text in {"train.py": PAYLOAD, **(files or {})}.items():
-            (self.folder / "payload" / name).write_text(text)
-        described = {"command": command, "metric": "loss", "minutes": 5.0, **document}
-        (self.folder / "hpo_pilot_payload.json").write_text(json.dumps(described))
-
-    def start(self, number: int = 2, lifeline: int | None = None) -> subprocess.Popen[str]:
-        task = encoded(self.members)
-        env = {"PATH": os.environ["PATH"], "HPO_PILOT_CHECKPOINT_ROOT": str(self.root), "PanDA_TaskID": "77"}
-        env |= {"PANDA_ATTEMPTNR": str(self.attempt)}
-        return subprocess.Popen(
-            [sys.executable, "-I", "-S", "hpo_pilot_runner.py", "--task", task, "--number", str(number)],
-            cwd=self.folder,
-            env=env | ({"HPO_PILOT_LIFELINE_FD": str(lifeline)} if lifeline is not None else {}),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            process_group=0,
-            pass_fds=[] if lifeline is None else [lifeline],
-        )
+        env = {"PanDA_TaskID": "77", "PANDA_ATTEMPTNR": str(self.attempt)}
+        written = {f"payload/{name}": text for name, text in {"train.py": PAYLOAD, **(files or {})}.items()}
+        more = {"task": task_of(self.members), "files": written | dict(beside or {}), "series": True, **more}
+        process, self.folder = self.bench.start(command, env=env, **more)
+        return process
 
     def begin(self, until: Any, point: int, slow_at: dict[int, float], **document: Any) -> subprocess.Popen[str]:
         """Starts a job that is slow at some points, and waits for one of them to run."""
-        self.fill("python3 -I -S train.py", files={"train.py": slow(slow_at)}, **document)
-        process = self.start()
+        process = self.start(files={"train.py": slow(slow_at)}, **document)
         until((self.folder / f"t{point}f0" / "progress.jsonl").exists)
         return process
 
-    def run(self, command: str, *, code: int = 0, **document: Any) -> list[dict[str, Any]]:
-        self.fill(command, **document)
-        return self.end(self.start(), code)
+    def run(self, command: str = TRAIN, *, code: int = 0, **document: Any) -> list[dict[str, Any]]:
+        return self.end(self.start(command, **document), code)
 
     def end(self, process: subprocess.Popen[str], code: int = 0) -> list[dict[str, Any]]:
         self.said, _ = process.communicate(timeout=180)
@@ -108,16 +88,16 @@ class Job:
     def metadata(self) -> dict[str, Any]:
         path = self.folder / "userJobMetadata.json"
         assert path.stat().st_size < 1_000_000
-        return json.loads(path.read_text())["hpo_pilot"]
+        return dict(json.loads(path.read_text())["hpo_pilot"])
 
 
 @pytest.fixture
-def job(tmp_path):
-    return Job(tmp_path)
+def job(bench):
+    return Job(bench)
 
 
 def test_each_point_has_its_verdict_and_a_folder_of_its_own(job):
-    members = job.run("python3 -I -S train.py", outputs=["model.txt"])
+    members = job.run(outputs=["model.txt"])
     found = [(m["trial"], m["fold"], m["number"], m["value"]) for m in members]
     assert found == [(trial, 0, 2, trial / 10) for trial in (3, 4, 5, 6)]
     assert all(m["uid"] == "1a2b3c4d" and m["generation"] == 2 and m["progress"] == [[1, m["trial"]]] for m in members)
@@ -133,24 +113,24 @@ def test_each_point_has_its_verdict_and_a_folder_of_its_own(job):
 
 def test_a_job_of_one_point_is_one_all_the_same(job):
     job.members = [3, 0, 13]
-    (member,) = job.run("python3 -I -S train.py")
+    (member,) = job.run()
     assert (member["trial"], member["value"]) == (3, 0.3)
 
 
 def test_one_that_fails_harms_no_other(job):
     files = {"train.py": PAYLOAD.replace('print("point"', 'x == 4 and sys.exit("no such layer")\nprint("point"')}
-    members = job.run("python3 -I -S train.py", files=files, outputs=["model.txt"])
+    members = job.run(files=files, outputs=["model.txt"])
     assert [m["value"] for m in members] == [0.3, None, 0.5, 0.6]
     assert "no such layer" in members[1]["message"] and "no such layer" in members[1]["log_tail"]
     assert [m["folder"] for m in members] == [True, False, True, True]
 
 
 def test_a_point_that_does_not_end_within_the_job_s_time_is_not_run(job):
-    members = job.run("python3 -I -S train.py", files={"train.py": slow({4: 60})}, minutes=0.15)
+    members = job.run(files={"train.py": slow({4: 60})}, minutes=0.1)
     assert [m["status"] for m in members] == [0, 2, 2, 2]
-    assert members[1]["message"] == "the job's 0.15 minutes were over" and 1 < members[1]["seconds"] < 9
+    assert members[1]["message"] == "the job's 0.1 minutes were over" and 1 < members[1]["seconds"] < 6
     assert members[1]["log_tail"] == "point 4\n"
-    assert members[2]["message"] == "the job's 0.15 minutes were over" and "seconds" not in members[2]
+    assert members[2]["message"] == "the job's 0.1 minutes were over" and "seconds" not in members[2]
 
 
 @pytest.mark.parametrize(
@@ -177,16 +157,10 @@ def test_a_point_begins_only_if_it_should_fit(tmp_path, monkeypatch, seconds, st
     monkeypatch.setattr(hpo_pilot_series.signal, "signal", lambda *_: None)
     monkeypatch.setattr(hpo_pilot_series.Series, "run_point", run_point)
     (tmp_path / "hpo_pilot_payload.json").write_text('{"minutes": 1}')
-    hpo_pilot_series.Series(encoded(MEMBERS), "2").run()
+    hpo_pilot_series.Series(task_of(MEMBERS), "2").run()
     members = json.loads((tmp_path / "userJobMetadata.json").read_text())["hpo_pilot"]["members"]
     assert [m["status"] for m in members] == statuses
     assert not why or members[-1]["message"] == why
-
-
-def test_the_first_one_had_the_whole_time(job):
-    members = job.run("sleep 30", minutes=0.02)
-    assert [m["status"] for m in members] == [1, 2, 2, 2]
-    assert members[0]["message"] == "the payload reached its time limit of 0.02 minutes"
 
 
 def test_told_to_stop_it_leaves_nothing_running_and_the_next_attempt_goes_on(job, until, alive):
@@ -195,8 +169,11 @@ def test_told_to_stop_it_leaves_nothing_running_and_the_next_attempt_goes_on(job
     job.end(process, code=1)
     assert job.said.endswith("hpo_pilot_runner: told to stop\n")
     assert not alive(job.folder)
-    members = job.run("python3 -I -S train.py", outputs=["model.txt"])
-    assert [(m["value"], m["ran_in"]) for m in members] == [(0.3, 1), (0.4, 1), (0.5, None), (0.6, None)]
+    (half,) = job.root.glob("1a2b3c4d/series-*/t4f0")
+    (half / "userJobMetadata.json").write_text('{"value": 0.9')
+    members = job.run(outputs=["model.txt"])
+    ran = [(m["value"], m["ran_in"]) for m in members]
+    assert ran == [(0.3, 1), (0.4, None), (0.5, None), (0.6, None)], "half a verdict of the second point is none"
     with tarfile.open(job.folder / "outputs.tar.gz") as packed:
         assert sorted(packed.getnames()) == [f"t{n}f0/model.txt" for n in (3, 4, 5, 6)]
     assert "point 3" not in (job.folder / "payload.log").read_text()
@@ -209,24 +186,13 @@ def test_killed_it_is_repeated_from_the_point_that_ran(job, until, alive):
     process.communicate()
     for pid in alive(job.folder):
         os.kill(pid, 9)
-    members = job.run("python3 -I -S train.py")
+    members = job.run()
     assert [(m["value"], m["ran_in"]) for m in members] == [(0.3, 1), (0.4, None), (0.5, None), (0.6, None)]
-
-
-def test_half_a_kept_verdict_is_none(job, until):
-    process = job.begin(until, 4, {4: 60})
-    process.terminate()
-    job.end(process, code=1)
-    (kept,) = job.root.glob("1a2b3c4d/series-*/t3f0")
-    (kept / "userJobMetadata.json").write_text('{"value": 0.9')
-    members = job.run("python3 -I -S train.py")
-    assert [(m["value"], m["ran_in"]) for m in members] == [(0.3, None), (0.4, None), (0.5, None), (0.6, None)]
 
 
 def test_the_pilots_death_ends_it(job, until, alive):
     reading, writing = os.pipe()
-    job.fill("python3 -I -S train.py 60")
-    process = job.start(lifeline=reading)
+    process = job.start(f"{TRAIN} 60", lifeline=reading)
     os.close(reading)
     until((job.folder / "t3f0" / "progress.jsonl").exists)
     os.close(writing)
@@ -249,14 +215,11 @@ def test_a_fault_that_the_pilot_names_is_the_running_points_own(job, until):
 
 def test_a_broken_machine_keeps_the_verdicts_that_are_there(job):
     breaks = {"train.py": PAYLOAD + "if x == 5: os.mkdir('userJobMetadata.json.new')\n"}
-    members = job.run("python3 -I -S train.py", files=breaks)
+    members = job.run(files=breaks)
     assert [m["status"] for m in members] == [0, 0, 2, 2]
     assert "cannot work in" in members[2]["message"]
-
-
-def test_a_broken_machine_without_any_verdict_is_for_the_infrastructure(job):
     job.run("mkdir userJobMetadata.json.new", code=1)
-    assert "cannot work in" in job.said
+    assert "cannot work in" in job.said, "without any verdict it is for the infrastructure"
 
 
 def test_all_metadata_together_stays_small(job):
@@ -286,17 +249,13 @@ def test_a_verdict_is_shortened_by_its_least_important_parts(size):
 
 
 def test_inputs_that_were_staged_are_there_for_every_point(job):
-    job.fill("python3 -I -S train.py", files={"train.py": PAYLOAD + "assert open('data.csv').read() == '1,2'\n"})
-    (job.folder / "data.csv").write_text("1,2")
-    (job.folder / "hpo_pilot_inputs.json").write_text('["data.csv"]')
-    members = job.end(job.start())
+    files = {"train.py": PAYLOAD + "assert open('data.csv').read() == '1,2'\n"}
+    members = job.run(files=files, beside={"data.csv": "1,2", "hpo_pilot_inputs.json": '["data.csv"]'})
     assert [m["value"] for m in members] == [0.3, 0.4, 0.5, 0.6]
 
 
 def test_a_broken_task_is_for_the_infrastructure(job):
-    job.fill("true")
-    process = job.start(number=9)
-    job.end(process, code=1)
+    job.run("true", number=9, code=1)
     assert "KeyError(9)" in job.said and job.said.count("\n") == 1
 
 

@@ -46,8 +46,8 @@ def test_a_good_payload(bench):
         (r"""printf '\357\273\277{"status": 0, "loss": 2}' > output.json""", 2.0),  # a byte order mark
     ],
 )
-def test_values_that_count(bench, command, value):
-    assert bench.run(command).verdict["value"] == value
+def test_values_that_count(judged, command, value):
+    assert judged(command)[0] == [value]
 
 
 @pytest.mark.parametrize(
@@ -79,6 +79,17 @@ def test_values_that_count(bench, command, value):
         (write('{"status": "0", "loss": 1}'), 'the payload reported status "0"'),
         (write('{"status": false, "loss": 1}'), "the payload reported status false"),
         (write('{"status": null, "loss": 1}'), "the payload reported status null"),
+    ],
+)
+def test_results_that_do_not_count(judged, command, message):
+    values, _, why = judged(command)
+    assert values == [None] and message in why
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("true", "no usable output.json: none was written"),
         ("echo one; echo two >&2; exit 3", "the payload ended with exit code 3: two"),
         ("exit 137", "exit code 137 (SIGKILL), as the system does when memory runs out"),
         ("kill -SEGV $$", "the payload was ended by signal 11 (SIGSEGV)"),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import random
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -77,8 +78,7 @@ def test_what_leads_out_or_is_no_file_is_refused(tmp_path, bad):
 
 
 def test_writing_through_a_link_is_refused(tmp_path):
-    packed = archive_of((member("d", tarfile.SYMTYPE, ".."), b""), (member("d/evil"), b"x"))
-    archive, target = put(tmp_path, packed)
+    archive, target = put(tmp_path, archive_of((member("d", tarfile.SYMTYPE, ".."), b""), (member("d/evil"), b"x")))
     with pytest.raises(UnsafeArchive):
         unpack(str(archive), str(target), LIMIT)
     assert not (tmp_path / "evil").exists()
@@ -103,17 +103,15 @@ def test_a_header_that_eats_memory_is_refused(tmp_path):
         unpack(str(archive), str(target), 100 << 20)
 
 
-@pytest.mark.parametrize("content", [b"", b"no gzip at all", gzip.compress(b"no tar at all" * 100, mtime=0)])
+CUT = archive_of((member("x"), random.Random(1).randbytes(200_000)))[:100_000]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"no gzip at all", gzip.compress(b"no tar at all" * 100, mtime=0), CUT],
+    ids=["empty", "no gzip", "no tar", "cut"],
+)
 def test_what_is_no_archive_is_refused(tmp_path, content):
     archive, target = put(tmp_path, content)
     with pytest.raises(UnsafeArchive, match=r"a\.tar\.gz is refused"):
-        unpack(str(archive), str(target), LIMIT)
-
-
-def test_a_cut_archive_is_refused(tmp_path):
-    import os
-
-    packed = archive_of((member("x"), os.urandom(200_000)))
-    archive, target = put(tmp_path, packed[: len(packed) // 2])
-    with pytest.raises(UnsafeArchive):
         unpack(str(archive), str(target), LIMIT)

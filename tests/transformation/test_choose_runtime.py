@@ -11,6 +11,7 @@ import pytest
 from hpo_pilot.transformation import container
 from hpo_pilot.transformation.container import check_architecture, choose_runtime, image_architecture
 from hpo_pilot.transformation.job import ExitCode, TransformationFailure
+from tests.programs import program
 
 
 def elf(machine: int, order: str = "<") -> bytes:
@@ -19,8 +20,8 @@ def elf(machine: int, order: str = "<") -> bytes:
     return ident + struct.pack(order + "HHIQQQIHHHHHH", 2, machine, 1, 0x1000, 64, 0, 2, 64, 56, 0, 64, 0, 0)
 
 
-def make_root(root: Path, header: bytes, program: str = "bin/sh") -> str:
-    path = root / program
+def make_root(root: Path, header: bytes, name: str = "bin/sh") -> str:
+    path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(header)
     path.chmod(0o755)
@@ -32,9 +33,7 @@ def here(monkeypatch, tmp_path):
     """A machine with x86_64 that emulates nothing and has charliecloud."""
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(container, "_EMULATORS", tmp_path / "emulators")
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    provide(programs, monkeypatch, "ch-run")
+    provide(tmp_path / "programs", monkeypatch, "ch-run")
 
 
 @pytest.mark.parametrize(
@@ -110,9 +109,8 @@ def test_what_runs_here_passes(tmp_path):
 
 
 def provide(folder: Path, monkeypatch: pytest.MonkeyPatch, *programs: str) -> None:
-    for program in programs:
-        (folder / program).write_text("#!/bin/sh\n")
-        (folder / program).chmod(0o755)
+    for name in programs:
+        program(folder / name)
     monkeypatch.setenv("PATH", str(folder))
 
 

@@ -170,12 +170,6 @@ def test_apptainer_has_a_tmp_of_its_own(tmp_path, monkeypatch, below_tmp):
     assert not any(word.endswith(f":{tmp}") for word in shared)
 
 
-def test_values_of_variables_stand_on_no_command_line(tmp_path):
-    for name in RUNTIMES:
-        words = line(name, str(tmp_path) if name == "charliecloud" else "example.org/x:1", Inside("none"))
-        assert not any("secret" in word for word in words), name
-
-
 def test_what_this_machine_has_is_the_default(monkeypatch):
     there = {"/dev/nvidiactl"}
     monkeypatch.setattr(Path, "exists", lambda path: str(path) in there)

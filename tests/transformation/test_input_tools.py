@@ -10,6 +10,7 @@ import pytest
 
 from hpo_pilot.transformation import stage_in
 from hpo_pilot.transformation.stage_in import StageIn
+from tests.programs import program
 
 from .conftest import listed, refused
 
@@ -26,14 +27,8 @@ def tools(tmp_path, monkeypatch):
     return folder
 
 
-def tool(folder: Path, name: str, script: str) -> None:
-    path = folder / name
-    path.write_text("#!/bin/sh\n" + script)
-    path.chmod(0o755)
-
-
 def test_xrdcp_brings_root_urls(tools, staging, work, tmp_path):
-    tool(tools, "xrdcp", f'echo "$@" >> {tmp_path}/called\necho content > "$4"\n')
+    program(tools / "xrdcp", f'echo "$@" >> {tmp_path}/called\necho content > "$4"\n')
     url = "root://eos.example.org//eos/user/x.root"
     for folder in (work(url), work(url)):
         staging.bring(str(folder))
@@ -43,9 +38,8 @@ def test_xrdcp_brings_root_urls(tools, staging, work, tmp_path):
 
 
 def test_rucio_brings_all_files_of_a_dataset(tools, staging, work, tmp_path):
-    tool(
-        tools,
-        "rucio",
+    program(
+        tools / "rucio",
         f'echo "$@" >> {tmp_path}/called\nmkdir -p "$4/sub"; echo 2 > "$4/sub/b.root"; echo 1 > "$4/a.root"\n',
     )
     (tmp_path / "extra.txt").write_text("x")
@@ -75,16 +69,16 @@ def test_a_missing_tool_is_named_with_its_remedy(tools, staging, work, text, mes
 
 
 def test_a_tool_that_fails_says_why(tools, staging, work, tmp_path):
-    tool(tools, "xrdcp", 'echo "[ERROR] no such file" >&2\nexit 54\n')
+    program(tools / "xrdcp", 'echo "[ERROR] no such file" >&2\nexit 54\n')
     refused(staging, work("root://h//x.root"), r"xrdcp ended with 54: \[ERROR\] no such file")
-    tool(tools, "rucio", "exit 0\n")
+    program(tools / "rucio", "exit 0\n")
     refused(staging, work("user.me:data"), "it has no files")
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.suffix != ".lock"]
 
 
 def test_a_tool_that_hangs_is_ended(tools, work, tmp_path, monkeypatch):
     monkeypatch.setattr(stage_in, "PATIENCE", 0.5)
-    tool(tools, "xrdcp", f"echo $$ > {tmp_path}/pid\nexec sleep 60\n")
+    program(tools / "xrdcp", f"echo $$ > {tmp_path}/pid\nexec sleep 60\n")
     begun = time.monotonic()
     refused(StageIn(str(tmp_path / "cache")), work("root://h//x.root"), "the download took too long")
     assert time.monotonic() - begun < 10

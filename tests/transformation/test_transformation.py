@@ -12,6 +12,7 @@ import pytest
 
 from hpo_pilot.transformation.executable import write
 from tests.pilot.conftest import RUNNER, TOKEN, FakePanda, archive_of, sandbox
+from tests.programs import program
 
 OUT = "user.me.9._000001.out.txt"
 
@@ -172,10 +173,7 @@ def test_a_pilot_that_runs_the_steps_around_the_whole_job(job, panda):
 
 def test_the_image_of_the_payloads_document(job, panda):
     panda.add_job("true", container="docker://example.org/x:1")
-    tools = job.folder / "tools"
-    tools.mkdir()
-    (tools / "apptainer").write_text('#!/bin/sh\necho "$@" > "$HOME/ran"\n')
-    (tools / "apptainer").chmod(0o755)
+    tools = program(job.folder / "tools" / "apptainer", 'echo "$@" > "$HOME/ran"').parent
     job.env["PATH"] = f"{tools}:{job.env['PATH']}"
     job.run(panda.waiting[0]["jobPars"])
     ran = (job.folder.parent / "ran").read_text()

@@ -16,6 +16,7 @@ from hpo_pilot.transformation import stage_in
 from hpo_pilot.transformation import stage_in as input_fetch
 from hpo_pilot.transformation.stage_in import StageIn
 from tests.certificates import self_signed
+from tests.pilot.conftest import in_background
 
 from .conftest import listed, refused
 from .web import Web
@@ -132,15 +133,14 @@ def test_killed_in_the_middle_it_leaves_nothing_that_is_taken_for_whole(web, sta
     first = subprocess.Popen([sys.executable, "-c", FETCHER, tmp_path / "cache", work(web.url + "/a.csv")])
     until(lambda: web.asked)
     second = work(web.url + "/a.csv")
-    waiting = threading.Thread(target=staging.bring, args=[str(second)])
-    waiting.start()
+    waiting = in_background(staging.bring, str(second))
     time.sleep(0.5)
     assert web.asked == ["/a.csv"], "the second waits for the first"
     first.send_signal(signal.SIGKILL)
     first.wait()
     until(lambda: len(web.asked) == 2)
     web.gate.set()
-    waiting.join(20)
+    waiting.result(20)
     assert (second / "a.csv").read_bytes() == web.files["/a.csv"]
     (entry,) = [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
     assert [path.name for path in entry.rglob("*.csv")] == ["a.csv"]
