@@ -10,23 +10,17 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from hpo_pilot import load_search
+from tests.payloads.conftest import PAYLOADS
 
-PAYLOAD = Path(__file__).parents[2] / "payloads" / "bdt"
+PAYLOAD = PAYLOADS / "bdt"
 POINT = {"learning_rate": 0.2, "leaves": 8, "leaf_events": 20, "l2": 1.0, "columns": 0.8}
 DIFFER = {"seconds", "memory_mb"}  # between equal trainings
-
-
-@pytest.fixture(scope="module")
-def of(module_of: Callable[[str, str], ModuleType]) -> Callable[[str], ModuleType]:
-    return lambda name: module_of("bdt", name)
 
 
 @pytest.fixture(scope="module")
@@ -347,21 +341,3 @@ def test_a_job_that_cannot_train_says_why(of: Any, tmp_path: Path, monkeypatch: 
     verdict = json.loads((tmp_path / "output.json").read_text())
     assert verdict == {"status": 1, "loss": None, "message": "there is no file gone.root"}
     assert not (tmp_path / "model").exists(), "an earlier run's model must not pass for this one's"
-
-
-@pytest.mark.parametrize("name", ["search", "search-front", "search-models"])
-def test_the_search_files_are_searches_of_points_that_the_training_takes(of: Any, tmp_path: Path, name: str) -> None:
-    search = load_search(PAYLOAD / f"{name}.yaml")
-    for unit in (0.05, 0.5, 0.95):
-        (tmp_path / "input.json").write_text(json.dumps(search.space.decode([unit] * len(search.space.names))))
-        of("train").read_point(tmp_path / "input.json")
-    assert all(objective.goal == "maximize" for objective in search.objectives)
-
-
-def test_the_point_for_running_by_hand_is_in_the_space() -> None:
-    point = json.loads((PAYLOAD / "input.json").read_text())
-    assert load_search(PAYLOAD / "search.yaml").space.canonical(point) == point
-
-
-def test_the_payload_stands_alone() -> None:
-    assert all("hpo_pilot" not in file.read_text().replace("HPO_PILOT", "") for file in PAYLOAD.glob("*.py"))

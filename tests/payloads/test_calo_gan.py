@@ -8,23 +8,17 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from hpo_pilot import load_search
+from tests.payloads.conftest import PAYLOADS
 
-PAYLOAD = Path(__file__).parents[2] / "payloads" / "calo_gan"
+PAYLOAD = PAYLOADS / "calo_gan"
 POINT = {"generator_rate": 1e-3, "discriminator_rate": 1e-3, "batch": 32, "latent": 8, "channels": 4}
 CELLS = 13
-
-
-@pytest.fixture(scope="module")
-def of(module_of: Callable[[str, str], ModuleType]) -> Callable[[str], ModuleType]:
-    return lambda name: module_of("calo_gan", name)
 
 
 @pytest.fixture(scope="module")
@@ -185,20 +179,6 @@ def test_sums_of_parts_are_the_sum(draw: Any, of: Any) -> None:
 
 
 # --- files, points and searches ---------------------------------------------------------------------------------------
-
-
-def test_the_search_files_are_valid_and_ask_for_what_the_payload_reads(of: Any, tmp_path: Path) -> None:
-    files = sorted(PAYLOAD.glob("search*.yaml"))
-    assert [file.name for file in files] == ["search-horovod.yaml", "search-summit.yaml", "search.yaml"]
-    for file in files:
-        search = load_search(file)
-        assert [(objective.metric, objective.goal) for objective in search.objectives] == [("figure", "minimize")]
-        points = [search.space.decode([unit] * len(search.space.names)) for unit in (0.05, 0.5, 0.95)]
-        for point in [*points, *search.start]:
-            assert set(point) == set(search.space.names)
-            (tmp_path / "input.json").write_text(json.dumps(point))
-            of("point").read_point(tmp_path / "input.json")
-    of("point").read_point(PAYLOAD / "input.json")
 
 
 def test_h5py_is_asked_for_only_when_there_is_a_file(of: Any, tmp_path: Path, monkeypatch: Any) -> None:

@@ -19,27 +19,19 @@ from unittest import mock
 
 import numpy as np
 import pytest
-import yaml
 
+from hpo_pilot import load_search
 from hpo_pilot.search import Search
+from tests.payloads.conftest import PAYLOADS
 
-PAYLOAD = Path(__file__).parents[2] / "payloads" / "digits"
+PAYLOAD = PAYLOADS / "digits"
 train = SimpleNamespace(**runpy.run_path(str(PAYLOAD / "train.py")))
 POINT = {"learning_rate": 0.01, "layers": 1, "width": 16, "alpha": 1e-4, "solver": "adam", "batch": 128, "epochs": 4}
 RESULTS = ("output.json", "progress.jsonl", "model.npz")
 
 
-class _Loader(yaml.SafeLoader):
-    """PyYAML takes `1e-4` for a string; the product's own reader does not, and neither does this one."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]+)$"), list("-+0123456789")
-)
-
-
 def load(name: str) -> Search:
-    return Search.model_validate(yaml.load((PAYLOAD / name).read_text(), _Loader))  # noqa: S506  a SafeLoader
+    return load_search(PAYLOAD / name)
 
 
 def start(folder: Path, point: Any, **environment: str) -> subprocess.Popen[str]:
@@ -103,10 +95,12 @@ def test_fold_and_seed_change_the_result_and_equal_ones_do_not(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("solver", [{"solver": "adam"}, {"solver": "sgd", "momentum": 0.8}], ids=["adam", "sgd"])
-def test_killed_and_gone_on_equals_undisturbed_bit_for_bit(tmp_path: Path, solver: dict[str, Any]) -> None:
+def test_killed_and_gone_on_equals_undisturbed_bit_for_bit(
+    tmp_path: Path, solver: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     point = {**POINT, "width": 64, "layers": 2, "batch": 32, "epochs": 32, **solver}
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    run(undisturbed, point)
+    run_here(undisturbed, point)
 
     process = start(killed, point)
     deadline = time.monotonic() + 60
@@ -117,19 +111,19 @@ def test_killed_and_gone_on_equals_undisturbed_bit_for_bit(tmp_path: Path, solve
     assert not (killed / "output.json").exists(), "it had ended before the kill: give it more epochs"
     (killed / "progress.jsonl").unlink()  # the next attempt starts in a new folder, with the checkpoint alone
 
-    again = start(killed, point)
-    log, _ = again.communicate(timeout=60)
-    assert log.startswith("going on after epoch ")
+    capsys.readouterr()
+    run_here(killed, point)
+    assert capsys.readouterr().out.startswith("going on after epoch ")
     for name in RESULTS:
         assert (killed / name).read_bytes() == (undisturbed / name).read_bytes(), name
 
 
-def test_a_checkpoint_of_another_point_is_not_picked_up(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_point_is_not_picked_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     point = {**POINT, "epochs": 5}
     run_here(tmp_path, point)
-    process = start(tmp_path, {**point, "width": 17})
-    log, _ = process.communicate(timeout=60)
-    assert log.startswith("epoch   1")
+    capsys.readouterr()
+    run_here(tmp_path, {**point, "width": 17})
+    assert capsys.readouterr().out.startswith("epoch   1")
 
 
 def test_a_diverged_training_says_so(tmp_path: Path) -> None:
@@ -157,58 +151,27 @@ def test_a_wrong_point_is_refused_with_a_reason(tmp_path: Path, point: Any, reas
         train.read_point(path)
 
 
-def test_a_wrong_point_ends_with_a_verdict(tmp_path: Path) -> None:
-    assert run(tmp_path, "{")["status"] == 1
-
-
-def test_a_fold_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    verdict = run_here(tmp_path, POINT, HPO_PILOT_FOLD="3", HPO_PILOT_FOLDS="3")
+@pytest.mark.parametrize(
+    ("point", "reason"), [("{", "cannot read the point"), (POINT, "no fold 3 of 3")], ids=["point", "fold"]
+)
+def test_what_cannot_be_trained_ends_with_a_verdict(tmp_path: Path, point: Any, reason: str) -> None:
+    verdict = run_here(tmp_path, point, HPO_PILOT_FOLD="3", HPO_PILOT_FOLDS="3")
     assert verdict["status"] == 1
-    assert "no fold 3 of 3" in verdict["message"]
+    assert reason in verdict["message"]
 
 
-@pytest.mark.parametrize("name", ["search.yaml", "search-evolutionary.yaml", "search-front.yaml"])
-def test_the_search_files_are_searches(name: str) -> None:
-    search = load(name)
-    assert (search.budget.trials, search.folds.k, search.resources.cores) == (48, 3, 1)
-    assert search.payload.checkpoint == ("ckpt",)
-    assert (PAYLOAD / (search.payload.files or "")).resolve() == PAYLOAD
-
-
-def test_the_two_searches_differ_in_name_and_optimizer_only() -> None:
-    bayesian, evolutionary = load("search.yaml").to_dict(), load("search-evolutionary.yaml").to_dict()
-    differing = {key for key in bayesian if bayesian[key] != evolutionary[key]}
-    assert differing == {"search", "optimizer"}
-    assert evolutionary["optimizer"] == {"name": "evolutionary", "population": 12}
-
-
-def test_the_search_for_a_front_asks_for_what_the_training_writes() -> None:
-    front = load("search-front.yaml")
-    assert [(objective.metric, objective.goal) for objective in front.objectives] == [
-        ("loss", "minimize"),
-        ("parameters", "minimize"),
-    ]
-    differing = {key for key, value in front.to_dict().items() if value != load("search.yaml").to_dict()[key]}
-    assert differing == {"search", "objective", "confirm"}
-
-
-def test_every_point_of_the_search_is_one_that_the_training_takes(tmp_path: Path) -> None:
-    space = load("search.yaml").space
-    for name, unit in (("sgd", [0.9] * 7), ("adam", [0.1] * 7)):
-        point = space.decode(unit)
-        assert point["solver"] == name
-        assert run_here(tmp_path / name, {**point, "epochs": 1})["status"] == 0
-
-
-def test_the_point_for_running_by_hand_is_in_the_space() -> None:
-    point = json.loads((PAYLOAD / "input.json").read_text())
-    assert load("search.yaml").space.canonical(point) == point
-
-
-@pytest.mark.parametrize("name", ["train.py", "train_horovod.py"])
-def test_the_payload_stands_alone(name: str) -> None:
-    imported = set(re.findall(r"^\s*(?:import|from)\s+(hpo_pilot\w*)", (PAYLOAD / name).read_text(), re.MULTILINE))
-    assert imported <= {"hpo_pilot_ranks"}, "only what lies beside a payload that runs, and then only if it is there"
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("search-evolutionary", {"search", "optimizer"}), ("search-front", {"search", "objective", "confirm"})],
+)
+def test_searches_that_are_compared_differ_in_what_is_compared_only(name: str, expected: set[str]) -> None:
+    bayesian, other = load("search.yaml"), load(f"{name}.yaml")
+    given = other.to_dict()
+    assert {key for key, value in bayesian.to_dict().items() if given[key] != value} == expected
+    # Of a front, what the training writes.
+    assert [objective.metric for objective in other.objectives] == ["loss", "parameters"][: len(other.objectives)]
+    assert bayesian.payload.checkpoint == ("ckpt",)
+    assert (PAYLOAD / (bayesian.payload.files or "")).resolve() == PAYLOAD
 
 
 def test_the_horovod_search_scans_what_the_training_reads() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,11 +13,6 @@ from hpo_pilot import load_search
 from tests.payloads.conftest import PAYLOADS
 
 PAYLOAD = PAYLOADS / "resnet50"
-
-
-@pytest.fixture(scope="module")
-def of(module_of: Callable[[str, str], ModuleType]) -> Callable[[str], ModuleType]:
-    return lambda name: module_of("resnet50", name)
 
 
 @pytest.fixture
@@ -32,25 +26,12 @@ def read(of: Any, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     return reading
 
 
-@pytest.mark.parametrize("name", ["search", "search-summit"])
-def test_every_point_of_the_searches_is_one_that_the_training_takes(read: Any, name: str) -> None:
-    search = load_search(PAYLOAD / f"{name}.yaml")
-    assert [(one.metric, one.goal) for one in search.objectives] == [("error", "minimize")]
-    for unit in (0.02, 0.2, 0.35, 0.5, 0.65, 0.8, 0.98):
-        point = search.space.decode([unit] * len(search.space.names))
-        assert read(**point).items() >= point.items()
-
-
 def test_the_large_search_uses_all_of_its_nodes() -> None:
     search = load_search(PAYLOAD / "search-summit.yaml")
     assert search.site.profile == "summit"
     assert search.resources.ranks == search.resources.gpus_per_node == 6
     assert search.payload.command.startswith("python train.py ")
     assert search.payload.checkpoint == ("ckpt",)
-
-
-def test_the_point_for_running_by_hand_is_one(read: Any) -> None:
-    assert read(**json.loads((PAYLOAD / "input.json").read_text()))["optimizer"] == "sgd"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +14,11 @@ from typer.testing import CliRunner
 
 from hpo_pilot import load_search
 from hpo_pilot.cli.main import app
-from tests.payloads.conftest import PAYLOADS
+from tests.payloads.conftest import PAYLOADS, modules_of
 
 FILES = sorted(PAYLOADS.glob("*/search*.yaml"))
+#: Each payload's module with `read_point`.
+READERS = {"autotune": "train", "bdt": "train", "calo_gan": "point", "digits": "train", "resnet50": "point"}
 #: What says in a command how many ranks there are: the site's launcher says it.
 LAUNCHERS = ("horovodrun", "mpirun", "srun", "jsrun", "torchrun")
 ON_FRONTIER = "# On Frontier, of as many GPUs: "
@@ -30,7 +35,7 @@ def named(path: Path) -> str:
 
 
 def test_they_are_found() -> None:
-    assert {path.parent.name for path in FILES} == {"autotune", "bdt", "calo_gan", "digits", "resnet50"}
+    assert {path.parent.name for path in FILES} == READERS.keys()
 
 
 @pytest.mark.parametrize("path", FILES, ids=named)
@@ -40,6 +45,42 @@ def test_it_is_valid_and_has_room_at_its_site(path: Path) -> None:
     plan = json.loads(hpo_pilot("plan", str(path), "--site", search.site.profile, "--json"))
     assert plan["jobs"] >= search.budget.trials * search.folds.k
     assert not set(LAUNCHERS) & set(search.payload.command.split())
+    goal = "maximize" if path.parent.name == "bdt" else "minimize"
+    assert {objective.goal for objective in search.objectives} == {goal}
+
+
+def reader(payload: str) -> Callable[[Path], dict[str, Any]]:
+    """The payload's own `read_point`."""
+    with modules_of(PAYLOADS / payload) as load:
+        read: Callable[[Path], dict[str, Any]] = load(READERS[payload]).read_point
+    return read
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if named(path) != "digits/search-horovod.yaml"], ids=named)
+def test_every_point_that_a_search_allows_is_one_that_the_training_takes(path: Path, tmp_path: Path) -> None:
+    space, numbers = load_search(path).space, random.Random(2)
+    points = [space.decode([numbers.random() for _ in space.names]) for _ in range(100)]
+    allowed = [point for point in points if not space.mistakes(point)]
+    assert len(allowed) > 5
+    read, file = reader(path.parent.name), tmp_path / "input.json"
+    for point in [*allowed, *load_search(path).start]:
+        file.write_text(json.dumps(point))
+        assert read(file).items() >= point.items()
+
+
+@pytest.mark.parametrize("payload", READERS)
+def test_the_point_for_running_by_hand_is_one(payload: str) -> None:
+    file = PAYLOADS / payload / "input.json"
+    point = json.loads(file.read_text())
+    assert reader(payload)(file).items() >= point.items()
+    if payload in ("autotune", "bdt", "digits"):  # the others name what their searches leave at its default
+        assert load_search(PAYLOADS / payload / "search.yaml").space.canonical(point) == point
+
+
+@pytest.mark.parametrize("path", sorted(PAYLOADS.glob("*/*.py")), ids=named)
+def test_a_payload_stands_alone(path: Path) -> None:
+    imported = set(re.findall(r"^\s*(?:import|from)\s+(hpo_pilot\w*)", path.read_text(), re.MULTILINE))
+    assert imported <= {"hpo_pilot_ranks"}, "only what lies beside a payload that runs, and then only if it is there"
 
 
 @pytest.mark.parametrize("site", ["summit", "frontier", "perlmutter", "generic-slurm"])

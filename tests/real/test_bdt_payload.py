@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.end_to_end.conftest import Scan
-from tests.payloads.conftest import PAYLOADS, module_of  # noqa: F401  a fixture
+from tests.payloads.conftest import PAYLOADS, modules_of
 from tests.real.processes import missing, write_search
 
 POINTS = {
@@ -27,8 +27,9 @@ POINTS = {
 
 
 @pytest.fixture
-def of(module_of: Callable[[str, str], ModuleType]) -> Callable[[str], ModuleType]:  # noqa: F811
-    return lambda name: module_of("bdt", name)
+def of() -> Iterator[Callable[[str], ModuleType]]:
+    with modules_of(PAYLOADS / "bdt") as load:
+        yield load
 
 
 def need(*packages: str) -> None:
