@@ -31,7 +31,7 @@ def test_one_that_hangs_with_children() -> None:
 
 
 def test_what_goes_wrong() -> None:
-    with pytest.raises(InputError, match="there is no no-such-command in PATH here"):
+    with pytest.raises(InputError, match=r"there is no no-such-command in PATH here: .* on a login node"):
         run_command(("no-such-command",))
     with pytest.raises(CommandFailedError, match="sh ended with status 3: what is wrong"):
         run_command(("sh", "-c", "echo what is wrong >&2; exit 3"))

@@ -6,10 +6,9 @@ of srun, which takes them from there. Documents:
 
     Frontier, Summit: OLCF's user guides (github.com/olcf/olcf-user-docs, systems/*_user_guide.rst)
     PyTorch: OLCF, PyTorch on Frontier (ibid., software/analytics/pytorch_frontier.rst)
-    Containers: OLCF, Containers on Frontier, on Summit (ibid., software/), github.com/olcf/olcf_containers_examples
+    Containers: OLCF, Containers on Frontier, on Summit (ibid., software/)
     WML-CE: OLCF, IBM WML-CE (ibid., software/analytics/ibm-wml-ce.rst)
-    Quick Start: OLCF, jsrun Quick Start Guide (github.com/olcf-tutorials/jsrun_quick_start_guide)
-    NERSC: Running Jobs on Perlmutter's GPU nodes, as of 2021; github.com/NERSC/pytorch-examples
+    NERSC: Running Jobs on Perlmutter's GPU nodes, as of 2021
     CSCS: Slurm (github.com/eth-cscs/cscs-docs, docs/running/slurm.md)
     Intel: MPI Library, Developer Guide; its mpirun is MPICH's Hydra
     Horovod: 0.28.1, docs/mpi.rst, docs/running.rst
@@ -33,14 +32,12 @@ SITES = Path(__file__).parents[2] / "deploy" / "sites"
 NODES = tuple(f"n{number}" for number in range(1, 9))
 
 #: Options without a value.
-_FLAGS = {"--exact", "--exclusive", "--no-python", "--standalone", "--unbuffered", "--label"}
+_FLAGS = {"--exact", "--exclusive", "--no-python", "--standalone"}
 _TWO_VALUES = {"-mca"}
 _SYNONYMS = {
     "--cpus-per-task": "-c",
     "--tasks-per-node": "--ntasks-per-node",
     "--ppn": "-ppn",
-    "-u": "--unbuffered",
-    "-l": "--label",
     "-bind-to": "--bind-to",
     "-map-by": "--map-by",
 }
@@ -116,31 +113,14 @@ EXAMPLES = [
     Example("PyTorch, Batch Script", "frontier", (2, 8, 1, 7, "amd"),
             f"srun -N2 -n16 -c7 {_PER_TASK} --gpu-bind=closest a.out -W ignore 2000",
             f"--ntasks-per-node=8 {_ENDS},MASTER_ADDR,MASTER_PORT,OMP_NUM_THREADS,PATH", placement={"port": 3442}),
-    # The document's -u takes srun's buffer away; ours is left to the payload (`python -u`).
-    Example("Frontier, Multiple Independent Job Steps, Example 9", "frontier", (1, 1, 1, 1, "amd"),
-            f"srun -u {_PER_TASK} --gpu-bind=closest -N1 -n1 -c1 a.out", f"--ntasks-per-node=1 {_STEP}", "-u"),
     # --gres=none: the step would inherit all GPUs of the job, and those beside it would wait.
     Example("Frontier, Multithreading", "frontier", (1, 2, 0, 2, "amd"),
             "srun -N1 -n2 -c2 a.out", f"--ntasks-per-node=2 --gres=none {_STEP}"),
-    Example("Containers, frontier/sample_apps/pytorch/submit.sbatch", "frontier", (4, 8, 1, 7, "amd"),
-            f"srun -N4 --tasks-per-node=8 -c7 {_PER_TASK} --gpu-bind=closest a.out exec --rocm x.sif", f"-n32 {_STEP}"),
-    # The document leaves cores and binding to srun's default, one core; ours names them.
-    Example("Containers, gpu_aware_mpi_example/submit642.sbatch", "frontier", (2, 1, 1, 1, "amd"),
-            f"srun -N2 --tasks-per-node 1 {_PER_TASK} a.out", f"-n2 -c1 --gpu-bind=closest {_STEP}"),
     # srun with all GPUs of the job visible to its tasks. NERSC counted GPUs by --gpus-per-task, which bound no task to
     # them then ("More GPU affinity examples", note); newer Slurm binds by it. Ours counts them by node.
     Example("NERSC, 4 nodes, 16 tasks, 16 GPUs, all GPUs visible to all tasks", "perlmutter", (4, 4, 1, 16, "nvidia"),
             f"srun -n 16 --ntasks-per-node=4 -c 32 {_PER_TASK} --cpu-bind=cores a.out",
             f"-N4 --gpus-per-node=4 --gpu-bind=none {_STEP}", _PER_TASK),
-    # -C gpu is the allocation's.
-    Example("NERSC, GPU affinity", "perlmutter", (1, 2, 1, 32, "nvidia"),
-            f"srun -C gpu -N 1 -n 2 -c 64 --cpu-bind=cores {_PER_TASK} a.out",
-            f"--ntasks-per-node=2 --gpus-per-node=2 --gpu-bind=none {_STEP}", f"-C gpu {_PER_TASK}"),
-    Example("NERSC, scripts/train_perlmutter.sh", "perlmutter", (2, 4, 1, 16, "nvidia"),
-            "srun --ntasks-per-node=4 --cpus-per-task=32 --gpus-per-node=4 -l -u a.out -d nccl --rank-gpu",
-            f"-N2 -n8 --cpu-bind=cores --gpu-bind=none {_STEP}", "-l -u"),
-    Example("CSCS, Testing CPU affinity", "generic-slurm", (2, 4, 0, 72, "none"),
-            "srun -n8 -N2 -c72 a.out", f"--ntasks-per-node=4 {_STEP}"),
     # Of cores and GPUs it says nothing, for the job's step has all there are.
     Example("CSCS, Testing GPU affinity, first line", "generic-slurm", (1, 4, 1, 1, "nvidia"),
             "srun -n4 -N1 a.out", f"--ntasks-per-node=4 -c1 --gpus-per-node=4 --gpu-bind=none {_STEP}"),
@@ -156,26 +136,14 @@ EXAMPLES = [
             "jsrun -bpacked:7 -g6 -a6 -c42 -r1 a.out", f"-n2 {_SUMMIT}"),
     Example("Summit, Common Use Cases, a rank with the GPUs of a socket", "summit", (1, 1, 3, 21, "nvidia"),
             "jsrun -n1 -a1 -c21 -g3 -bpacked:21 a.out", f"-r1 {_SUMMIT}"),
-    Example("Summit, Common Use Cases, a rank a core", "summit", (1, 42, 0, 1, "nvidia"),
-            "jsrun -n1 -a42 -c42 -g0 a.out", f"-r1 -bpacked:1 {_SUMMIT}"),
-    Example("Summit, CUDA-Aware MPI", "summit", (1, 1, 1, 1, "nvidia"),
-            'jsrun -n1 -a1 -c1 -g1 --smpiargs="-gpu" a.out', f"-r1 -bpacked:1 -dpacked {_JSM}"),
     Example("Summit, Single MPI Task, single GPU per RS", "jsrun", (2, 6, 1, 1, "nvidia"),
             "jsrun -n12 -r6 -a1 -g1 -c1 a.out", f"-bpacked:1 -dpacked {_JSM}"),
-    # OMP_NUM_THREADS=4 stands before the document's line, in ours it is a variable of the ranks.
-    Example("Summit, Single Task, Single GPU, Multiple Threads per RS", "jsrun", (2, 6, 1, 4, "nvidia"),
-            "jsrun -n12 -a1 -c4 -g1 -b packed:4 -d packed a.out", f"-r6 {_JSM}"),
-    # The document binds each rank to one core of its seven; ours to all seven, for threads that load data.
-    Example("Quick Start, Example 3", "generic-lsf", (2, 3, 1, 7, "nvidia"),
-            "jsrun -n2 -c21 -g3 -a3 -bpacked:1 -dpacked a.out", f"-r1 -bpacked:7 {_JSM}", "-bpacked:1"),
     # The document has eight sets of one rank (jsrun's default), ours a set on each node with its four.
     Example("Containers, Running an MPI program with the OLCF MPI base image", "generic-lsf", (2, 4, 0, 1, "nvidia"),
             "jsrun -n 8 -r4 a.out exec x.sif /app", f"-n2 -r1 -a4 -g0 -c4 -bpacked:1 -dpacked {_JSM}", "-n8 -r4"),
     # mpirun and horovodrun
     Example("Intel, Controlling Process Placement", "generic-pbs", (2, 2, 1, 1, "nvidia"),
             f"mpirun -n 4 -ppn 2 {_HOSTS} a.out", _HYDRA),
-    Example("Intel, Running an MPI Program", "generic-pbs", (2, 2, 1, 1, "nvidia"),
-            "mpirun -n 4 -ppn 2 -f hosts a.out", f"{_HOSTS} {_HYDRA}", "-f hosts"),
     Example("Horovod, running.rst", "local", (4, 4, 1, 1, "nvidia"), "horovodrun -np 16 -H n1:4,n2:4,n3:4,n4:4 a.out"),
     Example("Horovod, mpi.rst, second example", "mpirun", (2, 4, 1, 1, "nvidia"),
             "mpirun -np 8 -H n1:4,n2:4 -bind-to none -map-by slot -x NCCL_DEBUG=INFO -x LD_LIBRARY_PATH -x PATH "

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.allocations import AllocationFile, Fleet
 from hpo_pilot.hpc.batch_system import AllocationSpec, BatchState
 from hpo_pilot.hpc.batch_systems import make_batch_system
@@ -33,7 +32,7 @@ def lsf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def summit(tmp_path: Path) -> AllocationSpec:
-    site = find_site("summit", [Path("deploy/sites")])
+    site = find_site("summit")
     folder = tmp_path / "shared"
     return AllocationSpec(site, 92, 720, "hpo-1", folder, ("hpo-pilot", "pilot"), account="ABC123")
 
@@ -90,29 +89,9 @@ def test_states(stat: str, reason: str, state: BatchState, lsf: Path) -> None:
     assert (found.id, found.name, found.state, found.queue) == ("7", "a|b", state, ("batch",))
 
 
-def test_a_wrong_project(lsf: Path, summit: AllocationSpec, fleet: Fleet) -> None:
-    (lsf / "project").write_text("OTHER")
-    with pytest.raises(InputError, match="User is not in project ABC123"):
-        fleet.submit(summit, server="https://here", panda_queue="Q")
-    assert fleet.refresh()[0].state is BatchState.FAILED
-
-
-def test_a_submission_whose_answer_is_lost(lsf: Path, summit: AllocationSpec, fleet: Fleet) -> None:
-    """The command fails after LSF took the job: it is found, and not submitted again."""
-    (lsf / "silent").touch()
-    assert fleet.submit(summit, server="https://here", panda_queue="Q").job_id == "1000"
-    assert list(jobs(lsf)) == ["1000"]
-
-
 def test_of_several_some_are_over(lsf: Path) -> None:
     (lsf / "jobs.json").write_text(
         json.dumps({n: {"name": n, "queue": "q", "stat": s, "reason": "-"} for n, s in (("1", "DONE"), ("2", "RUN"))})
     )
     make_batch_system("lsf").cancel(["1", "2"])
     assert jobs(lsf)["2"]["stat"] == "EXIT"
-
-
-def test_no_lsf_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError, match=r"there is no bjobs in PATH here: .* on a login node"):
-        make_batch_system("lsf").jobs()

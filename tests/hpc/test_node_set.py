@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import groupby
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,17 +34,9 @@ def test_so_many_nodes_of_the_set_in_few_runs(numbers: set[int], data: st.DataOb
     chosen = members(close_together(node_set(numbers), count))
     assert len(chosen) == count
     assert set(chosen) <= numbers
-    lengths = []
-    for number in sorted(numbers):
-        if number - 1 in numbers:
-            lengths[-1] += 1
-        else:
-            lengths.append(1)
-    fewest, have = 0, 0
-    for length in sorted(lengths, reverse=True):
-        if have < count:
-            fewest, have = fewest + 1, have + length
-    assert _runs(chosen) == fewest
+    runs = groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])
+    lengths = sorted((len(list(run)) for _, run in runs), reverse=True)
+    assert _runs(chosen) == next(few for few in range(1, len(lengths) + 1) if sum(lengths[:few]) >= count)
 
 
 def test_a_run_of_just_the_right_length_is_taken_first() -> None:

@@ -28,11 +28,15 @@ def _run(sources: list[TrialSource], *, policy: Policy | None = None, lost: int 
     return Simulation(NODES, TrialServer(sources, seed=5), ends, losses, policy or Policy()).run()
 
 
-def test_trials_of_one_shape_use_the_machine() -> None:
+def test_trials_of_one_shape_use_the_machine_and_few_are_cut_by_its_end() -> None:
     outcome = _run(MIXED[:1], lost=0)
     checked = check(NODES, outcome.events)
     assert checked.node_seconds(checked.useful) / (64 * DAY) > 0.95
     assert outcome.most_running == 16
+    counts = endings(outcome.events)
+    assert counts.get(Ending.CUT, 0) < 0.02 * counts[Ending.FINISHED]
+    asked = endings(_run(MIXED[:1], lost=0, policy=Policy(measurements=10**9)).events)
+    assert Ending.CUT not in asked  # by the minutes asked for, every trial ends in time
 
 
 def test_trials_of_all_shapes_use_the_machine_and_the_large_ones_get_their_turn() -> None:
@@ -53,14 +57,10 @@ def test_trials_of_all_shapes_use_the_machine_and_the_large_ones_get_their_turn(
     assert sum(one.nodes.used for one in usage.searches.values()) == pytest.approx(usage.nodes.used)
 
 
-def test_the_gpu_seconds_of_jobs_that_were_of_use_are_exact() -> None:
-    outcome = _run(MIXED, lost=0, ends=DAY / 12)
-    assert outcome.usage.gpus.used == pytest.approx(check(NODES, outcome.events).gpu_seconds, rel=1e-12)
-
-
-def test_the_same_input_gives_the_same_decisions() -> None:
-    first, second = (_run(MIXED, ends=DAY / 24) for _ in range(2))
+def test_the_same_input_gives_the_same_decisions_and_gpu_seconds_of_use_are_exact() -> None:
+    first, second = (_run(MIXED, lost=0, ends=DAY / 12) for _ in range(2))
     assert first.events == second.events
+    assert first.usage.gpus.used == pytest.approx(check(NODES, first.events).gpu_seconds, rel=1e-12)
 
 
 def test_backfill_starts_more_than_first_come_first_served() -> None:
@@ -76,14 +76,6 @@ def test_backfill_starts_more_than_first_come_first_served() -> None:
     assert ours.usage.nodes.idle < 0.75 * plain.usage.nodes.idle
     for usage in (ours.usage, plain.usage):
         assert usage.searches["whole"].endings == {Ending.FINISHED: 3}
-
-
-def test_few_trials_are_cut_by_the_end_and_none_with_a_generous_quantile() -> None:
-    outcome = _run(MIXED[:1], lost=0)
-    counts = endings(outcome.events)
-    assert counts.get(Ending.CUT, 0) < 0.02 * counts[Ending.FINISHED]
-    asked = endings(_run(MIXED[:1], lost=0, policy=Policy(measurements=10**9)).events)
-    assert Ending.CUT not in asked  # by the minutes asked for, every trial ends in time
 
 
 @pytest.mark.parametrize("minutes", [60, 90, 110])
