@@ -19,6 +19,14 @@ from .optimizers_here import MIXED, SIX_CELLS, check_points, make, names_here, s
 pytestmark = pytest.mark.parametrize("name", names_here())
 
 
+SPACE = space_of(MIXED)
+
+
+def some_points(count: int) -> list[Point]:
+    """Feasible points of `SPACE`, the same each time."""
+    return make("random", SPACE, seed=9).ask(count)
+
+
 def run_search(name: str, space: SearchSpace, batches: int, batch: int = 6, seed: int = 3) -> list[dict[str, Any]]:
     optimizer = make(name, space, seed)
     points: list[dict[str, Any]] = []
@@ -36,24 +44,22 @@ def test_points_are_distinct_valid_and_native(name: str) -> None:
 
 
 def test_pending_points_are_not_proposed(name: str) -> None:
-    space = space_of(MIXED)
-    optimizer = make(name, space)
+    optimizer = make(name, SPACE)
     out: list[dict[str, Any]] = []
     for step in range(8):
         asked = optimizer.ask(4, out)
         assert len(asked) == 4
-        check_points(space, asked, out)
+        check_points(SPACE, asked, out)
         out += asked
         optimizer.tell([(out.pop(step % 3), float(step))])
 
 
 def test_without_pending_it_remembers_what_it_proposed(name: str) -> None:
-    space = space_of(MIXED)
-    optimizer = make(name, space)
+    optimizer = make(name, SPACE)
     first, second = optimizer.ask(5), optimizer.ask(5)
-    check_points(space, second, first)
+    check_points(SPACE, second, first)
     optimizer.tell([(first[0], 1.0)])
-    check_points(space, optimizer.ask(5), first + second)
+    check_points(SPACE, optimizer.ask(5), first + second)
 
 
 def test_ask_is_pure(name: str) -> None:
@@ -98,13 +104,13 @@ def elsewhere() -> dict[str, list[dict[str, Any]]]:
 
 
 def told_of_mixed() -> tuple[list[tuple[dict[str, Any], float]], list[dict[str, Any]]]:
-    points = make("random", space_of(MIXED), seed=9).ask(18)
+    points = some_points(18)
     return [(point, value_of(point)) for point in points[:15]], points[15:]
 
 
 def test_same_points_in_another_process(name: str, elsewhere: dict[str, list[dict[str, Any]]]) -> None:
     told, pending = told_of_mixed()
-    optimizer = create_optimizer(name, space_of(MIXED), seed=3, trials=60)
+    optimizer = create_optimizer(name, SPACE, seed=3, trials=60)
     optimizer.tell(told)
     assert elsewhere[name] == optimizer.ask(4, pending)
 
@@ -112,21 +118,19 @@ def test_same_points_in_another_process(name: str, elsewhere: dict[str, list[dic
 def test_seeds_differ(name: str) -> None:
     if name == "grid":
         pytest.skip("the grid has no seed")
-    space = space_of(MIXED)
-    assert make(name, space, seed=1).ask(3) != make(name, space, seed=2).ask(3)
+    assert make(name, SPACE, seed=1).ask(3) != make(name, SPACE, seed=2).ask(3)
 
 
 def test_failed_trials_are_survived(name: str) -> None:
     """Whatever is no finite number says that the trial failed."""
-    space = space_of(MIXED)
-    optimizer = make(name, space)
-    points = make("random", space, seed=9).ask(24)
+    optimizer = make(name, SPACE)
+    points = some_points(24)
     bad = [None, math.nan, math.inf, -math.inf, True, False, "0.5", "", b"", {}, 10**400, 1j, object]
     told = [(p, bad[i // 2] if i % 2 and i // 2 < len(bad) else value_of(p)) for i, p in enumerate(points)]
     optimizer.tell(told)
     optimizer.tell([(points[0], wrong) for wrong in bad[12:]])
     assert [o.value is None for o in optimizer.history] == [i % 2 == 1 for i in range(24)] + [True] * len(bad[12:])
-    check_points(space, optimizer.ask(6, []), points)
+    check_points(SPACE, optimizer.ask(6, []), points)
 
 
 def test_a_point_that_failed_may_be_tried_again(name: str) -> None:
@@ -148,54 +152,44 @@ def test_a_point_that_failed_may_be_tried_again(name: str) -> None:
 
 
 def test_a_history_of_failures_alone(name: str) -> None:
-    space = space_of(MIXED)
-    optimizer = make(name, space)
+    optimizer = make(name, SPACE)
     seen: list[dict[str, Any]] = []
     for _ in range(6):
         asked = optimizer.ask(6, [])
-        check_points(space, asked, seen)
+        check_points(SPACE, asked, seen)
         seen += asked
         optimizer.tell([(point, None) for point in asked])
     assert len(seen) == 36
 
 
-@pytest.mark.parametrize("value", [0.0, -3.5, 1e300, 5e-324])
-def test_constant_values(name: str, value: float) -> None:
-    space = space_of(MIXED)
-    optimizer = make(name, space)
-    points = make("random", space, seed=9).ask(30)
-    optimizer.tell([(point, value) for point in points])
-    check_points(space, optimizer.ask(5, []), points)
-
-
-def test_huge_and_tiny_values_together(name: str) -> None:
-    space = space_of(MIXED)
-    optimizer = make(name, space)
-    points = make("random", space, seed=9).ask(40)
-    values = [1e300, -1e300, 1.7e308, -1.7e308, 5e-324, -5e-324, 0.0, 1.0, 0.5, 2.0]
-    optimizer.tell([(point, values[i % 10]) for i, point in enumerate(points)])
-    check_points(space, optimizer.ask(5, []), points)
+@pytest.mark.parametrize(
+    "values",
+    [[0.0], [-3.5], [1e300], [5e-324], [1e300, -1e300, 1.7e308, -1.7e308, 5e-324, -5e-324, 0.0, 1.0, 0.5, 2.0]],
+)
+def test_equal_huge_and_tiny_values(name: str, values: list[float]) -> None:
+    optimizer = make(name, SPACE)
+    points = some_points(40)
+    optimizer.tell([(point, values[i % len(values)]) for i, point in enumerate(points)])
+    check_points(SPACE, optimizer.ask(5, []), points)
 
 
 def test_ten_thousand_identical_points(name: str) -> None:
     """They are one point with one mean: they neither slow an ask down nor outweigh the others."""
     if name == "optuna":
         pytest.skip("it keeps every trial: slow, and no worse")
-    space = space_of(MIXED)
-    optimizer = make(name, space, trials=10_010)
-    point, *others = make("random", space, seed=9).ask(12)
+    optimizer = make(name, SPACE, trials=10_010)
+    point, *others = some_points(12)
     optimizer.tell([(point, 1.0 + 1e-5 * repeat) for repeat in range(10_000)])
-    check_points(space, optimizer.ask(5, []), [point])
+    check_points(SPACE, optimizer.ask(5, []), [point])
     optimizer.tell([(other, value_of(other)) for other in others])
     optimizer.tell([(point, None)])
-    check_points(space, optimizer.ask(5, []), [point, *others])
+    check_points(SPACE, optimizer.ask(5, []), [point, *others])
 
 
 def test_points_from_outside_the_space(name: str) -> None:
     """An older search had other bounds and choices; nothing of it crashes, nothing of it is proposed."""
-    space = space_of(MIXED)
-    optimizer = make(name, space)
-    good = make("random", space, seed=9).ask(15)
+    optimizer = make(name, SPACE)
+    good = some_points(15)
     wrong = [
         {**good[0], "lr": 7.0},
         {**good[1], "lr": -1.0},
@@ -207,13 +201,13 @@ def test_points_from_outside_the_space(name: str) -> None:
     ]
     optimizer.tell([(point, 0.1) for point in wrong])
     optimizer.tell([(point, value_of(point)) for point in good])
-    check_points(space, optimizer.ask(6, wrong), good)
+    check_points(SPACE, optimizer.ask(6, wrong), good)
 
 
 def test_slips_in_what_is_told_are_said(name: str) -> None:
     """They would cost the result without a word; nothing of that call is taken."""
-    optimizer = make(name, space_of(MIXED))
-    good, other = make("random", space_of(MIXED), seed=9).ask(2)
+    optimizer = make(name, SPACE)
+    good, other = some_points(2)
     slips: list[tuple[dict[str, Any], Any, str]] = [
         ({"foo": 7}, 0.1, "'foo' is not a parameter of the space"),
         ({"layer": 7}, 0.1, "'layer' is not a parameter of the space: did you mean layers"),
@@ -351,17 +345,16 @@ def test_what_earlier_searches_found_is_not_told(name: str) -> None:
 
 def test_one_by_one_with_nothing_but_an_earlier_search(name: str) -> None:
     """A search of one slot, or of few trials: no start point may come before the first choice; nor does a failure."""
-    space = space_of(MIXED)
-    earlier = [(point, value_of(point)) for point in make("random", space, seed=5).ask(30)]
-    optimizer = make(name, space, trials=3)
+    earlier = [(point, value_of(point)) for point in make("random", SPACE, seed=5).ask(30)]
+    optimizer = make(name, SPACE, trials=3)
     optimizer.tell_earlier("old", earlier)
     out: list[Point] = []
     for _ in range(3):
         asked = optimizer.ask(1, out)
-        check_points(space, asked, out)
+        check_points(SPACE, asked, out)
         out += asked
     optimizer.tell([(point, None) for point in out])
-    check_points(space, optimizer.ask(2, []), out)
+    check_points(SPACE, optimizer.ask(2, []), out)
 
 
 def test_stopped_trials_inform_and_are_never_repeated(name: str) -> None:

@@ -14,6 +14,7 @@ from hpo_pilot.errors import InputError
 from hpo_pilot.optimizers import create_optimizer, optimizer_class
 from hpo_pilot.search import SearchSpace, point_key
 from hpo_pilot.steering.search_file import examine
+from tests.optimizers.runs import REAL, run
 
 pytest.importorskip("optuna")
 
@@ -32,20 +33,11 @@ SPACE = {
 }
 
 
-def told(optimizer, batches=4, batch=5, value=lambda point: point["x"]):
-    points = []
-    for _ in range(batches):
-        asked = optimizer.ask(batch, [])
-        points += asked
-        optimizer.tell([(point, value(point)) for point in asked])
-    return points
-
-
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_every_sampler_keeps_the_contract(sampler):
     space = SearchSpace.from_dict(SPACE, ["x + step <= 1.2"])
     optimizer, twin = (create_optimizer("optuna", space, seed=5, settings={"sampler": sampler}) for _ in range(2))
-    points = told(optimizer)
+    points = [point for point, _ in run(optimizer, lambda point: point["x"], batches=4, batch=5)]
     optimizer.tell([(optimizer.ask(1, [])[0], None)])
     pending = optimizer.ask(3, [])
     asked = optimizer.ask(4, pending)
@@ -61,7 +53,7 @@ def test_every_sampler_keeps_the_contract(sampler):
 def test_several_objectives(sampler):
     space = SearchSpace.from_dict({"x": SPACE["x"], "odd": SPACE["odd"]})
     optimizer = create_optimizer("optuna", space, settings={"sampler": sampler}, objectives=2)
-    told(optimizer, batches=5, value=lambda point: (point["x"], 1 - point["x"]))
+    run(optimizer, lambda point: (point["x"], 1 - point["x"]), batches=5, batch=5)
     assert len(optimizer.ask(3, [])) == 3
 
 
@@ -72,15 +64,12 @@ def test_one_objective_alone_for_a_sampler_that_takes_one():
 
 @pytest.mark.parametrize("sampler", ["tpe", "cmaes", "nsgaii"])
 def test_it_learns_though_it_is_made_anew_for_every_ask(sampler):
-    space = SearchSpace.from_dict({name: {"type": "real", "low": 0.0, "high": 1.0} for name in "abc"})
+    space = SearchSpace.from_dict(dict.fromkeys("abc", REAL))
     settings = {"sampler": sampler} | ({"population_size": 10} if sampler == "nsgaii" else {})
     optimizer = create_optimizer("optuna", space, seed=2, settings=settings)
-
-    def value(point):
-        return sum((x - 0.8) ** 2 for x in point.values())
-
-    points = told(optimizer, batches=12, batch=10, value=value)
-    values = [value(point) for point in points]
+    values = [
+        value for _, value in run(optimizer, lambda point: sum((x - 0.8) ** 2 for x in point.values()), 12, batch=10)
+    ]
     assert statistics.median(values[-30:]) < 0.5 * statistics.median(values[:30])
 
 

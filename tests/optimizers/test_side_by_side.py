@@ -13,8 +13,9 @@ from threadpoolctl import threadpool_info
 from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.optimizers.base import one_thread
 from hpo_pilot.search import SearchSpace
+from tests.optimizers.runs import REAL, run
 
-SPACE = SearchSpace.from_dict({name: {"type": "real", "low": 0.0, "high": 1.0} for name in ("x", "y", "z")})
+SPACE = SearchSpace.from_dict(dict.fromkeys("xyz", REAL))
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("evolutionary", {"population": 8, "mate": {"name": "cxBlend"}, "mutate": {"name": "mutGaussian"}}),
@@ -25,12 +26,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 def _proposed(name: str, settings: dict[str, Any], seed: int) -> list[Any]:
     optimizer = create_optimizer(name, SPACE, seed=seed, settings=settings, trials=60, objectives=1)
-    points: list[Any] = []
-    for _ in range(6):
-        new = optimizer.ask(6, [])
-        optimizer.tell((point, (sum(point.values()),), None, False) for point in new)
-        points += new
-    return points
+    return run(optimizer, lambda point: (sum(point.values()),), 6, batch=6)
 
 
 def test_neighbours_change_no_point() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.optimizers.phase import default_start_points
 from hpo_pilot.search import SearchSpace, point_key
+from tests.optimizers.runs import REAL, best, run
 
-REAL = {"type": "real", "low": 0.0, "high": 1.0}
+SQUARE = SearchSpace.from_dict({"x": REAL, "y": REAL})
 VALLEY = SearchSpace.from_dict(
     {"x": {"type": "real", "low": -5, "high": 10}, "y": {"type": "real", "low": 0, "high": 15}}
 )
@@ -20,19 +21,13 @@ def valley(p: dict[str, Any]) -> float:
     return (y - 0.129 * x * x + 1.59 * x - 6) ** 2 + 9.6 * math.cos(x) + 10
 
 
-def run(name: str, space: SearchSpace, function: Any, seed: int, batches: int, batch: int = 4) -> list[Any]:
-    optimizer = create_optimizer(name, space, seed=seed, trials=batches * batch)
-    results: list[Any] = []
-    for _ in range(batches):
-        told = [(point, function(point)) for point in optimizer.ask(batch, [])]
-        results += told
-        optimizer.tell(told)
-    return results
+def searched(name: str, space: SearchSpace, function: Any, seed: int, batches: int) -> list[Any]:
+    return run(create_optimizer(name, space, seed=seed, trials=4 * batches), function, batches, batch=4)
 
 
 def test_it_beats_random_search_with_few_evaluations() -> None:
     def median_best(name: str) -> float:
-        return statistics.median(min(v for _, v in run(name, VALLEY, valley, seed, 8)) for seed in range(5))
+        return statistics.median(best(searched(name, VALLEY, valley, seed, 8)) for seed in range(5))
 
     bayesian, plain = median_best("bayesian"), median_best("random")
     assert bayesian < 0.6
@@ -51,26 +46,23 @@ def test_pending_points_are_believed() -> None:
 
 
 def test_a_region_that_fails_is_avoided() -> None:
-    space = SearchSpace.from_dict({"x": REAL, "y": REAL})
-
     # The values pull towards the region in which every trial fails.
     def function(p: dict[str, Any]) -> float | None:
         return None if p["x"] > 0.6 else 1 - p["x"] + (p["y"] - 0.5) ** 2
 
     for seed in range(3):
-        results = run("bayesian", space, function, seed, 12)
+        results = searched("bayesian", SQUARE, function, seed, 12)
         late = [value for _, value in results[24:]]
         assert sum(value is None for value in late) <= 20  # of 24, all of them aimed at the very edge
-        assert min(value for _, value in results if value is not None) < 0.43
+        assert best(results) < 0.43
 
 
 def test_one_diverged_training_is_no_obstacle() -> None:
-    results = run("bayesian", VALLEY, lambda p: 1e300 if p["x"] < -4 else valley(p), 3, 8)
-    assert min(value for _, value in results) < 1.5
+    assert best(searched("bayesian", VALLEY, lambda p: 1e300 if p["x"] < -4 else valley(p), 3, 8)) < 1.5
 
 
 def test_starts_spread_evenly() -> None:
-    optimizer = create_optimizer("bayesian", SearchSpace.from_dict({"x": REAL, "y": REAL}), seed=1)
+    optimizer = create_optimizer("bayesian", SQUARE, seed=1)
     points = [*optimizer.ask(3), *optimizer.ask(5)]
     cells = {(int(p["x"] * 4), int(p["y"] * 2)) for p in points}
     assert len(cells) == 8  # eight Sobol points: one in each cell of a 4 x 2 grid
@@ -106,9 +98,8 @@ def test_wide_batches_and_a_long_history() -> None:
 
 def noisy_best(with_std: bool, seed: int) -> float:
     """How far right it looks where lucky values lie on the right, perhaps told to be hardly measured at all."""
-    space = SearchSpace.from_dict({"x": REAL, "y": REAL})
-    optimizer = create_optimizer("bayesian", space, seed=seed, trials=60)
-    points = create_optimizer("random", space, seed=seed).ask(20, [])
+    optimizer = create_optimizer("bayesian", SQUARE, seed=seed, trials=60)
+    points = create_optimizer("random", SQUARE, seed=seed).ask(20, [])
     for point in points:
         lucky = point["x"] > 0.7
         value = (point["x"] - 0.2) ** 2 + (point["y"] - 0.2) ** 2 - (0.9 if lucky else 0.0)

@@ -11,8 +11,9 @@ from hpo_pilot.optimizers.objective_models import Caution
 from hpo_pilot.optimizers.proposals import Proposals
 from hpo_pilot.optimizers.training_data import FeatureMap
 from hpo_pilot.search import SearchSpace
+from tests.optimizers.runs import REAL, run
 
-SPACE = SearchSpace.from_dict({name: {"type": "real", "low": 0.0, "high": 1.0} for name in ("a", "b", "c")})
+SPACE = SearchSpace.from_dict(dict.fromkeys("abc", REAL))
 
 
 def test_the_lazy_choice_is_the_greedy_one() -> None:
@@ -53,12 +54,8 @@ def costs(point: dict[str, float]) -> tuple[float, float]:
 def test_it_finds_a_front_that_random_points_do_not() -> None:
     found = {}
     for name in ("random", "bayesian"):
-        optimizer, told = create_optimizer(name, SPACE, seed=1, trials=32, objectives=2), []
-        for _ in range(4):
-            points = optimizer.ask(8, [])
-            optimizer.tell([(point, costs(point)) for point in points])
-            told += [costs(point) for point in points]
-        found[name] = hypervolume(costs_of(told), (1.0, 1.0))
+        told = run(create_optimizer(name, SPACE, seed=1, trials=32, objectives=2), costs, 4)
+        found[name] = hypervolume(costs_of([values for _, values in told]), (1.0, 1.0))
     assert found["bayesian"] > 0.80  # of 0.8333 that there are
     assert found["random"] < 0.75
 

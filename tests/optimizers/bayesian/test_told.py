@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -8,8 +10,8 @@ from hpo_pilot.optimizers.objective_models import refit_cut
 from hpo_pilot.optimizers.training_data import Table, Told
 
 
-def observation(key: str, *values: float, place: float = 0.5) -> Observation:
-    return Observation({"x": place}, values or None, None, key, (place,))
+def observation(key: str, *values: float, place: float = 0.5, **more: Any) -> Observation:
+    return Observation({"x": place}, values or None, key=key, unit=(place,), **{"stds": None, **more})
 
 
 def test_it_reads_any_earlier_state_back() -> None:
@@ -31,10 +33,10 @@ def test_it_reads_any_earlier_state_back() -> None:
 
 def test_a_stopped_trial_of_which_nothing_is_known_is_no_failure() -> None:
     told = Told(1)
-    told.add(Observation({"x": 0.5}, None, None, "a", (0.5,), stopped=True))
+    told.add(observation("a", stopped=True))
     assert len(told) == 0
     assert told.failing(16) == 0.0
-    told.add(Observation({"x": 0.5}, None, None, "a", (0.5,)))
+    told.add(observation("a"))
     assert told.failing(16) == 1.0
 
 
@@ -47,14 +49,14 @@ def test_the_mean_of_huge_values_is_finite() -> None:
 
 def test_how_sure_the_values_are() -> None:
     told = Told(1)
-    told.add(Observation({"x": 0.1}, (1.0,), (0.4,), "a", (0.1,)))
-    told.add(Observation({"x": 0.1}, (2.0,), (0.3,), "a", (0.1,)))
-    told.add(Observation({"x": 0.2}, (3.0,), None, "b", (0.2,), stopped=True))
-    told.add(Observation({"x": 0.3}, None, None, "c", (0.3,)))
+    told.add(observation("a", 1.0, place=0.1, stds=(0.4,)))
+    told.add(observation("a", 2.0, place=0.1, stds=(0.3,)))
+    told.add(observation("b", 3.0, place=0.2, stopped=True))
+    told.add(observation("c", place=0.3))
     table = told.table(4)
     assert table.stds[:, 0] == pytest.approx([0.25, 0.0, 0.0])  # of the mean: sqrt(0.4^2 + 0.3^2) / 2
     assert table.stopped.tolist() == [False, True, False]
-    told.add(Observation({"x": 0.2}, (3.5,), None, "b", (0.2,)))
+    told.add(observation("b", 3.5, place=0.2))
     assert not told.table(5).stopped.any()
     assert told.table(4).stopped.tolist() == [False, True, False]
 

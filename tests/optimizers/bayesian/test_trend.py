@@ -15,6 +15,7 @@ from hpo_pilot.optimizers.gaussian_process import (
 )
 from hpo_pilot.optimizers.training_data import FeatureMap
 from hpo_pilot.search import SearchSpace
+from tests.optimizers.runs import check_slopes
 
 RNG = np.random.default_rng(6)
 X = RNG.random((40, 3))
@@ -59,14 +60,8 @@ def test_posterior_gradients_and_pool() -> None:
     assert fit.alone > 0.0
     assert fit.together > 0.0
     posterior = Posterior.of_data(fit, X, Y, np.full(40, 0.01)).believing(RNG.random((2, 3)))
-    at, step = RNG.random((4, 3)), 1e-6
-    mean, variance, d_mean, d_variance = posterior.gradients(at)
-    assert (mean, variance) == (pytest.approx(posterior.predict(at)[0]), pytest.approx(posterior.predict(at)[1]))
-    for column in range(3):
-        shift = np.eye(3)[column] * step
-        up, down = posterior.predict(at + shift), posterior.predict(at - shift)
-        assert d_mean[:, column] == pytest.approx((up[0] - down[0]) / (2 * step), rel=1e-4, abs=1e-6)
-        assert d_variance[:, column] == pytest.approx((up[1] - down[1]) / (2 * step), rel=1e-4, abs=1e-6)
+    at = RNG.random((4, 3))
+    check_slopes(posterior, at)
     pool = Pool(posterior, at, room=1)
     believing = posterior.believing(at[1:2])
     pool.believe_candidate(1)

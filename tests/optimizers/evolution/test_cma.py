@@ -10,8 +10,8 @@ from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.optimizers.base import stream
 from hpo_pilot.optimizers.cma import CmaOptimizer
 from hpo_pilot.search import SearchSpace
+from tests.optimizers.runs import CUBE, REAL, best, run, sphere
 
-CUBE = SearchSpace.from_dict({f"x{i}": {"type": "real", "low": -1, "high": 1} for i in range(5)})
 MIXED = SearchSpace.from_dict(
     {
         "x": {"type": "real", "low": -1, "high": 1},
@@ -30,27 +30,14 @@ def make(space: SearchSpace, seed: int = 1, **settings: Any) -> CmaOptimizer:
     return optimizer
 
 
-def best_of(optimizer: Any, function: Any, batches: int) -> float:
-    best = float("inf")
-    for _ in range(batches):
-        told = [(point, function(point)) for point in optimizer.ask(8, [])]
-        best = min(best, *(value for _, value in told))
-        optimizer.tell(told)
-    return best
-
-
-def sphere(point: dict[str, Any]) -> float:
-    return sum((value - 0.3) ** 2 for value in point.values())
-
-
 def mixed(point: dict[str, Any]) -> float:
     value = (point["x"] - 0.3) ** 2 + (point["n"] - 7) ** 2 / 9 + (np.log(point["w"]) - 3) ** 2 / 4
     return float(value + 0.5 * "cabd".index(point["c"]) + ((point["t"] - 0.8) ** 2 if point["yes"] else 0.3))
 
 
 def test_it_finds_integers_and_choices() -> None:
-    found = [best_of(make(MIXED, seed), mixed, 50) for seed in range(5)]
-    plain = [best_of(create_optimizer("random", MIXED, seed=seed), mixed, 50) for seed in range(5)]
+    found = [best(run(make(MIXED, seed), mixed, 50)) for seed in range(5)]
+    plain = [best(run(create_optimizer("random", MIXED, seed=seed), mixed, 50)) for seed in range(5)]
     assert statistics.median(found) < 0.05 < statistics.median(plain)
 
 
@@ -66,12 +53,11 @@ def test_updates_wait_for_enough_good_values() -> None:
 
 def test_it_starts_over_when_nothing_changes() -> None:
     optimizer = make(CUBE, population=4)
-    for _ in range(60):
-        optimizer.tell([(point, 1.0) for point in optimizer.ask(4, [])])
-    run = optimizer.run(4)
-    assert run.restarts >= 1
-    assert run.distribution.population >= 8
-    assert np.all(np.isfinite(run.distribution.spread))
+    run(optimizer, lambda _: 1.0, 60, batch=4)
+    state = optimizer.run(4)
+    assert state.restarts >= 1
+    assert state.distribution.population >= 8
+    assert np.all(np.isfinite(state.distribution.spread))
 
 
 @pytest.mark.parametrize(
@@ -115,16 +101,14 @@ def test_a_stopped_trial_is_never_ahead_of_the_best_finished_one() -> None:
 
 
 def test_where_little_is_feasible_it_looks_near_the_best() -> None:
-    space = SearchSpace.from_dict(
-        {f"x{i}": {"type": "real", "low": 0, "high": 1} for i in range(3)},
-        ["x0 + x1 <= 0.1", "x2 > 0.9"],  # 0.05% of the box
-    )
+    box = {f"x{i}": REAL for i in range(3)}
+    space = SearchSpace.from_dict(box, ["x0 + x1 <= 0.1", "x2 > 0.9"])  # 0.05% of the box
 
     def value(point: dict[str, Any]) -> float:
         return float((point["x0"] - 0.03) ** 2 + (point["x1"] - 0.05) ** 2 + (point["x2"] - 0.95) ** 2)
 
     for name, limit in (("cma", 1e-5), ("random", 1e-2)):
-        assert best_of(create_optimizer(name, space, seed=3), value, 12) < limit
+        assert best(run(create_optimizer(name, space, seed=3), value, 12)) < limit
 
 
 def test_it_starts_where_the_best_of_earlier_searches_lie() -> None:

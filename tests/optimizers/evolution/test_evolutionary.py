@@ -10,24 +10,7 @@ import pytest
 from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.optimizers.evolutionary import EvolutionaryOptimizer
 from hpo_pilot.optimizers.phase import default_population
-from hpo_pilot.search import SearchSpace
-
-CUBE = SearchSpace.from_dict({f"x{i}": {"type": "real", "low": -1, "high": 1} for i in range(5)})
-
-
-def sphere(point: dict[str, Any]) -> float:
-    return sum((value - 0.3) ** 2 for value in point.values())
-
-
-def best_of(name: str, seed: int, trials: int = 96, **settings: Any) -> float:
-    optimizer = create_optimizer(name, CUBE, seed=seed, settings=settings, trials=trials)
-    best = float("inf")
-    for _ in range(trials // 8):
-        points = optimizer.ask(8, [])
-        values = [sphere(point) - 1.0 for point in points]  # negative near the optimum: compared, not inverted
-        best = min(best, *values)
-        optimizer.tell(list(zip(points, values, strict=True)))
-    return best
+from tests.optimizers.runs import CUBE, best, run, sphere
 
 
 def make(**settings: Any) -> EvolutionaryOptimizer:
@@ -41,9 +24,15 @@ def point(value: float) -> dict[str, float]:
 
 
 def test_it_improves_on_a_sphere() -> None:
-    seeds = range(7)
-    random_best = statistics.median(best_of("random", seed) for seed in seeds)
-    assert statistics.median(best_of("evolutionary", seed) for seed in seeds) < random_best - 0.2
+    found = {
+        name: statistics.median(
+            # Negative near the optimum: values are compared, not inverted.
+            best(run(create_optimizer(name, CUBE, seed=seed, trials=96), lambda point: sphere(point) - 1.0, 12))
+            for seed in range(7)
+        )
+        for name in ("random", "evolutionary")
+    }
+    assert found["evolutionary"] < found["random"] - 0.2
 
 
 def test_generation_number_over_number_of_generations() -> None:
