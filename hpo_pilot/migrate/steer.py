@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
@@ -55,25 +56,17 @@ def next_points(call: SteeringCall, file: PointsFile) -> list[Any]:
     asked = [_Asked(call, model, limit) for model, limit in zip(file.models, _limits(call, file), strict=True)]
     wanted = call.count * (len(asked) if call.per_model else 1)
     while wanted > 0:
-        open_models = [
-            model for model in asked if model.room > 0 and (not call.per_model or len(model.new) < call.count)
-        ]
-        if not open_models:
-            break
         # Each point goes to the model with the fewest points. Each model is asked once for all its points: optimizers
         # choose a batch better than one point at a time.
-        shares = dict.fromkeys(range(len(open_models)), 0)
+        shares: Counter[_Asked] = Counter()
         for _ in range(wanted):
-            able = [
-                (model.model.count + len(model.new) + shares[index], index)
-                for index, model in enumerate(open_models)
-                if shares[index] < model.room_for(call)
-            ]
+            able = [model for model in asked if shares[model] < model.room_for(call)]
             if not able:
                 break
-            shares[min(able)[1]] += 1
-        for index, share in shares.items():
-            wanted -= open_models[index].ask(share)
+            shares[min(able, key=lambda model: model.model.count + len(model.new) + shares[model])] += 1
+        if not shares:
+            break
+        wanted -= sum(model.ask(share) for model, share in shares.items())
     return [
         [model.model.identity, point] if file.is_segmented else point
         for model in asked
@@ -119,9 +112,7 @@ class _Asked:
         return min(self.room, call.count - len(self.new)) if call.per_model else self.room
 
     def ask(self, count: int) -> int:
-        """Proposes up to `count` new points and returns their number."""
-        if count <= 0:
-            return 0
+        """Proposes up to `count` new points, one or more, and returns their number."""
         try:
             points = self._optimizer.ask(count, [*self.model.pending, *self.new])
         except ExhaustedError:
