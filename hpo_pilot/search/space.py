@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import simpleeval
@@ -488,18 +489,12 @@ def _impossible(name: str, parent: str, dimension: Dimension, wanted: Any) -> li
 
 
 def _circles(dimensions: Mapping[str, Dimension]) -> list[Mistake]:
-    # Removes parents first. A missing parent is another mistake, which is reported elsewhere.
-    left = {name: {p for p in d.when if p in dimensions} for name, d in dimensions.items()}
-    while ready := [name for name, parents in left.items() if not parents & left.keys()]:
-        for name in ready:
-            del left[name]
-    if not left:
+    try:
+        TopologicalSorter({name: dimension.when for name, dimension in dimensions.items()}).prepare()
+    except CycleError as error:
+        circle = [name for name in dimensions if name in error.args[1]]
+    else:
         return []
-    # A dimension that only depends on a circle is not part of it.
-    while loose := [name for name in left if not any(name in parents for parents in left.values())]:
-        for name in loose:
-            del left[name]
-    circle = list(left)
     message = f"the conditions of {listing(circle)} go round in a circle" if len(circle) > 1 else "depends on itself"
     return [Mistake((circle[0], "when"), message, "remove one of the conditions")]
 
