@@ -348,7 +348,6 @@ class Scheduler:
         *,
         begins: float = 0.0,
         ends: float = math.inf,
-        broken: Collection[str] = (),
         policy: Policy | None = None,
     ) -> None:
         """Starts with an empty allocation.
@@ -357,11 +356,10 @@ class Scheduler:
             nodes: the nodes in the batch system's order, in which neighbours are close.
             begins: the start of the allocation.
             ends: the end of the allocation; jobs end `Policy.margin` earlier.
-            broken: names of nodes that are unusable from the beginning.
             policy: the settings; None: the defaults.
 
         Raises:
-            InputError: there is no node, two have the same name, or a broken one is not among them.
+            InputError: there is no node, or two have the same name.
         """
         if not nodes:
             raise InputError("an allocation needs one node at least")
@@ -390,8 +388,6 @@ class Scheduler:
         self._draining = False
         self._changed = False
         self._outlook: tuple[float, tuple[Opening, ...]] = (-math.inf, ())
-        for name in broken:
-            self.lose_node(name, begins)
 
     # --- questions ---
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -49,30 +49,25 @@ def load_site(path: Path) -> SiteProfile:
     return SiteProfile.model_validate(document.value)
 
 
-def find_site(name: str, folders: Sequence[Path] | None = None) -> SiteProfile:
-    """Reads the profile with that name.
-
-    Args:
-        name: the value of `site.profile` or `--site`.
-        folders: the folders to look in; None: `site_folders()`.
+def find_site(name: str) -> SiteProfile:
+    """Reads the profile with that name, the value of `site.profile` or `--site`.
 
     Raises:
         InputError: there is no such profile.
         SiteFileError: its file has mistakes.
     """
-    files = site_files(folders)
+    files = site_files()
     if name not in files:
         raise InputError(f"there is no site profile {name!r}: {unknown_site_hint(name, files)}")
     return load_site(files[name])
 
 
-def site_files(folders: Sequence[Path] | None = None) -> dict[str, Path]:
+def site_files() -> dict[str, Path]:
     """Returns the files of all profiles, sorted by name; of files with one name the first in search order."""
     found: dict[str, Path] = {}
-    for folder in site_folders() if folders is None else folders:
-        if folder.is_dir():
-            for path in sorted(folder.glob("*.yaml")):
-                found.setdefault(path.stem, path)
+    for folder in site_folders():
+        for path in sorted(folder.glob("*.yaml")):
+            found.setdefault(path.stem, path)
     return dict(sorted(found.items()))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import hpo_pilot
@@ -16,15 +16,10 @@ SITES_VARIABLE = "HPO_PILOT_SITES"
 _SHARED = Path("share", "hpo_pilot", "sites")
 
 
-def site_folders(environment: Mapping[str, str] | None = None) -> tuple[Path, ...]:
-    """Returns the folders of profiles, in search order; folders that the variable names may be missing.
-
-    Args:
-        environment: variables; None: those of this process.
-    """
-    env = os.environ if environment is None else environment
-    named = [Path(name).expanduser() for name in env.get(SITES_VARIABLE, "").split(os.pathsep) if name]
-    home = env.get("XDG_CONFIG_HOME") or Path(env.get("HOME") or "~").expanduser() / ".config"
+def site_folders() -> tuple[Path, ...]:
+    """Returns the folders of profiles, in search order; folders that the variable names may be missing."""
+    named = [Path(name).expanduser() for name in os.environ.get(SITES_VARIABLE, "").split(os.pathsep) if name]
+    home = os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
     own = Path(home) / "hpo_pilot" / "sites"
     return (*named, *(folder for folder in (own, *_shipped()) if folder.is_dir()))
 

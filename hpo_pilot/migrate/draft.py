@@ -15,6 +15,7 @@ import yaml
 from hpo_pilot.errors import Problem
 from hpo_pilot.migrate.foreign_file import ForeignFile
 from hpo_pilot.migrate.spaces import ForeignSpace
+from hpo_pilot.optimizers import optimizer_names
 from hpo_pilot.search import Search
 from hpo_pilot.search.mistakes import QUEUE_PATTERN, FieldPath
 from hpo_pilot.search.sections import LONGEST_NAME
@@ -184,7 +185,7 @@ _NEVERGRAD = (
 
 _LIBRARY = re.compile(r"(?:--lib|-l)(?:\s+|=)[\"']?(\w+)")
 _METHOD = re.compile(r"--method(?:\s+|=)[\"']?(\w+)")
-_OWN = re.compile(r"--optimizer(?:\s+|=)[\"']?(auto|random|grid|bayesian|evolutionary|cma|optuna)\b")
+_OWN = re.compile(rf"--optimizer(?:\s+|=)[\"']?({'|'.join(optimizer_names())})\b")
 _MODE = re.compile(r"--(?:mode|goal)(?:\s+|=)[\"']?(max|min)")
 
 

@@ -96,9 +96,9 @@ def mutation_share(r1: float, progress: float) -> float:
     return float(1.0 - r1 ** ((1.0 - progress) ** SCHEDULE_EXPONENT))
 
 
-def mutated(gene: float, r1: float, r2: float, progress: float, low: float = 0.0, high: float = 1.0) -> float:
-    """Returns the gene, moved towards `high` if r2 > 0.5, else towards `low`."""
-    return gene + mutation_share(r1, progress) * ((high if r2 > 0.5 else low) - gene)
+def mutated(gene: float, r1: float, r2: float, progress: float) -> float:
+    """Returns the gene, moved towards 1 if r2 > 0.5, else towards 0."""
+    return gene + mutation_share(r1, progress) * ((1.0 if r2 > 0.5 else 0.0) - gene)
 
 
 def reflected(gene: float) -> float:

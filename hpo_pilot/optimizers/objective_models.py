@@ -165,9 +165,6 @@ _ONE, _ALL, _EACH = 200, 500, 10
 #: The hyper-parameters of an earlier search are fitted on this many of its trials.
 _TRANSFER_FITTED = 100
 
-#: The least number of good values of an earlier search.
-_LEAST_VALUES = 3
-
 #: Prior mean and deviation of the sum of the weights (with one earlier search, the weight is a correlation).
 _WEIGHT, _DEVIATION = 0.8, 0.5
 
@@ -252,7 +249,7 @@ class Transfer:
         models, ranked = [], []
         for source, table in sorted(earlier.items()):
             rows = table.most_telling(limit, array_stream(seed, "earlier", source))
-            if len(rows) < _LEAST_VALUES:
+            if len(rows) < LEAST_VALUES:
                 continue
             units, stopped = table.units[rows], table.stopped[rows]
             values, stds = table.values[rows, objective], table.stds[rows, objective]

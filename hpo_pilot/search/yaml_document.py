@@ -191,22 +191,16 @@ class _Composer(yaml.SafeLoader):
         return node
 
 
-def read_document(path: FilePath, file: str | None = None) -> Document:
+def read_document(path: FilePath) -> Document:
     """Reads the YAML file at `path`.
-
-    Args:
-        path: the file.
-        file: name of the file in messages; default: the path.
 
     Returns:
         The document; its `problems` has all mistakes, also that the file cannot be read.
     """
-    document = Document(file or str(path))
-    content = read_content(path, document.file)
+    content = read_content(path, str(path))
     if isinstance(content, Problem):
-        document.problems.append(content)
-        return document
-    return decode_document(content, document.file)
+        return Document(str(path), problems=[content])
+    return decode_document(content, str(path))
 
 
 def decode_document(content: bytes, file: str) -> Document:

@@ -62,7 +62,8 @@ def test_a_large_job_gets_neighbours_and_what_ends_is_free_at_once() -> None:
 
 
 def test_a_job_larger_than_the_allocation_is_refused_alone() -> None:
-    scheduler = _scheduler(4, broken=["n1"])
+    scheduler = _scheduler(4)
+    scheduler.lose_node("n1", 0.0)
     with pytest.raises(InputError, match=r"needs 4 nodes with 6 GPUs.*; 3 of the allocation's 4 nodes have this"):
         scheduler.add(_job("a", WHOLE, nodes=4))
     with pytest.raises(InputError, match=r"needs 1 nodes with 7 GPUs.*; 0 of"):
@@ -83,7 +84,7 @@ def test_an_allocation_that_makes_no_sense() -> None:
     with pytest.raises(InputError, match="2 nodes have 1 names"):
         Scheduler(_nodes(1) * 2)
     with pytest.raises(InputError, match="no node 'x'"):
-        _scheduler(1, broken=["x"])
+        _scheduler(1).lose_node("x", 0.0)
     with pytest.raises(InputError, match="1 or more"):
         NodeShape(cores=0, memory_mb=1)
 

@@ -43,7 +43,7 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 def spec_for(name: str, tmp_path: Path) -> AllocationSpec:
-    site = FLUX if name == "flux" else find_site(name, [Path("deploy/sites")])
+    site = FLUX if name == "flux" else find_site(name)
     (tmp_path / "pilot.token").write_text("the-secret-itself")
     command = PilotCommand(
         "https://panda.example.org:25443",
@@ -129,7 +129,7 @@ def test_what_no_script_is_made_of(changed: dict[str, Any], said: str) -> None:
 
 
 def test_an_account_that_has_its_suffix() -> None:
-    site = find_site("perlmutter", [Path("deploy/sites")])
+    site = find_site("perlmutter")
     spec = AllocationSpec(site, 1, 1, "name", Path("/a"), ("true",), account="m1234_g")
     assert spec.account_name == "m1234_g"
 

@@ -116,10 +116,12 @@ def test_own_files_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         find_site("sumit")
 
 
-def test_the_home_folder_counts(tmp_path: Path) -> None:
+def test_the_home_folder_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = tmp_path / ".config" / "hpo_pilot" / "sites"
     own.mkdir(parents=True)
-    assert site_folders({"HOME": str(tmp_path)})[0] == own
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    assert site_folders()[0] == own
 
 
 def test_where_installations_have_them(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hpo_pilot.migrate.spaces import HPOGRID_METHODS, read_space
 from hpo_pilot.report.exports import as_hpogrid_report
 from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.steering.search_file import parse_search
-from tests.made import made_fold
+from tests.made import made_fold, made_trial
 
 numbers = st.one_of(
     st.integers(-50, 50), st.floats(-50, 50, allow_nan=False), st.sampled_from(["1e-5", None, True, []])
@@ -115,20 +115,10 @@ def test_we_accept_what_hpogrid_accepts(space: dict[str, Any]) -> None:
 def trial(number: int, value: float | None, **more: Any) -> Trial:
     begun = datetime(2026, 5, 1, 12, 0, number, tzinfo=UTC)
     state = TrialState.FAILED if value is None else TrialState.FINISHED
+    times = {"submitted": begun, "started": begun, "ended": begun + timedelta(seconds=3)}
+    folds = (made_fold(0, value, seconds=2.5),)
     point = {"x": number / 10, **more}
-    fold = made_fold(0, value, seconds=2.5)
-    ended = begun + timedelta(seconds=3)
-    return Trial(
-        number,
-        1,
-        point,
-        state,
-        values=() if value is None else (value,),
-        folds=(fold,),
-        submitted=begun,
-        started=begun,
-        ended=ended,
-    )
+    return made_trial(number=number, generation=1, point=point, state=state, value=value, folds=folds, **times)
 
 
 def test_hpogrids_report_reads_our_results(tmp_path: Path) -> None:

@@ -193,8 +193,7 @@ def test_a_wrong_project_is_told_with_line_and_column(
     problems = refused("hpogrid", {**PROJECT, **change})
     (problem,) = (problem for problem in problems if problem.path == path)
     assert words in str(problem)
-    assert problem.line
-    assert problem.line > 1
+    assert problem.line is not None and problem.line > 1
 
 
 def test_a_phpo_file(importing: Importing) -> None:

@@ -85,7 +85,6 @@ def test_no_number_is_too_much_for_the_check(place: tuple[str | int, ...], value
 
 @pytest.mark.parametrize("place", COUNTS, ids=lambda place: ".".join(map(str, place)))
 def test_a_count_beyond_its_limit_is_refused_at_its_place(place: tuple[str | int, ...]) -> None:
-    assert problems_of(DOCUMENT) == []
     assert any(str(place[-1]) in problem for problem in problems_of(changed(place, 10**23)))
 
 
@@ -108,7 +107,7 @@ def test_a_count_beyond_its_limit_is_refused_at_its_place(place: tuple[str | int
         ),
         ({"constraints": ["x < 1"] * 1000}, {"constraints": ["x < 1"] * 1001}),
         ({"segments": [f"s{i}" for i in range(1000)]}, {"segments": [f"s{i}" for i in range(1001)]}),
-        ({}, {"space": {f"x{i}": {"type": "real", "low": 0.0, "high": 1.0} for i in range(1001)}}),
+        (DOCUMENT, {"space": {f"x{i}": {"type": "real", "low": 0.0, "high": 1.0} for i in range(1001)}}),
         ({}, {"space": {"c": {"type": "categorical", "choices": list(range(10_001))}}}),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 
 from hpo_pilot.errors import SearchFileError
 from hpo_pilot.hpc.capacity import NodeShape
-from hpo_pilot.search import Categorical, Ordinal, Real, Resources
+from hpo_pilot.search import Ordinal, Real, Resources
 from hpo_pilot.steering.search_file import examine, load_search, local_mistakes, parse_search, payload_folder
 
 from .conftest import GOOD
@@ -60,13 +60,6 @@ def test_a_small_file_has_defaults() -> None:
     search = parse_search(SMALL % "{x: {type: integer, low: 0, high: 9}}", "a.yaml")
     assert search.budget.trials == 64
     assert payload_folder(search, "a.yaml") is None
-
-
-def test_choices_keep_their_types() -> None:
-    text = '{x: {type: categorical, choices: [1, true, "1", 1.0, null, yes, No, 2024-01-01, 010, 0x10, 1e3]}}'
-    dimension = parse_search(SMALL % text, "a").space.dimensions["x"]
-    assert isinstance(dimension, Categorical)
-    assert repr(dimension.choices) == "(1, True, '1', 1.0, None, 'yes', 'No', '2024-01-01', 10, 16, 1000.0)"
 
 
 def test_anchors_and_merges() -> None:
