@@ -157,6 +157,7 @@ def test_a_search_of_two_rank_trainings_shows_how_well_they_use_their_ranks(envi
 
     def edit(document):
         document["payload"]["outputs"] = ["model.pt", "horovod_timeline.json"]
+        document["space"] |= {name: {"type": "categorical", "choices": [POINT[name]]} for name in ("batch", "epochs")}
 
     write_search(scan, DIGITS / "search-horovod.yaml", edit, budget={"trials": 2, "parallel": 1}, folds=1)
     scan("run", str(scan.file), timeout=300)
