@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import yaml
 
@@ -28,7 +28,7 @@ _READY = " ready on "
 
 @dataclass
 class RunningApi:
-    """An API and the folder that it serves; `stop` ends it."""
+    """An API and the folder that it serves; `stop`, or the end of a ``with`` block, ends it."""
 
     process: subprocess.Popen[str]
     url: str
@@ -51,6 +51,12 @@ class RunningApi:
 
     def client(self, name: str, role: Role = Role.USER) -> RestClient:
         return RestClient(self.url, self.token_file(name, role), ca=self.ca, workdir=self.root / f"of-{name}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def stop(self) -> None:
         if self.process.poll() is None:

@@ -69,11 +69,6 @@ def cost_document(cost: Cost) -> CostDocument:
     return cast("CostDocument", asdict(cost))
 
 
-def gain_document(gain: Gain) -> GainDocument:
-    """Returns a gain as a document."""
-    return cast("GainDocument", asdict(gain))
-
-
 class EtaDocument(TypedDict):
     """The estimated end of a running search: seconds from now, the time, and the basis of the estimate."""
 
@@ -523,7 +518,7 @@ def status_document(
         "job_seconds": cost["job_seconds"],
         "gpu_hours": cost["gpu_hours"],
         "cost": cost,
-        "gain": None if gain is None else gain_document(gain),
+        "gain": None if gain is None else cast("GainDocument", asdict(gain)),
         **outlook,
         "source": record.source,
         "definition": record.search.to_dict(),

@@ -9,6 +9,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
@@ -20,7 +21,7 @@ from typing_extensions import TypedDict
 
 from hpo_pilot import __version__
 from hpo_pilot.errors import SearchFileError
-from hpo_pilot.files import MAX_SEARCH_FILE_BYTES, python_here
+from hpo_pilot.files import MAX_SEARCH_FILE_BYTES
 from hpo_pilot.panda.sandbox import build_sandbox
 from hpo_pilot.report.documents import (
     EventDocument,
@@ -44,7 +45,7 @@ from hpo_pilot.steering.search_file import examine_content
 from hpo_pilot.store.lease import lease_holder
 from hpo_pilot.web import api_context
 from hpo_pilot.web.api_context import DIGEST, ApiError, Client, Context, Identity, Parts, answers, caller_of
-from hpo_pilot.web.local_client import LocalClient
+from hpo_pilot.web.local_client import LocalClient, examination_document
 from hpo_pilot.web.operations import Operation, operations
 from hpo_pilot.web.rendering import json_answer, packed_answer
 
@@ -409,30 +410,13 @@ Digest = Annotated[str, Path(pattern=f"^{DIGEST.pattern}$", description="SHA-256
 def examine(request: Request, client: Client, content: SearchFile, file: FileName = "search.yaml") -> Response:
     """Checks a search file and registers nothing. The answer lists its mistakes, each with its place."""
     found = client.examined(examine_content(content, file), None)
-    named = found.named_files
-    return json_answer(
-        request,
-        {
-            "valid": found.search is not None,
-            "problems": [vars(problem) for problem in found.problems],
-            "notes": [vars(note) for note in found.notes],
-            "search": None if found.search is None else found.search.to_dict(),
-            "python": None if found.search is None else python_here(found.search),
-            "named_files": None
-            if named is None
-            else {
-                "files": named.files,
-                "command": named.command,
-                "files_place": vars(named.files_place),
-                "command_place": vars(named.command_place),
-                "results": [
-                    {"source": source, "place": vars(place)}
-                    for source, place in found.earlier
-                    if is_result_file(source)
-                ],
-            },
-        },
-    )
+    named: dict[str, Any] | None = None
+    if found.named_files is not None:
+        results = [
+            {"source": source, "place": vars(place)} for source, place in found.earlier if is_result_file(source)
+        ]
+        named = {**asdict(found.named_files), "results": results}
+    return json_answer(request, {**examination_document(found), "named_files": named})
 
 
 @changing_router.post("/rehearsals", responses=answers({"taskName": "user.alice.…"}, 413), openapi_extra=_YAML)

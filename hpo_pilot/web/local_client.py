@@ -195,17 +195,9 @@ class LocalClient(LocalStore):
 
     @override
     def validate(self, file: Path) -> ExaminationDocument:
-        from hpo_pilot.files import python_here
         from hpo_pilot.steering.search_file import examine
 
-        found = self.examined(examine(file), file.parent)
-        return {
-            "valid": found.search is not None,
-            "problems": [asdict(problem) for problem in found.problems],  # type: ignore[misc]  # the same fields
-            "notes": [asdict(note) for note in found.notes],  # type: ignore[misc]
-            "search": None if found.search is None else found.search.to_dict(),
-            "python": None if found.search is None else python_here(found.search),
-        }
+        return examination_document(self.examined(examine(file), file.parent))
 
     def examined(self, found: Examination, base: Path | None) -> Examination:
         """Adds to the check of a search file that of the earlier searches it names; `base`: its folder, if local."""
@@ -472,19 +464,24 @@ class LocalClient(LocalStore):
 
 # --- documents of searches and trials, made from a store ---
 
-#: The last Pareto front of each search, with the counts of trials at that time. A watched search asks for it often, and
-#: computing it reads all trials.
-_fronts: WeakKeyDictionary[Store, dict[int, tuple[Mapping[TrialState, int], FrontDocument | None]]] = (
-    WeakKeyDictionary()
-)
+_Result = TypeVar("_Result")
+
+#: What takes reading all trials, as it was for the last state of each search: a watched search asks for it often.
+_computed: WeakKeyDictionary[Store, dict[tuple[int, str], tuple[object, Any]]] = WeakKeyDictionary()
+
+
+def _once(store: Store, record: SearchRecord, what: str, standing: object, compute: Callable[[], _Result]) -> _Result:
+    """Returns `compute()`, or its last result for this search as long as `standing` is the same."""
+    known = _computed.setdefault(store, {})
+    key = (record.id, what)
+    if key not in known or known[key][0] != standing:
+        known[key] = (standing, compute())
+    result: _Result = known[key][1]
+    return result
+
 
 #: The most failure reasons in a progress document.
 _REASONS = 5
-
-#: The last first failures of each search, with the numbers of failed and forgiven trials at that time.
-_first_failures: WeakKeyDictionary[Store, dict[int, tuple[tuple[int, int], list[FailureDocument]]]] = (
-    WeakKeyDictionary()
-)
 
 _Document = TypeVar("_Document", SearchDocument, StatusDocument)
 
@@ -510,11 +507,11 @@ def status_of(store: Store, record: SearchRecord, workdir: Path | None = None) -
     from hpo_pilot.store.queries import first_figure, spent
 
     counts, price = store.counts(record.id), price_of(record.search)
-    took, gain, extent, steers = (
+    took, extent, steers, gain = (
         spent(store.engine, record.id),
-        None,
         extent_in(store, record),
         lease_holder(store.engine),
+        None,
     )
     steered = is_steered(record, steers) is not False
     outlook = outlook_document(store, record, counts, took.seconds, extent, steered=steered)
@@ -573,15 +570,13 @@ def _failures(store: Store, record: SearchRecord, failed: int) -> list[FailureDo
     from hpo_pilot.report.summary import kind_of
     from hpo_pilot.store.queries import first_failures
 
-    known = _first_failures.setdefault(store, {})
-    standing = (failed, record.forgiven)
-    if record.id not in known or known[record.id][0] != standing:
+    def read() -> list[FailureDocument]:
         found: dict[str, FailureDocument] = {}
-        if failed:
-            for failure in first_failures(store.engine, record.id, record.forgiven):
-                found.setdefault(kind_of(failure.error), failure_document(failure))
-        known[record.id] = (standing, list(found.values())[:_REASONS])
-    return known[record.id][1]
+        for failure in first_failures(store.engine, record.id, record.forgiven):
+            found.setdefault(kind_of(failure.error), failure_document(failure))
+        return list(found.values())[:_REASONS]
+
+    return _once(store, record, "failures", (failed, record.forgiven), read) if failed else []
 
 
 def run_document(result: RunResult) -> RunDocument:
@@ -597,6 +592,19 @@ def run_document(result: RunResult) -> RunDocument:
     document = search_document(record, counts, result.best, price_of(record.search), front)
     _standing(document, trial_counts_of(record.search, trials, is_over=record.state.is_over), record, None)
     return {**document, "report": str(result.report), "remarks": list(result.remarks)}
+
+
+def examination_document(found: Examination) -> ExaminationDocument:
+    """Returns the document of the check of a search file."""
+    from hpo_pilot.files import python_here
+
+    return {
+        "valid": found.search is not None,
+        "problems": [asdict(problem) for problem in found.problems],  # type: ignore[misc]  # the same fields
+        "notes": [asdict(note) for note in found.notes],  # type: ignore[misc]
+        "search": None if found.search is None else found.search.to_dict(),
+        "python": None if found.search is None else python_here(found.search),
+    }
 
 
 def trial_documents(search: Search, trials: Sequence[Trial], *, logs: bool) -> list[TrialDocument]:
@@ -632,10 +640,7 @@ def best_documents(store: Store, record: SearchRecord) -> TrialDocument | list[T
 
 def front_document(store: Store, record: SearchRecord, counts: Mapping[TrialState, int]) -> FrontDocument | None:
     """Returns the Pareto front of a search; None while no trial has finished. `counts`: its trials by state."""
-    known = _fronts.setdefault(store, {})
-    if record.id not in known or known[record.id][0] != counts:
-        known[record.id] = (counts, _front_of(record, store.trials(record.id, folds=False)))
-    return known[record.id][1]
+    return _once(store, record, "front", counts, lambda: _front_of(record, store.trials(record.id, folds=False)))
 
 
 def _front_of(record: SearchRecord, trials: list[Trial]) -> FrontDocument | None:
@@ -650,10 +655,6 @@ def _front_of(record: SearchRecord, trials: list[Trial]) -> FrontDocument | None
 
 #: Points of the curve of the best value: they fit on a line of a terminal.
 _COURSE = 60
-
-#: The last description of each search's optimizer, with state, version and counts of trials at that time. Making it
-#: reads all trials.
-_words: WeakKeyDictionary[Store, dict[int, tuple[object, str]]] = WeakKeyDictionary()
 
 
 def outlook_document(
@@ -723,9 +724,8 @@ def _hours_used(record: SearchRecord, now: float) -> float | None:
 def _optimizer_words(store: Store, record: SearchRecord, counts: Mapping[TrialState, int], *, steered: bool) -> str:
     from hpo_pilot.steering.status import optimizer_words
 
-    known = _words.setdefault(store, {})
-    standing = (record.state, record.version, counts, steered)
-    if record.id not in known or known[record.id][0] != standing:
+    def describe() -> str:
         trials = store.trials(record.id, folds=False) if steered and not record.state.is_over else []
-        known[record.id] = (standing, optimizer_words(record.search, record.state, trials, steered=steered))
-    return known[record.id][1]
+        return optimizer_words(record.search, record.state, trials, steered=steered)
+
+    return _once(store, record, "optimizer", (record.state, record.version, counts, steered), describe)

@@ -384,14 +384,7 @@ class SearchSender:
         """
         content = read_content(file, str(file))
         if isinstance(content, Problem):
-            wrong: ExaminationDocument = {
-                "valid": False,
-                "problems": [_document(content)],
-                "notes": [],
-                "search": None,
-                "python": None,
-            }
-            return SentExamination(wrong, b"")
+            return SentExamination(_wrong([_document(content)], []), b"")
         found = self._service.ask("POST", "examinations", query={"file": str(file)}, headers=_YAML, body=content)
         named = found.pop("named_files")
         if named is None:
@@ -409,14 +402,7 @@ class SearchSender:
         mistake = folder_mistake(named["files"], file.parent)
         if mistake is not None:
             problems = [*found["problems"], _document(replace(place, message=mistake[0], suggestion=mistake[1]))]
-            wrong = {
-                "valid": False,
-                "problems": _in_order(problems),
-                "notes": found["notes"],
-                "search": None,
-                "python": None,
-            }
-            return SentExamination(wrong, content)
+            return SentExamination(_wrong(_in_order(problems), found["notes"]), content)
         for word in missing_programs(named["files"], named["command"], file.parent):
             note = replace(command, message=f"{word} is not in {named['files']}", suggestion="is the name right?")
             found["notes"] = _in_order([*found["notes"], _document(note)])
@@ -474,21 +460,25 @@ class SearchSender:
 
     def _send_payload(self, folder: Path, file: Path) -> str:
         """Sends a folder without the search file, if the service does not have it; returns its digest."""
-        with packed_payload(folder, without=file) as archive:
-            path = f"payloads/{archive.digest}"
+        with _packed(folder, without=file) as (archive, digest):
+            path = f"payloads/{digest}"
             if not self._service.ask("GET", path)["present"]:
                 self._service.call(
                     "PUT",
                     path,
                     headers={"Content-Type": "application/gzip"},
-                    body=lambda: archive.path.open("rb"),
+                    body=lambda: archive.open("rb"),
                     timeout=_LONG,
                 )
-            return archive.digest
+            return digest
 
 
 def _document(problem: Problem) -> ProblemDocument:
     return cast(ProblemDocument, asdict(problem))
+
+
+def _wrong(problems: list[ProblemDocument], notes: list[ProblemDocument]) -> ExaminationDocument:
+    return {"valid": False, "problems": problems, "notes": notes, "search": None, "python": None}
 
 
 def _in_order(problems: list[ProblemDocument]) -> list[ProblemDocument]:
@@ -547,26 +537,12 @@ def _named_folder(files: str, content: bytes, file: Path) -> Path:
         raise InputError(f"{file}: payload.files: {error}") from error
 
 
-@dataclass(frozen=True)
-class PayloadArchive:
-    """A packed folder.
-
-    Attributes:
-        path: path of the archive, a .tar.gz.
-        digest: its SHA-256, hexadecimal; the same files give the same digest.
-        size: its bytes.
-    """
-
-    path: Path
-    digest: str
-    size: int
-
-
 @contextmanager
-def packed_payload(folder: Path, *, without: Path | None = None) -> Iterator[PayloadArchive]:
-    """Packs the folder of a payload for the length of a block; yields the archive.
+def _packed(folder: Path, *, without: Path) -> Iterator[tuple[Path, str]]:
+    """Packs the folder of a payload for the length of a block; yields the archive, a .tar.gz, and its SHA-256.
 
-    The archive has only the user's files. The service adds the runner when it makes the sandbox.
+    The archive has only the user's files; the same files give the same digest. The service adds the runner when it
+    makes the sandbox.
 
     Args:
         folder: folder of the payload.
@@ -596,4 +572,4 @@ def packed_payload(folder: Path, *, without: Path | None = None) -> Iterator[Pay
                 f"payload.files: {folder} packs to {size / 1e6:.0f} MB, and PanDA takes at most "
                 f"{SIZE_LIMIT / 1e6:.0f} MB: move data out of it and name it under payload.inputs"
             )
-        yield PayloadArchive(path, digest, size)
+        yield path, digest

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -225,63 +226,38 @@ class ServerQueue:
 # --- From the server's answers to values; only these functions know the keys of the answers ---
 
 
-def read_page(data: Mapping[str, Any]) -> ServerJobsPage:
-    """Reads a page of jobs from an answer.
-
-    Raises:
-        TryAgainError: the answer makes no sense.
-    """
+@contextmanager
+def _understanding(call: str) -> Iterator[None]:
+    """Makes TryAgainError of the errors that reading an answer to `call` raises where it has not the keys it should."""
     try:
-        counts = {JobState(state): int(count) for state, count in data["counts"].items()}
-        return ServerJobsPage(tuple(_job(one) for one in data["jobs"]), data["before"], counts)
+        yield
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _nonsense("job_list", error) from error
+        raise TryAgainError(
+            f"the embedded PanDA server's answer to {call} is not valid ({type(error).__name__}: {error}): "
+            "is it of this version?"
+        ) from error
 
 
-def read_view(data: Mapping[str, Any]) -> ServerJobDetails:
-    """Reads the details of one job from an answer.
-
-    Raises:
-        TryAgainError: the answer makes no sense.
-    """
-    try:
-        files = tuple(ServerJobFile(one["name"], one["dataset"], one["kind"], one["size"]) for one in data["files"])
-        metrics = str(data["job"]["job_metrics"] or "")
-        return ServerJobDetails(
-            job=_job(data["job"]),
-            attempts=tuple(_job(one) for one in data["attempts"]),
-            files=files,
-            progress=reported_progress(metrics),
-            measures=dict(data["measures"]),
-            metrics=metrics,
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _nonsense("job_view", error) from error
+def _page(data: Mapping[str, Any]) -> ServerJobsPage:
+    counts = {JobState(state): int(count) for state, count in data["counts"].items()}
+    return ServerJobsPage(tuple(_job(one) for one in data["jobs"]), data["before"], counts)
 
 
-def read_pilot(one: Mapping[str, Any]) -> ServerPilot:
-    """Reads one pilot from an answer.
+def _details(data: Mapping[str, Any]) -> ServerJobDetails:
+    metrics = str(data["job"]["job_metrics"] or "")
+    return ServerJobDetails(
+        job=_job(data["job"]),
+        attempts=tuple(_job(one) for one in data["attempts"]),
+        files=tuple(ServerJobFile(one["name"], one["dataset"], one["kind"], one["size"]) for one in data["files"]),
+        progress=reported_progress(metrics),
+        measures=dict(data["measures"]),
+        metrics=metrics,
+    )
 
-    Raises:
-        TryAgainError: the answer makes no sense.
-    """
-    try:
-        times = {name: _moment(one[name]) for name in ("since", "heard")}
-        return ServerPilot(**{**one, **times, "state": PilotState(one["state"]), "jobs": tuple(one["jobs"])})
-    except (KeyError, TypeError, ValueError) as error:
-        raise _nonsense("pilot_list", error) from error
 
-
-def read_queue(one: Mapping[str, Any]) -> ServerQueue:
-    """Reads one queue from an answer.
-
-    Raises:
-        TryAgainError: the answer makes no sense.
-    """
-    try:
-        return ServerQueue(**one)
-    except TypeError as error:
-        raise _nonsense("queue_list", error) from error
+def _pilot(one: Mapping[str, Any]) -> ServerPilot:
+    times = {name: _moment(one[name]) for name in ("since", "heard")}
+    return ServerPilot(**{**one, **times, "state": PilotState(one["state"]), "jobs": tuple(one["jobs"])})
 
 
 def _job(one: Mapping[str, Any]) -> ServerJob:
@@ -303,13 +279,6 @@ def _job(one: Mapping[str, Any]) -> ServerJob:
 
 def _moment(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
-
-
-def _nonsense(call: str, error: Exception) -> TryAgainError:
-    return TryAgainError(
-        f"the embedded PanDA server's answer to {call} is not valid ({type(error).__name__}: {error}): "
-        "is it of this version?"
-    )
 
 
 # --- Calls to the server ---
@@ -395,7 +364,8 @@ class ServerJobs:
             "limit": max(1, min(limit, MOST_JOBS)),
             "before": before,
         }
-        return read_page(self._ask("job_list", given))
+        with _understanding("job_list"):
+            return _page(self._ask("job_list", given))
 
     def job(self, panda_id: int) -> ServerJobDetails:
         """Returns the details of one job.
@@ -404,7 +374,8 @@ class ServerJobs:
             NoJobError: the server has no such job.
             NoServerError, TryAgainError: see the class.
         """
-        return read_view(self._ask("job_view", {"panda_id": panda_id}))
+        with _understanding("job_view"):
+            return _details(self._ask("job_view", {"panda_id": panda_id}))
 
     def log(self, panda_id: int, size: int = LOG_END) -> ServerJobLog:
         """Returns the end of a job's log; the text is empty if there is no log (`ServerJob.has_log`).
@@ -438,7 +409,8 @@ class ServerJobs:
         Raises:
             NoServerError, TryAgainError: see the class.
         """
-        return [read_pilot(one) for one in self._ask("pilot_list", {}).get("pilots", ())]
+        with _understanding("pilot_list"):
+            return [_pilot(one) for one in self._ask("pilot_list", {}).get("pilots", ())]
 
     def queues(self) -> list[ServerQueue]:
         """Returns the queues, by name: all queues of the queue file, and any other queue with jobs or pilots.
@@ -446,7 +418,8 @@ class ServerJobs:
         Raises:
             NoServerError, TryAgainError: see the class.
         """
-        return [read_queue(one) for one in self._ask("queue_list", {}).get("queues", ())]
+        with _understanding("queue_list"):
+            return [ServerQueue(**one) for one in self._ask("queue_list", {}).get("queues", ())]
 
     # --- HTTP ---
 
@@ -459,9 +432,11 @@ class ServerJobs:
                 raise TryAgainError(
                     f"{answer.url} gave an answer that is not JSON: is it the embedded PanDA server?"
                 ) from error
-        if not isinstance(envelope, dict) or not envelope.get("success"):
-            message = envelope.get("message") if isinstance(envelope, dict) else None
-            if isinstance(envelope, dict) and envelope.get("data") == "no job":
+        if not isinstance(envelope, dict):
+            envelope = {}
+        if not envelope.get("success"):
+            message = envelope.get("message")
+            if envelope.get("data") == "no job":
                 raise NoJobError(str(message))
             raise TryAgainError(f"the embedded PanDA server refused {call}: {message or 'without a reason'}")
         data = envelope.get("data")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
 
@@ -16,30 +14,21 @@ from tests.report.figures.made_up import START
 __all__ = ["search", "trials"]
 
 
-def make_facts(**changes: Any) -> ReportFacts:
-    settings: dict[str, Any] = {
-        "started": START,
-        "ended": START + timedelta(seconds=192),
-        "state": "finished",
-        "message": "The budget of 48 trials is spent.",
-        "command": "hpo-pilot run payloads/digits/search.yaml",
-        "versions": {"hpo-pilot": "0.1.0", "Python": "3.11.7"},
-        "cost": Cost(341.0, 0.0, 341.0 / 3600, None, None),
-        "store": "sqlite:///hpo-pilot/hpo-pilot.db",
-    }
-    return ReportFacts(**{**settings, **changes})
-
-
-def make_events() -> list[tuple[datetime, str, str]]:
-    whats: Sequence[str] = ("submitted the search", "generation 1: 4 trials", "the budget of 48 trials is spent")
-    return [(START + timedelta(seconds=10 * i), "me", what) for i, what in enumerate(whats)]
-
-
 @pytest.fixture
 def facts() -> ReportFacts:
-    return make_facts()
+    return ReportFacts(
+        started=START,
+        ended=START + timedelta(seconds=192),
+        state="finished",
+        message="The budget of 48 trials is spent.",
+        command="hpo-pilot run payloads/digits/search.yaml",
+        versions={"hpo-pilot": "0.1.0", "Python": "3.11.7"},
+        cost=Cost(341.0, 0.0, 341.0 / 3600, None, None),
+        store="sqlite:///hpo-pilot/hpo-pilot.db",
+    )
 
 
 @pytest.fixture
 def events() -> list[tuple[datetime, str, str]]:
-    return make_events()
+    whats = ("submitted the search", "generation 1: 4 trials", "the budget of 48 trials is spent")
+    return [(START + timedelta(seconds=10 * i), "me", what) for i, what in enumerate(whats)]

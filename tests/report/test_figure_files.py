@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,14 +33,7 @@ def test_without_a_browser_it_says_what_to_install(tmp_path: Path, monkeypatch: 
 
 
 def test_without_kaleido_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = builtins.__import__
-
-    def missing(name: str, *more: Any, **options: Any) -> Any:
-        if name == "kaleido":
-            raise ImportError(name)
-        return original(name, *more, **options)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+    monkeypatch.setitem(sys.modules, "kaleido", None)
     with pytest.raises(InputError, match=r"pip install 'hpo-pilot\[figures\]'"):
         write_figures([FIGURE], tmp_path, "pdf")
 

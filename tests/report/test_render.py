@@ -17,10 +17,7 @@ import yaml
 from hpo_pilot.report.html import ReportFacts, render_report
 from hpo_pilot.search import Search, Trial, TrialState
 from tests.made import made_fold
-from tests.report.figures import test_several_objectives as several
-from tests.report.figures.made_up import make_search, make_trial, make_trials
-from tests.report.figures.test_efficiency import measured
-from tests.report.figures.test_learning_curves import STOP
+from tests.report.figures.made_up import ROWS, STOP, TWO, make_search, make_trial, make_trials, measured, several_trials
 
 Events = list[tuple[datetime, str, str]]
 DONE = ReportFacts(state="done")
@@ -299,8 +296,8 @@ def test_sections_are_there_where_something_was_measured(search: Search, facts: 
 
 
 def test_several_objectives() -> None:
-    search = several.search_of([*several.TWO, {"metric": "memory"}])
-    trials = several.trials_of(*[None if row is None else (*row, row[0] * row[1]) for row in several.ROWS])
+    search = make_search(objective=[*TWO, {"metric": "memory"}])
+    trials = several_trials(*[None if row is None else (*row, row[0] * row[1]) for row in ROWS])
     page = page_of(search, trials)
     for words in (
         "on the Pareto front: the lowest loss is 1 (trial 2), the highest speed is 9 (trial 1)",
@@ -309,11 +306,11 @@ def test_several_objectives() -> None:
     ):
         assert words in page.text, words
     page_of(search, [], ReportFacts(state="running"))
-    page_of(search, several.trials_of(None), ReportFacts(state="failed"))
+    page_of(search, several_trials(None), ReportFacts(state="failed"))
     # Figures near the largest float, and a reference point that no trial reaches.
-    far = several.trials_of(*[(n / 9, (-1e308, 1e308)[n % 2]) for n in range(9)])
-    assert "hypervolume" in page_of(several.search_of(), far).text
-    unreached = several.search_of([{**several.TWO[0], "reference": -100.0}, several.TWO[1]])
+    far = several_trials(*[(n / 9, (-1e308, 1e308)[n % 2]) for n in range(9)])
+    assert "hypervolume" in page_of(make_search(objective=TWO), far).text
+    unreached = make_search(objective=[{**TWO[0], "reference": -100.0}, TWO[1]])
     nothing = "no trial is better than the reference point in every objective"
-    assert nothing in page_of(unreached, trials_of_two := several.trials_of(*several.ROWS)).text
-    assert nothing not in page_of(several.search_of(), trials_of_two).text
+    assert nothing in page_of(unreached, trials_of_two := several_trials(*ROWS)).text
+    assert nothing not in page_of(make_search(objective=TWO), trials_of_two).text

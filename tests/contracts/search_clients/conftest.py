@@ -37,9 +37,8 @@ def world(request, tmp_path_factory) -> Iterator[tuple[Path, RunningApi | None]]
         store_of(root / "work").close()
         yield root / "work", None
         return
-    api = start_api(root, tls=True)
-    yield api.workdir, api
-    api.stop()
+    with start_api(root, tls=True) as api:
+        yield api.workdir, api
 
 
 @pytest.fixture
@@ -59,6 +58,15 @@ def client(place) -> Iterator[SearchClient]:
 def name(request) -> str:
     """A search's name that no other test has."""
     return "s" + str(abs(hash(request.node.nodeid)) % 10**9)
+
+
+@pytest.fixture(scope="session")
+def shown(world, tmp_path_factory) -> str:
+    """A search with results, only to be looked at."""
+    with Place(world[0], *world).client() as client:
+        client.submit(write_search(tmp_path_factory.mktemp("mine"), "shown"))
+    add_results(world[0], "shown")
+    return "shown"
 
 
 @pytest.fixture

@@ -16,17 +16,17 @@ from hpo_pilot.store import SearchState, tables
 from tests.rest_api import add_results, set_state, store_of, write_search
 
 
-def test_the_list_has_every_search(client, searched):
-    mine = next(search for search in client.searches() if search["name"] == searched)
+def test_the_list_has_every_search(client, shown):
+    mine = next(search for search in client.searches() if search["name"] == shown)
     assert mine["trials"] == {"failed": 1, "finished": 2}
     assert mine["objective"] == {"metric": "loss", "goal": "minimize"}
     assert mine["best"]["number"] == 2
     assert "log_tail" not in mine["best"]["folds"][0]
 
 
-def test_status_is_the_list_s_document_and_more(client, searched):
-    status = client.status(searched)
-    listed = next(search for search in client.searches() if search["name"] == searched)
+def test_status_is_the_list_s_document_and_more(client, shown):
+    status = client.status(shown)
+    listed = next(search for search in client.searches() if search["name"] == shown)
     assert {key: status[key] for key in listed} == listed
     assert status["job_seconds"] == 12.0
     assert status["gpu_hours"] == 0.0
@@ -35,8 +35,8 @@ def test_status_is_the_list_s_document_and_more(client, searched):
     assert set(status) - set(listed) == more
 
 
-def test_what_it_cost_and_gained(client, searched):
-    status, trials = client.status(searched), client.trials(searched)
+def test_what_it_cost_and_gained(client, shown):
+    status, trials = client.status(shown), client.trials(shown)
     hours = {"job_seconds": 12.0, "gpu_hours": 0.0, "core_hours": pytest.approx(12 / 3600)}
     assert status["cost"] == {**hours, "energy_kwh": None, "energy_source": None}  # the local site has no figures
     assert [trial["cost"]["job_seconds"] for trial in trials] == [4.0, 4.0, 4.0]
@@ -45,8 +45,8 @@ def test_what_it_cost_and_gained(client, searched):
     assert status["best"]["cost"] == trials[1]["cost"]
 
 
-def test_trials_have_their_folds_and_logs(client, searched):
-    trials = client.trials(searched)
+def test_trials_have_their_folds_and_logs(client, shown):
+    trials = client.trials(shown)
     assert [trial["number"] for trial in trials] == [1, 2, 3]
     assert trials[0]["state"] == "failed"
     assert trials[0]["error"] == "fold 0: exit status 1"
@@ -56,7 +56,7 @@ def test_trials_have_their_folds_and_logs(client, searched):
     assert [fold["value"] for fold in trials[1]["folds"]] == [2.0, 3.0]
     assert trials[1]["ended"].endswith("+00:00")
     json.dumps(trials, allow_nan=False)  # a payload's NaN is none of ours
-    assert "log_tail" not in client.trials(searched, logs=False)[0]["folds"][0]
+    assert "log_tail" not in client.trials(shown, logs=False)[0]["folds"][0]
 
 
 def test_many_trials_come_whole_and_in_order(place, client, name):
@@ -101,23 +101,23 @@ def test_the_best_of_confirmed_trials(place, client, name):
     assert client.best(name)["number"] == 2
 
 
-def test_report_and_exports(client, searched):
-    report = client.report(searched)
+def test_report_and_exports(client, shown):
+    report = client.report(shown)
     assert report.lower().startswith("<!doctype html")
-    assert searched in report
-    rows = client.export(searched, "csv").splitlines()
+    assert shown in report
+    rows = client.export(shown, "csv").splitlines()
     head = "number,generation,state,value,std,x,kind,fold_0,fold_1,error,submitted,started,ended,"
     assert rows[0] == head + "job_seconds,gpu_hours,core_hours,energy_kwh"
     assert len(rows) == 4
-    exported = json.loads(client.export(searched, "json"))
-    assert exported["trials"] == client.trials(searched)
-    assert exported["search"] == client.status(searched)["definition"]
+    exported = json.loads(client.export(shown, "json"))
+    assert exported["trials"] == client.trials(shown)
+    assert exported["search"] == client.status(shown)["definition"]
     with pytest.raises(InputError, match="unknown export format 'xml'; the formats are csv, json"):
-        client.export(searched, "xml")
+        client.export(shown, "xml")
 
 
 @pytest.mark.parametrize("identity", ["nope", "99999999", "²", "..", "a/b", "%2e%2e", "?"])
-def test_an_unknown_search_is_your_input(client, searched, identity):
+def test_an_unknown_search_is_your_input(client, shown, identity):
     calls = [client.status, client.trials, client.best, client.report, client.events, client.pause, client.stop]
     for call in calls:
         with pytest.raises(InputError, match=r"no search|neither a name"):
@@ -146,10 +146,10 @@ def test_watching_shows_every_change_and_ends(place, client, searched):
     assert seen[-1]["message"] == "enough"
 
 
-def test_what_is_not_kept_cannot_be_fetched(place, client, searched):
+def test_what_is_not_kept_cannot_be_fetched(place, client, shown):
     for which, message in [("best", "no kept outputs"), ("17", "no trial 17"), ("worst", "names no trial")]:
         with pytest.raises(InputError, match=message):
-            client.fetch(searched, which, place.folder / "out")
+            client.fetch(shown, which, place.folder / "out")
 
 
 def test_a_doctor_finds_something(client):

@@ -10,13 +10,17 @@ from tests.rest_api import add_results, store_of, write_search
 from .conftest import sandbox_names
 
 
-def test_a_good_file_is_valid(place, client, name):
+def test_a_good_file_is_valid_and_a_script_that_is_not_there_is_noted(place, client, name):
     found = client.validate(write_search(place.folder, name))
     assert found["valid"]
     assert found["problems"] == found["notes"] == []
     assert found["search"]["search"] == name
     assert found["search"]["budget"]["failures"] == 10
     assert set(found) == {"valid", "problems", "notes", "search", "python"}
+    payload = {"files": "training", "command": "python3 tarin.py"}
+    found = client.validate(write_search(place.folder, name, payload=payload))
+    assert found["valid"]
+    assert "tarin.py is not in training" in found["notes"][0]["message"]
 
 
 def test_every_mistake_is_found_with_its_place(place, client, name):
@@ -42,13 +46,6 @@ def test_a_missing_folder_is_a_mistake_with_its_place_and_a_suggestion(place, cl
     assert "trianing" in path.read_text().splitlines()[problem["line"] - 1]
     assert "no such folder" in problem["message"]
     assert problem["suggestion"] == "did you mean training?"
-
-
-def test_a_script_that_is_not_there_is_noted(place, client, name):
-    path = write_search(place.folder, name, payload={"files": "training", "command": "python3 tarin.py"})
-    found = client.validate(path)
-    assert found["valid"]
-    assert "tarin.py is not in training" in found["notes"][0]["message"]
 
 
 @pytest.mark.parametrize(
@@ -146,27 +143,21 @@ def test_submitted_is_registered_whole(place, client, name):
     assert [(event["who"], event["what"]) for event in client.events(name)] == [("alice", "submitted")]
 
 
-def test_a_search_without_files_is_submitted(place, client, name):
-    client.submit(write_search(place.folder, name, payload={"command": "true"}))
-    assert sandbox_names(place, name) == {}
-
-
-def test_a_second_search_of_a_name_is_refused(place, client, name):
-    path = write_search(place.folder, name)
+def test_a_search_without_files_is_submitted_once(place, client, name):
+    path = write_search(place.folder, name, payload={"command": "true"})
     client.submit(path)
+    assert sandbox_names(place, name) == {}
     with pytest.raises(InputError, match=f"already has a search '{name}'"):
         client.submit(path)
 
 
-def test_a_file_that_the_runner_needs_is_refused_by_its_own_name(place, client, name):
+def test_files_that_a_payload_may_not_have_are_refused_by_name(place, client, name):
     path = write_search(place.folder, name)
-    (place.folder / "training" / "hpo_pilot_runner.py").write_text("evil")
-    with pytest.raises(InputError, match=f"{place.folder}/training/hpo_pilot_runner.py has a name"):
+    runner, data = (place.folder / "training" / one for one in ("hpo_pilot_runner.py", "data"))
+    runner.write_text("evil")
+    with pytest.raises(InputError, match=f"{runner} has a name"):
         client.submit(path)
-
-
-def test_a_link_that_leads_out_is_refused(place, client, name):
-    path = write_search(place.folder, name)
-    (place.folder / "training" / "data").symlink_to("/etc/passwd")
+    runner.unlink()
+    data.symlink_to("/etc/passwd")
     with pytest.raises(InputError, match="leads out of the folder"):
         client.submit(path)

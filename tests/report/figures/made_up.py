@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import plotly.graph_objects as go
+
 from hpo_pilot.report.catalogue import build
 from hpo_pilot.report.figure import Figure, FigureData
-from hpo_pilot.search import Search, Trial, TrialState
+from hpo_pilot.search import EarlyStop, Search, Trial, TrialState
 from hpo_pilot.search.trials import mean_and_std
 from tests.made import made_fold, made_trial
 
@@ -27,9 +30,52 @@ SPACE: dict[str, Any] = {
 }
 
 
+#: Two objectives, and figures of merit for them; the fourth trial failed.
+TWO = [{"metric": "loss"}, {"metric": "speed", "goal": "maximize"}]
+ROWS = [(3.0, 9.0), (1.0, 1.0), (2.0, 5.0), None, (2.5, 4.0), (2.0, 5.0), (9.0, 0.5)]
+
+STOP = EarlyStop(4, "loss 0.83 is 3rd of 3 at step 9, where 1 goes on (asha)", 3, 0.9, (0.7,))
+
+#: What a training on two ranks measures, and where.
+RANK_METRICS = {
+    "ranks": 2.0,
+    "pop_parallel_efficiency": 0.6,
+    "pop_load_balance": 0.75,
+    "pop_communication_efficiency": 0.8,
+    "pop_input_fraction": 0.1,
+    "images_per_second": 100.0,
+    "compute_seconds": 6.0,
+}
+RANKS = [{"rank": 0, "host": "n1", "compute": 8.0}, {"rank": 1, "host": "n2", "compute": 4.0}]
+
+
 def draw(key: str, search: Search, trials: list[Trial], /, **data: Any) -> list[Figure]:
-    """The figures of a kind."""
-    return build(key, FigureData(search, trials, **data))
+    """The figures of a kind, once plotly has taken them and JSON too."""
+    figures = build(key, FigureData(search, trials, **data))
+    for figure in figures:
+        assert figure.description
+        json.dumps(figure.spec, allow_nan=False)
+        go.Figure(figure.spec)
+    return figures
+
+
+def trace(figure: Figure, name: str) -> dict[str, Any]:
+    (found,) = [each for each in figure.spec["data"] if each["name"] == name]
+    return found
+
+
+def measured(number: int, *changes: dict[str, Any], ranks: Any = RANKS) -> Trial:
+    """A trial with a fold for each of the changes to what its ranks measured."""
+    folds = tuple(
+        made_fold(fold=fold, value=0.1, metrics={**RANK_METRICS, **change}, metadata={"hpo_pilot_ranks": ranks})
+        for fold, change in enumerate(changes)
+    )
+    return make_trial(number, 0.1, folds=folds)
+
+
+def several_trials(*rows: tuple[float, ...] | None) -> list[Trial]:
+    """Trials of several objectives; None: it failed."""
+    return [make_trial(n, None if row is None else row[0], values=row) for n, row in enumerate(rows, start=1)]
 
 
 def make_search(**changes: Any) -> Search:
@@ -98,19 +144,10 @@ def on_nodes(trials: list[Trial], prefix: str = "node", count: int = 3) -> list[
     found = []
     for trial in trials:
         begun = trial.started or START + timedelta(seconds=4 * trial.number)
-        folds = tuple(
-            replace(
-                fold,
-                attempts=(
-                    replace(
-                        fold.result,
-                        node=f"{prefix}{rng.randrange(count)}",
-                        started=begun.timestamp() + 0.1 * fold.number,
-                        ended=begun.timestamp() + 2 + 0.1 * fold.number,
-                    ),
-                ),
-            )
-            for fold in trial.folds
-        )
-        found.append(replace(trial, folds=folds, submitted=trial.submitted or START, started=begun))
+        folds = []
+        for fold in trial.folds:
+            started = begun.timestamp() + 0.1 * fold.number
+            ran = replace(fold.result, node=f"{prefix}{rng.randrange(count)}", started=started, ended=started + 2)
+            folds.append(replace(fold, attempts=(ran,)))
+        found.append(replace(trial, folds=tuple(folds), submitted=trial.submitted or START, started=begun))
     return found

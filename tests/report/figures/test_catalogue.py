@@ -16,7 +16,7 @@ from hpo_pilot.report.catalogue import build, kinds
 from hpo_pilot.report.figure import Figure, FigureData, plotly_spec, same_question
 from hpo_pilot.search import Search, TrialState
 from tests.made import made_fold
-from tests.report.figures.made_up import make_search, make_trial, make_trials, on_nodes
+from tests.report.figures.made_up import TWO, make_search, make_trial, make_trials, on_nodes
 
 KEYS = ["convergence", "parallel", "importance", "slices", "contours", "folds", "curves", "slots", "failures"]
 HOSTILE = "<img src=x onerror=alert(1)>%{y}\"'&</script>"
@@ -54,7 +54,7 @@ def test_kinds_are_those_that_make_sense() -> None:
     assert "folds" not in [kind.key for kind in kinds(make_search(folds=1))]
     single = make_search(space={"x": {"type": "real", "low": 0.0, "high": 1.0}}, constraints=[])
     assert "contours" not in [kind.key for kind in kinds(single)]
-    several = kinds(make_search(objective=[{"metric": "loss"}, {"metric": "speed", "goal": "maximize"}]))
+    several = kinds(make_search(objective=TWO))
     assert [kind.key for kind in several][:2] == ["convergence", "front"]
     assert several[0].title == "Hypervolume"
 
@@ -142,14 +142,15 @@ def test_trials_of_an_older_space_and_one_sided_parameters(search: Search) -> No
 
 
 def test_several_objectives_have_each_their_own() -> None:
-    search = make_search(objective=[{"metric": "loss"}, {"metric": "speed", "goal": "maximize"}])
+    search = make_search(objective=TWO)
     trials = [
         t if t.value is None else replace(t, values=(t.value, 1 / t.value), stds=(0.1, 0.2))
         for t in make_trials(search, 40)
     ]
     drawn = all_of(FigureData(search, trials))
     assert_sound(drawn)
-    assert [figure.key for figure in drawn["importance"]] == ["importance-0", "importance-1"]
+    named = [("importance-0", "Importance for loss"), ("importance-1", "Importance for speed")]
+    assert [(figure.key, figure.title) for figure in drawn["importance"]] == named
     assert [figure.title for figure in drawn["contours"]][1].startswith("speed: ")
     assert [d["label"] for d in drawn["parallel"][0].spec["data"][0]["dimensions"]][-2:] == ["loss", "speed"]
 

@@ -2,45 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
-from typing import Any
 
-import plotly.graph_objects as go
 import pytest
 
 from hpo_pilot.report.axes import FARTHEST, choice_labels, merit_axis, parameter_axis, round_ticks
-from hpo_pilot.report.figure import FAILURE_LIMIT, POINT_LIMIT, Figure, FigureData, PeerSearch, Results
-from hpo_pilot.report.parameter_figures import SLICE_POINT_LIMIT, slice_figures
-from hpo_pilot.report.result_figures import PEER_LIMIT, convergence_figures, fold_figures, front_figures
+from hpo_pilot.report.figure import FAILURE_LIMIT, POINT_LIMIT, PeerSearch, Results
+from hpo_pilot.report.parameter_figures import SLICE_POINT_LIMIT
+from hpo_pilot.report.result_figures import PEER_LIMIT
 from hpo_pilot.report.summary import without_far
 from hpo_pilot.search import EarlyStop, Search, Trial, TrialState
 from tests.made import made_fold
-from tests.report.figures.made_up import make_search, make_trial, make_trials
+from tests.report.figures.made_up import draw, make_search, make_trial, make_trials, trace
 
 ASHA = {"method": "asha", "metric": "loss"}
 RINGS = "stopped early: its probable value"
 
 
-def checked(figure: Figure | None) -> Figure:
-    """`figure`, once plotly has taken it and JSON too."""
-    assert figure is not None
-    assert figure.description
-    json.dumps(figure.spec, allow_nan=False)
-    go.Figure(figure.spec)
-    return figure
-
-
-def trace(figure: Figure, name: str) -> dict[str, Any]:
-    found = [each for each in figure.spec["data"] if each["name"] == name]
-    assert len(found) == 1
-    result: dict[str, Any] = found[0]
-    return result
-
-
 def test_convergence_shows_trials_best_and_failures(search: Search, trials: list[Trial]) -> None:
-    figure = checked(convergence_figures(FigureData(search, trials))[0])
+    figure = draw("convergence", search, trials)[0]
     finished = [trial for trial in trials if trial.state is TrialState.FINISHED]
     assert trace(figure, "trial")["x"] == [trial.told for trial in finished]
     steps = trace(figure, "best so far")
@@ -56,27 +37,27 @@ def test_convergence_has_peers_that_ask_the_same_as_thin_lines(search: Search, t
         PeerSearch("nothing yet", make_search(), []),
         PeerSearch("latest", make_search(), make_trials(search, 20, seed=4)),
     ]
-    figure = checked(convergence_figures(FigureData(search, trials, peers=peers))[0])
+    figure = draw("convergence", search, trials, peers=peers)[0]
     lines = [each for each in figure.spec["data"] if each.get("legendgroup") == "peers"]
     assert [line["x"][-1] for line in lines] == [30, 20]
     assert "other &lt;b&gt;: best" in lines[0]["hovertemplate"]
     assert [line["showlegend"] for line in lines] == [True, False], "one entry for all"
     assert "Other searches of the same space reached a loss of: other <b> 0." in figure.description
-    many = checked(convergence_figures(FigureData(search, trials, peers=[peers[0]] * 9))[0])
+    many = draw("convergence", search, trials, peers=[peers[0]] * 9)[0]
     assert f"latest {PEER_LIMIT} of 9 searches" in many.note
 
 
 def test_convergence_marks_confirmation_runs(search: Search, trials: list[Trial]) -> None:
     repeat = replace(trials[0], number=49, told=49, confirms=1)
-    figure = checked(convergence_figures(FigureData(search, [*trials, repeat]))[0])
+    figure = draw("convergence", search, [*trials, repeat])[0]
     assert trace(figure, "confirmation run")["x"] == [49]
-    slices = slice_figures(FigureData(search, [*trials, repeat]))
+    slices = draw("slices", search, [*trials, repeat])
     assert len(trace(slices[0], "trial")["x"]) == 44, "it is no result of its own"
     assert trace(figure, "best so far")["x"][-1] == 48
 
 
 def test_every_parameter_has_a_figure(search: Search, trials: list[Trial]) -> None:
-    figures = {figure.title: checked(figure) for figure in slice_figures(FigureData(search, trials))}
+    figures = {figure.title: figure for figure in draw("slices", search, trials)}
     assert tuple(figures) == search.space.names
     assert figures["learning_rate"].spec["layout"]["xaxis"]["type"] == "log"
     assert "type" not in figures["momentum"].spec["layout"]["xaxis"]
@@ -85,34 +66,34 @@ def test_every_parameter_has_a_figure(search: Search, trials: list[Trial]) -> No
 
 
 def test_a_parameter_that_is_not_active_is_left_out_and_said_so(search: Search, trials: list[Trial]) -> None:
-    figure = slice_figures(FigureData(search, trials))[-1]
+    figure = draw("slices", search, trials)[-1]
     active = [t for t in trials if t.state is TrialState.FINISHED and t.point["solver"] == "sgd"]
     assert len(trace(figure, "trial")["x"]) == len(active)
     assert f"Not active in {44 - len(active)} trials" in figure.note
 
 
 def test_folds_of_the_best(search: Search, trials: list[Trial]) -> None:
-    figure = checked(fold_figures(FigureData(search, trials))[0])
+    figure = draw("folds", search, trials)[0]
     assert len(trace(figure, "fold")["x"]) == 20 * 3
     assert len(trace(figure, "mean ± standard deviation")["x"]) == 20
 
 
 def test_without_folds_there_is_no_fold_figure(search: Search) -> None:
-    assert fold_figures(FigureData(search, [make_trial(1, 0.5, folds=(made_fold(fold=0, value=0.5),))])) == []
-    assert fold_figures(FigureData(search, [])) == []
+    assert draw("folds", search, [make_trial(1, 0.5, folds=(made_fold(fold=0, value=0.5),))]) == []
+    assert draw("folds", search, []) == []
 
 
 def test_many_trials_are_thinned_and_the_best_stays(search: Search) -> None:
     trials = make_trials(search, 4000)
     best = min((trial for trial in trials if trial.value is not None), key=lambda trial: trial.value or 0)
-    overview = checked(convergence_figures(FigureData(search, trials))[0])
+    overview = draw("convergence", search, trials)[0]
     assert len(trace(overview, "trial")["x"]) == POINT_LIMIT
     assert best.told in trace(overview, "trial")["x"]
     assert overview.note.startswith("Shows 1,500 of 3,637 trials")
     crosses = trace(overview, "failed trial")["x"]
     assert len(crosses) == FAILURE_LIMIT
     assert crosses[-1] > 3900
-    figures = slice_figures(FigureData(search, trials))
+    figures = draw("slices", search, trials)
     assert sum(len(trace(figure, "trial")["x"]) for figure in figures) <= SLICE_POINT_LIMIT
 
 
@@ -145,11 +126,8 @@ def test_far_worse_figures_do_not_hide_the_differences_among_good_ones(goal: str
 @pytest.mark.parametrize("far", [1e308, -1e308])
 def test_figures_near_the_largest_float_are_drawn_where_plotly_can(far) -> None:
     figures = [far, -far, *(far * share / 9 for share in range(8))]
-    convergence = checked(
-        convergence_figures(
-            FigureData(make_search(), [make_trial(number, figure) for number, figure in enumerate(figures, 1)])
-        )[0]
-    )
+    trials = [make_trial(number, figure) for number, figure in enumerate(figures, 1)]
+    (convergence,) = draw("convergence", make_search(), trials)
     assert max(map(abs, trace(convergence, "trial")["y"])) == FARTHEST
     assert "beyond ±1e304 are drawn there" in convergence.note
     assert all(abs(end) < 1.8e304 for end in convergence.spec["layout"]["yaxis"]["range"])
@@ -168,19 +146,19 @@ def test_stopped_trials_are_rings_at_their_probable_values() -> None:
     stops = [EarlyStop(1, "", 9, 0.9, (0.5, 7.0)), EarlyStop(1, "", 9, None)]
     stopped = [make_trial(n, None, state=TrialState.STOPPED, stop=stop) for n, stop in enumerate(stops, 3)]
     trials = [make_trial(1, 0.2, values=(0.2, 1.0)), make_trial(2, 0.3, values=(0.3, 2.0)), *stopped]
-    figures = slice_figures(FigureData(search, trials))
+    figures = draw("slices", search, trials)
     losses, speeds = figures[: len(figures) // 2], figures[len(figures) // 2 :]
-    ring = trace(checked(losses[0]), RINGS)
+    ring = trace(losses[0], RINGS)
     assert (ring["x"], ring["y"]) == ([0.001], [0.5])
     assert "trial 3, stopped at step 9" in ring["text"][0]
     assert losses[0].note == "Not shown: 1 stopped trial without a projected value."
     assert RINGS not in {each["name"] for each in speeds[0].spec["data"]}, "it does not decide: its figure is made up"
     assert speeds[0].note == "Not shown: 2 stopped trials without a projected value."
     seen = Results.of(search, trials, 0)
-    figure = checked(convergence_figures(FigureData(seen.search, seen.trials))[0])
+    figure = draw("convergence", seen.search, seen.trials)[0]
     assert (trace(figure, RINGS)["x"], trace(figure, RINGS)["y"]) == ([3], [0.5])
     assert figure.note.startswith("Rings: 1 trial stopped early, each at its probable final value; not shown: 1")
-    assert "2 trials stopped early not shown" in front_figures(FigureData(search, trials))[0].note
+    assert "2 trials stopped early not shown" in draw("front", search, trials)[0].note
 
 
 def test_a_value_outside_the_domain_widens_the_axis(search: Search) -> None:
@@ -209,6 +187,5 @@ def test_choices_that_look_alike_stay_different() -> None:
 def test_choices_of_mixed_types_find_their_place() -> None:
     search = make_search(space={"x": {"type": "categorical", "choices": [1, True, "1", None, 1.5]}}, constraints=[])
     trials = [make_trial(n, 0.1 * n, point={"x": x}) for n, x in enumerate([1, True, "1", None, 1.5], 1)]
-    (figure,) = slice_figures(FigureData(search, trials))
-    checked(figure)
+    (figure,) = draw("slices", search, trials)
     assert len(set(trace(figure, "trial")["x"])) == 5

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 from hpo_pilot.report.figure import Results
 from hpo_pilot.report.importance import LEAST_TRIALS, QUICK, importances
@@ -85,10 +84,3 @@ def test_quick_finds_the_same_first() -> None:
     found = importances(Results(search, trials), QUICK)
     assert found is not None
     assert {one.name for one in found.parameters[:2]} == {"decides", "helps"}
-
-
-def test_each_objective_has_its_own() -> None:
-    _, trials = scanned(40)
-    several = make_search(space=SPACE, constraints=[], objective=[{"metric": "loss"}, {"metric": "speed"}])
-    figures = draw("importance", several, [replace(t, values=(t.value, 1.0 - t.value)) for t in trials])
-    assert [figure.title for figure in figures] == ["Importance for loss", "Importance for speed"]

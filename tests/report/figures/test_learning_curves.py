@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from math import inf
-from typing import Any
 
-import plotly.graph_objects as go
 import pytest
 
 from hpo_pilot.report.result_figures import CURVE_LIMIT, PLACE_LIMIT, drawn_trials, mean_curve
-from hpo_pilot.search import EarlyStop, Search, Trial, TrialState
-from tests.report.figures.made_up import draw, make_search, make_trial, make_trials
-
-STOP = EarlyStop(4, "loss 0.83 is 3rd of 3 at step 9, where 1 goes on (asha)", 3, 0.9, (0.7,))
-
-
-def traces(figure: Any) -> dict[str, dict[str, Any]]:
-    """The figure's traces by name, once plotly has taken it and JSON too."""
-    json.dumps(figure.spec, allow_nan=False)
-    go.Figure(figure.spec)
-    return {trace["name"]: trace for trace in figure.spec["data"]}
+from hpo_pilot.search import Search, Trial, TrialState
+from tests.report.figures.made_up import STOP, TWO, draw, make_search, make_trial, make_trials, trace
 
 
 @pytest.fixture
@@ -38,19 +26,20 @@ def test_curves_end_where_trials_were_stopped(search: Search, few: list[Trial]) 
         4: {0: [(1, 0.3)]},
     }
     figure = draw("curves", search, few, reports=reports)[0]
-    assert figure is not None
-    shown = traces(figure)
-    assert (shown["trial"]["x"], shown["trial"]["y"]) == ([1, 2, 4], [0.5, 0.4, 0.2])
-    assert (shown["best"]["x"], shown["best"]["y"]) == ([1, 2], [0.4, 0.1])
-    assert (shown["stopped early"]["x"], shown["stopped early"]["y"]) == ([1, 2, 3], [0.9, 1.0, None])
-    assert (shown["stopped here"]["x"], shown["stopped here"]["y"]) == ([2], [1.0])
+    for name, x, y in (
+        ("trial", [1, 2, 4], [0.5, 0.4, 0.2]),
+        ("best", [1, 2], [0.4, 0.1]),
+        ("stopped early", [1, 2, 3], [0.9, 1.0, None]),
+        ("stopped here", [2], [1.0]),
+    ):
+        assert (trace(figure, name)["x"], trace(figure, name)["y"]) == (x, y), name
     assert figure.description == "loss over the steps of 3 trials; 1 stopped early."
     assert figure.note.startswith("Shows 3 of 4 trials; means over the folds; 1 trial ended with no number")
 
 
 def test_curves_of_one_trace_are_apart(search: Search, few: list[Trial]) -> None:
     figure = draw("curves", search, few, reports={number: {0: [(1, 0.5), (2, 0.4)]} for number in (1, 2, 4)})[0]
-    assert traces(figure)["trial"]["x"] == [1, 2, None, 1, 2]
+    assert trace(figure, "trial")["x"] == [1, 2, None, 1, 2]
 
 
 def test_there_is_none_where_nothing_was_reported(search: Search, few: list[Trial]) -> None:
@@ -83,11 +72,9 @@ def test_of_many_trials_the_best_are_drawn_and_some_others(search: Search) -> No
 
 
 def test_with_several_objectives_it_is_the_one_that_decides() -> None:
-    objectives = [{"metric": "loss"}, {"metric": "speed", "goal": "maximize"}]
-    search = make_search(objective=objectives, early_stopping={"method": "asha", "metric": "speed"})
+    search = make_search(objective=TWO, early_stopping={"method": "asha", "metric": "speed"})
     trials = [make_trial(number, 0.1 * number, values=(0.1 * number, float(number))) for number in (1, 2)]
-    figure = draw("curves", search, trials, reports={number: {0: [(1, 1.0), (2, float(number))]} for number in (1, 2)})[
-        0
-    ]
+    reports = {number: {0: [(1, 1.0), (2, float(number))]} for number in (1, 2)}
+    (figure,) = draw("curves", search, trials, reports=reports)
     assert figure.description.startswith("speed over")
-    assert traces(figure)["best"]["text"] == ["trial 2"] * 2
+    assert trace(figure, "best")["text"] == ["trial 2"] * 2

@@ -16,11 +16,10 @@ from tests.rest_api import RunningApi, start_api
 
 @pytest.fixture(scope="session")
 def api(tmp_path_factory) -> Iterator[RunningApi]:
-    running = start_api(tmp_path_factory.mktemp("api"), "--upload-mb", "1", "--unpacked-mb", "20")
-    yield running
-    assert running.process.poll() is None
-    assert "Traceback" not in running.log
-    running.stop()
+    with start_api(tmp_path_factory.mktemp("api"), "--upload-mb", "1", "--unpacked-mb", "20") as running:
+        yield running
+        assert running.process.poll() is None
+        assert "Traceback" not in running.log
 
 
 @pytest.fixture(scope="session")

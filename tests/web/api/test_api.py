@@ -308,8 +308,7 @@ def test_an_api_on_the_network_wants_tls(tmp_path):
 
 
 def test_an_end_answers_those_who_wait(tmp_path):
-    running = start_api(tmp_path)
-    try:
+    with start_api(tmp_path) as running:
         with running.client("alice") as client:
             client.submit(write_search(tmp_path / "mine", "ends"))
         headers = {"Authorization": f"Bearer {token('alice', Role.USER)}"}
@@ -321,5 +320,3 @@ def test_an_end_answers_those_who_wait(tmp_path):
             running.process.terminate()
             assert waiting.result(timeout=30).status_code == 304
         assert running.process.wait(30) == 0
-    finally:
-        running.stop()

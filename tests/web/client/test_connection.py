@@ -107,16 +107,13 @@ def test_the_token_is_read_anew_and_no_login_takes_its_place(fake, token_file, t
 
 def test_an_unknown_authority_is_not_trusted(tmp_path, monkeypatch):
     monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
-    api = start_api(tmp_path / "api", tls=True)
-    try:
+    with start_api(tmp_path / "api", tls=True) as api:
         token = api.token_file("alice")
         with pytest.raises(InputError, match=r"is not trusted: .*--ca FILE"):
             connect(api.url, token).searches()
         assert connect(api.url, token, ca=api.ca).searches() == []
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(api.ca))
         assert connect(api.url, token).searches() == []
-    finally:
-        api.stop()
     with pytest.raises(InputError, match="no such file"):
         connect(api.url, token, ca=tmp_path / "none.pem")
 

@@ -54,7 +54,6 @@ def test_a_submission_is_repeated_under_its_key(tmp_path, token_file, fake):
 
 def test_a_registration_whose_answer_is_lost_is_one(tmp_path):
     """Through a proxy that loses the first answer of the real API to each kind of change."""
-    api = start_api(tmp_path / "api")
     lost: list[str] = []
 
     def losing(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
@@ -66,15 +65,12 @@ def test_a_registration_whose_answer_is_lost_is_one(tmp_path):
             return None
         return answer.status_code, {"Content-Type": answer.headers["Content-Type"]}, answer.content
 
-    try:
-        with http_service(losing) as url:
-            client = RestClient(url, api.token_file("alice"))
-            document = client.submit(write_search(tmp_path / "mine", "once"))
-            assert (lost, document["id"], len(client.searches())) == (["searches"], 1, 1)
-            assert client.extend("once", {"trials": 5})["budget"]["trials"] == 9
-            assert lost == ["searches", "extend"]
-    finally:
-        api.stop()
+    with start_api(tmp_path / "api") as api, http_service(losing) as url:
+        client = RestClient(url, api.token_file("alice"))
+        document = client.submit(write_search(tmp_path / "mine", "once"))
+        assert (lost, document["id"], len(client.searches())) == (["searches"], 1, 1)
+        assert client.extend("once", {"trials": 5})["budget"]["trials"] == 9
+        assert lost == ["searches", "extend"]
 
 
 def test_watching_outlives_a_restart_of_the_service(fake, token_file, monkeypatch):

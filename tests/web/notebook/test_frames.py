@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-import builtins
 import math
+import sys
 from datetime import timedelta
 from typing import Any
 
@@ -113,14 +113,7 @@ def test_trials_survive_their_documents() -> None:
 
 
 def test_without_pandas_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = builtins.__import__
-
-    def missing(name: str, *more: Any, **options: Any) -> Any:
-        if name == "pandas":
-            raise ImportError(name)
-        return original(name, *more, **options)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+    monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(InputError, match=r"pip install 'hpo-pilot\[notebook\]'"):
         pandas()
     monkeypatch.undo()

@@ -57,18 +57,17 @@ def test_a_slice_by_name(workdir: Path) -> None:
             search.plot_slices("y")
 
 
-def test_through_a_service_it_is_the_same(workdir: Path, tmp_path: Path) -> None:
-    api = start_api(workdir.parent)
-    try:
-        token = api.token_file("me")
-        with open_search("digits", service=api.url, token_file=token) as far, open_search("digits", workdir) as near:
-            assert far.trials.equals(near.trials)
-            assert far.folds.equals(near.folds)
-            assert far.best == near.best
-            assert drawn(far.plot_convergence())[0] == drawn(near.plot_convergence())[0]
-            assert drawn(far.plot_slots())[0] == drawn(near.plot_slots())[0]
-    finally:
-        api.stop()
+def test_through_a_service_it_is_the_same(workdir: Path) -> None:
+    with (
+        start_api(workdir.parent) as api,
+        open_search("digits", service=api.url, token_file=api.token_file("me")) as far,
+        open_search("digits", workdir) as near,
+    ):
+        assert far.trials.equals(near.trials)
+        assert far.folds.equals(near.folds)
+        assert far.best == near.best
+        assert drawn(far.plot_convergence())[0] == drawn(near.plot_convergence())[0]
+        assert drawn(far.plot_slots())[0] == drawn(near.plot_slots())[0]
 
 
 def test_what_is_wrong_is_said(workdir: Path, tmp_path: Path) -> None:
