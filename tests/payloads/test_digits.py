@@ -19,6 +19,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from hpo_pilot import load_search
 from hpo_pilot.search import Search
@@ -51,7 +52,12 @@ def run_here(folder: Path, point: Any, **environment: str) -> dict[str, Any]:
     (folder / "input.json").write_text(point if isinstance(point, str) else json.dumps(point))
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HPO_PILOT_")}
     handler = signal.getsignal(signal.SIGINT)
-    with contextlib.chdir(folder), mock.patch.dict(os.environ, {**inherited, **environment}, clear=True):
+    # As a process of its own it has one thread: more could give other last bits.
+    with (
+        contextlib.chdir(folder),
+        threadpool_limits(1),
+        mock.patch.dict(os.environ, inherited | environment, clear=True),
+    ):
         try:
             train.main()
         finally:
