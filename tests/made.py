@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from hpo_pilot.jobs import Attempt, JobState, RunReport
-from hpo_pilot.search import Fold, Trial, TrialState
+from hpo_pilot.search import Fold, Search, Trial, TrialState
 
 
 def made_attempt(
@@ -74,3 +74,14 @@ def made_trial(**settings: Any) -> Trial:
         figure = settings.pop(one, None)
         settings[several] = tuple(settings.get(several) or _one(figure))
     return Trial(**settings)
+
+
+def made_search(name: str = "demo", **document: Any) -> Search:
+    """A search of one parameter; `document`: what else its file says."""
+    base = {
+        "search": name,
+        "space": {"x": {"type": "real", "low": 0.0, "high": 1.0}},
+        "optimizer": "random",
+        "payload": {"command": "true"},
+    }
+    return Search.model_validate({**base, **document})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hpo_pilot.search import Search
 from hpo_pilot.steering.loop import SearchSteering
 from hpo_pilot.store import SteeringStore
+from tests.made import made_search
 from tests.steering.memory_panda import AtOnce, Panda
 
 
@@ -18,28 +18,28 @@ def store(tmp_path):
 
 
 @pytest.fixture
+def register(store):
+    """Registers a search."""
+
+    def create(search=None):
+        return store.create_search(search or made_search(), source="demo.yaml", sandbox="/sandbox.tar.gz", owner="me")
+
+    return create
+
+
+@pytest.fixture
 def panda():
     return Panda()
 
 
 @pytest.fixture
-def steer(store, panda):
+def steer(store, register, panda):
     """Makes the steering of a search; called again, of the same search after a restart."""
 
     def make(document=None, **budget):
         record = store.find_search("demo")
         if record is None:
-            search = Search.model_validate(
-                {
-                    "search": "demo",
-                    "space": {"x": {"type": "real", "low": 0.0, "high": 1.0}},
-                    "optimizer": "random",
-                    "budget": {"queued": 0, **budget},
-                    "payload": {"command": "true"},
-                    **(document or {}),
-                }
-            )
-            record = store.create_search(search, source="demo.yaml", sandbox="/sandbox.tar.gz", owner="me")
+            record = register(made_search(**{"budget": {"queued": 0, **budget}, **(document or {})}))
         return SearchSteering(record, store, panda, AtOnce(), lambda: None)
 
     return make

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Executor, Future
 
 from hpo_pilot.jobs import JobReport, JobState, TaskRef, TaskState
@@ -65,6 +66,13 @@ class Panda:
         self._call("results", ref.jedi_task_id)
         return list(self.reports[ref.jedi_task_id].values())
 
+    def wait(self, seconds):
+        time.sleep(min(seconds, 0.01))
+        return set()
+
+    def interrupt(self):
+        """Nothing waits for long."""
+
     def why_ended(self, ref):
         return ""
 
@@ -92,16 +100,18 @@ class Panda:
         self.reports[task_id][panda_id] = JobReport(panda_id, state, attempt, number, **times, progress=progress)
         return panda_id
 
-    def finish(self, task_id, number=1, *, outputs=False, ran=99):
-        """The job ends; its time was enough for the first `ran` of its members."""
+    def finish(self, task_id, number=1, *, outputs=False, ran=99, seconds=2.0, failed=None):
+        """The job ends; its time was enough for the first `ran` of its members; `failed`: what they failed with."""
         task = self.tasks[task_id]
         panda_id = 100 * task_id + number
         verdicts = []
         for place, (trial, fold, _seed) in enumerate(task.jobs[number - 1]):
             who = (task.uid, task.generation, trial, fold, number, 1)
-            if place < ran:
+            if failed is not None:
+                verdicts.append(made_report(*who, None, failed, seconds=seconds))
+            elif place < ran:
                 folder = f"t{trial}f{fold}" if outputs else ""
-                verdicts.append(made_report(*who, 0.1 * trial, "", seconds=2.0, has_outputs=outputs, folder=folder))
+                verdicts.append(made_report(*who, 0.1 * trial, seconds=seconds, has_outputs=outputs, folder=folder))
             else:
                 verdicts.append(made_report(*who, None, "no time left", was_run=False))
         self.reports[task_id][panda_id] = JobReport(panda_id, JobState.FINISHED, 1, number, tuple(verdicts))
@@ -115,3 +125,13 @@ def go(steering, times=6):
         steering._not_before = 0.0
         steering._tasks._not_before.clear()
         steering.advance(None, steering.state)
+
+
+def finish_all(steering, panda, rounds=8):
+    """Whatever goes out finishes."""
+    for _ in range(rounds):
+        go(steering, 2)
+        for number, task in panda.tasks.items():
+            for job in range(1, len(task.jobs) + 1):
+                if 100 * number + job not in panda.reports[number]:
+                    panda.finish(number, job)

@@ -12,7 +12,7 @@ from hpo_pilot.steering.budget import running_jobs
 from hpo_pilot.steering.operations import extend
 from hpo_pilot.store import SearchState
 from hpo_pilot.store.queries import measured_runs, spent
-from tests.made import made_attempt, made_report
+from tests.made import made_attempt
 from tests.steering.memory_panda import go
 
 #: One job of 36 s on 2 nodes with 5 GPUs takes 0.1 GPU-hours.
@@ -26,36 +26,25 @@ def runs(panda, task, number, seconds):
     panda.reports[task][panda_id] = JobReport(panda_id, JobState.RUNNING, 1, number, started=time.time() - seconds)
 
 
-def ends(panda, task, number, seconds):
-    """A job ends with a figure of merit after so long."""
-    who, panda_id = panda.tasks[task], 100 * task + number
-    ((trial, fold, _seed),) = who.jobs[number - 1]
-    verdict = made_report(who.uid, who.generation, trial, fold, number, 1, 0.5 + trial, "", seconds=seconds)
-    panda.reports[task][panda_id] = JobReport(panda_id, JobState.FINISHED, 1, number, (verdict,))
-
-
 def out(panda):
     return sum(len(task.jobs) for task in panda.tasks.values())
 
 
-def test_until_one_has_ended_trials_are_taken_to_last_their_minutes(steer, panda):
-    steering = steer({"resources": RESOURCES}, trials=50, parallel=10, gpu_hours=0.35)
-    go(steering)
-    assert out(panda) == 3
-
-
-def test_without_gpus_only_core_hours_are_a_limit(steer, panda):
-    document = {"resources": {"cores": 4, "minutes": 15}}
-    steering = steer(document, trials=50, parallel=10, gpu_hours=0.35, core_hours=4)
-    go(steering)
-    assert out(panda) == 4
+@pytest.mark.parametrize(
+    ("resources", "limit", "count"),
+    [(RESOURCES, {}, 3), ({"cores": 4, "minutes": 15}, {"core_hours": 4}, 4)],
+    ids=["GPU-hours", "without GPUs only core-hours are a limit"],
+)
+def test_until_one_has_ended_trials_are_taken_to_last_their_minutes(steer, panda, resources, limit, count):
+    go(steer({"resources": resources}, trials=50, parallel=10, gpu_hours=0.35, **limit))
+    assert out(panda) == count
 
 
 def test_then_by_how_long_they_ran(steer, panda):
     steering = steer({"resources": RESOURCES}, trials=50, parallel=3, gpu_hours=0.35)
     go(steering)
     for number in (1, 2, 3):
-        ends(panda, 1, number, 10.0)
+        panda.finish(1, number, seconds=10.0)
     go(steering)
     # 126 s in all; 30 s are used, so nine of 10 s have room: three at once.
     assert out(panda) == 6
@@ -71,19 +60,19 @@ def test_it_ends_when_no_other_has_room(steer, store, panda, folds):
         go(steering)
         if task in panda.tasks:
             for number in range(1, folds + 1):
-                ends(panda, task, number, 30.0)
+                panda.finish(task, number, seconds=30.0)
     assert len(panda.tasks) == 4 // folds and steering.state is SearchState.DONE
     assert store.search(1).message == f"the time, GPU-hours or core-hours were spent after {4 // folds} trials"
     assert not panda.killed
-    assert store.job_seconds(1) == 120.0 <= 0.35 * 360
+    assert spent(store.engine, 1).seconds == 120.0 <= 0.35 * 360
 
 
 def test_confirmation_runs_have_no_other_budget(steer, panda):
     document = {"resources": RESOURCES, "confirm": {"top": 2, "repeats": 3}}
     steering = steer(document, trials=2, parallel=2, gpu_hours=0.35)
     go(steering)
-    ends(panda, 1, 1, 30.0)
-    ends(panda, 1, 2, 30.0)
+    panda.finish(1, 1, seconds=30.0)
+    panda.finish(1, 2, seconds=30.0)
     go(steering)
     assert [len(task.jobs) for task in panda.tasks.values()] == [2, 2]  # 66 s are left
 
@@ -92,7 +81,7 @@ def test_what_runs_is_stopped_when_the_budget_is_used_up(steer, store, panda):
     steering = steer(HALF, trials=50, parallel=6, gpu_hours=4.5)
     go(steering)
     assert out(panda) == 4
-    ends(panda, 1, 1, 100.0)
+    panda.finish(1, 1, seconds=100.0)
     go(steering)
     assert out(panda) == 7
     for number in (2, 3, 4):
@@ -118,7 +107,7 @@ def test_what_runs_is_stopped_when_the_budget_is_used_up(steer, store, panda):
 def test_more_hours_let_it_go_on(steer, store, panda):
     steering = steer(HALF, trials=50, parallel=4, gpu_hours=4)
     go(steering)
-    ends(panda, 1, 1, 100.0)
+    panda.finish(1, 1, seconds=100.0)
     for number in (2, 3, 4):
         runs(panda, 1, number, 1e6)
     go(steering, 3)
@@ -126,7 +115,7 @@ def test_more_hours_let_it_go_on(steer, store, panda):
         runs(panda, 2, number, 1e6)
     go(steering, 3)
     assert steering.state is SearchState.DONE
-    used = store.job_seconds(1)
+    used = spent(store.engine, 1).seconds
     extend(store, store.search(1), "me", {"gpu_hours": 2.0})
     before = out(panda)
     again = steer()
@@ -149,7 +138,7 @@ def test_it_is_reached_in_a_paused_search_too(steer, store, panda):
 def test_a_restart_knows_what_was_used(steer, store, panda):
     steering = steer({"resources": RESOURCES}, trials=50, parallel=3, gpu_hours=0.35)
     go(steering)
-    ends(panda, 1, 1, 10.0)
+    panda.finish(1, 1, seconds=10.0)
     runs(panda, 1, 2, 20.0)
     go(steering)
     assert measured_runs(store.engine, 1) == (1, 10.0)
@@ -172,7 +161,7 @@ def test_a_job_counts_once_however_many_points_it_runs():
     assert [each.seconds for each in job.cut_off(160.0)] == [20.0] * 3
 
 
-def test_only_the_newest_attempt_of_a_fold_runs():
+def test_only_the_newest_attempt_of_a_fold_runs_and_no_longer_than_it_may():
     known = [
         outcome(1, started=100.0),
         outcome(1, attempt=2, panda_id=2, started=140.0),
@@ -180,7 +169,4 @@ def test_only_the_newest_attempt_of_a_fold_runs():
         outcome(2, task=2, panda_id=4, state=JobState.FAILED, started=110.0, seconds=5.0),
     ]
     assert [job.seconds for job in running_jobs(known, now=160.0, limit=600.0)] == [20.0]
-
-
-def test_no_job_runs_longer_than_it_may():
-    assert [job.seconds for job in running_jobs([outcome(1, started=0.0)], now=1e9, limit=600.0)] == [600.0]
+    assert [job.seconds for job in running_jobs(known, now=1e9, limit=600.0)] == [600.0]

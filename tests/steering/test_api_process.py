@@ -3,38 +3,15 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import psutil
 import pytest
 import requests
 
-from hpo_pilot.errors import TryAgainError
-from hpo_pilot.steering.server_processes import ApiProcess, NetworkOptions
+from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.steering.server_processes import ApiProcess, NetworkOptions, serve_pages
 from hpo_pilot.steering.workdir import WorkDir
-
-
-@pytest.mark.parametrize(
-    ("options", "url"),
-    [
-        ({}, "http://127.0.0.1:8443"),
-        ({"host": "::1"}, "http://[::1]:8443"),
-        (
-            {
-                **{"certificate": Path("c"), "key": Path("k")},
-                **{"host": "0.0.0.0", "public_url": "https://hpo.example.org:25443"},  # noqa: S104
-            },
-            "https://hpo.example.org:8443",
-        ),
-        (
-            {"behind_proxy": True, "host": "::", "public_url": "https://hpo.example.org"},
-            "http://127.0.0.1:8443",
-        ),
-    ],
-)
-def test_its_address(tmp_path, options, url):
-    api = ApiProcess(WorkDir.make(tmp_path), store=None, reach=NetworkOptions(**options), port=8443)
-    assert api.url == url
+from hpo_pilot.store import SteeringStore
 
 
 def test_it_is_started_again_and_ends_with_the_service(tmp_path):
@@ -103,3 +80,23 @@ def test_a_taken_port_is_said(tmp_path):
         second.stop()
     finally:
         first.stop()
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_pages_alone_end_when_their_store_is_removed_or_made_anew(tmp_path, anew):
+    workdir = WorkDir.make(tmp_path)
+    SteeringStore.open(workdir.store_url()).close()
+    file = tmp_path / "hpo-pilot.db"
+    assert file.exists()
+    asked = []
+
+    def remove(pages):
+        asked.append(pages.url)
+        kept = file.rename(tmp_path / "kept.db")
+        if anew:
+            file.write_bytes(kept.read_bytes())
+
+    with pytest.raises(InputError, match="was removed or replaced"):
+        serve_pages(tmp_path, store=None, reach=NetworkOptions(), on_ready=remove)
+    assert len(asked) == 1
+    assert not workdir.pages_address.exists()

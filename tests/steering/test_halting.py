@@ -12,13 +12,14 @@ import pytest
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.panda.workflow_manager import EAGER, UnknownTaskError
-from hpo_pilot.search import EarlyStop, Search, Trial, TrialState
+from hpo_pilot.search import EarlyStop, Trial, TrialState
 from hpo_pilot.steering.early_stopping import TrialStopper
 from hpo_pilot.steering.ledger import Changes, OpenTrial
 from hpo_pilot.steering.loop import Proposer
 from hpo_pilot.steering.registration import payload_document
 from hpo_pilot.store import SearchState
-from tests.made import made_attempt, made_end
+from hpo_pilot.store.queries import spent
+from tests.made import made_attempt, made_end, made_search
 from tests.steering.memory_panda import AtOnce, Panda, go
 from tests.steering.memory_slots import Training, replay
 
@@ -28,12 +29,18 @@ ASHA = {"early_stopping": {"method": "asha", "eta": 2}}
 TWO = {"trials": 3, "parallel": 2}
 
 
+def report(panda, steering, *values):
+    """Jobs 1, 2, … of the first task report their values at step 1; None: that one does not."""
+    for number, value in enumerate(values, start=1):
+        if value is not None:
+            panda.report(1, number, (1, value))
+    go(steering, 2)
+
+
 def hopeless(panda, steering, *, good=0.1, bad=0.9):
     """Both trials have come to step 1, where the second one is told to stop."""
     go(steering, 2)
-    panda.report(1, 1, (1, good))
-    panda.report(1, 2, (1, bad))
-    go(steering, 2)
+    report(panda, steering, good, bad)
 
 
 def told_to_stop(store):
@@ -55,7 +62,7 @@ def test_a_hopeless_trial_is_killed_and_its_slot_goes_on(steer, store, panda):
     assert (second.state, second.told, second.value, second.error) == (STOPPED, 1, None, f"stopped early: {reason}")
     assert (second.stop.step, second.stop.value, second.stop.projected) == (2, 0.8, (0.8,)) and second.stopped_early
     assert len(panda.tasks) == 2 and panda.killed_jobs == [102]
-    assert store.job_seconds(1) == 4.0
+    assert spent(store.engine, 1).seconds == 4.0
     assert steering._spent.trials == 3 and steering._spent.job_seconds == 4.0
     observed = steering._proposer._optimizer.history
     assert [(o.value, o.stopped) for o in observed] == [(0.8, True)]
@@ -98,9 +105,7 @@ def test_trials_that_report_nothing_are_not_compared(steer, store, panda):
 def test_projections_are_stored_and_the_same_after_a_restart(steer, store, panda):
     steering = steer({**ASHA, "objective": {"metric": "auc", "goal": "maximize"}}, trials=6, parallel=3)
     go(steering, 2)
-    panda.report(1, 1, (1, 0.5))
-    panda.report(1, 2, (1, 0.3))
-    go(steering, 2)
+    report(panda, steering, 0.5, 0.3)
     assert panda.killed_jobs == [102]
     panda.report(1, 3, (1, 0.9))
     go(steering, 2)
@@ -137,6 +142,9 @@ def test_a_restart_at_any_moment_loses_and_doubles_nothing(steer, store, panda, 
         panda.broken["kill_jobs"] = TryAgainError("away")
     hopeless(panda, steering)
     assert panda.killed_jobs == ([] if moment == "before the kill" else [102])
+    panda.finish(1, 1)  # what else there is goes on, whether the server takes kills or not
+    go(steering, 2)
+    assert store.trials(1)[0].state is FINISHED
     panda.broken.clear()
     if moment == "after its effect":
         panda.report(1, 2, (1, 0.9), state=JobState.CANCELLED)
@@ -148,20 +156,8 @@ def test_a_restart_at_any_moment_loses_and_doubles_nothing(steer, store, panda, 
     again = steer()
     go(again, 3)
     assert len(told_to_stop(store)) == 1
-    assert [trial.state for trial in store.trials(1)[:2]] == [RUNNING, STOPPED]
-    assert [trial.told for trial in store.trials(1)[:2]] == [None, 1] and len(panda.tasks) == 2
-
-
-def test_while_the_server_takes_no_kill_the_rest_goes_on(steer, store, panda):
-    steering = steer(ASHA, **TWO)
-    panda.broken["kill_jobs"] = TryAgainError("away")
-    hopeless(panda, steering)
-    panda.finish(1, 1)
-    go(steering, 2)
-    assert store.trials(1)[0].state is FINISHED
-    panda.broken.clear()
-    go(steering, 2)
-    assert panda.killed_jobs == [102]
+    assert [trial.state for trial in store.trials(1)[:2]] == [FINISHED, STOPPED]
+    assert [trial.told for trial in store.trials(1)[:2]] == [1, 2] and len(panda.tasks) == 2
 
 
 def test_what_a_server_revives_is_killed_again_and_its_result_does_not_count(steer, store, panda, monkeypatch):
@@ -188,7 +184,7 @@ def test_what_a_server_revives_is_killed_again_and_its_result_does_not_count(ste
         ]
         second = store.trials(1)[1]
         assert (second.state, second.value, second.told) == (STOPPED, None, 1)
-        assert store.job_seconds(1) == steering._spent.job_seconds == 6.0
+        assert spent(store.engine, 1).seconds == steering._spent.job_seconds == 6.0
     assert panda.killed == []
     panda.states[1] = TaskState.RUNNING
     panda.finish(1, 1)
@@ -200,9 +196,7 @@ def test_what_a_server_revives_is_killed_again_and_its_result_does_not_count(ste
 def test_with_folds_all_of_them_are_killed(steer, store, panda):
     steering = steer({**ASHA, "folds": 2}, **TWO)
     go(steering, 2)
-    for number, value in enumerate((0.1, 0.3, 0.9, 0.7), start=1):
-        panda.report(1, number, (1, value))
-    go(steering, 2)
+    report(panda, steering, 0.1, 0.3, 0.9, 0.7)
     assert told_to_stop(store) == [
         "trial 2 is told to stop: loss 0.8 is 2nd of 2 at step 1, where 1 goes on (asha)",
     ]
@@ -234,12 +228,7 @@ def test_a_trial_whose_payload_fails_is_failed_and_one_that_ends_with_its_search
         panda.report(1, number, (1, value))
         go(steering, 2)
     assert panda.killed_jobs == [102, 103]
-    good = panda.finish
-    good(1, 2)
-    report = panda.reports[1][102]
-    panda.reports[1][102] = replace(
-        report, reports=(replace(report.reports[0], status="failed", values=(), message="no memory"),)
-    )
+    panda.finish(1, 2, failed="no memory")
     go(steering, 2)
     assert (store.trials(1)[1].state, store.trials(1)[1].error) == (TrialState.FAILED, "no memory")
     steering.advance(set(), SearchState.STOPPING)
@@ -262,9 +251,7 @@ def test_stopped_trials_are_no_failures(steer, store, panda):
 def test_confirmation_runs_are_never_stopped(steer, store, panda):
     steering = steer({**ASHA, "confirm": {"top": 1, "repeats": 2}}, trials=2, parallel=2)
     go(steering, 2)
-    panda.report(1, 1, (1, 0.1))
-    panda.report(1, 2, (1, 0.1))
-    go(steering, 2)
+    report(panda, steering, 0.1, 0.1)
     panda.finish(1, 1)
     panda.finish(1, 2)
     go(steering, 4)
@@ -276,16 +263,10 @@ def test_confirmation_runs_are_never_stopped(steer, store, panda):
     assert [len(look) for look in store.values_by_look(1)] == [0, 2]
 
 
-def test_of_several_objectives_one_decides_and_the_others_are_guessed(store, panda):
-    document = {
-        "search": "demo",
-        "space": {"x": {"type": "real", "low": 0.0, "high": 1.0}},
-        "objective": [{"metric": "loss"}, {"metric": "auc", "goal": "maximize"}],
-        "payload": {"command": "true"},
-        "early_stopping": {"method": "asha", "eta": 2, "metric": "auc"},
-    }
-    search = Search.model_validate(document)
-    record = store.create_search(search, source="f", sandbox="/s", owner="me")
+def test_of_several_objectives_one_decides_and_the_others_are_guessed(store, panda, register):
+    objectives = [{"metric": "loss"}, {"metric": "auc", "goal": "maximize"}]
+    search = made_search(objective=objectives, early_stopping={"method": "asha", "eta": 2, "metric": "auc"})
+    record = register(search)
     trials = {n: Trial(n, 1, {"x": n / 9}) for n in (1, 2, 3)}
     halting = TrialStopper(record, store, panda, trials)
     out = {n: OpenTrial(trial) for n, trial in trials.items()}
@@ -306,9 +287,8 @@ def test_of_several_objectives_one_decides_and_the_others_are_guessed(store, pan
 
 def test_of_several_objectives_a_trial_is_no_failure_where_nothing_can_be_guessed():
     """None had finished when it was stopped; one that diverged would have failed."""
-    document = {"search": "demo", "space": {"x": {"type": "real", "low": 0.0, "high": 1.0}}}
-    document |= {"objective": [{"metric": "loss"}, {"metric": "auc"}], "optimizer": "random"}
-    proposer = Proposer(Search.model_validate({**document, "payload": {"command": "true"}}), AtOnce(), lambda: None)
+    search = made_search(objective=[{"metric": "loss"}, {"metric": "auc"}])
+    proposer = Proposer(search, AtOnce(), lambda: None)
     for number, value in ((1, 0.5), (2, None)):
         stop = EarlyStop(1, "worse", 3, value)
         proposer.tell(Trial(number, 1, {"x": number / 9}, STOPPED, told=number, stop=stop))
@@ -383,9 +363,7 @@ def test_a_trial_with_as_many_whole_folds_as_it_needs_is_finished_with_these(ste
     """It is told to stop; two of its three folds come to their end before the kill does anything."""
     steering = steer({**ASHA, "folds": {"k": 3, "require": 2}}, **TWO)
     go(steering, 2)
-    for number, value in enumerate((0.1, 0.1, 0.1, 0.9, 0.9, 0.9), start=1):
-        panda.report(1, number, (1, value))
-    go(steering, 2)
+    report(panda, steering, 0.1, 0.1, 0.1, 0.9, 0.9, 0.9)
     assert panda.killed_jobs == [104, 105, 106]
     panda.finish(1, 4)
     panda.finish(1, 5)
@@ -404,9 +382,7 @@ def test_a_stopped_trial_is_told_as_what_its_whole_folds_are_worth(steer, store,
     """Two of three folds are over; the third one is killed before it has reported anything."""
     steering = steer({**ASHA, "folds": 3}, **TWO)
     go(steering, 2)
-    for number, value in ((1, 0.1), (2, 0.1), (4, 0.9), (5, 0.9)):
-        panda.report(1, number, (1, value))
-    go(steering, 2)
+    report(panda, steering, 0.1, 0.1, None, 0.9, 0.9)
     assert panda.killed_jobs == [104, 105]
     panda.finish(1, 4)
     panda.finish(1, 5)

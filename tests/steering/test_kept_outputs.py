@@ -8,21 +8,11 @@ import tarfile
 import pytest
 
 from hpo_pilot.jobs import JobState, Member
-from hpo_pilot.panda.workflow_manager import EAGER
-from hpo_pilot.search import Search, Trial, TrialState
+from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.steering.results import KeptOutputs, _keep_only
 from hpo_pilot.store import NewTask
-from tests.made import made_attempt, made_end
-
-
-class Storage:
-    policy = EAGER
-
-    def __init__(self) -> None:
-        self.gone: list[str] = []
-
-    def discard(self, output: str) -> None:
-        self.gone.append(output)
+from tests.made import made_attempt, made_end, made_search
+from tests.steering.memory_panda import Panda
 
 
 def finish(store, record, values, archive, confirms=None):
@@ -39,55 +29,50 @@ def finish(store, record, values, archive, confirms=None):
 
 
 def kept(store, record, numbers):
-    storage = Storage()
+    panda = Panda()
     trials = {trial.number: trial for trial in store.trials(record.id)}
-    outputs = KeptOutputs(record, store, storage, [])
-    outputs.keep_best(numbers, trials)
-    return storage.gone, {n for n in trials if store.outputs(record.id, n)}
+    KeptOutputs(record, store, panda, []).keep_best(numbers, trials)
+    return panda.discarded, {n for n in trials if store.outputs(record.id, n)}
 
 
-@pytest.fixture
-def record(store):
-    document = {
-        "search": "demo",
-        "space": {"x": {"type": "real", "low": 0.0, "high": 1.0}},
-        "payload": {"command": "true", "outputs": ["m"]},
-    }
-    return store.create_search(Search.model_validate(document), source="s", sandbox="/s", owner="me")
+OUTPUTS = {"payload": {"command": "true", "outputs": ["m"]}}
 
 
-def test_only_the_best_three_keep_theirs(store, record):
-    finish(store, record, [5.0, 4.0, 3.0, 2.0, 1.0], lambda n: f"{n}.tar.gz")
-    assert kept(store, record, range(1, 6)) == (["1.tar.gz", "2.tar.gz"], {3, 4, 5})
+def alone(n):
+    return f"{n}.tar.gz"
 
 
-def test_the_best_confirmed_trial_keeps_its_own_when_the_search_is_extended(store):
-    document = {
-        "search": "demo",
-        "space": {"x": {"type": "real", "low": 0.0, "high": 1.0}},
-        "payload": {"command": "true", "outputs": ["m"]},
-        "confirm": {"top": 1, "repeats": 1},
-    }
-    record = store.create_search(Search.model_validate(document), source="s", sandbox="/s", owner="me")
-    finish(store, record, [5.0, 4.0, 3.0, 2.0, 1.0, 9.0], lambda n: f"{n}.tar.gz", confirms={6: 1})
+def paired(n):
+    """Two neighbours share an archive: trials 1 and 2, 3 and 4."""
+    return f"{(n + 1) // 2}.tar.gz/t{n}f0"
+
+
+@pytest.mark.parametrize(
+    ("values", "archive", "heard_of", "gone", "left"),
+    [
+        ([5.0, 4.0, 3.0, 2.0, 1.0], alone, range(1, 6), ["1.tar.gz", "2.tar.gz"], {3, 4, 5}),
+        ([1.0, None], alone, [1, 2], ["2.tar.gz"], {1}),
+        ([6.0, 5.0, 4.0, 3.0, 2.0, 1.0], paired, range(1, 7), ["1.tar.gz"], {4, 5, 6}),
+        ([6.0, 5.0, 1.0, 2.0, 3.0], paired, [1, 3, 4, 5], [], {2, 3, 4, 5}),
+    ],
+    ids=[
+        "the best three",
+        "a failed trial's are of no use",
+        "an archive stays while one of several wants it",
+        "trial 2, which is not over, wants the archive of 1 too",
+    ],
+)
+def test_only_the_best_keep_theirs(store, register, values, archive, heard_of, gone, left):
+    record = register(made_search(**OUTPUTS))
+    finish(store, record, values, archive)
+    assert kept(store, record, heard_of) == (gone, left)
+
+
+def test_the_best_confirmed_trial_keeps_its_own_when_the_search_is_extended(store, register):
+    record = register(made_search(**OUTPUTS, confirm={"top": 1, "repeats": 1}))
+    finish(store, record, [5.0, 4.0, 3.0, 2.0, 1.0, 9.0], alone, confirms={6: 1})
     _, left = kept(store, record, range(1, 7))
     assert left == {1, 3, 4, 5}, "3 to 5 are better by luck so far; 1 was confirmed"
-
-
-def test_those_of_a_trial_that_failed_are_of_no_use(store, record):
-    finish(store, record, [1.0, None], lambda n: f"{n}.tar.gz")
-    assert kept(store, record, [1, 2]) == (["2.tar.gz"], {1})
-
-
-def test_an_archive_of_several_stays_while_one_of_them_is_wanted(store, record):
-    finish(store, record, [6.0, 5.0, 4.0, 3.0, 2.0, 1.0], lambda n: f"{(n + 1) // 2}.tar.gz/t{n}f0")
-    # 4, 5 and 6 are the best; 3 shares an archive with 4
-    assert kept(store, record, range(1, 7)) == (["1.tar.gz"], {4, 5, 6})
-
-
-def test_an_archive_is_wanted_by_trials_that_are_not_over_too(store, record):
-    finish(store, record, [6.0, 5.0, 1.0, 2.0, 3.0], lambda n: f"{(n + 1) // 2}.tar.gz/t{n}f0")
-    assert kept(store, record, [1, 3, 4, 5]) == ([], {2, 3, 4, 5}), "2 has not been heard of, and shares with 1"
 
 
 def test_one_members_part_of_an_archive(tmp_path):

@@ -49,12 +49,6 @@ def test_the_mean_and_spread_of_all_folds():
     assert not book.open
 
 
-@pytest.mark.parametrize("value", [0.0, -3.5, 1e300])
-def test_zero_and_negative_figures_are_values(value):
-    (end,) = ledger(1).absorb(task([(1, 0)]), [finished(1, 1, 0, value)], 1.0).ends
-    assert (end.state, end.value, end.std) == (TrialState.FINISHED, value, None)
-
-
 def test_order_of_results_is_the_order_of_ends():
     book, t = ledger(1, 2, 3), task([(1, 0), (2, 0), (3, 0)])
     ends = book.absorb(t, [finished(2, 2, 0, 1.0)], 1.0).ends + book.absorb(t, [finished(1, 1, 0, 1.0)], 2.0).ends
@@ -68,30 +62,31 @@ def test_the_same_report_twice_changes_nothing():
     assert not book.absorb(t, reports, 2.0)
 
 
-def test_the_payloads_own_failure_fails_the_trial_with_its_reason():
-    (end,) = ledger(1).absorb(task([(1, 0)]), [finished(1, 1, 0, None, message="loss is NaN")], 1.0).ends
-    assert (end.state, end.value, end.error, end.told) == (TrialState.FAILED, None, "loss is NaN", 1)
-
-
-def test_too_few_good_folds_fail_the_trial_and_say_which():
-    book, t = ledger(1, folds=3, needed=3), task([(1, 0), (1, 1), (1, 2)])
-    reports = [finished(1, 1, 0, 1.0), finished(2, 1, 1, None, message="crash"), finished(3, 1, 2, 1.0)]
+@pytest.mark.parametrize(
+    ("needed", "reports", "value", "error"),
+    [
+        (1, [finished(1, 1, 0, 0.0)], 0.0, None),
+        (1, [finished(1, 1, 0, -3.5)], -3.5, None),
+        (1, [finished(1, 1, 0, 1e300)], 1e300, None),
+        (1, [finished(1, 1, 0, None, message="loss is NaN")], None, "loss is NaN"),
+        (1, [other(1, JobState.FINISHED)], None, "without a figure of merit"),
+        (
+            3,
+            [finished(1, 1, 0, 1.0), finished(2, 1, 1, None, message="crash"), finished(3, 1, 2, 1.0)],
+            None,
+            "2 of 3 folds good, 3 required: fold 1: crash",
+        ),
+        (2, [finished(1, 1, 0, 1.0), finished(2, 1, 1, None), finished(3, 1, 2, 3.0)], 2.0, None),
+    ],
+    ids=["zero", "negative", "huge", "the payload failed", "no metadata", "too few good folds", "enough good folds"],
+)
+def test_how_a_trial_ends(needed, reports, value, error):
+    folds = len(reports)
+    book, t = ledger(1, folds=folds, needed=needed), task([(1, fold) for fold in range(folds)])
     (end,) = book.absorb(t, reports, 1.0).ends
-    assert end.state is TrialState.FAILED
-    assert end.error == "2 of 3 folds good, 3 required: fold 1: crash"
-
-
-def test_enough_good_folds_make_a_trial():
-    book, t = ledger(1, folds=3, needed=2), task([(1, 0), (1, 1), (1, 2)])
-    reports = [finished(1, 1, 0, 1.0), finished(2, 1, 1, None, message="crash"), finished(3, 1, 2, 3.0)]
-    (end,) = book.absorb(t, reports, 1.0).ends
-    assert (end.state, end.value, end.good_folds) == (TrialState.FINISHED, 2.0, 2)
-
-
-def test_a_finished_job_without_metadata_is_a_failure_with_a_reason():
-    (end,) = ledger(1).absorb(task([(1, 0)]), [other(1, JobState.FINISHED)], 1.0).ends
-    assert end.state is TrialState.FAILED
-    assert "without a figure of merit" in (end.error or "")
+    assert (end.state, end.value) == (TrialState.FAILED if error else TrialState.FINISHED, value)
+    assert (error or "") in (end.error or "") and end.told == 1 and (folds > 1 or end.std is None)
+    assert end.good_folds == sum(report.reports != () and report.reports[0].values != () for report in reports)
 
 
 def test_a_lost_attempt_is_not_a_verdict():

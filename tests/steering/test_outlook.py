@@ -10,47 +10,28 @@ from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.search.trials import NO_COST
 from hpo_pilot.steering.status import optimizer_words, outlook
 from hpo_pilot.store import SearchState
+from tests.made import made_search
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def search(**more) -> Search:
-    return Search.model_validate(
-        {
-            "search": "s",
-            "objective": {"metric": "loss", "goal": "minimize"},
-            "space": {f"x{i}": {"type": "real", "low": 0, "high": 1} for i in range(8)},
-            "optimizer": "bayesian",
-            "budget": {"trials": 96, "parallel": 4},
-            "payload": {"command": "true"},
-            **more,
-        }
-    )
+    space = {f"x{i}": {"type": "real", "low": 0, "high": 1} for i in range(8)}
+    return made_search(**{"space": space, "optimizer": "bayesian", "budget": {"trials": 96, "parallel": 4}, **more})
 
 
-def trials(over: int, out: int = 0, **more) -> list[Trial]:
-    made = []
+def trials(over: int, out: int = 0) -> list[Trial]:
+    """Trials that ended one minute after another, the last of them now, and others that run."""
+    found = []
     for number in range(1, over + out + 1):
         point = {f"x{i}": number / 1000 for i in range(8)}
         if number > over:
-            made.append(Trial(number, 1, point, TrialState.RUNNING, started=NOW))
-            continue
-        end = NOW - timedelta(minutes=over - number)
-        start = end - timedelta(minutes=4)
-        made.append(
-            Trial(
-                number,
-                1,
-                point,
-                TrialState.FINISHED,
-                values=(1 / number,),
-                told=number,
-                submitted=start,
-                started=start,
-                ended=end,
-            )
-        )
-    return made
+            found.append(Trial(number, 1, point, TrialState.RUNNING, started=NOW))
+        else:
+            end = NOW - timedelta(minutes=over - number)
+            times = {"submitted": end - timedelta(minutes=4), "started": end - timedelta(minutes=4), "ended": end}
+            found.append(Trial(number, 1, point, TrialState.FINISHED, values=(1 / number,), told=number, **times))
+    return found
 
 
 def words(state: SearchState = SearchState.RUNNING, found: list[Trial] | None = None, **more) -> str:

@@ -3,39 +3,33 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 
 import pytest
 import yaml
 
 from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
-from hpo_pilot.search import Search
 from hpo_pilot.steering.service import run
 from hpo_pilot.store import SearchState, Store
 from hpo_pilot.store.lease import acquire
+from tests.made import made_search
 
 REAL = "https://panda.example.org:25443"
-
-FILE = """
-search: demo
-space: {x: {type: real, low: 0.0, high: 1.0}}
-payload: {command: "true"}
-"""
 
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
     monkeypatch.delenv("PANDA_URL_SSL", raising=False)
     path = tmp_path / "demo.yaml"
-    path.write_text(FILE)
+    path.write_text(yaml.safe_dump(made_search().to_dict()))
     return path
 
 
 @pytest.fixture
 def store(tmp_path):
     (tmp_path / "work").mkdir()
-    opened = Store.open(f"sqlite:///{tmp_path / 'work' / 'hpo-pilot.db'}")
-    yield opened
-    opened.close()
+    with closing(Store.open(f"sqlite:///{tmp_path / 'work' / 'hpo-pilot.db'}")) as opened:
+        yield opened
 
 
 def test_a_service_at_another_server_is_not_watched_for_ever(file, store, tmp_path):
@@ -101,8 +95,7 @@ def test_a_run_whose_server_does_not_start_registers_nothing(file, store, tmp_pa
 
 
 def test_a_run_that_is_refused_leaves_a_search_as_it_was(file, store, tmp_path):
-    search = Search.model_validate(yaml.safe_load(FILE))
-    record = store.create_search(search, source=str(file), sandbox=None, owner="me")
+    record = store.create_search(made_search(), source=str(file), sandbox=None, owner="me")
     store.set_state(record.id, SearchState.PAUSED, "me")
     held = acquire(store.engine, "run")
     with pytest.raises(HpoPilotError):

@@ -3,63 +3,41 @@
 from __future__ import annotations
 
 import threading
-import time
 
-from hpo_pilot.panda.workflow_manager import EAGER
-from hpo_pilot.search import Search
+import pytest
+
 from hpo_pilot.steering import service as service_module
 from hpo_pilot.steering.loop import Proposer, SearchSteering
 from hpo_pilot.steering.service import Service
 from hpo_pilot.store import SearchState
 from hpo_pilot.store.lease import held_lease
+from tests.made import made_search
 from tests.steering.memory_panda import Panda
 
 
-class Defect:
-    """A manager in which everything is wrong."""
+class Defect(Panda):
+    """A manager in which everything is wrong, and which tells of changes all the time."""
 
-    owner = "me"
-    policy = EAGER
-
-    def __init__(self):
-        self.tried = 0
+    tried = 0
 
     def submit(self, _task, *, maybe_submitted=False):
         self.tried += 1
         raise RuntimeError("no such luck")
 
-    def find(self, _name):
-        return None
-
     def wait(self, seconds):
-        time.sleep(min(seconds, 0.01))
+        super().wait(seconds)
         return {1}
 
-    def interrupt(self):
-        """Nothing waits."""
 
+@pytest.fixture
+def add(register):
+    """Registers searches of four trials, two at once, by their names."""
 
-class Waiting(Panda):
-    """A server at which nothing ever changes."""
+    def create(*names, **document):
+        for name in names:
+            register(made_search(name, **{"budget": {"trials": 4, "parallel": 2}, **document}))
 
-    def wait(self, seconds):
-        time.sleep(min(seconds, 0.01))
-        return set()
-
-    def interrupt(self):
-        """Nothing waits for long."""
-
-
-def _search(name, **more):
-    document = {
-        "search": name,
-        "space": {"x": {"type": "real", "low": 0.0, "high": 1.0}},
-        "optimizer": "random",
-        "budget": {"trials": 4, "parallel": 2},
-        "payload": {"command": "true"},
-        **more,
-    }
-    return Search.model_validate(document)
+    return create
 
 
 def _run_until(service, done):
@@ -72,8 +50,8 @@ def _run_until(service, done):
         give_up.cancel()
 
 
-def test_a_search_that_cannot_even_be_ended_is_left_alone_for_a_while(store, monkeypatch):
-    store.create_search(_search("demo"), source="s", sandbox="/s", owner="me")
+def test_a_search_that_cannot_even_be_ended_is_left_alone_for_a_while(store, add, monkeypatch):
+    add("demo")
     broken = []
 
     def kill_all(_self):
@@ -95,9 +73,8 @@ def test_a_search_that_cannot_even_be_ended_is_left_alone_for_a_while(store, mon
     assert "no such luck" in store.search(1).message
 
 
-def test_a_defect_of_one_search_fails_it_and_the_others_go_on(store, monkeypatch, caplog):
-    for name in ("broken", "sound"):
-        store.create_search(_search(name), source="s", sandbox="/s", owner="me")
+def test_a_defect_of_one_search_fails_it_and_the_others_go_on(store, add, monkeypatch, caplog):
+    add("broken", "sound")
     advance = SearchSteering.advance
 
     def defective(self, changed, state):
@@ -107,7 +84,7 @@ def test_a_defect_of_one_search_fails_it_and_the_others_go_on(store, monkeypatch
 
     monkeypatch.setattr(SearchSteering, "advance", defective)
     monkeypatch.setattr(service_module, "_ERROR_PAUSE", 0.01)
-    panda = Waiting()
+    panda = Panda()
     with held_lease(store.engine, "serve") as lease:
         _run_until(Service(store, panda, lease), lambda: store.search("broken").state.is_over and bool(panda.tasks))
     failed, sound = store.search("broken"), store.search("sound")
@@ -148,7 +125,7 @@ class Hanging(Panda):
         return ref
 
     def wait(self, seconds):
-        time.sleep(min(seconds, 0.01))
+        super().wait(seconds)
         with self._lock:
             changed, self._changed = self._changed, set()
         return changed
@@ -157,9 +134,8 @@ class Hanging(Panda):
         self.let_go.set()
 
 
-def test_a_call_that_hangs_for_one_search_delays_no_other(store):
-    for name in ("slow", "quick"):
-        store.create_search(_search(name), source="s", sandbox="/s", owner="me")
+def test_a_call_that_hangs_for_one_search_delays_no_other(store, add):
+    add("slow", "quick")
     panda = Hanging("slow")
     seen = []
 
@@ -176,9 +152,8 @@ def test_a_call_that_hangs_for_one_search_delays_no_other(store):
     assert len(store.trials(store.search("quick").id)) == 4
 
 
-def test_an_optimizer_that_thinks_for_long_delays_no_other_search(store, monkeypatch):
-    for name in ("slow", "quick"):
-        store.create_search(_search(name), source="s", sandbox="/s", owner="me")
+def test_an_optimizer_that_thinks_for_long_delays_no_other_search(store, add, monkeypatch):
+    add("slow", "quick")
     panda, thinks, let_go = Hanging("none"), threading.Event(), threading.Event()
     ask = Proposer._ask
 
@@ -204,10 +179,9 @@ def test_an_optimizer_that_thinks_for_long_delays_no_other_search(store, monkeyp
     assert not store.trials(store.search("slow").id)
 
 
-def test_a_search_as_wide_as_may_be_leaves_the_service_to_others(store):
-    wide = _search("wide", folds=1000, budget={"trials": 300, "parallel": 150})
-    for search in (wide, _search("quick")):
-        store.create_search(search, source="s", sandbox="/s", owner="me")
+def test_a_search_as_wide_as_may_be_leaves_the_service_to_others(store, add):
+    add("wide", folds=1000, budget={"trials": 300, "parallel": 150})
+    add("quick")
     panda = Hanging("none")
     panda.finish = lambda task_id, number: (
         Panda.finish(panda, task_id, number) if panda.tasks[task_id].search == "quick" else None
@@ -220,8 +194,8 @@ def test_a_search_as_wide_as_may_be_leaves_the_service_to_others(store):
     assert sum(widths) < 150_000  # the first generation was not even out
 
 
-def test_stopping_waits_for_no_call(store):
-    store.create_search(_search("slow"), source="s", sandbox="/s", owner="me")
+def test_stopping_waits_for_no_call(store, add):
+    add("slow")
     panda = Hanging("slow")
     with held_lease(store.engine, "serve") as lease:
         service = Service(store, panda, lease)

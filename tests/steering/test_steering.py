@@ -5,24 +5,39 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+import pytest
+
 from hpo_pilot.errors import GiveUpError, TryAgainError
 from hpo_pilot.jobs import JobReport, JobState, TaskState
 from hpo_pilot.panda.workflow_manager import EAGER
 from hpo_pilot.search import TrialState
 from hpo_pilot.steering.status import search_notes
 from hpo_pilot.store import SearchState
-from tests.steering.memory_panda import Panda, go
+from tests.replay import replayed
+from tests.steering.memory_panda import Panda, finish_all, go
 
 
 def test_a_search_to_its_end(steer, store, panda):
     steering = steer(trials=4, parallel=2)
-    for _ in range(6):
-        go(steering, 3)
-        for number, task in panda.tasks.items():
-            for job in range(1, len(task.jobs) + 1):
-                panda.finish(number, job)
+    finish_all(steering, panda)
     assert steering.state is SearchState.DONE
     assert [trial.state for trial in store.trials(1)] == [TrialState.FINISHED] * 4
+
+
+def test_known_results_are_learnt_from_and_are_there_again_after_a_restart(steer, store, panda):
+    """They cost no trial, and no point is tried again."""
+    known = [{"point": {"x": x / 20}, "value": (x / 20 - 0.3) ** 2} for x in range(0, 21, 2)]
+    document = {"optimizer": "bayesian", "known": known}
+    for _ in range(5):  # a restart after each result
+        finish_all(steer(document, trials=5, parallel=1), panda, rounds=1)
+    go(steer())
+    tried = [trial.point["x"] for trial in store.trials(1)]
+    assert store.search(1).state is SearchState.DONE and len(tried) == 5
+    assert not {one["point"]["x"] for one in known} & set(tried)
+    assert abs(tried[0] - 0.3) < 0.1, "near the best of what is known, from the first trial on"
+    record = store.search(1)
+    for generation in store.generations(1):
+        assert replayed(store, record, generation) == [store.trials(1)[generation.trials[0] - 1].point]
 
 
 def test_why_a_task_waits_is_told_while_it_waits(steer, store, panda):
@@ -92,22 +107,18 @@ def test_what_runs_in_an_exhausted_task_is_not_sent_out_beside_itself(steer, pan
     assert [[member.trial for job in task.jobs for member in job] for task in panda.tasks.values()][1:] == [[3]]
 
 
-def test_what_has_finished_counts_although_the_search_is_stopped(steer, store, panda):
+@pytest.mark.parametrize("is_away", [False, True])
+def test_what_has_finished_counts_although_the_search_is_stopped(steer, store, panda, is_away):
+    """And a server that does not answer does not keep it from being stopped."""
     steering = steer(trials=4, parallel=2)
     go(steering, 2)
     panda.finish(1, 1)
+    if is_away:
+        panda.broken["results"] = TryAgainError("away")
     steering.advance(set(), SearchState.STOPPING)
     assert steering.state is SearchState.STOPPED
-    assert [trial.state for trial in store.trials(1)] == [TrialState.FINISHED, TrialState.STOPPED]
-    assert panda.killed == [1]
-
-
-def test_a_server_that_does_not_answer_does_not_keep_a_search_from_being_stopped(steer, store, panda):
-    steering = steer(trials=4, parallel=2)
-    go(steering, 2)
-    panda.broken["results"] = TryAgainError("away")
-    steering.advance(set(), SearchState.STOPPING)
-    assert steering.state is SearchState.STOPPED
+    first = TrialState.STOPPED if is_away else TrialState.FINISHED
+    assert [trial.state for trial in store.trials(1)] == [first, TrialState.STOPPED]
     assert panda.killed == [1]
 
 

@@ -1,4 +1,4 @@
-"""How a generation becomes jobs."""
+"""How a generation becomes jobs, when free slots are filled, and how many points wait at the server."""
 
 from __future__ import annotations
 
@@ -9,22 +9,15 @@ import pytest
 
 from hpo_pilot.jobs import JobNeeds
 from hpo_pilot.panda.sandbox import build_sandbox
-from hpo_pilot.search import Search
+from hpo_pilot.search import Budget, Search
 from hpo_pilot.steering.registration import payload_document
-from hpo_pilot.steering.submissions import task_jobs, task_spec, trials_per_task
+from hpo_pilot.steering.submissions import Lookahead, Refill, task_jobs, task_spec, trials_per_task
 from hpo_pilot.transformation.job import PayloadDocument
+from tests.made import made_search
 
 
 def search(folds: int, per_job: int) -> Search:
-    return Search.model_validate(
-        {
-            "search": "demo",
-            "space": {"x": {"type": "real", "low": 0.0, "high": 1.0}},
-            "folds": folds,
-            "payload": {"command": "true"},
-            "resources": {"trials_per_job": per_job},
-        }
-    )
+    return made_search(folds=folds, resources={"trials_per_job": per_job})
 
 
 @pytest.mark.parametrize(
@@ -64,14 +57,7 @@ def test_a_task_is_never_so_large_that_a_look_at_it_takes_long(folds, per_job, t
 
 
 def test_pilots_are_told_of_nodes_and_ranks(tmp_path):
-    search = Search.model_validate(
-        {
-            "search": "s",
-            "space": {"x": {"type": "real", "low": 0, "high": 1}},
-            "payload": {"command": "true"},
-            "resources": {"nodes": 4, "gpus_per_node": 6, "cores": 42, "minutes": 90},
-        }
-    )
+    search = made_search(resources={"nodes": 4, "gpus_per_node": 6, "cores": 42, "minutes": 90})
     sandbox = build_sandbox(None, payload_document(search, None), tmp_path)
     with tarfile.open(sandbox) as archive:
         archive.extract("hpo_pilot_payload.json", tmp_path, filter="data")
@@ -96,3 +82,82 @@ def test_sandboxes_of_earlier_versions_say_less(tmp_path, document, nodes, ranks
     (tmp_path / "hpo_pilot_payload.json").write_text(json.dumps(document))
     read = PayloadDocument.read(str(tmp_path))
     assert (read.nodes, read.ranks_per_node) == (nodes, ranks)
+
+
+@pytest.mark.parametrize(
+    ("refill", "polite", "first"),
+    [("auto", 0.0, 1), ("auto", 0.25, 3), (0.5, 0.0, 6), (0.0, 0.25, 1), (1.0, 0.0, 12)],
+)
+def test_so_many_slots_must_be_free(refill, polite, first):
+    budget = Budget(parallel=12, refill=refill)
+    assert [free for free in range(13) if Refill(budget).is_due(free, 99, polite)] == list(range(first, 13))
+
+
+def test_once_it_begins_all_slots_are_filled_task_by_task():
+    refills = Refill(Budget(parallel=40))
+    assert not refills.is_due(9, 99, 0.25)
+    assert [refills.is_due(free, 99, 0.25) for free in (10, 5, 1, 0, 1)] == [True, True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("budget", "per_job", "free", "left", "polite", "is_due"),
+    [
+        ({"parallel": 40}, 1, 2, 2, 0.25, True),
+        ({"parallel": 12}, 4, 3, 99, 0.0, False),
+        ({"parallel": 12}, 4, 4, 99, 0.0, True),
+        ({"parallel": 12}, 4, 3, 3, 0.0, True),
+        ({"parallel": 2}, 4, 2, 99, 0.0, True),
+        ({"parallel": 40}, 4, 9, 99, 0.25, False),
+        ({"parallel": 100, "refill": 0.07}, 1, 7, 99, 0.0, True),
+    ],
+    ids=[
+        "the last points of a budget wait for no batch",
+        "a job is filled before it goes out",
+        "a full job",
+        "the last of the budget",
+        "there are never more",
+        "a batch of jobs",
+        "a share is not rounded up by a digit that is not there",
+    ],
+)
+def test_slots_are_filled(budget, per_job, free, left, polite, is_due):
+    assert Refill(Budget(**budget), per_job).is_due(free, left, polite) is is_due
+
+
+@pytest.mark.parametrize(("parallel", "per_job", "smallest"), [(6, 4, 3), (5, 4, 2), (9, 4, 3), (8, 4, 4), (3, 8, 3)])
+def test_a_job_that_ends_is_followed_by_another_whatever_the_others_do(parallel, per_job, smallest):
+    refills = Refill(Budget(parallel=parallel), per_job)
+    assert not refills.is_due(smallest - 1, 99, 0.0)
+    assert refills.is_due(smallest, 99, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "queued", "per_job", "hand_over", "run_times", "waiting"),
+    [
+        (8, "auto", 1, None, [], 0),
+        (8, "auto", 1, 0.5, [600.0], 0),
+        (8, "auto", 1, 0.2, [1.0], 2),
+        (8, "auto", 1, 0.2, [1.0, *[1e-4] * 51], 8),
+        (1, "auto", 1, 1.0, [0.001], 0),
+        (1, 3, 1, None, [1000.0], 3),
+        (16, "auto", 4, 0.2, [1.0], 4),
+        (16, "auto", 1, 0.2, [4.0], 1),
+    ],
+    ids=[
+        "nothing is measured",
+        "long trials",
+        "short trials: as many as their hand-over costs",
+        "very short trials",
+        "one at a time stays sequential",
+        "a number is taken as it is",
+        "several trials a job: whole jobs wait",
+        "the same time in one trial",
+    ],
+)
+def test_points_that_wait_at_the_server(parallel, queued, per_job, hand_over, run_times, waiting):
+    look = Lookahead(parallel, queued, per_job)
+    if hand_over is not None:
+        look.handed_over(hand_over)
+    for seconds in run_times:
+        look.ran(seconds)
+    assert look.waiting == waiting

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpo_pilot.steering.embedded import EmbeddedPanda
-from hpo_pilot.steering.status import waiting_job_notes, why_they_wait
-from hpo_pilot.steering.workdir import WorkDir
+from hpo_pilot.steering.status import why_they_wait
 
 SHAPE = {"jobs": 3, "since": 60.0, "nodes": 1, "gpus": 0, "cores": 1, "memory_mb": 2000, "minutes": 60.0}
 OFFER = {
@@ -74,17 +71,3 @@ def test_no_pilot_has_what_is_wanted(shape: dict[str, Any], offers: list[dict[st
     (remark,) = said([shape], offers)
     assert remark.startswith(f"3 jobs wait, and no pilot that asked lately {lacking}")
     assert said([shape, {"minutes": 20.0}], offers) == [remark]  # others fit
-
-
-def test_where_no_server_runs(tmp_path: Path) -> None:
-    assert waiting_job_notes(tmp_path, [1]) == []
-
-
-def test_a_server_that_runs(tmp_path: Path) -> None:
-    """With a pilot that has no GPU: nothing waits there, and a task that it does not know is none."""
-    panda = EmbeddedPanda(WorkDir.make(tmp_path), slots=0)
-    panda.start()
-    try:
-        assert waiting_job_notes(tmp_path, [1]) == []
-    finally:
-        panda.stop()

@@ -9,17 +9,12 @@ import pytest
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import Member
-from hpo_pilot.search import Search, Trial, TrialState
+from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.steering.loop import Proposer
 from hpo_pilot.steering.registration import earlier_results, packed_family, register_family
 from hpo_pilot.store import NewTask
-from tests.made import made_end
+from tests.made import made_end, made_search
 from tests.steering.memory_panda import AtOnce
-
-
-def search_of(name, **more):
-    document = {"search": name, "space": {"x": {"type": "real", "low": 0.0, "high": 1.0}}, "optimizer": "random"}
-    return Search.model_validate({**document, "payload": {"command": "true"}, **more})
 
 
 def registered(store, search, value=None):
@@ -44,52 +39,46 @@ def values(earlier):
 
 
 def test_a_later_change_of_the_earlier_search_changes_nothing(store):
-    [old] = registered(store, search_of("old"), 0.5)
-    [new] = registered(store, search_of("new", warm_start=["old"]))
+    [old] = registered(store, made_search("old"), 0.5)
+    [new] = registered(store, made_search("new", warm_start=["old"]))
     add_result(store, old, 2, 0.25)
     [kept] = store.earlier_results(new.id)
     assert values(kept) == [(0.5,)]
-    [later] = registered(store, search_of("later", warm_start=["old"]))
+    [later] = registered(store, made_search("later", warm_start=["old"]))
     assert values(store.earlier_results(later.id)[0]) == [(0.5,), (0.25,)]
 
 
-def test_each_segment_starts_from_the_same_segment_of_an_earlier_family(store):
-    registered(store, search_of("old", segments=["arm", "leg"]), 0.5)
-    arm, leg = registered(store, search_of("new", segments=["arm", "leg"], warm_start="old"))
-    assert values(store.earlier_results(arm.id)[0]) == [(0.5,)]
-    assert values(store.earlier_results(leg.id)[0]) == [(1.5,)]
+@pytest.mark.parametrize(("earlier", "heard"), [("old", [[(0.5,)], [(1.5,)]]), ("old-leg", [[(1.5,)], [(1.5,)]])])
+def test_each_segment_starts_from_the_same_segment_or_all_from_one(store, earlier, heard):
+    registered(store, made_search("old", segments=["arm", "leg"]), 0.5)
+    found = registered(store, made_search("new", segments=["arm", "leg"], warm_start=earlier))
+    assert [values(store.earlier_results(record.id)[0]) for record in found] == heard
 
 
 def test_of_a_family_nothing_is_registered_where_one_has_nothing_to_start_from(store):
-    registered(store, search_of("old", segments=["arm"]), 0.5)
+    registered(store, made_search("old", segments=["arm"]), 0.5)
     with pytest.raises(InputError, match="'old' is a family of 1 searches: name one of old-arm"):
-        registered(store, search_of("new", segments=["arm", "leg"], warm_start="old"))
+        registered(store, made_search("new", segments=["arm", "leg"], warm_start="old"))
     assert [record.name for record in store.searches()] == ["old-arm"]
 
 
-def test_one_member_serves_all(store):
-    registered(store, search_of("old", segments=["arm", "leg"]), 0.5)
-    found = registered(store, search_of("new", segments=["arm", "leg"], warm_start="old-leg"))
-    assert [values(store.earlier_results(record.id)[0]) for record in found] == [[(1.5,)], [(1.5,)]]
-
-
 def test_a_search_without_results_teaches_nothing(store):
-    registered(store, search_of("old"))
+    registered(store, made_search("old"))
     with pytest.raises(InputError, match="warm_start: 'old' has no results yet"):
-        earlier_results(store, search_of("new", warm_start="old"), {})
+        earlier_results(store, made_search("new", warm_start="old"), {})
 
 
 def test_the_optimizer_hears_of_it_as_a_result_of_another_search(store):
-    registered(store, search_of("old"), 0.5)
+    registered(store, made_search("old"), 0.5)
     maximize = {"metric": "loss", "goal": "maximize"}
-    registered(store, search_of("high", objective=maximize), 0.5)
-    earlier = earlier_results(store, search_of("new", warm_start="old"), {})
-    proposer = Proposer(search_of("new"), AtOnce(), lambda: None, earlier)
+    registered(store, made_search("high", objective=maximize), 0.5)
+    earlier = earlier_results(store, made_search("new", warm_start="old"), {})
+    proposer = Proposer(made_search("new"), AtOnce(), lambda: None, earlier)
     for _ in range(2):
         proposer.start(2, [])
         assert len(proposer.take()) == 2
     heard = proposer._optimizer.earlier
     assert {source: [o.value for o in told] for source, told in heard.items()} == {"old": [0.5]}
     assert proposer._optimizer.history == []
-    [turned] = earlier_results(store, search_of("new", objective=maximize, warm_start="high"), {})
+    [turned] = earlier_results(store, made_search("new", objective=maximize, warm_start="high"), {})
     assert values(turned) == [(-0.5,)]

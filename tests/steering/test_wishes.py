@@ -7,37 +7,19 @@ import csv
 import pytest
 
 from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
-from hpo_pilot.jobs import JobReport, JobState
 from hpo_pilot.report.exports import as_csv, as_json
 from hpo_pilot.search import Search, TrialState
 from hpo_pilot.search.earlier_results import read_results
 from hpo_pilot.steering.operations import add_point, pause, resume, retry, set_parallel, stop
 from hpo_pilot.steering.registration import _refiled
 from hpo_pilot.store import SearchState
-from tests.made import made_report
 from tests.replay import replayed
-from tests.steering.memory_panda import go
+from tests.steering.memory_panda import finish_all, go
 
 
 def fail(panda, task_id, number=1):
     """The payload of one job fails."""
-    task = panda.tasks[task_id]
-    panda_id = 100 * task_id + number
-    verdicts = tuple(
-        made_report(task.uid, task.generation, trial, fold, number, 1, None, "no such file", seconds=1.0)
-        for trial, fold, _seed in task.jobs[number - 1]
-    )
-    panda.reports[task_id][panda_id] = JobReport(panda_id, JobState.FINISHED, 1, number, verdicts)
-
-
-def finish_all(steering, panda, rounds=8):
-    """Whatever goes out finishes."""
-    for _ in range(rounds):
-        go(steering, 2)
-        for number, task in panda.tasks.items():
-            for job in range(1, len(task.jobs) + 1):
-                if 100 * number + job not in panda.reports[number]:
-                    panda.finish(number, job)
+    panda.finish(task_id, number, failed="no such file")
 
 
 def now(store):
@@ -59,7 +41,7 @@ def test_a_point_goes_out_before_what_the_optimizer_proposes(steer, store, panda
     assert trials[1].point == {"x": 0.5}
     assert [trial.state for trial in trials] == [TrialState.FINISHED] * 5
     assert now(store).state is SearchState.DONE
-    assert not store.wishes(1)
+    assert not store.requested_points(1)
 
 
 def test_a_failed_trial_is_tried_again_once(steer, store, panda):
@@ -151,7 +133,7 @@ def test_a_point_that_the_optimizer_came_upon_meanwhile_is_not_tried_twice(steer
     trials = store.trials(1)
     assert [trial.point for trial in trials].count(point) == 1
     assert len(trials) == 4
-    assert not store.wishes(1)
+    assert not store.requested_points(1)
 
 
 def test_a_paused_search_stays_paused_and_keeps_what_is_asked_for(steer, store, panda):
@@ -162,7 +144,7 @@ def test_a_paused_search_stays_paused_and_keeps_what_is_asked_for(steer, store, 
     steering = steer()
     for _ in range(3):
         steering.advance(None, SearchState.PAUSED)
-    assert [wish.point for wish in store.wishes(1)] == [{"x": 0.5}]
+    assert [wish.point for wish in store.requested_points(1)] == [{"x": 0.5}]
     resume(store, now(store), "me")
     finish_all(steer(), panda)
     assert store.trials(1)[1].point == {"x": 0.5}
@@ -192,45 +174,21 @@ def test_a_grid_that_is_used_up_still_tries_what_is_asked_for(steer, store, pand
     assert (now(store).state, len(store.trials(1))) == (SearchState.DONE, 4)
 
 
-def test_points_that_the_search_has_are_refused(steer, store, panda):
-    steering = steer(trials=3, parallel=2, failures=5)
-    go(steering, 2)
-    one, two = (trial.point for trial in store.trials(1))
+def test_points_that_are_out_are_refused(steer, store):
+    """Others that the search has: tests/contracts/search_clients/test_asking.py."""
+    go(steer(trials=3, parallel=2), 2)
     with pytest.raises(InputError, match="trial 1 has its point and is pending"):
-        add_point(store, now(store), "me", one)
-    panda.finish(1, 1)
-    fail(panda, 1, 2)
-    go(steering, 2)
-    with pytest.raises(InputError, match="trial 1 has its point and is finished"):
-        add_point(store, now(store), "me", one)
-    with pytest.raises(InputError, match=r"trial 2 failed; `hpo-pilot retry demo --trial 2` tries it again"):
-        add_point(store, now(store), "me", two)
-    add_point(store, now(store), "me", {"x": 0.5})
-    with pytest.raises(InputError, match="its point waits to go out"):
-        add_point(store, now(store), "me", {"x": 0.5})
-    with pytest.raises(InputError, match="x: must be between 0 and 1, not 2"):
-        add_point(store, now(store), "me", {"x": 2.0})
-    assert now(store).search.budget.trials == 4
-
-
-def test_trials_that_did_not_fail_are_not_tried_again(steer, store, panda):
-    steering = steer(trials=3, parallel=1)
-    go(steering, 2)
-    panda.finish(1, 1)
-    go(steering, 2)
-    with pytest.raises(InputError, match="trial 1 is finished: only failed trials are tried again"):
-        retry(store, now(store), "me", [1])
+        add_point(store, now(store), "me", store.trials(1)[0].point)
     with pytest.raises(InputError, match="none of its trials failed"):
         retry(store, now(store), "me")
-    with pytest.raises(InputError, match="has no trial 9; it has 2"):
-        retry(store, now(store), "me", [9])
+    assert now(store).search.budget.trials == 3
 
 
 def test_the_same_call_again_adds_nothing(steer, store):
     steer(trials=3)
     assert add_point(store, now(store), "me", {"x": 0.5}, key="k") == 1
     assert add_point(store, now(store), "me", {"x": 0.5}, key="k") == 1
-    assert len(store.wishes(1)) == 1
+    assert len(store.requested_points(1)) == 1
     assert now(store).search.budget.trials == 4
 
 
@@ -258,25 +216,13 @@ def test_what_waits_when_the_budget_is_spent_is_said(steer, store, panda):
 
 def test_more_at_once_from_now_on(steer, store, panda):
     go(steer(trials=9, parallel=1), 3)
-    assert len(store.trials(1)) == 1
-    set_parallel(store, now(store), "alice", 4)
-    assert store.events(1)[-1].what == "budget changed: parallel 1 -> 4"
-    go(steer(), 3)
-    assert len(store.trials(1)) == 4
-    set_parallel(store, now(store), "alice", 1)
-    go(steer(), 3)
-    assert len(store.trials(1)) == 4
-    before = len(store.events(1))
-    set_parallel(store, now(store), "alice", 1)
-    assert len(store.events(1)) == before
-    with pytest.raises(InputError, match="0 trials at once are not possible"):
-        set_parallel(store, now(store), "alice", 0)
-
-
-def test_a_search_that_is_over_stays_so_where_only_its_width_changes(steer, store, panda):
-    finish_all(steer(trials=2, parallel=2), panda)
+    for parallel, out in ((4, 4), (1, 4)):
+        set_parallel(store, now(store), "alice", parallel)
+        go(steer(), 3)
+        assert len(store.trials(1)) == out
+    finish_all(steer(), panda)
     set_parallel(store, now(store), "me", 7)
-    assert now(store).state is SearchState.DONE
+    assert now(store).state is SearchState.DONE, "it stays over where only its width changes"
     assert now(store).search.budget.parallel == 7
 
 

@@ -38,6 +38,7 @@ def test_others_are_shown_without_their_password() -> None:
         ("mysql+nosuchdriver://ada:s3cret@db/scans", "nosuchdriver"),
         ("nosuch://ada:s3cret@db/scans", "nosuch"),
         ("//ada:s3cret@db/scans", "not a database URL"),
+        ("no url", "not a database URL"),
         ("postgresql+psycopg://ada:s3cret@db:port/scans", "not a database URL"),
     ],
 )
@@ -52,3 +53,10 @@ def test_a_missing_driver_is_named_with_the_one_that_we_bring(monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "psycopg2", None)
     with pytest.raises(InputError, match=r"driver psycopg2 is not installed.*postgresql\+psycopg://"):
         Store.open("postgresql+psycopg2://ada:s3cret@db/scans")
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database at all, but long enough to look at" * 20)
+    with pytest.raises(InputError, match="not a database"):
+        Store.open(f"sqlite:///{path}")

@@ -10,11 +10,13 @@ from sqlalchemy import text
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import JobState, Member
 from hpo_pilot.search import Trial, TrialState
-from hpo_pilot.store import NewTask, SearchState, Store, TaskStage
+from hpo_pilot.store import NewTask, SearchState, TaskStage
+from hpo_pilot.store.queries import spent
 from tests.made import made_attempt, made_end
 
 
-def add_search(store, search):
+@pytest.fixture
+def record(store, search):
     return store.create_search(search, source="demo.yaml", sandbox="/s", owner="me")
 
 
@@ -28,8 +30,7 @@ def add_generation(store, record, points, generation=1, first=1):
 POINTS = [{"x": 0.25, "kind": 1}, {"x": 0.5, "kind": True}]
 
 
-def test_a_search_comes_back_as_it_was(store, search):
-    record = add_search(store, search)
+def test_a_search_comes_back_as_it_was(store, record, search):
     again = store.search("demo")
     assert again == record == store.search(record.id) == store.search(str(record.id))
     assert again.search == search
@@ -39,30 +40,17 @@ def test_a_search_comes_back_as_it_was(store, search):
     assert [type(choice) for choice in choices] == [int, bool, str]
 
 
-def test_two_searches_of_one_name_are_refused(store, search):
-    add_search(store, search)
-    with pytest.raises(InputError, match="already has a search 'demo'"):
-        add_search(store, search)
-
-
-def test_an_unknown_search_names_those_that_are(store, search):
+def test_names_are_one_search_s_and_an_unknown_one_names_those_that_are(store, search):
     with pytest.raises(InputError, match="the store is empty"):
         store.search("nope")
-    add_search(store, search)
+    store.create_search(search, source="demo.yaml", sandbox="/s", owner="me")
     with pytest.raises(InputError, match="there are demo"):
         store.search("nope")
+    with pytest.raises(InputError, match="already has a search 'demo'"):
+        store.create_search(search, source="demo.yaml", sandbox="/s", owner="me")
 
 
-def test_points_keep_their_types(store, search):
-    record = add_search(store, search)
-    add_generation(store, record, POINTS)
-    points = [trial.point for trial in store.trials(record.id)]
-    assert points == POINTS
-    assert [type(point["kind"]) for point in points] == [int, bool]
-
-
-def test_a_generation_is_an_intent_first(store, search):
-    record = add_search(store, search)
+def test_a_generation_is_an_intent_first(store, record):
     task = add_generation(store, record, POINTS)
     assert task.stage is TaskStage.INTENT
     assert task.jobs == (((1, 0, 10),), ((1, 1, 10),), ((2, 0, 20),), ((2, 1, 20),))
@@ -72,10 +60,11 @@ def test_a_generation_is_an_intent_first(store, search):
     assert (submitted.stage, submitted.jedi_task_id) == (TaskStage.SUBMITTED, 77)
     (generation,) = store.generations(record.id)
     assert (generation.number, generation.history, generation.trials) == (1, 0, (1, 2))
+    points = [trial.point for trial in store.trials(record.id)]
+    assert points == POINTS and [type(point["kind"]) for point in points] == [int, bool]
 
 
-def test_results_are_recorded_with_their_trials(store, search):
-    record = add_search(store, search)
+def test_results_are_recorded_with_their_trials(store, record):
     task = add_generation(store, record, POINTS)
     reported = ((1, 0.9), (2, inf), (3, 0.7))
     outcomes = [
@@ -89,7 +78,7 @@ def test_results_are_recorded_with_their_trials(store, search):
     assert (first.state, first.value, first.told) == (TrialState.FINISHED, 0.6, 1)
     assert [(fold.value, fold.attempt) for fold in first.folds] == [(0.5, 2), (0.7, 1)]
     assert second.state is TrialState.PENDING
-    assert store.job_seconds(record.id) == 5.0
+    assert spent(store.engine, record.id).seconds == 5.0
     assert store.outputs(record.id, 1) == {1: "out.tgz"}
     assert store.intermediate_values(record.id, [1, 2]) == {1: {0: [*reported]}}
     assert store.counts(record.id) == {TrialState.FINISHED: 1, TrialState.PENDING: 1}
@@ -97,8 +86,7 @@ def test_results_are_recorded_with_their_trials(store, search):
     assert {o.trial for o in store.open_attempts(record.id)} == {2}
 
 
-def test_no_place_in_the_order_of_results_is_given_twice(store, search):
-    record = add_search(store, search)
+def test_no_place_in_the_order_of_results_is_given_twice(store, record):
     add_generation(store, record, POINTS)
     store.record(record.id, [], [made_end(1, TrialState.FINISHED, 0.1, told=1, ended=1.0)])
     with pytest.raises(Exception, match=r"(?i)unique"):
@@ -107,8 +95,7 @@ def test_no_place_in_the_order_of_results_is_given_twice(store, search):
     assert "never seen" not in [event.what for event in store.events(record.id)]
 
 
-def test_states_change_only_from_those_named(store, search):
-    record = add_search(store, search)
+def test_states_change_only_from_those_named(store, record):
     assert store.set_state(record.id, SearchState.RUNNING, "service", only_from=[SearchState.SUBMITTED])
     assert store.search(record.id).started is not None
     assert not store.set_state(record.id, SearchState.PAUSED, "me", only_from=[SearchState.SUBMITTED])
@@ -123,16 +110,14 @@ def test_states_change_only_from_those_named(store, search):
     assert [event.what for event in store.events(record.id)] == ["submitted", "running", "done", "resumed"]
 
 
-def test_reopening_forgives_the_failures_so_far(store, search):
-    record = add_search(store, search)
+def test_reopening_forgives_the_failures_so_far(store, record):
     add_generation(store, record, POINTS)
     store.record(record.id, [], [made_end(2, TrialState.FAILED, error="broken", told=1, ended=1.0)])
     store.reopen(record.id, "me", "resumed", only_from=[SearchState.SUBMITTED])
     assert store.search(record.id).forgiven == 1
 
 
-def test_a_changed_definition_has_a_new_version_and_lets_a_search_go_on(store, search):
-    record = add_search(store, search)
+def test_a_changed_definition_has_a_new_version_and_lets_a_search_go_on(store, record, search):
     larger = search.model_copy(update={"budget": search.budget.model_copy(update={"trials": 9})})
     store.set_state(record.id, SearchState.DONE, "service")
     now = store.redefine(record.id, lambda _: (larger, "extended"), "me")
@@ -141,8 +126,7 @@ def test_a_changed_definition_has_a_new_version_and_lets_a_search_go_on(store, s
     assert not store.set_state(record.id, SearchState.DONE, "service", version=1)
 
 
-def test_the_time_that_a_search_lay_ended_is_not_counted(store, search):
-    record = add_search(store, search)
+def test_the_time_that_a_search_lay_ended_is_not_counted(store, record):
     store.set_state(record.id, SearchState.RUNNING, "service")
     store.set_state(record.id, SearchState.STOPPED, "me")
     with store.engine.begin() as connection:
@@ -154,38 +138,14 @@ def test_the_time_that_a_search_lay_ended_is_not_counted(store, search):
     assert (now.clock - now.started).total_seconds() == pytest.approx(900, abs=5)
 
 
-def test_stopping_ends_whatever_is_not_over(store, search):
-    record = add_search(store, search)
+def test_stopping_ends_whatever_is_not_over(store, record):
     add_generation(store, record, POINTS)
     store.record(record.id, [], [made_end(1, TrialState.FINISHED, 0.1, told=1, ended=1.0)])
     store.record(record.id, stop_rest="stopped on request")
     assert [trial.state for trial in store.trials(record.id)] == [TrialState.FINISHED, TrialState.STOPPED]
 
 
-def test_a_store_of_a_newer_version_is_refused_and_left_alone(store):
-    with store.engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(InputError, match="has version 9999"):
-        Store.open(store.engine.url.render_as_string(hide_password=False))
-    with store.engine.connect() as connection:
-        assert connection.execute(text("SELECT version_num FROM alembic_version")).scalar() == "9999"
-
-
-def test_a_file_that_is_no_database_is_refused(tmp_path):
-    path = tmp_path / "notes.txt"
-    path.write_text("not a database at all, but long enough to look at" * 20)
-    with pytest.raises(InputError, match="not a database"):
-        Store.open(f"sqlite:///{path}")
-
-
-@pytest.mark.parametrize(("url", "message"), [("no url", "not a database URL"), ("nosuch://x/y", "not a database URL")])
-def test_a_wrong_url_is_refused(url, message):
-    with pytest.raises(InputError, match=message):
-        Store.open(url)
-
-
-def test_jobs_of_several_members_come_back_as_they_were(store, search):
-    record = add_search(store, search)
+def test_jobs_of_several_members_come_back_as_they_were(store, record):
     trials = [Trial(1, 1, POINTS[0], seed=10), Trial(2, 1, POINTS[1], seed=20)]
     jobs = tuple(tuple(Member(trial.number, fold, trial.seed) for trial in trials) for fold in range(2))
     new = NewTask("t/", 1, 0, jobs)
@@ -199,8 +159,7 @@ def test_jobs_of_several_members_come_back_as_they_were(store, search):
     }
 
 
-def test_a_payloads_own_metadata_is_kept_with_its_fold(store, search):
-    record = add_search(store, search)
+def test_a_payloads_own_metadata_is_kept_with_its_fold(store, record):
     task = add_generation(store, record, POINTS)
     outcome = made_attempt(task.id, 1, 0, 1, JobState.FINISHED, value=0.5, metadata={"layers": [1, 2], "é": None})
     store.record(record.id, [outcome])
@@ -208,8 +167,7 @@ def test_a_payloads_own_metadata_is_kept_with_its_fold(store, search):
     assert store.trials(record.id)[0].folds[1].result.metadata is None
 
 
-def test_a_turn_that_never_came_is_no_attempt(store, search):
-    record = add_search(store, search)
+def test_a_turn_that_never_came_is_no_attempt(store, record):
     first = add_generation(store, record, POINTS)
     again = NewTask("again/", 1, 1, ((Member(1, 0, 10),), (Member(2, 0, 20),)))
     outcomes = [
@@ -225,11 +183,10 @@ def test_a_turn_that_never_came_is_no_attempt(store, search):
         record.id, [made_attempt(second.id, n, 0, 1, JobState.FINISHED, value=0.5, seconds=1.0) for n in (1, 2)]
     )
     assert [trial.folds[0].attempt for trial in store.trials(record.id)] == [1, 2]
-    assert store.job_seconds(record.id) == 6.0
+    assert spent(store.engine, record.id).seconds == 6.0
 
 
-def test_figures_of_several_objectives_are_kept(store, search):
-    record = add_search(store, search)
+def test_figures_of_several_objectives_are_kept(store, record):
     task = add_generation(store, record, POINTS)
     attempt = made_attempt(task.id, 1, 0, 1, JobState.FINISHED, values=(0.5, 7.0))
     end = made_end(1, TrialState.FINISHED, told=1, values=(0.5, 7.0), stds=(0.1, 0.2))

@@ -109,7 +109,7 @@ def test_add_a_point(pages):
     assert 'value="0.0002"' in form  # the best point is filled in
     answer = send(alice, name, "add", **{"p.x": "2.5e-1", "p.kind": "1"})
     assert answer.status_code == 303, answer.text
-    (wish,) = pages.store.wishes(pages.store.search(name).id)
+    (wish,) = pages.store.requested_points(pages.store.search(name).id)
     assert wish.point == {"x": 0.25, "kind": "b"}
     assert wish.who == "alice"
     for far in ("1e308", "-1e308", "9" * 5000):
@@ -129,7 +129,7 @@ def test_retry_failed_trials(pages):
     assert send(alice, name, "retry", trials="2").status_code == 422
     assert send(alice, name, "retry", trials="one").status_code == 422
     assert send(alice, name, "retry", trials="1").status_code == 303
-    (wish,) = pages.store.wishes(pages.store.search(name).id)
+    (wish,) = pages.store.requested_points(pages.store.search(name).id)
     assert wish.retries == 1
     assert "trial 1 again" in alice.get(f"/searches/{name}").text
 
@@ -233,5 +233,5 @@ def test_the_best_point_is_filled_in_to_the_last_digit(pages):
     given = dict(re.findall(r'name="(p\.\w+)"[^>]*? value="([^"]*)"', form))
     answer = send(alice, name, "add", **{**given, "p.x": "0.25"})
     assert answer.status_code == 303, answer.text
-    (wish,) = pages.store.wishes(record.id)
+    (wish,) = pages.store.requested_points(record.id)
     assert wish.point == {**best, "x": 0.25}
