@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Self
 
 from hpo_pilot.advice import command
 from hpo_pilot.errors import GiveUpError
@@ -18,42 +17,27 @@ from hpo_pilot.search import Budget, Search, Trial, TrialState
 from hpo_pilot.search.trials import seconds_allowed
 from hpo_pilot.steering.ledger import Ledger
 from hpo_pilot.store import SearchRecord, SearchState, Store
-from hpo_pilot.store.queries import measured_runs
+from hpo_pilot.store.queries import measured_runs, spent
 
 
 class Spending:
     """Trials, job time and failures in a row of one search."""
 
-    def __init__(
-        self, search: Search, *, trials: int, job_seconds: float, forgiven: int, runs: tuple[int, float] = (0, 0.0)
-    ) -> None:
-        """Starts from the numbers in the store.
+    def __init__(self, record: SearchRecord, store: Store, trials: int) -> None:
+        """Loads the spending of a search from the store.
 
         Args:
-            search: the search.
+            record: the search.
+            store: its store.
             trials: number of trials that count against the budget: no confirmation runs, no trials ended by a stop.
-            job_seconds: run time of all jobs that are over.
-            forgiven: failures up to this place in the order of results do not count.
-            runs: number of folds with a result, and their run time together in seconds.
         """
-        self._search = search
-        self._forgiven = forgiven
+        self._search = record.search
+        self._forgiven = record.forgiven  # failures up to this place in the order of results do not count
         self.trials = trials
-        self.job_seconds = job_seconds
-        self._runs, self._run_seconds = runs
+        self.job_seconds = spent(store.engine, record.id).seconds
+        self._runs, self._run_seconds = measured_runs(store.engine, record.id)
         self._failures_in_a_row = 0
         self._last_failure = ""
-
-    @classmethod
-    def of(cls, record: SearchRecord, store: Store, trials: int) -> Self:
-        """Loads the spending of a search from the store; `trials`: as for the constructor."""
-        return cls(
-            record.search,
-            trials=trials,
-            job_seconds=store.job_seconds(record.id),
-            forgiven=record.forgiven,
-            runs=measured_runs(store.engine, record.id),
-        )
 
     @property
     def trials_left(self) -> int:

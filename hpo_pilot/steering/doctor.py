@@ -62,7 +62,7 @@ def examine(workdir: Path | None, store: str | None, server: str | None = None) 
         Finding("cores", True, f"{len(os.sched_getaffinity(0))} usable", needed=True),
         Finding("memory", True, f"{memory.total / 1e9:.1f} GB, {memory.available / 1e9:.1f} GB free", needed=True),
         _gpus(),
-        *(_package(name, use, needed=needed) for name, use, needed in _packages()),
+        *(_package(name, use) for name, use in _PACKAGES.items()),
         *_training(),
         _programs("container runtime", _RUNTIMES, "payload.container needs one"),
         _programs("launcher", _LAUNCHERS, "payloads of several ranks need one"),
@@ -76,19 +76,19 @@ def examine(workdir: Path | None, store: str | None, server: str | None = None) 
     ]
 
 
-def _packages() -> tuple[tuple[str, str, bool], ...]:
-    return (
-        ("panda-client", "talks to PanDA servers", True),
-        ("scikit-optimize", "the bayesian optimizer", True),
-        ("deap", "the evolutionary and cma optimizers", True),
-    )
+#: Packages that a service needs, and what for.
+_PACKAGES = {
+    "panda-client": "talks to PanDA servers",
+    "scikit-optimize": "the bayesian optimizer",
+    "deap": "the evolutionary and cma optimizers",
+}
 
 
-def _package(name: str, use: str, *, needed: bool) -> Finding:
+def _package(name: str, use: str) -> Finding:
     try:
-        return Finding(name, True, version(name), needed)
+        return Finding(name, True, version(name), needed=True)
     except PackageNotFoundError:
-        return Finding(name, False, f"not installed; {use}", needed)
+        return Finding(name, False, f"not installed; {use}", needed=True)
 
 
 def _training() -> list[Finding]:
@@ -152,10 +152,7 @@ def _tried_server(server: str, workdir: Path | None) -> list[Finding]:
     findings: list[Finding] = []
 
     def tried(what: str, look: Callable[[], str], *, needed: bool = True) -> bool:
-        try:
-            findings.append(Finding(what, True, look(), needed))
-        except HpoPilotError as error:
-            findings.append(Finding(what, False, str(error), needed))
+        findings.append(_attempt(what, look, needed=needed))
         return findings[-1].ok
 
     try:
@@ -256,11 +253,11 @@ def _store(workdir: Path | None, store: str | None) -> str:
         opened.close()
 
 
-def _attempt(what: str, look: Callable[[], str]) -> Finding:
+def _attempt(what: str, look: Callable[[], str], *, needed: bool = True) -> Finding:
     try:
-        return Finding(what, True, look(), needed=True)
+        return Finding(what, True, look(), needed)
     except HpoPilotError as error:
-        return Finding(what, False, str(error), needed=True)
+        return Finding(what, False, str(error), needed)
 
 
 #: A program that prints versions of packages without importing them.

@@ -93,7 +93,7 @@ class SearchSteering:
         self._cut = Cut(0, [])
 
         # Limits on further submissions.
-        self._spent = Spending.of(record, store, len(counted))
+        self._spent = Spending(record, store, len(counted))
         self._allowance = Allowance(search, self._spent, self._ledger)
         self._lookahead = Lookahead(search.budget.parallel, search.budget.queued, search.resources.trials_per_job)
         self._refill_rule = Refill(search.budget, search.resources.trials_per_job)
@@ -361,14 +361,14 @@ class SearchSteering:
         first = len(self._trials) + 1
         trials = new_trials(self._search.seed, self._generation, first, points, confirms, requests)
         trials = self._tasks.fitting(self._generation, trials)
-        wishes = {request.id: trial.number for request, trial in zip(requests or (), trials, strict=False)}
+        fulfilled = {request.id: trial.number for request, trial in zip(requests or (), trials, strict=False)}
         name = self._tasks.name(self._generation, 0)
         task = self._store.add_generation(
             self.record.id,
             **self._cut._asdict(),
             trials=trials,
             task=NewTask(name, self._generation, 0, self._tasks.jobs(trials)),
-            wishes=wishes,
+            fulfilled=fulfilled,
         )
         for trial in trials:
             self._trials[trial.number] = trial
@@ -376,7 +376,7 @@ class SearchSteering:
         self._spent.trials += 0 if confirms else len(trials)
         registered = {point_key(trial.point) for trial in trials}
         self._starts = [point for point in self._starts if point_key(point) not in registered]
-        self._requests.sent(wishes)
+        self._requests.sent(fulfilled)
         metrics.GENERATIONS.inc()
         self._tasks.add(task)
         self._send(task)

@@ -22,6 +22,7 @@ from hpo_pilot.steering.budget import extend_command
 from hpo_pilot.steering.status import is_steered
 from hpo_pilot.store import NewPointRequest, PointRequest, SearchRecord, SearchState, Store
 from hpo_pilot.store.lease import lease_holder
+from hpo_pilot.store.queries import spent
 
 #: The log names at most this many trials, and counts the others.
 _NAMED = 10
@@ -333,7 +334,7 @@ def _check_room(store: Store, record: SearchRecord) -> None:
             raise InputError(
                 f"search {name!r} has spent its {budget.hours:g} hours: `hpo-pilot extend {name} --hours +H` first"
             )
-    if store.job_seconds(record.id) >= seconds_allowed(budget, record.search.resources):
+    if spent(store.engine, record.id).seconds >= seconds_allowed(budget, record.search.resources):
         raise InputError(
             f"search {name!r} has spent its GPU-hours or core-hours: "
             f"{extend_command(name, budget, 'gpu_hours', 'core_hours')} first"

@@ -471,7 +471,7 @@ class PointRequests:
     def __init__(self, search_id: int, store: SteeringStore) -> None:
         """Loads the waiting requests."""
         self._store = store
-        self._waiting = store.wishes(search_id)
+        self._waiting = store.requested_points(search_id)
 
     def __len__(self) -> int:
         return len(self._waiting)

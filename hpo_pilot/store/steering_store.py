@@ -37,7 +37,7 @@ class SteeringStore(Store):
         budget: int | None = None,
         trials: Sequence[Trial],
         task: NewTask,
-        wishes: Mapping[int, int] | None = None,
+        fulfilled: Mapping[int, int] | None = None,
     ) -> TaskRecord:
         """Registers a generation, its trials and the intent to submit them as `task`, before anything is submitted.
 
@@ -49,7 +49,7 @@ class SteeringStore(Store):
             budget: trials of the search's budget.
             trials: the trials of the generation.
             task: its first task.
-            wishes: numbers of the trials that fulfil point requests, by the request's id.
+            fulfilled: numbers of the trials that fulfil point requests, by the request's id.
         """
         cut = {"history": history, "pending": list(pending), "asked": asked, "budget": budget}
         now = time.time()
@@ -74,18 +74,18 @@ class SteeringStore(Store):
                     for trial in trials
                 ],
             )
-            for wish, number in (wishes or {}).items():
-                self._fulfil(connection, wish, number)
+            for request, number in (fulfilled or {}).items():
+                self._fulfil(connection, request, number)
             return self._add_task(connection, search_id, task, now)
 
-    def fulfil(self, wish: int, number: int) -> None:
+    def fulfil(self, request: int, number: int) -> None:
         """Records that an existing trial fulfils a point request."""
         with writing(self.engine) as connection:
-            self._fulfil(connection, wish, number)
+            self._fulfil(connection, request, number)
 
     @staticmethod
-    def _fulfil(connection: Connection, wish: int, number: int) -> None:
-        connection.execute(update(t.wishes).where(t.wishes.c.id == wish).values(trial=number))
+    def _fulfil(connection: Connection, request: int, number: int) -> None:
+        connection.execute(update(t.wishes).where(t.wishes.c.id == request).values(trial=number))
 
     @staticmethod
     def _add_task(connection: Connection, search_id: int, task: NewTask, now: float) -> TaskRecord:

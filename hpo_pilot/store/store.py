@@ -251,14 +251,6 @@ class Store:
             row = connection.execute(best).one_or_none()
         return None if row is None else (row.number, row.value, row.std)
 
-    def job_seconds(self, search_id: int) -> float:
-        """Returns the run time of all jobs of the search in seconds, retries included."""
-        with reading(self.engine) as connection:
-            total = connection.execute(
-                select(func.sum(t.jobs.c.seconds)).where(t.jobs.c.search_id == search_id)
-            ).scalar()
-        return float(total or 0.0)
-
     def trials_with_outputs(self, search_id: int) -> set[int]:
         """Returns the trials with outputs at the server."""
         query = select(t.jobs.c.trial).where(t.jobs.c.search_id == search_id, t.jobs.c.output.is_not(None))
@@ -471,27 +463,17 @@ class Store:
                     return int(before)
             of_search = select(t.trials).where(t.trials.c.search_id == search_id).order_by(t.trials.c.number)
             trials = [trial_record(trial, {}) for trial in connection.execute(of_search)]
-            search, wishes, what = asking(search_record(row), trials, self._waiting(connection, search_id))
-            now = time.time()
+            search, points, what = asking(search_record(row), trials, self._waiting(connection, search_id))
+            common = {"search_id": search_id, "who": who, "key": key, "created": time.time()}
             connection.execute(
                 insert(t.wishes),
-                [
-                    {
-                        "search_id": search_id,
-                        "point": wish.point,
-                        "retries": wish.retries,
-                        "who": who,
-                        "key": key,
-                        "created": now,
-                    }
-                    for wish in wishes
-                ],
+                [{**common, "point": requested.point, "retries": requested.retries} for requested in points],
             )
             self._redefine(connection, row, {"definition": search.to_dict()})
             self._event(connection, search_id, who, what)
-        return len(wishes)
+        return len(points)
 
-    def wishes(self, search_id: int) -> list[PointRequest]:
+    def requested_points(self, search_id: int) -> list[PointRequest]:
         """Returns the requested points that are not trials yet, the next one first."""
         with reading(self.engine) as connection:
             return self._waiting(connection, search_id)

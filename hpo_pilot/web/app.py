@@ -33,7 +33,7 @@ from hpo_pilot.steering.metrics import last_snapshot
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import SearchRecord, Store
 from hpo_pilot.store.lease import lease_holder
-from hpo_pilot.store.queries import generations_made, size_of
+from hpo_pilot.store.queries import generations_made, size_of, spent
 from hpo_pilot.transformation.transformation import UNPACKED_LIMIT
 from hpo_pilot.web import forms, pages
 from hpo_pilot.web.api import changing_router, reading_router, service_router
@@ -266,7 +266,7 @@ def _of_searches(store: Store, records: list[SearchRecord]) -> list[Metric]:
     trials = GaugeMetricFamily("hpo_pilot_search_trials", "Trials, by state.", labels=["search", "state"])
     budget = GaugeMetricFamily("hpo_pilot_search_budget_trials", "Trials of the budget.", labels=["search"])
     made = GaugeMetricFamily("hpo_pilot_search_generations", "Generations so far.", labels=["search"])
-    spent = GaugeMetricFamily("hpo_pilot_search_job_seconds", "Seconds that its jobs ran.", labels=["search"])
+    seconds = GaugeMetricFamily("hpo_pilot_search_job_seconds", "Seconds that its jobs ran.", labels=["search"])
     best = GaugeMetricFamily(
         "hpo_pilot_search_best_value",
         "The best figure of merit, of searches with one objective.",
@@ -278,10 +278,10 @@ def _of_searches(store: Store, records: list[SearchRecord]) -> list[Metric]:
             trials.add_metric([record.name, state.value], number)
         budget.add_metric([record.name], record.search.budget.trials)
         made.add_metric([record.name], generations.get(record.id, 0))
-        spent.add_metric([record.name], store.job_seconds(record.id))
+        seconds.add_metric([record.name], spent(store.engine, record.id).seconds)
         if len(record.search.objectives) == 1 and (found := store.best_so_far(record.id, record.search.objective.sign)):
             best.add_metric([record.name, record.search.objective.metric[:100]], found[1])
-    return [trials, budget, made, spent, best]
+    return [trials, budget, made, seconds, best]
 
 
 log = logging.getLogger(__name__)

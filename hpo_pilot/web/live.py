@@ -327,7 +327,7 @@ class SearchFragments:
             "f-trouble": templates.trouble(view, seen, remarks),
             "f-optimizer": templates.optimizer(words),
             "f-point": templates.point(view, self._place.command),
-            "f-waiting": templates.waiting(store.wishes(number)),
+            "f-waiting": templates.waiting(store.requested_points(number)),
             "f-events": templates.events(events[:MOST_EVENTS], len(events)),
         }
         shown = FragmentSet(html, view.tag, view.record.state.value)

@@ -686,7 +686,7 @@ def outlook_document(
         "eta": None if expected is None else eta_document(expected, now),
         "last_failure": None if failed is None else failure_document(failed),
         "course": best_values(store.engine, record.id, objectives[0].sign, _COURSE) if len(objectives) == 1 else None,
-        "wishes": [wish_document(wish) for wish in store.wishes(record.id)],
+        "wishes": [wish_document(wish) for wish in store.requested_points(record.id)],
         "hours_used": _hours_used(record, now),
         "optimizer_state": _optimizer_words(store, record, counts, steered=steered),
         "monitor": bigpanda_link(record.server, record.uid, monitor=record.search.panda.monitor),
