@@ -8,8 +8,9 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar, cast, get_type_hints
 
 import typer
 from typer import Context
@@ -224,6 +225,16 @@ def with_options(
     completed.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     completed.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return completed
+
+
+def options_of(shape: type[Any]) -> dict[str, tuple[Any, Any]]:
+    """Returns the options that the fields of a dataclass declare, for `with_options`."""
+    hints = get_type_hints(shape, include_extras=True)
+    missing = inspect.Parameter.empty
+    return {
+        field.name: (hints[field.name], missing if field.default is MISSING else field.default)
+        for field in fields(shape)
+    }
 
 
 def on_client(command: Callable[Concatenate[SearchClient, P], None]) -> Callable[..., None]:

@@ -6,8 +6,10 @@ import os
 import signal
 import threading
 import time
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,12 +23,14 @@ from hpo_pilot.cli.options import (
     WorkDirOption,
     complete_site,
     option,
+    options_of,
+    with_options,
 )
 from hpo_pilot.cli.output import Column, advised, console, dump, print_columns
 from hpo_pilot.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from hpo_pilot.hpc.allocations import AllocationFile, Fleet
     from hpo_pilot.hpc.batch_system import Allocation, AllocationSpec
@@ -35,83 +39,166 @@ if TYPE_CHECKING:
     from hpo_pilot.jobs import JobNeeds
 
 
-_SiteOption = Annotated[str, option("--site", metavar="S", help="The site profile (hpo-pilot sites).")]
-_WalltimeOption = Annotated[
-    str, option("--walltime", metavar="H:MM", help="Walltime of each allocation: 2:00, or 1-12:00 with days.")
-]
-_QueueOption = Annotated[
-    str | None, option("--queue", help="The batch queue, partition or QOS. Default: the profile's.")
-]
-_PandaQueueOption = Annotated[
-    str | None, option("--panda-queue", metavar="PQ", help="The PanDA queue. Default: the embedded server's.")
-]
-_AccountOption = Annotated[str | None, option("--account", help="The project to charge. Default: the profile's.")]
-_ServerOption = Annotated[
-    str | None, option("--server", metavar="URL", help="The PanDA server. Default: the work folder's embedded one.")
-]
-_TokenOption = Annotated[
-    Path | None, option("--token-file", metavar="FILE", help="A pilot's token. Default: the work folder's own.")
-]
-_CaOption = Annotated[
-    Path | None, option("--ca", metavar="FILE", help="Authorities behind the server's certificate (PEM).")
-]
-_ProxyOption = Annotated[
-    str | None, option("--proxy", metavar="URL", help="The facility's web proxy. Default: the profile's.")
-]
-_FolderOption = Annotated[
-    Path | None,
-    option(
-        "--folder", help="Seen by login and compute nodes. Default: the site's shared scratch, else the work folder."
-    ),
-]
-_PilotOption = Annotated[
-    list[str] | None,
-    option("--pilot-option", metavar="WORD", help="One more word for `hpo-pilot pilot`. May be repeated."),
-]
+#: The command that starts a server which compute nodes reach.
+_SERVE = "`hpo-pilot serve --host 0.0.0.0 --tls-cert FILE --tls-key FILE`"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Allocations:
+    """The options that `pilots submit` and `pilots keep` share."""
+
+    site: Annotated[str, option("--site", metavar="S", help="The site profile (hpo-pilot sites).")]
+    walltime: Annotated[
+        str, option("--walltime", metavar="H:MM", help="Walltime of each allocation: 2:00, or 1-12:00 with days.")
+    ]
+    queue: Annotated[
+        str | None, option("--queue", help="The batch queue, partition or QOS. Default: the profile's.")
+    ] = None
+    panda_queue: Annotated[
+        str | None, option("--panda-queue", metavar="PQ", help="The PanDA queue. Default: the embedded server's.")
+    ] = None
+    account: Annotated[str | None, option("--account", help="The project to charge. Default: the profile's.")] = None
+    server: Annotated[
+        str | None,
+        option("--server", metavar="URL", help="The PanDA server. Default: the work folder's embedded one."),
+    ] = None
+    token_file: Annotated[
+        Path | None, option("--token-file", metavar="FILE", help="A pilot's token. Default: the work folder's own.")
+    ] = None
+    ca: Annotated[
+        Path | None, option("--ca", metavar="FILE", help="Authorities behind the server's certificate (PEM).")
+    ] = None
+    proxy: Annotated[
+        str | None, option("--proxy", metavar="URL", help="The facility's web proxy. Default: the profile's.")
+    ] = None
+    folder: Annotated[
+        Path | None,
+        option(
+            "--folder",
+            help="Seen by login and compute nodes. Default: the site's shared scratch, else the work folder.",
+        ),
+    ] = None
+    pilot_option: Annotated[
+        list[str] | None,
+        option("--pilot-option", metavar="WORD", help="One more word for `hpo-pilot pilot`. May be repeated."),
+    ] = None
+    workdir: WorkDirOption = None
+
+    def access(self) -> PilotAccess:
+        """Returns the PanDA server that the options name, by default the embedded one of the work folder."""
+        from urllib.parse import urlsplit
+
+        from hpo_pilot.hpc.keeper import PilotAccess
+        from hpo_pilot.panda.server import address, environment_vo
+        from hpo_pilot.pilot.settings import PilotSettings
+        from hpo_pilot.server.tokens import Role
+        from hpo_pilot.steering.embedded import running_server
+        from hpo_pilot.steering.server_processes import AUTHORITIES
+        from hpo_pilot.steering.workdir import DEFAULT_QUEUE, WorkDir
+        from hpo_pilot.trust import is_loopback
+
+        folder = WorkDir.at(self.workdir)
+        if self.server is not None:
+            url = address(self.server, "--server")
+            if self.token_file is None or self.panda_queue is None:
+                missing = "--token-file, a file with a pilot's token" if self.token_file is None else "--panda-queue"
+                raise InputError(f"--server {url} also needs {missing}")
+            # The virtual organisation of the user's own PanDA tokens; without such tokens that of our tokens.
+            vo = environment_vo() if os.environ.get("PANDA_AUTH") == "oidc" else PilotSettings.vo
+            return PilotAccess(url, self.panda_queue, self.token_file, self.ca, vo)
+        found = running_server(folder)
+        if found is None:
+            raise InputError(
+                f"no service runs in {folder.root}: start {_SERVE} there, or name --server, --token-file and "
+                "--panda-queue"
+            )
+        if is_loopback(urlsplit(found.url).hostname or ""):
+            typer.echo(
+                f"warning: the embedded server is at {found.url}, which compute nodes cannot reach unless they are "
+                f"this machine: start it with {_SERVE}",
+                err=True,
+            )
+        ca = self.ca
+        if ca is None and found.authorities is not None:
+            ca = found.authorities / AUTHORITIES
+        token = self.token_file or folder.tokens / f"{Role.PILOT.value}.token"
+        return PilotAccess(found.url, self.panda_queue or DEFAULT_QUEUE, token, ca, found.vo)
+
+    def _root(self) -> Path:
+        """Returns the folder that login and compute nodes share."""
+        from hpo_pilot.hpc.site_files import find_site
+        from hpo_pilot.steering.workdir import WorkDir
+
+        if self.folder is not None:
+            return self.folder.absolute()
+        shared = find_site(self.site).scratch.shared
+        if shared is None:
+            return WorkDir.at(self.workdir).root
+        expanded = os.path.expandvars(shared)
+        if "$" in expanded:
+            raise InputError(f"{self.site}'s shared scratch is {shared}, which is not set here: give --folder")
+        return Path(expanded, "hpo-pilot")
+
+    def planner(self, access: PilotAccess, nodes: int) -> Callable[[str], AllocationSpec]:
+        """Returns a function that makes the allocation of a name."""
+        from hpo_pilot.hpc.allocations import PilotCommand
+        from hpo_pilot.hpc.batch_system import AllocationSpec, active_environment, walltime_minutes
+        from hpo_pilot.hpc.site_files import find_site
+
+        profile, minutes = find_site(self.site), walltime_minutes(self.walltime)
+        options = tuple(self.pilot_option or ())
+        command = PilotCommand(
+            access.server, access.queue, access.token_file, self._root(), access.ca, access.vo, options
+        )
+        active = active_environment(os.environ)
+        batch = (self.queue, self.account, self.proxy)
+        return lambda name: AllocationSpec(
+            profile, nodes, minutes, name, command.folder(name), command.words(name), *batch, active
+        )
+
+
+@contextmanager
+def _checked(**given: Any) -> Iterator[_Allocations]:
+    """Checks site and walltime first, so that their errors are reported before errors of this machine."""
+    from hpo_pilot.hpc.batch_system import walltime_minutes
+    from hpo_pilot.hpc.batch_systems import make_batch_system
+    from hpo_pilot.hpc.site_files import find_site
+
+    wanted = _Allocations(**given)
+    make_batch_system(find_site(wanted.site).batch.system)
+    walltime_minutes(wanted.walltime)
+    yield wanted
 
 
 def add_pilot_commands(app: typer.Typer) -> None:
     """Adds the commands."""
     group = typer.Typer(name="pilots", help="Pilots in allocations of a batch system.", no_args_is_help=True)
-    group.command()(submit)
+    group.command()(with_options(submit, options_of(_Allocations), _checked))
     group.command("list")(list_pilots)
     group.command()(cancel)
-    group.command()(keep)
+    group.command()(with_options(keep, options_of(_Allocations), _checked))
     app.add_typer(group)
 
 
 def submit(
-    site: _SiteOption,
+    wanted: _Allocations,
     nodes: Annotated[int, option("--nodes", min=1, max=MOST_NODES, help="Nodes of the allocation.")],
-    walltime: _WalltimeOption,
-    queue: _QueueOption = None,
-    panda_queue: _PandaQueueOption = None,
-    account: _AccountOption = None,
-    server: _ServerOption = None,
-    token_file: _TokenOption = None,
-    ca: _CaOption = None,
-    proxy: _ProxyOption = None,
-    folder: _FolderOption = None,
-    pilot_option: _PilotOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the job script; submit nothing.")] = False,
-    workdir: WorkDirOption = None,
 ) -> None:
     """Submit an allocation whose pilot runs jobs on all its nodes in parallel."""
     from hpo_pilot.hpc.allocations import check_shape, new_name
     from hpo_pilot.hpc.batch_systems import make_batch_system
 
-    _check(site, walltime)
-    access = _access(workdir, server, panda_queue, token_file, ca)
-    spec = _planner(
-        access, site, nodes, walltime, queue, account, proxy, _root(site, folder, workdir), tuple(pilot_option or ())
-    )(new_name())
+    access = wanted.access()
+    spec = wanted.planner(access, nodes)(new_name())
     if dry_run:
         check_shape(spec)
         typer.echo(make_batch_system(spec.site.batch.system).script(spec), nl=False)
         return
-    done = _fleet(workdir).submit(spec, server=access.server, panda_queue=access.queue)
+    done = _fleet(wanted.workdir).submit(spec, server=access.server, panda_queue=access.queue)
     typer.echo(
-        f"submitted {done.name} as job {done.job_id}: {nodes} nodes of {site}, {walltime}; output: {spec.output}"
+        f"submitted {done.name} as job {done.job_id}: {nodes} nodes of {wanted.site}, {wanted.walltime}; "
+        f"output: {spec.output}"
     )
 
 
@@ -168,11 +255,10 @@ def cancel(
 
 
 def keep(
-    site: _SiteOption,
+    wanted: _Allocations,
     max_nodes: Annotated[
         int, option("--max-nodes", min=1, max=MOST_NODES, help="Most nodes of all allocations together.")
     ],
-    walltime: _WalltimeOption,
     nodes: Annotated[int, typer.Option("--nodes", min=1, max=MOST_NODES, help="Nodes of each allocation.")] = 1,
     jobs: Annotated[
         int | None,
@@ -183,15 +269,6 @@ def keep(
             help="Most jobs at once in an allocation. Default: as many as fit.",
         ),
     ] = None,
-    queue: _QueueOption = None,
-    panda_queue: _PandaQueueOption = None,
-    account: _AccountOption = None,
-    server: _ServerOption = None,
-    token_file: _TokenOption = None,
-    ca: _CaOption = None,
-    proxy: _ProxyOption = None,
-    folder: _FolderOption = None,
-    pilot_option: _PilotOption = None,
     interval: Annotated[float, typer.Option(min=0.1, max=MOST_SECONDS, help="Seconds between two checks.")] = 30.0,
     idle: Annotated[
         float,
@@ -202,7 +279,6 @@ def keep(
         typer.Option(min=0, max=MOST_SECONDS, help="Seconds that a started allocation has to take jobs."),
     ] = 60.0,
     log_format: LogFormatOption = None,
-    workdir: WorkDirOption = None,
 ) -> None:
     """Submit allocations while jobs wait, within the site's job limits, until stopped; running allocations stay."""
     from hpo_pilot.hpc.allocations import check_shape, new_name
@@ -213,11 +289,8 @@ def keep(
     configure_logging("keeper", form=log_format)
     if nodes > max_nodes:
         raise InputError(f"--nodes {nodes} of one allocation are more than --max-nodes {max_nodes}")
-    _check(site, walltime)
-    access = _access(workdir, server, panda_queue, token_file, ca)
-    plan = _planner(
-        access, site, nodes, walltime, queue, account, proxy, _root(site, folder, workdir), tuple(pilot_option or ())
-    )
+    access = wanted.access()
+    plan = wanted.planner(access, nodes)
     first = plan(new_name())
     check_shape(first)
     room = jobs or nodes * max(1, first.site.node.gpu_count)
@@ -227,7 +300,7 @@ def keep(
         return min(found, jobs or found)
 
     keeper = Keeper(
-        _fleet(workdir),
+        _fleet(wanted.workdir),
         KeeperSettings(access.server, access.queue, first.site.name, max_nodes, room, idle, settle),
         plan,
         access.demand,
@@ -242,104 +315,13 @@ def keep(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    with _book(workdir).kept_by_one(access.server, access.queue, first.site.name):
-        typer.echo(f"keeping up to {max_nodes} nodes of {site} for the jobs of {access.queue} at {access.server}")
+    with _book(wanted.workdir).kept_by_one(access.server, access.queue, first.site.name):
+        typer.echo(
+            f"keeping up to {max_nodes} nodes of {wanted.site} for the jobs of {access.queue} at {access.server}"
+        )
         keeper.run(stop, interval)
     said = "stopped; allocations go on: `hpo-pilot pilots list` shows them, `hpo-pilot pilots cancel --all` ends them"
     typer.echo(advised(said))
-
-
-def _check(site: str, walltime: str) -> None:
-    """Checks the options first, so that their errors are reported before errors of this machine."""
-    from hpo_pilot.hpc.batch_system import walltime_minutes
-    from hpo_pilot.hpc.batch_systems import make_batch_system
-    from hpo_pilot.hpc.site_files import find_site
-
-    make_batch_system(find_site(site).batch.system)
-    walltime_minutes(walltime)
-
-
-def _access(
-    workdir: Path | None, server: str | None, queue: str | None, token_file: Path | None, ca: Path | None
-) -> PilotAccess:
-    """Completes the options that name the PanDA server, by default the embedded one of the work folder."""
-    from urllib.parse import urlsplit
-
-    from hpo_pilot.errors import InputError
-    from hpo_pilot.hpc.keeper import PilotAccess
-    from hpo_pilot.panda.server import address, environment_vo
-    from hpo_pilot.pilot.settings import PilotSettings
-    from hpo_pilot.server.tokens import Role
-    from hpo_pilot.steering.embedded import running_server
-    from hpo_pilot.steering.server_processes import AUTHORITIES
-    from hpo_pilot.steering.workdir import DEFAULT_QUEUE, WorkDir
-    from hpo_pilot.trust import is_loopback
-
-    folder = WorkDir.at(workdir)
-    if server is not None:
-        url = address(server, "--server")
-        if token_file is None or queue is None:
-            missing = "--token-file, a file with a pilot's token" if token_file is None else "--panda-queue"
-            raise InputError(f"--server {url} also needs {missing}")
-        # The virtual organisation of the user's own PanDA tokens; without such tokens that of our tokens.
-        vo = environment_vo() if os.environ.get("PANDA_AUTH") == "oidc" else PilotSettings.vo
-        return PilotAccess(url, queue, token_file, ca, vo)
-    found = running_server(folder)
-    if found is None:
-        raise InputError(
-            f"no service runs in {folder.root}: start `hpo-pilot serve --host 0.0.0.0 --tls-cert FILE --tls-key FILE` "
-            "there, or name --server, --token-file and --panda-queue"
-        )
-    if is_loopback(urlsplit(found.url).hostname or ""):
-        typer.echo(
-            f"warning: the embedded server is at {found.url}, which compute nodes cannot reach unless they are this "
-            "machine: start it with `hpo-pilot serve --host 0.0.0.0 --tls-cert FILE --tls-key FILE`",
-            err=True,
-        )
-    if ca is None and found.authorities is not None:
-        ca = found.authorities / AUTHORITIES
-    token = token_file or folder.tokens / f"{Role.PILOT.value}.token"
-    return PilotAccess(found.url, queue or DEFAULT_QUEUE, token, ca, found.vo)
-
-
-def _root(site: str, folder: Path | None, workdir: Path | None) -> Path:
-    """Returns the folder that login and compute nodes share."""
-    from hpo_pilot.hpc.site_files import find_site
-    from hpo_pilot.steering.workdir import WorkDir
-
-    if folder is not None:
-        return folder.absolute()
-    shared = find_site(site).scratch.shared
-    if shared is None:
-        return WorkDir.at(workdir).root
-    expanded = os.path.expandvars(shared)
-    if "$" in expanded:
-        raise InputError(f"{site}'s shared scratch is {shared}, which is not set here: give --folder")
-    return Path(expanded, "hpo-pilot")
-
-
-def _planner(
-    access: PilotAccess,
-    site: str,
-    nodes: int,
-    walltime: str,
-    queue: str | None,
-    account: str | None,
-    proxy: str | None,
-    root: Path,
-    options: tuple[str, ...],
-) -> Callable[[str], AllocationSpec]:
-    """Makes allocations of a name."""
-    from hpo_pilot.hpc.allocations import PilotCommand
-    from hpo_pilot.hpc.batch_system import AllocationSpec, active_environment, walltime_minutes
-    from hpo_pilot.hpc.site_files import find_site
-
-    profile, minutes = find_site(site), walltime_minutes(walltime)
-    command = PilotCommand(access.server, access.queue, access.token_file, root, access.ca, access.vo, options)
-    active = active_environment(os.environ)
-    return lambda name: AllocationSpec(
-        profile, nodes, minutes, name, command.folder(name), command.words(name), queue, account, proxy, active
-    )
 
 
 def _book(workdir: Path | None) -> AllocationFile:
