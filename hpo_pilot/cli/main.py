@@ -15,18 +15,20 @@ import typer
 from hpo_pilot import __version__
 from hpo_pilot.cli import inspection, migrate, pilots, plan, searches, serve
 from hpo_pilot.cli.output import about_place, advised
-from hpo_pilot.errors import HpoPilotError
+from hpo_pilot.errors import HpoPilotError, TryAgainError
 from hpo_pilot.logs import configure_logging
 
 
 def _with_advice(callback: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the needed options to the commands that the messages of `callback` name."""
+    """Adds the needed options to the commands that the messages of `callback` name; Ctrl-C means "try again"."""
 
     @functools.wraps(callback)
     def called(*args: Any, **given: Any) -> Any:
         with about_place(given):
             try:
                 return callback(*args, **given)
+            except KeyboardInterrupt:
+                raise TryAgainError("interrupted; the same command continues") from None
             except HpoPilotError as error:
                 error.args = (advised(str(error)),)
                 raise
@@ -90,15 +92,9 @@ for _group in (app, *(registered.typer_instance for registered in app.registered
             _command.callback = _with_advice(_command.callback)
 
 
-def _interrupted(_signal: int, _frame: object) -> None:
-    """Handles Ctrl-C if the command does not: it means "try again", not typer's exit status 130."""
-    typer.echo("hpo-pilot: interrupted; the same command continues", err=True)
-    raise SystemExit(3)
-
-
 def main() -> None:
     """Runs a command. Each of our errors ends it with one message and the error's own exit status."""
-    signal.signal(signal.SIGINT, _interrupted)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background commands without it
     try:
         app()
     except HpoPilotError as error:

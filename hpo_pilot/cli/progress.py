@@ -315,7 +315,7 @@ def watch_search(client: SearchClient, identity: str, console: Console) -> None:
     """
     search = client.status(identity)
     try:
-        with _interrupts(), Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False) as live:
+        with _ended_by_signals(), Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False) as live:
             _show_screen(client, search, live)
     except KeyboardInterrupt:
         raise TryAgainError(f"no longer watching search {search['name']!r}; it continues") from None
@@ -341,15 +341,13 @@ def _show_screen(client: SearchClient, search: StatusDocument, live: Live) -> No
 
 
 @contextmanager
-def _interrupts() -> Iterator[None]:
+def _ended_by_signals() -> Iterator[None]:
     """Lets signals that end the process end the block first, so that the terminal is restored."""
 
     def end(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)
 
-    old: dict[int, Any] = {signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler)}
-    for ending in (signal.SIGTERM, signal.SIGHUP):
-        old[ending] = signal.signal(ending, end)
+    old = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:

@@ -7,6 +7,7 @@ runs them alone.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -608,21 +609,38 @@ def serve_pages(
         )
     store_file = _StoreFile(path) if url.startswith("sqlite:///") else None
     folder = WorkDir.make(workdir)
-    ended = threading.Event()
-    before = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     pages = ApiProcess(folder, store=store, reach=reach, port=reach.port, address=folder.pages_address)
+    with stop_signals() as ended:
+        try:
+            pages.start()
+            pages.wait()
+            on_ready(pages)
+            while not ended.wait(_LOOK_SECONDS):
+                pages.check()
+                if store_file is not None and not store_file.is_there():
+                    # The pages have the old file open and would show its contents forever.
+                    raise InputError(f"the store at {path} was removed or replaced: start the monitor again")
+        finally:
+            pages.stop()
+
+
+@contextlib.contextmanager
+def stop_signals(action: Callable[[], None] = lambda: None) -> Iterator[threading.Event]:
+    """Makes SIGINT and SIGTERM call `action` during a block; the event is set when one arrives."""
+    stopped = threading.Event()
+
+    def stop(_signal: int, _frame: object) -> None:
+        stopped.set()
+        action()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped  # Only the main thread may handle signals. A caller in another thread handles them itself.
+        return
+    old = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        pages.start()
-        pages.wait()
-        on_ready(pages)
-        while not ended.wait(_LOOK_SECONDS):
-            pages.check()
-            if store_file is not None and not store_file.is_there():
-                # The pages have the old file open and would show its contents forever.
-                raise InputError(f"the store at {path} was removed or replaced: start the monitor again")
+        yield stopped
     finally:
-        pages.stop()
-        for number, handler in before.items():
+        for number, handler in old.items():
             signal.signal(number, handler)
 
 

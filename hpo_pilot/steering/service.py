@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +35,7 @@ from hpo_pilot.steering.metrics import snapshots
 from hpo_pilot.steering.registration import PackedSearch, check_family, pack_searches, register_family
 from hpo_pilot.steering.results import ReportWriter, RunResult, internal_error, result_of
 from hpo_pilot.steering.search_file import load_search
-from hpo_pilot.steering.server_processes import ApiProcess, NetworkOptions, security_warnings
+from hpo_pilot.steering.server_processes import ApiProcess, NetworkOptions, security_warnings, stop_signals
 from hpo_pilot.steering.workdir import DEFAULT_QUEUE, WorkDir, nickname
 from hpo_pilot.store import EMBEDDED, SearchRecord, SearchState, SteeringStore, Store, StoreAwayError
 from hpo_pilot.store.lease import LEASE_SECONDS, Lease, LeaseHeldError, LeaseLostError, held_lease, lease_holder
@@ -534,7 +533,7 @@ def _steer(
         numbers = [record.id for record in records]
         lease.steer_only(numbers)
         service = Service(store, manager, lease, supervise=supervise, only=numbers, server=server)
-        with _signals(service) as stopped:
+        with stop_signals(service.stop) as stopped:
             service.run(over)
         if stopped.is_set() and not all(store.search(number).state.is_over for number in numbers):
             raise InterruptedRunError(
@@ -589,7 +588,7 @@ def _end_at(store: SteeringStore, workdir: WorkDir, server: str, numbers: Sequen
         else:
             manager = stack.enter_context(connected_manager(server, workdir))
         service = Service(store, manager, lease, only=numbers, server=server)
-        with _signals(service):
+        with stop_signals(service.stop):
             service.run(over)
 
 
@@ -603,7 +602,7 @@ def _watch(store: SteeringStore, family: _Family, over: Callable[[], bool]) -> b
     Raises:
         InputError: the service will not steer a search, because the search is bound to another server.
     """
-    with _watching() as stopped:
+    with stop_signals() as stopped:
         while (service := lease_holder(store.engine)) is not None:
             check_steered(family.servers, service.server)
             if over():
@@ -681,7 +680,7 @@ def serve(
 
             service = Service(database, manager, lease, supervise=check, server=target)
             on_ready(ready, api)
-            with _signals(service):
+            with stop_signals(service.stop):
                 service.run(write_reports)
     finally:
         database.close()
@@ -703,29 +702,3 @@ def _aside(executor: ThreadPoolExecutor, work: Callable[[], bool]) -> Callable[[
         return False
 
     return ask
-
-
-@contextlib.contextmanager
-def _signals(service: Service) -> Iterator[threading.Event]:
-    """Makes SIGINT and SIGTERM end the service during a block; the event is set when one arrives."""
-    with _watching(service.stop) as stopped:
-        yield stopped
-
-
-@contextlib.contextmanager
-def _watching(action: Callable[[], None] = lambda: None) -> Iterator[threading.Event]:
-    stopped = threading.Event()
-
-    def stop(_signal: int, _frame: object) -> None:
-        stopped.set()
-        action()
-
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped  # Only the main thread may handle signals. A caller in another thread handles them itself.
-        return
-    old = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopped
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)

@@ -7,12 +7,10 @@ import hashlib
 import re
 import secrets
 import shutil
-import signal
 import tarfile
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -126,9 +124,8 @@ class RestClient(SearchClient):
             raise InputError("--slots: the service sets the number of jobs at the same time: leave --slots out")
         name = self._register(file, go_on=True)["name"]
         try:
-            with _interrupts():
-                for now in self.watch(name):
-                    on_progress(now)
+            for now in self.watch(name):
+                on_progress(now)
         except KeyboardInterrupt:
             raise TryAgainError(f"no longer watching; the service continues search {name!r}") from None
         status: SearchDocument = self.status(name)
@@ -322,19 +319,6 @@ def _of(identity: str, *more: str) -> str:
         if not word.strip(".") or "/" in word or not word.isprintable():
             raise InputError(f"{word!r} is neither a name nor a number of a search or trial")
     return "/".join(["searches", *(quote(word, safe="") for word in (identity, *more))])
-
-
-@contextmanager
-def _interrupts() -> Iterator[None]:
-    """Makes Ctrl-C raise KeyboardInterrupt for the length of a block."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    old: Callable[..., Any] | int | None = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, old)
 
 
 def _refuse_server(server: str | None) -> None:
