@@ -13,15 +13,12 @@ import pytest
 import requests
 
 from hpo_pilot.web.local_client import LocalClient
+from tests.command_here import command_here
 from tests.rest_api import write_search
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "hpo_pilot.cli", "monitor", *arguments]
-
-
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60, check=False)
+    return command_here("monitor", *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +26,8 @@ def shown(tmp_path_factory):
     root: Path = tmp_path_factory.mktemp("shown")
     with LocalClient(root / "work") as client:
         client.submit(write_search(root / "files", "shown"))
-    process = subprocess.Popen(command("--workdir", str(root / "work")), stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "hpo_pilot.cli", "monitor", "--workdir", str(root / "work")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         lines = [process.stdout.readline() for _ in range(4)]
         yield root / "work", lines, process

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import closing
 
 import pytest
 
 from hpo_pilot.optimizers.early_stopping import Report, create_rule
 from hpo_pilot.store import SearchState, SteeringStore
+from tests.rest_api import store_of
 
 
 def curve(steps: int, pause: str, figure: str = "loss") -> str:
@@ -32,28 +33,6 @@ open("model.txt", "w").write("done")
 """
 
 
-CURVE = curve(27, '0.12 if point["x"] < 1 else 0.4')
-
-
-def document(**more: Any) -> dict[str, Any]:
-    good = [{"x": 0.1}, {"x": 0.2}, {"x": 0.3}]
-    bad = [{"x": x} for x in (5.0, 6.0, 7.0, 8.0)]
-    return {
-        "space": {"x": {"type": "real", "low": 0.0, "high": 10.0}},
-        "start": [*good, *bad],
-        "budget": {"trials": 7, "parallel": 3, "queued": 0},
-        "early_stopping": {
-            "method": "asha",
-            "min_steps": 3,
-            "max_steps": 27,
-            "warmup_trials": 4,
-            "report_seconds": 0.25,
-        },
-        "payload": {"files": "payload", "command": "python3 -I -S train.py", "outputs": ["model.txt"]},
-        **more,
-    }
-
-
 def replayed(store: SteeringStore) -> dict[int, tuple[int, str]]:
     """What a new rule decides on the record of the store: the look and the reason, of each trial that it stops."""
     search = store.search("demo").search
@@ -71,7 +50,16 @@ def replayed(store: SteeringStore) -> dict[int, tuple[int, str]]:
 
 
 def test_hopeless_trials_are_stopped_and_their_slots_go_on(scan):
-    scan.write(document(folds=2, budget={"trials": 5, "parallel": 3, "queued": 0}), CURVE)
+    rule = {"method": "asha", "min_steps": 3, "max_steps": 27, "warmup_trials": 4, "report_seconds": 0.25}
+    document = {
+        "space": {"x": {"type": "real", "low": 0.0, "high": 10.0}},
+        "start": [{"x": x} for x in (0.1, 0.2, 0.3, 5.0, 6.0)],
+        "folds": 2,
+        "budget": {"trials": 5, "parallel": 3, "queued": 0},
+        "early_stopping": rule,
+        "payload": {"files": "payload", "command": "python3 -I -S train.py", "outputs": ["model.txt"]},
+    }
+    scan.write(document, curve(27, '0.12 if point["x"] < 1 else 0.4'))
     scan("run", str(scan.file), "--slots", "6")
     trials = scan.trials()
     good, stopped = trials[:3], trials[3:]
@@ -84,8 +72,7 @@ def test_hopeless_trials_are_stopped_and_their_slots_go_on(scan):
         assert trial["error"].startswith("stopped early: loss ") and "at step 3" in trial["error"]
         assert all(fold["value"] is None and 0 < fold["seconds"] < 20 for fold in trial["folds"])
     assert sorted(trial["told"] for trial in trials) == [1, 2, 3, 4, 5] and not any(t["stopped"] for t in good)
-    store = SteeringStore.open(f"sqlite:///{scan.workdir / 'hpo-pilot.db'}")
-    try:
+    with closing(store_of(scan.workdir)) as store:
         record = store.search("demo")
         assert record.state is SearchState.DONE and store.best_so_far(1, 1)[0] == 1
         stops = {trial.number: trial.stop for trial in store.trials(1) if trial.stop}
@@ -93,5 +80,3 @@ def test_hopeless_trials_are_stopped_and_their_slots_go_on(scan):
         assert all(stop.projected[0] > 0.3 + 1 / 27 for stop in stops.values())
         told = [event.what for event in store.events(1) if "is told to stop: loss " in event.what]
         assert len(told) == len(stopped) == len(stops)
-    finally:
-        store.close()

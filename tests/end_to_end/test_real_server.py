@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -16,9 +17,9 @@ from hpo_pilot.cli.main import app
 from hpo_pilot.errors import HpoPilotError
 from hpo_pilot.panda import manager, tasks
 from hpo_pilot.server.tokens import Role
-from hpo_pilot.store import SteeringStore
 from tests.bearer import make_token_folder, token
 from tests.panda.foreign_panda import ForeignPanda, Quirks
+from tests.rest_api import store_of
 from tests.server_process import ServerProcess
 
 #: A Rucio that has every file: an archive that says which it is.
@@ -93,13 +94,10 @@ def test_a_search_survives_whatever_a_real_server_does(scan, site, tmp_path, mon
     for trial in trials:
         assert trial["value"] == pytest.approx((trial["point"]["x"] - 0.3) ** 2 + 0.0005)
         assert [fold["attempt"] for fold in trial["folds"]] == [1, 1]
-    store = SteeringStore.open(f"sqlite:///{scan.workdir / 'hpo-pilot.db'}")
-    record = store.search("demo")
-    assert record.server == site.url
+    with closing(store_of(scan.workdir)) as store:
+        assert store.search("demo").server == site.url
+        assert all(name.startswith("user.me:user.me.demo.") for name in store.outputs(1, 1).values())
     assert site.calls["task/submit"] <= 12
-    outputs = store.outputs(record.id, 1)
-    assert all(name.startswith("user.me:user.me.demo.") for name in outputs.values())
-    store.close()
     assert not (scan.workdir / "panda.db").exists(), "no embedded server was started"
     assert not (scan.workdir / "pilots").exists()
 

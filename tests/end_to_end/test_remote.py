@@ -116,7 +116,7 @@ def test_a_running_search_is_its_owner_s(group, tmp_path):
 
 def test_run_leaves_the_work_to_the_service(group, tmp_path):
     alice = group.user(tmp_path / "alice", "alice")
-    alice.write({"search": "run-there", "budget": {"trials": 40, "parallel": 2}}, SLOW)
+    alice.write({"search": "run-there", "budget": {"trials": 20, "parallel": 2}}, SLOW)
     first = alice.start("run", "search.yaml")
     assert first.stdout is not None
     next(line for line in first.stdout if "trials, best" in line)
@@ -125,7 +125,7 @@ def test_run_leaves_the_work_to_the_service(group, tmp_path):
     assert first.returncode == 3, output
     assert "no longer watching; the service continues search 'run-there'" in output
     result = alice("run", "search.yaml")
-    assert "40 of 40 trials" in result.stdout
+    assert "20 of 20 trials" in result.stdout
     assert "report: hpo-pilot/reports/run-there.html" in result.stdout
     assert (alice.root / "hpo-pilot" / "reports" / "run-there.html").exists()
 
