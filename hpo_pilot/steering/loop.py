@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, Future
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from hpo_pilot.jobs import JobState, TaskRef, TaskState
 from hpo_pilot.optimizers import Optimizer, create_optimizer
 from hpo_pilot.panda.workflow_manager import UnknownTaskError, WorkflowManager
 from hpo_pilot.report.summary import top_trials
-from hpo_pilot.search import Point, Search, Trial, TrialState, point_key
+from hpo_pilot.search import Generation, Point, Search, Trial, TrialState, point_key
 from hpo_pilot.search.earlier_results import EarlierResults
 from hpo_pilot.search.sections import costs
 from hpo_pilot.steering import metrics
@@ -32,7 +33,6 @@ from hpo_pilot.steering.metrics import time_ask
 from hpo_pilot.steering.results import KeptOutputs
 from hpo_pilot.steering.submissions import LOOK_SECONDS, Lookahead, PointRequests, Refill, Submissions, new_trials
 from hpo_pilot.store import (
-    Cut,
     NewTask,
     PointRequest,
     SearchRecord,
@@ -74,7 +74,8 @@ class SearchSteering:
         self._store = store
         self._manager = manager
         self._trials = {trial.number: trial for trial in store.trials(record.id)}
-        self._generation = max((trial.generation for trial in self._trials.values()), default=0)
+        last = max((trial.generation for trial in self._trials.values()), default=0)
+        self._next = Generation(last + 1, 0, (), ())  # its trials follow when there are points
 
         # The next points.
         counted = [trial for trial in self._trials.values() if trial.counts]
@@ -90,7 +91,6 @@ class SearchSteering:
         self._ledger = Ledger.of(search, record.uid, told=len(history))
         self._stopper = TrialStopper(record, store, manager, self._trials)
         self._outputs = KeptOutputs(record, store, manager, self._trials.values())
-        self._cut = Cut(0, [])
 
         # Limits on further submissions.
         self._spent = Spending(record, store, len(counted))
@@ -320,10 +320,11 @@ class SearchSteering:
         if not self._refill_rule.is_due(count, left, self._manager.policy.refill):
             return
         count = min(count, self._tasks.trials_per_task)
-        pending = sorted(number for number, one in self._ledger.open.items() if one.trial.confirms is None)
+        pending = tuple(sorted(number for number, one in self._ledger.open.items() if one.trial.confirms is None))
         requests = self._requests.next(count, self._trials)
         asked = None if requests or self._starts else count
-        self._cut = Cut(self._ledger.told, pending, asked, self._search.budget.trials)
+        told, budget = self._ledger.told, self._search.budget.trials
+        self._next = Generation(self._next.number, told, pending, (), asked, budget)
         if requests:
             self._register([request.point for request in requests], requests=requests)
         elif self._starts:
@@ -357,19 +358,22 @@ class SearchSteering:
         """
         if not points:
             return
-        self._generation += 1
-        first = len(self._trials) + 1
-        trials = new_trials(self._search.seed, self._generation, first, points, confirms, requests)
-        trials = self._tasks.fitting(self._generation, trials)
+        number, first = self._next.number, len(self._trials) + 1
+        trials = new_trials(self._search.seed, number, first, points, confirms, requests)
+        trials = self._tasks.fitting(number, trials)
         fulfilled = {request.id: trial.number for request, trial in zip(requests or (), trials, strict=False)}
-        name = self._tasks.name(self._generation, 0)
+        name = self._tasks.name(number, 0)
         task = self._store.add_generation(
             self.record.id,
-            **self._cut._asdict(),
+            history=self._next.history,
+            pending=self._next.pending,
+            asked=self._next.asked,
+            budget=self._next.budget,
             trials=trials,
-            task=NewTask(name, self._generation, 0, self._tasks.jobs(trials)),
+            task=NewTask(name, number, 0, self._tasks.jobs(trials)),
             fulfilled=fulfilled,
         )
+        self._next = replace(self._next, number=number + 1)
         for trial in trials:
             self._trials[trial.number] = trial
             self._ledger.add(OpenTrial(trial))
@@ -395,7 +399,7 @@ class SearchSteering:
     def _confirm(self) -> bool:
         """Submits the confirmation runs that are still due, with fresh seeds. Returns whether there are any."""
         again = confirmation_runs(self._search, self._trials.values())[: self._allowance.trials]
-        self._cut = Cut(self._ledger.told, [])
+        self._next = Generation(self._next.number, self._ledger.told, (), ())
         self._register([trial.point for trial in again], [trial.number for trial in again])
         return bool(again)
 

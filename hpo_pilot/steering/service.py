@@ -389,8 +389,7 @@ def run_all(
         Their results, in the order of the file.
     """
     folder = WorkDir.make(workdir)
-    database = SteeringStore.open(folder.store_url(store))
-    try:
+    with contextlib.closing(SteeringStore.open(folder.store_url(store))) as database:
         family = _Family(database, pack_searches(Path(search_file), folder))
         if family.goes_on:
             target = chosen_server(server, family.bound)
@@ -409,8 +408,6 @@ def run_all(
         if failures:
             raise failures[0]
         return results
-    finally:
-        database.close()
 
 
 class _Family:
@@ -559,16 +556,13 @@ def end_stopping(store: str, workdir: WorkDir, records: Sequence[SearchRecord]) 
         TryAgainError: the server of their jobs does not answer.
         InputError: the user's settings for that server are wrong.
     """
-    database = SteeringStore.open(store)
-    try:
+    with contextlib.closing(SteeringStore.open(store)) as database:
         stopping = [now for record in records if (now := database.search(record.id)).state is SearchState.STOPPING]
         by_server: dict[str, list[int]] = {}
         for record in stopping:
             by_server.setdefault(record.server or EMBEDDED, []).append(record.id)
         for server, numbers in by_server.items():
             _end_at(database, workdir, server, numbers)
-    finally:
-        database.close()
 
 
 def _end_at(store: SteeringStore, workdir: WorkDir, server: str, numbers: Sequence[int]) -> None:
@@ -650,40 +644,36 @@ def serve(
     if queues is not None and target != EMBEDDED:
         raise InputError(f"--queues describes the embedded server's queues; {target} has its own")
     folder = WorkDir.make(workdir)
-    database = SteeringStore.open(folder.store_url(store))
-    try:
-        with contextlib.ExitStack() as stack:
-            lease = stack.enter_context(held_lease(database.engine, "serve", target))
-            api = ApiProcess(folder, store=store, reach=reach or NetworkOptions(), port=api_port)
-            stack.callback(api.stop)
-            api.start()
-            supervise: Callable[[], None] = lambda: None  # noqa: E731 - one of two
-            ready: EmbeddedPanda | str = target
-            if target == EMBEDDED:
-                count = default_slots(1) if slots is None else slots
-                ready = panda = EmbeddedPanda(folder, slots=count, reach=reach, queues=queues)
-                manager = stack.enter_context(started_manager(panda, folder))
-                supervise = panda.check
-                for warning in security_warnings(folder, reach or NetworkOptions(), count):
-                    on_warning(warning)
-            else:
-                manager = stack.enter_context(connected_manager(target, folder))
-            write_reports = _aside(stack.enter_context(ThreadPoolExecutor(1)), ReportWriter(database, folder).write_new)
-            api.wait()
+    with contextlib.closing(SteeringStore.open(folder.store_url(store))) as database, contextlib.ExitStack() as stack:
+        lease = stack.enter_context(held_lease(database.engine, "serve", target))
+        api = ApiProcess(folder, store=store, reach=reach or NetworkOptions(), port=api_port)
+        stack.callback(api.stop)
+        api.start()
+        supervise: Callable[[], None] = lambda: None  # noqa: E731 - one of two
+        ready: EmbeddedPanda | str = target
+        if target == EMBEDDED:
+            count = default_slots(1) if slots is None else slots
+            ready = panda = EmbeddedPanda(folder, slots=count, reach=reach, queues=queues)
+            manager = stack.enter_context(started_manager(panda, folder))
+            supervise = panda.check
+            for warning in security_warnings(folder, reach or NetworkOptions(), count):
+                on_warning(warning)
+        else:
+            manager = stack.enter_context(connected_manager(target, folder))
+        write_reports = _aside(stack.enter_context(ThreadPoolExecutor(1)), ReportWriter(database, folder).write_new)
+        api.wait()
 
-            snapshot = stack.enter_context(snapshots(folder.steering_metrics))
+        snapshot = stack.enter_context(snapshots(folder.steering_metrics))
 
-            def check() -> None:
-                supervise()
-                api.check()
-                snapshot.loop_went_round()
+        def check() -> None:
+            supervise()
+            api.check()
+            snapshot.loop_went_round()
 
-            service = Service(database, manager, lease, supervise=check, server=target)
-            on_ready(ready, api)
-            with stop_signals(service.stop):
-                service.run(write_reports)
-    finally:
-        database.close()
+        service = Service(database, manager, lease, supervise=check, server=target)
+        on_ready(ready, api)
+        with stop_signals(service.stop):
+            service.run(write_reports)
 
 
 def _aside(executor: ThreadPoolExecutor, work: Callable[[], bool]) -> Callable[[], bool]:

@@ -11,7 +11,6 @@ after ``kill -9``. Any thread and process may call them; only the holder of the 
 from hpo_pilot.store.database import NameTakenError, StoreAwayError
 from hpo_pilot.store.records import (
     EMBEDDED,
-    Cut,
     Event,
     NewPointRequest,
     NewTask,
@@ -26,7 +25,6 @@ from hpo_pilot.store.store import Store, UnknownSearchError
 
 __all__ = [
     "EMBEDDED",
-    "Cut",
     "Event",
     "NameTakenError",
     "NewPointRequest",

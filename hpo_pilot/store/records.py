@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select
 
@@ -78,22 +78,6 @@ class SearchRecord:
     started: datetime | None
     clock: datetime | None
     ended: datetime | None
-
-
-class Cut(NamedTuple):
-    """The state of a search at a generation, from which the optimizer proposes the same points again.
-
-    Attributes:
-        history: number of results told to the optimizer.
-        pending: numbers of the open trials.
-        asked: number of points asked of the optimizer; None: it was not asked (start points, confirmation runs).
-        budget: trials of the search's budget at that time: schedules depend on it.
-    """
-
-    history: int
-    pending: list[int]
-    asked: int | None = None
-    budget: int | None = None
 
 
 @dataclass(frozen=True)

@@ -43,9 +43,9 @@ class SteeringStore(Store):
 
         Args:
             search_id: the search.
-            history: see `Cut`, also for `pending`, `asked` and `budget`.
+            history: see `Generation`, also for `asked` and `budget`.
             pending: the numbers of the open trials.
-            asked: number of points asked of the optimizer.
+            asked: number of points asked of the optimizer; None: it was not asked.
             budget: trials of the search's budget.
             trials: the trials of the generation.
             task: its first task.
