@@ -91,12 +91,12 @@ def test_pages_alone_end_when_their_store_is_removed_or_made_anew(tmp_path, anew
     asked = []
 
     def remove(pages):
-        asked.append(pages.url)
+        asked.append(requests.get(f"{pages.url}/api/v1/health", timeout=10).status_code)
         kept = file.rename(tmp_path / "kept.db")
         if anew:
             file.write_bytes(kept.read_bytes())
 
     with pytest.raises(InputError, match="was removed or replaced"):
         serve_pages(tmp_path, store=None, reach=NetworkOptions(), on_ready=remove)
-    assert len(asked) == 1
+    assert asked == [200], "told once, when they answer"
     assert not workdir.pages_address.exists()

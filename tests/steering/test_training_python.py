@@ -30,19 +30,29 @@ def findings() -> dict[str, Finding]:
     return {finding.what: finding for finding in doctor._training()}
 
 
-def test_the_python_of_the_path_is_asked(cache, tmp_path):
-    python = python_on_path(tmp_path, '{"torch": "2.13.0+cpu", "horovod": "0.28.1"}')
-    found = findings()
-    assert (found["torch"].ok, found["torch"].detail) == (True, f"2.13.0+cpu in {python}")
-    assert (found["horovod"].ok, found["horovod"].detail) == (True, f"0.28.1 in {python}")
-
-
-def test_it_is_named_and_our_own_is_not_looked_at(cache, tmp_path):
+@pytest.mark.parametrize(
+    ("answer", "has"),
+    [
+        ('{"torch": "2.13.0+cpu", "horovod": "0.28.1"}', True),
+        ("{}", False),
+        ("no JSON", False),
+        ("", False),
+        (None, False),
+    ],
+    ids=["both", "neither", "no JSON", "silent", "no Python"],
+)
+def test_the_python_of_the_path_is_asked_and_not_our_own(cache, tmp_path, answer, has):
     """Payloads run in the environment that is active, whatever hpo-pilot itself runs in."""
-    python = python_on_path(tmp_path, "{}")
+    python = python_on_path(tmp_path, answer) if answer is not None else None
     found = findings()
-    assert found["payloads' Python"].ok and str(python) in found["payloads' Python"].detail
-    assert not found["torch"].ok and not found["horovod"].ok
+    assert found["payloads' Python"].ok is (python is not None)
+    assert python is None or str(python) in found["payloads' Python"].detail
+    assert (found["torch"].ok, found["horovod"].ok, found["horovod"].needed) == (has, has, False)
+    if has:
+        assert found["torch"].detail == f"2.13.0+cpu in {python}"
+        assert found["horovod"].detail == f"0.28.1 in {python}"
+    else:
+        assert "`make horovod` builds it" in found["horovod"].detail
 
 
 def test_what_make_horovod_built_is_pointed_to(cache, tmp_path):
@@ -55,14 +65,3 @@ def test_what_make_horovod_built_is_pointed_to(cache, tmp_path):
     assert not found.ok
     built = cache / "horovod-ba9876543210" / "venv" / "bin"
     assert found.detail == (f"not in {python}; `make horovod` built 0.28.1 with torch 2.2.0: put {built} first in PATH")
-
-
-@pytest.mark.parametrize("answer", ["no JSON", "", None])
-def test_without_a_python_that_answers_it_says_what_to_do(cache, tmp_path, answer):
-    if answer is not None:
-        python_on_path(tmp_path, answer)
-    found = findings()
-    assert found["payloads' Python"].ok is (answer is not None)
-    assert not found["torch"].ok
-    assert not found["horovod"].ok and not found["horovod"].needed
-    assert "`make horovod` builds it" in found["horovod"].detail
