@@ -140,6 +140,27 @@ def configure_logging(
         logging.getLogger(name).setLevel(its)
 
 
+def log_end(path: Path, size: int) -> bytes:
+    """Returns the last `size` bytes of a log, or all if it has fewer.
+
+    Raises:
+        OSError: the log cannot be read.
+    """
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - size))
+        return file.read(size)
+
+
+def last_line(path: Path) -> str:
+    """Returns the last line of a log that is not blank; empty: there is none.
+
+    Raises:
+        OSError: the log cannot be read.
+    """
+    lines = log_end(path, 4096).decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""
+
+
 class LogFile:
     """A file of bounded size and mode 0600 to which processes append their output.
 
@@ -186,16 +207,6 @@ class LogFile:
             return  # nothing was written yet, or the file was removed
         except OSError as error:
             logging.getLogger(__name__).warning("the log %s cannot be cut: %s", self.path, error)
-
-    def end(self, size: int) -> bytes:
-        """Returns its last `size` bytes, or all if it has fewer.
-
-        Raises:
-            OSError: it cannot be read.
-        """
-        with self.path.open("rb") as stream:
-            stream.seek(max(0, os.fstat(stream.fileno()).st_size - size))
-            return stream.read(size)
 
     def _cut(self) -> None:
         with self.path.open("r+b", buffering=0) as now:

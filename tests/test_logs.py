@@ -139,7 +139,7 @@ def test_a_log_file_is_looked_at_once_a_minute(tmp_path):
         stream.write(b"third\n")
     assert (tmp_path / "some.log").read_bytes() == b"third\n"
     assert (tmp_path / "some.log.1").read_bytes() == b"second\n"
-    assert file.end(4) == b"ird\n"
+    assert logs.log_end(file.path, 4) == b"ird\n"
 
 
 def test_a_log_file_that_another_process_cuts_is_left_to_it(tmp_path):

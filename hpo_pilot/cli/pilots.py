@@ -339,7 +339,7 @@ def _fleet(workdir: Path | None) -> Fleet:
 
 def _last_line(path: Path) -> str:
     """Returns the last line of a failed allocation's output, and the path of the whole output."""
-    from hpo_pilot.pilot.execution import last_line
+    from hpo_pilot.logs import last_line
 
     try:
         said = last_line(path)

@@ -35,6 +35,7 @@ from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.transformation.job import TransformationFailure
 from hpo_pilot.transformation.sandbox import unpack
+from hpo_pilot.transformation.transformation import UNPACKED_LIMIT
 
 #: The command of our jobs. `hpo_pilot_runner.py` and `hpo_pilot_series.py` define the folder names below.
 _RUNNER = re.compile(r"hpo_pilot_runner\.py --task ([A-Za-z0-9_=-]+) --number (\d{1,9})\b")
@@ -366,7 +367,7 @@ class CheckpointShipping(threading.Thread):
                     lambda: self._server.download_checkpoint(kept.task_id, kept.number, target, self._limit), _PATIENCE
                 )
                 packed.flush()
-                if found and kept.place(Path(packed.name), self._settings.unpack_mb << 20):
+                if found and kept.place(Path(packed.name), UNPACKED_LIMIT):
                     log.info("job %s goes on from the checkpoint of an earlier attempt", job.panda_id)
                     return True
         except (HpoPilotError, TransformationFailure, OSError) as error:

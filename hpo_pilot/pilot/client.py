@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote, urlsplit
@@ -98,7 +99,7 @@ class JobServer:
         settings = self._settings
         body: dict[str, Any] = {
             "site_name": settings.queue,
-            "prod_source_label": settings.label,
+            "prod_source_label": "user",
             "node": settings.node,
             "n_jobs": free.slots,
             "target_architecture": {"gpus": [gpu.described() for gpu in free.gpus]},
@@ -433,16 +434,6 @@ class Delivery(threading.Thread):
 _MOST = 1000  # jobs in one call
 
 
-class _Return:
-    """One job to be given back, and the server's answer."""
-
-    def __init__(self, panda_id: int, attempt: int) -> None:
-        self.key = (panda_id, attempt)
-        self.is_done = False
-        self.is_given = False
-        self.error: HpoPilotError | None = None
-
-
 class GivingBack:
     """Gives jobs back in few calls: jobs that come during a call are sent together in the next one.
 
@@ -453,7 +444,7 @@ class GivingBack:
         self._server = server
         self._lock = threading.Lock()
         self._calling = threading.Lock()
-        self._waiting: list[_Return] = []
+        self._waiting: list[tuple[tuple[int, int], Future[bool]]] = []
 
     def give(self, panda_id: int, attempt: int) -> bool:
         """Puts a job of this pilot back into the queue without counting the attempt.
@@ -464,15 +455,13 @@ class GivingBack:
         Raises:
             ServerAway, TokenRefused: the server does not answer.
         """
-        job = _Return(panda_id, attempt)
+        is_given: Future[bool] = Future()
         with self._lock:
-            self._waiting.append(job)
+            self._waiting.append(((panda_id, attempt), is_given))
         with self._calling:
-            if not job.is_done:
+            if not is_given.done():
                 self._call()
-        if job.error is not None:
-            raise job.error
-        return job.is_given
+        return is_given.result()
 
     def _call(self) -> None:
         """Sends the waiting jobs; the caller holds `_calling`, so its own job is among them or has its answer."""
@@ -482,12 +471,9 @@ class GivingBack:
             if not jobs:
                 return
             try:
-                given = self._server.give_back([job.key for job in jobs])
-                for job in jobs:
-                    job.is_given = job.key[0] in given
-            except HpoPilotError as error:
-                for job in jobs:
-                    job.error = error
-            finally:
-                for job in jobs:
-                    job.is_done = True
+                given = self._server.give_back([key for key, _ in jobs])
+                for (panda_id, _), is_given in jobs:
+                    is_given.set_result(panda_id in given)
+            except Exception as error:  # noqa: BLE001  each caller raises it
+                for _, is_given in jobs:
+                    is_given.set_exception(error)

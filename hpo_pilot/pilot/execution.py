@@ -15,35 +15,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hpo_pilot.logs import last_line
 from hpo_pilot.pilot.checkpoints import kept_checkpoint
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.report import Outcome, Progress
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.transformation.container import Inside, choose_runtime
 from hpo_pilot.transformation.job import PayloadDocument, kept_environment, without_secrets
-from hpo_pilot.transformation.process import SHORT_GRACE, WORKER_MARK, end_leftovers, has_orphans
+from hpo_pilot.transformation.process import (
+    OWN_STATUS,
+    SHORT_GRACE,
+    WORKER_MARK,
+    end_leftovers,
+    has_orphans,
+    signal_group,
+)
 from hpo_pilot.transformation.transformation import Prepared
-
-
-def log_end(path: Path, size: int) -> bytes:
-    """Returns the last `size` bytes of a log.
-
-    Raises:
-        OSError: the log cannot be read.
-    """
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - size))
-        return file.read()
-
-
-def last_line(path: Path) -> str:
-    """Returns the last line of a log that is not blank; empty: there is none.
-
-    Raises:
-        OSError: the log cannot be read.
-    """
-    lines = log_end(path, 2000).decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else ""
 
 
 class Wrapping(ABC):
@@ -102,9 +89,6 @@ log = logging.getLogger(__name__)
 STOP_FILE = "hpo_pilot_stop.txt"
 LOG_FILE = "runner.log"
 AUTHORITY_FILE = "hpo_pilot_ca.pem"
-
-#: Exit statuses of the runner itself; any other status means that it was killed.
-_OWN_STATUS = (0, 1)
 
 
 class Execution:
@@ -208,7 +192,7 @@ class Execution:
             raise RuntimeError("wait before start")
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         with self._lock:  # no thread may signal this PID any more: another process may get it
-            _signal_group(process.pid, signal.SIGKILL)
+            signal_group(process.pid, signal.SIGKILL)
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
             self._process = None
@@ -253,14 +237,14 @@ class Execution:
                 self._insist_at = float("inf")
                 if self._process is not None:
                     log.warning("job %s does not end and is killed", self.job.panda_id)
-                    _signal_group(self._process.pid, signal.SIGKILL)
+                    signal_group(self._process.pid, signal.SIGKILL)
 
     def _end_leftovers(self, status: int) -> None:
         """Ends the job's remaining processes and waits for them: only then may another attempt begin."""
         marks = _marks(self._settings, self.job)
         if status == 0 and not has_orphans(marks):
             return
-        was_told = self._was_told or status in _OWN_STATUS
+        was_told = self._was_told or status in OWN_STATUS
         ended = end_leftovers(marks, SHORT_GRACE if was_told else self._settings.grace)
         if ended.found:
             log.warning("%d processes of job %s outlived its command and were ended", ended.found, self.job.panda_id)
@@ -271,7 +255,7 @@ class Execution:
         self._was_told = True
         self._insist_at = min(self._insist_at, time.monotonic() + self._settings.grace)
         if self._process is not None:
-            _signal_group(self._process.pid, signal.SIGTERM)
+            signal_group(self._process.pid, signal.SIGTERM)
 
 
 def _environment(settings: PilotSettings, job: Job, folder: Path, lifeline: int) -> dict[str, str]:
@@ -303,13 +287,6 @@ def _base(settings: PilotSettings, job: Job) -> dict[str, str]:
     if settings.environments is not None and (found := kept_checkpoint(job, settings.environments)) is not None:
         kept = kept_environment(str(settings.environments), found.folder.name, os.environ)
     return without_secrets(os.environ) if kept is None else kept
-
-
-def _signal_group(pid: int, which: signal.Signals) -> None:
-    try:
-        os.killpg(pid, which)
-    except (ProcessLookupError, PermissionError) as error:
-        log.debug("group %s: %s", pid, error)  # the group is empty
 
 
 def _last_line(path: Path) -> str:

@@ -30,7 +30,6 @@ class Job:
     panda_id: int
     attempt: int
     task_id: int
-    name: str
     arguments: Arguments
     log_name: str
     container: str
@@ -68,7 +67,6 @@ def parse_job(data: Mapping[str, Any]) -> Job:
         panda_id=panda_id,
         attempt=attempt,
         task_id=_number(data.get("taskID")),
-        name=str(data.get("jobName") or ""),
         arguments=arguments,
         log_name=_text(data.get("logFile")),
         container=_text(data.get("container_name")) or arguments.image,

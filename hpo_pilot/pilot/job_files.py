@@ -22,11 +22,13 @@ from typing import Any
 
 from hpo_pilot.errors import HpoPilotError, TryAgainError
 from hpo_pilot.files import PRIVATE
+from hpo_pilot.logs import log_end
 from hpo_pilot.pilot.client import JobServer, retried
-from hpo_pilot.pilot.execution import LOG_FILE, log_end
+from hpo_pilot.pilot.execution import LOG_FILE
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
 from hpo_pilot.transformation.job import Arguments, TransformationFailure, find_outputs, has_verdict
 from hpo_pilot.transformation.sandbox import unpack
+from hpo_pilot.transformation.transformation import UNPACKED_LIMIT
 
 log = logging.getLogger(__name__)
 
@@ -41,17 +43,17 @@ class SandboxCache:
     deleted.
     """
 
-    def __init__(self, folder: Path, server: JobServer, *, limit_mb: int, unpack_mb: int) -> None:
+    def __init__(self, folder: Path, server: JobServer, *, limit_mb: int, unpacked: int = UNPACKED_LIMIT) -> None:
         """Makes the folder.
 
         Args:
             folder: folder of the cache.
             server: server of the sandboxes.
             limit_mb: size limit of the cache.
-            unpack_mb: size limit of one unpacked sandbox.
+            unpacked: size limit of one unpacked sandbox, in bytes.
         """
         self._folder, self._server = folder, server
-        self._limit, self._unpack_limit = limit_mb << 20, unpack_mb << 20
+        self._limit, self._unpack_limit = limit_mb << 20, unpacked
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._sizes: dict[str, int] = {}
         folder.mkdir(parents=True, exist_ok=True)

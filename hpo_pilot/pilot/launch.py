@@ -22,7 +22,8 @@ from typing import Any
 from hpo_pilot.errors import GiveUpError, InputError
 from hpo_pilot.files import write_whole
 from hpo_pilot.hpc.launchers import VISIBLE_GPUS, Launcher, Placement, site_variables
-from hpo_pilot.pilot.execution import InContainer, Wrapping, by_our_python, log_end
+from hpo_pilot.logs import log_end
+from hpo_pilot.pilot.execution import InContainer, Wrapping, by_our_python
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.machine import Assignment
 from hpo_pilot.pilot.settings import Site

@@ -38,7 +38,8 @@ from hpo_pilot.transformation.process import SHORT_GRACE, Keeper, end_leftovers
 log = logging.getLogger(__name__)
 
 _PAUSE = 5.0  # seconds between checks of a full disk
-
+_POLL = 25.0  # seconds that a request for jobs may wait at the server
+_IDLE = 30.0  # seconds at most between requests to a server that does not wait
 
 #: The metrics need no token, so the port is open on this machine only.
 _HOST = "127.0.0.1"
@@ -130,9 +131,7 @@ class Pilot:
             settings=settings,
             site=site,
             workdir=workdir,
-            sandboxes=SandboxCache(
-                workdir.cache, self._server, limit_mb=settings.cache_mb, unpack_mb=settings.unpack_mb
-            ),
+            sandboxes=SandboxCache(workdir.cache, self._server, limit_mb=settings.cache_mb),
             pool=pool,
             watchdog=watchdog,
             heartbeats=Heartbeats(settings, self._server),
@@ -268,14 +267,14 @@ class Pilot:
     def _acquire(self) -> None:
         """Asks for jobs while resources are free, until the pilot drains or the server refuses it for too long."""
         settings, parts = self._settings, self._parts
-        backoff, idle = Backoff(), Backoff(0.2, settings.idle)
+        backoff, idle = Backoff(), Backoff(0.2, _IDLE)
         refused_since: float | None = None
         while not self._draining.is_set():
             free = parts.pool.wait_for_some(self._draining)
             if self._draining.is_set() or not self._has_disk():
                 continue
             asked = time.monotonic()
-            wait = min(settings.poll, free.patience)
+            wait = min(_POLL, free.patience)
             try:
                 found = self._server.acquire(free, wait, parts.workdir.free_mb(), self._remaining())
             except TryAgainError as error:

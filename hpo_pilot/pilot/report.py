@@ -6,8 +6,10 @@ import json
 import math
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -141,10 +143,8 @@ def _number(value: object) -> float:
 
 def _insert(values: list[tuple[int, float]], step: int, value: float) -> None:
     """Inserts a value in the order of steps, unless the step has a value."""
-    place = len(values)
-    while place and values[place - 1][0] > step:
-        place -= 1
-    if not place or values[place - 1][0] != step:
+    place = bisect_left(values, step, key=itemgetter(0))
+    if place == len(values) or values[place][0] != step:
         values.insert(place, (step, value))
 
 

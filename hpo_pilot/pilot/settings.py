@@ -53,14 +53,11 @@ class PilotSettings:
         worker_id: identifies this pilot at the server, together with `harvester_id`; only one running pilot may use it.
         harvester_id: empty: made from the host and the work folder.
         vo: virtual organisation, sent as `Origin` as panda-client does.
-        label: kind of the requested jobs (`prodSourceLabel`).
         heartbeat: seconds between reports on a running job.
         shortest_report: smallest interval between reports on a job whose search wants intermediate values soon, in
             seconds; ten times as long for a server that is not ours.
         first_report: seconds until the first report; a shorter job is reported only once, at its end.
-        poll: seconds that a request for jobs may wait at the server.
         end_idle: seconds without a job after which a pilot gives its allocation back; 0: never.
-        idle: longest pause between requests to a server that does not wait, in seconds.
         drain: seconds for running jobs to end by themselves after SIGTERM.
         grace: seconds between TERM and KILL for a job; longer than the runner's time for its payload.
         walltime_grace: seconds that a job may run beyond its maxWalltime.
@@ -70,7 +67,6 @@ class PilotSettings:
         memory_mb: memory for the largest job; 0: not given.
         cache_mb: size limit of the cache of unpacked sandboxes.
         input_cache_mb: size limit of the cache of inputs, and of a single input.
-        unpack_mb: size limit of an unpacked sandbox.
         min_free_mb: free disk below which no jobs are taken.
         container_runtime: a name of `RUNTIMES`, or `auto`.
         environments: folder with the stored environments of searches that were submitted on this machine, by their
@@ -101,13 +97,10 @@ class PilotSettings:
     worker_id: int = 1
     harvester_id: str = ""
     vo: str = "hpo_pilot"
-    label: str = "user"
     heartbeat: float = 20.0
     shortest_report: float = 0.25
     first_report: float = 0.5
-    poll: float = 25.0
     end_idle: float = 900.0
-    idle: float = 30.0
     drain: float = 3.0
     grace: float = GRACE
     walltime_grace: float = 60.0
@@ -116,7 +109,6 @@ class PilotSettings:
     memory_mb: int = 0
     cache_mb: int = 5_000
     input_cache_mb: int = 100_000
-    unpack_mb: int = 20_000
     min_free_mb: int = 200
     container_runtime: str = "auto"
     environments: Path | None = None

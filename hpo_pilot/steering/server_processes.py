@@ -27,7 +27,7 @@ import requests
 from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
 from hpo_pilot.files import write_whole
 from hpo_pilot.http import open_session
-from hpo_pilot.logs import LogFile
+from hpo_pilot.logs import LogFile, last_line
 from hpo_pilot.server.tokens import Authority, Role, TokenRefused, Tokens, write_private
 from hpo_pilot.steering.workdir import STORE_VARIABLE, WorkDir, nickname
 from hpo_pilot.trust import LISTEN_WITH_TLS, hashed_folder, is_loopback, is_wildcard, require_tls, served_name
@@ -119,10 +119,9 @@ class ChildProcess:
     def last_line(self) -> str:
         """Returns the last line of its log."""
         try:
-            lines = self._log.end(4096).decode(errors="replace").strip().splitlines()
+            return last_line(self._log.path)
         except OSError:
             return ""
-        return lines[-1] if lines else ""
 
     def bound_log(self) -> None:
         """Bounds the size of its log."""

@@ -217,7 +217,7 @@ def _signal(pid: int, which: int) -> None:
 
 
 #: Exit statuses of the payload runner itself; any other status means that it was killed.
-_OWN_STATUS = (0, 1)
+OWN_STATUS = (0, 1)
 
 
 def run_payload(
@@ -259,13 +259,13 @@ def run_payload(
     finally:
         os.close(lifeline)
 
-    insist = threading.Timer(grace, _signal_group, (process.pid, signal.SIGKILL))
+    insist = threading.Timer(grace, signal_group, (process.pid, signal.SIGKILL))
     insist.daemon = True
 
     def pass_on(number: int, _: Optional[FrameType]) -> None:
         if process.returncode is not None:
             return  # leftovers are being ended; another process may have this PID by now
-        _signal_group(process.pid, number)
+        signal_group(process.pid, number)
         if insist.ident is None:
             insist.start()
 
@@ -273,10 +273,10 @@ def run_payload(
     try:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         insist.cancel()
-        _signal_group(process.pid, signal.SIGKILL)
+        signal_group(process.pid, signal.SIGKILL)
         status = process.wait()
         was_told = insist.ident is not None
-        end_leftovers(marks, SHORT_GRACE if was_told or status in _OWN_STATUS else grace)
+        end_leftovers(marks, SHORT_GRACE if was_told or status in OWN_STATUS else grace)
     finally:
         for which, handler in before.items():
             signal.signal(which, handler)
@@ -285,7 +285,8 @@ def run_payload(
     return status if status >= 0 else 128 - status
 
 
-def _signal_group(group: int, which: int) -> None:
+def signal_group(group: int, which: int) -> None:
+    """Sends a signal to a process group that may be empty."""
     try:
         os.killpg(group, which)
     except OSError:

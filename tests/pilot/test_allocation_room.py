@@ -5,6 +5,7 @@ import random
 import threading
 import time
 from collections import Counter
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from hpo_pilot.hpc.scheduler import Scheduler
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.pilot.allocation import Allocation, AllocationPool, AllocationReservation, NodeHealth
 from hpo_pilot.pilot.job import GivenBack, JobFailure, NodeLost, PilotErrorCode, parse_job
-from hpo_pilot.pilot.machine import Assignment
+from hpo_pilot.pilot.machine import Assignment, FreeResources
 from hpo_pilot.pilot.report import Starting
 from hpo_pilot.pilot.settings import Site
 from hpo_pilot.transformation.job import PayloadDocument
+from tests.pilot.conftest import in_background
 
 SITE = Site(launcher=make_launcher({"name": "srun"}), gpu_kind="nvidia")
 
@@ -63,13 +65,12 @@ class Made:
         reserved = self.reserve(**job)
         return reserved[1], self.assign(reserved, **{"minutes": 5.0, **(document or {})})
 
-    def waits(self) -> threading.Thread:
+    def waits(self) -> Future[FreeResources]:
         """A thread that waits for free resources."""
-        thread = threading.Thread(target=self.pool.wait_for_some, args=[self.draining])
-        thread.start()
-        thread.join(0.1)
-        assert thread.is_alive()
-        return thread
+        waiting = in_background(self.pool.wait_for_some, self.draining)
+        wait([waiting], 0.1)
+        assert not waiting.done()
+        return waiting
 
 
 def test_each_job_has_its_own():
@@ -77,7 +78,7 @@ def test_each_job_has_its_own():
     made, chance = Made(3, cores=4, gpus=2), random.Random(4)
     used: set[tuple[str, str]] = set()
     cores_used: Counter[str] = Counter()
-    most, lock, failures = [0], threading.Lock(), []
+    most, lock = [0], threading.Lock()
 
     def run(nodes: int, cores: int, gpus: int, seconds: float) -> None:
         reserved = made.reserve(coreCount=cores)
@@ -95,19 +96,16 @@ def test_each_job_has_its_own():
             with lock:
                 used.difference_update(own)
                 cores_used.subtract(dict.fromkeys(given.nodes, cores))
-        except (JobFailure, AssertionError) as error:  # a thread's own would go unseen
-            failures.append(error)
-        made.pool.free(reserved[1], Ending.FINISHED)
+        finally:
+            made.pool.free(reserved[1], Ending.FINISHED)
 
-    plans = [
-        (chance.randint(1, 3), chance.randint(1, 4), chance.randint(0, 2), chance.random() / 50) for _ in range(50)
+    runs = [
+        in_background(run, chance.randint(1, 3), chance.randint(1, 4), chance.randint(0, 2), chance.random() / 50)
+        for _ in range(50)
     ]
-    threads = [threading.Thread(target=run, args=plan) for plan in plans]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert not failures and not used and not cores_used.total() and most[0] > 8
+    for one in runs:
+        one.result(30)
+    assert not used and not cores_used.total() and most[0] > 8
     assert made.pool.is_empty and made.pool.usage().searches["s.tar.gz"].endings == {Ending.FINISHED: 50}
 
 
@@ -119,7 +117,7 @@ def test_what_is_asked_for():
     reserved = made.reserve(coreCount=3, hpoCampaign="mine")
     waiting = made.waits()  # the job takes a part of the nodes that is not known yet
     made.assign(reserved)
-    waiting.join(5)
+    waiting.result(5)
     free = made.pool.wait_for_some(made.draining)
     assert free.request is not None and free.patience == 1.0
     assert sorted((o.nodes, o.cores) for o in free.request.now) == [(1, 1), (1, 4)]
@@ -135,8 +133,7 @@ def test_no_more_steps_than_the_site_can_do():
     waiting = made.waits()
     made.draining.set()
     made.pool.wake()
-    waiting.join(5)
-    assert not waiting.is_alive()
+    waiting.result(5)
 
 
 @pytest.mark.parametrize(
@@ -169,20 +166,12 @@ def test_a_job_without_a_limit_has_an_hour_and_one_that_would_end_too_late_goes_
 def test_the_end_gives_back_what_waits():
     made = Made(1)
     made.begin(coreCount=4)
-    reserved, found = made.reserve(coreCount=4), []
-
-    def wait() -> None:
-        with pytest.raises(GivenBack) as caught:
-            made.assign(reserved, minutes=5.0)
-        found.append(caught.value)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    thread.join(0.1)
-    assert thread.is_alive() and made.pool.counts() == (1, 1)
+    reserved = made.reserve(coreCount=4)
+    waiting = in_background(made.assign, reserved, minutes=5.0)
+    wait([waiting], 0.1)
+    assert not waiting.done() and made.pool.counts() == (1, 1)
     made.pool.drain()
-    thread.join(5)
-    assert found and made.pool.counts() == (1, 0)
+    assert isinstance(waiting.exception(5), GivenBack) and made.pool.counts() == (1, 0)
     made.pool.free(reserved[1], Ending.CUT)
     assert not made.pool.is_empty  # the first goes on
 

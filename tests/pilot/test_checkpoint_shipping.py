@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
@@ -13,7 +14,7 @@ import pytest
 from hpo_pilot.pilot.checkpoints import CheckpointShipping
 from hpo_pilot.pilot.client import CallRefused, JobServer, ServerAway
 from hpo_pilot.pilot.job import JobFailure, PilotErrorCode
-from hpo_pilot.pilot.settings import PilotSettings
+from tests.pilot.conftest import in_background
 from tests.pilot.test_kept_checkpoint import job, put, read
 
 LOST = JobFailure(PilotErrorCode.SIGTERM, "the pilot was told to end")
@@ -60,20 +61,14 @@ def cache():
 
 
 @pytest.fixture
-def ship(tmp_path, cache):
+def ship(tmp_path, cache, make_settings):
     """A pilot's shipping; each with a work folder of its own."""
-    made = 0
+    numbers = itertools.count(1)
 
     def start(**more: Any) -> CheckpointShipping:
-        nonlocal made
-        made += 1
-        folder = tmp_path / f"pilot{made}"
+        folder = tmp_path / f"pilot{next(numbers)}"
         folder.mkdir()
-        (folder / "token").write_text("x")
-        settings = PilotSettings(
-            server="http://127.0.0.1:1", queue="Q", slots=1, token_file=folder / "token", workdir=folder, **more
-        )
-        return CheckpointShipping(settings, cache)
+        return CheckpointShipping(make_settings(workdir=folder, **more), cache)
 
     yield start
     cache.hold.set()
@@ -187,11 +182,10 @@ def test_a_server_that_is_away_is_waited_for(tmp_path, cache, ship, monkeypatch,
     shipping.begin(attempt(1))
     put(root(tmp_path), "w", "x")
     cache.fail = ServerAway("down")
-    ended = threading.Thread(target=shipping.keep, args=[attempt(1), LOST])
-    ended.start()
+    ended = in_background(shipping.keep, attempt(1), LOST)
     until(lambda: len(cache.calls) >= 1)
     cache.fail = None
-    ended.join(10)
+    ended.result(10)
     assert list(cache.files) == ["5_1"]
 
 

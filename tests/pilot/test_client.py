@@ -13,7 +13,6 @@ import requests
 from hpo_pilot.errors import InputError
 from hpo_pilot.pilot.client import CallRefused, FormFile, JobServer, ServerAway, TokenRefused
 from hpo_pilot.pilot.machine import FreeResources, Gpu
-from hpo_pilot.pilot.settings import PilotSettings
 from tests.certificates import self_signed
 from tests.pilot.conftest import TOKEN
 
@@ -21,9 +20,8 @@ REPORT = {"job_id": 1, "attempt_nr": 1, "job_status": "running"}
 
 
 @pytest.fixture
-def settings(tmp_path, panda):
-    (tmp_path / "token").write_text(TOKEN)
-    return PilotSettings(panda.url + "/", "LOCAL", 2, tmp_path / "token", tmp_path / "work", worker_id=3)
+def settings(panda, make_settings):
+    return make_settings(panda.url + "/", slots=2, worker_id=3)
 
 
 @pytest.fixture
@@ -45,14 +43,7 @@ def test_acquire_says_who_asks(panda, server, settings):
 
 @pytest.mark.parametrize(
     ("status", "error"),
-    [
-        (401, TokenRefused),
-        (403, TokenRefused),
-        (404, CallRefused),
-        (413, CallRefused),
-        (500, ServerAway),
-        (503, ServerAway),
-    ],
+    [(401, TokenRefused), (403, TokenRefused), (404, CallRefused), (413, CallRefused), (500, ServerAway)],
 )
 def test_answers_become_errors(panda, server, status, error):
     panda.refuse_with = status
@@ -98,8 +89,7 @@ def test_a_token_file_without_token_is_refused(settings, content):
         JobServer(settings)
 
 
-def test_a_certificate_that_is_not_trusted_is_told_with_the_option(tmp_path):
-    (tmp_path / "token").write_text(TOKEN)
+def test_a_certificate_that_is_not_trusted_is_told_with_the_option(tmp_path, make_settings):
     own = self_signed(tmp_path / "tls", ("127.0.0.1",))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(own.chain, own.key)
@@ -114,7 +104,7 @@ def test_a_certificate_that_is_not_trusted_is_told_with_the_option(tmp_path):
     try:
         url = f"https://127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(ServerAway, match=r"certificate of .* is not trusted: .*--ca"):
-            JobServer(PilotSettings(url, "LOCAL", 1, tmp_path / "token", tmp_path / "work")).update(REPORT)
+            JobServer(make_settings(url)).update(REPORT)
     finally:
         thread.join(10)
         listener.close()

@@ -3,12 +3,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from hpo_pilot.pilot.client import GivingBack, ServerAway
+from tests.pilot.conftest import in_background
 
 
 class Server:
@@ -30,15 +30,14 @@ class Server:
 
 def give(server: Any, count: int) -> list[Any]:
     giving = GivingBack(server)
-    with ThreadPoolExecutor(count) as pool:
-        first = pool.submit(giving.give, 0, 1)
-        assert server.called.wait(10)
-        others = [pool.submit(giving.give, number, 1) for number in range(1, count)]
-        end = time.monotonic() + 10
-        while len(giving._waiting) < count - 1 and time.monotonic() < end:
-            time.sleep(0.01)
-        server.go_on.set()
-        return [one.exception() or one.result() for one in (first, *others)]
+    first = in_background(giving.give, 0, 1)
+    assert server.called.wait(10)
+    others = [in_background(giving.give, number, 1) for number in range(1, count)]
+    end = time.monotonic() + 10
+    while len(giving._waiting) < count - 1 and time.monotonic() < end:
+        time.sleep(0.01)
+    server.go_on.set()
+    return [one.exception(10) or one.result() for one in (first, *others)]
 
 
 def test_those_that_come_meanwhile_go_together():

@@ -8,9 +8,9 @@ import pytest
 from hpo_pilot.errors import InputError
 from hpo_pilot.pilot.machine import Gpu, choose_gpus, find_gpus, gpu_variables
 from tests.pilot.conftest import PilotProcess
+from tests.programs import program
 
-SMI = """#!/bin/sh
-echo "0, NVIDIA H200, 143771, 570.86"
+SMI = """echo "0, NVIDIA H200, 143771, 570.86"
 echo "1, NVIDIA H200, 143771, 570.86"
 """
 TWO = tuple(Gpu(n, "NVIDIA", "NVIDIA H200", "143771", "570.86") for n in "01")
@@ -21,10 +21,7 @@ SAY = """echo '{"status": 0, "loss": 1, "metrics": {"n": '$(echo "$CUDA_VISIBLE_
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     """One with two GPUs, as far as nvidia-smi says."""
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    (tools / "nvidia-smi").write_text(SMI)
-    (tools / "nvidia-smi").chmod(0o755)
+    tools = program(tmp_path / "tools" / "nvidia-smi", SMI).parent
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)

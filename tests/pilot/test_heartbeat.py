@@ -10,7 +10,6 @@ import pytest
 
 from hpo_pilot.pilot.client import NotOurs
 from hpo_pilot.pilot.report import Progress
-from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.pilot.watchdog import Forgotten, Heartbeats
 
 
@@ -37,14 +36,9 @@ class Server:
 
 
 @pytest.fixture
-def beats(tmp_path, request):
+def beats(tmp_path, request, make_settings):
     """Jobs that are reported on: `add(panda_id, report_seconds)` gives its folder. Its parameter: the heartbeat."""
-    options: dict[str, Any] = {
-        "heartbeat": getattr(request, "param", 1.0),
-        "shortest_report": 0.05,
-        "first_report": 0.01,
-    }
-    settings = PilotSettings("http://x", "Q", 1, tmp_path / "token", tmp_path / "w", **options)
+    settings = make_settings(heartbeat=getattr(request, "param", 1.0), shortest_report=0.05, first_report=0.01)
     server = Server()
     thread = Heartbeats(settings, server)  # type: ignore[arg-type]
     thread.start()
@@ -54,15 +48,9 @@ def beats(tmp_path, request):
         folder = tmp_path / str(panda_id)
         folder.mkdir()
         job = SimpleNamespace(panda_id=panda_id, attempt=1, server_stores=ours)
-        execution = SimpleNamespace(
-            job=job,
-            phase="running",
-            started=0.0,
-            report_seconds=report_seconds,
-            progress=Progress(folder),
-            stopped=[],
-        )
-        execution.stop = execution.stopped.append
+        told = {"phase": "running", "started": 0.0, "report_seconds": report_seconds}
+        stopped: list[Forgotten] = []
+        execution = SimpleNamespace(job=job, progress=Progress(folder), stopped=stopped, stop=stopped.append, **told)
         jobs.append(execution)
         thread.add(execution)  # type: ignore[arg-type]
         return folder

@@ -48,6 +48,16 @@ def read(root: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
+def archive_with(folder: Path, *names: str) -> Path:
+    archive = folder / "made.tar.gz"
+    with gzip.open(archive, "wb") as file, tarfile.open(fileobj=file, mode="w") as tar:
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.mtime = 9
+            tar.addfile(info, io.BytesIO())
+    return archive
+
+
 def packed(checkpoint: KeptCheckpoint, folder: Path, limit: int = 1 << 20) -> Path:
     archive = folder / "packed.tar.gz"
     with archive.open("wb") as file:
@@ -66,17 +76,20 @@ def test_the_folders_are_those_of_the_runner(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("jobs", "number", "uid"),
-    [([[3, 1, 99]], 2, "1a"), ([["x", 1, 2]], 1, "1a"), ([], 1, "1a"), ([[1, 0, 1]], 1, "../up"), ({}, 1, "1a")],
+    "parsed",
+    [
+        job([[3, 1, 99]], 2)[0],
+        job([["x", 1, 2]])[0],
+        job([])[0],
+        job([[1, 0, 1]], uid="../up")[0],
+        job({})[0],
+        parse_job({"PandaID": 7, "taskID": 5, "jobPars": '-p "echo"'}),
+        parse_job({"PandaID": 7, "taskID": 5, "jobPars": '-p "hpo_pilot_runner.py --task AAAA --number 1"'}),
+    ],
+    ids=["no such number", "no numbers", "no jobs", "a uid that leads out", "no list", "no runner", "no table"],
 )
-def test_what_is_no_job_of_ours_has_none(tmp_path, jobs, number, uid):
-    assert kept_checkpoint(job(jobs, number, uid=uid)[0], tmp_path) is None
-
-
-@pytest.mark.parametrize("command", ["echo", "hpo_pilot_runner.py --task AAAA --number 1"])
-def test_other_commands_have_none(tmp_path, command):
-    other = parse_job({"PandaID": 7, "taskID": 5, "jobPars": f'-p "{command}"'})
-    assert kept_checkpoint(other, tmp_path) is None
+def test_what_is_no_job_of_ours_has_none(tmp_path, parsed):
+    assert kept_checkpoint(parsed, tmp_path) is None
 
 
 def test_it_comes_to_another_folder(tmp_path):
@@ -148,10 +161,7 @@ def test_what_is_written_meanwhile_is_not_sent(tmp_path):
 
 @pytest.mark.parametrize("name", ["../../evil", "/tmp/evil-hpo-pilot", "t3f1/../../../evil"])
 def test_a_wicked_archive_changes_nothing(tmp_path, name):
-    archive = tmp_path / "wicked.tar.gz"
-    with gzip.open(archive, "wb") as file, tarfile.open(fileobj=file, mode="w") as tar:
-        tar.addfile(tarfile.TarInfo("t3f1/w"), io.BytesIO())
-        tar.addfile(tarfile.TarInfo(name), io.BytesIO())
+    archive = archive_with(tmp_path, "t3f1/w", name)
     root = tmp_path / "root"
     put(root, ".kept/w", "local", 1.0)
     with pytest.raises(UnsafeArchive):
@@ -161,13 +171,7 @@ def test_a_wicked_archive_changes_nothing(tmp_path, name):
 
 
 def test_only_the_jobs_own_folders_are_taken(tmp_path):
-    archive = tmp_path / "odd.tar.gz"
-    with gzip.open(archive, "wb") as file, tarfile.open(fileobj=file, mode="w") as tar:
-        for name in ("t4f0/w", "t3f1/w", "w"):
-            info = tarfile.TarInfo(name)
-            info.mtime = 9
-            tar.addfile(info, io.BytesIO())
-    assert kept(tmp_path).place(archive, 1 << 20)
+    assert kept(tmp_path).place(archive_with(tmp_path, "t4f0/w", "t3f1/w", "w"), 1 << 20)
     assert read(tmp_path) == {"t3f1/w": ""}
 
 

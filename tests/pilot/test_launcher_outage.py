@@ -11,6 +11,7 @@ from hpo_pilot.hpc.launchers import make_launcher
 from hpo_pilot.pilot import launch
 from hpo_pilot.pilot.launch import LauncherOutage, Patience, probe_launcher
 from hpo_pilot.pilot.settings import Site
+from tests.programs import program
 
 
 class Launcher:
@@ -87,9 +88,7 @@ def test_whose_fault_a_launch_was():
     ],
 )
 def test_the_probe(script, why, tmp_path, monkeypatch):
-    program = tmp_path / "srun"
-    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/words\n{script}\n')
-    program.chmod(0o755)
+    program(tmp_path / "srun", f'echo "$@" > {tmp_path}/words\n{script}')
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     said = probe_launcher(Site(launcher=make_launcher({"name": "srun"})), ["n2"], ["n1", "n2"])
     assert said.startswith(why) and bool(said) == bool(why)
@@ -99,10 +98,8 @@ def test_the_probe(script, why, tmp_path, monkeypatch):
 
 def test_a_probe_that_waits_for_cores(tmp_path, monkeypatch):
     """Others have them: whoever says so has been answered."""
-    program = tmp_path / "srun"
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(launch, "_PROBE_SECONDS", 0.5)
     for words, good in (("Job 7 step creation temporarily disabled, retrying", True), ("hm", False)):
-        program.write_text(f"#!/bin/sh\necho 'srun: {words}'\nexec sleep 5\n")
-        program.chmod(0o755)
+        program(tmp_path / "srun", f"echo 'srun: {words}'\nexec sleep 5")
         assert bool(probe_launcher(Site(launcher=make_launcher({"name": "srun"})), ["n1"], ["n1"])) is not good

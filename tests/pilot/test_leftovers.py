@@ -13,9 +13,8 @@ import psutil
 import pytest
 
 from tests import outliving
-from tests.pilot.conftest import FakePanda, PilotProcess
+from tests.pilot.conftest import GOOD, FakePanda, PilotProcess
 
-GOOD = """echo '{"status": 0, "loss": 0.5}' > output.json"""
 OPTIONS = ("--worker-id", "2", "--grace", "3")
 
 

@@ -4,8 +4,10 @@ import math
 import random
 import threading
 import time
+from concurrent.futures import wait
 
 from hpo_pilot.pilot.machine import FreeResources, Gpu, MachinePool, MachineReservation
+from tests.pilot.conftest import in_background
 
 GPUS = (Gpu("0", "NVIDIA"), Gpu("1", "NVIDIA"))
 NEVER = threading.Event()
@@ -35,16 +37,11 @@ def test_a_part_of_the_machine_is_not_offered_for_long():
 def test_nothing_is_offered_while_slots_or_cores_are_gone_or_somebody_waits():
     for room, claims in ((MachinePool(1, 8), [1]), (MachinePool(4, 2), [2]), (MachinePool(4, 4), [3, 2])):
         held = [room.reserve({"coreCount": cores}) for cores in claims]
-        offered: list[FreeResources] = []
-        thread = threading.Thread(target=lambda room=room, offered=offered: offered.append(room.wait_for_some(NEVER)))
-        thread.start()
-        time.sleep(0.05)
-        assert not offered
+        offered = in_background(room.wait_for_some, NEVER)
+        wait([offered], 0.05)
+        assert not offered.done()
         room.free(held[0])
-        thread.join(5)
-        assert offered
-        for claim in held[1:]:
-            room.free(claim)
+        assert offered.result(5)
 
 
 def test_more_than_there_is_means_all_of_it_alone():
@@ -58,11 +55,7 @@ def test_more_than_there_is_means_all_of_it_alone():
 
 def test_first_come_first_served():
     room = MachinePool(8, 4)
-    running, large, small = (
-        room.reserve({"coreCount": 2}),
-        room.reserve({"coreCount": 4}),
-        room.reserve({"coreCount": 1}),
-    )
+    running, large, small = (room.reserve({"coreCount": cores}) for cores in (2, 4, 1))
     assert not large.granted and not small.granted  # or a large job might wait for ever
     room.free(running)
     assert large.granted and not small.granted
@@ -74,18 +67,10 @@ def test_who_waits_can_be_told_to_stop():
     room, stop = MachinePool(2, 1, GPUS[:1]), threading.Event()
     first, second = room.reserve({"coreCount": 1}), room.reserve({"coreCount": 1})
     assert room.take_gpus(first, 1, stop)
-    found: list[bool] = []
-    threads = [
-        threading.Thread(target=lambda: found.append(room.enter(second, stop))),
-        threading.Thread(target=lambda: found.append(room.take_gpus(second, 1, stop))),
-    ]
-    for thread in threads:
-        thread.start()
+    waiting = [in_background(room.enter, second, stop), in_background(room.take_gpus, second, 1, stop)]
     stop.set()
     room.wake()
-    for thread in threads:
-        thread.join(5)
-    assert found == [False, False]
+    assert [one.result(5) for one in waiting] == [False, False]
     room.free(second)
     room.free(first)
     assert room.wait_for_some(NEVER) == FreeResources(2, 1, GPUS[:1])
@@ -110,12 +95,9 @@ def test_nothing_is_lent_twice():
             used[1] -= len(claim.gpus)
         room.free(claim)
 
-    plans = [(chance.randint(1, 5), chance.randint(0, 2), chance.random() / 100) for _ in range(60)]
-    threads = [threading.Thread(target=job, args=plan) for plan in plans]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
+    jobs = [in_background(job, chance.randint(1, 5), chance.randint(0, 2), chance.random() / 100) for _ in range(60)]
+    for one in jobs:
+        one.result(20)
     assert used == [0, 0] and most == [5, 2]
     free = room.wait_for_some(NEVER)
     assert (free.slots, free.cores, len(free.gpus)) == (6, 5, 2)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import requests
 
-from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.errors import TryAgainError
 from hpo_pilot.pilot import report
 from hpo_pilot.pilot.job import JobFailure, PilotErrorCode
 from hpo_pilot.pilot.machine import MachinePool
@@ -21,16 +21,6 @@ from hpo_pilot.pilot.settings import PilotSettings
 def parts(settings: PilotSettings) -> Any:
     pool, workdir = MachinePool(3, 3), SimpleNamespace(free_mb=lambda: 5)
     return SimpleNamespace(settings=settings, pool=pool, workdir=workdir, watchdog=SimpleNamespace(running=lambda: []))
-
-
-@pytest.fixture
-def settings(tmp_path):
-    (tmp_path / "token").write_text("token")
-
-    def made(**changes):
-        return PilotSettings("http://127.0.0.1:9", "Q", 3, tmp_path / "token", tmp_path, **changes)
-
-    return made
 
 
 def ended(outcome: str, reason: str) -> float:
@@ -53,32 +43,26 @@ def test_ends_are_counted_by_class(outcome, given_back, labels):
     assert ended(*labels) == before + 1
 
 
-def test_it_listens_where_it_is_told(settings, caplog):
+def test_it_listens_where_it_is_told(make_settings, caplog):
     caplog.set_level("INFO")
-    with metrics_served(parts(settings(metrics_port=0))):
+    with metrics_served(parts(make_settings())):
+        assert caplog.messages == []
+    with metrics_served(parts(make_settings(metrics_port=0))):
         url = caplog.messages[-1].removeprefix("metrics are at ")
         assert url.startswith("http://127.0.0.1:")
         text = requests.get(url, timeout=5).text
         assert "hpo_pilot_pilot_slots 3.0" in text
         assert "hpo_pilot_pilot_disk_free_bytes 5.24288e+06" in text
-        assert 'queue="Q"' in text
+        assert 'queue="LOCAL"' in text
     with pytest.raises(requests.ConnectionError):
         requests.get(url, timeout=5)
 
 
-def test_nothing_listens_unless_it_is_asked_for(settings, caplog):
-    caplog.set_level("INFO")
-    with metrics_served(parts(settings())):
-        assert caplog.messages == []
-
-
-def test_a_port_that_is_taken_is_named(settings):
+def test_a_port_that_is_taken_is_named(make_settings):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        served = metrics_served(parts(settings(metrics_port=port)))
+        served = metrics_served(parts(make_settings(metrics_port=port)))
         with pytest.raises(TryAgainError, match=f"127.0.0.1:{port} cannot be opened"), served:
             pass
-    with pytest.raises(InputError, match="--metrics-port 70000"):
-        settings(metrics_port=70000)

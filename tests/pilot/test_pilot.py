@@ -14,17 +14,11 @@ from urllib.parse import quote
 
 import pytest
 
-from hpo_pilot.errors import InputError
+from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.pilot.client import JobServer
 from hpo_pilot.pilot.pilot import Pilot
-from hpo_pilot.pilot.settings import PilotSettings
-from tests.pilot.conftest import archive_of
-
-GOOD = """echo '{"status": 0, "loss": 0.5}' > output.json"""
-
-
-def verdict(report: dict[str, Any]) -> dict[str, Any]:
-    return dict(json.loads(report["meta_data"])["user_job_metadata"]["hpo_pilot"])
+from hpo_pilot.pilot.settings import WorkDir
+from tests.pilot.conftest import GOOD, archive_of, in_background, verdict
 
 
 def test_a_job_from_queue_to_report(panda, pilot, until):
@@ -61,46 +55,47 @@ def test_a_job_runs_in_the_environment_of_its_search(panda, pilot, tmp_path):
     assert verdict(panda.final(panda.add_job(run)))["value"] == 0.5
 
 
-def test_no_other_account_looks_into_its_work_folder(panda, pilot, until, tmp_path):
+def test_no_other_account_looks_into_its_work_folder(make_settings, tmp_path):
     """Also where the folder was there before, open, with what an earlier version had made in it."""
-    (pilot.workdir / "jobs").mkdir(parents=True)
-    for folder in (pilot.workdir, pilot.workdir / "jobs"):
-        folder.chmod(0o755)
-    panda.add_job("touch here; sleep 60", outputs=["here"])
-    pilot.start()
-    until(lambda: list(pilot.workdir.glob("jobs/*/*/here")))
-    inside = [path for path in pilot.workdir.iterdir() if path.is_dir()]
+    for folder in (tmp_path / "work", tmp_path / "work" / "jobs"):
+        folder.mkdir(mode=0o755)
+    work = WorkDir(make_settings())
+    inside = [path for path in (tmp_path / "work").iterdir() if path.is_dir()]
     assert {path.name for path in inside} >= {"cache", "jobs", "unsent", "checkpoints"}
-    assert {path.name: path.stat().st_mode & 0o077 for path in inside} == {path.name: 0 for path in inside}
-    pilot.workdir = tmp_path / "other"
-    pilot.start()
-    until(pilot.workdir.is_dir)
-    assert pilot.workdir.stat().st_mode & 0o777 == 0o700
+    assert not any(path.stat().st_mode & 0o077 for path in [*inside, work.new_job_folder(1, 1)])
+    WorkDir(make_settings(workdir=tmp_path / "other"))
+    assert (tmp_path / "other").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another account")
 @pytest.mark.parametrize("whose", ["", "jobs"])
-def test_a_stranger_s_work_folder_is_not_used(pilot, whose):
+def test_a_stranger_s_work_folder_is_not_used(make_settings, tmp_path, whose):
     """On a login node somebody may have made it first."""
-    (pilot.workdir / whose).mkdir(parents=True)
-    os.chown(pilot.workdir / whose, 12345, 12345)
-    assert pilot.start().wait(30) == 2
-    assert "belongs to account 12345" in pilot.said() and "work" in pilot.said()
-    assert not list(pilot.workdir.glob("jobs/*"))
+    (tmp_path / "work" / whose).mkdir(parents=True)
+    os.chown(tmp_path / "work" / whose, 12345, 12345)
+    with pytest.raises(InputError, match=r"work.* belongs to account 12345"):
+        WorkDir(make_settings())
+    assert not list(tmp_path.glob("work/jobs/*"))
 
 
-@pytest.mark.parametrize("command", ["tobekilled", "badattemptnr", "alreadydone"])
-def test_the_server_s_commands_end_an_attempt(panda, pilot, alive, until, command):
-    job = panda.add_job("sleep 300 & sleep 300")
-    pilot.start()
-    until(lambda: panda.of(job, "running"))
-    panda.commands[job] = command
+def test_one_pilot_per_name(pilot, make_settings):
+    first = WorkDir(make_settings())
+    assert pilot.start().wait(30) == TryAgainError.exit_code
+    assert "give this one another --worker-id" in pilot.said()
+    assert WorkDir(make_settings(worker_id=2)).key != first.key
+
+
+def test_the_server_s_commands_end_an_attempt(panda, pilot, alive, until):
+    commands = ("tobekilled", "badattemptnr", "alreadydone")
+    jobs = [panda.add_job("sleep 300 & sleep 300") for _ in commands]
+    pilot.start(slots=3)
+    until(lambda: all(panda.of(job, "running") for job in jobs))
+    panda.commands.update(zip(jobs, commands, strict=True))
     until(lambda: not alive(pilot.workdir))
-    if command == "tobekilled":
-        assert panda.final(job)["pilot_error_code"] == 1144
-        return
+    assert panda.final(jobs[0])["pilot_error_code"] == 1144
     assert panda.final(panda.add_job(GOOD))["job_status"] == "finished"
-    assert not panda.of(job, "failed") and not panda.of(job, "finished"), "nobody wants to hear of it"
+    forgotten = [panda.of(job, status) for job in jobs[1:] for status in ("failed", "finished")]
+    assert not any(forgotten), "nobody wants to hear of these"
 
 
 def test_the_server_may_be_away(panda, pilot, until):
@@ -150,7 +145,7 @@ def test_a_drained_job_is_given_back(panda, pilot, alive, until, how):
     assert not alive(pilot.workdir)
 
 
-def test_a_job_that_comes_when_the_pilot_has_ended_goes_back(tmp_path):
+def test_a_job_that_comes_when_the_pilot_has_ended_goes_back(make_settings):
     asked, ended = threading.Event(), threading.Event()
     told: list[bool] = []
 
@@ -163,14 +158,12 @@ def test_a_job_that_comes_when_the_pilot_has_ended_goes_back(tmp_path):
         def worker_finished(self) -> None:
             told.append(ended.is_set())
 
-    (tmp_path / "token").write_text("x")
-    settings = PilotSettings("http://127.0.0.1:9", "LOCAL", 1, tmp_path / "token", tmp_path / "work")
+    settings = make_settings()
     pilot = Pilot(settings, LateServer(settings))
-    running = threading.Thread(target=pilot.run)
-    running.start()
+    running = in_background(pilot.run)
     assert asked.wait(20)
     pilot.stop()
-    running.join(20)
+    running.result(20)
     assert told == [False]
     ended.set()
     for thread in threading.enumerate():
@@ -200,49 +193,38 @@ def test_too_much_memory_is_the_payloads_own_fault(panda, pilot):
     assert "MB of memory, more than the 60 MB that it asked for" in verdict(report)["message"]
 
 
-def test_a_job_over_its_walltime_is_ended(panda, pilot, until, tmp_path):
+def test_a_job_over_its_walltime_is_ended(panda, until, make_settings):
     job = panda.add_job("sleep 60", job={"maxWalltime": 1})
-    settings = PilotSettings(
-        panda.url, "LOCAL", 1, pilot.token_file, tmp_path / "work", walltime_grace=0.5, grace=3.0, drain=0.1
-    )
-    inside = Pilot(settings)
-    thread = threading.Thread(target=inside.run)
-    thread.start()
+    inside = Pilot(make_settings(panda.url, walltime_grace=0.5, grace=3.0, drain=0.1))
+    running = in_background(inside.run)
     report = panda.final(job)
     assert report["job_status"] == "failed" and report["pilot_error_code"] == 1213
     assert f"user.me.{job}.log.tgz" in panda.stored
     inside.stop()
-    thread.join(10)
-    assert not thread.is_alive()
+    assert running.result(10) == 0
     until(lambda: "watchdog" not in {each.name for each in threading.enumerate()})
 
 
-@pytest.mark.parametrize(
-    ("change", "code", "said"),
-    [
+def test_jobs_that_cannot_run_fail_with_a_reason(panda, pilot):
+    table = [
         ({"container_name": "/no/such/image.sif"}, 1325, "no container runtime here can run it"),
         ({"jobPars": "-a x"}, 1305, "the job parameters are invalid"),
         ({"jobPars": "-a gone.tar.gz -p ls"}, 1099, "404"),
         ({"jobPars": "-p no-such-program"}, 1305, "no-such-program: not found"),
         ({"jobPars": '-p "sh%20-c%20false"'}, 1305, "status 1"),
-    ],
-)
-def test_jobs_that_cannot_run_fail_with_a_reason(panda, pilot, change, code, said):
-    job = panda.add_job(GOOD, job=change)
-    pilot.start("--container-runtime", "auto")
-    report = panda.final(job)
-    assert report["job_status"] == "failed" and report["pilot_error_code"] == code
-    assert said in report["pilot_error_diag"]
+    ]
+    jobs = [panda.add_job(GOOD, job=change) for change, _, _ in table]
+    pilot.start("--container-runtime", "auto", slots=5)
+    for job, (change, code, said) in zip(jobs, table, strict=True):
+        report = panda.final(job)
+        assert (report["job_status"], report["pilot_error_code"]) == ("failed", code), change
+        assert said in report["pilot_error_diag"], change
 
 
-def test_a_refused_token_ends_the_pilot_with_a_clear_line(panda, pilot, tmp_path):
-    from hpo_pilot.errors import InputError
-
+def test_a_refused_token_ends_the_pilot_with_a_clear_line(panda, make_settings):
     panda.tokens = {"another"}
-    settings = PilotSettings(panda.url, "LOCAL", 1, pilot.token_file, tmp_path / "work", refused=0.5)
-    with pytest.raises(InputError, match=r"401.*must hold a pilot's token") as caught:
-        Pilot(settings).run()
-    assert caught.value.exit_code == 2
+    with pytest.raises(InputError, match=r"401.*must hold a pilot's token"):
+        Pilot(make_settings(panda.url, refused=0.5)).run()
 
 
 @pytest.mark.parametrize(
@@ -261,58 +243,25 @@ def test_a_refused_token_ends_the_pilot_with_a_clear_line(panda, pilot, tmp_path
         ({"allocation": True}, "--allocation: give --site FILE as well"),
     ],
 )
-def test_wrong_settings_are_named(tmp_path, changes, why):
-    good = {"server": "http://x", "queue": "Q", "slots": 1, "token_file": tmp_path, "workdir": tmp_path}
+def test_wrong_settings_are_named(make_settings, changes, why):
     with pytest.raises(InputError, match=why):
-        PilotSettings(**(good | changes))
+        make_settings(**changes)
 
 
-def test_one_pilot_per_name(panda, pilot, until):
-    first = pilot.start()
-    until(lambda: panda.acquired)
-    assert pilot.start().wait(10) == 3
-    assert "give this one another --worker-id" in pilot.said()
-    second = pilot.start("--worker-id", "2")
-    until(lambda: len({asked["worker_id"] for asked in panda.acquired}) == 2)
-    assert first.poll() is None and second.poll() is None
-
-
-@pytest.mark.parametrize(
-    ("outputs", "allowed", "stored", "code"),
-    [
-        ("{'out.txt': 'user.me.9.out.txt', '*.log': 'user.me.9.logs.tgz'}", "", 2, 0),
-        ("{'out.txt': 'user.me.9.out.txt', 'gone': 'user.me.9.gone'}", "", 0, 1165),
-        ("{'out.txt': 'user.me.9.out.txt', 'gone': 'user.me.9.gone'}", "user.me.9.gone", 1, 0),
-    ],
-)
-def test_a_job_of_prun(panda, pilot, outputs, allowed, stored, code):
+def test_a_job_of_prun(panda, pilot):
     """A shell command of its owner's, in a folder of the sandbox, with outputs under other names."""
     script = tarfile.TarInfo("sub/run.sh")
     panda.cache["jobO.1.tar.gz"] = archive_of((script, b'#!/bin/sh\necho "$1" > out.txt; touch a.log b.log\n'))
     line = quote('run.sh "$PANDAID" && [ -s out.txt ]')
+    outputs = "{'out.txt': 'user.me.9.out.txt', '*.log': 'user.me.9.logs.tgz'}"
     parameters = f'-j "" --sourceURL {panda.url} -r sub -a jobO.1.tar.gz -o "{outputs}" -p "{line}"'
-    job = panda.add_job("true", job={"jobPars": parameters, "allowNoOutput": allowed})
+    job = panda.add_job("true", job={"jobPars": parameters})
     pilot.start()
     report = panda.final(job)
-    assert report["job_status"] == ("failed" if code else "finished"), report
-    assert report.get("pilot_error_code", 0) == code
-    assert len([name for name in panda.stored if "log.tgz" not in name]) == stored
-    if stored:
-        assert panda.stored["user.me.9.out.txt"] == b"%d\n" % job
-        assert json.loads(report["job_output_report"])["user.me.9.out.txt"]["fsize"] == 4
-
-
-def test_cores_are_never_lent_twice(panda, pilot, until, tmp_path):
-    """A server that knows nothing of cores hands out what it has; the pilot makes the jobs wait."""
-    command = f"echo + >> {tmp_path}/log; sleep 0.3; echo - >> {tmp_path}/log; {GOOD}"
-    jobs = [panda.add_job(command, job={"coreCount": cores}) for cores in (2, 2, 1, 1, 64)]
-    pilot.start("--cores", "2", slots=5)
-    for job in jobs:
-        assert panda.final(job)["job_status"] == "finished"
-    signs = (tmp_path / "log").read_text().split()
-    assert signs[:4] == ["+", "-", "+", "-"] and sorted(signs[4:8]) == ["+", "+", "-", "-"] and signs[8:] == ["+", "-"]
-    until(lambda: panda.headers[-1]["X-HPO-Pilot-Cores"] == "2")
-    assert panda.acquired[-1]["n_jobs"] == 5
+    assert report["job_status"] == "finished", report
+    assert set(panda.stored) == {"user.me.9.out.txt", "user.me.9.logs.tgz"}
+    assert panda.stored["user.me.9.out.txt"] == b"%d\n" % job
+    assert json.loads(report["job_output_report"])["user.me.9.out.txt"]["fsize"] == 4
 
 
 def test_a_folder_that_cannot_be_used_for_a_time(panda, pilot, until):

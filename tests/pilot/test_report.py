@@ -7,12 +7,11 @@ import pytest
 
 from hpo_pilot.pilot.job import JobFailure, PilotErrorCode
 from hpo_pilot.pilot.report import Outcome, Progress, final_report, heartbeat_report
-from hpo_pilot.pilot.settings import PilotSettings
 
 
 @pytest.fixture
-def settings(tmp_path):
-    return PilotSettings(server="http://x", queue="Q", slots=1, token_file=tmp_path / "t", workdir=tmp_path / "w")
+def settings(make_settings):
+    return make_settings()
 
 
 def test_a_heartbeat(settings, tmp_path):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hpo_pilot.errors import TryAgainError
-from hpo_pilot.pilot.job import JobFailure, parse_job
+from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode, parse_job
 from hpo_pilot.pilot.job_files import FolderStorage, ServerStorage, Storage, store_log, store_outputs
 
 
@@ -41,15 +41,13 @@ def folder(tmp_path):
     return work
 
 
+def made(outputs: str, **more: Any) -> Job:
+    return parse_job({"PandaID": 7, "jobPars": f'-o "{outputs}" -p "true"', **more})
+
+
 @pytest.fixture
 def job():
-    return parse_job(
-        {
-            "PandaID": 7,
-            "jobPars": """-o "{'out.txt': 'user.me.5._000001.out.txt'}" -p "true" """,
-            "logFile": "user.me.log.5.000001.log.tgz",
-        }
-    )
+    return made("{'out.txt': 'user.me.5._000001.out.txt'}", logFile="user.me.log.5.000001.log.tgz")
 
 
 def test_a_real_server_is_told_of_outputs_and_log(folder, job, tmp_path):
@@ -70,6 +68,15 @@ def test_the_log_is_an_archive_of_what_was_said(folder, job):
     with tarfile.open(fileobj=io.BytesIO(server.kept[job.log_name])) as archive:
         said = {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
     assert said == {"payload.log": b"said the payload", "runner.log": b"said the runner"}
+
+
+def test_a_missing_output_fails_the_job_unless_its_task_allows_that(folder):
+    outputs = "{'out.txt': 'user.me.9.out.txt', 'gone': 'user.me.9.gone'}"
+    server = Server()
+    with pytest.raises(JobFailure, match="the output gone was not made") as caught:
+        store_outputs(server, made(outputs), folder)
+    assert caught.value.code is PilotErrorCode.MISSING_OUTPUT and not server.kept
+    assert list(store_outputs(server, made(outputs, allowNoOutput="user.me.9.gone"), folder)) == ["user.me.9.out.txt"]
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/b", ".hidden", ""])

@@ -9,19 +9,14 @@ import sys
 import psutil
 import pytest
 
-from hpo_pilot.pilot.settings import PilotSettings, WorkDir
+from hpo_pilot.pilot.settings import WorkDir
 from hpo_pilot.pilot.watchdog import Watchdog
 
 
 @pytest.fixture
-def settings(tmp_path):
-    return PilotSettings("http://x", "Q", 1, tmp_path / "token", tmp_path / "w")
-
-
-@pytest.fixture
-def watchdog(settings):
+def watchdog(make_settings):
     """One in this process, no job of which runs."""
-    thread = Watchdog(WorkDir(settings))
+    thread = Watchdog(WorkDir(make_settings()))
     thread.start()
     yield thread
     thread.stop()

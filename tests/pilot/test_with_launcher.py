@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 
-from tests.pilot.conftest import PilotProcess
-from tests.pilot.test_pilot import GOOD, verdict
+from tests.pilot.conftest import GOOD, PilotProcess, verdict
+from tests.programs import program
 
 #: Runs the ranks here, one after another; the options that it was given are kept.
-LAUNCHER = """#!/bin/sh
-line=$(printf '%s ' "$0" "$@")
+LAUNCHER = """line=$(printf '%s ' "$0" "$@")
 printf '%s\n' "$line" >> {folder}/launched  # in one piece: several run side by side
 ranks=1
 while :; do
@@ -62,18 +61,16 @@ exit 1
 def tools(tmp_path):
     """Stubs of Slurm's commands and of horovodrun, for an allocation of two nodes that ends in an hour."""
     folder = tmp_path / "tools"
-    folder.mkdir()
     end = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 3600))
     scripts = {
         "srun": LAUNCHER.format(folder=folder),
         "horovodrun": LAUNCHER.format(folder=folder),
-        "scontrol": "#!/bin/sh\necho n1; echo n2\n",
-        "squeue": f'#!/bin/sh\n[ "$1" = --steps ] || echo {end}\n',
-        "scancel": f'#!/bin/sh\necho "$@" >> {folder}/cancelled\n',
+        "scontrol": "echo n1; echo n2",
+        "squeue": f'[ "$1" = --steps ] || echo {end}',
+        "scancel": f'echo "$@" >> {folder}/cancelled',
     }
     for name, text in scripts.items():
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
+        program(folder / name, text)
     return folder
 
 
@@ -121,24 +118,36 @@ def test_ranks_on_one_machine(panda, pilot, tools, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "document", "why"),
+    ("launcher", "table"),
     [
-        ([], {"ranks_per_node": 2}, "does not know the launcher: start the pilot with --site"),
-        ([], {"nodes": 2, "ranks_per_node": 1}, "needs 2 nodes, and this pilot has one machine"),
-        (["mpirun"], {"ranks_per_node": 1}, "mpirun, which starts the ranks at site 'here', is not in the pilot's"),
-        (["mpirun"], {"ranks_per_node": 1, "gpus_per_node": 99}, "needs 99 GPUs, and this pilot has"),
+        (
+            None,
+            [
+                ({"ranks_per_node": 2}, "does not know the launcher: start the pilot with --site"),
+                ({"nodes": 2, "ranks_per_node": 1}, "needs 2 nodes, and this pilot has one machine"),
+            ],
+        ),
+        (
+            "mpirun",
+            [
+                ({"ranks_per_node": 1}, "mpirun, which starts the ranks at site 'here', is not in the pilot's"),
+                ({"ranks_per_node": 1, "gpus_per_node": 99}, "needs 99 GPUs, and this pilot has"),
+            ],
+        ),
     ],
+    ids=["no site", "mpirun is missing"],
 )
-def test_what_cannot_be_started_fails_alone(panda, pilot, tools, tmp_path, options, document, why):
-    job, good = panda.add_job(GOOD, **document), panda.add_job(GOOD)
+def test_what_cannot_be_started_fails_alone(panda, pilot, tmp_path, launcher, table):
+    jobs, good = [panda.add_job(GOOD, **document) for document, _ in table], panda.add_job(GOOD)
     # The launcher that is missing is missing here, whatever the machine has.
     bare = tmp_path / "bare"
     bare.mkdir()
     for name in ("sh", "python3", "cat"):
         (bare / name).symlink_to(shutil.which(name) or name)
-    pilot.start(*(site(tmp_path, *options) if options else []), variables={"PATH": str(bare)})
-    report = panda.final(job)
-    assert report["job_status"] == "failed" and why in report["pilot_error_diag"]
+    pilot.start(*(site(tmp_path, launcher) if launcher else []), variables={"PATH": str(bare)})
+    for job, (document, why) in zip(jobs, table, strict=True):
+        report = panda.final(job)
+        assert report["job_status"] == "failed" and why in report["pilot_error_diag"], document
     assert verdict(panda.final(good))["value"] == 0.5
 
 
@@ -170,9 +179,7 @@ def test_the_launcher_stands_around_the_container(panda, pilot, tools, tmp_path)
     """And the runner outside of both, so that the image needs no Python for it."""
     image = tmp_path / "image.sif"
     image.write_text("")
-    script = f'#!/bin/sh\nwhile [ "$1" != {image} ]; do shift; done\nshift\nINSIDE=yes exec "$@"\n'
-    (tools / "apptainer").write_text(script)
-    (tools / "apptainer").chmod(0o755)
+    program(tools / "apptainer", f'while [ "$1" != {image} ]; do shift; done\nshift\nINSIDE=yes exec "$@"')
     command = """echo '{"status": 0, "loss": '${INSIDE:+0.25}'}' > output.json"""
     job = panda.add_job(command, job={"container_name": str(image)}, nodes=2, ranks_per_node=1)
     containers = {"containers": {"runtime": "apptainer", "read_only": [str(tools)]}}

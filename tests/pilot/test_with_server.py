@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
+import signal
 import stat
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,39 +17,33 @@ import requests
 from hpo_pilot.jobs import JobNeeds, Member, TaskSpec
 from hpo_pilot.panda.sandbox import build_sandbox
 from hpo_pilot.panda.task_parameters import task_parameters
+from hpo_pilot.pilot.settings import pilot_key
 from hpo_pilot.server.tokens import Role
 from tests.bearer import make_token_folder, token
-from tests.pilot.conftest import ROOT, PilotProcess
-
-GOOD = """echo '{"status": 0, "loss": 0.5}' > output.json"""
+from tests.pilot.conftest import GOOD, PilotProcess
+from tests.server_process import ServerProcess
 
 
 class Embedded:
-    """`python -m hpo_pilot.server` on a free port."""
+    """The embedded server on a free port, which it keeps."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "files" / "cache").mkdir(parents=True)
         make_token_folder(folder / "tokens")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.port = 0
         self.start()
 
     def start(self) -> None:
-        argv = [
-            *(sys.executable, "-m", "hpo_pilot.server", "--database", f"sqlite:///{self.folder}/panda.db"),
-            *("--files", str(self.folder / "files"), "--port", str(self.port), "--tokens", str(self.folder / "tokens")),
-        ]
-        env = dict(os.environ) | {"PYTHONPATH": str(ROOT)}
-        self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env)
-        assert self.process.stdout is not None
-        assert "ready" in self.process.stdout.readline()
+        folder = self.folder
+        database, files, tokens = f"sqlite:///{folder}/panda.db", folder / "files", folder / "tokens"
+        self._server = ServerProcess(database=database, files=files, tokens=tokens, port=self.port)
+        self.url = self._server.url
+        self.port = int(self.url.rpartition(":")[2])
 
     def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        self._server.process.kill()
+        self._server.stop()
 
     def submit(
         self,
@@ -120,45 +112,43 @@ def embedded(tmp_path):
 
 
 @pytest.fixture
-def pilot(tmp_path, embedded):
-    process = PilotProcess(tmp_path, embedded.url, token("me", Role.PILOT))
-    yield process
-    for started in process.processes:
+def pilots(tmp_path, embedded):
+    """Two pilots that share no folder."""
+    made = []
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        made.append(PilotProcess(tmp_path / name, embedded.url, token("me", Role.PILOT)))
+    yield made
+    for started in (process for pilot in made for process in pilot.processes):
         started.kill()
         started.wait()
 
 
-def test_kill_9_of_pilot_and_server_costs_an_attempt_and_no_result(embedded, pilot, until):
+@pytest.fixture
+def pilot(pilots):
+    return pilots[0]
+
+
+def read_step(pilot: PilotProcess, name: str) -> int:
+    return int((pilot.workdir / "checkpoints" / "1a2b3c4d" / name / "i").read_text())
+
+
+def test_kill_9_of_server_and_pilot_costs_an_attempt_and_no_result(embedded, pilot, until):
+    """The next pilot goes on with what was running, and sends the report that the first one kept.
+
+    It does so under another token: it is known by its key.
+    """
+    started, gate, end = (pilot.folder / name for name in ("started", "gate", "end"))
     script = (
-        "kept=$HPO_PILOT_CHECKPOINT_DIR; i=$(cat $kept/i || echo 0); while [ $i -lt 12 ]; do i=$((i+1)); "
-        "echo $i > $kept/new; mv $kept/new $kept/i; sleep 0.2; "
+        f"kept=$HPO_PILOT_CHECKPOINT_DIR; i=$(cat $kept/i || echo 0); until [ -e {end} ]; do i=$((i+1)); "
+        "echo $i > $kept/new; mv $kept/new $kept/i; sleep 0.1; "
         """echo '{"step": '$i', "value": 1}' >> progress.jsonl; done; """
         """echo '{"status": 0, "loss": '$i'}' > output.json"""
     )
-    task = embedded.submit(script, 3)
-    process = pilot.start()
-    until(lambda: list(pilot.workdir.glob("checkpoints/1a2b3c4d/t*f0/i")))
-    embedded.kill()
-    time.sleep(0.5)
-    process.kill()
-    process.wait()
-    embedded.start()
-    pilot.start()
-    until(lambda: embedded.state(task) == "done")
-    verdicts = embedded.verdicts(task)
-    assert sorted(v["trial"] for v in verdicts) == [0, 1, 2]
-    assert all(v["value"] == 12 for v in verdicts)
-    again = [v for v in verdicts if v["attempt"] == 2]
-    assert again and all(v["progress"][0][0] > 1 for v in again)  # they went on, and did not begin anew
-    assert not list(pilot.workdir.glob("checkpoints/1a2b3c4d/t*f0"))
-
-
-def test_a_report_that_a_killed_pilot_kept_counts(embedded, pilot, until):
-    """The next pilot of its name sends it, under another token, and is known by its key."""
-    started, gate = pilot.folder / "started", pilot.folder / "gate"
-    task = embedded.submit(f"touch {started}; while [ ! -e {gate} ]; do sleep 0.1; done; {GOOD}", 1)
-    process = pilot.start()
-    until(started.exists)
+    short = embedded.submit(f"touch {started}; while [ ! -e {gate} ]; do sleep 0.1; done; {GOOD}", 1)
+    long = embedded.submit(script, 2, search="long", first=1)
+    process = pilot.start(slots=3)
+    until(lambda: started.exists() and len(list(pilot.workdir.glob("checkpoints/1a2b3c4d/t*f0/i"))) == 2)
     (key,) = pilot.workdir.glob("jobs/*.key")
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     before = key.read_text()
@@ -167,9 +157,81 @@ def test_a_report_that_a_killed_pilot_kept_counts(embedded, pilot, until):
     until(lambda: list(pilot.workdir.glob("unsent/*/*.json")))
     process.kill()
     process.wait()
+    kept = {name: read_step(pilot, name) for name in ("t1f0", "t2f0")}
     embedded.start()
     pilot.token_file.write_text(token("renamed", Role.PILOT))
-    pilot.start()
-    until(lambda: embedded.state(task) == "done")
-    assert [verdict["attempt"] for verdict in embedded.verdicts(task)] == [1]
+    pilot.start(slots=3)
+    until(lambda: embedded.state(short) == "done")
+    until(lambda: all(read_step(pilot, name) > step + 1 for name, step in kept.items()))
+    end.touch()
+    until(lambda: embedded.state(long) == "done")
+    assert [verdict["attempt"] for verdict in embedded.verdicts(short)] == [1]
+    again = {f"t{verdict['trial']}f0": verdict for verdict in embedded.verdicts(long)}
+    assert {name: verdict["attempt"] for name, verdict in again.items()} == {"t1f0": 2, "t2f0": 2}
+    first_steps = {name: verdict["progress"][0][0] for name, verdict in again.items()}
+    assert all(first_steps[name] >= step for name, step in kept.items()), "they went on, and did not begin anew"
+    assert all(verdict["value"] == verdict["last_progress"]["step"] for verdict in again.values())
     assert key.read_text() == before
+    assert not list(pilot.workdir.glob("checkpoints/1a2b3c4d/t*f0"))
+
+
+#: Counts the epochs that it trains: each is a line in a file that outlives everything. Told to end, it ends by itself,
+#: so that its checkpoint counts as whole at once.
+TRAINING = """trap 'exit 1' TERM; epoch=$(cat {kept} || echo 0)
+while [ $epoch -lt 1000 ]; do
+  if [ -e {gate} ]; then echo '{{"status": 0, "loss": 0.5}}' > output.json; echo end $epoch >> {trained}; exit; fi
+  epoch=$((epoch+1)); echo $epoch > {kept}.part; mv {kept}.part {kept}; echo $epoch >> {trained}; sleep 0.7
+done"""
+
+
+def _said_dead(embedded: Embedded, pilot: PilotProcess, harvester_id: str) -> None:
+    """What a pilot's service says of it when it has died: its jobs go back at once."""
+    answer = requests.post(
+        f"{embedded.url}/api/v1/pilot/update_worker_status",
+        json={"worker_id": 1, "harvester_id": harvester_id, "status": "failed"},
+        headers={
+            "Authorization": f"Bearer {token('me', Role.PILOT)}",
+            "X-HPO-Pilot-Key": pilot_key(pilot.workdir, f"{harvester_id}-1"),
+        },
+        timeout=10,
+    )
+    assert answer.json()["success"], answer.text
+
+
+@pytest.mark.parametrize(
+    ("how", "kept"), [(signal.SIGKILL, "$HPO_PILOT_CHECKPOINT_DIR/state"), (signal.SIGTERM, "ckpt")]
+)
+def test_a_trial_goes_on_at_another_pilot(tmp_path, embedded, pilots, until, how, kept):
+    trained, gate = tmp_path / "trained", tmp_path / "gate"
+    command = TRAINING.format(gate=gate, trained=trained, kept=kept)
+    task = embedded.submit(command, 1, checkpoint=["ckpt"])
+    one, other = pilots
+    cache = embedded.folder / "files" / "cache"
+    process = one.start("--harvester-id", "one", "--checkpoint-every", "0.5", "--drain-seconds", "0", slots=1)
+    if how is signal.SIGKILL:
+        until(lambda: list(cache.glob("hpo_cp_*")))
+    else:
+        until(lambda: trained.exists() and len(trained.read_text().split()) >= 2)
+    os.kill(process.pid, how)
+    process.wait(30)
+    if how is signal.SIGKILL:
+        _said_dead(embedded, one, "one")
+    assert [path.name for path in cache.glob("hpo_cp_*")] == [f"hpo_cp_{task}_1"]
+    # The runner ends its payload when it notices; what that still trains the server does not know of.
+    until(lambda: _is_quiet(trained))
+    before = [int(line) for line in trained.read_text().split()]
+    other.start("--harvester-id", "other", slots=1)
+    until(lambda: len(trained.read_text().split()) > len(before))
+    went_on_at = int(trained.read_text().split()[len(before)])
+    assert 1 < went_on_at <= max(before) + 2
+    if how is signal.SIGTERM:
+        assert went_on_at > max(before), "saved when it was told to end, and sent before it was reported"
+    assert "goes on from the checkpoint" in other.said()
+    gate.touch()
+    until(lambda: embedded.state(task) == "done")
+    assert [verdict["attempt"] for verdict in embedded.verdicts(task)] == [2]
+    assert list(cache.glob("hpo_cp_*")) == [], "it has its result"
+
+
+def _is_quiet(path: Path) -> bool:
+    return time.time() - path.stat().st_mtime > 1.0

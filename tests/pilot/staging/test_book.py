@@ -5,6 +5,7 @@ import threading
 import time
 
 from hpo_pilot.pilot.staging import NodeCopies, Pair
+from tests.pilot.conftest import in_background
 
 
 def never() -> bool:
@@ -57,10 +58,7 @@ def test_others_wait_for_whoever_copies():
         late.extend(pair for pair in pairs if book.paths([pair[0]], pair[1]) != {"/x"})
 
     wants = [[(f"n{chance.randrange(4)}", f"k{chance.randrange(4)}") for _ in range(5)] for _ in range(30)]
-    threads = [threading.Thread(target=job, args=[pairs, chance.random() / 50], daemon=True) for pairs in wants]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
-    assert not any(thread.is_alive() for thread in threads) and not late
+    for one in [in_background(job, pairs, chance.random() / 50) for pairs in wants]:
+        one.result(10)
+    assert not late
     assert sorted(copied) == sorted({pair for pairs in wants for pair in pairs})

@@ -18,6 +18,8 @@ from hpo_pilot.pilot.report import Starting
 from hpo_pilot.pilot.settings import Site
 from hpo_pilot.pilot.staging import STAGE_IN_SECONDS, Staging, note_stage_in
 from hpo_pilot.transformation.job import USER_METADATA, PayloadDocument
+from tests.pilot.conftest import in_background
+from tests.programs import program
 
 MB = 1 << 20
 
@@ -78,19 +80,12 @@ def here(tmp_path):
 
 
 def test_many_jobs_share_a_copy(here):
-    staged: dict[int, Staged] = {}
-    threads = [
-        threading.Thread(target=lambda number: staged.update({number: here.stage(number, here.data)}), args=[number])
-        for number in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert here.launcher.started == [["copy"]] and len(staged) == 8
+    staged = [in_background(here.stage, number, here.data) for number in range(8)]
+    folders = [one.result(20).folders for one in staged]
+    assert here.launcher.started == [["copy"]]
     (path,) = {here.copy_of(number) for number in range(8)}
     assert path.is_relative_to(here.scratch) and path.read_bytes() == here.data.read_bytes()
-    assert all(one.folders == (path.parent,) for one in staged.values())
+    assert folders == [(path.parent,)] * 8
     here.staging.remove(["n1"])
     assert not list(here.scratch.iterdir()) and not (here.folder / "shared").exists()
 
@@ -136,11 +131,7 @@ def test_large_files_of_a_sandbox(here):
 
 
 def test_an_image_of_one_file(here, tmp_path, monkeypatch):
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    (tools / "apptainer").write_text("#!/bin/sh\n")
-    (tools / "apptainer").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+    monkeypatch.setenv("PATH", f"{program(tmp_path / 'tools' / 'apptainer').parent}:/usr/bin:/bin")
     image = tmp_path / "image.sif"
     image.write_bytes(b"i" * 2 * MB)
     staged = here.stage(1, image=str(image))
@@ -192,22 +183,13 @@ def test_more_than_it_may_have(here, tmp_path, caplog):
 def test_a_job_that_is_wanted_no_more(here, killed, until):
     here.launcher.before = ["sh", "-c", "sleep 60"]
     launched, root, starting = here.job(1, here.data)
-    said: list[JobFailure] = []
-
-    def stage() -> None:
-        with pytest.raises(JobFailure) as caught:
-            here.staging.stage(launched, root, root, [], starting)
-        said.append(caught.value)
-
-    thread = threading.Thread(target=stage)
-    thread.start()
+    staged = in_background(here.staging.stage, launched, root, root, [], starting)
     until(lambda: here.launcher.started)
     if killed:
         starting.stop(JobFailure(PilotErrorCode.PANDA_KILL, "killed"))
     else:
         here.draining.set()
-    thread.join(10)
-    assert [type(failure) for failure in said] == [JobFailure if killed else GivenBack]
+    assert type(staged.exception(10)) is (JobFailure if killed else GivenBack)
 
 
 def test_the_time_goes_into_the_verdict(tmp_path):

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pilot.conftest import panda, pilot
-from tests.pilot.test_pilot import verdict
+from tests.pilot.conftest import panda, pilot, verdict
 from tests.pilot.test_with_launcher import SLURM, inside, launched, site, tools
 
 __all__ = ["panda", "pilot", "tools"]
