@@ -122,6 +122,50 @@ def test_what_has_finished_counts_although_the_search_is_stopped(steer, store, p
     assert panda.killed == [1]
 
 
+def test_a_search_is_not_stopped_while_its_jobs_cannot_be_killed(steer, store, panda):
+    steering = steer(trials=2, parallel=2)
+    go(steering, 2)
+    panda.broken["kill"] = TryAgainError("away")
+    steering.advance(set(), SearchState.STOPPING)
+    assert (steering.state, panda.killed) == (SearchState.STOPPING, [])
+    assert store.open_tasks(1)
+    del panda.broken["kill"]
+    go(steering, 1)
+    assert (steering.state, panda.killed) == (SearchState.STOPPED, [1])
+
+
+def test_folds_that_no_task_holds_go_out_when_the_search_is_loaded(steer, store, panda):
+    go(steer({"folds": {"k": 2}}, trials=2, parallel=2), 2)
+    panda.finish(1, 1)
+    (task,) = store.open_tasks(1)
+    store.record(1, [], [], ended_tasks=[task.id])
+    steering = steer()
+    go(steering, 2)
+    members = [member[:2] for job in panda.tasks[2].jobs for member in job]
+    assert members == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    for number in range(1, len(panda.tasks[2].jobs) + 1):
+        panda.finish(2, number)
+    go(steering)
+    assert steering.state is SearchState.DONE
+
+
+def test_confirmation_runs_that_were_stopped_are_run_when_the_search_goes_on(steer, store, panda):
+    steering = steer({"confirm": {"top": 1, "repeats": 2}}, trials=2, parallel=2)
+    go(steering, 2)
+    for number in (1, 2):
+        panda.finish(1, number)
+    go(steering, 2)
+    panda.finish(2, 1)
+    steering.advance(set(), SearchState.STOPPING)
+    store.reopen(1, "me", "resumed", only_from=[SearchState.STOPPED])
+    steering = steer()
+    go(steering, 2)
+    assert [trial.confirms for trial in store.trials(1)] == [None, None, 1, 1, 1]
+    panda.finish(3, 1)
+    go(steering)
+    assert steering.state is SearchState.DONE
+
+
 def test_a_stopped_search_sends_nothing_out_again(steer, store, panda):
     steering = steer({"resources": {"trials_per_job": 2}}, trials=2, parallel=2)
     go(steering, 2)
