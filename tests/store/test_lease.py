@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 import pytest
 from sqlalchemy import update
@@ -52,6 +53,28 @@ def test_a_dead_holder_loses_it_although_it_is_a_zombie(store):
                 break
             time.sleep(0.05)
         lease.acquire(store.engine, "run").renew()
+
+
+def test_of_two_that_find_the_same_dead_holder_one_takes_it(store, monkeypatch):
+    lease.acquire(store.engine, "run")
+    opened = []
+    monkeypatch.setattr(lease, "writing", lambda engine: noted(writing(engine), opened))
+
+    def dead(*_arguments):
+        opened[0].execute(update(leases).values(holder="the other one"))  # its update came first
+        return False
+
+    monkeypatch.setattr(lease, "_is_live", dead)
+    with pytest.raises(lease.LeaseHeldError, match="has just taken"):
+        lease.acquire(store.engine, "run")
+
+
+@contextmanager
+def noted(block, opened):
+    """The same block; what it opens is put into `opened`."""
+    with block as connection:
+        opened.append(connection)
+        yield connection
 
 
 def test_one_of_another_host_lasts_until_it_expires(store):
