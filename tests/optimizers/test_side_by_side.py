@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from threading import Event
 from typing import Any
 
 import numpy.linalg
@@ -12,6 +14,7 @@ from threadpoolctl import threadpool_info
 
 from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.optimizers.base import one_thread
+from hpo_pilot.optimizers.evolutionary import deap_randomness
 from hpo_pilot.search import SearchSpace
 from tests.optimizers.runs import REAL, run
 
@@ -35,6 +38,23 @@ def test_neighbours_change_no_point() -> None:
     with ThreadPoolExecutor(len(searches)) as executor:
         beside = list(executor.map(lambda search: _proposed(*search), searches))
     assert beside == alone
+
+
+def _drawn(seed: int, inside: Event) -> list[float]:
+    with deap_randomness(random.Random(seed)):
+        inside.set()
+        return [random.random() for _ in range(3)]
+
+
+def test_a_neighbour_changes_no_draw_of_deap() -> None:
+    alone, inside = _drawn(1, Event()), Event()
+    with ThreadPoolExecutor(1) as executor:
+        with deap_randomness(random.Random(1)):
+            neighbour = executor.submit(_drawn, 2, inside)
+            inside.wait(0.2)  # it has to wait until we have left
+            drawn = [random.random() for _ in range(3)]
+        neighbour.result(timeout=60)
+    assert drawn == alone
 
 
 def _blas_threads() -> list[int]:
