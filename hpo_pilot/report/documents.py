@@ -20,7 +20,7 @@ from hpo_pilot.jobs import Attempt, JobState
 from hpo_pilot.jobs.results import from_epoch
 
 if TYPE_CHECKING:
-    from hpo_pilot.search import Fold, Trial, TrialState
+    from hpo_pilot.search import Fold, Search, Trial, TrialState
     from hpo_pilot.search.trials import Cost, Estimate, Gain, Price, Spent
     from hpo_pilot.store import Event, PointRequest, SearchRecord, Store
     from hpo_pilot.store.queries import Failure
@@ -372,6 +372,14 @@ def trial_document(trial: Trial, price: Price, *, logs: bool = True) -> TrialDoc
         "ended": time_text(trial.ended),
         "cost": cost_document(price.cost(trial.spent)),
     }
+
+
+def trial_documents(search: Search, trials: Sequence[Trial], *, logs: bool = True) -> list[TrialDocument]:
+    """Returns trials of a search as documents, with their costs."""
+    from hpo_pilot.hpc.site_files import price_of  # noqa: PLC0415 - the command line starts light
+
+    price = price_of(search)
+    return [trial_document(trial, price, logs=logs) for trial in trials]
 
 
 def trial_of(document: TrialDocument) -> Trial:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs.results import MEASURES
-from hpo_pilot.report.documents import IntermediateDocument, trial_document
+from hpo_pilot.report.documents import IntermediateDocument, trial_documents
 
 if TYPE_CHECKING:
     from hpo_pilot.report.documents import FoldDocument, StatusDocument, StoppedDocument, TrialDocument
@@ -182,7 +182,7 @@ def trial_columns(trials: Sequence[TrialDocument], metrics: Sequence[str], folds
 
 def as_json(search: Search, trials: Sequence[Trial]) -> str:
     """Returns the search and its trials as JSON, with folds and log tails."""
-    document = {"search": search.to_dict(), "trials": _documents(search, trials)}
+    document = {"search": search.to_dict(), "trials": trial_documents(search, trials)}
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -194,7 +194,7 @@ def as_csv(search: Search, trials: Sequence[Trial]) -> str:
     from hpo_pilot.search.earlier_results import parameter_column  # noqa: PLC0415 - the command line starts light
 
     columns = trial_columns(
-        _documents(search, trials), [objective.metric for objective in search.objectives], search.folds.k
+        trial_documents(search, trials), [objective.metric for objective in search.objectives], search.folds.k
     )
     del columns["told"]
     if not search.confirm.top and not any(columns["confirms"]):
@@ -219,13 +219,6 @@ def as_csv(search: Search, trials: Sequence[Trial]) -> str:
     writer.writerow(ordered)
     writer.writerows(zip(*([_csv_cell(value) for value in values] for values in ordered.values()), strict=True))
     return buffer.getvalue()
-
-
-def _documents(search: Search, trials: Sequence[Trial]) -> list[TrialDocument]:
-    from hpo_pilot.hpc.site_files import price_of  # noqa: PLC0415 - the command line starts light
-
-    price = price_of(search)
-    return [trial_document(trial, price) for trial in trials]
 
 
 def _csv_cell(value: Any) -> Any:

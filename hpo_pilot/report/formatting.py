@@ -6,7 +6,10 @@ import json
 import math
 import re
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import jinja2
 
 NOTHING = "–"
 
@@ -103,3 +106,27 @@ def utc(moment: datetime) -> datetime:
 def count(n: int, noun: str, plural: str | None = None) -> str:
     """Formats a number with its noun: ``1 trial``, ``2 trials``, ``12,345 trials``."""
     return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
+
+
+def template_environment(loader: jinja2.BaseLoader) -> jinja2.Environment:
+    """Returns a Jinja environment with the filters that reports and pages share. Texts become printable and escaped."""
+    import jinja2  # noqa: PLC0415 - commands that render nothing load this module
+    from markupsafe import Markup  # noqa: PLC0415 - as above
+
+    def finalize(value: Any) -> Any:
+        # Markup comes from this package and is kept as it is.
+        return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+    environment = jinja2.Environment(
+        loader=loader,
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    for write in (count, duration, exact, number, plus_minus, scalar, when):
+        environment.filters[write.__name__] = write
+    environment.globals["span"] = span
+    return environment

@@ -326,26 +326,11 @@ def _csp_hash(script: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def _finalize(value: Any) -> Any:
-    """Makes texts printable before they go into the page; our own markup is unchanged."""
-    return formatting.printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
 @cache
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=_finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    for name in ("count", "duration", "exact", "number", "plus_minus", "scalar", "when"):
-        environment.filters[name] = getattr(formatting, name)
+    environment = formatting.template_environment(jinja2.FileSystemLoader(Path(__file__).parent))
     environment.filters["capitalized"] = lambda text: text[:1].upper() + text[1:]
     environment.filters["shortened"] = lambda text: shortened(text, ERROR_LIMIT)
     environment.filters["point_text"] = _point_text
-    environment.globals["span"] = formatting.span
     environment.globals["cells"] = _cells
     return environment

@@ -41,13 +41,14 @@ from hpo_pilot.report.documents import (
     search_document,
     status_document,
     trial_document,
+    trial_documents,
     wish_document,
 )
 from hpo_pilot.report.exports import exporter
 from hpo_pilot.web.operations import OnProgress, OnServer, Operation, SearchClient, User, unpack_outputs
 
 if TYPE_CHECKING:
-    from hpo_pilot.search import Search, Trial, TrialState
+    from hpo_pilot.search import Trial, TrialState
     from hpo_pilot.search.trials import Estimate, TrialCounts
     from hpo_pilot.steering.registration import PackedSearch
     from hpo_pilot.steering.results import RunResult
@@ -61,8 +62,16 @@ class NoStoreError(InputError):
     """The store does not exist yet."""
 
 
-class LocalStore(SearchClient):
-    """Opens the store, and finds searches and families in it."""
+#: Seconds between two looks at a watched search, and seconds to wait for a store that is out of reach.
+_LOOK_SECONDS = 0.5
+_PATIENCE = 120.0
+
+
+class LocalClient(SearchClient):
+    """Works on a store in this process. Its methods import what they need, so that the command line starts quickly."""
+
+    runner = "`hpo-pilot serve`"
+    environment = "the environment active here"
 
     def __init__(
         self,
@@ -152,11 +161,15 @@ class LocalStore(SearchClient):
 
     def own_family(self, identity: str) -> list[SearchRecord]:
         """Returns the searches of a family, or a single search, after checking that the user may change them."""
-        store = self._opened()
-        family = store.family(identity) or [store.search(identity)]
+        family = self._family(identity)
         for record in family:
             self.user.check(record.name, record.owner)
         return family
+
+    def _family(self, identity: str) -> list[SearchRecord]:
+        """Returns the searches of a family, or a single search."""
+        store = self._opened()
+        return store.family(identity) or [store.search(identity)]
 
     def _search(self, identity: str) -> tuple[Store, SearchRecord]:
         store = self._opened()
@@ -166,8 +179,7 @@ class LocalStore(SearchClient):
 
     def document(self, identity: str) -> SearchDocument:
         """Returns the document of a search or a family."""
-        store = self._opened()
-        return self._documents(store.family(identity) or [store.search(identity)])
+        return self._documents(self._family(identity))
 
     def _documents(self, records: Sequence[SearchRecord]) -> SearchDocument:
         """Returns the document of a search, or of a family."""
@@ -178,18 +190,6 @@ class LocalStore(SearchClient):
         if family is None or len(records) == 1 != len(store.family(family)):
             return document_of(store, records[0], steers)
         return family_document(family, [document_of(store, record, steers) for record in records])
-
-
-#: Seconds between two looks at a watched search, and seconds to wait for a store that is out of reach.
-_LOOK_SECONDS = 0.5
-_PATIENCE = 120.0
-
-
-class LocalClient(LocalStore):
-    """Works on a store in this process. Its methods import what they need, so that the command line starts quickly."""
-
-    runner = "`hpo-pilot serve`"
-    environment = "the environment active here"
 
     # --- search files ---
 
@@ -444,8 +444,7 @@ class LocalClient(LocalStore):
     def how_to_steer(self, identity: str) -> str:
         from hpo_pilot.steering.status import steering_commands
 
-        store = self._opened()
-        return steering_commands((store.family(identity) or [store.search(identity)])[0])
+        return steering_commands(self._family(identity)[0])
 
     @override
     def extend(
@@ -605,14 +604,6 @@ def examination_document(found: Examination) -> ExaminationDocument:
         "search": None if found.search is None else found.search.to_dict(),
         "python": None if found.search is None else python_here(found.search),
     }
-
-
-def trial_documents(search: Search, trials: Sequence[Trial], *, logs: bool) -> list[TrialDocument]:
-    """Returns the documents of trials."""
-    from hpo_pilot.hpc.site_files import price_of
-
-    price = price_of(search)
-    return [trial_document(trial, price, logs=logs) for trial in trials]
 
 
 def best_of(store: Store, record: SearchRecord) -> Trial | None:

@@ -32,17 +32,7 @@ _ERROR_LIMIT = 300
 @cache
 def environment() -> jinja2.Environment:
     """Returns the Jinja environment with the templates' filters."""
-    made = jinja2.Environment(
-        loader=jinja2.PackageLoader("hpo_pilot.web"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=_finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        auto_reload=False,
-    )
-    for name in ("count", "duration", "exact", "number", "plus_minus", "scalar", "when"):
-        made.filters[name] = getattr(formatting, name)
+    made = formatting.template_environment(jinja2.PackageLoader("hpo_pilot.web"))
     made.filters["shortened"] = lambda text, limit=_ERROR_LIMIT: shortened(text, limit)
     made.filters["segment"] = lambda text: quote(str(text), safe="")
     made.filters["point_json"] = point_json
@@ -50,7 +40,6 @@ def environment() -> jinja2.Environment:
     made.filters["moment"] = moment
     made.filters["mb"] = lambda size: formatting.number(size / 1e6, 3) + " MB"
     made.globals["static"] = static_path
-    made.globals["span"] = formatting.span
     return made
 
 
@@ -80,13 +69,6 @@ def moment(value: datetime | float | None) -> Markup | str:
         return formatting.NOTHING
     seen = datetime.fromtimestamp(value, UTC) if isinstance(value, float | int) else value
     return Markup('<time datetime="{}">{}</time>').format(seen.isoformat(timespec="seconds"), formatting.when(seen))
-
-
-def _finalize(value: Any) -> Any:
-    """Removes control characters from texts. Markup comes from this package and is kept."""
-    if isinstance(value, Markup):
-        return value
-    return formatting.printable(value) if isinstance(value, str) else value
 
 
 #: Most points of a line: more than the pixels of its width show nothing new.

@@ -206,7 +206,7 @@ class RestClient(SearchClient):
 
     @override
     def report(self, identity: str) -> str:
-        return self._get(_of(identity, "report")).content.decode()
+        return self._service.call("GET", _of(identity, "report")).content.decode()
 
     @override
     def report_path(self, name: str) -> Path:
@@ -216,7 +216,7 @@ class RestClient(SearchClient):
 
     @override
     def export(self, identity: str, form: str) -> str:
-        return self._get(_of(identity, "export"), {"format": form}).content.decode()
+        return self._service.call("GET", _of(identity, "export"), query={"format": form}).content.decode()
 
     @override
     def fetch(self, identity: str, which: str, destination: Path) -> list[Path]:
@@ -298,9 +298,6 @@ class RestClient(SearchClient):
 
     def _ask(self, path: str, query: Mapping[str, str | int] | None = None) -> Any:
         return self._service.ask("GET", path, query=query)
-
-    def _get(self, path: str, query: Mapping[str, str | int] | None = None) -> requests.Response:
-        return self._service.call("GET", path, query=query)
 
 
 def _json_value(value: Any) -> Any:

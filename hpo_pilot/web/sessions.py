@@ -306,15 +306,12 @@ class ApiGuard:
             scope.setdefault("state", {})["caller"] = caller
             _log_call(scope, caller)
         if not scope["path"].startswith(_UPLOAD_PATH):
+            too_large = f"the body is above {BODY_LIMIT} bytes"
             if _is_above(BODY_LIMIT, Headers(scope=scope)):
-                await _too_large()(scope, receive, send_safely)
+                await problem_response(413, "too_large", too_large)(scope, receive, send_safely)
                 return
-            receive = LimitedBody(receive, BODY_LIMIT, f"the body is above {BODY_LIMIT} bytes")
+            receive = LimitedBody(receive, BODY_LIMIT, too_large)
         await self._app(scope, receive, send_safely)
-
-
-def _too_large() -> ASGIApp:
-    return problem_response(413, "too_large", f"the body is above {BODY_LIMIT} bytes")
 
 
 def _is_above(limit: int, headers: Headers) -> bool:

@@ -69,7 +69,6 @@ def places(client: LocalClient, work: Path, name: str) -> dict[str, str]:
     return {
         "status": command_here("status", name, "--workdir", str(work)).stdout,
         "list": command_here("list", "--workdir", str(work)).stdout,
-        "report": client.report(name).partition("<main")[0],
         "page": " ".join(pieces.look(name).content.html.values()),
         "row": " ".join(pieces.look(ALL_SEARCHES).content.html.values()),
         "notebook": repr(OpenedSearch(client, name, place)),
@@ -116,17 +115,17 @@ def test_counters_agree_everywhere(client, store, work, tmp_path, state):
     over, failed = 7, 3
     planned = over if state.is_over else 15
     with steered(work):
-        record, found = store.search("demo"), store.trials(number)
-        extents = {extent_in(store, record), trial_counts_of(record.search, found, is_over=state.is_over)}
+        record = store.search("demo")
+        counted = trial_counts_of(record.search, store.trials(number), is_over=state.is_over)
+        extents = {extent_in(store, record), counted}
         assert extents == {TrialCounts(over, planned, failed, 2)}
         ran = run_document(result_of(store, WorkDir.at(work), record))
         for document in (client.status("demo"), client.searches()[0], ran):
             assert (document["over"], document["planned"], document["trials"]["failed"]) == (over, planned, failed)
         progress = client.progress("demo")
         assert (progress["over"], progress["total"], progress["trials"]["failed"]) == (over, planned, failed)
-        shown = {
-            key: " ".join(re.sub(r"<[^>]+>", " ", text).split()) for key, text in places(client, work, "demo").items()
-        }
+        found = {**places(client, work, "demo"), "report": client.report("demo").partition("<main")[0]}
+        shown = {place: " ".join(re.sub(r"<[^>]+>", " ", text).split()) for place, text in found.items()}
     for place, words in {
         "progress": f"{over} of {planned} trials, {failed} failed",
         "list": f"{over}/{planned}",
@@ -144,9 +143,7 @@ def test_counters_agree_everywhere(client, store, work, tmp_path, state):
 @pytest.mark.parametrize("state", [SearchState.RUNNING, SearchState.STOPPING, SearchState.SUBMITTED])
 def test_every_place_says_that_nothing_steers_it_and_none_when_it_ends(client, work, demo, tmp_path, state):
     set_state(work, demo, state)
-    shown = places(client, work, demo)
-    del shown["report"]  # of results alone
-    for place, text in shown.items():
+    for place, text in places(client, work, demo).items():
         assert "steer" in text, place
         if place not in ("row", "progress"):
             assert f"hpo-pilot run &#39;{tmp_path}" in text or f"`hpo-pilot run {tmp_path}/demo.yaml" in text, place

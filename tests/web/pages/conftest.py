@@ -70,8 +70,9 @@ def made_pages(root: Path) -> Iterator[Pages]:
         monitor.close_waiting()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def pages(tmp_path_factory) -> Iterator[Pages]:
+    """A monitor for all tests; each makes searches of its own names."""
     with made_pages(tmp_path_factory.mktemp("monitor")) as made:
         yield made
 

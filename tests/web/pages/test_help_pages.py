@@ -8,7 +8,8 @@ from importlib.resources import files
 import pytest
 
 from hpo_pilot.manual import PAGES
-from tests.web.pages.test_pages import check, outline
+from tests.html_page import Page
+from tests.web.pages.test_pages import check
 
 TEMPLATES = [path for path in (files("hpo_pilot.web") / "templates").iterdir() if path.name.endswith(".j2")]
 
@@ -35,7 +36,7 @@ def test_a_page_and_what_it_links_to(pages, one):
         answer = browser.get(there.copy_with(fragment=None))
         assert answer.status_code in (200, 308), target
         if there.fragment:
-            assert there.fragment in outline(answer.text).ids, target
+            assert there.fragment in Page(answer.text).ids, target
 
 
 def test_pictures_are_kept_and_nothing_else_is_given(pages):
@@ -62,4 +63,4 @@ def test_pages_link_to_help_that_is_there(pages, template):
     for name, fragment in re.findall(r'href="/help/([\w-]+)(?:#([\w-]+))?"', template.read_text()):
         answer = browser.get(f"/help/{name}")
         assert answer.status_code == 200, name
-        assert not fragment or fragment in outline(answer.text).ids, (name, fragment)
+        assert not fragment or fragment in Page(answer.text).ids, (name, fragment)

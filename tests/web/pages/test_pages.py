@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import html
+import itertools
 import json
 import re
 import time
-from html.parser import HTMLParser
 
 import pytest
 
 from hpo_pilot.jobs import JobState
 from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.store import SearchState
+from tests.html_page import Page
 from tests.made import made_attempt, made_end
 from tests.rest_api import add_trials
 from tests.web.pages.conftest import made_pages
@@ -20,48 +21,33 @@ from tests.web.pages.conftest import made_pages
 HOSTILE = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script>{{7*7}}\x1b[31m\x07"
 
 
-class _Outline(HTMLParser):
-    """Headings, ids and labels of a page."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.headings: list[int] = []
-        self.ids: list[str] = []
-        self.labels: set[str] = set()
-        self.inputs: list[dict[str, str | None]] = []
-        self.tags: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        self.tags.append(tag)
-        if re.fullmatch("h[1-6]", tag):
-            self.headings.append(int(tag[1]))
-        if found.get("id"):
-            self.ids.append(str(found["id"]))
-        if tag == "label" and found.get("for"):
-            self.labels.add(str(found["for"]))
-        if tag in ("input", "select", "textarea") and found.get("type") != "hidden":
-            self.inputs.append(found)
-
-
-def outline(text: str) -> _Outline:
-    parser = _Outline()
-    parser.feed(text)
-    return parser
+def headings(page: Page) -> list[int]:
+    return [int(each.tag[1]) for each in page.elements if re.fullmatch("h[1-6]", each.tag)]
 
 
 def check(answer) -> str:
     """A page that is whole, and that a screen reader can follow."""
     assert answer.status_code == 200, answer.text
-    found = outline(answer.text)
-    assert found.headings[:1] == [1]
-    assert found.headings.count(1) == 1
-    steps = [later - earlier for earlier, later in zip(found.headings, found.headings[1:], strict=False)]
-    assert max(steps, default=0) <= 1, found.headings
-    assert len(found.ids) == len(set(found.ids))
-    assert all(field.get("id") in found.labels for field in found.inputs), found.inputs
-    assert found.tags.count("main") == 1
+    page = Page(answer.text)
+    found = headings(page)
+    assert found[:1] == [1]
+    assert found.count(1) == 1
+    assert max((later - earlier for earlier, later in itertools.pairwise(found)), default=0) <= 1, found
+    assert len(page.ids) == len(set(page.ids)), page.ids
+    labels = {each.attributes.get("for") for each in page.all("label")}
+    fields = [each for each in page.elements if each.tag in ("input", "select", "textarea")]
+    wanted = [field for field in fields if field.attributes.get("type") != "hidden"]
+    assert all(field.attributes.get("id", "") in labels for field in wanted), wanted
+    assert len(page.all("main")) == 1
     return answer.text
+
+
+VERDICTS = {
+    SearchState.DONE: "Done: ",
+    SearchState.STOPPED: "Stopped after ",
+    SearchState.FAILED: "Failed: because of ",
+    SearchState.PAUSED: "Paused: ",
+}
 
 
 @pytest.mark.parametrize("state", list(SearchState))
@@ -77,6 +63,7 @@ def test_the_pages_of_a_search_in_every_state_with_and_without_results(pages, st
             assert state.value in text
             assert "because of <this>" not in text
         overview = browser.get(f"/searches/{name}").text
+        assert VERDICTS.get(state, "no process steers it") in overview
         assert ("trial 2</a>" in overview) is filled
         assert ("There is no result yet" in overview) is not filled
 
@@ -113,7 +100,7 @@ def test_what_is_not_there_is_said_so(pages):
     for path in wrong:
         answer = browser.get(path)
         assert answer.status_code == 404, path
-        assert outline(answer.text).headings == [1]
+        assert headings(Page(answer.text)) == [1]
     assert browser.get("/searches/nosuch", headers={"accept": "application/json"}).json()["error"]
     assert browser.get("/searches/there/figures/nosuch").status_code == 422
     assert browser.get("/searches/there/download/exe").status_code == 404
@@ -210,43 +197,45 @@ def test_trials_are_sorted_filtered_and_paged(pages):
     assert 'aria-sort="ascending"' in browser.get(path + "?sort=value").text
 
 
-def test_the_page_of_a_trial_and_its_log(pages):
-    name = pages.submit("onetrial")
+@pytest.fixture(scope="module")
+def ended(pages) -> str:
+    """A search whose first trial failed; only to be looked at."""
+    name = pages.submit("ended")
     pages.results(name, log="first line\nTraceback: it broke")
+    return name
+
+
+def test_the_page_of_a_trial_and_its_log(pages, ended):
     browser = pages.browser("alice")
-    failed = check(browser.get(f"/searches/{name}/trials/1"))
+    failed = check(browser.get(f"/searches/{ended}/trials/1"))
     assert "it broke" in failed
     assert "exit status 1" in failed
     assert '<td class="failed">failed</td>' in failed  # though its job, for PanDA, finished
-    log = browser.get(f"/searches/{name}/trials/1/log?fold=0&attempt=1")
+    log = browser.get(f"/searches/{ended}/trials/1/log?fold=0&attempt=1")
     assert log.text == "first line\nTraceback: it broke"
     assert log.headers["content-type"].startswith("text/plain")
-    assert log.headers["content-disposition"] == f'attachment; filename="{name}-trial1-fold0-attempt1.log"'
-    assert browser.get(f"/searches/{name}/trials/1/log?fold=9&attempt=1").status_code == 404
-    good = check(browser.get(f"/searches/{name}/trials/2"))
+    assert log.headers["content-disposition"] == f'attachment; filename="{ended}-trial1-fold0-attempt1.log"'
+    assert browser.get(f"/searches/{ended}/trials/1/log?fold=9&attempt=1").status_code == 404
+    good = html.unescape(check(browser.get(f"/searches/{ended}/trials/2")))
     assert "the best" in good
-    assert "2.5 ± 0.7" in html.unescape(good) or "2.50 ± 0.70" in html.unescape(good)
+    assert "2.5 ± 0.7" in good or "2.50 ± 0.70" in good
 
 
-def test_errors_are_grouped_by_cause(pages):
-    name = pages.submit("grouped")
-    pages.results(name, log="the log of it")
-    text = check(pages.browser("alice").get(f"/searches/{name}/errors"))
-    assert "exit status 1" in text
-    assert "the log of it" in text
-    assert f"/searches/{name}/trials/1" in text
-    assert "No trial has run yet" in check(pages.browser("alice").get(f"/searches/{pages.submit('noerrors')}/errors"))
+def test_errors_are_grouped_by_cause(pages, ended):
+    browser = pages.browser("alice")
+    text = check(browser.get(f"/searches/{ended}/errors"))
+    for words in ("exit status 1", "Traceback: it broke", f"/searches/{ended}/trials/1"):
+        assert words in text
+    assert "No trial has run yet" in check(browser.get(f"/searches/{pages.submit('noerrors')}/errors"))
 
 
-def test_downloads(pages):
-    name = pages.submit("downloads")
-    pages.results(name)
+def test_downloads(pages, ended):
     browser = pages.browser("bob")
-    table = browser.get(f"/searches/{name}/download/csv")
+    table = browser.get(f"/searches/{ended}/download/csv")
     assert table.text.startswith("number,generation,state")
-    assert table.headers["content-disposition"] == f'attachment; filename="{name}.csv"'
-    assert len(browser.get(f"/searches/{name}/download/json").json()["trials"]) == 3
-    assert "<!DOCTYPE html>" in browser.get(f"/searches/{name}/download/report").text
+    assert table.headers["content-disposition"] == f'attachment; filename="{ended}.csv"'
+    assert len(browser.get(f"/searches/{ended}/download/json").json()["trials"]) == 3
+    assert "<!DOCTYPE html>" in browser.get(f"/searches/{ended}/download/report").text
 
 
 def test_jobs_and_pilots_without_a_server(pages):
