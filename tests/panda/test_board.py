@@ -14,7 +14,6 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-import requests
 
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.jobs import JobState, TaskSpec
@@ -23,71 +22,45 @@ from hpo_pilot.panda.server import ADDRESS_FILE, PandaServer, read_address, remo
 from hpo_pilot.panda.task_parameters import encode_points
 from hpo_pilot.server.tokens import Role
 from hpo_pilot.web.server_jobs import NoJobError, NoServerError, PilotState, ServerJobs
-from tests.bearer import make_token_folder, token
-from tests.server_process import ServerProcess
+from tests.bearer import token
+from tests.server.conftest import RunningServer, send
 from tests.task_parameters import bare_params
 
 #: What every report of the runner has.
 IDENTITY = {"uid": "cafecafe", "generation": 1, "number": 1, "attempt": 1}
 
 
-class Site:
+class Site(RunningServer):
     """A server on a work folder, and a pilot's calls."""
 
     def __init__(self, folder: Path) -> None:
-        self.workdir = folder
-        self.tokens = make_token_folder(folder / "tokens")
+        super().__init__(folder)
         (self.tokens / "user.token").write_text(token("me", Role.USER))
-        self.process = self.start()
-        write_address(folder, PandaServer(self.process.url, None, "me"))
-
-    def start(self) -> ServerProcess:
-        return ServerProcess(
-            database=f"sqlite:///{self.workdir}/panda.db",
-            files=self.workdir / "files",
-            tokens=self.tokens,
-            stderr=self.workdir / "server.log",
-        )
-
-    def post(self, role: Role, call: str, **arguments: Any) -> Any:
-        answer = requests.post(
-            f"{self.process.url}/api/v1/{call}",
-            json=arguments,
-            headers={
-                "Authorization": f"Bearer {token('me' if role is Role.USER else 'pilot', role)}",
-                "User-Agent": "hpo-pilot/9.9",
-            },
-            timeout=30,
-        ).json()
-        assert answer["success"], answer
-        return answer["data"]
+        write_address(folder, PandaServer(self.url, None, "me"))
+        self.pilot = self.api("pilot")
+        self.pilot.session.headers["User-Agent"] = "hpo-pilot/9.9"
 
     def submit(self, name: str, task: TaskSpec | None = None, n_jobs: int = 2, **more: Any) -> int:
         points = f"python3 hpo_pilot_runner.py --task {encode_points(task)} --number " if task else "run "
-        return int(self.post(Role.USER, "task/submit", task_parameters=bare_params(name, n_jobs, quote(points)) | more))
+        return self.api("me").submit(bare_params(name, n_jobs, quote(points)) | more)
 
     def acquire(self, queue: str, n_jobs: int = 1, **more: Any) -> list[dict[str, Any]]:
-        arguments = {"site_name": queue, "n_jobs": n_jobs, "node": "slot1@node7", **more}
-        return list(self.post(Role.PILOT, "pilot/acquire_jobs", prod_source_label="user", **arguments)["jobs"])
-
-    def update(self, panda_id: int, status: str, **more: Any) -> None:
-        self.post(Role.PILOT, "pilot/update_job", job_id=panda_id, job_status=status, **more)
+        return self.pilot.acquire(n_jobs, site_name=queue, node="slot1@node7", **more)
 
     def keep(self, name: str, content: bytes) -> None:
-        headers = {"Authorization": f"Bearer {token('boss', Role.OPERATOR)}"}
-        requests.put(f"{self.process.url}/storage/{name}", data=content, headers=headers, timeout=30).raise_for_status()
+        send(self, "PUT", f"/storage/{name}", "token-of-operator", data=content).raise_for_status()
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     running = Site(tmp_path_factory.mktemp("board"))
     yield running
-    running.process.stop()
+    running.stop()
 
 
 @pytest.fixture
 def board(site: Site) -> ServerJobs:
-    return ServerJobs(site.workdir)
+    return ServerJobs(site.folder)
 
 
 def packed(**texts: str) -> bytes:
@@ -104,7 +77,7 @@ def test_jobs_of_a_search(site: Site, board: ServerJobs, task: TaskSpec) -> None
     task_id = site.submit("user.me.demo.cafecafe.g1/", task, 4, site="ONE", campaign="demo.cafecafe", nGPU=2)
     (given,) = site.acquire("ONE", harvester_id="h", worker_id=7, target_architecture={"gpus": [{}, {}]})
     metrics = "hpoStep=3 hpoValue=0.25 hpoPast=1:0.5,2:nan"
-    site.update(given["PandaID"], "running", job_metrics=metrics, node="node7", job_sub_status="fun")
+    site.pilot.update(given["PandaID"], "running", job_metrics=metrics, node="node7", job_sub_status="fun")
 
     page = board.jobs(search="demo")
     assert [job.number for job in page.jobs] == [4, 3, 2, 1] and page.before is None
@@ -140,7 +113,7 @@ def test_what_is_left_of_a_job_that_failed(site: Site, board: ServerJobs) -> Non
     (given,) = site.acquire("TWO")
     site.keep(given["logFile"], packed(**{"payload.log": "before\x1b[31m\nit broke", "core.bin": "\x00"}))
     errors = {"pilot_error_code": 1305, "pilot_error_diag": "it broke", "exe_error_code": 3, "exe_error_diag": "why"}
-    site.update(given["PandaID"], "failed", max_rss=12345.0, **errors)
+    site.pilot.update(given["PandaID"], "failed", max_rss=12345.0, **errors)
     (again,) = site.acquire("TWO")
 
     view = board.job(given["PandaID"])
@@ -159,7 +132,7 @@ def test_what_is_left_of_a_job_that_failed(site: Site, board: ServerJobs) -> Non
     assert not board.job(again["PandaID"]).job.has_log and board.log(again["PandaID"]).text == ""
     time.sleep(0.6)
     site.keep(again["logFile"], packed(**{"payload.log": "second"}))
-    site.update(again["PandaID"], "finished")
+    site.pilot.update(again["PandaID"], "finished")
     assert "second" in board.log(again["PandaID"]).text
     assert board.log(given["PandaID"]).text == "" and not board.job(given["PandaID"]).job.has_log
 
@@ -169,7 +142,7 @@ def test_what_a_payload_said_last(site: Site, board: ServerJobs) -> None:
     (given,) = site.acquire("THREE")
     verdict = {**IDENTITY, "trial": 3, "fold": 0, "status": 1, "log_tail": "Traceback: x"}
     report = {"user_job_metadata": {"hpo_pilot": verdict}}
-    site.update(given["PandaID"], "finished", meta_data=json.dumps(report))
+    site.pilot.update(given["PandaID"], "finished", meta_data=json.dumps(report))
     assert board.job(given["PandaID"]).job.has_log
     assert board.log(given["PandaID"]).text == "==> payload.log of trial 3, fold 0 <==\nTraceback: x\n"
 
@@ -177,13 +150,9 @@ def test_what_a_payload_said_last(site: Site, board: ServerJobs) -> None:
 def test_pilots_and_queues(site: Site, board: ServerJobs) -> None:
     site.submit("user.me.pilots/", n_jobs=3, site="FOUR")
     jobs = site.acquire("FOUR", n_jobs=2, harvester_id="farm", worker_id=1)
-    answer = requests.post(
-        f"{site.process.url}/api/v1/pilot/acquire_jobs",
-        json={"site_name": "FIVE", "node": "slot2@idle", "n_jobs": 4, "prod_source_label": "user"},
-        headers={"Authorization": f"Bearer {token('pilot', Role.PILOT)}", "User-Agent": "pilot/3.7.0.36 (Python 3)"},
-        timeout=30,
-    )
-    assert "No jobs" in answer.json()["message"]
+    released = {"User-Agent": "pilot/3.7.0.36 (Python 3)"}
+    idle_one = {"site_name": "FIVE", "node": "slot2@idle", "n_jobs": 4, "prod_source_label": "user"}
+    assert "No jobs" in site.pilot.post("pilot/acquire_jobs", headers=released, **idle_one)["message"]
 
     pilots = {pilot.key: pilot for pilot in board.pilots()}
     farm, idle = pilots["farm/1"], pilots["idle at FIVE"]
@@ -198,8 +167,9 @@ def test_pilots_and_queues(site: Site, board: ServerJobs) -> None:
     assert (queues["FIVE"].waiting, queues["FIVE"].pilots, queues["FIVE"].slots) == (0, 1, 4)
 
     for job in jobs:
-        site.update(job["PandaID"], "finished")
-    site.post(Role.PILOT, "pilot/update_worker_status", worker_id=1, harvester_id="farm", status="finished")
+        site.pilot.update(job["PandaID"], "finished")
+    gone = site.pilot.post("pilot/update_worker_status", worker_id=1, harvester_id="farm", status="finished")
+    assert gone["success"]
     assert {pilot.key: pilot for pilot in board.pilots()}["farm/1"].state is PilotState.ENDED
 
 
@@ -238,7 +208,7 @@ def test_who_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_server_of_somebody_else(site: Site, tmp_path: Path) -> None:
     (tmp_path / "tokens").mkdir()
     (tmp_path / "tokens" / "user.token").write_text("e30.e30.e30")
-    write_address(tmp_path, PandaServer(site.process.url, None, "me"))
+    write_address(tmp_path, PandaServer(site.url, None, "me"))
     with pytest.raises(NoServerError, match="refuses the token"):
         ServerJobs(tmp_path).pilots()
     write_address(tmp_path, PandaServer("http://127.0.0.1:9", None, "me"))
@@ -268,7 +238,7 @@ def test_a_finished_job_whose_payload_failed(site: Site, board: ServerJobs) -> N
         ["somebody's", {"status": 1}],
     ]
     for panda_id, report in zip(given, reports, strict=True):
-        site.update(panda_id, "finished", meta_data=json.dumps({"user_job_metadata": report}))
+        site.pilot.update(panda_id, "finished", meta_data=json.dumps({"user_job_metadata": report}))
     listed = {job.panda_id: (job.state, job.error, job.payload_error) for job in board.jobs(tasks=[task_id]).jobs}
     said = [
         "exit code 3 no data",

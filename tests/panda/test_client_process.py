@@ -3,52 +3,29 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import socket
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.panda.client_process import ClientProcess, DeniedError, MissingCallError, NoAnswerError, RefusedError
 from hpo_pilot.panda.server import PandaServer
+from tests.answering import answering
 
 
 @pytest.fixture
 def serve():
-    """Starts servers: `answer` returns status and body for a path; status None: they close the connection."""
-    servers: list[ThreadingHTTPServer] = []
-
-    def start(answer):
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                status, body = answer(self.path)
-                if status is not None:
-                    self.send_response(status)
-                    self.send_header("Content-Length", str(len(body)))
-                    self.end_headers()
-                    self.wfile.write(body)
-
-            do_POST = do_GET
-
-            def log_message(self, *_):
-                """Logs nothing."""
-
-        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
-        threading.Thread(target=servers[-1].serve_forever, args=(0.05,), daemon=True).start()
-        return f"http://127.0.0.1:{servers[-1].server_address[1]}"
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    """Starts servers whose answers are `answer(path)`."""
+    with contextlib.ExitStack() as stack:
+        yield lambda answer: stack.enter_context(answering(answer))
 
 
 @pytest.fixture
-def answering(serve):
-    """Servers that give one answer to everything."""
+def always(serve):
+    """Starts servers that give one answer to everything."""
     return lambda status, body: serve(lambda _path: (status, body))
 
 
@@ -92,23 +69,23 @@ def test_a_refused_connection_is_known_as_such(client):
         (503, b"", RefusedError, "busy"),
     ],
 )
-def test_what_panda_client_swallows_comes_back_as_an_error_of_ours(client, answering, status, body, error, said):
+def test_what_panda_client_swallows_comes_back_as_an_error_of_ours(client, always, status, body, error, said):
     with pytest.raises(error, match=said):
-        client(answering(status, body)).call("getTaskStatus", 1)
+        client(always(status, body)).call("getTaskStatus", 1)
 
 
-def test_an_answer_that_is_cut_off_leaves_it_open_what_happened(client, answering):
+def test_an_answer_that_is_cut_off_leaves_it_open_what_happened(client, always):
     with pytest.raises(NoAnswerError, match="was lost"):
-        client(answering(None, b"")).call("insertTaskParams", {})
+        client(always(None, b"")).call("insertTaskParams", {})
 
 
-def test_nobody_is_asked_to_log_in(tmp_path, answering, monkeypatch):
+def test_nobody_is_asked_to_log_in(tmp_path, always, monkeypatch):
     for name in ("PANDA_AUTH_ID_TOKEN", "OIDC_AUTH_TOKEN_FILE", "OIDC_AUTH_ID_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     endpoints = {"token_endpoint": "http://127.0.0.1:1/", "device_authorization_endpoint": "http://127.0.0.1:1/"}
-    url = answering(200, json.dumps(endpoints).encode())
+    url = always(200, json.dumps(endpoints).encode())
     oidc = {"oidc_config_url": url, "client_id": "c", "client_secret": "", "audience": "a"}
-    url = answering(200, json.dumps(oidc).encode())
+    url = always(200, json.dumps(oidc).encode())
     for name, value in (("PANDA_AUTH", "oidc"), ("PANDA_AUTH_VO", "atlas"), ("PANDA_CONFIG_ROOT", str(tmp_path))):
         monkeypatch.setenv(name, value)
     process = ClientProcess(PandaServer(url, None, "me").environment(), tmp_path / "client.log")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -24,7 +25,6 @@ from tests.clock import Clock
 from tests.panda_environment import panda_environment
 from tests.server.queue_driver import Queue
 from tests.server_process import ServerProcess
-from tests.task_parameters import make_params
 
 TOKENS = {
     "token-of-me": ("me", Role.USER),
@@ -40,11 +40,6 @@ def bearer(alias: str) -> str:
 
 
 @pytest.fixture
-def params() -> Callable[..., dict[str, Any]]:
-    return make_params
-
-
-@pytest.fixture
 def clock() -> Clock:
     return Clock()
 
@@ -57,8 +52,8 @@ def database(tmp_path: Path, clock: Clock) -> Iterator[Database]:
 
 
 @pytest.fixture
-def queue(database: Database, clock: Clock, params: Callable[..., dict[str, Any]]) -> Queue:
-    return Queue(database, clock, params)
+def queue(database: Database, clock: Clock) -> Queue:
+    return Queue(database, clock)
 
 
 @pytest.fixture
@@ -144,10 +139,10 @@ class RunningServer:
         return Api(self.url, f"token-of-{name}" if name else None, self.tls and self.tls.folder)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """One server for a module's tests; each uses task names and queues of its own."""
-    running = RunningServer(tmp_path_factory.mktemp("server"))
+    """One server for all tests; each uses task names and queues of its own."""
+    running = RunningServer(tmp_path_factory.mktemp("server"), heartbeat_timeout=3600.0)
     yield running
     assert running.stop() == 0
     assert "Traceback" not in running.log.read_text()
@@ -208,11 +203,14 @@ def refusal(tokens: Tokens, token: str, origin: str | None = None) -> str:
     return str(refused.value)
 
 
+_SESSION = requests.Session()
+
+
 def send(server: Any, method: str, path: str, who: str | None = None, **more: Any) -> requests.Response:
     """One request, with the token that tests call `who`; None: without a token."""
     headers = {"Authorization": f"Bearer {bearer(who)}"} if who is not None else {}
     headers |= more.pop("headers", {})
-    return requests.request(method, f"{server.url}{path}", headers=headers, timeout=20, **more)
+    return _SESSION.request(method, f"{server.url}{path}", headers=headers, timeout=20, **more)
 
 
 class PandaClient:
@@ -258,11 +256,14 @@ class PandaClient:
         self._process.wait(20)
 
 
-@pytest.fixture(scope="module")
-def client(server: RunningServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PandaClient]:
-    started = PandaClient(server.url, "token-of-me", tmp_path_factory.mktemp("client"))
-    yield started
-    started.close()
+@contextlib.contextmanager
+def connected(server: RunningServer, folder: Path, authorities: Path | None = None) -> Iterator[PandaClient]:
+    """panda-client with a user's token; it trusts the server's own certificate, or these `authorities`."""
+    client = PandaClient(server.url, "token-of-me", folder, authorities or (server.tls and server.tls.folder))
+    try:
+        yield client
+    finally:
+        client.close()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import insert, select
@@ -16,18 +15,17 @@ from hpo_pilot.server.database import tasks as tasks_table
 from hpo_pilot.server.descriptions import describe_jobs
 from hpo_pilot.server.dispatch import JobRequest, acquire
 from hpo_pilot.server.tokens import Caller, Role
+from tests.task_parameters import make_params
 
-Params = Callable[..., dict[str, Any]]
 OPERATOR = Caller("boss", Role.OPERATOR)
 
 
 class Queue:
     """Short words for what the tests do."""
 
-    def __init__(self, database: Database, clock: Any, params: Params) -> None:
+    def __init__(self, database: Database, clock: Any) -> None:
         self.database = database
         self.clock = clock
-        self.params = params
         self.me = Caller("me", Role.USER)
         self._names = 0
 
@@ -35,7 +33,7 @@ class Queue:
         self._names += 1
         name = more.pop("name", f"user.me.t{self._names}/")
         with self.database.writing() as tx:
-            code, message = tasks.submit(tx, caller or self.me, self.params(name, n_jobs, **more))
+            code, message = tasks.submit(tx, caller or self.me, make_params(name, n_jobs, **more))
         assert code == 0, message
         return int(message.rsplit("=", 1)[1])
 

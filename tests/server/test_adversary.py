@@ -11,7 +11,7 @@ import os
 import resource
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,7 +28,7 @@ from hpo_pilot.server.listening import HEAD_LIMIT
 from hpo_pilot.server.tasks import submit
 from hpo_pilot.server.tokens import Role, TokenRefused, verified
 from tests.bearer import token
-from tests.server.conftest import send
+from tests.server.conftest import RunningServer, send
 from tests.server.queue_driver import Queue
 from tests.task_parameters import make_params
 
@@ -172,16 +172,18 @@ def test_several_requests_at_once_are_answered_one_after_another(server: Any) ->
             received += part
 
 
-@pytest.fixture
-def hasty_server(own_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+@pytest.fixture(scope="module")
+def hasty_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """A server that waits half a second for a head, and two for the next part of a body."""
-    hook = tmp_path / "hook"
-    hook.mkdir()
+    hook = tmp_path_factory.mktemp("hook")
     (hook / "sitecustomize.py").write_text(
         "from hpo_pilot.server.listening import BoundedConnection as C\nC.head_seconds, C.body_seconds = 0.5, 2.0\n"
     )
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(hook), os.environ.get("PYTHONPATH", "")]))
-    return own_server()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYTHONPATH", os.pathsep.join([str(hook), os.environ.get("PYTHONPATH", "")]))
+        running = RunningServer(tmp_path_factory.mktemp("hasty"))
+    yield running
+    running.stop()
 
 
 @pytest.mark.parametrize(

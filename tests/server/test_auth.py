@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import stat
 from pathlib import Path
@@ -58,23 +59,20 @@ def test_no_token(tokens: Tokens, header: str | None) -> None:
         tokens.verify(header)
 
 
-def test_it_expires_also_where_it_was_seen_before(authority: Authority, tokens: Tokens, clock: Clock) -> None:
+def test_it_is_good_from_its_beginning_to_its_end_give_or_take_a_minute(
+    authority: Authority, tokens: Tokens, clock: Clock
+) -> None:
     token, _ = authority.issue("jane", Role.USER, 1)
-    clock.now += DAY + LEEWAY - 1
+    clock.now -= LEEWAY + 2
+    assert "not valid yet" in refusal(tokens, token)
+    clock.now += 2
+    assert tokens.verify(f"Bearer {token}") is not None
+    clock.now += DAY + 2 * LEEWAY - 1
     assert tokens.verify(f"Bearer {token}") is not None
     clock.now += 1
     assert refusal(tokens, token) == (
         "the token has expired on 2023-11-15 22:13:20 UTC: ask for another (hpo-pilot token create)"
     )
-
-
-def test_clocks_may_differ_a_little(authority: Authority, tokens: Tokens, clock: Clock) -> None:
-    token, _ = authority.issue("jane", Role.USER, 1)
-    clock.now -= LEEWAY
-    assert tokens.verify(f"Bearer {token}") is not None
-    clock.now -= 2
-    fresh = Tokens(authority.folder, clock=clock)
-    assert "not valid yet" in refusal(fresh, token)
 
 
 def test_it_is_revoked_at_once_and_for_good(authority: Authority, tokens: Tokens) -> None:
@@ -122,36 +120,39 @@ def test_forged_tokens(authority: Authority, tokens: Tokens) -> None:
     good = claims(authority)
     public = (authority.folder / "jwks.json").read_text()
     kid = json.loads(public)["keys"][0]["kid"]
-    stranger = ec.generate_private_key(ec.SECP256R1())
-    assert refusal(tokens, jwt.encode(good, stranger, "ES256", headers={"kid": kid})) == (
-        "the token's signature is wrong"
-    )
-    unsigned = jwt.encode(good, None, "none", headers={"kid": kid})
-    assert "not valid" in refusal(tokens, unsigned)
-    # The public key taken for a secret, and another family of algorithms.
-    assert "not valid" in refusal(tokens, jwt.encode(good, public * 2, "HS256", headers={"kid": kid}))
-    rsa_key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    assert "not valid" in refusal(tokens, jwt.encode(good, rsa_key, "RS256", headers={"kid": kid}))
     head, body, signature = signed_by_us(authority, good).split(".")
     richer = base64.urlsafe_b64encode(json.dumps(good | {"role": "operator"}).encode()).rstrip(b"=").decode()
-    assert refusal(tokens, f"{head}.{richer}.{signature}") == "the token's signature is wrong"
+    stranger = ec.generate_private_key(ec.SECP256R1())
+    rsa_key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+    def signed(key: Any, algorithm: str) -> str:
+        return jwt.encode(good, key, algorithm, headers={"kid": kid})
+
+    for name, forged, word in (
+        ("by a stranger", signed(stranger, "ES256"), "the token's signature is wrong"),
+        ("by nobody", signed(None, "none"), "not valid"),
+        ("the public key taken for a secret", signed(public * 2, "HS256"), "not valid"),
+        ("another family of algorithms", signed(rsa_key, "RS256"), "not valid"),
+        ("with another role", f"{head}.{richer}.{signature}", "the token's signature is wrong"),
+        ("large", signed_by_us(authority, good | {"more": "x" * 20_000}), "longer than"),
+    ):
+        assert word in refusal(tokens, forged), name
     assert tokens.verify(f"Bearer {head}.{body}.{signature}") == Caller("jane", Role.USER)
-    assert "longer than" in refusal(tokens, signed_by_us(authority, good | {"more": "x" * 20_000}))
-
-
-@pytest.mark.parametrize("missing", ["sub", "role", "iat", "exp", "jti"])
-def test_every_claim_is_needed(authority: Authority, tokens: Tokens, missing: str) -> None:
-    content = claims(authority)
-    del content[missing]
-    assert missing in refusal(tokens, signed_by_us(authority, content))
 
 
 @pytest.mark.parametrize(
-    ("more", "word"),
-    [({"role": "king"}, "'king'"), ({"exp": "soon"}, "not valid"), ({"iss": "me"}, "another issuer"), ({"sub": 7}, "")],
+    ("changes", "word"),
+    [
+        *(({name: None}, name) for name in ("sub", "role", "iat", "exp", "jti")),
+        ({"role": "king"}, "'king'"),
+        ({"exp": "soon"}, "not valid"),
+        ({"iss": "me"}, "another issuer"),
+        ({"sub": 7}, ""),
+    ],
 )
-def test_odd_claims(authority: Authority, tokens: Tokens, more: dict[str, Any], word: str) -> None:
-    assert word in refusal(tokens, signed_by_us(authority, claims(authority, **more)))
+def test_missing_and_odd_claims(authority: Authority, tokens: Tokens, changes: dict[str, Any], word: str) -> None:
+    content = {name: value for name, value in claims(authority, **changes).items() if value is not None}
+    assert word in refusal(tokens, signed_by_us(authority, content))
 
 
 def test_a_token_of_one_vo(authority: Authority, tokens: Tokens) -> None:
@@ -173,12 +174,8 @@ def test_a_token_of_one_vo(authority: Authority, tokens: Tokens) -> None:
     ],
 )
 def test_names_of_vos_with_points(origin: str, vo: str, good: bool) -> None:
-    try:
+    with contextlib.nullcontext() if good else pytest.raises(TokenRefused):
         check_origin(origin, vo, [vo, f"/{vo}/pilot"])
-    except TokenRefused:
-        assert not good
-    else:
-        assert good
 
 
 @pytest.mark.parametrize(("name", "days"), [("", 1), (" jane", 1), ("a\nb", 1), ("x" * 200, 1), ("j", 0), ("j", 5000)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,18 +16,17 @@ from hpo_pilot.server.attempts import lose_silent, record_report
 from hpo_pilot.server.database import Database, Transaction, cache_files, in_slices, jobs, metadata
 from hpo_pilot.server.dispatch import JobRequest, acquire
 from hpo_pilot.server.tokens import Caller
+from tests.task_parameters import make_params
 
-Params = Callable[..., dict[str, Any]]
 
-
-def test_a_full_disk_loses_the_call_and_nothing_else(database: Database, me: Caller, params: Params) -> None:
+def test_a_full_disk_loses_the_call_and_nothing_else(database: Database, me: Caller) -> None:
     with database.writing() as tx:
-        tasks.submit(tx, me, params("user.me.before/", 1))
+        tasks.submit(tx, me, make_params("user.me.before/", 1))
         pages = tx.connection.exec_driver_sql("PRAGMA page_count").scalar_one()
     database._writing.connection.driver_connection.execute(f"PRAGMA max_page_count={pages + 2}")  # type: ignore[union-attr]
     database._writing.rollback()
     with pytest.raises(DBAPIError, match="full"), database.writing() as tx:
-        tasks.submit(tx, me, params("user.me.large/", 5000))
+        tasks.submit(tx, me, make_params("user.me.large/", 5000))
     with database.writing() as tx:
         assert len(acquire(tx, JobRequest(site="LOCAL", n_jobs=9))) == 1
 
@@ -41,10 +39,10 @@ def test_an_exception_rolls_back(database: Database) -> None:
         assert tx.connection.scalar(select(func.count()).select_from(cache_files)) == 0
 
 
-def test_readers_and_the_writer_do_not_meet(database: Database, me: Caller, params: Params) -> None:
+def test_readers_and_the_writer_do_not_meet(database: Database, me: Caller) -> None:
     async def scenario() -> None:
         def write(tx: Transaction) -> None:
-            tasks.submit(tx, me, params(f"user.me.{tx.next_change()}/", 20))
+            tasks.submit(tx, me, make_params(f"user.me.{tx.next_change()}/", 20))
 
         def read(tx: Transaction) -> int:
             first = tx.connection.scalar(select(func.count()).select_from(jobs))
@@ -65,7 +63,7 @@ def test_slices() -> None:
 @pytest.mark.skipif(
     "HPO_PILOT_TEST_POSTGRESQL" not in os.environ, reason="HPO_PILOT_TEST_POSTGRESQL names no database URL"
 )
-def test_postgresql(me: Caller, params: Params, clock: Any) -> None:
+def test_postgresql(me: Caller, clock: Any) -> None:
     """The same core on PostgreSQL; the database named is emptied."""
     url = os.environ["HPO_PILOT_TEST_POSTGRESQL"]
     engine = create_engine(url)
@@ -74,8 +72,8 @@ def test_postgresql(me: Caller, params: Params, clock: Any) -> None:
     database = Database(url, clock=clock)
     try:
         with database.writing() as tx:
-            assert tasks.submit(tx, me, params("user.me.pg/", 3, maxAttempt=2))[0] == 0
-            assert tasks.submit(tx, me, params("user.me.any/", 1, site=None, includedSite="A,LOCAL"))[0] == 0
+            assert tasks.submit(tx, me, make_params("user.me.pg/", 3, maxAttempt=2))[0] == 0
+            assert tasks.submit(tx, me, make_params("user.me.any/", 1, site=None, includedSite="A,LOCAL"))[0] == 0
         with database.writing() as tx:
             found = acquire(tx, JobRequest(site="LOCAL", label="user", n_jobs=9, memory=4000))
             assert sorted(job["taskID"] for job in found) == [1, 1, 1, 2]

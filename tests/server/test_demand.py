@@ -44,6 +44,8 @@ def test_shapes_and_who_asked(server: RunningServer) -> None:
     pilot.update(job["PandaID"], "finished")
     idle = demand(queue="HERE")
     assert idle["going"] == 0 and not idle["offers"][0]["is_busy"]
+    for task_id in mine:  # other tests' pilots would take what may go anywhere
+        api.post("task/kill", task_id=task_id)
 
 
 def test_the_most_that_a_pilot_ever_had() -> None:

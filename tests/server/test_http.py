@@ -7,7 +7,6 @@ import json
 import socket
 import stat
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,8 +16,7 @@ from hpo_pilot.server.calls import BODY_LIMIT, TABLE
 from hpo_pilot.server.file_store import CACHE_LIMIT
 from hpo_pilot.server.tokens import Authority, Role
 from tests.server.conftest import TOKENS, bearer, send
-
-Params = Callable[..., dict[str, Any]]
+from tests.task_parameters import make_params
 
 
 def test_tokens_come_and_go_without_a_restart(server: Any) -> None:
@@ -64,7 +62,7 @@ def test_wrong_arguments(user: Any, pilot: Any) -> None:
     assert user.get("task/get_status", task_id="1e999")["success"] is False
     assert user.get("task/get_status", task_id=str(2**70))["success"] is False
     assert user.get("task/get_status", task_id=["1", "2"])["success"] is False
-    assert user.get("task/get_status", task_id="12.0")["message"] == "Task not found"
+    assert user.get("task/get_status", task_id="987654.0")["message"] == "Task not found"
     assert user.get("task/get_status", task_id=1, more=2)["message"] == (
         "Argument error: got an unexpected keyword argument 'more'"
     )
@@ -74,7 +72,7 @@ def test_wrong_arguments(user: Any, pilot: Any) -> None:
         "Type error: 'task_parameters' must be of type dict, got list."
     )
     assert user.post("job/kill", job_ids=["1"])["message"] == "Type error: All elements in 'job_ids' must be int."
-    assert user.get("job/get_description", job_ids=["7", "8"])["data"] == [None, None]
+    assert user.get("job/get_description", job_ids=["987654", "987655"])["data"] == [None, None]
     assert pilot.post("pilot/update_job", job_id=1, job_status="odd") == {
         "success": False,
         "message": "Invalid job status: odd",
@@ -86,8 +84,8 @@ def test_wrong_arguments(user: Any, pilot: Any) -> None:
     assert user.get("task/get_tasks_detailed_info_since", filters='{"status": "("}')["data"] == []
 
 
-def test_a_pattern_keeps_nobody_waiting(user: Any, params: Params) -> None:
-    user.submit(params("user.me.slow/", 1, site="SLOW", cliParams="a" * 200 + "!"))
+def test_a_pattern_keeps_nobody_waiting(user: Any) -> None:
+    user.submit(make_params("user.me.slow/", 1, site="SLOW", cliParams="a" * 200 + "!"))
     filters = json.dumps({"raw_task_params": "(a|aa)+$"})
     before = time.monotonic()
     reply = user.get("task/get_tasks_detailed_info_since", filters=filters)
@@ -124,17 +122,17 @@ def test_packed_bodies(server: Any) -> None:
     assert post(gzip.compress(b'{"task_id": 987654}')[:-6]).status_code == 400, "its end is missing"
 
 
-def test_a_user_cannot_submit_for_another(server: Any, user: Any, params: Params) -> None:
-    task_id = user.submit(params("user.me.for-you/", 1, site="FORYOU", userName="you", taskPriority=9999))
+def test_a_user_cannot_submit_for_another(server: Any, user: Any) -> None:
+    task_id = user.submit(make_params("user.me.for-you/", 1, site="FORYOU", userName="you", taskPriority=9999))
     info = user.get("task/get_detailed_info", task_id=task_id)["data"]
     assert (info["userName"], info["taskPriority"]) == ("me", 1000)
     operator = server.api("operator")
-    task_id = operator.submit(params("user.me.for-you/", 1, site="FORYOU", userName="you"))
+    task_id = operator.submit(make_params("user.me.for-you/", 1, site="FORYOU", userName="you"))
     assert user.get("task/get_detailed_info", task_id=task_id)["data"]["userName"] == "you"
 
 
-def test_a_broken_task_says_why(user: Any, params: Params) -> None:
-    task_id = user.submit(params("user.me.broken/", 1, nEvents="some"))
+def test_a_broken_task_says_why(user: Any) -> None:
+    task_id = user.submit(make_params("user.me.broken/", 1, nEvents="some"))
     info = user.get("task/get_detailed_info", task_id=task_id)["data"]
     assert (info["status"], info["errorDialog"]) == ("broken", "nEvents must be a whole number, not 'some'")
     assert user.get("task/get_details", task_id=task_id)["success"] is True

@@ -14,7 +14,7 @@ from hpo_pilot.server.attempts import record_report
 from hpo_pilot.server.database import Database
 from hpo_pilot.server.tokens import PilotIdentity, Role
 from tests.bearer import token
-from tests.server.conftest import RunningServer
+from tests.server.conftest import Api, RunningServer
 from tests.server.queue_driver import Queue
 from tests.task_parameters import make_params
 
@@ -23,47 +23,39 @@ WORKER = {"harvester_id": "site-farm", "worker_id": "7"}
 _names = itertools.count()
 
 
-class Pilot:
+class Pilot(Api):
     """A pilot: a token, perhaps a key of its own, perhaps a node."""
 
     def __init__(self, server: RunningServer, name: str, key: str = "", node: str = "") -> None:
-        self.url, self.node = server.url, node
-        self.session = requests.Session()
-        self.session.headers["Authorization"] = f"Bearer {token(name, Role.PILOT)}"
+        super().__init__(server.url, token(name, Role.PILOT))
+        self.node = {"node": node} if node else {}
         if key:
             self.session.headers["X-HPO-Pilot-Key"] = key
 
-    def post(self, path: str, **arguments: Any) -> dict[str, Any]:
-        answer = self.session.post(f"{self.url}/api/v1/{path}", json=arguments, timeout=30)
-        assert answer.status_code == 200, answer.text
-        reply: dict[str, Any] = answer.json()
-        return reply
-
     def legacy(self, function: str, **arguments: Any) -> Any:
-        headers = {"Accept": "application/json"}
-        more = {"node": self.node} if self.node else {}
-        url = f"{self.url}/server/panda/{function}"
-        answer = self.session.post(url, data=arguments | more, headers=headers, timeout=30)
+        url, headers = f"{self.url}/server/panda/{function}", {"Accept": "application/json"}
+        answer = self.session.post(url, data=arguments | self.node, headers=headers, timeout=30)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     def take(self, site: str) -> int:
-        (job,) = self.post("pilot/acquire_jobs", site_name=site, prod_source_label="user", **WORKER)["data"]["jobs"]
+        (job,) = self.acquire(site_name=site, **WORKER)
         return int(job["PandaID"])
-
-    def take_as_pilot3(self, site: str, **more: Any) -> int:
-        return int(self.legacy("getJob", siteName=site, prodSourceLabel="user", **more)["PandaID"])
 
     def put(self, name: str) -> int:
         return self.session.put(f"{self.url}/storage/{name}", data=b"planted", timeout=30).status_code
 
 
-@pytest.fixture
-def site(server: RunningServer) -> str:
+def submit_one(server: RunningServer) -> str:
     """A queue with one job of a task, which has an output."""
     name = f"SITE{next(_names)}"
     server.api("me").submit(make_params(f"user.me.{name}/", 1, site=name, maxAttempt=3))
     return name
+
+
+@pytest.fixture
+def site(server: RunningServer) -> str:
+    return submit_one(server)
 
 
 def described(server: RunningServer, panda_id: int) -> dict[str, Any]:
@@ -140,33 +132,23 @@ def test_another_pilot_changes_nothing(server: RunningServer, site: str, who: st
 
 def test_every_call_is_one_that_the_jobs_pilot_can_make(server: RunningServer) -> None:
     """So that the attacks above fail for the reason that they are meant to."""
-    names = list(attacks_of_a_new_job(server)[1])
-    for name in names:
-        mine, calls, panda_id = attacks_of_a_new_job(server)
+    for name in attacks(server, Pilot(server, "pilot", KEY).take(submit_one(server))):
+        mine = Pilot(server, "pilot", KEY)
+        panda_id = mine.take(submit_one(server))
         before = described(server, panda_id)
-        answer = calls[name](mine)
+        answer = attacks(server, panda_id)[name](mine)
         if name in ("output", "log"):
             assert answer == 200
         elif name == "checkpoint":
             assert answer["success"] is True
-            assert mine.post("file_server/delete_hpo_checkpoint", task_id=str(before["jediTaskID"]), sub_id="1")[
-                "success"
-            ]
+            assert attacks(server, panda_id)["no checkpoint"](mine)["success"]
         elif name != "no checkpoint":
             assert described(server, panda_id) != before, (name, answer)
 
 
-def attacks_of_a_new_job(server: RunningServer) -> tuple[Pilot, dict[str, Callable[[Pilot], Any]], int]:
-    name = f"OWN{next(_names)}"
-    server.api("me").submit(make_params(f"user.me.{name}/", 1, site=name))
-    mine = Pilot(server, "pilot", KEY)
-    panda_id = mine.take(name)
-    return mine, attacks(server, panda_id), panda_id
-
-
 def test_a_pilot3_is_known_by_its_token_and_node(server: RunningServer, site: str) -> None:
     mine = Pilot(server, "pilot", node="slot1@wn7")
-    panda_id = mine.take_as_pilot3(site)
+    panda_id = mine.legacy("getJob", siteName=site, prodSourceLabel="user")["PandaID"]
     report = {"jobId": panda_id, "attemptNr": 1}
     for other in (Pilot(server, "other", node="slot1@wn7"), Pilot(server, "pilot", node="slot1@wn8")):
         answer = other.legacy("updateJob", state="finished", **report)

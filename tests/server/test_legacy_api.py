@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl
 
@@ -13,8 +12,8 @@ import requests
 
 from hpo_pilot.server.pilot_calls import LEGACY
 from tests.server.conftest import bearer
+from tests.task_parameters import make_params
 
-Params = Callable[..., dict[str, Any]]
 ROLE = "no production/pilot role in VOMS FQANs or non pilot owner"
 
 
@@ -56,8 +55,8 @@ GET_JOB = {
 }
 
 
-def test_a_job_as_pilot3_takes_and_ends_it(user: Any, old: Legacy, params: Params) -> None:
-    task_id = user.submit(params("user.me.legacy/", 1, site="OLD"))
+def test_a_job_as_pilot3_takes_and_ends_it(user: Any, old: Legacy) -> None:
+    task_id = user.submit(make_params("user.me.legacy/", 1, site="OLD"))
     job = old.json("getJob", siteName="OLD", **GET_JOB)
     assert (job["StatusCode"], job["taskID"], job["attemptNr"]) == (0, task_id, 1)
     assert old.json("getJob", siteName="OLD", **GET_JOB) == {"StatusCode": 20, "errorDialog": "no jobs in PanDA"}
@@ -90,8 +89,8 @@ def test_a_job_as_pilot3_takes_and_ends_it(user: Any, old: Legacy, params: Param
     assert found == {str(job["PandaID"]): {"user_job_metadata": {"loss": 0.0}}}
 
 
-def test_whoever_accepts_no_json_gets_a_form(user: Any, old: Legacy, params: Params) -> None:
-    user.submit(params("user.me.form/", 2, site="FORM"))
+def test_whoever_accepts_no_json_gets_a_form(user: Any, old: Legacy) -> None:
+    user.submit(make_params("user.me.form/", 2, site="FORM"))
     job = dict(parse_qsl(old.form("getJob", siteName="FORM", **GET_JOB), keep_blank_values=True))
     assert (job["StatusCode"], job["inFiles"], job["attemptNr"]) == ("0", "", "1")
     assert "--sourceURL" in job["jobPars"]
@@ -104,8 +103,8 @@ def test_whoever_accepts_no_json_gets_a_form(user: Any, old: Legacy, params: Par
     assert states == {"StatusCode": ["0"], "status": ["running+notfound+sent"], "attemptNr": ["1+0+1"]}
 
 
-def test_commands_reach_the_pilot(user: Any, old: Legacy, params: Params) -> None:
-    task_id = user.submit(params("user.me.command/", 1, site="COMMAND"))
+def test_commands_reach_the_pilot(user: Any, old: Legacy) -> None:
+    task_id = user.submit(make_params("user.me.command/", 1, site="COMMAND"))
     job = old.json("getJob", siteName="COMMAND", **GET_JOB)
     report = {"jobId": job["PandaID"], "state": "running"}
     assert old.json("updateJob", attemptNr=2, **report)["command"] == "badattemptnr"
@@ -123,16 +122,16 @@ def test_commands_reach_the_pilot(user: Any, old: Legacy, params: Params) -> Non
     assert old.json("updateJob", jobId=job["PandaID"], state="odd") == {"StatusCode": 0}
 
 
-def test_packed_json_arguments(server: Any, user: Any, params: Params) -> None:
-    user.submit(params("user.me.packed/", 1, site="PACKED"))
+def test_packed_json_arguments(server: Any, user: Any) -> None:
+    user.submit(make_params("user.me.packed/", 1, site="PACKED"))
     headers = {"Authorization": f"Bearer {bearer('token-of-pilot')}", "Content-Type": "application/json"}
     body = gzip.compress(json.dumps({"siteName": "PACKED", "prodSourceLabel": "user", "viaTopic": True}).encode())
     response = requests.post(f"{server.url}/server/panda/getJob", data=body, headers=headers, timeout=30)
     assert parse_qs(response.text)["StatusCode"] == ["0"]
 
 
-def test_workers(user: Any, old: Legacy, params: Params) -> None:
-    task_id = user.submit(params("user.me.oldworker/", 1, site="OLDW", maxAttempt=1))
+def test_workers(user: Any, old: Legacy) -> None:
+    task_id = user.submit(make_params("user.me.oldworker/", 1, site="OLDW", maxAttempt=1))
     worker = {"site": "OLDW", "workerID": "7", "harvesterID": "old"}
     assert old.json("updateWorkerPilotStatus", status="started", **worker) == {"StatusCode": 0}
     job = old.json("getJob", siteName="OLDW", harvester_id="old", worker_id="7", **GET_JOB)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,10 @@ from hpo_pilot.errors import InputError
 from hpo_pilot.server import issuers as oidc
 from hpo_pilot.server.issuers import Issuers
 from hpo_pilot.server.tokens import LEEWAY, Authority, Caller, Role, TokenRefused, Tokens
+from tests.answering import answering
 from tests.clock import Clock
 from tests.server.conftest import refusal
+from tests.task_parameters import make_params
 
 ISSUER = "https://iam.example.org/"
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -56,9 +56,14 @@ def folder(tmp_path: Path) -> Path:
             {"keys": [public("one"), {"kty": "odd", "kid": "two"}, {"kty": "oct", "kid": "two", "k": "c2VjcmV0"}]}
         )
     )
-    settings = {"keys": "keys.json", "audience": "panda", "vo": "atlas", "roles": ROLES}
-    (tmp_path / "issuers.json").write_text(json.dumps({ISSUER: settings}))
+    describe_issuer(tmp_path)
     return tmp_path
+
+
+def describe_issuer(folder: Path, **changes: Any) -> None:
+    settings = {"keys": "keys.json", "audience": "panda", "vo": "atlas", "roles": ROLES} | changes
+    settings = {name: value for name, value in settings.items() if value is not None}
+    (folder / "issuers.json").write_text(json.dumps({ISSUER: settings}))
 
 
 @pytest.fixture
@@ -127,24 +132,22 @@ def test_new_keys_are_seen(tokens: Tokens, folder: Path, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "word"),
+    ("changes", "word"),
     [
-        ("[]", "the file"),
-        ('{"https://x": {"keys": "keys.json"}}', "audience"),
-        ('{"https://x": {"keys": "keys.json", "audience": "a", "vo": "v", "roles": {"g": "king"}}}', "roles"),
-        ('{"https://x": {"keys": "keys.json", "audience": "a", "vo": "v", "roles": {"g": "user"}, "x": 1}}', "x"),
-        ('{"https://x": {"keys": "none.json", "audience": "a", "vo": "v", "roles": {"g": "user"}}}', "none.json"),
-        ('{"https://x": {"keys": "http://x/k", "audience": "a", "vo": "v", "roles": {"g": "user"}}}', "https"),
-        (
-            '{"https://x": {"keys": "keys.json", "audience": "a", "vo": "v", "roles": {"g": "user"}, '
-            '"algorithms": ["HS256"]}}',
-            "algorithms",
-        ),
+        ({"audience": None}, "audience"),
+        ({"roles": {"g": "king"}}, "roles"),
+        ({"x": 1}, "x"),
+        ({"keys": "none.json"}, "none.json"),
+        ({"keys": "http://x/k"}, "https"),
+        ({"algorithms": ["HS256"]}, "algorithms"),
     ],
 )
-def test_files_that_make_no_sense(folder: Path, content: str, word: str) -> None:
-    (folder / "issuers.json").write_text(content)
+def test_files_that_make_no_sense(folder: Path, changes: dict[str, Any], word: str) -> None:
+    describe_issuer(folder, **changes)
     with pytest.raises(InputError, match=word):
+        Issuers(folder / "issuers.json")
+    (folder / "issuers.json").write_text("[]")
+    with pytest.raises(InputError, match="the file"):
         Issuers(folder / "issuers.json")
 
 
@@ -165,9 +168,7 @@ def test_keys_from_the_network(folder: Path, clock: Clock, monkeypatch: pytest.M
 
     monkeypatch.setattr(requests, "get", get)
     monkeypatch.setattr(oidc, "_AGAIN", 0.05)
-    settings = json.loads((folder / "issuers.json").read_text())
-    settings[ISSUER]["keys"] = "https://iam.example.org/jwk"
-    (folder / "issuers.json").write_text(json.dumps(settings))
+    describe_issuer(folder, keys="https://iam.example.org/jwk")
     issuers = Issuers(folder / "issuers.json", clock=clock)
     issuers.start()
     try:
@@ -183,44 +184,25 @@ def test_keys_from_the_network(folder: Path, clock: Clock, monkeypatch: pytest.M
         issuers.stop()
 
 
-class _Provider(BaseHTTPRequestHandler):
-    """An identity provider with the device flow, as far as panda-client uses it."""
-
-    def do_GET(self) -> None:
-        self._say({"token_endpoint": f"{self.base}/token", "device_authorization_endpoint": f"{self.base}/device"})
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        if self.path == "/device":
-            about = {"device_code": "d", "verification_uri_complete": f"{self.base}/sign-in", "interval": 0}
-            self._say(about | {"expires_in": 30})
-        else:
-            self._say({"id_token": signed(time.time())})
-
-    @property
-    def base(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_address[1]}"
-
-    def _say(self, content: dict[str, Any]) -> None:
-        body = json.dumps(content).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Silence."""
-
-
 @pytest.fixture
 def provider() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Provider)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    """An identity provider with the device flow, as far as panda-client uses it."""
+
+    def answer(path: str) -> tuple[int, bytes]:
+        answers: dict[str, Any] = {
+            "/device": {
+                "device_code": "d",
+                "verification_uri_complete": f"{url}/sign-in",
+                "interval": 0,
+                "expires_in": 30,
+            },
+            "/token": {"id_token": signed(time.time())},
+            "/well-known": {"token_endpoint": f"{url}/token", "device_authorization_endpoint": f"{url}/device"},
+        }
+        return 200, json.dumps(answers[path]).encode()
+
+    with answering(answer) as url:
+        yield url
 
 
 _SIGN_IN = """
@@ -244,19 +226,12 @@ def panda_client(url: str, folder: Path, vo: str) -> subprocess.CompletedProcess
     )
 
 
-def test_panda_client_signs_in(
-    own_server: Callable[..., Any], folder: Path, provider: str, params: Callable[..., Any]
-) -> None:
+def test_panda_client_signs_in(own_server: Callable[..., Any], folder: Path, provider: str) -> None:
     """Its device flow, from the server's /auth/<vo>_auth_config.json to a call with the token it was given."""
-    settings = json.loads((folder / "issuers.json").read_text())
-    settings[ISSUER]["client"] = {
-        "client_id": "panda",
-        "client_secret": "",
-        "oidc_config_url": f"{provider}/well-known",
-    }
-    (folder / "issuers.json").write_text(json.dumps(settings))
+    client = {"client_id": "panda", "client_secret": "", "oidc_config_url": f"{provider}/well-known"}
+    describe_issuer(folder, client=client)
     server = own_server(options=("--issuers", str(folder / "issuers.json")))
-    server.api("me").submit(params("user.me.oidc/", 1))
+    server.api("me").submit(make_params("user.me.oidc/", 1))
     (folder / "client").mkdir()
     done = panda_client(server.url, folder / "client", "atlas")
     assert "\x01 ('Jane Doe', ['/atlas'], 'jane') (0, 'running')" in done.stdout, done.stdout + done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,12 +11,11 @@ import pytest
 from hpo_pilot.hpc.capacity import JobRequest, Opening, Openings
 from tests.task_parameters import make_params
 
-Params = Callable[..., dict[str, Any]]
 WAIT = "X-HPO-Pilot-Wait"
 
 
-def test_everything_that_a_pilot_may_say(user: Any, pilot: Any, params: Params) -> None:
-    user.submit(params("user.me.say/", 2, site="SAY"))
+def test_everything_that_a_pilot_may_say(user: Any, pilot: Any) -> None:
+    user.submit(make_params("user.me.say/", 2, site="SAY"))
     said = {
         "site_name": "SAY",
         "timeout": 60,
@@ -45,8 +43,8 @@ def test_everything_that_a_pilot_may_say(user: Any, pilot: Any, params: Params) 
     assert described["startTime"] == {"__datetime__": "2025-01-01T10:00:00"}
 
 
-def test_workers(user: Any, pilot: Any, params: Params) -> None:
-    task_id = user.submit(params("user.me.worker/", 1, site="WORKER", maxAttempt=2))
+def test_workers(user: Any, pilot: Any) -> None:
+    task_id = user.submit(make_params("user.me.worker/", 1, site="WORKER", maxAttempt=2))
     worker = {"harvester_id": "hpo", "worker_id": "w-1"}
     assert pilot.post("pilot/update_worker_status", status="started", **worker)["success"] is True
     (job,) = pilot.acquire(site_name="WORKER", **worker)
@@ -63,7 +61,7 @@ def test_workers(user: Any, pilot: Any, params: Params) -> None:
     assert pilot.post("pilot/update_worker_node_gpu", **gpu)["success"] is True
 
 
-def test_a_waiting_pilot_gets_the_job_the_moment_it_comes(server: Any, user: Any, params: Params) -> None:
+def test_a_waiting_pilot_gets_the_job_the_moment_it_comes(server: Any, user: Any) -> None:
     got: list[tuple[float, dict[str, Any]]] = []
 
     def wait() -> None:
@@ -76,28 +74,28 @@ def test_a_waiting_pilot_gets_the_job_the_moment_it_comes(server: Any, user: Any
     time.sleep(0.5)
     assert got == []
     start = time.monotonic()
-    user.submit(params("user.me.long1/", 2, site="LONG"))
-    user.submit(params("user.me.long2/", 1, site="LONG"))
+    user.submit(make_params("user.me.long1/", 2, site="LONG"))
+    user.submit(make_params("user.me.long2/", 1, site="LONG"))
     for thread in threads:
         thread.join(10)
     assert all(when - start < 15 for when, _ in got)  # before the 20 s are over
     assert len({reply["data"]["jobs"][0]["PandaID"] for _, reply in got}) == 3
 
 
-def test_a_pilot_that_hung_up_while_waiting_gets_no_job(server: Any, user: Any, params: Params) -> None:
+def test_a_pilot_that_hung_up_while_waiting_gets_no_job(server: Any, user: Any) -> None:
     """Its job would be silent until it counts as lost."""
     with pytest.raises(Exception, match="timed out"):
         server.api("pilot").session.post(
             f"{server.url}/api/v1/pilot/acquire_jobs", json={"site_name": "GONE"}, headers={WAIT: "20"}, timeout=0.3
         )
-    task_id = user.submit(params("user.me.gone/", 1, site="GONE"))
+    task_id = user.submit(make_params("user.me.gone/", 1, site="GONE"))
     time.sleep(0.3)
     assert user.get("task/get_details", task_id=task_id)["data"]["statistics"] == "activated*1"
 
 
-def test_changes(server: Any, user: Any, pilot: Any, params: Params) -> None:
+def test_changes(server: Any, user: Any, pilot: Any) -> None:
     you = server.api("you")
-    task_id = user.submit(params("user.me.changes/", 1, site="CHANGES"))
+    task_id = user.submit(make_params("user.me.changes/", 1, site="CHANGES"))
     start = user.get("hpo_pilot/changes", cursor=-1)["data"]
     assert task_id in start["task_ids"]
     assert you.get("hpo_pilot/changes", cursor=-1)["data"]["task_ids"] == []
@@ -111,7 +109,7 @@ def test_changes(server: Any, user: Any, pilot: Any, params: Params) -> None:
     thread = threading.Thread(target=wait)
     thread.start()
     time.sleep(0.3)
-    you.submit(params("user.you.changes/", 1, site="CHANGES"))  # somebody else's
+    you.submit(make_params("user.you.changes/", 1, site="CHANGES"))  # somebody else's
     time.sleep(0.3)
     assert got == []
     begin = time.monotonic()

@@ -17,8 +17,8 @@ import requests
 from hpo_pilot.errors import InputError
 from hpo_pilot.server.points import CAPABILITY_KEY, Capabilities
 from tests.server.conftest import bearer, send
+from tests.task_parameters import make_params
 
-Params = Callable[..., dict[str, Any]]
 POINTS = {"1": {"x": 0.25, "act": "relu"}, "2": {"x": 0.5, "act": "tanh"}, "7": {"x": 1, "act": "relu"}}
 
 
@@ -34,12 +34,12 @@ def with_points(params: dict[str, Any], encoded: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def submit(server: Any, params: Params, request: pytest.FixtureRequest) -> Callable[..., int]:
+def submit(server: Any, request: pytest.FixtureRequest) -> Callable[..., int]:
     """Submits a task of one's own queue; a job per entry."""
     name = request.node.name.replace("[", ".").replace("]", "")
 
     def submitted(entries: list[Any], **more: Any) -> int:
-        given = params(f"user.me.{name}/", len(entries), site=name, **more)
+        given = make_params(f"user.me.{name}/", len(entries), site=name, **more)
         table = encode({"jobs": entries, "points": POINTS})
         return int(server.api("me").submit(with_points(given, table)))
 
@@ -140,9 +140,9 @@ def test_wrong_calls(server: Any, submit: Any, method: str, path: str, status: i
         encode({"jobs": [[1, 0, 5]] * 2, "points": {"1": "text"}}),
     ],
 )
-def test_tasks_without_points(server: Any, params: Params, encoded: str, request: pytest.FixtureRequest) -> None:
+def test_tasks_without_points(server: Any, encoded: str, request: pytest.FixtureRequest) -> None:
     name = f"none{abs(hash(encoded))}"
-    task = server.api("me").submit(with_points(params(f"user.me.{name}/", 1, site="NOPOINTS"), encoded))
+    task = server.api("me").submit(with_points(make_params(f"user.me.{name}/", 1, site="NOPOINTS"), encoded))
     assert call(server, f"/idds/hpo/{task}/null/null/null/null").status_code == 404
 
 

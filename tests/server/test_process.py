@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,9 +16,7 @@ import pytest
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.server import database
 from tests.bearer import make_token_folder
-
-Params = Callable[..., dict[str, Any]]
-
+from tests.task_parameters import make_params
 
 Refused = Callable[..., tuple[int, str]]
 
@@ -31,35 +27,43 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_kill_9_loses_nothing(own_server: Callable[..., Any], params: Params) -> None:
+def test_kill_9_loses_nothing(own_server: Callable[..., Any]) -> None:
     server = own_server()
     user, pilot = server.api("me"), server.api("pilot")
-    done = user.submit(params("user.me.done/", 1, site="A"))
-    running = user.submit(params("user.me.running/", 1, site="B"))
-    waiting = user.submit(params("user.me.waiting/", 2, site="C"))
+    done = user.submit(make_params("user.me.done/", 1, site="A"))
+    running = user.submit(make_params("user.me.running/", 1, site="B"))
+    user.submit(make_params("user.me.waiting/", 2, site="C"))
     (job,) = pilot.acquire(site_name="A")
     pilot.update(job["PandaID"], "finished", meta_data='{"x": 1}')
     (job,) = pilot.acquire(site_name="B")
     pilot.update(job["PandaID"], "running")
+    sandbox = {"type": "constant", "value": "-a sources.found.tar.gz"}
+    given = make_params("user.me.found/", 1, site="FOUND")
+    pending = user.submit(given | {"jobParameters": [*given["jobParameters"], sandbox]})
     cursor = user.get("hpo_pilot/changes", cursor=-1)["data"]["cursor"]
     server.kill()
+    cache = server.folder / "files" / "cache"
+    (cache / "sources.found.tar.gz").write_bytes(b"x" * 20)  # renamed, but not yet in the database
+    (cache / "0123456789ab.part").write_bytes(b"half")
     server.start()
     user, pilot = server.api("me"), server.api("pilot")
     assert user.get("task/get_status", task_id=done)["data"] == "done"
     assert user.get("job/get_metadata_for_analysis_jobs", task_id=done)["data"] == {"1": {"x": 1}}
-    assert user.get("hpo_pilot/changes", cursor=cursor)["data"] == {"cursor": cursor, "task_ids": []}
+    found = user.get("hpo_pilot/changes", cursor=cursor)["data"]
+    assert found["task_ids"] == [pending], "its sandbox has come; nothing else has changed"
+    assert user.get("task/get_status", task_id=pending)["data"] == "running"
+    assert not list(cache.glob("*.part"))
     assert pilot.update(job["PandaID"], "finished", attempt_nr=1)["command"] is None
-    assert user.get("hpo_pilot/changes", cursor=cursor)["data"]["task_ids"] == [running]
+    assert user.get("hpo_pilot/changes", cursor=found["cursor"])["data"]["task_ids"] == [running]
     assert len(pilot.acquire(9, site_name="C")) == 2
-    assert user.post("task/submit", task_parameters=params("user.me.waiting/"))["data"] == 2
-    assert waiting
+    assert user.post("task/submit", task_parameters=make_params("user.me.waiting/"))["data"] == 2
 
 
-def test_kill_9_at_any_moment(own_server: Callable[..., Any], params: Params) -> None:
+def test_kill_9_at_any_moment(own_server: Callable[..., Any]) -> None:
     """Pilots that keep trying get every job done exactly once, however often the server dies."""
     server = own_server()
     n_jobs = 60
-    task_id = server.api("me").submit(params("user.me.chaos/", n_jobs, site="CHAOS", maxAttempt=50))
+    task_id = server.api("me").submit(make_params("user.me.chaos/", n_jobs, site="CHAOS", maxAttempt=50))
     finished: list[int] = []
     over = threading.Event()
 
@@ -112,10 +116,10 @@ def test_kill_9_at_any_moment(own_server: Callable[..., Any], params: Params) ->
     assert set(finished) <= {job["PandaID"] for job in good}
 
 
-def test_lost_heartbeats(own_server: Callable[..., Any], params: Params) -> None:
+def test_lost_heartbeats(own_server: Callable[..., Any]) -> None:
     server = own_server(heartbeat_timeout=1.0)
     user, pilot = server.api("me"), server.api("pilot")
-    task_id = user.submit(params("user.me.lost/", 1, site="LOST", maxAttempt=2))
+    task_id = user.submit(make_params("user.me.lost/", 1, site="LOST", maxAttempt=2))
     (job,) = pilot.acquire(site_name="LOST")
     start = time.monotonic()
     reply = pilot.post("pilot/acquire_jobs", headers={"X-HPO-Pilot-Wait": "20"}, site_name="LOST")
@@ -126,20 +130,6 @@ def test_lost_heartbeats(own_server: Callable[..., Any], params: Params) -> None
     assert user.get("task/get_status", task_id=task_id)["data"] == "done"
     described = user.post("job/get_description", job_ids=[job["PandaID"]])["data"][0]
     assert (described["jobStatus"], described["jobDispatcherErrorCode"]) == ("failed", 100)
-
-
-def test_a_sandbox_that_came_just_before_a_kill_is_found(own_server: Callable[..., Any], params: Params) -> None:
-    server = own_server()
-    given = params("user.me.found/", 1, site="FOUND")
-    given["jobParameters"].append({"type": "constant", "value": "-a sources.found.tar.gz"})
-    task_id = server.api("me").submit(given)
-    cache = server.folder / "files" / "cache"
-    server.kill()
-    (cache / "sources.found.tar.gz").write_bytes(b"x" * 20)  # renamed, but not yet in the database
-    (cache / "0123456789ab.part").write_bytes(b"half")
-    server.start()
-    assert server.api("me").get("task/get_status", task_id=task_id)["data"] == "running"
-    assert not list(cache.glob("*.part"))
 
 
 def test_it_ends_in_order_and_quickly_though_somebody_waits(own_server: Callable[..., Any]) -> None:
@@ -159,34 +149,24 @@ def test_it_ends_in_order_and_quickly_though_somebody_waits(own_server: Callable
     assert server.log.read_text() == ""
 
 
-def test_a_second_server_is_kept_out(
+def test_a_second_server_waits_for_the_first_to_end_and_is_kept_out_otherwise(
     own_server: Callable[..., Any], refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert 9 < database._LOCK_WAIT < 20  # not waited for here
-    monkeypatch.setattr(database, "_LOCK_WAIT", 1.0)
     server = own_server()
-    start = time.monotonic()
-    code, line = refused(server.folder)
-    assert code == 3
-    assert "another hpo-pilot server" in line
-    assert str(server.process.pid) in line
-    assert 0.9 < time.monotonic() - start < 10
-
-
-def test_a_second_server_waits_for_the_first_to_end(own_server: Callable[..., Any]) -> None:
-    server = own_server()
-    ending = threading.Timer(1.0, server.stop)
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "_LOCK_WAIT", 1.0)
+        start = time.monotonic()
+        code, line = refused(server.folder)
+        assert (code, "another hpo-pilot server" in line, str(server.process.pid) in line) == (3, True, True), line
+        assert 0.9 < time.monotonic() - start < 10
+    first, port = server.process, int(server.url.rsplit(":", 1)[1])
+    ending = threading.Timer(1.0, first.stop)
     ending.start()
-    command = [sys.executable, "-m", "hpo_pilot.server", "--database", f"sqlite:///{server.folder}/panda.db"]
-    command += ["--files", str(server.folder / "files"), "--tokens", str(server.tokens)]
-    command += ["--port", server.url.rsplit(":", 1)[1]]
-    second = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert second.stdout is not None
-    assert " ready on http://127.0.0.1:" in second.stdout.readline()
-    second.terminate()
-    assert second.wait(10) == 0
-    second.stdout.close()
+    server.start()  # the second, on the same port
     ending.join()
+    assert int(server.url.rsplit(":", 1)[1]) == port
+    assert server.api("me").get("system/is_alive")["success"]
 
 
 def test_a_database_of_a_newer_version(folder: Path, refused: Refused) -> None:
@@ -198,22 +178,27 @@ def test_a_database_of_a_newer_version(folder: Path, refused: Refused) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "word"),
+    ("options", "word"),
     [
-        ("--database", "odd", "database"),
-        ("--database", "sqlite://", "must be a file"),
-        ("--database", "nothing://x", "database"),
-        ("--tokens", "/nowhere/tokens", "token folder"),
-        ("--heartbeat-timeout", "0", "heartbeat"),
-        ("--host", "no such host.", "--host"),
-        ("--port", "70000", "port"),
-        ("--retention-days", "nan", "--retention-days"),
-        ("--most-active-tasks", "-1", "--most-active-tasks"),
+        (["--database=odd"], "database"),
+        (["--database=sqlite://"], "must be a file"),
+        (["--database=nothing://x"], "database"),
+        (["--tokens=/nowhere/tokens"], "token folder"),
+        (["--heartbeat-timeout=0"], "heartbeat"),
+        (["--host=no such host."], "--host"),
+        (["--port=70000"], "port"),
+        (["--retention-days=nan"], "--retention-days"),
+        (["--most-active-tasks=-1"], "--most-active-tasks"),
+        (["--host=0.0.0.0"], "add --tls-cert"),  # refused
+        (["--host="], "add --tls-cert"),
+        (["--tls-cert=cert.pem"], "give both, or neither"),
+        (["--tls-cert=cert.pem", "--tls-key=key.pem"], "cert.pem"),
+        (["--issuers=/nowhere"], "issuers"),
     ],
 )
-def test_wrong_options(folder: Path, refused: Refused, option: str, value: str, word: str) -> None:
-    code, line = refused(folder, f"{option}={value}")
-    assert (code, word in line) == (2, True)
+def test_wrong_options(folder: Path, refused: Refused, options: list[str], word: str) -> None:
+    code, line = refused(folder, *options)
+    assert (code, word in line) == (2, True), line
 
 
 def test_a_taken_port(folder: Path, refused: Refused) -> None:
@@ -224,11 +209,12 @@ def test_a_taken_port(folder: Path, refused: Refused) -> None:
     assert (code, "cannot listen on 127.0.0.1 port" in line) == (TryAgainError.exit_code, True)
 
 
-def test_limits_are_options(own_server: Callable[..., Any], params: Params) -> None:
-    user = own_server(options=("--most-active-tasks", "1", "--retention-days", "0")).api("me")
+def test_limits_are_options(own_server: Callable[..., Any]) -> None:
+    options = ("--most-active-tasks", "1", "--retention-days", "0", "--insecure-behind-proxy")
+    user = own_server(options=options).api("me")
     for number in (1, 2):
-        user.submit(params(f"user.me.t{number}/"))
-    assert user.post("task/submit", task_parameters=params("user.me.t3/"))["data"] == 10
+        user.submit(make_params(f"user.me.t{number}/"))
+    assert user.post("task/submit", task_parameters=make_params("user.me.t3/"))["data"] == 10
 
 
 def test_a_file_that_is_no_database(folder: Path, refused: Refused) -> None:
@@ -243,16 +229,3 @@ def test_a_read_only_folder(folder: Path, refused: Refused) -> None:
     code, line = refused(folder)
     folder.chmod(0o700)
     assert (code, "writable" in line) == (2, True)
-
-
-def test_it_ends_with_its_lifeline(folder: Path) -> None:
-    end, lifeline = os.pipe()
-    command = [sys.executable, "-m", "hpo_pilot.server", "--database", f"sqlite:///{folder}/panda.db", "--files"]
-    command += [str(folder / "files"), "--tokens", str(folder / "tokens"), "--lifeline-fd", str(end)]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=[end])
-    os.close(end)
-    assert server.stdout is not None
-    assert b"ready" in server.stdout.readline()
-    os.close(lifeline)
-    assert server.wait(10) == 0
-    server.stdout.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,7 @@ from hpo_pilot.server import queues as queue
 from hpo_pilot.server.queues import Queues, place_of
 from tests.server.conftest import Api, RunningServer, bearer
 from tests.server_process import ServerProcess
-
-Params = Callable[..., dict[str, Any]]
+from tests.task_parameters import make_params
 
 
 class Described(RunningServer):
@@ -121,11 +120,11 @@ def test_what_pilot3_moved_there_is_an_output_like_any_other(server: Described) 
     assert requests.delete(url, headers=me, timeout=30).status_code == 404
 
 
-def test_who_gets_jobs(user: Api, pilot: Api, server: Described, params: Params) -> None:
-    anywhere = user.submit(params("user.me.any/", 1, site=None))
-    hidden = user.submit(params("user.me.hidden/", 1, site="HIDDEN"))
-    user.submit(params("user.me.off/", 1, site="OFF"))
-    gpu = user.submit(params("user.me.gpu/", 1, site=None, architecture="&nvidia-A100", taskPriority=900))
+def test_who_gets_jobs(user: Api, pilot: Api, server: Described) -> None:
+    anywhere = user.submit(make_params("user.me.any/", 1, site=None))
+    hidden = user.submit(make_params("user.me.hidden/", 1, site="HIDDEN"))
+    user.submit(make_params("user.me.off/", 1, site="OFF"))
+    gpu = user.submit(make_params("user.me.gpu/", 1, site=None, architecture="&nvidia-A100", taskPriority=900))
     assert pilot.acquire(5, site_name="OFF") == []
     assert [job["taskID"] for job in pilot.acquire(5, site_name="HIDDEN")] == [hidden]
     assert [job["taskID"] for job in pilot.acquire(5, site_name="GPU", target_architecture={"gpus": []})] == [anywhere]
@@ -137,7 +136,7 @@ def test_who_gets_jobs(user: Api, pilot: Api, server: Described, params: Params)
     assert (reply["success"], reply["message"]) == (False, "target_architecture: gpus must be a list of objects")
 
 
-def test_nobody_knows_this_queue(user: Api, pilot: Api, server: Described, params: Params) -> None:
+def test_nobody_knows_this_queue(user: Api, pilot: Api, server: Described) -> None:
     reply = pilot.post("pilot/acquire_jobs", site_name="ODD")
     told = "no queue ODD here: the queue file has GPU, HIDDEN, LOCAL, OFF, SHARED"
     assert (reply["success"], reply["message"]) == (False, told)
@@ -145,7 +144,7 @@ def test_nobody_knows_this_queue(user: Api, pilot: Api, server: Described, param
     answer = requests.post(f"{server.url}/server/panda/getJob", data={"siteName": "ODD"}, headers=headers, timeout=30)
     assert answer.json() == {"StatusCode": 20, "errorDialog": told}
     for more in ({"site": "ODD"}, {"site": None, "includedSite": ["ODD"]}):
-        task_id = user.submit(params(f"user.me.odd{len(more)}/", 1, **more))
+        task_id = user.submit(make_params(f"user.me.odd{len(more)}/", 1, **more))
         details = user.get("task/get_detailed_info", task_id=task_id)["data"]
         assert (details["status"], details["errorDialog"]) == ("broken", told)
 
@@ -184,9 +183,9 @@ def test_without_a_file_every_name_is_a_queue(tmp_path: Path) -> None:
     assert queues.described == {}
 
 
-def test_no_task_is_sent_to_a_queue_that_is_not(server: Described, params: Params) -> None:
+def test_no_task_is_sent_to_a_queue_that_is_not(server: Described) -> None:
     user = server.api("me")
-    given = params("user.me.elsewhere/", 1, site="LOCAL")
+    given = make_params("user.me.elsewhere/", 1, site="LOCAL")
     task_id = user.submit(given)
     assert user.post("task/retry", task_id=task_id, new_parameters={"site": "NOWHERE"})["data"] == 1
     user.post("task/kill", task_id=task_id)

@@ -7,7 +7,6 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -15,8 +14,7 @@ from urllib.parse import unquote
 import pytest
 
 from hpo_pilot.server.task_parameters import MAX_JOBS, TaskParameters, TaskParametersError
-
-Params = Callable[..., dict[str, Any]]
+from tests.task_parameters import make_params
 
 _PRUN = """
 import json, sys
@@ -99,9 +97,9 @@ def test_prun_without_numbers_with_container_and_memory(tmp_path: Path) -> None:
     assert job.steps["preprocess"]["args"] == f"--preprocess {job.job_pars}"
 
 
-def test_our_own_parameters(params: Params) -> None:
+def test_our_own_parameters() -> None:
     """The job parameters come out to the letter: padding, hidden pieces, placeholders."""
-    given = params()
+    given = make_params()
     given["jobParameters"].insert(1, {"type": "constant", "value": "-a sources.0a1b.tar.gz"})
     job = TaskParameters(given).job(task_id=3, number=2, attempt_nr=1)
     assert job.job_pars == (
@@ -111,9 +109,9 @@ def test_our_own_parameters(params: Params) -> None:
     assert TaskParameters(given).sandbox == "sources.0a1b.tar.gz"
 
 
-def test_placeholders_of_events(params: Params) -> None:
+def test_placeholders_of_events() -> None:
     text = "${FIRSTEVENT} ${SKIPEVENTS} ${MAXEVENTS} ${ATTEMPTNR} $JEDITASKID ${SN}"
-    given = params(nEvents=10, nEventsPerJob=4, jobParameters=[{"type": "constant", "value": text}])
+    given = make_params(nEvents=10, nEventsPerJob=4, jobParameters=[{"type": "constant", "value": text}])
     job = TaskParameters(given).job(task_id=7, number=3, attempt_nr=2)
     assert job.job_pars == "8 0 4 2 7 3"
 
@@ -121,13 +119,13 @@ def test_placeholders_of_events(params: Params) -> None:
 @pytest.mark.parametrize(
     ("events", "per_job", "expected"), [(1, 1, 1), (10, 3, 4), (9, 3, 3), ("5", "2", 3), (MAX_JOBS, 1, MAX_JOBS)]
 )
-def test_number_of_jobs(params: Params, events: Any, per_job: Any, expected: int) -> None:
-    assert TaskParameters(params(nEvents=events, nEventsPerJob=per_job)).n_jobs == expected
+def test_number_of_jobs(events: Any, per_job: Any, expected: int) -> None:
+    assert TaskParameters(make_params(nEvents=events, nEventsPerJob=per_job)).n_jobs == expected
 
 
-def test_memory_per_core(params: Params) -> None:
-    assert TaskParameters(params(coreCount=4, ramCount=1000, ramCountUnit="MBPerCore")).ram_mb == 4000
-    assert TaskParameters(params(coreCount=4, ramCount=1000)).ram_mb == 1000
+def test_memory_per_core() -> None:
+    assert TaskParameters(make_params(coreCount=4, ramCount=1000, ramCountUnit="MBPerCore")).ram_mb == 4000
+    assert TaskParameters(make_params(coreCount=4, ramCount=1000)).ram_mb == 1000
 
 
 @pytest.mark.parametrize(
@@ -156,6 +154,6 @@ def test_memory_per_core(params: Params) -> None:
         ({"includedSite": 7}, "sites"),
     ],
 )
-def test_parameters_that_make_no_sense(params: Params, wrong: dict[str, Any], word: str) -> None:
+def test_parameters_that_make_no_sense(wrong: dict[str, Any], word: str) -> None:
     with pytest.raises(TaskParametersError, match=word):
-        TaskParameters(params() | wrong)
+        TaskParameters(make_params() | wrong)

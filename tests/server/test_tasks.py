@@ -13,6 +13,7 @@ from hpo_pilot.server.database import tasks as tasks_table
 from hpo_pilot.server.descriptions import metadata_of_finished
 from hpo_pilot.server.tokens import Caller, Role
 from tests.server.queue_driver import OPERATOR, Queue
+from tests.task_parameters import make_params
 
 
 def test_a_task_from_beginning_to_end(queue: Queue) -> None:
@@ -76,12 +77,12 @@ def test_parameters_that_are_not_valid_break_the_task(queue: Queue, wrong: dict[
     assert queue.command(task_id, "kill")[0] == 4
     for missing in ("taskName", "vo", "prodSourceLabel"):
         with queue.database.writing() as tx:
-            assert tasks.submit(tx, queue.me, queue.params() | {missing: None})[0] == 4
+            assert tasks.submit(tx, queue.me, make_params() | {missing: None})[0] == 4
 
 
 def resubmit(queue: Queue, name: str, n_jobs: int = 1, **more: Any) -> tuple[int, str]:
     with queue.database.writing() as tx:
-        return tasks.submit(tx, queue.me, queue.params(name, n_jobs, **more))
+        return tasks.submit(tx, queue.me, make_params(name, n_jobs, **more))
 
 
 def end_as(queue: Queue, state: str, **more: Any) -> int:
@@ -164,13 +165,13 @@ def test_too_many_active_tasks(queue: Queue) -> None:
     first = queue.submit(1)
     queue.submit(1)
     with queue.database.writing() as tx:
-        assert tasks.submit(tx, queue.me, queue.params("user.me.more/"), most_active=1) == (
+        assert tasks.submit(tx, queue.me, make_params("user.me.more/"), most_active=1) == (
             10,
             "Too many active tasks for me 2>1",
         )
     queue.command(first, "kill")
     with queue.database.writing() as tx:
-        assert tasks.submit(tx, queue.me, queue.params("user.me.more/"), most_active=1)[0] == 0
+        assert tasks.submit(tx, queue.me, make_params("user.me.more/"), most_active=1)[0] == 0
 
 
 def test_a_task_waits_for_its_sandbox(queue: Queue) -> None:

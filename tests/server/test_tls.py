@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import http.client
 import ssl
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,13 +15,11 @@ from cryptography import x509
 from hpo_pilot.errors import InputError
 from hpo_pilot.server.listening import ServedCertificate
 from hpo_pilot.trust import served_name
-from tests.bearer import make_token_folder, token
 from tests.certificates import self_signed
-from tests.server.conftest import TOKENS, PandaClient
+from tests.server.conftest import connected
+from tests.task_parameters import make_params
 
-Params = Callable[..., dict[str, Any]]
 ALIVE = "/api/v1/system/is_alive"
-EVERYWHERE = "0.0.0.0"  # noqa: S104  # what is refused
 
 
 def test_the_name_to_call_a_given_certificate_by(tmp_path: Path) -> None:
@@ -80,68 +76,25 @@ def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path, caplog
     assert not served.refresh(context)
 
 
-def test_a_server_with_a_certificate(own_server: Callable[..., Any], params: Params, tmp_path: Path) -> None:
+def test_a_server_with_a_certificate(own_server: Callable[..., Any], tmp_path: Path) -> None:
     """The real panda-client and our own sessions, verified by the authority's file or folder."""
     server = own_server(tls=True)
     assert server.url.startswith("https://127.0.0.1:")
-    task_id = server.api("me").submit(params("user.me.tls/", 1))
+    task_id = server.api("me").submit(make_params("user.me.tls/", 1))
     with pytest.raises(requests.exceptions.SSLError):
         requests.get(server.url + ALIVE, timeout=10)
     port = server.url.rsplit(":", 1)[1]
     for name in ("localhost", "127.0.0.1"):
         assert requests.get(f"https://{name}:{port}{ALIVE}", verify=str(server.tls.chain), timeout=10).ok
-    (tmp_path / "client").mkdir()
-    client = PandaClient(server.url, "token-of-me", tmp_path / "client", server.tls.folder)
-    assert client.getTaskStatus(task_id) == [0, "running"]
-    client.close()
-    stranger = PandaClient(server.url, "token-of-me", tmp_path / "client", tmp_path)
-    assert stranger.getTaskStatus(task_id)[0] != 0, "it verifies"
-    stranger.close()
+    with connected(server, tmp_path) as client:
+        assert client.getTaskStatus(task_id) == [0, "running"]
+    with connected(server, tmp_path, authorities=tmp_path) as stranger:
+        assert stranger.getTaskStatus(task_id)[0] != 0, "it verifies"
+    plain = http.client.HTTPConnection("127.0.0.1", int(port), timeout=10)
+    with pytest.raises((http.client.HTTPException, OSError)):
+        plain.request("GET", ALIVE)
+        plain.getresponse()
+    assert server.api(None).get("system/is_alive")["success"], "plain HTTP to its port is no trouble"
     server.stop()
     server.start()
     assert server.api("me").get("task/get_status", task_id=task_id)["success"], "with the same certificate"
-
-
-def test_plain_http_to_a_tls_port_is_no_trouble(own_server: Callable[..., Any]) -> None:
-    server = own_server(tls=True)
-    connection = http.client.HTTPConnection("127.0.0.1", int(server.url.rsplit(":", 1)[1]), timeout=10)
-    with pytest.raises((http.client.HTTPException, OSError)):
-        connection.request("GET", ALIVE)
-        connection.getresponse()
-    assert server.api(None).get("system/is_alive")["success"]
-
-
-def start(folder: Path, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "hpo_pilot.server", "--database", f"sqlite:///{folder}/panda.db"]
-    command += ["--files", str(folder / "files"), "--tokens", str(folder / "tokens"), *options]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        (("--host", EVERYWHERE), "add --tls-cert"),
-        (("--host", ""), "add --tls-cert"),
-        (("--tls-cert", "cert.pem"), "give both, or neither"),
-        (("--tls-cert", "cert.pem", "--tls-key", "key.pem"), "cert.pem"),
-        (("--issuers", "/nowhere"), "issuers"),
-    ],
-)
-def test_refused_options(
-    tmp_path: Path, refused: Callable[..., tuple[int, str]], options: tuple[str, ...], word: str
-) -> None:
-    make_token_folder(tmp_path / "tokens")
-    code, line = refused(tmp_path, *options)
-    assert (code, word in line) == (2, True), line
-
-
-def test_insecure_is_said_in_so_many_words(tmp_path: Path) -> None:
-    """Listens on loopback only here, but for the option's sake."""
-    make_token_folder(tmp_path / "tokens")
-    server = start(tmp_path, "--insecure-behind-proxy")
-    assert server.stdout is not None
-    url = server.stdout.readline().rsplit(" ", 1)[1].strip()
-    headers = {"Authorization": f"Bearer {token(*TOKENS['token-of-me'])}"}
-    assert requests.get(f"{url}/api/v1/system/get_user_attributes", headers=headers, timeout=10).ok
-    server.terminate()
-    server.communicate(timeout=20)
