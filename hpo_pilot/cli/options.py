@@ -8,9 +8,8 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing
-from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar, cast
 
 import typer
 from typer import Context
@@ -227,35 +226,24 @@ def with_options(
     return completed
 
 
-def options_of(shape: type[Any]) -> dict[str, tuple[Any, Any]]:
-    """Returns the options that the fields of a dataclass declare, for `with_options`."""
-    hints = get_type_hints(shape, include_extras=True)
-    missing = inspect.Parameter.empty
-    return {
-        field.name: (hints[field.name], missing if field.default is MISSING else field.default)
-        for field in fields(shape)
-    }
+def options_of(make: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
+    """Returns the options that the parameters of a function or class declare, for `with_options`."""
+    parameters = inspect.signature(make, eval_str=True).parameters.values()
+    return {parameter.name: (parameter.annotation, parameter.default) for parameter in parameters}
 
 
 def on_client(command: Callable[Concatenate[SearchClient, P], None]) -> Callable[..., None]:
     """Makes a command of a function whose first argument is a client; the command has the options that choose it."""
-    options = {
-        "workdir": (WorkDirOption, None),
-        "store": (StoreOption, None),
-        "service": (ServiceOption, None),
-        "token_file": (TokenFileOption, None),
-        "ca": (CaOption, None),
-    }
-    return with_options(command, options, client_of)
+    return with_options(command, options_of(client_of), client_of)
 
 
 def client_of(
     *,
-    workdir: Path | None = None,
-    store: str | None = None,
-    service: str | None = None,
-    token_file: Path | None = None,
-    ca: Path | None = None,
+    workdir: WorkDirOption = None,
+    store: StoreOption = None,
+    service: ServiceOption = None,
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
 ) -> SearchClient:
     """Returns the client that the options choose: a service if one is named, else the store of the work folder.
 

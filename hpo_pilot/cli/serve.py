@@ -6,8 +6,8 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -28,6 +28,7 @@ from hpo_pilot.cli.options import (
     TokenFileOption,
     WorkDirOption,
     on_client,
+    options_of,
     service_of,
     with_options,
 )
@@ -72,26 +73,31 @@ IssuersOption = Annotated[
 
 def on_network(command: Callable[Concatenate[NetworkOptions, P], None]) -> Callable[..., None]:
     """Makes a command of a function whose first argument is `NetworkOptions`; the command takes these options."""
+    return with_options(command, options_of(_network_of), _network_of)
 
-    def network(**given: Any) -> AbstractContextManager[NetworkOptions]:
-        from hpo_pilot.steering.server_processes import NetworkOptions
 
-        certificate, key, authority = (given.pop(name) for name in ("tls_cert", "tls_key", "ca"))
-        behind_proxy = given.pop("insecure_behind_proxy")
-        return nullcontext(
-            NetworkOptions(certificate=certificate, key=key, authority=authority, behind_proxy=behind_proxy, **given)
-        )
+@contextmanager
+def _network_of(
+    *,
+    host: HostOption = "127.0.0.1",
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    ca: AuthorityOption = None,
+    public_url: PublicUrlOption = None,
+    insecure_behind_proxy: BehindProxyOption = False,
+    issuers: IssuersOption = None,
+) -> Iterator[Any]:  # NetworkOptions, which is not imported for the signature
+    from hpo_pilot.steering.server_processes import NetworkOptions
 
-    options = {
-        "host": (HostOption, "127.0.0.1"),
-        "tls_cert": (TlsCertOption, None),
-        "tls_key": (TlsKeyOption, None),
-        "ca": (AuthorityOption, None),
-        "public_url": (PublicUrlOption, None),
-        "insecure_behind_proxy": (BehindProxyOption, False),
-        "issuers": (IssuersOption, None),
-    }
-    return with_options(command, options, network)
+    yield NetworkOptions(
+        host=host,
+        certificate=tls_cert,
+        key=tls_key,
+        authority=ca,
+        public_url=public_url,
+        behind_proxy=insecure_behind_proxy,
+        issuers=issuers,
+    )
 
 
 def add_serve_commands(app: typer.Typer) -> None:

@@ -9,11 +9,9 @@ import pytest
 from rich.console import Console
 
 from hpo_pilot.cli.progress import RunProgress
-from hpo_pilot.jobs import Member
 from hpo_pilot.search import Trial, TrialState
-from hpo_pilot.store import NewTask
 from tests.made import made_end
-from tests.rest_api import steered, store_of, write_search
+from tests.rest_api import add_trials, steered, store_of, write_search
 
 
 @pytest.fixture(autouse=True)
@@ -31,18 +29,12 @@ def fail(store, reasons):
     """Ends one more trial for each reason as failed."""
     record = store.search("demo")
     before = len(store.trials(record.id))
-    numbers = range(before + 1, before + 1 + len(reasons))
-    trials = [Trial(number, 1, {"x": number / 1000, "kind": "a"}, seed=number) for number in numbers]
+    reason_of = dict(enumerate(reasons, start=before + 1))
     generation = record.version * 1000 + before + 1
-    name = f"user.me.demo.{record.uid}.g{generation}/"
-    jobs = tuple((Member(number, 0, number),) for number in numbers)
-    task = NewTask(name, generation, 0, jobs)
-    made = store.add_generation(record.id, history=before, pending=[], trials=trials, task=task)
-    ends = [
-        made_end(number, TrialState.FAILED, error=reason, told=number, ended=1000.0 + number)
-        for number, reason in zip(numbers, reasons, strict=True)
-    ]
-    store.record(record.id, [], ends, ended_tasks=[made.id])
+    trials = [Trial(number, generation, {"x": number / 1000, "kind": "a"}) for number in reason_of]
+    task = add_trials(store, "demo", trials, generation=generation)
+    ends = [made_end(number, TrialState.FAILED, error=why, told=number) for number, why in reason_of.items()]
+    store.record(record.id, [], ends, ended_tasks=[task])
 
 
 def test_each_reason_is_said_once_and_at_once(client, store, work):

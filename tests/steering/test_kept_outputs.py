@@ -7,25 +7,24 @@ import tarfile
 
 import pytest
 
-from hpo_pilot.jobs import JobState, Member
+from hpo_pilot.jobs import JobState
 from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.steering.results import KeptOutputs, _keep_only
-from hpo_pilot.store import NewTask
 from tests.made import made_attempt, made_end, made_search
+from tests.rest_api import add_trials
 from tests.steering.memory_panda import Panda
 
 
 def finish(store, record, values, archive, confirms=None):
     """Trials 1, 2, … finish with these values; `archive` says where the outputs of trial n are."""
-    trials = [Trial(n, 1, {"x": n / 10}, seed=n, confirms=(confirms or {}).get(n)) for n in range(1, len(values) + 1)]
-    jobs = tuple((Member(trial.number, 0, trial.number),) for trial in trials)
-    task = store.add_generation(
-        record.id, history=0, pending=[], trials=trials, task=NewTask(f"t.{record.uid}/", 1, 0, jobs)
+    numbered = list(enumerate(values, start=1))
+    task = add_trials(
+        store, "demo", [Trial(n, 1, {"x": n / 10}, confirms=(confirms or {}).get(n)) for n, _ in numbered]
     )
-    for n, value in enumerate(values, start=1):
+    for n, value in numbered:
         state = TrialState.FINISHED if value is not None else TrialState.FAILED
-        outcome = made_attempt(task.id, n, 0, 1, JobState.FINISHED, value=value, output=archive(n))
-        store.record(record.id, [outcome], [made_end(n, state, value, told=n, ended=1.0)])
+        outcome = made_attempt(task, n, 0, 1, JobState.FINISHED, value=value, output=archive(n))
+        store.record(record.id, [outcome], [made_end(n, state, value, told=n)])
 
 
 def kept(store, record, numbers):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.jobs import Member
 from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.steering.loop import Proposer
 from hpo_pilot.steering.registration import earlier_results, packed_family, register_family
-from hpo_pilot.store import NewTask
 from tests.made import made_end, made_search
+from tests.rest_api import add_trials
 from tests.steering.memory_panda import AtOnce
 
 
@@ -28,10 +26,8 @@ def registered(store, search, value=None):
 
 
 def add_result(store, record, number, value):
-    task = NewTask(f"user.me.{record.name}.g{number}/", number, 0, ((Member(number, 0, 7),),))
-    trials = [Trial(number, 1, {"x": number / 100}, seed=7)]
-    store.add_generation(record.id, history=number - 1, pending=[], trials=trials, task=task)
-    store.record(record.id, (), [made_end(number, TrialState.FINISHED, value, told=number, ended=time.time())])
+    add_trials(store, record.name, [Trial(number, number, {"x": number / 100}, seed=7)], generation=number)
+    store.record(record.id, (), [made_end(number, TrialState.FINISHED, value, told=number)])
 
 
 def values(earlier):
