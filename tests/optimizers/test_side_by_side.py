@@ -40,20 +40,21 @@ def test_neighbours_change_no_point() -> None:
     assert beside == alone
 
 
-def _drawn(seed: int, inside: Event) -> list[float]:
-    with deap_randomness(random.Random(seed)):
-        inside.set()
-        return [random.random() for _ in range(3)]
-
-
 def test_a_neighbour_changes_no_draw_of_deap() -> None:
-    alone, inside = _drawn(1, Event()), Event()
-    with ThreadPoolExecutor(1) as executor:
-        with deap_randomness(random.Random(1)):
-            neighbour = executor.submit(_drawn, 2, inside)
-            inside.wait(0.2)  # it has to wait until we have left
-            drawn = [random.random() for _ in range(3)]
-        neighbour.result(timeout=60)
+    inside, over = Event(), Event()
+
+    def neighbour() -> None:
+        with deap_randomness(random.Random(2)):
+            inside.set()
+            over.wait(60)
+
+    with deap_randomness(random.Random(1)):
+        alone = random.random()
+    with ThreadPoolExecutor(1) as executor, deap_randomness(random.Random(1)):
+        executor.submit(neighbour)
+        inside.wait(0.2)  # it enters only after this thread has left
+        drawn = random.random()
+        over.set()
     assert drawn == alone
 
 
