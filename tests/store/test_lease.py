@@ -77,28 +77,6 @@ def noted(block, opened):
         yield connection
 
 
-def test_of_two_that_find_the_same_dead_holder_one_takes_it(store, monkeypatch):
-    lease.acquire(store.engine, "run")
-    opened = []
-    monkeypatch.setattr(lease, "writing", lambda engine: noted(writing(engine), opened))
-
-    def dead(*_arguments):
-        opened[0].execute(update(leases).values(holder="the other one"))  # its update came first
-        return False
-
-    monkeypatch.setattr(lease, "_is_live", dead)
-    with pytest.raises(lease.LeaseHeldError, match="has just taken"):
-        lease.acquire(store.engine, "run")
-
-
-@contextmanager
-def noted(block, opened):
-    """The same block; what it opens is put into `opened`."""
-    with block as connection:
-        opened.append(connection)
-        yield connection
-
-
 def test_one_of_another_host_lasts_until_it_expires(store):
     lease.acquire(store.engine, "run")
     elsewhere(store, time.time() + 60)
