@@ -187,10 +187,7 @@ def task_parameters(
         result["multiStepExec"] = {
             "preprocess": {"command": "${TRF}", "args": "--preprocess ${TRF_ARGS}"},
             "postprocess": {"command": "${TRF}", "args": "--postprocess ${TRF_ARGS}"},
-            "containerOptions": {
-                "containerExec": "/bin/sh __run_main_exec.sh",
-                "containerImage": task.container,
-            },
+            "containerOptions": {"containerExec": "/bin/sh __run_main_exec.sh", "containerImage": task.container},
         }
     return result
 

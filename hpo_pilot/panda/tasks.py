@@ -162,18 +162,12 @@ class Watches:
     def begin(self, task_id: int) -> None:
         """Notes that we submitted or changed the task, so that it changes soon."""
         with self._lock:
-            watch = self._tasks.setdefault(task_id, _Watch(INTERVAL[0], None))
+            watch = self._watch(task_id)
             watch.interval = INTERVAL[0]
             watch.due = self._clock() + self._jitter(watch.interval)
 
     def looked(
-        self,
-        task_id: int,
-        face: Hashable,
-        missing: Collection[int],
-        *,
-        values: bool = False,
-        waits: bool = False,
+        self, task_id: int, face: Hashable, missing: Collection[int], *, values: bool = False, waits: bool = False
     ) -> bool:
         """Notes a look at a task.
 
@@ -192,7 +186,7 @@ class Watches:
         with self._lock:
             if waits:
                 longest = min(longest, max(WAITING_SECONDS, _WAITING_SPACING * len(self._tasks)))
-            watch = self._tasks.setdefault(task_id, _Watch(INTERVAL[0], None))
+            watch = self._watch(task_id)
             news = watch.face != face
             watch.interval = INTERVAL[0] if news else min(watch.interval * _GROWTH, longest)
             watch.due = now + self._jitter(watch.interval)
@@ -208,7 +202,7 @@ class Watches:
             unready: a result was not ready yet, so that the task must be read again.
         """
         with self._lock:
-            watch = self._tasks.setdefault(task_id, _Watch(INTERVAL[0], None))
+            watch = self._watch(task_id)
             watch.face, watch.unready, watch.read, watch.told = face, unready, self._clock(), frozenset(told)
 
     def wait(self, seconds: float) -> set[int]:
@@ -222,6 +216,9 @@ class Watches:
                 self._woken.clear()
                 break
         return due
+
+    def _watch(self, task_id: int) -> _Watch:
+        return self._tasks.setdefault(task_id, _Watch(INTERVAL[0], None))
 
     def _take_due(self) -> set[int]:
         now = self._clock()

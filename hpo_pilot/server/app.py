@@ -16,16 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from hpo_pilot.server import (
-    bigpanda,
-    file_calls,
-    metrics,
-    monitoring,
-    pilot_calls,
-    points,
-    queues,
-    task_calls,
-)
+from hpo_pilot.server import bigpanda, file_calls, metrics, monitoring, pilot_calls, points, queues, task_calls
 from hpo_pilot.server.attempts import HeartbeatWatch
 from hpo_pilot.server.calls import (
     NOBODY,

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
-from sqlalchemy import bindparam, func, insert, select, update
+from sqlalchemy import bindparam, exists, func, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
 from hpo_pilot.jobs import JobState, TaskState
@@ -31,6 +31,7 @@ from hpo_pilot.server.database import (
     in_slices,
     job_documents,
     jobs,
+    last_attempts,
     set_columns,
     tasks,
     workers,
@@ -105,7 +106,7 @@ _JOB = select(jobs).where(jobs.c.panda_id == bindparam("id"))
 _ROWS_AT_ONCE = 1000
 
 #: States in which a task starts no new attempt.
-_NO_RETRY = frozenset({TaskState.ABORTING, TaskState.FINISHING})
+NO_RETRY = frozenset({TaskState.ABORTING, TaskState.FINISHING})
 
 
 def task_row(tx: Transaction, task_id: int) -> AnyRow | None:
@@ -211,7 +212,7 @@ def end_attempt(tx: Transaction, job: AnyRow, status: JobState, **values: Any) -
     metrics.ATTEMPTS_ENDED.labels(status.value).inc()
     if status is JobState.FINISHED:
         settle(tx, task, finished=1)
-    elif status is JobState.FAILED and job.attempt_nr < job.max_attempt and task.status not in _NO_RETRY:
+    elif status is JobState.FAILED and job.attempt_nr < job.max_attempt and task.status not in NO_RETRY:
         add_attempts(tx, task, [(job, job.max_attempt)])
         change_task(tx, task, outcome=True)
     else:
@@ -241,9 +242,8 @@ _GIVEN_UP = (JobState.FAILED, JobState.CANCELLED, JobState.CLOSED)
 
 def _given_up(tx: Transaction, task_id: int) -> list[AnyRow]:
     """Returns the last attempts that ended without success, by job number."""
-    last = select(func.max(jobs.c.panda_id)).where(jobs.c.task_id == task_id).group_by(jobs.c.number)
     ended = jobs.c.status.in_([state.value for state in _GIVEN_UP])
-    query = select(jobs).where(jobs.c.panda_id.in_(last), ended).order_by(jobs.c.number)
+    query = select(jobs).where(jobs.c.panda_id.in_(last_attempts([task_id])), ended).order_by(jobs.c.number)
     return list(tx.connection.execute(query))
 
 
@@ -278,10 +278,14 @@ def retry_jobs(tx: Transaction, task: AnyRow) -> None:
     change_task(tx, task, status=TaskState.RUNNING.value, **values)
 
 
+def in_cache(tx: Transaction, sandbox: str | None) -> bool:
+    """Returns whether a task's sandbox is in the cache; True for a task without one."""
+    return sandbox is None or bool(tx.connection.scalar(select(exists().where(cache_files.c.name == sandbox))))
+
+
 def _start_over(tx: Transaction, task: AnyRow) -> None:
     """Starts a task again that ended before it had jobs."""
-    there = select(func.count()).where(cache_files.c.name == task.sandbox)
-    if task.sandbox is None or tx.connection.scalar(there):
+    if in_cache(tx, task.sandbox):
         make_jobs(tx, task)
     else:
         change_task(tx, task, status=TaskState.PENDING.value, n_failed=0, error_dialog=NO_SANDBOX, ended=None)
@@ -393,14 +397,7 @@ def _store_documents(tx: Transaction, panda_id: int, status: JobState, documents
 # Fields of a report. Both APIs use this table; a report has the names of the new API.
 
 _REPORTABLE = frozenset(
-    {
-        JobState.RUNNING,
-        JobState.FAILED,
-        JobState.FINISHED,
-        JobState.HOLDING,
-        JobState.STARTING,
-        JobState.TRANSFERRING,
-    }
+    {JobState.RUNNING, JobState.FAILED, JobState.FINISHED, JobState.HOLDING, JobState.STARTING, JobState.TRANSFERRING}
 )
 _INTEGER = 2**31 - 1
 
@@ -565,13 +562,8 @@ WORKER_STATES = ("started", "finished", "failed", "cancelled")
 def _lose(tx: Transaction, panda_id: int, diag: str) -> None:
     if (job := job_row(tx, panda_id)) is not None and not JobState(job.status).is_over:
         metrics.HEARTBEATS_LOST.inc()
-        end_attempt(
-            tx,
-            job,
-            JobState.FAILED,
-            dispatcher_error_code=LOST_HEARTBEAT,
-            dispatcher_error_diag=f"lost heartbeat : {diag}",
-        )
+        error = {"dispatcher_error_code": LOST_HEARTBEAT, "dispatcher_error_diag": f"lost heartbeat : {diag}"}
+        end_attempt(tx, job, JobState.FAILED, **error)
 
 
 def lose_silent(tx: Transaction, timeout: float) -> float | None:

@@ -21,7 +21,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Column, ColumnElement, Select, and_, case, func, or_, select
+from sqlalchemy import Column, ColumnElement, and_, case, func, or_, select
 from sqlalchemy.exc import DBAPIError
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -29,7 +29,7 @@ from starlette.routing import Route
 
 from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.server.calls import dump, utc
-from hpo_pilot.server.database import OVER, AnyRow, Transaction, in_slices, jobs, tasks
+from hpo_pilot.server.database import OVER, AnyRow, Transaction, in_slices, jobs, last_attempts, tasks
 from hpo_pilot.server.descriptions import (
     ERRORS,
     dataset_id,
@@ -343,7 +343,7 @@ def find_jobs(tx: Transaction, question: Question) -> tuple[list[int], list[dict
         query = query.where(jobs.c.task_id.in_(task_ids))
         if not panda_ids and question.text("mode") != "nodrop":
             # As on a BigPanDA: only the last attempt of each job.
-            query = query.where(jobs.c.panda_id.in_(_last_attempts(task_ids)))
+            query = query.where(jobs.c.panda_id.in_(last_attempts(task_ids)))
     if not panda_ids and not task_ids:
         newest = tx.connection.scalar(select(func.max(jobs.c.panda_id))) or 0
         query = query.where(jobs.c.panda_id > newest - SCANNED)
@@ -351,11 +351,6 @@ def find_jobs(tx: Transaction, question: Question) -> tuple[list[int], list[dict
     newest_first = query.order_by(jobs.c.modified.desc(), jobs.c.panda_id.desc())
     rows = tx.connection.execute(newest_first.limit(question.limit(DEFAULT_JOBS, MOST_JOBS))).all()
     return [row.panda_id for row in rows], _summary(tx, rows), _errors_by_count(rows)
-
-
-def _last_attempts(task_ids: Sequence[int]) -> Select[tuple[int]]:
-    latest = select(func.max(jobs.c.panda_id)).where(jobs.c.task_id.in_(task_ids))
-    return latest.group_by(jobs.c.task_id, jobs.c.number)
 
 
 def _summary(tx: Transaction, rows: Iterable[AnyRow]) -> list[dict[str, Any]]:
@@ -558,7 +553,7 @@ def job_state_counts(tx: Transaction, ids: Sequence[int]) -> dict[int, dict[str,
     for some in in_slices(ids):
         query = (
             select(jobs.c.task_id, jobs.c.status, func.count().label("n_jobs"))
-            .where(jobs.c.panda_id.in_(_last_attempts(some)))
+            .where(jobs.c.panda_id.in_(last_attempts(some)))
             .group_by(jobs.c.task_id, jobs.c.status)
         )
         for row in tx.connection.execute(query):

@@ -315,11 +315,6 @@ class Endpoint:
     owner_of: str
     raw_body: bool
 
-    @property
-    def required(self) -> list[str]:
-        """Returns the arguments that must be given."""
-        return [parameter.name for parameter in self.parameters.values() if parameter.required]
-
     def check(self, given: Mapping[str, Any], *, from_query: bool) -> dict[str, Any]:
         """Returns the arguments for `handler`.
 

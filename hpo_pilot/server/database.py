@@ -7,7 +7,7 @@ import fcntl
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +27,7 @@ from sqlalchemy import (
     Integer,
     MetaData,
     Row,
+    Select,
     String,
     Table,
     Text,
@@ -55,9 +56,7 @@ from hpo_pilot.server.brokerage import WaitingJobs
 #
 # A change here needs a migration in `databases/server/`; a test compares the two.
 
-metadata = MetaData(
-    naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"},
-)
+metadata = MetaData(naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"})
 
 # Ids are never used again: a pilot may still hold an old one. AUTOINCREMENT needs SQLite's own INTEGER.
 _Id = BigInteger().with_variant(Integer, "sqlite")
@@ -115,10 +114,7 @@ tasks = Table(
 TASK_COLUMNS = tuple(column for column in tasks.c if column.name != "params")
 
 #: States in which a pilot has a job.
-AT_PILOT_STATES = (
-    *(JobState.SENT, JobState.STARTING, JobState.RUNNING),
-    *(JobState.TRANSFERRING, JobState.HOLDING),
-)
+AT_PILOT_STATES = (*(JobState.SENT, JobState.STARTING, JobState.RUNNING), *(JobState.TRANSFERRING, JobState.HOLDING))
 #: States of tasks that are over, as the database has them.
 OVER = [state.value for state in TaskState if state.is_over]
 #: A job that waits for a pilot.
@@ -183,11 +179,7 @@ jobs = Table(
     Index("ix_jobs_waiting", "task_id", "panda_id", sqlite_where=_WAITS_INDEX, postgresql_where=_WAITS_INDEX),
     Index("ix_jobs_heartbeat", "heartbeat", sqlite_where=_AT_PILOT_INDEX, postgresql_where=_AT_PILOT_INDEX),
     Index(
-        "ix_jobs_worker",
-        "harvester_id",
-        "worker_id",
-        sqlite_where=_AT_PILOT_INDEX,
-        postgresql_where=_AT_PILOT_INDEX,
+        "ix_jobs_worker", "harvester_id", "worker_id", sqlite_where=_AT_PILOT_INDEX, postgresql_where=_AT_PILOT_INDEX
     ),
     sqlite_autoincrement=True,
 )
@@ -213,6 +205,12 @@ cache_files = Table(
     C("touched", Float, nullable=False),
     Index(None, "user_name", "size", "checksum"),
 )
+
+
+def last_attempts(task_ids: Sequence[int]) -> Select[tuple[int]]:
+    """Returns the query of the PandaIDs of each job's last attempt."""
+    latest = select(func.max(jobs.c.panda_id)).where(jobs.c.task_id.in_(task_ids))
+    return latest.group_by(jobs.c.task_id, jobs.c.number)
 
 
 def cached_as(file_name: str) -> ColumnElement[bool]:

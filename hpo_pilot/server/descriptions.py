@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, func, select
 from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.server.brokerage import campaign_of
 from hpo_pilot.server.calls import utc
-from hpo_pilot.server.database import AnyRow, Transaction, in_slices, job_documents, jobs, tasks
+from hpo_pilot.server.database import AnyRow, Transaction, in_slices, job_documents, jobs, last_attempts, tasks
 from hpo_pilot.server.task_parameters import (
     FILE_FIELDS,
     INPUT_FIELDS,
@@ -402,8 +402,7 @@ def detailed(task: AnyRow) -> dict[str, Any]:
 def details(tx: Transaction, task: AnyRow, *, with_parameters: bool, with_status: bool) -> dict[str, Any]:
     """Returns a task's datasets, statistics and the current PandaID of every job."""
     found = digest(task, statistics(tx, [task])[task.task_id])
-    latest = select(func.max(jobs.c.panda_id)).where(jobs.c.task_id == task.task_id).group_by(jobs.c.number)
-    found["PandaID"] = sorted(tx.connection.scalars(latest))
+    found["PandaID"] = sorted(tx.connection.scalars(last_attempts([task.task_id])))
     if with_status:
         found["status"] = task.status
     if not with_parameters:
@@ -465,7 +464,7 @@ def datasets_and_files(
     wanted = [(place, *one) for place, one in enumerate(parameters.datasets, start=1) if one[1] in types]
     rows: Sequence[AnyRow] = []
     if wanted and not dataset_only:
-        latest = select(func.max(jobs.c.panda_id)).where(jobs.c.task_id == task_id).group_by(jobs.c.number)
+        latest = last_attempts([task_id])
         columns = (jobs.c.number, jobs.c.attempt_nr, jobs.c.status)
         rows = tx.connection.execute(select(*columns).where(jobs.c.panda_id.in_(latest)).order_by(jobs.c.number)).all()
     found = []

@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import bindparam, func, select, update
 
 from hpo_pilot.hpc.capacity import JobRequest as AllocationRequest
-from hpo_pilot.jobs import JobState, TaskState
-from hpo_pilot.server.attempts import add_attempts, change_task, existing_task, job_row, task_row
+from hpo_pilot.jobs import JobState
+from hpo_pilot.server.attempts import NO_RETRY, add_attempts, change_task, existing_task, job_row, task_row
 from hpo_pilot.server.brokerage import (
     FreeRoom,
     GpuOffer,
@@ -408,8 +408,6 @@ def _send(tx: Transaction, request: JobRequest, panda_ids: Iterable[int]) -> Non
 _SUB_STATUS = "toreassign"
 _GIVEN_BACK = 51  # the kill code with which JEDI ends the jobs of a reassigned task
 
-_ENDING = frozenset({TaskState.ABORTING, TaskState.FINISHING})
-
 
 def give_back(
     tx: Transaction, pilot: PilotIdentity, attempts: Iterable[tuple[int, int]], harvester_id: str, worker_id: str
@@ -444,7 +442,7 @@ def give_back(
         task = tasks[job.task_id]
         if job.status == JobState.CLOSED and job.sub_status == _SUB_STATUS:
             known.append(panda_id)
-        elif job.status in AT_PILOT_STATES and job.command != "tobekilled" and task and task.status not in _ENDING:
+        elif job.status in AT_PILOT_STATES and job.command != "tobekilled" and task and task.status not in NO_RETRY:
             known.append(panda_id)
             given[panda_id] = job
     if given:

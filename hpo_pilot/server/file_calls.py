@@ -117,7 +117,7 @@ async def upload_cache_file(call: Call) -> Envelope:
             if not await asyncio.to_thread(upload.is_named_rightly, name):
                 # Other users' tasks may name it, and they would run this content.
                 return failure(f"{ERROR_WRITE}: {name} is the name of a file with other content")
-            if server.cache.find(name) is not None and not await _is_owner(call, name):
+            if server.cache.find(name) is not None and not await _is_owner(server, call.caller, name):
                 return failure(ERROR_OVERWRITE)
             upload.keep(name)
             size, checksum = upload.size, upload.checksum
@@ -134,9 +134,9 @@ async def upload_cache_file(call: Call) -> Envelope:
     return success()
 
 
-async def _is_owner(call: Call, name: str) -> bool:
+async def _is_owner(server: Server, caller: Caller, name: str) -> bool:
     owner = select(cache_files.c.user_name).where(cached_as(name))
-    return bool(await call.server.database.read(lambda tx: tx.connection.scalar(owner)) == call.caller.name)
+    return bool(await server.database.read(lambda tx: tx.connection.scalar(owner)) == caller.name)
 
 
 def content_length(call: Call) -> int:
@@ -275,14 +275,8 @@ def handler(server: Server, handle: _FileHandler) -> Callable[[Request], Awaitab
 
 async def cache_file(server: Server, request: Request, caller: Caller, name: str) -> Response:
     """Returns a sandbox to pilots and to the user who uploaded it."""
-    if caller.role is Role.USER:
-        owner = select(cache_files.c.user_name).where(cached_as(name))
-
-        def is_owner(tx: Transaction) -> bool:
-            return tx.connection.scalar(owner) == caller.name
-
-        if not await server.database.read(is_owner):
-            return _refuse("not the owner of the file, and no pilot role", 403)
+    if caller.role is Role.USER and not await _is_owner(server, caller, name):
+        return _refuse("not the owner of the file, and no pilot role", 403)
     return _send(server.cache.find(name), name)
 
 

@@ -187,15 +187,18 @@ class Upload:
     @property
     def checksum(self) -> str | None:
         """Returns the CRC in a gzip file's footer, which panda-client compares; None: the file is too short."""
-        return str(struct.unpack("II", self._tail)[0]) if len(self._tail) == 8 else None
+        return _crc(self._tail)
 
 
 def checksum_of(path: Path) -> str | None:
     """Returns `Upload.checksum` of a stored file."""
     with path.open("rb") as stream:
         stream.seek(max(0, path.stat().st_size - 8))
-        tail = stream.read(8)
-    return str(struct.unpack("II", tail)[0]) if len(tail) == 8 else None
+        return _crc(stream.read(8))
+
+
+def _crc(footer: bytes) -> str | None:
+    return str(struct.unpack("II", footer)[0]) if len(footer) == 8 else None
 
 
 async def receive(chunks: AsyncIterator[bytes], upload: Upload, limit: int) -> None:

@@ -263,10 +263,7 @@ def routes(server: Server) -> Sequence[Route]:
     return [
         made
         for prefix in ("/idds", "/points/{capability}/idds", "/points/{capability}/{member}/idds")
-        for made in (
-            route(prefix, "{id}/{status}/{limit}", _get, "GET"),
-            route(prefix, "{id}/{loss}", _put, "PUT"),
-        )
+        for made in (route(prefix, "{id}/{status}/{limit}", _get, "GET"), route(prefix, "{id}/{loss}", _put, "PUT"))
     ]
 
 

@@ -69,8 +69,7 @@ class Queue(_Section):
         None, description="The longest walltime of a job, in minutes."
     )
     architecture: _Text | None = Field(
-        None,
-        description="CPU: architecture, or architecture-vendor-instructions, e.g. x86_64, x86_64-intel-avx512f.",
+        None, description="CPU: architecture, or architecture-vendor-instructions, e.g. x86_64, x86_64-intel-avx512f."
     )
     platforms: tuple[_Text, ...] = Field(
         (), description="Operating systems that jobs may ask for, e.g. el9. Default: any."

@@ -293,9 +293,7 @@ def get_tasks_modified_since(
     query = (
         select(tasks)
         .where(
-            tasks.c.user_name == (dn or call.caller.name),
-            tasks.c.modified >= start,
-            tasks.c.label == prod_source_label,
+            tasks.c.user_name == (dn or call.caller.name), tasks.c.modified >= start, tasks.c.label == prod_source_label
         )
         .order_by(tasks.c.task_id.desc())
     )

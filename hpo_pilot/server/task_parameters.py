@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from sqlalchemy import bindparam, select
@@ -360,10 +359,10 @@ class TaskParameters:
 
     # Values derived from the parameters.
 
-    @cached_property
+    @property
     def sandbox(self) -> str | None:
         """Returns the archive that the jobs fetch from this server's cache; None: no archive."""
-        match = _ARCHIVE.search("".join(piece.text for piece in self._pieces))
+        match = _ARCHIVE.search(self.template)
         return None if match is None or match[1] == "None" else match[1].rsplit("/", 1)[-1]
 
     @property
@@ -442,12 +441,11 @@ class KnownTask:
     name: str
     user_name: str
     vo: str
-    label: str
     parameters: TaskParameters
 
 
 _REVISION = select(tasks.c.revision).where(tasks.c.task_id == bindparam("task_id"))
-_TASK = select(tasks.c.name, tasks.c.user_name, tasks.c.vo, tasks.c.label, tasks.c.params).where(
+_TASK = select(tasks.c.name, tasks.c.user_name, tasks.c.vo, tasks.c.params).where(
     tasks.c.task_id == bindparam("task_id")
 )
 
@@ -458,7 +456,7 @@ def known_task(tx: Transaction, task_id: int) -> KnownTask:
     known = tx.cache.get((task_id, revision))
     if known is None:
         row = tx.connection.execute(_TASK, {"task_id": task_id}).one()
-        known = KnownTask(task_id, row.name, row.user_name, row.vo, row.label, TaskParameters(json.loads(row.params)))
+        known = KnownTask(task_id, row.name, row.user_name, row.vo, TaskParameters(json.loads(row.params)))
         if len(tx.cache) >= _LIMIT:
             # The oldest are removed first. The other thread may do the same, so a missing key is not an error.
             for key in list(tx.cache)[: _LIMIT // 2]:

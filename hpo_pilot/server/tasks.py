@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import delete, exists, func, insert, select, text, update
+from sqlalchemy import delete, func, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
 
 from hpo_pilot.jobs import JobState, TaskState
@@ -22,6 +22,7 @@ from hpo_pilot.server.attempts import (
     changes_of,
     end_attempt,
     existing_task,
+    in_cache,
     job_row,
     make_jobs,
     retry_jobs,
@@ -272,7 +273,7 @@ def _insert(
         sandbox = parameters.sandbox
         values["campaign"] = campaign_of(params, params["userName"], params["taskName"])
         values |= brokered(parameters) | {"n_jobs": parameters.n_jobs, "sandbox": sandbox}
-        if _in_cache(tx, sandbox):
+        if in_cache(tx, sandbox):
             values["status"] = TaskState.READY.value
         else:
             values |= {"status": TaskState.PENDING.value, "error_dialog": NO_SANDBOX}
@@ -304,10 +305,6 @@ def _check_queues(parameters: TaskParameters, queues: Queues | None) -> None:
 
 def _list(names: tuple[str, ...]) -> str | None:
     return f",{','.join(names)}," if names else None
-
-
-def _in_cache(tx: Transaction, sandbox: str | None) -> bool:
-    return sandbox is None or bool(tx.connection.scalar(select(exists().where(cache_files.c.name == sandbox))))
 
 
 def sandbox_arrived(tx: Transaction, name: str) -> None:
@@ -542,12 +539,8 @@ class Housekeeping:
             False: there is no more old data.
         """
         before = tx.now - self._seconds
-        return (
-            self._remove_jobs(tx, before)
-            or self._remove_checkpoints(tx)
-            or self._remove_sandboxes(tx, before)
-            or self._remove_rest(tx, before)
-        )
+        tx.connection.execute(delete(workers).where(workers.c.ended < before))
+        return self._remove_jobs(tx, before) or self._remove_checkpoints(tx) or self._remove_sandboxes(tx, before)
 
     def _remove_jobs(self, tx: Transaction, before: float) -> bool:
         # The latest change is kept: new cursors are counted from it.
@@ -603,10 +596,6 @@ class Housekeeping:
         if names:
             tx.connection.execute(delete(cache_files).where(cache_files.c.name.in_(names)))
         return bool(names)
-
-    def _remove_rest(self, tx: Transaction, before: float) -> bool:
-        tx.connection.execute(delete(workers).where(workers.c.ended < before))
-        return False
 
 
 def _remove_old(folder: Folder, name: str, before: float) -> None:
