@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import itertools
 import json
 import re
 import zlib
@@ -13,43 +15,32 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
-import requests
 
 from hpo_pilot.jobs import JobNeeds, Member, TaskSpec
 from hpo_pilot.panda import tasks
 from hpo_pilot.panda.manager import PandaManager
 from hpo_pilot.panda.sandbox import build_sandbox
 from hpo_pilot.server.tokens import Role
-from tests.bearer import make_token_folder, token
-from tests.panda.foreign_panda import ForeignPanda
+from tests.bearer import token
+from tests.panda.foreign_panda import ForeignPanda, Quirks
+from tests.server.conftest import Api, RunningServer
 from tests.server_process import ServerProcess
 
 
-@dataclass
-class HandPilot:
+class HandPilot(Api):
     """Acquires jobs and ends them as a test says, through the server's real pilot API."""
 
-    url: str
-    queue: str
+    def __init__(self, url: str, queue: str) -> None:
+        super().__init__(url, "token-of-pilot")
+        self.session.headers["Origin"] = "hpo_pilot"
+        self.queue = queue
 
-    def call(self, path: str, **arguments: Any) -> dict[str, Any]:
-        answer = requests.post(
-            f"{self.url}/api/v1/pilot/{path}",
-            json=arguments,
-            headers={"Authorization": f"Bearer {token('pilot', Role.PILOT)}", "Origin": "hpo_pilot"},
-            timeout=30,
-        )
-        answer.raise_for_status()
-        return answer.json()
-
-    def acquire(self, count: int = 1) -> list[dict[str, Any]]:
-        answer = self.call("acquire_jobs", site_name=self.queue, prod_source_label="user", node="n1", n_jobs=count)
-        return answer["data"]["jobs"] if answer["success"] else []
+    def acquire(self, n_jobs: int = 1, **more: Any) -> list[dict[str, Any]]:
+        return super().acquire(n_jobs, site_name=self.queue, node="n1", **more)
 
     def end(self, job: dict[str, Any], state: str, **arguments: Any) -> dict[str, Any]:
-        return self.call(
-            "update_job", job_id=job["PandaID"], job_status=state, attempt_nr=job["attemptNr"], node="n1", **arguments
-        )
+        who = {"job_id": job["PandaID"], "attempt_nr": job["attemptNr"], "node": "n1"}
+        return self.post("pilot/update_job", job_status=state, **who, **arguments)
 
     def finish(self, job: dict[str, Any], value: float | None, message: str = "") -> None:
         """Ends a job as the payload runner would have it."""
@@ -97,35 +88,37 @@ class Ground:
         )
 
 
-class KeptServer:
+class KeptServer(RunningServer):
     """One server for the tests of a module, each of which has a queue and a search of its own there."""
 
     def __init__(self, folder: Path) -> None:
-        self.files = folder / "files"
-        self._database = f"sqlite:///{folder / 'panda.db'}"
-        self._tokens = make_token_folder(folder / "tokens")
-        self._queues = folder / "queues.json"
-        self._queues.write_text(json.dumps({"queues": {f"Q{number}": {} for number in range(100)}}))
-        self._server: ServerProcess | None = None
-        self._given = 0
+        queues = folder / "queues.json"
+        queues.write_text(json.dumps({"queues": {f"Q{number}": {} for number in range(100)}}))
+        self._numbers = itertools.count(1)
+        super().__init__(folder, options=["--queues", str(queues)])
 
-    def server(self) -> ServerProcess:
-        """It runs; started again where a test has stopped it."""
-        if self._server is None or self._server.process.poll() is not None:
-            options = ["--queues", str(self._queues)]
-            self._server = ServerProcess(
-                database=self._database, files=self.files, tokens=self._tokens, options=options
-            )
-        return self._server
-
-    def next(self) -> int:
-        """A number that no test had before."""
-        self._given += 1
-        return self._given
-
-    def stop(self) -> None:
-        if self._server is not None:
-            self._server.stop()
+    @contextlib.contextmanager
+    def ground(self, folder: Path, monkeypatch: pytest.MonkeyPatch, quirks: Quirks | None = None) -> Iterator[Ground]:
+        """A server of ours as we made it; with quirks one like real servers, with the user's own credentials."""
+        if self.process.process.poll() is not None:
+            self.start()  # a test has stopped it
+        number = next(self._numbers)
+        token_file = folder / "user.token"
+        token_file.write_text(token("me", Role.USER))
+        foreign = ForeignPanda(self.url, quirks) if quirks else None
+        if foreign:
+            monkeypatch.setattr(tasks, "INTERVAL", (0.2, 0.5))
+            own = {"PANDA_AUTH": "oidc", "PANDA_AUTH_VO": "hpo_pilot", "OIDC_AUTH_TOKEN_FILE": str(token_file)}
+            for name, value in own.items():
+                monkeypatch.setenv(name, value)
+        url, shown = (foreign.url, None) if foreign else (self.url, token_file)
+        manager = PandaManager.connect(url, shown, "me", folder / "client.log")
+        sandbox = build_sandbox(None, {"command": "true"}, folder / "sandbox")
+        pilot = HandPilot(self.url, f"Q{number}")
+        yield Ground(manager, pilot, self.process, self.folder / "files", sandbox, f"{number:08x}", foreign)
+        manager.close()
+        if foreign:
+            foreign.stop()
 
 
 @pytest.fixture(scope="module")
@@ -139,28 +132,7 @@ def kept_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeptServer
 def ground(
     request: pytest.FixtureRequest, kept_server: KeptServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Ground]:
-    """A server of ours as we made it; and one that behaves as real ones do, with the user's own credentials."""
-    token_file = tmp_path / "user.token"
-    token_file.write_text(token("me", Role.USER))
-    server, number = kept_server.server(), kept_server.next()
-    pilot = HandPilot(server.url, f"Q{number}")
-    more = (server, kept_server.files)
-    sandbox = build_sandbox(None, {"command": "true"}, tmp_path / "sandbox")
-    log = tmp_path / "client.log"
-    if request.param == "ours":
-        manager = PandaManager.connect(server.url, token_file, "me", log)
-        yield Ground(manager, pilot, *more, sandbox, f"{number:08x}")
-    else:
-        monkeypatch.setattr(tasks, "INTERVAL", (0.2, 0.5))
+    if request.param == "foreign":
         monkeypatch.setattr(tasks, "UNKNOWN_SECONDS", 0.0)
-        for name, value in (
-            ("PANDA_AUTH", "oidc"),
-            ("PANDA_AUTH_VO", "hpo_pilot"),
-            ("OIDC_AUTH_TOKEN_FILE", str(token_file)),
-        ):
-            monkeypatch.setenv(name, value)
-        foreign = ForeignPanda(server.url)
-        manager = PandaManager.connect(foreign.url, None, "me", log)
-        yield Ground(manager, pilot, *more, sandbox, f"{number:08x}", foreign)
-        foreign.stop()
-    manager.close()
+    with kept_server.ground(tmp_path, monkeypatch, Quirks() if request.param == "foreign" else None) as found:
+        yield found

@@ -20,19 +20,14 @@ from tests.bearer import token
 
 def test_a_name_is_submitted_once_ever(ground):
     task = ground.task()
-    first = ground.manager.submit(task)
-    assert ground.manager.submit(task) == first
-    assert ground.manager.submit(task, maybe_submitted=True) == first
-    assert len(ground.pilot.acquire(10)) == 2
-
-
-def test_not_even_when_the_first_one_is_over(ground):
-    task = ground.task()
     ref = ground.manager.submit(task)
-    for job in ground.pilot.acquire(2):
+    assert ground.manager.submit(task) == ref
+    assert ground.manager.submit(task, maybe_submitted=True) == ref
+    one, two = ground.pilot.acquire(10)
+    for job in (one, two):
         ground.pilot.finish(job, 1.0)
     assert ground.manager.status([ref]) == {ref.jedi_task_id: TaskState.DONE}
-    assert ground.manager.submit(task) == ref
+    assert ground.manager.submit(task) == ref, "not even when the first one is over"
     assert ground.pilot.acquire(10) == []
 
 
@@ -73,25 +68,17 @@ def test_a_job_of_several_points_brings_a_report_on_each(ground):
     assert (report.number, found) == (1, [(1, "ok", (0.5,)), (2, "failed", ()), (3, "not run", ())])
 
 
-def test_a_job_that_the_infrastructure_lost_has_its_error_and_its_next_attempt(ground):
+def test_a_lost_attempt_is_reported_beside_the_next_one(ground):
     ref = ground.manager.submit(ground.task(jobs=[(1, 0)]))
     (job,) = ground.pilot.acquire()
     ground.pilot.end(job, "failed", pilot_error_code=1201, pilot_error_diag="node died")
-    failed, waiting = sorted(ground.manager.results(ref, [1]), key=lambda report: report.attempt)
-    assert (failed.state, failed.number) == (JobState.FAILED, 1)
-    assert "node died" in failed.error
-    assert (waiting.state, waiting.attempt, waiting.number) == (JobState.ACTIVATED, 2, 1)
-
-
-def test_a_lost_attempt_is_reported_beside_the_next_one_that_finished(ground):
-    ref = ground.manager.submit(ground.task(jobs=[(1, 0)]))
-    (job,) = ground.pilot.acquire()
-    ground.pilot.end(job, "failed", pilot_error_code=1201, pilot_error_diag="node died")
-    (again,) = ground.pilot.acquire()
-    ground.pilot.finish(again, 0.5)
-    lost, finished = sorted(ground.manager.results(ref, [1]), key=lambda report: report.attempt)
+    lost, again = sorted(ground.manager.results(ref, [1]), key=lambda report: report.attempt)
     assert (lost.state, lost.number, "node died" in lost.error) == (JobState.FAILED, 1, True)
-    assert (finished.state, finished.attempt, finished.reports[0].values) == (JobState.FINISHED, 2, (0.5,))
+    assert (again.state, again.attempt, again.number) == (JobState.ACTIVATED, 2, 1)
+    ground.pilot.finish(*ground.pilot.acquire(), 0.5)
+    lost, again = sorted(ground.manager.results(ref, [1]), key=lambda report: report.attempt)
+    assert (lost.state, lost.number, "node died" in lost.error) == (JobState.FAILED, 1, True)
+    assert (again.state, again.attempt, again.reports[0].values) == (JobState.FINISHED, 2, (0.5,))
 
 
 def test_a_task_ends_failed_after_its_last_attempt(ground):

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from hpo_pilot.jobs import JobNeeds, Member, TaskSpec
+from tests.contracts.conftest import kept_server  # noqa: F401  # a fixture
 
 
 @pytest.fixture

@@ -96,12 +96,13 @@ class ForeignPanda:
             return _answer(handler, 403, (self.quirks.denied or f"{path} is forbidden").encode())
         if bad_moment or not handler.path.startswith("/api/v1/"):
             return _answer(handler, 502 if bad_moment else 404, b"<html><h1>Proxy Error</h1></html>")
-        if path == "task/submit" and (refusal := self._refusal(json.loads(body))):
+        if path == "task/submit" and self._is_due("throttled"):
+            refusal = {"success": False, "message": "Too many active tasks for me 11>10", "data": 10}
             return _answer(handler, 200, json.dumps(refusal).encode())
         hidden = self._hidden(handler.path, path, body)
         if hidden is not None:
             return _answer(handler, 200, json.dumps(hidden).encode())
-        unregistered = path == "file_server/upload_cache_file" and self._is_unregistered()
+        unregistered = path == "file_server/upload_cache_file" and self._is_due("unregistered")
         if unregistered:
             # In the cache it has its name all the same, and the database does not know that.
             body = body.replace(b'filename="', b'filename="nowhere/', 1)
@@ -121,7 +122,7 @@ class ForeignPanda:
             content = json.dumps({"success": False, "message": message, "data": None}).encode()
         if found.status_code == 200 and path.startswith(("task/", "job/")):
             content = json.dumps(self._changed(path, found.json())).encode()
-        if path == "task/submit" and self._is_lost():
+        if path == "task/submit" and self._is_due("lost"):
             handler.close_connection = True
             handler.connection.shutdown(2)
             return None
@@ -137,24 +138,12 @@ class ForeignPanda:
         parameters.setdefault("transPath", f"{self.behind}/trf/user/runGen-00-00-02")
         return json.dumps(request).encode()
 
-    def _refusal(self, request: dict[str, Any]) -> dict[str, Any] | None:
+    def _is_due(self, mishap: str) -> bool:
+        """Whether one more of so many mishaps happens."""
         with self._lock:
-            if self.quirks.throttled:
-                self.quirks.throttled -= 1
-                return {"success": False, "message": "Too many active tasks for me 11>10", "data": 10}
-        return None
-
-    def _is_unregistered(self) -> bool:
-        with self._lock:
-            self.quirks.unregistered -= 1
-            return self.quirks.unregistered >= 0
-
-    def _is_lost(self) -> bool:
-        with self._lock:
-            if self.quirks.lost:
-                self.quirks.lost -= 1
-                return True
-        return False
+            left = getattr(self.quirks, mishap)
+            setattr(self.quirks, mishap, max(0, left - 1))
+        return bool(left)
 
     # --- what does not show yet ---
 

@@ -25,8 +25,7 @@ def test_the_page_of_a_search(server: str | None, monitor: str | None, environme
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["javascript:alert(1)", "https://", "ftp://x", "https://me:secret@x", 'https://x/"onclick', "https://x:y"],
+    "text", ["javascript:alert(1)", "https://", "ftp://x", "https://me:secret@x", 'https://x/"onclick', "https://x:y"]
 )
 def test_an_address_that_may_not_become_a_link(text: str) -> None:
     assert bigpanda_link(ATLAS, "cafe", monitor=text, environment={}) is None

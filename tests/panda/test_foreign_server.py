@@ -15,10 +15,7 @@ from hpo_pilot.panda.client_process import DeniedError, NoAnswerError, RefusedEr
 from hpo_pilot.panda.manager import PandaManager
 from hpo_pilot.panda.sandbox import build_sandbox
 from hpo_pilot.panda.workflow_manager import UnknownOutcomeError, UnknownTaskError
-from hpo_pilot.server.tokens import Role
-from tests.bearer import token
-from tests.contracts.conftest import Ground, HandPilot, KeptServer
-from tests.panda.foreign_panda import ForeignPanda, Quirks
+from tests.panda.foreign_panda import Quirks
 
 
 @pytest.fixture
@@ -26,30 +23,11 @@ def quirks():
     return Quirks()
 
 
-@pytest.fixture(scope="module")
-def kept_server(tmp_path_factory):
-    kept = KeptServer(tmp_path_factory.mktemp("kept"))
-    yield kept
-    kept.stop()
-
-
 @pytest.fixture
 def far(tmp_path, monkeypatch, quirks, kept_server):
     """A manager, and a server that is none of ours."""
-    monkeypatch.setattr(tasks, "INTERVAL", (0.2, 0.5))
-    token_file = tmp_path / "user.token"
-    token_file.write_text(token("me", Role.USER))
-    settings = {"PANDA_AUTH": "oidc", "PANDA_AUTH_VO": "hpo_pilot", "OIDC_AUTH_TOKEN_FILE": str(token_file)}
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    server, number = kept_server.server(), kept_server.next()
-    foreign = ForeignPanda(server.url, quirks)
-    manager = PandaManager.connect(foreign.url, None, "me", tmp_path / "client.log")
-    sandbox = build_sandbox(None, {"command": "true"}, tmp_path / "sandbox")
-    pilot = HandPilot(server.url, f"Q{number}")
-    yield Ground(manager, pilot, server, kept_server.files, sandbox, f"{number:08x}", foreign)
-    manager.close()
-    foreign.stop()
+    with kept_server.ground(tmp_path, monkeypatch, quirks) as found:
+        yield found
 
 
 def until(look, wanted, seconds=60.0):

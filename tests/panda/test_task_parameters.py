@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import subprocess
-import sys
 import zlib
 from dataclasses import replace
 
@@ -20,12 +17,7 @@ from hpo_pilot.panda.task_parameters import (
     submitted_points,
     task_parameters,
 )
-
-SCRIPT = """
-import json, sys
-from pandaclient import {script}
-print(json.dumps({script}.main(True, sys.argv[1:], True)))
-"""
+from tests.prun import prun as real_prun
 
 #: Keys that only we write, and why.
 OURS_ALONE = {
@@ -50,50 +42,14 @@ DIFFERENT = {
 }
 
 #: What every task of ours has, as options of prun.
-ALWAYS = ["--exec", "python3 -I -S hpo_pilot_runner.py --task T --number %RNDM:0", "--noBuild", "--nJobs", "4"]
-ALWAYS += [
-    "--nCore",
-    "8",
-    "--memory",
-    "1500",
-    "--maxWalltime",
-    "1",
-    "--maxAttempt",
-    "3",
-    "--noEmail",
-    "--expertOnly_skipScout",
-]
+ALWAYS = "--noBuild --nJobs 4 --nCore 8 --memory 1500 --maxWalltime 1 --maxAttempt 3 --noEmail --expertOnly_skipScout"
+ALWAYS = [*ALWAYS.split(), "--exec", "python3 -I -S hpo_pilot_runner.py --task T --number %RNDM:0"]
 
 
-@pytest.fixture(scope="module")
-def panda_client(tmp_path_factory):
+@pytest.fixture
+def panda_client(tmp_path):
     """What a script of panda-client's makes of a command line, without sending it."""
-    base = "http://127.0.0.1:1/server/panda"
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("ALRB", "CMT", "Atlas"))},
-        **dict.fromkeys(("PANDA_URL", "PANDA_URL_SSL", "PANDACACHE_URL"), base),
-        "PANDA_BEHIND_REAL_LB": "1",
-        "PANDA_AUTH": "oidc",
-        "PANDA_AUTH_VO": "hpo_pilot",
-        "OIDC_AUTH_ID_TOKEN": "none",
-        "PANDA_SYS": "/nonexistent",
-    }
-    folder = tmp_path_factory.mktemp("submitted")
-
-    def parameters(script, *options):
-        run = subprocess.run(
-            [sys.executable, "-c", SCRIPT.format(script=script), *options],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-            cwd=folder,
-        )
-        assert run.returncode == 0, run.stdout + run.stderr
-        return json.loads(run.stdout.splitlines()[-1])
-
-    return parameters
+    return lambda script, *options: real_prun(tmp_path, *options, script=script)
 
 
 @pytest.fixture
@@ -127,51 +83,38 @@ OUTPUTS = ["--outputs", "outputs.tar.gz"]
 @pytest.mark.parametrize(
     ("changes", "options", "prun"),
     [
-        ({}, {}, ["--site", "LOCAL", *NAME, *OUTPUTS]),
-        ({"queue": None}, {}, [*NAME, *OUTPUTS]),
+        ({"queue": "LOCAL"}, {}, "--site LOCAL --outputs outputs.tar.gz"),
+        ({}, {}, "--outputs outputs.tar.gz"),
+        ({"queue": "CERN,BNL"}, {"exclude": ("RAL", "SARA")}, "--site CERN,BNL --excludedSite RAL,SARA"),
+        ({}, {"vo": "wlcg", "priority": 950}, "--vo wlcg --priority 950"),
+        ({}, {"working_group": "phys-higgs.production"}, "--workingGroup phys-higgs.production"),
         (
-            {"queue": "CERN,BNL"},
-            {"exclude": ("RAL", "SARA")},
-            ["--site", "CERN,BNL", "--excludedSite", "RAL,SARA", *NAME],
-        ),
-        ({"queue": None}, {"vo": "wlcg", "priority": 950}, ["--vo", "wlcg", "--priority", "950", *NAME]),
-        (
-            {"queue": None},
-            {"working_group": "phys-higgs.production"},
-            ["--workingGroup", "phys-higgs.production", *NAME],
-        ),
-        (
-            {"queue": None, "name": "group.phys-higgs.demo.cafecafe.g1/"},
+            {"name": "group.phys-higgs.demo.cafecafe.g1/"},
             {"working_group": "phys-higgs", "official": True},
-            ["--workingGroup", "phys-higgs", "--official", "--outDS", "group.phys-higgs.demo.cafecafe.g1"],
+            "--workingGroup phys-higgs --official --outDS group.phys-higgs.demo.cafecafe.g1",
         ),
-        ({"queue": None}, {"label": "ptest"}, ["--prodSourceLabel", "ptest", *NAME]),
-        ({"queue": None}, {"architecture": "@el9#x86_64&nvidia"}, ["--architecture", "@el9#x86_64&nvidia", *NAME]),
-        ({"queue": None}, {"architecture": "x86_64-gcc13-opt@el9"}, ["--architecture", "x86_64-gcc13-opt@el9", *NAME]),
-        (
-            {"queue": None},
-            {"architecture": '{"gpu_spec":{"vendor":"nvidia","vram":">=40960"}}'},
-            ["--architecture", '{"gpu_spec":{"vendor":"nvidia","vram":">=40960"}}', *NAME],
+        ({}, {"label": "ptest"}, "--prodSourceLabel ptest"),
+        *(
+            ({}, {"architecture": wanted}, f"--architecture {wanted}")
+            for wanted in (
+                "@el9#x86_64&nvidia",
+                "x86_64-gcc13-opt@el9",
+                '{"gpu_spec":{"vendor":"nvidia","vram":">=40960"}}',
+            )
         ),
         (
-            {"queue": None, "container": "docker://x/y:1"},
+            {"container": "docker://x/y:1"},
             {"architecture": "#x86_64-*-avx2&nvidia"},
-            ["--containerImage", "docker://x/y:1", "--architecture", "#x86_64-*-avx2&nvidia", "--useSandbox", *NAME],
+            "--containerImage docker://x/y:1 --architecture #x86_64-*-avx2&nvidia --useSandbox",
         ),
-        (
-            {"queue": None, "container": "docker://x/y:1"},
-            {},
-            ["--containerImage", "docker://x/y:1", "--useSandbox", *NAME],
-        ),
+        ({"container": "docker://x/y:1"}, {}, "--containerImage docker://x/y:1 --useSandbox"),
     ],
 )
 def test_a_real_server_gets_what_prun_would_send(task, panda_client, changes, options, prun):
-    if "--outputs" not in prun:
-        changes = {**changes, "has_outputs": False}
+    changes = {"queue": None, "has_outputs": "--outputs" in prun, **changes}
     mine = parameters_of(replace(task, **changes, options=TaskOptions(**options)), ours=False)
-    if "--vo" not in prun:
-        prun = [*prun, "--vo", "hpo_pilot"]
-    theirs = panda_client("PrunScript", *ALWAYS, *prun)
+    # Of an option given twice, prun takes the last.
+    theirs = panda_client("PrunScript", *ALWAYS, "--vo", "hpo_pilot", *NAME, *prun.split())
     compare(mine, theirs)
     assert "transPath" not in mine
     if changes.get("container"):

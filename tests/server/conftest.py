@@ -76,6 +76,17 @@ class Api:
     def get(self, path: str, **arguments: Any) -> dict[str, Any]:
         return self._reply(self.session.get(f"{self.url}/api/v1/{path}", params=arguments, timeout=60))
 
+    def legacy(self, function: str, **arguments: Any) -> Any:
+        """A call of the API of released pilots, which accept JSON."""
+        headers = {"Accept": "application/json", "Origin": "hpo_pilot"}
+        answer = self.session.post(f"{self.url}/server/panda/{function}", data=arguments, headers=headers, timeout=30)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def upload(self, name: str, content: bytes, call: str = "upload_cache_file") -> dict[str, Any]:
+        url, files = f"{self.url}/api/v1/file_server/{call}", {"file": (name, content)}
+        return self._reply(self.session.post(url, files=files, timeout=60))
+
     @staticmethod
     def _reply(response: requests.Response) -> dict[str, Any]:
         assert response.status_code == 200, response.text

@@ -264,9 +264,7 @@ def test_a_user_removes_no_output_of_one_whose_name_goes_on(server: Any) -> None
 
 def test_nobody_plants_a_checkpoint_for_anothers_job(server: Any) -> None:
     task_id = server.api("me").submit(make_params("user.me.checkpoints/", 1, site="CP"))
-    files = {"file": (f"hpo_cp_{task_id}_1", b"a pickle that does harm")}
-    answer = send(server, "POST", "/api/v1/file_server/upload_cache_file", "token-of-you", files=files).json()
-    assert not answer["success"]
+    assert not server.api("you").upload(f"hpo_cp_{task_id}_1", b"a pickle that does harm")["success"]
     assert send(server, "GET", f"/cache/hpo_cp_{task_id}_1", "token-of-pilot").status_code == 404
 
 
@@ -274,10 +272,9 @@ def test_nobody_takes_the_name_of_anothers_sandbox(server: Any) -> None:
     """Everybody sees under which name, its digest, a search uploads its payload again once that has expired."""
     content = gzip.compress(b"theirs")
     name = f"sources.{hashlib.sha256(content).hexdigest()}.tar.gz"
-    path = "/api/v1/file_server/upload_cache_file"
-    planted = send(server, "POST", path, "token-of-you", files={"file": (name, gzip.compress(b"mine"))}).json()
+    planted = server.api("you").upload(name, gzip.compress(b"mine"))
     assert not planted["success"] and "other content" in planted["message"]
-    assert send(server, "POST", path, "token-of-me", files={"file": (name, content)}).json()["success"]
+    assert server.api("me").upload(name, content)["success"]
     assert send(server, "GET", f"/cache/{name}", "token-of-pilot").content == content
 
 

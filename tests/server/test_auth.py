@@ -85,7 +85,11 @@ def test_it_is_revoked_at_once_and_for_good(authority: Authority, tokens: Tokens
     assert "revoked" in refusal(tokens, token)
     assert tokens.verify(f"Bearer {other}") is not None
     assert [(token.id, token.revoked) for token in authority.issued()][:2] == [(made.id, True), (kept.id, False)]
-    (authority.folder / "revoked.json").unlink()  # while an editor replaces it
+    revoked = authority.folder / "revoked.json"
+    revoked.write_text("{half a fi")
+    assert "revoked" in refusal(tokens, token)
+    assert tokens.verify(f"Bearer {other}") is not None
+    revoked.unlink()  # while an editor replaces it
     assert "revoked" in refusal(tokens, token)
 
 

@@ -10,14 +10,8 @@ from tests.server.conftest import Api
 from tests.task_parameters import make_params
 
 
-def send(api: Api, call: str, name: str, content: bytes) -> Any:
-    answer = api.session.post(f"{api.url}/api/v1/file_server/{call}", files={"file": (name, content)}, timeout=20)
-    assert answer.status_code == 200
-    return answer.json()
-
-
 def keep(api: Api, name: str, content: bytes) -> Any:
-    return send(api, "upload_hpo_checkpoint", name, content)
+    return api.upload(name, content, "upload_hpo_checkpoint")
 
 
 def get(api: Api, path: str) -> requests.Response:
@@ -49,7 +43,7 @@ def test_checkpoints(server: Any, user: Api) -> None:
 
 def test_a_cache_file_that_may_be_overwritten_is_overwritten_by_its_owner_alone(server: Any, user: Api) -> None:
     for content in (b"first", b"second"):
-        assert send(user, "upload_cache_file", "list.__ow__", content)["success"]
-    refused = send(server.api("you"), "upload_cache_file", "list.__ow__", b"x")
+        assert user.upload("list.__ow__", content)["success"]
+    refused = server.api("you").upload("list.__ow__", b"x")
     assert refused["message"] == "ERROR: cannot overwrite file"
     assert get(user, "/cache/list.__ow__").content == b"second"

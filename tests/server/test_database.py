@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from hpo_pilot.jobs.tasks import JobState
 from hpo_pilot.server import tasks
 from hpo_pilot.server.attempts import lose_silent, record_report
-from hpo_pilot.server.database import Database, Transaction, cache_files, in_slices, jobs, metadata
+from hpo_pilot.server.database import Database, Transaction, cache_files, jobs, metadata
 from hpo_pilot.server.dispatch import JobRequest, acquire
 from hpo_pilot.server.tokens import Caller
 from tests.task_parameters import make_params
@@ -53,11 +53,6 @@ def test_readers_and_the_writer_do_not_meet(database: Database, me: Caller) -> N
         assert all(count is None or count % 20 == 0 for count in counts)
 
     asyncio.run(scenario())
-
-
-def test_slices() -> None:
-    assert list(in_slices(range(5), 2)) == [[0, 1], [2, 3], [4]]
-    assert list(in_slices([], 2)) == []
 
 
 @pytest.mark.skipif(

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event, select
+from sqlalchemy import event
 
 from hpo_pilot.hpc.capacity import JobRequest as Wish
 from hpo_pilot.hpc.capacity import Opening, Openings
 from hpo_pilot.server.brokerage import GpuOffer
-from hpo_pilot.server.database import Database, jobs
+from hpo_pilot.server.database import Database
 from hpo_pilot.server.dispatch import JobRequest, acquire
 from hpo_pilot.server.queues import Queue as QueueFact
 from tests.server.queue_driver import OPERATOR, Queue
@@ -22,7 +22,7 @@ def test_order_is_priority_then_id(queue: Queue) -> None:
     high = queue.submit(2, taskPriority=900)
     capped = queue.submit(1, taskPriority=5000)  # a user's priority is capped …
     boss = queue.submit(1, caller=OPERATOR, taskPriority=5000)  # … an operator's is not
-    got = [job["taskID"] for job in queue.acquire(10)]
+    got = task_ids(queue.acquire(10))
     assert got == [boss, capped, high, high, low, low]
 
 
@@ -46,16 +46,12 @@ def test_tasks_for_several_queues(queue: Queue) -> None:
     some = queue.submit(1, site=None, includedSite="A,B_1")
     most = queue.submit(1, site=None, excludedSite=["A"])
     single = queue.submit(1, site=None, includedSite=["C"], taskPriority=10)
-    assert [job["taskID"] for job in queue.acquire(9, site="BX1")] == [anywhere, most]
-    for task_id in (anywhere, most):
-        queue.report(queue_id(queue, task_id), "failed")
-    assert [job["taskID"] for job in queue.acquire(9, site="A")] == [some, anywhere]
-    assert [job["taskID"] for job in queue.acquire(9, site="C")] == [most, single]
-
-
-def queue_id(queue: Queue, task_id: int) -> int:
-    with queue.database.reading() as tx:
-        return int(tx.connection.scalar(select(jobs.c.panda_id).where(jobs.c.task_id == task_id).limit(1)))
+    taken = queue.acquire(9, site="BX1")
+    assert task_ids(taken) == [anywhere, most]
+    for job in taken:
+        queue.report(job["PandaID"], "failed")
+    assert task_ids(queue.acquire(9, site="A")) == [some, anywhere]
+    assert task_ids(queue.acquire(9, site="C")) == [most, single]
 
 
 def described(**fields: Any) -> QueueFact:

@@ -16,7 +16,6 @@ from hpo_pilot.server.brokerage import (
     gpus_fit,
     offered_gpus,
     parse_architecture,
-    version,
 )
 
 A100 = GpuOffer(1, "NVIDIA", "NVIDIA A100-SXM4-40GB", "Ampere", "40960", "12.4", "575.57.08")
@@ -107,11 +106,6 @@ def test_gpus(required: str, offers: tuple[GpuOffer, ...], fits: bool) -> None:
 def test_gpus_are_counted() -> None:
     assert gpus_fit(GpuRequirement(), 3, (A100, T4))
     assert not gpus_fit(GpuRequirement(), 4, (A100, T4))
-
-
-def test_versions() -> None:
-    assert version("12.10") > version("12.9")
-    assert version("12.0") == version("12")
 
 
 @pytest.mark.parametrize(

@@ -33,10 +33,7 @@ class Pilot(Api):
             self.session.headers["X-HPO-Pilot-Key"] = key
 
     def legacy(self, function: str, **arguments: Any) -> Any:
-        url, headers = f"{self.url}/server/panda/{function}", {"Accept": "application/json"}
-        answer = self.session.post(url, data=arguments | self.node, headers=headers, timeout=30)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        return super().legacy(function, **arguments, **self.node)
 
     def take(self, site: str) -> int:
         (job,) = self.acquire(site_name=site, **WORKER)

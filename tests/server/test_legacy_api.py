@@ -11,115 +11,76 @@ import pytest
 import requests
 
 from hpo_pilot.server.pilot_calls import LEGACY
-from tests.server.conftest import bearer
+from tests.server.conftest import Api, bearer
 from tests.task_parameters import make_params
 
-ROLE = "no production/pilot role in VOMS FQANs or non pilot owner"
+
+def form(pilot: Api, function: str, **arguments: Any) -> str:
+    """The answer as text, to somebody who does not accept JSON."""
+    answer = pilot.session.post(f"{pilot.url}/server/panda/{function}", data=arguments, timeout=30)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/plain")
+    return answer.text
 
 
-class Legacy:
-    """Calls of the legacy API."""
-
-    def __init__(self, url: str, alias: str | None) -> None:
-        self.url = f"{url}/server/panda"
-        self.headers = {"Authorization": f"Bearer {bearer(alias)}"} if alias else {}
-
-    def form(self, function: str, **arguments: Any) -> str:
-        """The answer as text, to somebody who does not accept JSON."""
-        response = requests.post(f"{self.url}/{function}", data=arguments, headers=self.headers, timeout=30)
-        assert response.status_code == 200, response.text
-        assert response.headers["content-type"].startswith("text/plain")
-        return response.text
-
-    def json(self, function: str, **arguments: Any) -> Any:
-        """The answer as JSON, as Pilot 3 asks for it."""
-        headers = {**self.headers, "Accept": "application/json", "Origin": "hpo_pilot"}
-        response = requests.post(f"{self.url}/{function}", data=arguments, headers=headers, timeout=30)
-        assert response.status_code == 200, response.text
-        return response.json()
+GET_JOB = {"computingElement": "CE", "prodSourceLabel": "user", "diskSpace": 1000, "workingGroup": "", "node": "wn1"}
+GET_JOB |= {"cpu": "2400.5", "mem": "4000.0"}
 
 
-@pytest.fixture
-def old(server: Any) -> Legacy:
-    return Legacy(server.url, "token-of-pilot")
-
-
-GET_JOB = {
-    "computingElement": "CE",
-    "prodSourceLabel": "user",
-    "diskSpace": 1000,
-    "workingGroup": "",
-    "cpu": "2400.5",
-    "mem": "4000.0",
-    "node": "wn1",
-}
-
-
-def test_a_job_as_pilot3_takes_and_ends_it(user: Any, old: Legacy) -> None:
+def test_a_job_as_pilot3_takes_and_ends_it(user: Any, pilot: Api) -> None:
     task_id = user.submit(make_params("user.me.legacy/", 1, site="OLD"))
-    job = old.json("getJob", siteName="OLD", **GET_JOB)
+    job = pilot.legacy("getJob", siteName="OLD", **GET_JOB)
     assert (job["StatusCode"], job["taskID"], job["attemptNr"]) == (0, task_id, 1)
-    assert old.json("getJob", siteName="OLD", **GET_JOB) == {"StatusCode": 20, "errorDialog": "no jobs in PanDA"}
-    report = {
-        "jobId": job["PandaID"],
-        "siteName": "OLD",
-        "node": "wn1",
-        "attemptNr": 1,
-        "timestamp": "2026-01-01T00:00:00",
-    }
-    report |= {
-        "coreCount": 1,
-        "cpuConsumptionUnit": "s+Intel",
-        "maxRSS": "1024",
-        "meanCoreCount": "1.5",
-        "new": "thing",
-    }
-    assert old.json("updateJob", state="starting", **report) == {"StatusCode": 0, "command": "NULL"}
-    assert old.json("updateJob", state="running", startTime="2026-01-01 00:00:00", **report)["command"] == "NULL"
+    assert pilot.legacy("getJob", siteName="OLD", **GET_JOB) == {"StatusCode": 20, "errorDialog": "no jobs in PanDA"}
+    report = {"jobId": job["PandaID"], "siteName": "OLD", "node": "wn1", "attemptNr": 1, "coreCount": 1}
+    report |= {"timestamp": "2026-01-01T00:00:00", "cpuConsumptionUnit": "s+Intel", "maxRSS": "1024"}
+    report |= {"meanCoreCount": "1.5", "new": "thing"}
+    assert pilot.legacy("updateJob", state="starting", **report) == {"StatusCode": 0, "command": "NULL"}
+    assert pilot.legacy("updateJob", state="running", startTime="2026-01-01 00:00:00", **report)["command"] == "NULL"
     (described,) = user.post("job/get_description", job_ids=[job["PandaID"]])["data"]
     assert (described["jobStatus"], described["maxRSS"], described["actualCoreCount"]) == ("running", 1024, 1)
     assert (described["computingElement"], described["startTime"]) == ("CE", {"__datetime__": "2026-01-01T00:00:00"})
     metadata = json.dumps({"user_job_metadata": {"loss": 0.0}})
     report |= {"metaData": metadata, "xml": "{}", "pilotLog": "log", "pilotErrorCode": 0, "transExitCode": "0"}
-    assert old.json("updateJob", state="finished", **report) == {"StatusCode": 0, "command": "NULL"}
-    assert old.json("updateJob", state="finished", **report)["command"] == "NULL"  # its answer was lost
-    assert old.json("updateJob", state="failed", **report)["command"] == "alreadydone"
+    assert pilot.legacy("updateJob", state="finished", **report) == {"StatusCode": 0, "command": "NULL"}
+    assert pilot.legacy("updateJob", state="finished", **report)["command"] == "NULL"  # its answer was lost
+    assert pilot.legacy("updateJob", state="failed", **report)["command"] == "alreadydone"
     assert user.get("task/get_status", task_id=task_id)["data"] == "done"
     found = user.get("job/get_metadata_for_analysis_jobs", task_id=task_id)["data"]
     assert found == {str(job["PandaID"]): {"user_job_metadata": {"loss": 0.0}}}
 
 
-def test_whoever_accepts_no_json_gets_a_form(user: Any, old: Legacy) -> None:
+def test_whoever_accepts_no_json_gets_a_form(user: Any, pilot: Api) -> None:
     user.submit(make_params("user.me.form/", 2, site="FORM"))
-    job = dict(parse_qsl(old.form("getJob", siteName="FORM", **GET_JOB), keep_blank_values=True))
+    job = dict(parse_qsl(form(pilot, "getJob", siteName="FORM", **GET_JOB), keep_blank_values=True))
     assert (job["StatusCode"], job["inFiles"], job["attemptNr"]) == ("0", "", "1")
     assert "--sourceURL" in job["jobPars"]
-    other = dict(parse_qsl(old.form("getJob", siteName="FORM", **GET_JOB), keep_blank_values=True))
-    assert old.form("getJob", siteName="FORM", **GET_JOB) == "StatusCode=20"
-    answer = old.form("updateJob", jobId=job["PandaID"], state="running", attemptNr=1)
+    other = dict(parse_qsl(form(pilot, "getJob", siteName="FORM", **GET_JOB), keep_blank_values=True))
+    assert form(pilot, "getJob", siteName="FORM", **GET_JOB) == "StatusCode=20"
+    answer = form(pilot, "updateJob", jobId=job["PandaID"], state="running", attemptNr=1)
     assert answer == "StatusCode=0&command=NULL"
     ids = [job["PandaID"], other["PandaID"]]
-    states = parse_qs(old.form("getStatus", ids=f"{ids[0]} 987654321 {ids[1]}"))
+    states = parse_qs(form(pilot, "getStatus", ids=f"{ids[0]} 987654321 {ids[1]}"))
     assert states == {"StatusCode": ["0"], "status": ["running+notfound+sent"], "attemptNr": ["1+0+1"]}
 
 
-def test_commands_reach_the_pilot(user: Any, old: Legacy) -> None:
+def test_commands_reach_the_pilot(user: Any, pilot: Api) -> None:
     task_id = user.submit(make_params("user.me.command/", 1, site="COMMAND"))
-    job = old.json("getJob", siteName="COMMAND", **GET_JOB)
+    job = pilot.legacy("getJob", siteName="COMMAND", **GET_JOB)
     report = {"jobId": job["PandaID"], "state": "running"}
-    assert old.json("updateJob", attemptNr=2, **report)["command"] == "badattemptnr"
-    assert old.json("updateJob", attemptNr=1, **report | {"jobId": 987654321})["command"] == "tobekilled"
+    assert pilot.legacy("updateJob", attemptNr=2, **report)["command"] == "badattemptnr"
+    assert pilot.legacy("updateJob", attemptNr=1, **report | {"jobId": 987654321})["command"] == "tobekilled"
     assert user.post("job/set_debug_mode", job_id=job["PandaID"], mode=True)["success"]
-    assert old.json("updateJob", attemptNr=1, **report)["command"] == "debug"
+    assert pilot.legacy("updateJob", attemptNr=1, **report)["command"] == "debug"
     assert user.post("task/kill", task_id=task_id)["success"]
-    assert old.json("updateJob", attemptNr=1, **report)["command"] == "debug,tobekilled"
+    assert pilot.legacy("updateJob", attemptNr=1, **report)["command"] == "debug,tobekilled"
     end = {**report, "state": "failed", "pilotErrorCode": "1144", "pilotErrorDiag": "killed by the server"}
-    assert old.json("updateJob", attemptNr=1, **end)["command"] == "NULL"
+    assert pilot.legacy("updateJob", attemptNr=1, **end)["command"] == "NULL"
     (described,) = user.post("job/get_description", job_ids=[job["PandaID"]])["data"]
     assert (described["jobStatus"], described["pilotErrorCode"]) == ("cancelled", 1144)
-    assert old.json("updateJob", attemptNr=1, **report)["command"] == "tobekilled"
-    assert old.json("updateJob", jobId="NULL", state="failed") == {"StatusCode": 0}
-    assert old.json("updateJob", jobId=job["PandaID"], state="odd") == {"StatusCode": 0}
+    assert pilot.legacy("updateJob", attemptNr=1, **report)["command"] == "tobekilled"
+    assert pilot.legacy("updateJob", jobId="NULL", state="failed") == {"StatusCode": 0}
+    assert pilot.legacy("updateJob", jobId=job["PandaID"], state="odd") == {"StatusCode": 0}
 
 
 def test_packed_json_arguments(server: Any, user: Any) -> None:
@@ -130,50 +91,47 @@ def test_packed_json_arguments(server: Any, user: Any) -> None:
     assert parse_qs(response.text)["StatusCode"] == ["0"]
 
 
-def test_workers(user: Any, old: Legacy) -> None:
+def test_workers(user: Any, pilot: Api) -> None:
     task_id = user.submit(make_params("user.me.oldworker/", 1, site="OLDW", maxAttempt=1))
     worker = {"site": "OLDW", "workerID": "7", "harvesterID": "old"}
-    assert old.json("updateWorkerPilotStatus", status="started", **worker) == {"StatusCode": 0}
-    job = old.json("getJob", siteName="OLDW", harvester_id="old", worker_id="7", **GET_JOB)
-    assert "Invalid worker state" in old.form("updateWorkerPilotStatus", status="odd", **worker)
-    assert old.form("updateWorkerPilotStatus", status="finished", **worker) == "StatusCode=0"
+    assert pilot.legacy("updateWorkerPilotStatus", status="started", **worker) == {"StatusCode": 0}
+    job = pilot.legacy("getJob", siteName="OLDW", harvester_id="old", worker_id="7", **GET_JOB)
+    assert "Invalid worker state" in form(pilot, "updateWorkerPilotStatus", status="odd", **worker)
+    assert form(pilot, "updateWorkerPilotStatus", status="finished", **worker) == "StatusCode=0"
     assert user.get("task/get_status", task_id=task_id)["data"] == "failed"
-    assert parse_qs(old.form("getStatus", ids=str(job["PandaID"])))["status"] == ["failed"]
+    assert parse_qs(form(pilot, "getStatus", ids=str(job["PandaID"])))["status"] == ["failed"]
 
 
-def test_what_the_server_has_of_resource_types_and_tokens(old: Legacy) -> None:
-    names = [kind["resource_name"] for kind in old.json("getResourceTypes")["ResourceTypes"]]
+def test_what_the_server_has_of_resource_types_and_tokens(pilot: Api) -> None:
+    names = [kind["resource_name"] for kind in pilot.legacy("getResourceTypes")["ResourceTypes"]]
     assert names == ["SCORE", "MCORE", "SCORE_HIMEM", "MCORE_HIMEM"]
-    assert old.json("get_access_token", client_name="c")["StatusCode"] == 90
+    assert pilot.legacy("get_access_token", client_name="c")["StatusCode"] == 90
 
 
 @pytest.mark.parametrize("name", ["updateJobsInBulk", "harvesterIsAlive", "getEventRanges", "put_checkpoint", "x"])
-def test_any_other_call_is_answered_in_the_apis_own_form(old: Legacy, name: str) -> None:
+def test_any_other_call_is_answered_in_the_apis_own_form(pilot: Api, name: str) -> None:
     for alias in (None, "token-of-pilot"):
         headers = {"Authorization": f"Bearer {bearer(alias)}"} if alias else {}
-        answer = requests.post(f"{old.url}/{name}", data={"a": 1}, headers=headers, timeout=30)
+        answer = requests.post(f"{pilot.url}/server/panda/{name}", data={"a": 1}, headers=headers, timeout=30)
         assert (answer.status_code, answer.text) == (404, f"ERROR : {name} is not provided by this server")
 
 
 @pytest.mark.parametrize(
-    ("function", "arguments", "status"),
+    ("function", "arguments"),
     [
-        ("getJob", {}, 400),
-        ("updateJob", {"jobId": "x", "state": "running"}, 400),
-        ("updateJob", {"jobId": "1" * 30, "state": "running"}, 400),
-        ("updateJob", {"jobId": "1"}, 400),
-        ("updateJob", {"jobId": "1", "state": "running", "node": "a\0b"}, 400),
+        ("getJob", {}),
+        ("updateJob", {"jobId": "x", "state": "running"}),
+        ("updateJob", {"jobId": "1" * 30, "state": "running"}),
+        ("updateJob", {"jobId": "1"}),
+        ("updateJob", {"jobId": "1", "state": "running", "node": "a\0b"}),
     ],
 )
-def test_wrong_calls_get_an_error_that_says_so(
-    old: Legacy, function: str, arguments: dict[str, Any], status: int
-) -> None:
-    response = requests.post(f"{old.url}/{function}", data=arguments, headers=old.headers, timeout=30)
-    assert response.status_code == status
-    assert response.text.startswith("ERROR : ")
+def test_wrong_calls_get_an_error_that_says_so(pilot: Api, function: str, arguments: dict[str, Any]) -> None:
+    response = pilot.session.post(f"{pilot.url}/server/panda/{function}", data=arguments, timeout=30)
+    assert (response.status_code, response.text[:8]) == (400, "ERROR : ")
 
 
-def test_every_function_survives_odd_arguments(server: Any, old: Legacy) -> None:
+def test_every_function_survives_odd_arguments(server: Any, pilot: Api) -> None:
     """Numbers that are none, lists, emptiness: an answer below 500, always."""
     odd = ["", "NULL", "-1", "1e400", "nan", "[]", "{}", "9" * 40, "é", "None"]
     names = ["siteName", "jobId", "state", "ids", "harvesterID", "harvester_id", "status", "workerID", "attemptNr"]
@@ -182,5 +140,5 @@ def test_every_function_survives_odd_arguments(server: Any, old: Legacy) -> None
         for value in odd:
             arguments: dict[str, Any] = dict.fromkeys(names, value)
             for given in (arguments, arguments | {"state": "running"}):
-                response = requests.post(f"{old.url}/{function}", data=given, headers=old.headers, timeout=30)
+                response = pilot.session.post(f"{pilot.url}/server/panda/{function}", data=given, timeout=30)
                 assert response.status_code < 500, (function, value, response.text)

@@ -35,16 +35,8 @@ def public(kid: str, key: rsa.RSAPrivateKey = KEY) -> dict[str, Any]:
 
 
 def signed(now: float, kid: str = "one", key: Any = KEY, algorithm: str = "RS256", **claims: Any) -> str:
-    content = {
-        "iss": ISSUER,
-        "sub": "8a7b",
-        "aud": "panda",
-        "iat": int(now),
-        "exp": int(now) + 3600,
-        "preferred_username": "jane",
-        "name": "jane DOE",
-        "groups": ["/atlas"],
-    } | claims
+    content = {"iss": ISSUER, "sub": "8a7b", "aud": "panda", "iat": int(now), "exp": int(now) + 3600}
+    content |= {"preferred_username": "jane", "name": "jane DOE", "groups": ["/atlas"]} | claims
     content = {name: value for name, value in content.items() if value is not None}
     return jwt.encode(content, key, algorithm, headers={"kid": kid})
 

@@ -6,7 +6,6 @@ import base64
 import json
 import stat
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -33,68 +32,70 @@ def with_points(params: dict[str, Any], encoded: str) -> dict[str, Any]:
     return params
 
 
+class Points:
+    """Calls of iDDS's REST, and tasks of a queue of their own."""
+
+    def __init__(self, server: Any, queue: str) -> None:
+        self.server, self.queue = server, queue
+        self.pilot = server.api("pilot")
+
+    def submit(self, entries: list[Any], **more: Any) -> int:
+        """Submits a task with a job per entry."""
+        given = make_params(f"user.me.{self.queue}/", len(entries), site=self.queue, **more)
+        encoded = encode({"jobs": entries, "points": POINTS})
+        return int(self.server.api("me").submit(with_points(given, encoded)))
+
+    def acquire(self, count: int = 9) -> list[tuple[dict[str, Any], str]]:
+        """(job, where its points are)."""
+        found = self.pilot.acquire(count, site_name=self.queue)
+        return [(job, f"/points/{job[CAPABILITY_KEY]}/idds/hpo/{job['taskID']}/null") for job in found]
+
+    def get(self, path: str, alias: str | None = "token-of-me", method: str = "GET") -> requests.Response:
+        return send(self.server, method, path, alias)
+
+    def put(self, path: str, alias: str | None = "token-of-me") -> requests.Response:
+        return self.get(path, alias, "PUT")
+
+
 @pytest.fixture
-def submit(server: Any, request: pytest.FixtureRequest) -> Callable[..., int]:
-    """Submits a task of one's own queue; a job per entry."""
-    name = request.node.name.replace("[", ".").replace("]", "")
-
-    def submitted(entries: list[Any], **more: Any) -> int:
-        given = make_params(f"user.me.{name}/", len(entries), site=name, **more)
-        table = encode({"jobs": entries, "points": POINTS})
-        return int(server.api("me").submit(with_points(given, table)))
-
-    return submitted
+def points(server: Any, request: pytest.FixtureRequest) -> Points:
+    return Points(server, request.node.name.replace("[", ".").replace("]", ""))
 
 
-def call(server: Any, path: str, alias: str | None = "token-of-me", method: str = "GET") -> requests.Response:
-    return send(server, method, path, alias)
-
-
-def put(server: Any, path: str, alias: str | None = "token-of-me") -> requests.Response:
-    return call(server, path, alias, "PUT")
-
-
-def acquire(server: Any, request: pytest.FixtureRequest, count: int = 9) -> list[tuple[dict[str, Any], str]]:
-    """(job, where its points are)."""
-    name = request.node.name.replace("[", ".").replace("]", "")
-    found = server.api("pilot").acquire(count, site_name=name)
-    return [(job, f"/points/{job[CAPABILITY_KEY]}/idds/hpo/{job['taskID']}/null") for job in found]
-
-
-def test_points_by_token(server: Any, submit: Any, request: pytest.FixtureRequest) -> None:
-    task = submit([[1, 0, 5], [2, 0, 5], [7, 0, 5]])
+def test_points_by_token(points: Points) -> None:
+    task = points.submit([[1, 0, 5], [2, 0, 5], [7, 0, 5]])
     every = [{"id": number, "parameters": POINTS[key], "loss": None} for number, key in enumerate("127", 1)]
     for named in (f"{task}/null", f"null/{task}", f"{task}/{task}"):
-        assert call(server, f"/idds/hpo/{named}/null/null/null", "token-of-you").json() == every
-    assert call(server, f"/idds/hpo/{task}/null/2/null/null").json() == every[1:2]
-    assert call(server, f"/idds/hpo/{task}/null/null/null/2").json() == every[:2]
-    assert call(server, f"/idds/hpo/{task}/null/9/null/null").json() == []
-    (job, _), *_ = acquire(server, request, 1)
-    server.api("pilot").update(job["PandaID"], "running")
-    assert put(server, f"/idds/hpo/{task}/null/2/0.0").json() == {"status": 0, "message": "update successfully"}
+        assert points.get(f"/idds/hpo/{named}/null/null/null", "token-of-you").json() == every
+    assert points.get(f"/idds/hpo/{task}/null/2/null/null").json() == every[1:2]
+    assert points.get(f"/idds/hpo/{task}/null/null/null/2").json() == every[:2]
+    assert points.get(f"/idds/hpo/{task}/null/9/null/null").json() == []
+    (job, _), *_ = points.acquire(1)
+    points.pilot.update(job["PandaID"], "running")
+    assert points.put(f"/idds/hpo/{task}/null/2/0.0").json() == {"status": 0, "message": "update successfully"}
     for status, ids in {"New": [3], "processing": [1], "Finished": [2], "0": [3], "1": [1], "2": [2]}.items():
-        found = call(server, f"/idds/hpo/{task}/null/null/{status}/null").json()
+        found = points.get(f"/idds/hpo/{task}/null/null/{status}/null").json()
         assert [point["id"] for point in found] == ids
-    assert call(server, f"/idds/hpo/{task}/null/2/null/null").json()[0]["loss"] == 0.0
-    assert put(server, f"/idds/hpo/{task}/null/2/null").ok
-    assert call(server, f"/idds/hpo/{task}/null/2/null/null").json()[0]["loss"] is None
-    server.api("pilot").update(job["PandaID"], "finished")
-    (found,) = call(server, f"/idds/hpo/{task}/null/null/Finished/null").json()
+    assert points.get(f"/idds/hpo/{task}/null/2/null/null").json()[0]["loss"] == 0.0
+    assert points.put(f"/idds/hpo/{task}/null/2/null").ok
+    assert points.get(f"/idds/hpo/{task}/null/2/null/null").json()[0]["loss"] is None
+    points.pilot.update(job["PandaID"], "finished")
+    (found,) = points.get(f"/idds/hpo/{task}/null/null/Finished/null").json()
     assert (found["id"], found["loss"]) == (1, None)
 
 
-def test_who_may(server: Any, submit: Any) -> None:
-    task = submit([[1, 0, 5]])
+def test_who_may(points: Points) -> None:
+    task = points.submit([[1, 0, 5]])
     path = f"/idds/hpo/{task}/null/1"
     for alias in (None, "wrong"):
-        assert call(server, f"{path}/null/null", alias).status_code == 401
-        assert put(server, f"{path}/1.5", alias).status_code == 401
-    assert put(server, f"{path}/1.5", "token-of-you").status_code == 403
-    assert put(server, f"{path}/1.5", "token-of-pilot").status_code == 403
-    assert call(server, f"{path}/null/null", "token-of-pilot").json()[0]["loss"] is None
-    assert put(server, f"{path}/1.5", "token-of-operator").ok
-    assert put(server, f"{path}/2.5").ok
-    assert call(server, f"{path}/null/null").json()[0]["loss"] == 2.5
+        assert points.get(f"{path}/null/null", alias).status_code == 401
+        assert points.put(f"{path}/1.5", alias).status_code == 401
+    assert points.put(f"{path}/1.5", "token-of-you").status_code == 403
+    assert points.put(f"{path}/1.5", "token-of-pilot").status_code == 403
+    assert points.get(f"{path}/null/null", "token-of-pilot").json()[0]["loss"] is None
+    assert points.put(f"{path}/1.5", "token-of-operator").ok
+    assert points.put(f"{path}/2.5").ok
+    assert points.get(f"{path}/null/null").json()[0]["loss"] == 2.5
 
 
 @pytest.mark.parametrize(
@@ -116,13 +117,13 @@ def test_who_may(server: Any, submit: Any) -> None:
         ("PUT", "/TASK/null/1/-inf", 400, "WrongParameterException"),
     ],
 )
-def test_wrong_calls(server: Any, submit: Any, method: str, path: str, status: int, kind: str) -> None:
-    task = submit([[1, 0, 5], [2, 0, 5]])
+def test_wrong_calls(points: Points, method: str, path: str, status: int, kind: str) -> None:
+    task = points.submit([[1, 0, 5], [2, 0, 5]])
     path = f"/idds/hpo{path.replace('TASK', str(task))}"
-    answer = call(server, path, method=method)
+    answer = points.get(path, method=method)
     assert (answer.status_code, answer.headers["ExceptionClass"]) == (status, kind), answer.text
     assert json.loads(answer.headers["ExceptionMessage"]) == answer.json()
-    in_body = call(server, f"{path}?json_outputs=true", method=method).json()
+    in_body = points.get(f"{path}?json_outputs=true", method=method).json()
     assert (in_body["status"], in_body["data"], in_body["error"]["ExceptionClass"]) == (status, None, kind)
 
 
@@ -140,63 +141,61 @@ def test_wrong_calls(server: Any, submit: Any, method: str, path: str, status: i
         encode({"jobs": [[1, 0, 5]] * 2, "points": {"1": "text"}}),
     ],
 )
-def test_tasks_without_points(server: Any, encoded: str, request: pytest.FixtureRequest) -> None:
+def test_tasks_without_points(points: Points, encoded: str) -> None:
     name = f"none{abs(hash(encoded))}"
-    task = server.api("me").submit(with_points(make_params(f"user.me.{name}/", 1, site="NOPOINTS"), encoded))
-    assert call(server, f"/idds/hpo/{task}/null/null/null/null").status_code == 404
+    task = points.server.api("me").submit(with_points(make_params(f"user.me.{name}/", 1, site="NOPOINTS"), encoded))
+    assert points.get(f"/idds/hpo/{task}/null/null/null/null").status_code == 404
 
 
-def test_a_jobs_capability(server: Any, submit: Any, request: pytest.FixtureRequest) -> None:
-    task = submit([[1, 0, 5], [2, 0, 5]])
-    (one, first), (two, second) = acquire(server, request)
+def test_a_jobs_capability(points: Points) -> None:
+    task = points.submit([[1, 0, 5], [2, 0, 5]])
+    (one, first), (two, second) = points.acquire()
     assert one[CAPABILITY_KEY] != two[CAPABILITY_KEY]
-    assert call(server, f"{first}/null/null/null", None).json() == [{"id": 1, "parameters": POINTS["1"], "loss": None}]
-    assert call(server, f"{second}/null/New/null", None).json() == []
-    assert put(server, f"{first}/1/-3e-7", None).ok
-    assert put(server, f"{second}/1/9.0", None).status_code == 404, "another job's point"
-    assert call(server, f"/idds/hpo/{task}/null/1/null/null").json()[0]["loss"] == -3e-7
+    assert points.get(f"{first}/null/null/null", None).json() == [{"id": 1, "parameters": POINTS["1"], "loss": None}]
+    assert points.get(f"{second}/null/New/null", None).json() == []
+    assert points.put(f"{first}/1/-3e-7", None).ok
+    assert points.put(f"{second}/1/9.0", None).status_code == 404, "another job's point"
+    assert points.get(f"/idds/hpo/{task}/null/1/null/null").json()[0]["loss"] == -3e-7
     other_task = first.replace(f"/{task}/", f"/{task + 1}/")
     for path in (f"/points/{'x' * 40}/idds/hpo/{task}/null", other_task, first.replace("/points/", "/points/1")):
-        answer = call(server, f"{path}/null/null/null", "token-of-operator")
+        answer = points.get(f"{path}/null/null/null", "token-of-operator")
         assert (answer.status_code, answer.json()["msg"]) == (403, "this address is not of a running job")
-    server.api("pilot").update(one["PandaID"], "finished")
-    assert call(server, f"{first}/null/null/null", None).status_code == 403, "it ends with the job"
-    assert put(server, f"{first}/1/5.0", None).status_code == 403
+    points.pilot.update(one["PandaID"], "finished")
+    assert points.get(f"{first}/null/null/null", None).status_code == 403, "it ends with the job"
+    assert points.put(f"{first}/1/5.0", None).status_code == 403
 
 
-def test_several_points_in_a_job(server: Any, submit: Any, request: pytest.FixtureRequest) -> None:
-    task = submit([[[1, 0, 5], [1, 1, 6]], [[2, 0, 5], [7, 0, 5]]])
-    _, (_, second) = acquire(server, request)
-    assert [point["id"] for point in call(server, f"{second}/null/null/null", None).json()] == [3, 4]
+def test_several_points_in_a_job(points: Points) -> None:
+    task = points.submit([[[1, 0, 5], [1, 1, 6]], [[2, 0, 5], [7, 0, 5]]])
+    _, (_, second) = points.acquire()
+    assert [point["id"] for point in points.get(f"{second}/null/null/null", None).json()] == [3, 4]
     own = second.replace("/idds/", "/t7f0/idds/")
-    assert call(server, f"{own}/null/null/null", None).json() == [{"id": 4, "parameters": POINTS["7"], "loss": None}]
-    assert put(server, f"{own}/null/0.5", None).ok
-    assert call(server, f"/idds/hpo/{task}/null/4/null/null").json()[0]["loss"] == 0.5
+    assert points.get(f"{own}/null/null/null", None).json() == [{"id": 4, "parameters": POINTS["7"], "loss": None}]
+    assert points.put(f"{own}/null/0.5", None).ok
+    assert points.get(f"/idds/hpo/{task}/null/4/null/null").json()[0]["loss"] == 0.5
     for member in ("t1f0", "t7f1"):
-        assert call(server, second.replace("/idds/", f"/{member}/idds/") + "/null/null/null", None).json() == []
-    assert call(server, second.replace("/idds/", "/x/idds/") + "/null/null/null", None).status_code == 404
+        assert points.get(second.replace("/idds/", f"/{member}/idds/") + "/null/null/null", None).json() == []
+    assert points.get(second.replace("/idds/", "/x/idds/") + "/null/null/null", None).status_code == 404
 
 
-def test_another_attempt_has_another_capability_and_the_same_points(
-    server: Any, submit: Any, request: pytest.FixtureRequest
-) -> None:
-    submit([[1, 0, 5]], maxAttempt=2)
-    ((job, first),) = acquire(server, request)
-    assert put(server, f"{first}/1/0.5", None).ok
-    server.api("pilot").update(job["PandaID"], "failed", pilot_error_code=1)
-    ((_, second),) = acquire(server, request)
-    assert call(server, f"{first}/null/null/null", None).status_code == 403
-    assert call(server, f"{second}/null/null/null", None).json()[0]["loss"] == 0.5
+def test_another_attempt_has_another_capability_and_the_same_points(points: Points) -> None:
+    points.submit([[1, 0, 5]], maxAttempt=2)
+    ((job, first),) = points.acquire()
+    assert points.put(f"{first}/1/0.5", None).ok
+    points.pilot.update(job["PandaID"], "failed", pilot_error_code=1)
+    ((_, second),) = points.acquire()
+    assert points.get(f"{first}/null/null/null", None).status_code == 403
+    assert points.get(f"{second}/null/null/null", None).json()[0]["loss"] == 0.5
 
 
-def test_idds_own_client(server: Any, submit: Any) -> None:
+def test_idds_own_client(points: Points) -> None:
     """idds-client's HPOClient, with the token where it puts it."""
     from idds.client.hpoclient import HPOClient
     from idds.common.exceptions import NoObject
 
-    task = submit([[1, 0, 5], [2, 0, 5]])
+    task = points.submit([[1, 0, 5], [2, 0, 5]])
     auth = {"auth_type": "oidc", "oidc_token": bearer("token-of-me"), "vo": "hpo_pilot"}
-    client = HPOClient(host=f"{server.url}/idds", auth=auth, timeout=20)
+    client = HPOClient(host=f"{points.server.url}/idds", auth=auth, timeout=20)
     found = client.get_hyperparameters(workload_id=task, request_id=None, limit=1)
     assert found == [{"id": 1, "parameters": POINTS["1"], "loss": None}]
     client.update_hyperparameter(task, None, 2, 0.0)
@@ -219,9 +218,9 @@ def test_the_secret_stays_and_is_private(tmp_path: Path) -> None:
         Capabilities(tmp_path / "key")
 
 
-def test_no_capability_is_logged(server: Any, submit: Any, request: pytest.FixtureRequest) -> None:
-    submit([[1, 0, 5]])
-    ((job, path),) = acquire(server, request)
-    call(server, f"{path}/null/null/null", None)
-    put(server, f"{path}/x/x", None)
-    assert job[CAPABILITY_KEY] not in server.log.read_text()
+def test_no_capability_is_logged(points: Points) -> None:
+    points.submit([[1, 0, 5]])
+    ((job, path),) = points.acquire()
+    points.get(f"{path}/null/null/null", None)
+    points.put(f"{path}/x/x", None)
+    assert job[CAPABILITY_KEY] not in points.server.log.read_text()

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import ast
-import json
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -14,46 +11,15 @@ from urllib.parse import unquote
 import pytest
 
 from hpo_pilot.server.task_parameters import MAX_JOBS, TaskParameters, TaskParametersError
+from tests.prun import prun
 from tests.task_parameters import make_params
 
-_PRUN = """
-import json, sys
-from pandaclient import PrunScript
-print("\\x01" + json.dumps(PrunScript.main(True, sys.argv[1:], True)))
-"""
-
-
-def prun(folder: Path, *options: str) -> dict[str, Any]:
-    """The task parameters that the real prun makes of these options."""
-    environment = {
-        "PATH": "/usr/bin:/bin",
-        "HOME": str(folder),
-        "PANDA_URL": "http://127.0.0.1:1/server/panda",
-        "PANDA_URL_SSL": "http://127.0.0.1:1/server/panda",
-        "PANDACACHE_URL": "http://127.0.0.1:1/server/panda",
-        "PANDA_BEHIND_REAL_LB": "1",
-        "PANDA_AUTH": "oidc",
-        "PANDA_AUTH_VO": "hpo_pilot",
-        "PANDA_AUTH_ID_TOKEN": "none",
-    }
-    common = ["--outDS", "user.me.test", "--noBuild", "--vo", "hpo_pilot", "--site", "LOCAL"]
-    done = subprocess.run(
-        [sys.executable, "-c", _PRUN, *common, *options],
-        env=environment,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert "\x01" in done.stdout, done.stdout + done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.split("\x01", 1)[1])
-    return found
+COMMON = ("--outDS", "user.me.test", "--noBuild", "--vo", "hpo_pilot", "--site", "LOCAL")
 
 
 def test_prun_with_numbered_jobs(tmp_path: Path) -> None:
     """%RNDM:5: job i gets number 5 + i, and nothing else differs between the jobs but the files' names."""
-    params = prun(tmp_path, "--exec", "python run.py %RNDM:5 'a b'", "--nJobs", "3", "--outputs", "out.json")
+    params = prun(tmp_path, *COMMON, "--exec", "python run.py %RNDM:5 'a b'", "--nJobs", "3", "--outputs", "out.json")
     parameters = TaskParameters(params)
     assert (parameters.n_jobs, parameters.sandbox, parameters.queue) == (3, None, "LOCAL")
     for number in (1, 2, 3):
@@ -75,24 +41,19 @@ def test_prun_with_numbered_jobs(tmp_path: Path) -> None:
 
 def test_prun_without_numbers_with_container_and_memory(tmp_path: Path) -> None:
     params = prun(
-        tmp_path, "--exec", "python run.py", "--nJobs", "2", "--outputs", "o.json,b*.root", "--containerImage", "docker://x",
-        "--maxAttempt", "2", "--memory", "900",
+        tmp_path, *COMMON, "--exec", "python run.py", "--nJobs", "2", "--outputs", "o.json,b*.root",
+        "--containerImage", "docker://x", "--maxAttempt", "2", "--memory", "900",
     )  # fmt: skip
     parameters = TaskParameters(params)
     job = parameters.job(task_id=9, number=5, attempt_nr=2)
-    assert (parameters.n_jobs, parameters.max_attempt, parameters.ram_mb, parameters.container) == (
-        2,
-        2,
-        900,
-        "docker://x",
-    )
+    assert (parameters.n_jobs, parameters.max_attempt, parameters.ram_mb) == (2, 2, 900)
+    assert parameters.container == "docker://x"
     words = shlex.split(job.job_pars)
     assert ast.literal_eval(words[words.index("-o") + 1]) == {
         "o.json": "user.me.9._000005.o.json",
         "b*.root": "user.me.9._000005.bXYZ.root.tgz",
     }
-    assert job.sequence is None
-    assert job.steps is not None
+    assert job.sequence is None and job.steps is not None
     assert job.steps["containerOptions"]["containerImage"] == "docker://x"
     assert job.steps["preprocess"]["args"] == f"--preprocess {job.job_pars}"
 

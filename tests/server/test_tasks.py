@@ -97,22 +97,24 @@ def end_as(queue: Queue, state: str, **more: Any) -> int:
     return task_id
 
 
-@pytest.mark.parametrize("state", ["running", "done", "failed", "aborted", "broken"])
-def test_a_name_of_hpo_pilot_is_never_used_twice(queue: Queue, state: str) -> None:
-    """Whatever became of the first task: no reactivation, no second task, and the id in the message."""
+@pytest.mark.parametrize(
+    ("state", "more"),
+    [
+        *((state, {"campaign": "demo.cafe"}) for state in ("running", "done", "failed", "aborted", "broken")),
+        ("running", {}),
+        ("broken", {}),
+    ],
+)
+def test_a_name_is_taken_by_a_task_of_hpo_pilot_or_one_that_is_not_over(
+    queue: Queue, state: str, more: dict[str, str]
+) -> None:
+    """No reactivation, no second task, and the id in the message."""
     task_id = end_as(queue, state)
-    code, message = resubmit(queue, "user.me.same/", campaign="demo.cafe")
+    code, message = resubmit(queue, "user.me.same/", **more)
     assert code == 2
-    assert message.startswith(f"jediTaskID={task_id} is in the {state} state for outDS=user.me.same/.")
+    advice = "You can re-submit the task" if state in ("running", "broken") else "You cannot submit duplicated tasks"
+    assert message.startswith(f"jediTaskID={task_id} is in the {state} state for outDS=user.me.same/. {advice}")
     assert len(queue.acquire()) == (state == "running")
-
-
-@pytest.mark.parametrize("state", ["running", "broken"])
-def test_a_task_that_is_not_over_makes_its_name_a_duplicate(queue: Queue, state: str) -> None:
-    task_id = end_as(queue, state)
-    code, message = resubmit(queue, "user.me.same/")
-    assert code == 2
-    assert message.startswith(f"jediTaskID={task_id} is in the {state} state for outDS=user.me.same/. You can re-sub")
 
 
 @pytest.mark.parametrize(("state", "n_again"), [("done", 0), ("failed", 1), ("aborted", 1)])
