@@ -16,7 +16,7 @@ import pytest
 import requests
 
 from tests.panda_environment import panda_environment
-from tests.server.conftest import RunningServer, bearer
+from tests.server.conftest import RunningServer, send
 from tests.server.monitor import FAILED, Monitor, finished
 
 
@@ -133,8 +133,7 @@ def test_jobs_that_were_tried_again(monitor: Monitor) -> None:
 def test_a_job(monitor: Monitor, scan: tuple[int, list[int]]) -> None:
     task_id, panda_ids = scan
     outputs = f"user.me.{task_id}._000001.outputs.tar.gz"
-    headers = {"Authorization": f"Bearer {bearer('token-of-operator')}"}
-    requests.put(f"{monitor.url}/storage/{outputs}", data=b"packed", headers=headers, timeout=30).raise_for_status()
+    send(monitor.server, "PUT", f"/storage/{outputs}", "token-of-operator", data=b"packed").raise_for_status()
     answer = monitor.get("/job", pandaid=panda_ids[0], json="")
     files = {file["type"]: file for file in answer["files"]}
     assert files["output"]["lfn"] == outputs and files["output"]["fsize"] == 6 and files["output"]["scope"] == "user.me"

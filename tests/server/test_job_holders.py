@@ -7,14 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import requests
 
 from hpo_pilot.jobs import JobState
 from hpo_pilot.server.attempts import record_report
 from hpo_pilot.server.database import Database
 from hpo_pilot.server.tokens import PilotIdentity, Role
 from tests.bearer import token
-from tests.server.conftest import Api, RunningServer
+from tests.server.conftest import Api, RunningServer, send
 from tests.server.queue_driver import Queue
 from tests.task_parameters import make_params
 
@@ -200,5 +199,4 @@ def test_an_upload_that_outlasts_its_job_replaces_nothing(server: RunningServer,
 
     answer = mine.session.put(f"{server.url}/storage/{output}", data=slowly(), timeout=30)
     assert answer.status_code == 409
-    me = {"Authorization": f"Bearer {token('me', Role.USER)}"}
-    assert requests.get(f"{server.url}/storage/{output}", headers=me, timeout=30).status_code == 404
+    assert send(server, "GET", f"/storage/{output}", "token-of-me").status_code == 404

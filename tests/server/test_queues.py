@@ -14,7 +14,7 @@ from hpo_pilot.errors import InputError
 from hpo_pilot.search import mistakes
 from hpo_pilot.server import queues as queue
 from hpo_pilot.server.queues import Queues, place_of
-from tests.server.conftest import Api, RunningServer, bearer
+from tests.server.conftest import Api, RunningServer, send
 from tests.task_parameters import make_params
 
 
@@ -86,14 +86,11 @@ def test_what_pilot3_moved_there_is_an_output_like_any_other(server: RunningServ
     path = server.folder / "shared" / place_of(name)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"content")
-    url = f"{server.url}/storage/{name}"
-    me = {"Authorization": f"Bearer {bearer('token-of-me')}"}
-    you = {"Authorization": f"Bearer {bearer('token-of-you')}"}
-    assert requests.get(url, headers=me, timeout=30).content == b"content"
-    assert requests.delete(url, headers=you, timeout=30).status_code == 403
-    assert requests.delete(url, headers=me, timeout=30).status_code == 200
+    assert send(server, "GET", f"/storage/{name}", "token-of-me").content == b"content"
+    assert send(server, "DELETE", f"/storage/{name}", "token-of-you").status_code == 403
+    assert send(server, "DELETE", f"/storage/{name}", "token-of-me").status_code == 200
     assert not path.exists()
-    assert requests.delete(url, headers=me, timeout=30).status_code == 404
+    assert send(server, "DELETE", f"/storage/{name}", "token-of-me").status_code == 404
 
 
 def test_who_gets_jobs(user: Api, pilot: Api, server: RunningServer) -> None:
