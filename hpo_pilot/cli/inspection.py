@@ -15,6 +15,7 @@ from hpo_pilot.cli.options import MOST_NUMBER, IdArgument, JsonOption, complete_
 from hpo_pilot.cli.output import (
     NOTHING_BEYOND,
     Column,
+    add_row,
     advised,
     console,
     cost_rows,
@@ -117,9 +118,7 @@ def _add_search(table: list[Column], search: SearchDocument, indent: str = "") -
     progress = f"{over_count(search)}/{planned_count(search)}"
     number = "" if "segments" in search else str(search["id"])
     state = f"{search['state']} ({_UNSTEERED})" if is_unsteered(search) else search["state"]
-    cells = (number, indent + search["name"], printable(search["owner"]), state, progress, value)
-    for column, cell in zip(table, cells, strict=True):
-        column.cells.append(cell)
+    add_row(table, (number, indent + search["name"], search["owner"], state, progress, value))
 
 
 def status(
@@ -227,9 +226,7 @@ def _trials_table(search: StatusDocument, found: Sequence[TrialDocument], digits
         repeats = trial["confirms"] or trial.get("retries")
         again = f" (= {repeats})" if repeats else ""
         values = value_texts(trial, len(metrics), digits)
-        cells = (f"{trial['number']}{again}", _state(trial, digits), *values, *point)
-        for column, cell in zip(table, cells, strict=True):
-            column.cells.append(printable(cell))
+        add_row(table, (f"{trial['number']}{again}", _state(trial, digits), *values, *point))
     return table
 
 

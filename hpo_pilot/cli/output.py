@@ -17,7 +17,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from hpo_pilot.advice import Place
+from hpo_pilot.advice import Place, printable
 from hpo_pilot.errors import InputError
 from hpo_pilot.report.documents import OVER_SEARCHES, CostDocument, SearchDocument, StatusDocument, is_unsteered
 from hpo_pilot.web.operations import SearchClient
@@ -146,6 +146,12 @@ class Column:
     def width(self) -> int:
         """Width of the widest text, in cells."""
         return max(map(cell_len, (self.head, *self.cells)))
+
+
+def add_row(table: Sequence[Column], cells: Sequence[str]) -> None:
+    """Adds a row to a table, without control characters."""
+    for column, cell in zip(table, cells, strict=True):
+        column.cells.append(printable(cell))
 
 
 def print_columns(console: Console, columns: Sequence[Column]) -> list[str]:

@@ -26,7 +26,7 @@ from hpo_pilot.cli.options import (
     options_of,
     with_options,
 )
-from hpo_pilot.cli.output import Column, advised, console, dump, print_columns
+from hpo_pilot.cli.output import Column, add_row, advised, console, dump, print_columns
 from hpo_pilot.errors import InputError
 
 if TYPE_CHECKING:
@@ -230,8 +230,7 @@ def list_pilots(
         Column("panda queue", rank=4),
     ]
     for one in found:
-        for column, cell in zip(table, _row(one, now), strict=True):
-            column.cells.append(printable(cell))
+        add_row(table, _row(one, now))
     print_columns(console(), table)
     for one in found:
         if one.state is BatchState.FAILED:
@@ -418,8 +417,7 @@ def list_sites(context: typer.Context, as_json: JsonOption = False) -> None:
         cells = [name, "its file is wrong", "", "", str(files[name])]
         if profile is not None:
             cells[1:4] = _node(profile), profile.batch.system, profile.launcher.name
-        for column, cell in zip(table, cells, strict=True):
-            column.cells.append(printable(cell))
+        add_row(table, cells)
     print_columns(console(), table)
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import io
 import math
-import subprocess
-import sys
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from hpo_pilot.cli.output import Column, print_columns, print_fitting
+from hpo_pilot.cli.output import Column, console, print_columns, print_fitting
 from hpo_pilot.cli.progress import sparkline
 
 
@@ -31,21 +29,13 @@ def printed(width):
 def test_where_there_is_room_all_is_shown():
     head, first, second = printed(100)
     assert head.split() == ["ID", "name", "owner", "best", "file"]
-    assert first.split() == [
-        "1",
-        "a-very-long-name-of-a-search",
-        "alice",
-        "0.1",
-        "±",
-        "0.02",
-        "/home/alice/scans/one.yaml",
-    ]
+    assert " ".join(first.split()) == "1 a-very-long-name-of-a-search alice 0.1 ± 0.02 /home/alice/scans/one.yaml"
     assert second.endswith("/x.yaml")
 
 
-@pytest.mark.parametrize("width", range(14, 90))
-def test_it_always_fits(width):
-    assert max(map(cell_len, printed(width))) <= width
+def test_it_always_fits():
+    for width in range(14, 90):
+        assert max(map(cell_len, printed(width))) <= width
 
 
 def test_texts_are_shortened_then_columns_go_by_rank():
@@ -111,12 +101,8 @@ def test_what_cannot_fit_is_left_whole():
     assert head.split()[0] == "tri…" or head.split()[0] == "trial"
 
 
-def test_a_pipe_gets_every_digit():
-    code = (
-        "from hpo_pilot.cli.output import Column, console, print_columns\n"
-        "print_columns(console(), [Column(f'parameter_{n}', cells=['0.123456789']) for n in range(30)])"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    head, row = out.splitlines()
+def test_a_pipe_gets_every_digit(capsys):
+    print_columns(console(), [Column(f"parameter_{n}", cells=["0.123456789"]) for n in range(30)])
+    head, row = capsys.readouterr().out.splitlines()
     assert "…" not in head + row
     assert row.count("0.123456789") == 30
