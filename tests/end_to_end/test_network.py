@@ -70,7 +70,7 @@ def test_everything_of_a_laptop_over_tls(scan, tmp_path):
 
 
 def test_wrong_options_are_refused(scan):
-    """tests/server/test_tls.py and tests/steering/test_reach.py have all of them."""
+    """tests/server/test_tls.py and tests/steering/test_network_options.py have all of them."""
     scan.write({})
     for options, word in (
         (("--host", EVERYWHERE), "add --tls-cert"),
