@@ -524,7 +524,7 @@ def _url(reach: NetworkOptions, port: int) -> str:
     if reach.public_url is None:
         return reach.url(port)
     host = "127.0.0.1" if is_wildcard(reach.host) else reach.host
-    if not reach.behind_proxy:
+    if reach.has_tls and not reach.behind_proxy:  # without TLS no token may leave this machine
         host = urlsplit(reach.public_url).hostname or host
     return f"{'https' if reach.has_tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 

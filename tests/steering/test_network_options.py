@@ -36,7 +36,7 @@ def workdir(tmp_path: Path) -> WorkDir:
         ({}, "http://127.0.0.1:7", "http://127.0.0.1:8443"),
         ({"host": "localhost"}, "http://localhost:7", "http://localhost:8443"),
         ({"host": "::1"}, "http://[::1]:7", "http://[::1]:8443"),
-        ({"public_url": "https://proxy.example.org/"}, "https://proxy.example.org", "http://proxy.example.org:8443"),
+        ({"public_url": "https://proxy.example.org/"}, "https://proxy.example.org", "http://127.0.0.1:8443"),
         (
             {"host": EVERYWHERE, "behind_proxy": True, "public_url": "https://proxy.example.org:444"},
             "https://proxy.example.org:444",
