@@ -188,7 +188,7 @@ class JobRun:
         except OSError as error:
             self._fail(JobFailure(PilotErrorCode.NO_LOCAL_SPACE, f"the job folder cannot be used: {error}"))
         finally:
-            parts.checkpoints.leave(job_identity(self._data)[0])
+            parts.checkpoints.leave(job_identity(self._data))
 
     def _fail(self, failure: JobFailure) -> None:
         self._outcome = replace(self._outcome, failure=failure, ended=time.time())

@@ -31,7 +31,7 @@ from typing import Any, BinaryIO, cast
 
 from hpo_pilot.errors import HpoPilotError, TryAgainError
 from hpo_pilot.pilot.client import JobServer, retried
-from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
+from hpo_pilot.pilot.job import Identity, Job, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.transformation.job import TransformationFailure
 from hpo_pilot.transformation.sandbox import unpack
@@ -253,8 +253,8 @@ class CheckpointShipping(threading.Thread):
         self._settings = settings
         self._server = server
         self._limit = settings.shipped_mb << 20
-        self._shipments: dict[int, _Shipment] = {}
-        self._due: list[tuple[float, int]] = []
+        self._shipments: dict[Identity, _Shipment] = {}
+        self._due: list[tuple[float, Identity]] = []
         self._changed = threading.Condition()
         self._uploading = threading.Semaphore(_AT_ONCE)
 
@@ -266,20 +266,20 @@ class CheckpointShipping(threading.Thread):
         fetched = job.attempt > 1 and self._fetch(job, kept)
         shipment = _Shipment(job, kept, kept.signature() if fetched else ())
         with self._changed:
-            self._shipments[job.panda_id] = shipment
-            heapq.heappush(self._due, (time.monotonic() + self._settings.checkpoint_every, job.panda_id))
+            self._shipments[job.identity] = shipment
+            heapq.heappush(self._due, (time.monotonic() + self._settings.checkpoint_every, job.identity))
             self._changed.notify_all()
 
     def keep(self, job: Job, failure: JobFailure | None) -> None:
         """Uploads the last checkpoint of an attempt without a result, unless the server killed the job."""
         killed = failure is not None and failure.code is PilotErrorCode.PANDA_KILL
-        if (shipment := self._take(job.panda_id)) is not None and not killed:
+        if (shipment := self._take(job.identity)) is not None and not killed:
             with self._uploading:
                 self._ship(shipment, patience=_PATIENCE)
 
     def drop(self, job: Job) -> None:
         """Deletes the checkpoint of a job that has its result."""
-        shipment = self._take(job.panda_id)
+        shipment = self._take(job.identity)
         if shipment is None:
             return
         shipment.is_dropped = True
@@ -296,13 +296,13 @@ class CheckpointShipping(threading.Thread):
         except HpoPilotError as error:  # the server has none, or will remove it later
             log.debug("the checkpoint of job %s stays at the server: %s", job.panda_id, error)
 
-    def leave(self, panda_id: int) -> None:
-        """Ends the uploads of a job that has ended."""
-        self._take(panda_id)
+    def leave(self, identity: Identity) -> None:
+        """Ends the uploads of an attempt that has ended."""
+        self._take(identity)
 
-    def _take(self, panda_id: int) -> _Shipment | None:
+    def _take(self, identity: Identity) -> _Shipment | None:
         with self._changed:
-            return self._shipments.pop(panda_id, None)
+            return self._shipments.pop(identity, None)
 
     def run(self) -> None:
         """Sends due checkpoints one after another."""
@@ -310,8 +310,8 @@ class CheckpointShipping(threading.Thread):
             with self._changed:
                 while not self._due or self._due[0][0] > time.monotonic():
                     self._changed.wait(self._due[0][0] - time.monotonic() if self._due else None)
-                panda_id = heapq.heappop(self._due)[1]
-                shipment = self._shipments.get(panda_id)
+                identity = heapq.heappop(self._due)[1]
+                shipment = self._shipments.get(identity)
             if shipment is None:
                 continue
             began = time.monotonic()
@@ -320,7 +320,7 @@ class CheckpointShipping(threading.Thread):
                 self._delete(shipment)
             due = time.monotonic() + max(pause, _SHARE * (time.monotonic() - began))
             with self._changed:
-                heapq.heappush(self._due, (due, panda_id))
+                heapq.heappush(self._due, (due, identity))
 
     # --- one job ---
 

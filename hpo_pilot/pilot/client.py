@@ -249,7 +249,7 @@ class JobServer:
 
     def _check(self, answer: requests.Response) -> None:
         status = answer.status_code
-        if status == 200 or 200 < status < 300:
+        if 200 <= status < 300:
             return
         text = f"{answer.url} answered {status} {answer.reason}: {_message(answer)}"
         if status in (401, 403):

@@ -10,6 +10,9 @@ from typing import Any
 from hpo_pilot.errors import HpoPilotError, InputError
 from hpo_pilot.transformation.job import Arguments, ExitCode, TransformationFailure, parse_arguments_text
 
+#: PandaID and attempt number.
+Identity = tuple[int, int]
+
 
 @dataclass(frozen=True)
 class Job:
@@ -41,8 +44,13 @@ class Job:
     server_stores: bool = False
     points: str = ""
 
+    @property
+    def identity(self) -> Identity:
+        """PandaID and attempt number."""
+        return self.panda_id, self.attempt
 
-def job_identity(data: Mapping[str, Any]) -> tuple[int, int]:
+
+def job_identity(data: Mapping[str, Any]) -> Identity:
     """Returns the PandaID and the attempt number.
 
     Raises:

@@ -16,7 +16,7 @@ from hpo_pilot.errors import HpoPilotError, TryAgainError
 from hpo_pilot.pilot import report
 from hpo_pilot.pilot.client import Backoff, JobServer, NotOurs
 from hpo_pilot.pilot.execution import Execution
-from hpo_pilot.pilot.job import JobFailure, PilotErrorCode
+from hpo_pilot.pilot.job import Identity, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.report import Starting
 from hpo_pilot.pilot.settings import PilotSettings, WorkDir
 
@@ -51,28 +51,30 @@ class Heartbeats(threading.Thread):
 
     A job that ends before its first heartbeat has none, which saves a call: the server accepts a final report alone. A
     job whose search may stop it early is checked more often and reported as soon as its payload has new values.
+
+    After an outage of the network, two attempts of a job may run here: the server tells the first one to end.
     """
 
     def __init__(self, settings: PilotSettings, server: JobServer) -> None:
         super().__init__(name="heartbeats", daemon=True)
         self._settings, self._server = settings, server
-        self._due: list[tuple[float, int, Execution | Starting]] = []
-        self._running: dict[int, Execution | Starting] = {}
-        self._owed: dict[int, float] = {}  # when each job's next report is due even without new values
+        self._due: list[tuple[float, Identity, Execution | Starting]] = []
+        self._running: dict[Identity, Execution | Starting] = {}
+        self._owed: dict[Identity, float] = {}  # when each job's next report is due even without new values
         self._changed = threading.Condition()
         self._backoff = Backoff(first=1.0, most=max(2.0, settings.heartbeat))
 
     def add(self, execution: Execution | Starting) -> None:
         """Reports on this job until `remove`."""
         with self._changed:
-            self._running[execution.job.panda_id] = execution
+            self._running[execution.job.identity] = execution
             self._push(execution, self._settings.first_report)
 
     def remove(self, execution: Execution | Starting) -> None:
         """Ends the reports; one that is being sent may still arrive, which the server tolerates."""
         with self._changed:
-            self._running.pop(execution.job.panda_id, None)
-            self._owed.pop(execution.job.panda_id, None)
+            self._running.pop(execution.job.identity, None)
+            self._owed.pop(execution.job.identity, None)
 
     def run(self) -> None:
         """Reports until the process ends."""
@@ -80,7 +82,7 @@ class Heartbeats(threading.Thread):
             execution = self._next()
             pause = self._pause(execution)
             job = execution.job
-            if time.monotonic() < self._owed.get(job.panda_id, 0.0) and not execution.progress.has_news():
+            if time.monotonic() < self._owed.get(job.identity, 0.0) and not execution.progress.has_news():
                 with self._changed:
                     self._push(execution, pause)
                 continue
@@ -105,8 +107,8 @@ class Heartbeats(threading.Thread):
     def _note(self, execution: Execution | Starting) -> None:
         """Notes that the job was reported now."""
         with self._changed:
-            if execution.job.panda_id in self._running:
-                self._owed[execution.job.panda_id] = time.monotonic() + self._settings.heartbeat
+            if execution.job.identity in self._running:
+                self._owed[execution.job.identity] = time.monotonic() + self._settings.heartbeat
 
     def _pause(self, execution: Execution | Starting) -> float:
         """Returns the seconds until the next check of the job."""
@@ -116,7 +118,7 @@ class Heartbeats(threading.Thread):
         return min(self._settings.heartbeat, max(shortest, execution.report_seconds))
 
     def _push(self, execution: Execution | Starting, pause: float) -> None:
-        heapq.heappush(self._due, (time.monotonic() + pause, execution.job.panda_id, execution))
+        heapq.heappush(self._due, (time.monotonic() + pause, execution.job.identity, execution))
         self._changed.notify()
 
     def _next(self) -> Execution | Starting:
@@ -153,7 +155,7 @@ class Watchdog(threading.Thread):
         super().__init__(name="watchdog", daemon=True)
         self._workdir = workdir
         self._lock = threading.Lock()
-        self._by_job: dict[int, Execution] = {}
+        self._running: list[Execution] = []
         self._wake = threading.Event()
         self._over = threading.Event()
         self._scan_at = 0.0
@@ -161,25 +163,24 @@ class Watchdog(threading.Thread):
     def add(self, execution: Execution) -> None:
         """Watches a job that is about to start."""
         with self._lock:
-            self._by_job[execution.job.panda_id] = execution
+            self._running.append(execution)
         self._wake.set()
 
     def remove(self, execution: Execution) -> None:
         """Ends the watch of a job that has ended."""
         with self._lock:
-            del self._by_job[execution.job.panda_id]
+            self._running.remove(execution)
 
     def running(self) -> list[Execution]:
         """Returns the running jobs."""
         with self._lock:
-            return list(self._by_job.values())
+            return list(self._running)
 
     def stop_job(self, panda_id: int, failure: JobFailure) -> None:
         """Ends a job if it runs."""
-        with self._lock:
-            execution = self._by_job.get(panda_id)
-        if execution is not None:
-            execution.stop(failure)
+        for execution in self.running():
+            if execution.job.panda_id == panda_id:
+                execution.stop(failure)
 
     def stop(self) -> None:
         """Ends the watch; returns at once."""

@@ -107,7 +107,7 @@ def test_short_jobs_cost_no_call(tmp_path, cache, ship):
     shipping.begin(attempt(1, 8))
     shipping.keep(attempt(1, 8), JobFailure(PilotErrorCode.PANDA_KILL, "killed"))
     shipping.keep(attempt(1, 9), LOST)
-    shipping.leave(8)
+    shipping.leave((8, 1))
     assert cache.calls == []
 
 
@@ -123,7 +123,7 @@ def test_a_running_job_is_sent_now_and_then(tmp_path, cache, ship, until):
     sent = len(cache.calls)
     threading.Event().wait(0.3)
     assert len(cache.calls) == sent == 2
-    shipping.leave(7)
+    shipping.leave((7, 1))
     put(root(tmp_path), "w", "333")
     threading.Event().wait(0.2)
     assert len(cache.calls) == 2

@@ -18,11 +18,13 @@ class Server:
         self.reports: list[tuple[int, str]] = []
         self.times: list[tuple[int, float]] = []
         self.others: set[int] = set()
+        self.attempts: list[int] = []
 
     def update(self, report: dict[str, Any]) -> str:
         if report["job_id"] in self.others:
             raise NotOurs("another pilot has it")
         self.times.append((report["job_id"], time.monotonic()))
+        self.attempts.append(report["attempt_nr"])
         self.reports.append((report["job_id"], report.get("job_metrics", "")))
         return ""
 
@@ -44,10 +46,11 @@ def beats(tmp_path, request, make_settings):
     thread.start()
     jobs = []
 
-    def add(panda_id: int, report_seconds: float, *, ours: bool = True) -> Path:
-        folder = tmp_path / str(panda_id)
+    def add(panda_id: int, report_seconds: float, *, ours: bool = True, attempt: int = 1) -> Path:
+        folder = tmp_path / f"{panda_id}.{attempt}"
         folder.mkdir()
-        job = SimpleNamespace(panda_id=panda_id, attempt=1, server_stores=ours)
+        identity = (panda_id, attempt)
+        job = SimpleNamespace(panda_id=panda_id, attempt=attempt, identity=identity, server_stores=ours)
         told = {"phase": "running", "started": 0.0, "report_seconds": report_seconds}
         stopped: list[Forgotten] = []
         execution = SimpleNamespace(job=job, progress=Progress(folder), stopped=stopped, stop=stopped.append, **told)
@@ -84,6 +87,16 @@ def test_without_news_the_usual_heartbeats_go_on(beats, until):
     assert all(pause >= 0.9 for pause in beats.server.pauses(1))
     beats.thread.remove(beats.jobs[0])
     assert beats.thread._owed == {}
+
+
+def test_two_attempts_of_a_job_are_reported_side_by_side(beats, until):
+    """The server takes the first one for lost after an outage of the network, and sends the job again."""
+    beats.add(1, 0.05)
+    beats.add(1, 0.05, attempt=2)
+    until(lambda: {1, 2} <= set(beats.server.attempts))
+    beats.thread.remove(beats.jobs[0])
+    seen = beats.server.attempts.count(2)
+    until(lambda: beats.server.attempts.count(2) > seen)
 
 
 def test_a_job_that_another_pilot_has_ends_without_a_report(beats, until):

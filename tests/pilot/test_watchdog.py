@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from hpo_pilot.pilot.job import JobFailure, PilotErrorCode
 from hpo_pilot.pilot.settings import WorkDir
 from hpo_pilot.pilot.watchdog import Watchdog
 
@@ -22,6 +24,24 @@ def watchdog(make_settings):
     thread.stop()
     thread.join(10)
     assert not thread.is_alive()
+
+
+def test_an_attempt_that_ends_leaves_the_next_one_watched(make_settings):
+    """The server takes the first one for lost after an outage of the network, and sends the job again."""
+    watchdog = Watchdog(WorkDir(make_settings()))
+    ended: list[int] = []
+    first, second = (
+        SimpleNamespace(job=SimpleNamespace(panda_id=7, attempt=number), stop=lambda _, n=number: ended.append(n))
+        for number in (1, 2)
+    )
+    for attempt in (first, second):
+        watchdog.add(attempt)
+    watchdog.remove(first)
+    assert watchdog.running() == [second]
+    watchdog.stop_job(7, JobFailure(PilotErrorCode.PANDA_KILL, "killed"))
+    assert ended == [2]
+    watchdog.remove(second)
+    assert watchdog.running() == []
 
 
 def test_the_end_of_a_program_is_left_to_whoever_started_it(watchdog, until):
