@@ -84,6 +84,11 @@ def test_number_of_jobs(events: Any, per_job: Any, expected: int) -> None:
     assert TaskParameters(make_params(nEvents=events, nEventsPerJob=per_job)).n_jobs == expected
 
 
+def test_a_walltime_is_in_hours_unless_our_own_seconds_are_given() -> None:
+    assert TaskParameters(make_params(maxWalltime=2, hpoWalltime=None)).max_walltime == 7200
+    assert TaskParameters(make_params(maxWalltime=2, hpoWalltime=600)).max_walltime == 600
+
+
 def test_memory_per_core() -> None:
     assert TaskParameters(make_params(coreCount=4, ramCount=1000, ramCountUnit="MBPerCore")).ram_mb == 4000
     assert TaskParameters(make_params(coreCount=4, ramCount=1000)).ram_mb == 1000
