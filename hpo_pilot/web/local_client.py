@@ -40,7 +40,6 @@ from hpo_pilot.report.documents import (
     progress_document,
     search_document,
     status_document,
-    trial_document,
     trial_documents,
     wish_document,
 )
@@ -342,7 +341,14 @@ class LocalClient(SearchClient):
 
     @override
     def best(self, identity: str) -> TrialDocument | list[TrialDocument] | None:
-        return best_documents(*self._search(identity))
+        from hpo_pilot.report.summary import front_of
+
+        store, record = self._search(identity)
+        if len(record.search.objectives) > 1:
+            front = front_of(record.search, store.trials(record.id))
+            return trial_documents(record.search, [standing.trial for standing in front]) or None
+        found = best_of(store, record)
+        return None if found is None else trial_documents(record.search, [found])[0]
 
     @override
     def events(self, identity: str) -> list[EventDocument]:
@@ -614,19 +620,6 @@ def best_of(store: Store, record: SearchRecord) -> Trial | None:
         return best_trial(record.search, store.trials(record.id))
     found = store.best_so_far(record.id, record.search.objective.sign)
     return None if found is None else next(iter(store.trials(record.id, after=found[0] - 1, limit=1)), None)
-
-
-def best_documents(store: Store, record: SearchRecord) -> TrialDocument | list[TrialDocument] | None:
-    """Returns the best trial, or with several objectives the trials of the Pareto front."""
-    from hpo_pilot.hpc.site_files import price_of
-    from hpo_pilot.report.summary import front_of
-
-    price = price_of(record.search)
-    if len(record.search.objectives) > 1:
-        front = front_of(record.search, store.trials(record.id))
-        return [trial_document(standing.trial, price) for standing in front] or None
-    found = best_of(store, record)
-    return None if found is None else trial_document(found, price)
 
 
 def front_document(store: Store, record: SearchRecord, counts: Mapping[TrialState, int]) -> FrontDocument | None:

@@ -30,6 +30,7 @@ from hpo_pilot.jobs import JobState
 from hpo_pilot.jobs.results import MEASURES
 from hpo_pilot.manual import PAGES, Page, page_named
 from hpo_pilot.panda.server import bigpanda_link
+from hpo_pilot.report.catalogue import kinds
 from hpo_pilot.report.exports import TEXT_FORMS
 from hpo_pilot.report.formatting import number, plus_minus, span
 from hpo_pilot.report.summary import failure_groups
@@ -208,7 +209,7 @@ def search_page(request: Request) -> Response:
     values = {
         "view": view,
         "html": parts.live.searches.of_search(view).html,
-        "kinds": parts.figures.kinds(view),
+        "kinds": kinds(view.search),
         "may_change": may_change(request, view),
         "definition": yaml.safe_dump(view.search.to_dict(), sort_keys=False, allow_unicode=True),
         "panda": bigpanda_link(view.record.server, view.record.uid, monitor=view.search.panda.monitor),

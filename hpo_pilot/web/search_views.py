@@ -15,7 +15,7 @@ from functools import cached_property
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.site_files import price_of
-from hpo_pilot.report.catalogue import Kind, build, kinds
+from hpo_pilot.report.catalogue import build, kinds
 from hpo_pilot.report.figure import FigureData, PeerSearch, same_question
 from hpo_pilot.report.formatting import count, duration, number, plus_minus, span
 from hpo_pilot.report.result_figures import drawn_trials
@@ -520,7 +520,7 @@ class FigureCache:
             InputError: there is no such kind for this search.
             TryAgainError: the store cannot be reached.
         """
-        if key not in {kind.key for kind in self.kinds(view)}:
+        if key not in {kind.key for kind in kinds(view.search)}:
             raise InputError(f"there is no figure {key!r} of search {view.record.name!r}")
         source = self._source(view, key)
         if (known := self._fresh(view, key, source)) is not None:
@@ -528,11 +528,6 @@ class FigureCache:
         with self._making_slow if key in _SLOW else self._making:
             # Another thread may have drawn it while this one waited for the lock.
             return self._fresh(view, key, source) or self._made(view, key, source)
-
-    @staticmethod
-    def kinds(view: SearchView) -> list[Kind]:
-        """Returns the kinds of figures that apply to a search."""
-        return kinds(view.search)
 
     def _fresh(self, view: SearchView, key: str, source: str) -> DrawnFigures | None:
         with self._keeping:

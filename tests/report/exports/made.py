@@ -53,41 +53,27 @@ def point_of(number: int) -> dict[str, Any]:
 
 
 def finished(number: int, objectives: int = 1, k: int = 2, **changes: Any) -> Trial:
-    begun = START + timedelta(seconds=number)
+    """A trial that finished; `value`: of one objective."""
+    begun, several = START + timedelta(seconds=number), objectives > 1
+    times = {"started": begun, "ended": begun + timedelta(seconds=2.5)}
     values = [1.0 / number + fold for fold in range(k)]
-    several = objectives > 1
-    results = tuple(
+    mean = sum(values) / k
+    folds = tuple(
         made_fold(
             fold,
-            value,
             metrics={"accuracy": 0.5 + 0.1 * fold, "epochs": 3, "note": "ä", "best": True, "loss": 7.0},
             panda_id=1000 * number + fold,
             node="wn1",
             seconds=2.5,
-            started=begun,
-            ended=begun + timedelta(seconds=2.5),
             values=(value, value * 10) if several else (value,),
+            **times,
         )
         for fold, value in enumerate(values)
     )
-    mean = sum(values) / k
-    settings: dict[str, Any] = {
-        "number": number,
-        "generation": 1 + number // 8,
-        "point": point_of(number),
-        "state": TrialState.FINISHED,
-        "value": mean,
-        "std": 0.7 if k > 1 else None,
-        "values": (mean, mean * 10) if several else None,
-        "stds": (0.7, 7.0) if several else None,
-        "folds": results,
-        "seed": 77 + number,
-        "told": number,
-        "submitted": begun - timedelta(seconds=1),
-        "started": begun,
-        "ended": begun + timedelta(seconds=2.5),
-    }
-    return made_trial(**{**settings, **changes})
+    figures = {"values": (mean, mean * 10), "stds": (0.7, 7.0)} if several else {"value": mean, "std": 0.7}
+    made = {"number": number, "generation": 1 + number // 8, "point": point_of(number), "state": TrialState.FINISHED}
+    made |= {"folds": folds, "seed": 77 + number, "told": number, "submitted": begun - timedelta(seconds=1), **times}
+    return made_trial(**{**made, **figures, **changes})
 
 
 def failed(number: int) -> Trial:

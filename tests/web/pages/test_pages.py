@@ -280,3 +280,12 @@ def test_metrics_that_are_not_shown_are_counted(pages, count, note):
     assert "m059" in text
     assert "m060" not in text
     assert (note in text) if note else ("more metric" not in text)
+
+
+def test_measured_energy_is_shown_with_the_search_and_the_trial(pages):
+    name = pages.submit("energetic", folds=1)
+    task = add_trials(pages.store, name, [Trial(1, 1, {"x": 0.5, "kind": "a"}, seed=1)])
+    ran = made_attempt(task, 1, 0, 1, JobState.FINISHED, 2.0, seconds=2.0, joules=7.2e6)
+    pages.store.record(pages.store.search(name).id, [ran], [made_end(1, TrialState.FINISHED, 2.0, told=1)])
+    for path in (f"/searches/{name}", f"/searches/{name}/trials/1"):
+        assert "2 kWh, measured" in pages.browser("alice").get(path).text
