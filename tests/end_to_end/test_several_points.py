@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 import tarfile
+from contextlib import closing
 
 import pytest
 
-from tests.command_here import command_here
+from tests.rest_api import store_of
 
 SLOW_BOWL = """
 import json, time
@@ -46,8 +47,8 @@ def test_points_share_jobs_and_folds_do_not(scan):
         assert [path.name for path in folder.iterdir()] == ["model.txt"]
         assert (folder / "model.txt").read_text() == f"trial {best} fold {fold}\n"
     archives = [path for path in scan.workdir.rglob("*.outputs.tar.gz") if tarfile.is_tarfile(path)]
-    fetched = [command_here("fetch", str(n), "demo", *scan.where, cwd=scan.root).returncode == 0 for n in range(1, 9)]
-    kept = {number for number, is_kept in enumerate(fetched, start=1) if is_kept}
+    with closing(store_of(scan.workdir)) as store:
+        kept = store.trials_with_outputs(1)
     assert len(kept) == 3, "those of the three best trials"
     assert len(archives) == 2 * len({(number - 1) // 4 for number in kept})
 
