@@ -124,6 +124,7 @@ def test_machines_and_sites(folder, monkeypatch):
 
 def test_tokens():
     command("token", "create", "--name", "alice", "-o", "alice.token")
+    assert Path("alice.token").read_text().count(".") == 2, "a JSON web token"
     assert printed("token-list.json", "token", "list")[-1]["name"] == "alice"
 
 
