@@ -438,24 +438,8 @@ class Shifter(ContainerRuntime):
 _OF_THE_MACHINE = frozenset(
     [
         *ENVIRONMENT_NAMES,
-        "CONTAINERS_CONF",
-        "HOME",
-        "HOSTNAME",
-        "LD_LIBRARY_PATH",
-        "LD_PRELOAD",
-        "LOGNAME",
-        "OLDPWD",
-        "PATH",
-        "PWD",
-        "SHELL",
-        "SHLVL",
-        "TERM",
-        "TMPDIR",
-        "USER",
-        "XDG_CONFIG_HOME",
-        "XDG_DATA_HOME",
-        "XDG_RUNTIME_DIR",
-        "_",
+        *("CONTAINERS_CONF", "HOME", "HOSTNAME", "LD_LIBRARY_PATH", "LD_PRELOAD", "LOGNAME", "OLDPWD", "PATH", "PWD"),
+        *("SHELL", "SHLVL", "TERM", "TMPDIR", "USER", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR", "_"),
     ]
 )
 
