@@ -14,15 +14,12 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     ConfigDict,
     Field,
-    GetJsonSchemaHandler,
     StrictBool,
     ValidationError,
     field_serializer,
     field_validator,
     model_validator,
 )
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
 
 from hpo_pilot.search import limits
 from hpo_pilot.search.mistakes import NAME_PATTERN, QUEUE_PATTERN, QUEUES_PATTERN, Mistake, MistakeError
@@ -43,29 +40,31 @@ from hpo_pilot.search.sections import (
     warm_start_mistakes,
 )
 from hpo_pilot.search.space import SearchSpace
-from hpo_pilot.search.values import Amount, Count, Scalar, Section, StrictFloat, StrictInt, StrictStr, Text, point_key
+from hpo_pilot.search.values import (
+    Amount,
+    Count,
+    Scalar,
+    Section,
+    ShortSection,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    Text,
+    point_key,
+)
 
 _Figure = Annotated[StrictFloat, Field(allow_inf_nan=False)]
 _Queue = Annotated[StrictStr, Field(pattern=QUEUE_PATTERN)]
 _Queues = Annotated[StrictStr, Field(pattern=QUEUES_PATTERN)]
 
 
-class OptimizerChoice(Section):
+class OptimizerChoice(ShortSection):
     """The optimizer's name and settings."""
 
+    short = ("name", str, {"type": "string", "minLength": 1, "description": "The optimizer's name alone."})
     model_config = ConfigDict(frozen=True, extra="allow")
 
     name: Text = Field(description="auto, bayesian, evolutionary, cma, random, grid or optuna.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _by_name(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        short = {"type": "string", "minLength": 1, "description": "The optimizer's name alone."}
-        return {"anyOf": [short, handler(schema)]}
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -118,8 +117,10 @@ class Confirm(Section):
     repeats: Count = Field(3, le=limits.MOST_REPEATS, description="Number of repetitions of each.")
 
 
-class Folds(Section):
+class Folds(ShortSection):
     """k-fold cross-validation: k jobs per trial, with mean and standard deviation of their figures."""
+
+    short = ("k", int, {"type": "integer", "minimum": 1, "maximum": limits.MOST_FOLDS, "description": "k alone."})
 
     k: Count = Field(1, le=limits.MOST_FOLDS, description="Number of folds; each is a separate job.")
     require: Count | None = Field(
@@ -132,20 +133,6 @@ class Folds(Section):
             message = f"is {self.require}, and a trial has {self.k} folds (k)"
             raise MistakeError([Mistake(("require",), message, f"use {self.k} or less")])
         return self
-
-    @model_validator(mode="before")
-    @classmethod
-    def _by_number(cls, value: Any) -> Any:
-        return {"k": value} if isinstance(value, int) and not isinstance(value, bool) else value
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {
-            "anyOf": [
-                {"type": "integer", "minimum": 1, "maximum": limits.MOST_FOLDS, "description": "k alone."},
-                handler(schema),
-            ]
-        }
 
     @property
     def needed(self) -> int:

@@ -13,7 +13,7 @@ from pydantic_core import CoreSchema
 from hpo_pilot.search import limits
 from hpo_pilot.search.mistakes import Mistake, MistakeError
 from hpo_pilot.search.parameters import Dimension
-from hpo_pilot.search.values import Amount, Count, Section, StrictFloat, StrictInt, StrictStr
+from hpo_pilot.search.values import Amount, Count, Section, ShortSection, StrictFloat, StrictInt, StrictStr
 
 
 class Objective(Section):
@@ -235,8 +235,10 @@ _REPORT_SECONDS = 2.0
 _REPORTS_A_SECOND = 100.0
 
 
-class EarlyStopping(Section):
+class EarlyStopping(ShortSection):
     """Stops trials with bad intermediate values before their end."""
+
+    short = ("method", str, {"enum": ["none", "median", "asha"], "description": "The method's name alone."})
 
     method: Literal["none", "median", "asha"] = Field(
         "none",
@@ -282,11 +284,6 @@ class EarlyStopping(Section):
         "would send more than 100 reports a second. Pilots have a shortest interval of their own.",
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _by_name(cls, value: Any) -> Any:
-        return {"method": value} if isinstance(value, str) else value
-
     @model_validator(mode="after")
     def _check(self) -> EarlyStopping:
         foreign = {"none": (*_OF_ASHA, *_OF_MEDIAN), "median": _OF_ASHA, "asha": _OF_MEDIAN}[self.method]
@@ -306,11 +303,6 @@ class EarlyStopping(Section):
         if "method" not in self.model_fields_set:
             return f"needs method {other}", f"add method: {other}"
         return f"is not a setting of method {self.method}", f"leave it out, or use method: {other}"
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        short = {"enum": ["none", "median", "asha"], "description": "The method's name alone."}
-        return {"anyOf": [short, handler(schema)]}
 
     @property
     def is_on(self) -> bool:

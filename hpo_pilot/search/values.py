@@ -6,9 +6,11 @@ import json
 import math
 import numbers
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, Strict
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, Strict, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 StrictInt = Annotated[int, Strict()]
 StrictFloat = Annotated[float, Strict()]
@@ -68,3 +70,20 @@ class Section(BaseModel):
     """Base of the sections of a search file: frozen, and unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ShortSection(Section):
+    """A section that may be given as the value of its main key alone: `folds: 5` is `folds: {k: 5}`."""
+
+    #: The main key, the type of its value, and the JSON Schema of the value alone.
+    short: ClassVar[tuple[str, type, JsonSchemaValue]]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_value_alone(cls, value: Any) -> Any:
+        key, kind, _ = cls.short
+        return {key: value} if type(value) is kind else value  # True is no int here
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [cls.short[2], handler(schema)]}
