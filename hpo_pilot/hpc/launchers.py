@@ -232,15 +232,12 @@ class Launcher(ABC):
     name: ClassVar[str]
     #: Its own lines in logs.
     traces: Traces = Traces()
+    #: True if the launcher assigns GPUs to ranks itself; False: the environment names them.
+    chooses_gpus: bool = False
 
     def __init__(self, settings: LauncherSettings | None = None) -> None:
         """Takes the settings of a site; None: the defaults."""
         self.settings = settings or LauncherSettings()
-
-    @property
-    def chooses_gpus(self) -> bool:
-        """True if the launcher assigns GPUs to ranks itself; False: the environment names them."""
-        return False
 
     @property
     def per_node(self) -> Launcher:
@@ -380,6 +377,7 @@ class Srun(Launcher):
     """
 
     name = "srun"
+    chooses_gpus = True
     traces = Traces(
         label=r"^ *(\d+): ?",
         dead=r"^srun: error: \S+: tasks? (\d+)[\d,-]*: ",
@@ -391,11 +389,6 @@ class Srun(Launcher):
         away=r"^srun: error: .*(Unable to contact slurm controller|Slurm backup controller in standby mode|"
         r"Unable to confirm allocation for job)",
     )
-
-    @property
-    def chooses_gpus(self) -> bool:
-        """See Launcher."""
-        return True
 
     def command(self, argv: Sequence[str], placement: Placement) -> list[str]:
         """See Launcher."""
@@ -464,6 +457,7 @@ class Jsrun(Launcher):
     """
 
     name = "jsrun"
+    chooses_gpus = True
     #: With the labels of `--stdio_mode prepended`.
     traces = Traces(
         label=r"^ *(\d+): ?",
@@ -473,11 +467,6 @@ class Jsrun(Launcher):
         not_started=r"JSM server",
         away=r"Error initializing RM connection|Error: It is only possible to use js commands",
     )
-
-    @property
-    def chooses_gpus(self) -> bool:
-        """See Launcher."""
-        return True
 
     def command(self, argv: Sequence[str], placement: Placement) -> list[str]:
         """See Launcher."""
@@ -563,6 +552,7 @@ class Torchrun(Launcher):
         """
         super().__init__(settings)
         self._starter = starter
+        self.chooses_gpus = starter is not None and starter.chooses_gpus
 
     def command(self, argv: Sequence[str], placement: Placement) -> list[str]:
         """See Launcher."""
@@ -585,11 +575,6 @@ class Torchrun(Launcher):
         # The value for each rank, not for the torchrun that starts the ranks.
         env["OMP_NUM_THREADS"] = super().environment(placement, {})["OMP_NUM_THREADS"]
         return env
-
-    @property
-    def chooses_gpus(self) -> bool:
-        """As the starter."""
-        return self._starter is not None and self._starter.chooses_gpus
 
     @property
     def per_node(self) -> Launcher:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator, model_validator
 
@@ -26,6 +26,9 @@ class Domain(BaseModel, ABC):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    #: Whether neighbours in [0, 1] are similar values.
+    is_ordered: ClassVar[bool] = True
 
     when: dict[str, Scalar | list[Scalar]] = Field(
         default_factory=dict,
@@ -70,11 +73,6 @@ class Domain(BaseModel, ABC):
     def is_discrete(self) -> bool:
         """True if the domain is finite."""
         return math.isfinite(self.size)
-
-    @property
-    def is_ordered(self) -> bool:
-        """True if neighbours in [0, 1] are similar values; False for categorical."""
-        return True
 
 
 #: Larger whole numbers are not all exact as floats, so the unit interval would lose some of them.
@@ -371,12 +369,8 @@ class _Choices(Domain):
 class Categorical(_Choices):
     """One of `choices`, without an order."""
 
+    is_ordered: ClassVar[bool] = False
     type: Literal["categorical"] = "categorical"
-
-    @property
-    def is_ordered(self) -> bool:
-        """False: the choices have no order."""
-        return False
 
 
 class Ordinal(_Choices):

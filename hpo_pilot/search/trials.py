@@ -481,11 +481,7 @@ class Estimate:
 
 def spans_of(trials: Iterable[Trial], limit: int) -> list[Span]:
     """Returns the spans of the last `limit` trials with `is_result`, in the order of their ends."""
-    ended = [
-        (trial.ended, trial)
-        for trial in trials
-        if trial.ended is not None and (trial.state is not TrialState.STOPPED or trial.stopped_early)
-    ]
+    ended = [(trial.ended, trial) for trial in trials if trial.ended is not None and trial.is_result]
     last = heapq.nlargest(limit, ended, key=lambda each: (each[0], each[1].number))
     return [
         Span((trial.started or trial.submitted or end).timestamp(), end.timestamp()) for end, trial in reversed(last)
