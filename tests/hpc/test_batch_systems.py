@@ -1,17 +1,25 @@
-"""PBS, Flux and Slurm against commands that print what is written here; Slurm itself is in tests/real."""
+"""PBS, Flux and Slurm against commands that print what is written here, LSF against ones that check what they are told.
+
+Slurm itself is in tests/real.
+"""
 
 from __future__ import annotations
 
 import json
 import shlex
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hpo_pilot.errors import TryAgainError
-from hpo_pilot.hpc.batch_system import AllocationSpec, BatchState, CommandFailedError
+from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.hpc.allocations import AllocationFile, Fleet
+from hpo_pilot.hpc.batch_system import AllocationSpec, BatchState, CommandFailedError, ask_batch_system, run_command
 from hpo_pilot.hpc.batch_systems import make_batch_system
+from hpo_pilot.hpc.site_files import find_site
 
 Says = Callable[..., None]
 
@@ -188,3 +196,119 @@ def test_what_a_command_says_is_told(says: Says) -> None:
         CommandFailedError, match="squeue ended with status 1: slurm_load_jobs error: Unable to contact"
     ):
         make_batch_system("slurm").jobs()
+
+
+# --- LSF ---
+
+
+STUB = Path(__file__).parent / "stubs" / "lsf.py"
+
+
+@pytest.fixture
+def lsf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of an LSF's state; its commands are first in PATH."""
+    folder = tmp_path / "lsf"
+    folder.mkdir()
+    for program in ("bsub", "bjobs", "bkill"):
+        (folder / program).write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {STUB} "$0" "$@"\n')
+        (folder / program).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setenv("LSF_STUB", str(folder))
+    return folder
+
+
+@pytest.fixture
+def summit(tmp_path: Path) -> AllocationSpec:
+    site = find_site("summit")
+    folder = tmp_path / "shared"
+    return AllocationSpec(site, 92, 720, "hpo-1", folder, ("hpo-pilot", "pilot"), account="ABC123")
+
+
+def jobs(lsf: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((lsf / "jobs.json").read_text())
+    return found
+
+
+def test_a_life_in_lsf(lsf: Path, summit: AllocationSpec, tmp_path: Path) -> None:
+    fleet = Fleet(AllocationFile(tmp_path / "work"))
+    done = fleet.submit(summit, server="https://here", panda_queue="Q")
+    assert done.job_id == "1000" and done.state is BatchState.WAITING
+    kept = jobs(lsf)["1000"]
+    assert kept["script"] == summit.script_file.read_text()
+    assert kept["options"] == {
+        "J": "hpo-1",
+        "nnodes": "92",
+        "W": "12:00",
+        "q": "batch",
+        "P": "ABC123",
+        "wa": "USR1",
+        "wt": "5",
+        "rn": True,
+        "o": str(summit.output),
+        "alloc_flags": "NVME smt1",
+    }
+    (lsf / "jobs.json").write_text(json.dumps({"1000": {**kept, "stat": "RUN"}}))
+    assert fleet.refresh()[0].state is BatchState.RUNNING
+    (one,) = fleet.cancel(["1000"])
+    assert one.state is BatchState.CANCELLED and one.reason == "TERM_OWNER: job killed by owner"
+    assert fleet.cancel(["hpo-1"]) == []
+
+
+@pytest.mark.parametrize(
+    ("stat", "reason", "state"),
+    [
+        ("PSUSP", "-", BatchState.HELD),
+        ("SSUSP", "-", BatchState.RUNNING),
+        ("DONE", "-", BatchState.ENDED),
+        ("EXIT", "-", BatchState.FAILED),
+        ("EXIT", "TERM_RUNLIMIT: job killed after reaching LSF run time limit", BatchState.TIMED_OUT),
+        ("EXIT", "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit", BatchState.FAILED),
+    ],
+)
+def test_states_of_lsf(stat: str, reason: str, state: BatchState, lsf: Path) -> None:
+    job = {"name": "a|b", "queue": "batch", "stat": stat, "reason": reason}
+    (lsf / "jobs.json").write_text(json.dumps({"7": job}))
+    (found,) = make_batch_system("lsf").jobs().values()
+    assert (found.id, found.name, found.state, found.queue) == ("7", "a|b", state, ("batch",))
+
+
+def test_of_several_some_are_over(lsf: Path) -> None:
+    (lsf / "jobs.json").write_text(
+        json.dumps({n: {"name": n, "queue": "q", "stat": s, "reason": "-"} for n, s in (("1", "DONE"), ("2", "RUN"))})
+    )
+    make_batch_system("lsf").cancel(["1", "2"])
+    assert jobs(lsf)["2"]["stat"] == "EXIT"
+
+
+# --- commands of batch systems ---
+
+
+SHOW = (sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))")
+
+
+def test_users_settings_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of login nodes' commands and of those that a pilot asks."""
+    for name in ("SQUEUE_FORMAT", "SBATCH_ACCOUNT", "FLUX_JOBS_FORMAT"):
+        monkeypatch.setenv(name, "odd")
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    for said in (run_command(SHOW), ask_batch_system(SHOW)):
+        seen = json.loads(said)
+        assert seen["LC_ALL"] == "C.UTF-8" and "odd" not in seen.values() and "PATH" in seen
+
+
+def test_one_that_hangs_with_children() -> None:
+    """A wrapper around the real command: what it leaves behind holds its output open."""
+    began = time.monotonic()
+    with pytest.raises(TryAgainError, match=r"sh has not answered for 0 s"):
+        run_command(("sh", "-c", "sleep 3 & sleep 3"), seconds=0.3)
+    assert time.monotonic() - began < 2.5
+
+
+def test_what_goes_wrong() -> None:
+    with pytest.raises(InputError, match=r"there is no no-such-command in PATH here: .* on a login node"):
+        run_command(("no-such-command",))
+    with pytest.raises(CommandFailedError, match="sh ended with status 3: what is wrong"):
+        run_command(("sh", "-c", "echo what is wrong >&2; exit 3"))
+    for words in (("no-such-command",), ("sh", "-c", "exit 3")):
+        with pytest.raises(InputError):
+            ask_batch_system(words)

@@ -5,10 +5,9 @@ import pytest
 from hpo_pilot.optimizers import auto, create_optimizer
 from hpo_pilot.optimizers.phase import ALONE, auto_rules
 from hpo_pilot.search import Point, SearchSpace
+from tests.optimizers.runs import REAL
 
-SPACE = SearchSpace.from_dict(
-    {"x": {"type": "real", "low": 0, "high": 1}, "n": {"type": "integer", "low": 1, "high": 9}}
-)
+SPACE = SearchSpace.from_dict({"x": REAL, "n": {"type": "integer", "low": 1, "high": 9}})
 
 
 def cost(point: Point) -> float:

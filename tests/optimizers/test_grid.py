@@ -8,8 +8,7 @@ from hpo_pilot.errors import ExhaustedError
 from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.optimizers.grid_random import fitting_grid
 from hpo_pilot.search import SearchSpace
-
-REAL = {"type": "real", "low": 0.0, "high": 1.0}
+from tests.optimizers.runs import REAL
 
 
 def space_of(dimensions: dict[str, Any], *constraints: str) -> SearchSpace:

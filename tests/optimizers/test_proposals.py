@@ -1,15 +1,22 @@
+"""Points that may be proposed, and the feasible region."""
+
 from __future__ import annotations
 
 import random
+import time
+import warnings
 
+import numpy as np
 import pytest
 
-from hpo_pilot.errors import ExhaustedError
-from hpo_pilot.optimizers.evolutionary import reflected
+from hpo_pilot.errors import ExhaustedError, InputError
+from hpo_pilot.optimizers import create_optimizer, feasible_region
+from hpo_pilot.optimizers.feasible_region import FeasibleRegion
 from hpo_pilot.optimizers.proposals import Proposals, unit_vector
 from hpo_pilot.search import SearchSpace, point_key
+from hpo_pilot.steering.search_file import parse_search
+from tests.optimizers.runs import REAL
 
-REAL = {"type": "real", "low": 0.0, "high": 1.0}
 SPACE = SearchSpace.from_dict({"x": REAL, "n": {"type": "integer", "low": 0, "high": 4}}, ["x + n >= 0.5"])
 
 
@@ -43,13 +50,6 @@ def test_the_last_points_of_a_large_finite_space_are_found() -> None:
         Proposals(space, 1, told | {point_key(point) for point in found}, []).complete(random.Random(1))
 
 
-@pytest.mark.parametrize(
-    ("place", "folded"), [(0.3, 0.3), (1.2, 0.8), (-0.2, 0.2), (2.3, 0.3), (-1.4, 0.6), (1.0, 1.0)]
-)
-def test_reflected(place: float, folded: float) -> None:
-    assert reflected(place) == pytest.approx(folded)
-
-
 def test_where_told_points_lie() -> None:
     space = SearchSpace.from_dict(
         {
@@ -71,3 +71,127 @@ def test_where_told_points_lie() -> None:
         {},
     ):
         assert unit_vector(space, nowhere) is None
+
+
+# --- the feasible region ---
+
+
+ALL_KINDS = {
+    "x": {"type": "real", "low": -1.5, "high": 2.0},
+    "lr": {"type": "real", "low": 1e-5, "high": 1.0, "scale": "log"},
+    "n": {"type": "integer", "low": -3, "high": 5},
+    "w": {"type": "integer", "low": 1, "high": 600, "scale": "log"},
+    "big": {"type": "integer", "low": -(2**53), "high": 2**53},
+    "st": {"type": "real", "low": 0.1, "high": 0.7, "step": 0.1},
+    "c": {"type": "categorical", "choices": ["a", 1, True, 2.5, None]},
+    "o": {"type": "ordinal", "choices": [32, 64, 128]},
+    "b": {"type": "categorical", "choices": [True, False]},
+    "m": {**REAL, "when": {"o": [64, 128]}},
+    "d": {"type": "integer", "low": 1, "high": 3, "when": {"c": ["a", 1]}},
+    "e": {**REAL, "when": {"d": [1, 2], "w": [100, 200, 300]}},
+}
+CONSTANTS = ["0", "1", "2", "3.5", "0.1", "-2", "1e300", "10**18", "True", "'a'", "None", "2**60"]
+LISTS = ["(1, 2, 3)", "[0.5, True]", "'abc'", "()"]
+
+
+def expression(numbers: random.Random, depth: int) -> str:
+    """Any expression, most of them without sense."""
+    if depth == 0 or numbers.random() < 0.15:
+        return numbers.choice(list(ALL_KINDS) if numbers.random() < 0.7 else CONSTANTS)
+
+    def part() -> str:
+        return expression(numbers, depth - 1)
+
+    match numbers.randrange(9):
+        case 0 | 1 | 2:
+            return f"({part()} {numbers.choice(['+', '-', '*', '/', '//', '%', '**', '&', '|'])} {part()})"
+        case 3 | 4:
+            more = f" {numbers.choice(['<', '<=', '!='])} {part()}" if numbers.random() < 0.3 else ""
+            return f"({part()} {numbers.choice(['<', '<=', '==', '!=', '>', '>=', 'is', 'is not'])} {part()}{more})"
+        case 5:
+            return f"({part()} {numbers.choice(['and', 'or'])} {part()})"
+        case 6:
+            return numbers.choice([f"(not {part()})", f"(-{part()})", f"({part()} if {part()} else {part()})"])
+        case 7:
+            name = numbers.choice(["abs", "min", "max", "round", "sqrt", "log", "exp", "floor", "ceil", "int", "float"])
+            return f"{name}({part()}, {part()})" if name in ("min", "max") else f"{name}({part()})"
+    return f"({part()} {numbers.choice(['in', 'not in'])} {numbers.choice([*LISTS, f'({part()}, {part()})'])})"
+
+
+def test_many_at_once_are_as_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feasible_region, "_CHUNK", 16)
+    numbers = random.Random(11)
+    base = SearchSpace.from_dict(ALL_KINDS)
+    counts = {True: 0, False: 0}
+    checked = 0
+    warnings.simplefilter("ignore")  # "is" with a literal
+    while checked < 300:
+        text = expression(numbers, numbers.choice([1, 2, 3, 4])) + numbers.choice([" <= 1", " > 0", " != 2", ""])
+        try:
+            space = SearchSpace(dimensions=base.dimensions, constraints=(text,))
+        except ValueError:
+            continue
+        checked += 1
+        units = [
+            [numbers.choice([0.0, 1.0, *(numbers.random() for _ in range(4))]) for _ in ALL_KINDS] for _ in range(24)
+        ]
+        expected = [space.is_feasible(space.decode(unit)) for unit in units]
+        assert FeasibleRegion(space).mask(np.array(units)).tolist() == expected, text
+        for one in expected:
+            counts[one] += 1
+    assert min(counts.values()) > 1000
+
+
+def space_of(*constraints: str, dims: int = 2) -> SearchSpace:
+    return SearchSpace.from_dict({f"x{index}": REAL for index in range(dims)}, constraints)
+
+
+@pytest.mark.parametrize("share", [1e-2, 1e-3, 1e-5])
+def test_small_regions_are_sampled_evenly_and_fast(share: float) -> None:
+    side = share**0.5
+    space = space_of(f"x0 <= {side}", f"x1 >= {1 - side}")
+    begun = time.process_time()
+    units = FeasibleRegion(space).sample(400, np.random.default_rng(1))
+    assert time.process_time() - begun < 2.0  # 0.1 s, were nothing else going on
+    assert units.shape == (400, 2)
+    assert all(space.is_feasible(space.decode(unit)) for unit in units.tolist())
+    within = np.stack([units[:, 0] / side, (1.0 - units[:, 1]) / side], axis=1)
+    assert len({tuple(unit) for unit in units.tolist()}) == 400
+    counts = np.histogram2d(*within.T, bins=4, range=[[0, 1], [0, 1]])[0]
+    assert counts.min() >= (8 if share >= 1e-3 else 3)  # of 25 in each of 16 cells
+
+
+def test_no_island_is_forgotten() -> None:
+    space = space_of("x0 <= 0.01 and x1 <= 0.01 or x0 >= 0.98 and x1 >= 0.99")  # one is twice as large
+    units = FeasibleRegion(space).sample(600, np.random.default_rng(1))
+    assert 0.55 < (units[:, 0] > 0.5).mean() < 0.78
+
+
+def test_known_points_help_where_chance_does_not() -> None:
+    space = space_of("x0 <= 1e-5", "x1 <= 1e-5")
+    region = FeasibleRegion(space)
+    anchors = np.array([[5e-6, 5e-6], [0.5, 0.5]])
+    assert region.share == 0.0
+    assert len(region.sample(10, np.random.default_rng(1))) == 0
+    units = region.sample(10, np.random.default_rng(1), anchors)
+    assert region.mask(units).all()
+    assert len({tuple(unit) for unit in units.tolist()}) > 3
+
+
+@pytest.mark.parametrize("name", ["random", "bayesian"])
+def test_a_search_where_a_hundred_thousandth_is_feasible(name: str) -> None:
+    space = space_of("x0 + x1 + x2 <= 0.039", dims=3)
+    optimizer = create_optimizer(name, space, seed=1)
+    for _ in range(2):
+        points = optimizer.ask(8, [])
+        assert len(points) == 8
+        assert all(space.is_feasible(point) for point in points)
+        optimizer.tell([(point, sum(point.values())) for point in points])
+
+
+def test_what_optimizers_find_is_not_refused_as_impossible() -> None:
+    text = "search: a\nspace: {x: {type: real, low: 0, high: 1}, y: {type: real, low: 0, high: 1}}\n"
+    text += "payload: {command: 'true'}\nconstraints: ['0.2 < x < 0.204', '0.7 < y < 0.705']\n"
+    assert parse_search(text, "a.yaml").constraints
+    with pytest.raises(InputError, match=r"a\.yaml:4:34: constraints\[1\]: no feasible point: none of the"):
+        parse_search(text.replace("0.7 < y", "x > 0.21"), "a.yaml")

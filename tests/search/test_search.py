@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from hpo_pilot.search import Objective, Search
+from hpo_pilot.errors import SearchFileError
+from hpo_pilot.search import EarlyStopping, Objective, Search
 from hpo_pilot.search.mistakes import mistakes_of
-from hpo_pilot.search.sections import costs
+from hpo_pilot.search.sections import costs, early_stopping_mistakes
+from hpo_pilot.steering.search_file import parse_search
 
 DATA: dict[str, Any] = {
     "search": "digits-mlp",
@@ -124,3 +126,125 @@ def test_several_objectives_are_read_back() -> None:
 )
 def test_what_does_not_fit_is_refused(changes: dict[str, Any], text: str) -> None:
     assert text in refused(**changes)
+
+
+# --- early stopping ---
+
+
+def test_defaults_of_early_stopping() -> None:
+    none, asha, median = (EarlyStopping.model_validate(method) for method in ("none", "asha", "median"))
+    assert (none.is_on, asha.is_on, median.is_on) == (False, True, True)
+    assert (asha.reduction, asha.first_rung, asha.trials_needed, median.trials_needed) == (3, 1, 3, 5)
+    assert EarlyStopping(method="asha", max_steps=100).first_rung == 11
+    assert EarlyStopping(method="asha", max_steps=5).first_rung == 1
+    assert EarlyStopping(method="asha", max_steps=100, min_steps=9, eta=4).first_rung == 9
+    assert [asha.folds_needed(k) for k in (1, 2, 3, 5)] == [1, 1, 2, 3]
+    assert EarlyStopping(method="asha", folds=5).folds_needed(3) == 3
+
+
+def test_reports_are_as_often_as_jobs_are_few() -> None:
+    asha = EarlyStopping(method="asha")
+    assert [asha.seconds_between_reports(jobs) for jobs in (1, 100, 1000)] == [2.0, 2.0, 10.0]
+    assert EarlyStopping(method="asha", report_seconds=0.5).seconds_between_reports(1000) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "asha", "warmup_steps": 1}, "is not a setting of method asha"),
+        ({"eta": 3}, "eta: needs method asha — add method: asha"),
+        ({"warmup_steps": 3}, "warmup_steps: needs method median — add method: median"),
+        ({"metric": "loss"}, "has settings and no method"),
+        ({"method": "median", "eta": 3}, "is not a setting of method median — leave it out, or use method: asha"),
+        ({"method": "asha", "eta": 1}, "greater than or equal to 2"),
+        ({"method": "asha", "min_steps": 9, "max_steps": 9}, "a whole training has 9 steps"),
+    ],
+)
+def test_wrong_settings_of_early_stopping(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        EarlyStopping.model_validate(settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rest", "message"),
+    [
+        ({}, {"trials_per_job": 2}, "needs jobs of one trial each, and resources.trials_per_job is 2"),
+        ({"folds": 3}, {"folds": 2}, "is 3, and a trial has 2"),
+        ({}, {"metrics": ["loss", "size"]}, "must name the figure that decides"),
+        ({"metric": "auc"}, {"metrics": ["loss", "size"]}, "is 'auc', which is not an objective of this search"),
+        ({"metric": "size"}, {"metrics": ["loss", "size"]}, None),
+        ({"metric": "size"}, {"metrics": []}, None),
+    ],
+)
+def test_what_does_not_go_together(settings: dict[str, Any], rest: dict[str, Any], message: str | None) -> None:
+    early = EarlyStopping(method="asha", **settings)
+    mistakes = early_stopping_mistakes(early, **{"trials_per_job": 1, "folds": 1, "metrics": ["loss"], **rest})
+    assert [mistake.message for mistake in mistakes] == [] if message is None else message in mistakes[0].message
+    assert early_stopping_mistakes(EarlyStopping(), **{"trials_per_job": 9, "folds": 1, "metrics": []}) == []
+
+
+# --- segments: one search each, with its own inputs and, if need be, its own space ---
+
+
+TEXT = """\
+search: tagger
+space: {x: {type: real, low: 0, high: 1}}
+known: [{point: {x: 0.5}, value: 0.0}]
+payload: {command: run %SEGMENT_NAME, inputs: [all]}
+segments: SEGMENTS
+"""
+
+
+def parsed(segments: str) -> Search:
+    return parse_search(TEXT.replace("SEGMENTS", segments), "search.yaml")
+
+
+def test_names_alone() -> None:
+    family = parsed("[arm, 'left leg']").by_segment()
+    assert [search.name for search in family.values()] == ["tagger-arm", "tagger-left-leg"]
+    assert [search.segment for search in family.values()] == ["arm", "left leg"]
+    assert all(search.payload.inputs == ("all",) for search in family.values())
+    assert all(len(search.known) == 1 for search in family.values())
+
+
+def test_inputs_and_space_of_their_own() -> None:
+    family = parsed("{arm: {inputs: [f1]}, leg: {space: {x: {type: real, low: 0, high: 2}}}, body: {}}").by_segment()
+    assert family["arm"].payload.inputs == ("f1",)
+    assert family["leg"].payload.inputs == ("all",)
+    assert family["leg"].to_dict()["space"]["x"]["high"] == 2
+    assert family["body"].to_dict()["space"]["x"]["high"] == 1
+    assert Search.model_validate(family["arm"].to_dict()) == family["arm"]
+    assert (parsed("null").by_segment(), parsed("null").segment) == ({}, None)
+
+
+@pytest.mark.parametrize(
+    ("segments", "words"),
+    [
+        ("[]", "segments"),
+        ("5", "segments: must be a mapping"),
+        ("{arm: {input: [f]}}", "segments.arm.input: is not a key"),
+        ("['a b', a-b]", "would have the name of that of 'a b'"),
+        (f"[{'a' * 60}]", "longer than 50 characters"),
+        ("{arm: {space: {y: {type: real, low: 0, high: 1}}}}", "does not fit known[0].point"),
+        ("{arm: {space: {}}}", "is empty"),
+    ],
+)
+def test_what_is_wrong_is_told(segments: str, words: str) -> None:
+    with pytest.raises(SearchFileError) as caught:
+        parsed(segments)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("known", "words"),
+    [
+        ("[{point: {x: 2}, value: null}]", "known[0].point.x: must be between 0 and 1"),
+        ("[{point: {x: 0.5}, value: good}]", "known[0].value"),
+        ("[{point: {x: 0.5}}]", "known[0].value: is missing"),
+    ],
+)
+def test_wrong_known_results_are_told(known: str, words: str) -> None:
+    text = TEXT.replace("[{point: {x: 0.5}, value: 0.0}]", known).replace("SEGMENTS", "null")
+    with pytest.raises(SearchFileError) as caught:
+        parse_search(text, "search.yaml")
+    assert words in str(caught.value)

@@ -1,11 +1,29 @@
-"""A trial's folds: which attempt counts."""
+"""Trials: the attempt that counts, cost and gain, and the estimated end."""
 
 from __future__ import annotations
+
+import math
+import random
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from hpo_pilot.jobs import Attempt, JobState
-from hpo_pilot.search import Fold, Trial, TrialState
+from hpo_pilot.search import Budget, Fold, Folds, Resources, Search, Trial, TrialState
+from hpo_pilot.search.trials import (
+    Price,
+    Span,
+    Spent,
+    budget_mistakes,
+    duration_text,
+    estimate,
+    gain_of,
+    measured_joules,
+    seconds_allowed,
+    spans_of,
+    volume_gain,
+    window,
+)
 from tests.made import made_attempt
 
 
@@ -36,3 +54,190 @@ def test_a_trial_sums_its_attempts_and_counts_its_good_folds():
     folds = (Fold(0, (LOST, GOOD)), Fold(1, (BAD,)))
     trial = Trial(1, 1, {}, TrialState.FINISHED, values=(0.5, 3.0), folds=folds)
     assert (trial.value, trial.std, trial.good_folds, trial.spent.seconds) == (0.5, None, 1, 3.0)
+
+
+# --- cost and gain ---
+
+
+BOTH = Resources(nodes=2, gpus_per_node=4, cores=16, minutes=30)
+
+
+def test_hours_of_all_cores_and_gpus():
+    cost = Price(BOTH.gpus, BOTH.all_cores).cost(Spent(1800.0))
+    assert (cost.gpu_hours, cost.core_hours, cost.energy_kwh, cost.energy_source) == (4.0, 16.0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "watts", "energy", "source"),
+    [
+        ([(3600, None), (1800, None)], 1000.0, 1.5, "estimated"),
+        ([(3600, 7.2e6)], 1000.0, 2.0, "measured"),
+        ([(3600, 7.2e6)], None, 2.0, "measured"),
+        ([(3600, 7.2e6), (1800, None)], 1000.0, 2.5, "mixed"),  # a lost attempt tells nothing
+        ([(3600, 7.2e6), (1800, None)], None, None, None),
+        ([(0.1, 3.6e5), (0.2, 3.6e5), (0.3, 3.6e5)], 1e6, 0.3, "measured"),
+        ([(None, None)], 1000.0, 0.0, None),
+    ],
+)
+def test_energy(attempts, watts, energy, source):
+    state = JobState.FINISHED
+    spent = (Attempt(trial=1, fold=0, state=state, seconds=seconds, joules=joules) for seconds, joules in attempts)
+    cost = Price(0, 1, watts).cost(Spent.of(spent))
+    assert (cost.energy_kwh, cost.energy_source) == (pytest.approx(energy) if energy is not None else None, source)
+
+
+@pytest.mark.parametrize("value", [None, "5", True, -1.0, math.inf, math.nan])
+def test_what_is_no_energy(value):
+    assert measured_joules({"energy_joules": value}) is None
+    assert measured_joules({"energy_joules": 7}) == 7.0
+
+
+@pytest.mark.parametrize(
+    ("limits", "allowed"),
+    [
+        ({}, math.inf),
+        ({"gpu_hours": 8.0}, 3600.0),
+        ({"core_hours": 8.0}, 900.0),
+        ({"gpu_hours": 1, "core_hours": 8}, 450.0),
+    ],
+)
+def test_seconds_that_a_budget_allows(limits, allowed):
+    assert seconds_allowed(Budget(**limits), BOTH) == allowed
+    assert seconds_allowed(Budget(gpu_hours=1.0), Resources()) == math.inf
+
+
+def test_a_budget_without_room_for_one_trial():
+    (mistake,) = budget_mistakes(Budget(gpu_hours=11.9, core_hours=48.0), BOTH, Folds(k=3))
+    assert mistake.path == ("gpu_hours",) and "may take 12 GPU-hours" in mistake.message
+    assert not budget_mistakes(Budget(gpu_hours=12.0), BOTH, Folds(k=3))
+    together = BOTH.model_copy(update={"trials_per_job": 10})
+    assert not budget_mistakes(Budget(gpu_hours=1.2), together, Folds(k=3))
+
+
+def test_gain():
+    cost = Price(2, 4).cost(Spent(1800.0))
+    lower = gain_of(0.5, 0.2, 1, cost)
+    assert (lower.gain, lower.per_gpu_hour, lower.per_core_hour) == pytest.approx((0.3, 0.3, 0.15))
+    assert gain_of(0.5, 0.9, -1, cost).gain == pytest.approx(0.4)
+    assert volume_gain(3.0, Price(0, 0).cost(Spent(9.0))).per_gpu_hour is None
+
+
+# --- when a search will be over ---
+
+
+def search_of(**budget):
+    space = {"x": {"type": "real", "low": 0.0, "high": 1.0}}
+    return Search.model_validate({"search": "s", "space": space, "payload": {"command": "x"}, "budget": budget})
+
+
+def judged(search, spans, now, **more):
+    return estimate(search, spans, **{"over": len(spans), "job_seconds": 0.0, "clock": 0.0, "now": now, **more})
+
+
+def simulated(search, length, until=None):
+    """Spans of trials that run side by side, each of a length that `length` draws; all of them."""
+    free = [0.0] * search.budget.parallel
+    spans = []
+    for _ in range(search.budget.trials):
+        begun = min(free)
+        free.remove(begun)
+        ended = begun + length()
+        free.append(ended)
+        spans.append(Span(begun, ended))
+    return sorted(spans, key=lambda span: span.ended)
+
+
+def test_without_a_result_nobody_can_tell():
+    assert judged(search_of(trials=8), [], 5.0) is None
+
+
+@pytest.mark.parametrize("parallel", [1, 4, 16])
+@pytest.mark.parametrize("kind", ["equal", "mixed"])
+def test_an_estimate_is_near_the_end_that_comes(parallel, kind):
+    rng = random.Random(3)
+    search = search_of(trials=10 * parallel, parallel=parallel)
+    spans = simulated(search, (lambda: 60.0) if kind == "equal" else (lambda: rng.uniform(30.0, 90.0)))
+    end = spans[-1].ended
+    for share in (0.15, 0.5, 0.8):
+        now = share * end
+        known = [span for span in spans if span.ended <= now]
+        out = [span.begun for span in spans if span.begun <= now < span.ended]
+        found = judged(search, known, now, out=out)
+        if found is None:
+            continue
+        assert abs(found.seconds - (end - now)) < 0.25 * end, (share, found, end - now)
+    assert "at the pace of the last" in judged(search, spans[: 3 * parallel + 4], spans[3 * parallel + 3].ended).basis
+
+
+def test_few_results_are_judged_by_their_length():
+    found = judged(search_of(trials=41, parallel=8), [Span(0.0, 60.0)], 60.0)
+    assert found.seconds == pytest.approx(40 / 8 * 60 - 60 / 8, rel=0.2)
+    assert found.basis == "trials take 1 min, 8 at once"
+
+
+def test_a_pause_is_forgotten_and_a_stall_is_not():
+    search = search_of(trials=30, parallel=1)
+    before = [Span(10.0 * i, 10.0 * i + 10) for i in range(10)]
+    after = [Span(50_000 + 10.0 * i, 50_000 + 10.0 * i + 10) for i in range(5)]
+    assert judged(search, before + after, 50_050.0).seconds < 400
+    assert judged(search, before, 100.0 + 3600).seconds > 3600
+
+
+def test_the_last_trial_has_its_time_before_it():
+    spans = [Span(0.0, 100.0)] * 8
+    found = judged(search_of(trials=9, parallel=8), spans, 100.0, out=[95.0])
+    assert found.seconds == pytest.approx(95.0, rel=0.1)
+
+
+def test_hours_end_it_first():
+    spans = [Span(60.0 * i, 60.0 * i + 60) for i in range(20)]
+    found = judged(search_of(trials=1000, parallel=1, hours=1.0), spans, 1200.0)
+    assert found.limit == "hours"
+    assert found.seconds == pytest.approx(2400 + 60)
+    assert found.basis == "its 1 hours are over then, and running trials end"
+
+
+def test_core_hours_end_it_first():
+    spans = [Span(60.0 * i, 60.0 * i + 60) for i in range(20)]
+    found = judged(search_of(trials=1000, parallel=1, core_hours=0.5), spans, 1200.0, job_seconds=1200.0)
+    assert found.limit == "core_hours"
+    assert found.seconds == pytest.approx(600, rel=0.15)
+    assert found.basis.startswith("its core-hours last for about 10 more trials, ")
+
+
+def test_confirmation_runs_are_waited_for():
+    search = search_of(trials=20, parallel=1)
+    search = search.model_copy(update={"confirm": search.confirm.model_copy(update={"top": 2, "repeats": 5})})
+    spans = [Span(10.0 * i, 10.0 * i + 10) for i in range(20)]
+    assert judged(search, spans, 200.0).seconds == pytest.approx(100, abs=1)
+    assert judged(search, spans, 200.0, confirmed=10).seconds == 0
+
+
+def test_spans_are_of_trials_that_ended_by_themselves():
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def trial(number, state, seconds, told):
+        end = None if seconds is None else start + timedelta(seconds=seconds)
+        return Trial(number, 1, {}, state, submitted=start, ended=end, told=told)
+
+    trials = [
+        trial(1, TrialState.FINISHED, 30, 2),
+        trial(2, TrialState.FAILED, 20, 1),
+        trial(3, TrialState.STOPPED, 40, None),
+        trial(4, TrialState.STOPPED, 50, 3),
+        trial(5, TrialState.RUNNING, None, None),
+    ]
+    assert [span.ended - start.timestamp() for span in spans_of(trials, 10)] == [20, 30, 50]
+    assert [span.ended - start.timestamp() for span in spans_of(trials, 2)] == [30, 50]
+    assert window(search_of(parallel=40)) == 80
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        *((0.2, "1 s"), (41.4, "41 s"), (59.7, "1 min"), (125, "2 min 5 s")),
+        *((3599.8, "1 h"), (7500, "2 h 5 min"), (3 * 86400 + 7200, "3 days 2 h")),
+    ],
+)
+def test_durations(seconds, text):
+    assert duration_text(seconds) == text

@@ -1,3 +1,5 @@
+"""CMA-ES: what it finds, its distribution and its draws."""
+
 from __future__ import annotations
 
 import statistics
@@ -5,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import kstest
 
 from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.optimizers.base import stream
-from hpo_pilot.optimizers.cma import CmaOptimizer
+from hpo_pilot.optimizers.cma import CmaOptimizer, Distribution, Genotype, mirrored_steps
 from hpo_pilot.search import SearchSpace
 from tests.optimizers.runs import CUBE, REAL, best, run, sphere
 
@@ -131,3 +134,93 @@ def test_too_little_of_an_earlier_search_changes_nothing() -> None:
     assert warm.ask(4, []) == cold.ask(4, [])
     warm.tell_earlier("small", [(point, float(i)) for i, point in enumerate(points)])
     assert warm.ask(4, []) != cold.ask(4, [])
+
+
+# --- the distribution: choices and inactive dimensions, of which DEAP's knows nothing ---
+
+
+EVERY_KIND: dict[str, Any] = {
+    "x": {"type": "real", "low": -1, "high": 1},
+    "n": {"type": "integer", "low": 0, "high": 9},
+    "w": {"type": "integer", "low": 1, "high": 100, "scale": "log"},
+    "c": {"type": "categorical", "choices": ["a", "b", "c", "d"]},
+    "only": {"type": "categorical", "choices": ["one"]},
+    "t": {"type": "real", "low": 0, "high": 1, "when": {"c": "a"}},
+}
+
+
+def fresh(population: int = 8) -> tuple[SearchSpace, Distribution]:
+    space = SearchSpace.from_dict(EVERY_KIND)
+    genotype = Genotype(space)
+    return space, Distribution(genotype, np.full(len(genotype.ordered), 0.5), 0.25, population)
+
+
+def update(space: SearchSpace, distribution: Distribution, points: list[dict[str, Any]], seed: int) -> None:
+    units = np.array([space.encode(point) for point in points])
+    active = np.array([[name in point for name in space.names] for point in points])
+    distribution.update(units, active, [float(i) for i in range(len(points))], np.random.default_rng(seed))
+
+
+def test_an_inactive_dimension_does_not_drift() -> None:
+    space, distribution = fresh()
+    rng = stream(1, "inactive")
+    for seed in range(150):
+        points = [space.decode([0.5 + 0.2 * rng.random(), rng.random(), rng.random(), 0.9, 0.5, 0.5]) for _ in range(8)]
+        assert all("t" not in point for point in points)
+        update(space, distribution, sorted(points, key=lambda point: abs(point["x"] - 0.3)), seed)
+    assert distribution.centroid[3] == pytest.approx(0.5, abs=1e-12)
+    assert abs(distribution.centroid[0] - 0.65) < 0.05
+
+
+def test_shares_follow_the_better_half_and_keep_a_margin() -> None:
+    space, distribution = fresh()
+    good = {"x": 0.0, "n": 5, "w": 10, "c": "b", "only": "one"}
+    bad = {**good, "c": "d"}
+    update(space, distribution, [good] * 4 + [bad] * 4, 0)
+    assert distribution.shares[0].tolist() == pytest.approx([0.125, 0.625, 0.125, 0.125])  # half of the way
+    for seed in range(60):
+        update(space, distribution, [good] * 4 + [bad] * 4, seed)
+    assert distribution.shares[0].min() == pytest.approx(1 / (8 * 6), rel=0.1)
+    assert distribution.shares[0].sum() == pytest.approx(1.0)
+
+
+def test_nothing_to_learn() -> None:
+    space = SearchSpace.from_dict({"c": EVERY_KIND["c"], "only": EVERY_KIND["only"]})
+    distribution = Distribution(Genotype(space), np.array([0.5]), 0.25, 4)
+    update(space, distribution, [{"c": "a", "only": "one"}] * 4, 0)
+    assert not distribution.is_spent()
+    assert space.decode(distribution.sample(np.zeros(1), np.array([0.1, 0.1]))) == {"c": "a", "only": "one"}
+
+
+# --- even draws ---
+
+
+def test_steps_come_in_mirrored_pairs_at_right_angles() -> None:
+    steps = mirrored_steps(np.random.default_rng(1), 14, 3)
+    assert steps.shape == (14, 3)
+    np.testing.assert_array_equal(steps[0::2], -steps[1::2])
+    for first in (0, 6):
+        products = steps[first : first + 6 : 2] @ steps[first : first + 6 : 2].T
+        np.testing.assert_allclose(products, np.diag(np.diag(products)), atol=1e-12)
+    assert mirrored_steps(np.random.default_rng(1), 7, 3).shape == (7, 3)
+
+
+@pytest.mark.parametrize("coordinates", [1, 2, 5])
+def test_each_step_by_itself_is_normal(coordinates: int) -> None:
+    rng = np.random.default_rng(2)
+    steps = np.concatenate([mirrored_steps(rng, 4, coordinates)[::2] for _ in range(1000)])
+    for column in (0, coordinates - 1):
+        assert kstest(steps[:, column], "norm").pvalue > 1e-3
+    np.testing.assert_allclose(np.cov(steps.T), np.eye(coordinates), atol=0.12)
+
+
+def test_points_asked_for_one_by_one_are_those_of_a_batch() -> None:
+    space = SearchSpace.from_dict({"x": REAL, "c": {"type": "categorical", "choices": [*"abcd"]}})
+    settings = {"population": 8, "sigma": 0.05}  # so narrow that no step leads out of the bounds
+    batch = create_optimizer("cma", space, seed=3, settings=settings).ask(8, [])
+    single = create_optimizer("cma", space, seed=3, settings=settings)
+    points: list[dict[str, object]] = []
+    for _ in range(8):
+        points += single.ask(1, points)
+    assert points == batch
+    assert sum(point["x"] for point in points) == pytest.approx(8 * 0.5)

@@ -234,7 +234,6 @@ def test_infeasible_and_failed_points_never_count_as_the_best() -> None:
     broken = iter([(1.0,), (0.0,), (0.0,), (-1.0,)])
     changed = Problem("made up", it.space, lambda _: next(Fixed.values), 1.5, it.best, lambda _: next(broken))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_module, "make_runner", Fixed)
         patch.setattr(run_module, "make_runner", lambda _, *rest: Fixed(*rest))
         result = run("fixed", changed, Setting("one", 4, 1), 0)
     assert result.trace == (float("inf"), float("inf"), 1.5, 0.5)

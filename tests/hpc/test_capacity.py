@@ -1,15 +1,119 @@
+"""Nodes, GPUs and cores that are close together, and requests for jobs."""
+
 from __future__ import annotations
 
+import itertools
 import json
 import math
+from itertools import groupby
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.hpc.capacity import JobRequest, Opening, Openings
+from hpo_pilot.hpc.capacity import (
+    JobRequest,
+    NodeShape,
+    Opening,
+    Openings,
+    choose_cores,
+    choose_gpus,
+    close_together,
+    lowest,
+    members,
+    node_set,
+    numbers,
+    pattern_after,
+    pattern_of,
+)
 from hpo_pilot.jobs import JobNeeds
+
+FRONTIER = NodeShape(cores=56, memory_mb=512_000, gpus=8, close=2)
+SUMMIT = NodeShape(cores=42, memory_mb=512_000, gpus=6, close=3)
+
+
+def _groups(shape: NodeShape, gpus: int) -> int:
+    return len({number // shape.close for number in numbers(gpus)})
+
+
+def test_pairs_stay_together() -> None:
+    assert numbers(choose_gpus(FRONTIER, 0b11111111, 2)) == (0, 1)
+    assert numbers(choose_gpus(FRONTIER, 0b11111110, 2)) == (2, 3)
+    assert numbers(choose_gpus(FRONTIER, 0b11111110, 1)) == (1,)
+    assert numbers(choose_gpus(FRONTIER, 0b11101101, 4)) == (2, 3, 6, 7)
+    assert numbers(choose_gpus(SUMMIT, 0b111110, 3)) == (3, 4, 5)
+    assert numbers(choose_gpus(SUMMIT, 0b111110, 2)) == (1, 2)
+
+
+def test_cores_are_beside_the_gpus() -> None:
+    everything = (1 << 42) - 1
+    assert numbers(choose_cores(SUMMIT, everything, 7, 0b000111)) == tuple(range(7))
+    assert numbers(choose_cores(SUMMIT, everything, 7, 0b111000)) == tuple(range(21, 28))
+    assert numbers(choose_cores(SUMMIT, everything, 23, 0b111000)) == (0, 1, *range(21, 42))
+    assert numbers(choose_cores(SUMMIT, 0b1011, 2, 0)) == (0, 1)
+
+
+@settings(deadline=None)
+@given(st.sampled_from([FRONTIER, SUMMIT, NodeShape(4, 1, 5, 2), NodeShape(4, 1, 4, 1)]), st.data())
+def test_as_few_groups_as_can_be(shape: NodeShape, data: st.DataObject) -> None:
+    free = data.draw(st.integers(1, (1 << shape.gpus) - 1))
+    count = data.draw(st.integers(1, free.bit_count()))
+    chosen = choose_gpus(shape, free, count)
+    assert chosen & ~free == 0
+    assert chosen.bit_count() == count
+    every = (sum(1 << number for number in some) for some in itertools.combinations(numbers(free), count))
+    assert _groups(shape, chosen) == min(_groups(shape, gpus) for gpus in every)
+    assert pattern_after(pattern_of(shape, free), count) == (
+        _groups(shape, chosen),
+        pattern_of(shape, free & ~chosen),
+    )
+
+
+# --- sets of nodes ---
+
+
+SETS = st.sets(st.integers(0, 200), min_size=1)
+
+
+@settings(deadline=None)
+@given(SETS)
+def test_a_set_has_its_members(numbers: set[int]) -> None:
+    assert members(node_set(numbers)) == sorted(numbers)
+
+
+@settings(deadline=None)
+@given(SETS, st.data())
+def test_the_lowest_are_the_lowest(numbers: set[int], data: st.DataObject) -> None:
+    count = data.draw(st.integers(0, len(numbers)))
+    assert members(lowest(node_set(numbers), count)) == sorted(numbers)[:count]
+
+
+def _runs(numbers: list[int]) -> int:
+    return sum(number - 1 not in numbers for number in numbers)
+
+
+@settings(deadline=None)
+@given(SETS, st.data())
+def test_so_many_nodes_of_the_set_in_few_runs(numbers: set[int], data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, len(numbers)))
+    chosen = members(close_together(node_set(numbers), count))
+    assert len(chosen) == count
+    assert set(chosen) <= numbers
+    runs = groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])
+    lengths = sorted((len(list(run)) for _, run in runs), reverse=True)
+    assert _runs(chosen) == next(few for few in range(1, len(lengths) + 1) if sum(lengths[:few]) >= count)
+
+
+def test_a_run_of_just_the_right_length_is_taken_first() -> None:
+    assert members(close_together(node_set([0, 1, 2, 3, 7, 8, 12, 13, 14]), 3)) == [12, 13, 14]
+    assert members(close_together(node_set([0, 1, 2, 3, 7, 8, 12, 13, 14]), 2)) == [7, 8]
+    assert members(close_together(node_set([0, 1, 2, 3, 7, 9, 10]), 1)) == [7]
+    assert members(close_together(node_set([4, 5, 6]), 1)) == [4]
+
+
+# --- requests for jobs ---
+
 
 PAIR = JobNeeds(nodes=1, gpus_per_node=2, cores=7, memory_mb=100, minutes=10)
 
