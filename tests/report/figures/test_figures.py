@@ -23,7 +23,9 @@ RINGS = "stopped early: its probable value"
 def test_convergence_shows_trials_best_and_failures(search: Search, trials: list[Trial]) -> None:
     figure = draw("convergence", search, trials)[0]
     finished = [trial for trial in trials if trial.state is TrialState.FINISHED]
-    assert trace(figure, "trial")["x"] == [trial.told for trial in finished]
+    marks = trace(figure, "trial")
+    assert marks["x"] == [trial.told for trial in finished]
+    assert marks["error_y"]["array"] == pytest.approx([trial.std for trial in finished])
     steps = trace(figure, "best so far")
     assert steps["y"] == sorted(steps["y"], reverse=True)
     assert steps["y"][-1] == pytest.approx(min(trial.value or 9 for trial in finished))

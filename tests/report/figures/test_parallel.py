@@ -26,6 +26,7 @@ def test_each_kind_of_axis(search: Search, trials: list[Trial]) -> None:
     assert found["learning_rate"]["range"] == [-4, -1]
     assert found["learning_rate"]["ticktext"][0] == "1e-4"
     assert found["layers"]["ticktext"] == ["1", "2", "3", "4"]
+    assert found["batch"]["range"] == [-0.25, 3.25]
     assert found["batch"]["ticktext"] == ["32", "64", "128", "256"]
     for axis in found.values():
         low, high = axis["range"]
