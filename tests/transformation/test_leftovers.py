@@ -52,7 +52,7 @@ def payload_of(process: psutil.Process) -> psutil.Process:
 
 
 @pytest.mark.parametrize("kind", outliving.KINDS)
-def test_a_killed_runner(start, folder, kind):
+def test_a_killed_payload(start, folder, kind):
     """Its status is told when nothing runs any more: the pilot then reports the failure."""
     process = start(kind)
     payload_of(process).kill()
@@ -97,3 +97,13 @@ def test_a_process_that_hides_below_one_that_is_known():
         ended = end_leftovers(marks, 5)
         assert (ended.found, ended.left) == (2, [])
         assert not below[0].is_running() or below[0].status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_process_is_told_to_end_once(tmp_path, until):
+    """A second signal would interrupt a program that saves its state."""
+    marks = {"HPO_PILOT_WORKER": f"once {os.getpid()}"}
+    script = f"trap 'echo told >> {tmp_path}/told' TERM; touch {tmp_path}/ready; while :; do sleep 0.05; done"
+    with subprocess.Popen(["sh", "-c", script], env={**os.environ, **marks}, start_new_session=True):
+        until((tmp_path / "ready").exists)
+        assert end_leftovers(marks, 1.0).left == []
+    assert (tmp_path / "told").read_text() == "told\n"

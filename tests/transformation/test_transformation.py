@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from hpo_pilot.transformation.executable import write
-from tests.pilot.conftest import RUNNER, TOKEN, FakePanda, archive_of, sandbox
+from tests.pilot.conftest import RUNNER, TOKEN, FakePanda, archive_of
 from tests.programs import program
 
 OUT = "user.me.9._000001.out.txt"
@@ -150,8 +150,6 @@ def test_the_token_goes_to_the_pilots_own_server_alone(job, panda):
 
 
 def test_a_pilot_that_starts_the_container_itself(job, panda):
-    name, packed = sandbox("""echo '{"loss": 2}' > output.json""")
-    panda.cache[name] = packed
     panda.add_job("""echo '{"loss": 2}' > output.json""")
     parameters = panda.waiting[0]["jobPars"]
     assert job.run("--preprocess " + parameters).returncode == 0
