@@ -13,7 +13,7 @@ def main() -> int:
     parser.add_argument("--work", action="store_true", help="make the kept work folder anew first")
     parser.add_argument("parts", nargs="*", metavar="PART")
     options = parser.parse_args()
-    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", OPENBLAS_CORETYPE="Haswell")
     os.environ["PATH"] = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"  # noqa: PTH120
 
     from tests.recorded.recording import PARTS, Stage, make_work, write
