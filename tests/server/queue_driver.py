@@ -8,7 +8,6 @@ from sqlalchemy import insert, select
 
 from hpo_pilot.jobs import JobState
 from hpo_pilot.server import attempts, tasks
-from hpo_pilot.server import tasks as task_commands
 from hpo_pilot.server.attempts import record_report
 from hpo_pilot.server.database import Database, cache_files, jobs
 from hpo_pilot.server.database import tasks as tasks_table
@@ -48,7 +47,7 @@ class Queue:
 
     def command(self, task_id: int, name: str, caller: Caller | None = None, **more: Any) -> tuple[int, str]:
         with self.database.writing() as tx:
-            return task_commands.command(tx, caller or self.me, task_id, name, **more)
+            return tasks.command(tx, caller or self.me, task_id, name, **more)
 
     def status(self, task_id: int) -> str:
         with self.database.reading() as tx:

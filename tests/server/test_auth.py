@@ -42,14 +42,9 @@ def test_a_token_says_who_and_what(authority: Authority, tokens: Tokens, role: R
 def test_what_panda_client_reads_of_it(authority: Authority) -> None:
     token, made = authority.issue("jane", Role.OPERATOR, 1, vo="atlas")
     claims = jwt.decode(token, options={"verify_signature": False})
-    assert {key: claims[key] for key in ("sub", "name", "preferred_username", "groups", "jti", "vo")} == {
-        "sub": "jane",
-        "name": "jane",
-        "preferred_username": "jane",
-        "groups": ["atlas", "atlas/production"],
-        "jti": made.id,
-        "vo": "atlas",
-    }
+    expected = {"sub": "jane", "name": "jane", "preferred_username": "jane", "jti": made.id, "vo": "atlas"}
+    expected |= {"groups": ["atlas", "atlas/production"]}
+    assert {key: claims[key] for key in expected} == expected
     assert jwt.get_unverified_header(token)["alg"] == "ES256"
 
 

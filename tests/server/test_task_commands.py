@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from hpo_pilot.server import tasks
-from hpo_pilot.server import tasks as job_commands
 from hpo_pilot.server.attempts import MAX_TASK_ATTEMPTS
 from hpo_pilot.server.tokens import Caller, Role
 from tests.server.queue_driver import OPERATOR, Queue
@@ -165,7 +164,7 @@ def test_killing_one_job(queue: Queue) -> None:
 
     def kill(caller: Caller, panda_id: int, *more: Any) -> bool:
         with queue.database.writing() as tx:
-            return job_commands.kill_job(tx, caller, panda_id, *more)
+            return tasks.kill_job(tx, caller, panda_id, *more)
 
     assert [kill(Caller("you", Role.USER), panda_id) for panda_id in [*ids, 999]] == [False] * 4
     assert kill(queue.me, ids[2])
