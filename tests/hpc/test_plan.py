@@ -116,7 +116,7 @@ def test_an_allocation_is_no_longer_than_it_helps():
 @pytest.mark.parametrize(
     ("job", "options", "said"),
     [
-        (work(JobNeeds(6, 6, 42, 1000, 150), 100, 8, 1), {"nodes": 6}, "has 118 for it .* fewer resources.minutes"),
+        (work(JobNeeds(6, 6, 42, 1000, 119), 100, 8, 1), {"nodes": 6}, "has 118 for it .* fewer resources.minutes"),
         (work(GAN, 60, 8, 1), {"nodes": 5}, "a job has 6 nodes, more than an allocation of 5"),
         (work(GAN, 60, 8, 1), {"nodes": 5000}, "5000 nodes are more than the 4608"),
         (work(GAN, 60, 8, 1), {"nodes": 45, "minutes": 300}, "more than the 120 that summit gives such allocations"),
