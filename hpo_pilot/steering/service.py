@@ -660,7 +660,7 @@ def serve(
                 on_warning(warning)
         else:
             manager = stack.enter_context(connected_manager(target, folder))
-        write_reports = _aside(stack.enter_context(ThreadPoolExecutor(1)), ReportWriter(database, folder).write_new)
+        aside, reports = stack.enter_context(ThreadPoolExecutor(1)), ReportWriter(database, folder)
         api.wait()
 
         snapshot = stack.enter_context(snapshots(folder.steering_metrics))
@@ -673,7 +673,8 @@ def serve(
         service = Service(database, manager, lease, supervise=check, server=target)
         on_ready(ready, api)
         with stop_signals(service.stop):
-            service.run(write_reports)
+            service.run(_aside(aside, reports.write_new))
+            aside.submit(reports.write_new).result()  # of searches that ended in the last moment
 
 
 def _aside(executor: ThreadPoolExecutor, work: Callable[[], bool]) -> Callable[[], bool]:
