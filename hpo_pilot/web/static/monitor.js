@@ -64,6 +64,7 @@
     place.className = alone ? "plot one" : "plot";
     place.id = `plot-${figure.key}`;
     place.setAttribute("role", "img");
+    place.setAttribute("aria-label", figure.description);
     holder.append(caption, place);
     return holder;
   };

@@ -77,6 +77,8 @@ def bsub():
         end(255, "neither -nnodes nor -n. Job not submitted.")
     if "wt" in given and "wa" not in given:
         end(255, "-wt: needs -wa. Job not submitted.")
+    if (FOLDER / "project").exists() and given.get("P") != (FOLDER / "project").read_text():
+        end(255, f"User is not in project {given.get('P')}. Request aborted by esub. Job not submitted.")
     jobs = read()
     number = str(1000 + len(jobs))
     jobs[number] = {"name": given.get("J", ""), "queue": given.get("q", "normal"), "stat": "PEND", "reason": "-"}
