@@ -353,9 +353,14 @@ def find_jobs(tx: Transaction, question: Question) -> tuple[list[int], list[dict
     return [row.panda_id for row in rows], _summary(tx, rows), _errors_by_count(rows)
 
 
-def _summary(tx: Transaction, rows: Iterable[AnyRow]) -> list[dict[str, Any]]:
+def _known_tasks(tx: Transaction, rows: Iterable[AnyRow]) -> dict[int, KnownTask]:
+    return {task_id: known_task(tx, task_id) for task_id in {row.task_id for row in rows}}
+
+
+def _summary(tx: Transaction, rows: Sequence[AnyRow]) -> list[dict[str, Any]]:
     """Counts the values of each field in which the jobs may differ."""
     counts: dict[str, Counter[Any]] = {}
+    known = _known_tasks(tx, rows)
     for row in rows:
         values = {
             "attemptnr": row.attempt_nr,
@@ -366,7 +371,7 @@ def _summary(tx: Transaction, rows: Iterable[AnyRow]) -> list[dict[str, Any]]:
             "jobsubstatus": row.sub_status or "",
             "minramcount": row.ram_mb,
             "priorityrange": row.priority,
-            "processingtype": known_task(tx, row.task_id).parameters.processing_type,
+            "processingtype": known[row.task_id].parameters.processing_type,
             "prodsourcelabel": row.label,
             "produsername": row.user_name,
             "resourcetype": resource_type(row.core_count, row.ram_mb),
@@ -414,13 +419,12 @@ def job_records(tx: Transaction, panda_ids: Sequence[int], *, with_metadata: boo
     if with_metadata:
         for some in in_slices(panda_ids):
             reports |= {row.panda_id: parse_report(row.meta_data) for row in job_reports(tx, jobs.c.panda_id.in_(some))}
-    shared: dict[int, dict[str, Any]] = {}  # by task
+    rows = list(_rows(tx, jobs.c.panda_id, panda_ids))
+    known = _known_tasks(tx, rows)
+    shared = {task_id: _of_task(task) for task_id, task in known.items()}
     records = []
-    for job in _rows(tx, jobs.c.panda_id, panda_ids):
-        known = known_task(tx, job.task_id)
-        if job.task_id not in shared:
-            shared[job.task_id] = _of_task(known)
-        record = _lowered(job_fields(known, job)) | shared[job.task_id] | _of_job(tx.now, job)
+    for job in rows:
+        record = _lowered(job_fields(known[job.task_id], job)) | shared[job.task_id] | _of_job(tx.now, job)
         record |= {name: record[name] or "" for name in _TEXTS}
         del record["jobparameters"], record["metadata"]
         if (report := reports.get(job.panda_id)) is not None:
