@@ -32,12 +32,14 @@ from hpo_pilot.server.calls import dump, utc
 from hpo_pilot.server.database import OVER, AnyRow, Transaction, in_slices, jobs, last_attempts, tasks
 from hpo_pilot.server.descriptions import (
     ERRORS,
+    NO_JOB,
     dataset_id,
     describe,
-    job_fields,
     job_reports,
+    own_fields,
     scope,
     task_fields,
+    task_part,
     texts_of,
 )
 from hpo_pilot.server.file_store import read_secret
@@ -57,6 +59,9 @@ _HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 #: Number of jobs or tasks that are read and written at once. Other calls can run between two slices.
 _SLICE = 250
 _SLICE_WITH_METADATA = 20
+
+#: A job without a value.
+_NO_JOB = {name.lower(): value for name, value in NO_JOB.items()}
 
 #: Number of jobs and tasks in an answer: the default, and the largest.
 DEFAULT_JOBS, MOST_JOBS = 2000, 20_000
@@ -421,10 +426,11 @@ def job_records(tx: Transaction, panda_ids: Sequence[int], *, with_metadata: boo
             reports |= {row.panda_id: parse_report(row.meta_data) for row in job_reports(tx, jobs.c.panda_id.in_(some))}
     rows = list(_rows(tx, jobs.c.panda_id, panda_ids))
     known = _known_tasks(tx, rows)
-    shared = {task_id: _of_task(task) for task_id, task in known.items()}
+    shared = {task_id: _lowered(task_part(task)) | _of_task(task) for task_id, task in known.items()}
     records = []
     for job in rows:
-        record = _lowered(job_fields(known[job.task_id], job)) | shared[job.task_id] | _of_job(tx.now, job)
+        own = _lowered(own_fields(known[job.task_id], job))
+        record = _NO_JOB | own | shared[job.task_id] | _of_job(tx.now, job)
         record |= {name: record[name] or "" for name in _TEXTS}
         del record["jobparameters"], record["metadata"]
         if (report := reports.get(job.panda_id)) is not None:

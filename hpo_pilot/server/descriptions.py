@@ -44,7 +44,8 @@ TRANSFORMATION = "runGen-00-00-02"
 #: common. Nothing is fetched from there: the pilot takes the file of this name in HARVESTER_WORKDIR.
 _PILOTS_PLACE = "https://storage.googleapis.com/drp-us-central1-containers/"
 
-_NO_JOB = dict.fromkeys(JOB_FIELDS) | dict.fromkeys(ZERO_FIELDS, 0)
+#: JobSpec without a value.
+NO_JOB = dict.fromkeys(JOB_FIELDS) | dict.fromkeys(ZERO_FIELDS, 0)
 _NO_FILE = dict.fromkeys(FILE_FIELDS) | {"fsize": 0}
 
 #: Sources of errors: BigPanDA's name, JobSpec's name of the code, the columns of code and text. The last four have a
@@ -203,11 +204,38 @@ def describe(tx: Transaction, job: AnyRow) -> dict[str, Any]:
 
 def job_fields(known: KnownTask, job: AnyRow) -> dict[str, Any]:
     """Returns the fields of JobSpec that do not depend on the job's parameters."""
+    return NO_JOB | own_fields(known, job) | task_part(known)
+
+
+def task_part(known: KnownTask) -> dict[str, Any]:
+    """Returns the fields of JobSpec that all jobs of a task share."""
     parameters = known.parameters
+    return {
+        "AtlasRelease": parameters.params.get("transUses"),
+        "homepackage": parameters.params.get("transHome"),
+        "transformation": parameters.transformation,
+        "prodUserID": known.user_name,
+        "prodUserName": known.user_name,
+        "minRamUnit": "MB",
+        "nEvents": parameters.n_events_per_job,
+        "taskID": known.task_id,
+        "jediTaskID": known.task_id,
+        "reqID": known.task_id,
+        "jobsetID": known.task_id,
+        "lockedby": "jedi",
+        "VO": known.vo,
+        "workingGroup": parameters.working_group or None,
+        "processingType": parameters.processing_type,
+        "cmtConfig": parameters.architecture,
+        "container_name": parameters.container or None,
+    }
+
+
+def own_fields(known: KnownTask, job: AnyRow) -> dict[str, Any]:
+    """Returns the fields of JobSpec in which the jobs of a task differ."""
     reported = json.loads(job.report) if job.report else {}
     return (
-        _NO_JOB
-        | {name: value for name, value in reported.items() if name in _NO_JOB}
+        {name: value for name, value in reported.items() if name in NO_JOB}
         | error_fields(job)
         | {
             "PandaID": job.panda_id,
@@ -220,12 +248,7 @@ def job_fields(known: KnownTask, job: AnyRow) -> dict[str, Any]:
             "startTime": utc(job.started),
             "endTime": utc(job.ended),
             "modificationHost": job.node,
-            "AtlasRelease": parameters.params.get("transUses"),
-            "homepackage": parameters.params.get("transHome"),
-            "transformation": parameters.transformation,
             "prodSourceLabel": job.label,
-            "prodUserID": known.user_name,
-            "prodUserName": known.user_name,
             "assignedPriority": job.priority,
             "currentPriority": job.priority,
             "attemptNr": job.attempt_nr,
@@ -234,26 +257,14 @@ def job_fields(known: KnownTask, job: AnyRow) -> dict[str, Any]:
             "jobSubStatus": job.sub_status,
             "jobName": f"{known.name}.{job.panda_id}",
             "minRamCount": job.ram_mb,
-            "minRamUnit": "MB",
             "commandToPilot": job.command,
             "computingSite": job.site or job.queue or None,
             "computingElement": job.computing_element,
-            "nEvents": parameters.n_events_per_job,
-            "taskID": known.task_id,
-            "jediTaskID": known.task_id,
-            "reqID": known.task_id,
-            "jobsetID": known.task_id,
-            "lockedby": "jedi",
-            "VO": known.vo,
-            "workingGroup": parameters.working_group or None,
-            "processingType": parameters.processing_type,
-            "cmtConfig": parameters.architecture,
             "specialHandling": "dm" if job.debug else None,
             "coreCount": job.core_count,
             "resource_type": resource_type(job.core_count, job.ram_mb),
             "jobMetrics": job.job_metrics,
             "maxWalltime": job.max_walltime,
-            "container_name": parameters.container or None,
         }
     )
 
