@@ -20,6 +20,8 @@ FOLDER = "%FOLDER"  # in a word: the folder where the payload runs
 SECONDS = 30.0  # time limit for a command of the batch system
 #: Errors of ranks that lost their partner: a consequence, not the cause of the failure.
 CONSEQUENCE = re.compile("HorovodInternalError|Horovod has been shut down|ChildFailedError|^KeyboardInterrupt")
+#: What a shell says of a process that a signal ended. A launcher may pass on the rank's own output after it.
+ENDED = re.compile("(Killed|Aborted|Bus error|Segmentation fault|Floating point exception|Illegal instruction)( |$)")
 
 
 class Launch:
@@ -76,7 +78,8 @@ class Launch:
                 of_launcher = of_launcher or (text if "error" in text.lower() else "")
             elif text:
                 before = text if place < at else before
-                of_rank = text if labelled and rank and int(labelled.group(1)) == int(rank) else of_rank
+                if labelled and rank and int(labelled.group(1)) == int(rank) and not ENDED.match(of_rank):
+                    of_rank = text
         return "rank %s: %s" % (rank, of_rank) if of_rank else before or of_launcher
 
 

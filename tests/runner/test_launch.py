@@ -190,3 +190,9 @@ def test_who_raised_counts_before_who_waited(tmp_path):
     assert launched.last_words(caught + of_dead) == "rank 1: ValueError: its images are lost"
     waited = CONSEQUENCES.replace("ValueError: its images are lost", "")
     assert launched.last_words(waited).startswith("rank 0: horovod.common.exceptions.HorovodInternalError: ")
+
+
+def test_a_rank_that_a_signal_ended_is_said_so_whatever_its_other_stream_says_after(tmp_path):
+    launched = launch(tmp_path, **traces("horovodrun"))
+    log = "[1]<stderr>:Killed\n[1]<stdout>:I am rank 1\n[0]<stdout>:epoch 1\nProcess 1 exit with status code 137.\n"
+    assert launched.last_words(log) == "rank 1: Killed"
