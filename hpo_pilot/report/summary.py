@@ -45,9 +45,8 @@ class Standing:
 
 def figure_of_merit(trial: Trial) -> float | None:
     """Returns the trial's figure of merit if it finished with a finite one, else None."""
-    if trial.state is not TrialState.FINISHED or trial.value is None or not math.isfinite(trial.value):
-        return None
-    return trial.value
+    value = trial.value if trial.state is TrialState.FINISHED else None
+    return value if value is not None and math.isfinite(value) else None
 
 
 def figures_of_merit(search: Search, trial: Trial) -> tuple[float, ...] | None:

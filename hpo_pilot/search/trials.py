@@ -280,12 +280,12 @@ class Trial:
     @property
     def value(self) -> float | None:
         """The value of the first objective; None if there is none."""
-        return next(iter(self.values), None)
+        return self.values[0] if self.values else None
 
     @property
     def std(self) -> float | None:
         """The standard deviation of the first objective; None if there is none."""
-        return next(iter(self.stds), None)
+        return self.stds[0] if self.stds else None
 
     @property
     def good_folds(self) -> int:

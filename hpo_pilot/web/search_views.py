@@ -113,13 +113,12 @@ class SearchView:
         """
         if len(self.search.objectives) > 1:
             return 0, len(self.standings)
-        if self.search.confirm.top:
-            numbers = [standing.trial.number for standing in self.standings]
-            return numbers.index(trial.number) + 1 if trial.number in numbers else 0, len(numbers)
-        sign = self.search.objective.sign
-        places = [(sign * value, one.number) for one in self.trials if (value := figure_of_merit(one)) is not None]
-        own = figure_of_merit(trial)
-        return (0 if own is None else 1 + sum(each < (sign * own, trial.number) for each in places)), len(places)
+        return self._ranks.get(trial.number, 0), len(self._ranks)
+
+    @cached_property
+    def _ranks(self) -> dict[int, int]:
+        """Ranks by trial number."""
+        return {standing.trial.number: rank for rank, standing in enumerate(self.standings, 1)}
 
     @cached_property
     def steps(self) -> list[tuple[int, float]]:
