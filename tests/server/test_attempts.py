@@ -11,7 +11,7 @@ from sqlalchemy import select
 from hpo_pilot.server import attempts
 from hpo_pilot.server.database import jobs
 from hpo_pilot.server.database import tasks as tasks_table
-from hpo_pilot.server.descriptions import metadata_of_finished
+from hpo_pilot.server.descriptions import job_reports, metadata_of_finished
 from hpo_pilot.server.dispatch import give_back
 from hpo_pilot.server.pilot_calls import LegacyRequest, job_request
 from hpo_pilot.server.tokens import PilotIdentity
@@ -44,7 +44,8 @@ def test_a_failed_attempt_gets_the_next_one(queue: Queue) -> None:
     assert queue.status(task_id) == "failed"
     assert queue.jobs(task_id) == [(1, 1, "failed"), (1, 2, "failed"), (1, 3, "failed")]
     assert len(lfns) == 2  # an attempt's files take the place of those of the one before
-    assert metadata(queue, task_id) == {}
+    with queue.database.reading() as tx:
+        assert list(job_reports(tx)) == []
 
 
 def test_late_and_foreign_reports(queue: Queue) -> None:
