@@ -35,6 +35,7 @@ from hpo_pilot.server.database import (
     Transaction,
     in_slices,
     jobs,
+    set_columns,
     tasks,
 )
 from hpo_pilot.server.descriptions import pilot_job
@@ -400,8 +401,8 @@ def _send(tx: Transaction, request: JobRequest, panda_ids: Iterable[int]) -> Non
         "heartbeat": tx.now + request.patience,
         "patience": request.patience,
     }
-    for some in in_slices(panda_ids):
-        tx.connection.execute(update(jobs).where(jobs.c.panda_id.in_(some)).values(values))
+    for panda_id in panda_ids:
+        set_columns(tx, jobs.c.panda_id, panda_id, values)
 
 
 #: Sub-status of an attempt that was given back; PanDA's word for a job that goes to another place.
