@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -61,6 +62,13 @@ def kill_at_once(processes: Sequence[psutil.Process]) -> None:
         process.suspend()
     for process in processes:
         process.kill()
+
+
+def runners(children: Iterable[psutil.Process]) -> Iterator[psutil.Process]:
+    """The runners among a pilot's children: forked from a kept interpreter, and in process groups of their own."""
+    for child in children:
+        if "hpo_pilot_function.py" in " ".join(child.cmdline()) and os.getpgid(child.pid) == child.pid:
+            yield child
 
 
 def left(folder: Path) -> list[str]:

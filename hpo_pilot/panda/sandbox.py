@@ -124,6 +124,7 @@ def _programs(document: Mapping[str, Any]) -> dict[str, str]:
     # Only the payload decides whether it uses these, and only its node whether it has energy counters.
     names = ["hpo_pilot_hpogrid.py"] if "hyperparameters" in document else []
     names += ["hpo_pilot_results.py", "hpo_pilot_ranks.py", "hpo_pilot_energy.py", "hpo_pilot_python.py"]
+    names += ["hpo_pilot_function.py"] if document.get("function") else []
     names += ["hpo_pilot_checkpoints.py"] if document.get("checkpoint") else []
     return programs | {name: name for name in names}
 

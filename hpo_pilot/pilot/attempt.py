@@ -34,6 +34,7 @@ from hpo_pilot.pilot.machine import Assignment, Pool, Reservation
 from hpo_pilot.pilot.report import Outcome, Starting, payload_succeeded
 from hpo_pilot.pilot.settings import PilotSettings, Site, WorkDir
 from hpo_pilot.pilot.staging import LARGE_FILE, Staging, note_stage_in
+from hpo_pilot.pilot.warm import WarmInterpreters
 from hpo_pilot.pilot.watchdog import Forgotten, Heartbeats, Watchdog
 from hpo_pilot.transformation.job import PayloadDocument, TransformationFailure
 from hpo_pilot.transformation.stage_in import StageIn
@@ -55,6 +56,7 @@ class PilotParts:
         workdir: for job folders and inputs.
         sandboxes: unpacked sandboxes.
         pool: resources that jobs run on.
+        interpreters: interpreters from which jobs are forked.
         watchdog: watches running jobs.
         heartbeats: reports on jobs that start or run.
         delivery: sends the final reports.
@@ -73,6 +75,7 @@ class PilotParts:
     workdir: WorkDir
     sandboxes: SandboxCache
     pool: Pool[Any]
+    interpreters: WarmInterpreters
     watchdog: Watchdog
     heartbeats: Heartbeats
     delivery: Delivery
@@ -166,9 +169,11 @@ class JobRun:
             # Only an allocation may end before its jobs, so only there the checkpoints matter.
             kept = kept_checkpoint(job, parts.settings.checkpoint_root) if parts.settings.allocation else None
             before = kept.signature() if kept else ()
-            self._execute(
-                Execution(parts.settings, job, document, prepared, root, parts.lifeline, assignment.variables, wrapping)
+            execution = Execution(
+                parts.settings, job, document, prepared, root, parts.lifeline, assignment.variables, wrapping
             )
+            self._warm_up(execution)
+            self._execute(execution)
             if isinstance(wrapping, Launched):
                 self._judge_launch(wrapping)
             if isinstance(self._outcome.failure, CutOff):
@@ -234,6 +239,21 @@ class JobRun:
         if document.ranks_per_node or assignment.allocation:
             return Launched(site, job, assignment, document, container)
         return container
+
+    def _warm_up(self, execution: Execution) -> None:
+        """Takes a kept interpreter for the job; heartbeats report it as starting while its function is imported."""
+        parts, job = self._parts, execution.job
+        starting = Starting(job, execution.folder, parts.draining)
+        if execution.function:
+            parts.heartbeats.add(starting)
+        try:
+            execution.warm_up(
+                parts.interpreters, lambda folder: parts.sandboxes.copy_to(job.arguments, folder), starting.is_over
+            )
+        finally:
+            parts.heartbeats.remove(starting)
+        if starting.failure is not None:
+            raise starting.failure
 
     def _execute(self, execution: Execution) -> None:
         """Runs the command to its end. Meanwhile the watchdog checks it, and heartbeats report on it."""

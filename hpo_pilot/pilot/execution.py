@@ -11,21 +11,21 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpo_pilot.logs import last_line
 from hpo_pilot.pilot.checkpoints import kept_checkpoint
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.report import Outcome, Progress
-from hpo_pilot.pilot.settings import PilotSettings
+from hpo_pilot.pilot.settings import PilotSettings, worker_mark
+from hpo_pilot.pilot.warm import WARM_MARK, Kind, WarmInterpreter, WarmInterpreters
 from hpo_pilot.transformation.container import Inside, choose_runtime
 from hpo_pilot.transformation.job import PayloadDocument, kept_environment, without_secrets
 from hpo_pilot.transformation.process import (
     OWN_STATUS,
     SHORT_GRACE,
-    WORKER_MARK,
     end_leftovers,
     has_orphans,
     signal_group,
@@ -88,6 +88,8 @@ log = logging.getLogger(__name__)
 #: Reason for a stop by the payload's own fault. The runner makes it the verdict, because a retry would not help.
 STOP_FILE = "hpo_pilot_stop.txt"
 LOG_FILE = "runner.log"
+#: The program of the job's command, and of one point of it.
+RUNNER_FILES = ("hpo_pilot_runner.py", "hpo_pilot_point.py")
 AUTHORITY_FILE = "hpo_pilot_ca.pem"
 
 
@@ -126,7 +128,9 @@ class Execution:
         self._argv, self._binds = prepared.argv, [root, *map(Path, prepared.elsewhere)]
         self._variables, self._wrapping = dict(variables), wrapping
         self._settings, self._lifeline = settings, lifeline
-        self._process: subprocess.Popen[bytes] | None = None
+        self.function, self._import_seconds = document.function, 60 * (document.minutes or 10)
+        self._interpreter: WarmInterpreter | None = None
+        self._pid: int | None = None
         self._lock = threading.Lock()
         self._failure: JobFailure | None = None
         self._was_told = False
@@ -137,7 +141,45 @@ class Execution:
     def pid(self) -> int | None:
         """PID of the runner; None: it does not run."""
         with self._lock:
-            return self._process.pid if self._process is not None else None
+            return self._pid
+
+    def warm_up(
+        self, interpreters: WarmInterpreters, unpack: Callable[[Path], object], is_over: Callable[[], bool]
+    ) -> None:
+        """Takes a kept interpreter from which the command will be forked; not for containers and launchers.
+
+        Args:
+            interpreters: interpreters of the pilot.
+            unpack: fills a folder with the job's sandbox.
+            is_over: whether the job is not needed any more.
+        """
+        if not (isinstance(self._wrapping, InContainer) and not self._wrapping.image and self._is_ours()):
+            return
+        kind = Kind(self.job.arguments.archive, self.function, (sys.executable, "-I", "-S"), ())
+        if self.function:
+            env = self._environment()
+            python = shutil.which(self._python or "python3", path=env.get("PATH"))
+            if python is None:
+                return
+            kind = replace(kind, python=(python,), environment=tuple(sorted(_of_any_job(env).items())))
+        fill = unpack if self.function else self._copy_runner
+        self._interpreters = interpreters
+        self._interpreter = interpreters.take(kind, fill, self._import_seconds, is_over)
+
+    def _is_ours(self) -> bool:
+        return self._argv[:3] == ["python3", "-I", "-S"] and bool(self.job.arguments.archive)
+
+    def _copy_runner(self, folder: Path) -> None:
+        for name in RUNNER_FILES:
+            if (self.folder / name).exists():
+                shutil.copy(self.folder / name, folder)
+
+    def _environment(self) -> dict[str, str]:
+        env = _environment(self._settings, self.job, self.folder, self._lifeline) | self._variables
+        if self._python and (python := shutil.which(self._python, path=env.get("PATH"))):
+            # So that starters of ranks such as torchrun come from this Python too; the runner does the rest.
+            env["PATH"] = f"{Path(python).parent}{os.pathsep}{env.get('PATH', os.defpath)}"
+        return env
 
     def start(self) -> None:
         """Starts the command in a process group of its own.
@@ -146,10 +188,7 @@ class Execution:
             JobFailure: it cannot be started, or was stopped before.
             TransformationFailure: its image cannot be run here.
         """
-        env = _environment(self._settings, self.job, self.folder, self._lifeline) | self._variables
-        if self._python and (python := shutil.which(self._python, path=env.get("PATH"))):
-            # So that starters of ranks such as torchrun come from this Python too; the runner does the rest.
-            env["PATH"] = f"{Path(python).parent}{os.pathsep}{env.get('PATH', os.defpath)}"
+        env = self._environment()
         if self._settings.ca is not None:
             self._copy_authority(self._settings.ca)
         binds = [*self._binds, self._settings.checkpoint_root]
@@ -157,24 +196,42 @@ class Execution:
         with self._lock, (self.folder / LOG_FILE).open("wb") as output:
             if self._failure is not None:
                 raise self._failure
-            try:
-                self._process = subprocess.Popen(
-                    argv,
-                    cwd=self.folder,
-                    env=env,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    pass_fds=[self._lifeline],
-                    process_group=0,
-                )
-            except OSError as error:
-                raise JobFailure(
-                    PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, f"{argv[0]} cannot be started: {error}"
-                ) from error
+            self._pid = self._forked(argv, env, output.fileno()) or self._started(argv, env, output.fileno())
         self.started = time.time()
         if self.job.walltime:
             self._ends_at = time.monotonic() + self.job.walltime + self._settings.walltime_grace
+
+    def _forked(self, argv: Sequence[str], env: Mapping[str, str], output: int) -> int | None:
+        """Returns the PID of the command, forked from a kept interpreter; None: there is none."""
+        if self._interpreter is None:
+            return None
+        try:
+            return self._interpreter.fork(argv[3:], self.folder, env, output, self._lifeline)
+        except OSError as error:
+            log.warning("job %s: %s", self.job.panda_id, error)
+            self._interpreter.end()
+            self._interpreter = None
+            return None
+
+    def _started(self, argv: Sequence[str], env: Mapping[str, str], output: int) -> int:
+        """Returns the PID of the command, started as a program."""
+        try:
+            process = subprocess.Popen(
+                argv,
+                cwd=self.folder,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=[self._lifeline],
+                process_group=0,
+            )
+        except OSError as error:
+            raise JobFailure(
+                PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, f"{argv[0]} cannot be started: {error}"
+            ) from error
+        process.returncode = 0  # `wait` waits for it, so this object need not
+        return process.pid
 
     def _copy_authority(self, authority: Path) -> None:
         """Copies the certificates of the server's authorities into the job's folder, which a container can read."""
@@ -187,24 +244,24 @@ class Execution:
 
     def wait(self) -> Outcome:
         """Waits for the command to end, ends the processes that it left, and returns the outcome."""
-        process = self._process
-        if process is None:
+        pid = self._pid
+        if pid is None:
             raise RuntimeError("wait before start")
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         with self._lock:  # no thread may signal this PID any more: another process may get it
-            signal_group(process.pid, signal.SIGKILL)
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-            self._process = None
+            signal_group(pid, signal.SIGKILL)
+            _, status, usage = os.wait4(pid, 0)
+            self._pid = None
+        exit_code = os.waitstatus_to_exitcode(status)
         outcome = Outcome(
-            exit_code=process.returncode,
+            exit_code=exit_code,
             last_line=_last_line(self.folder / LOG_FILE),
             failure=self._failure,
             started=self.started,
             cpu_seconds=usage.ru_utime + usage.ru_stime,
             max_rss_kb=usage.ru_maxrss,
         )
-        self._end_leftovers(process.returncode)
+        self._end_leftovers(exit_code)
         return outcome
 
     def stop(self, failure: JobFailure) -> None:
@@ -235,17 +292,25 @@ class Execution:
         if now > self._insist_at:
             with self._lock:
                 self._insist_at = float("inf")
-                if self._process is not None:
+                if self._pid is not None:
                     log.warning("job %s does not end and is killed", self.job.panda_id)
-                    signal_group(self._process.pid, signal.SIGKILL)
+                    signal_group(self._pid, signal.SIGKILL)
 
     def _end_leftovers(self, status: int) -> None:
         """Ends the job's remaining processes and waits for them: only then may another attempt begin."""
         marks = _marks(self._settings, self.job)
+        grace = SHORT_GRACE if self._was_told or status in OWN_STATUS else self._settings.grace
+        if self._interpreter is not None:
+            # Forked processes have the environment of their interpreter; it ends with them.
+            forked = worker_mark(self._settings) | {WARM_MARK: self._interpreter.mark}
+            if status == 0 and not has_orphans(forked):
+                self._interpreters.give_back(self._interpreter)
+            else:
+                self._interpreter.end()
+                end_leftovers(forked, grace)
         if status == 0 and not has_orphans(marks):
             return
-        was_told = self._was_told or status in OWN_STATUS
-        ended = end_leftovers(marks, SHORT_GRACE if was_told else self._settings.grace)
+        ended = end_leftovers(marks, grace)
         if ended.found:
             log.warning("%d processes of job %s outlived its command and were ended", ended.found, self.job.panda_id)
         if ended.left:
@@ -254,8 +319,8 @@ class Execution:
     def _terminate(self) -> None:
         self._was_told = True
         self._insist_at = min(self._insist_at, time.monotonic() + self._settings.grace)
-        if self._process is not None:
-            signal_group(self._process.pid, signal.SIGTERM)
+        if self._pid is not None:
+            signal_group(self._pid, signal.SIGTERM)
 
 
 def _environment(settings: PilotSettings, job: Job, folder: Path, lifeline: int) -> dict[str, str]:
@@ -271,9 +336,13 @@ def _environment(settings: PilotSettings, job: Job, folder: Path, lifeline: int)
     return env
 
 
-def worker_mark(settings: PilotSettings) -> dict[str, str]:
-    """Returns the variable that only the processes of this worker's jobs have."""
-    return {WORKER_MARK: f"{settings.worker_name}@{settings.workdir}"}
+def _of_any_job(env: Mapping[str, str]) -> dict[str, str]:
+    """Returns the part of a job's environment that is the same for all jobs of its search."""
+    return {
+        name: value
+        for name, value in env.items()
+        if not name.upper().startswith(("PANDA", "HPO_PILOT_")) and not name.endswith("_VISIBLE_DEVICES")
+    }
 
 
 def _marks(settings: PilotSettings, job: Job) -> dict[str, str]:

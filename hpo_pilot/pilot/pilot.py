@@ -24,14 +24,14 @@ from hpo_pilot.pilot.allocation import AllocationPool, AllocationWatch, ending_m
 from hpo_pilot.pilot.attempt import JobRun, PilotParts
 from hpo_pilot.pilot.checkpoints import CheckpointShipping
 from hpo_pilot.pilot.client import Backoff, CallRefused, Delivery, GivingBack, JobServer
-from hpo_pilot.pilot.execution import worker_mark
 from hpo_pilot.pilot.job import CutOff, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.job_files import FolderStorage, SandboxCache, ServerStorage
 from hpo_pilot.pilot.launch import LauncherOutage, probe_launcher
 from hpo_pilot.pilot.machine import MachinePool, Pool, Reservation, choose_gpus, find_gpus, machine_cores
 from hpo_pilot.pilot.report import METRICS_REGISTRY
-from hpo_pilot.pilot.settings import PilotSettings, Site, WorkDir, load_site
+from hpo_pilot.pilot.settings import PilotSettings, Site, WorkDir, load_site, worker_mark
 from hpo_pilot.pilot.staging import Staging
+from hpo_pilot.pilot.warm import WarmInterpreters
 from hpo_pilot.pilot.watchdog import Heartbeats, Watchdog
 from hpo_pilot.transformation.process import SHORT_GRACE, Keeper, end_leftovers
 
@@ -133,6 +133,7 @@ class Pilot:
             workdir=workdir,
             sandboxes=SandboxCache(workdir.cache, self._server, limit_mb=settings.cache_mb),
             pool=pool,
+            interpreters=WarmInterpreters(settings, workdir.interpreters, pool.most),
             watchdog=watchdog,
             heartbeats=Heartbeats(settings, self._server),
             delivery=delivery,
@@ -220,6 +221,7 @@ class Pilot:
             threading.Thread(target=self._watch_lifeline, args=[settings.lifeline_fd], daemon=True).start()
         self._draining.wait(settings.lifetime or None if self._watch is None else None)
         self._drain()
+        parts.interpreters.close()
         self._end_leftovers("this pilot", SHORT_GRACE)
         os.close(self._lifeline_kept)
         if keeper is not None:

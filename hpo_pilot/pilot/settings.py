@@ -22,7 +22,7 @@ from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.files import PRIVATE, close_to_others, make_private, write_whole
 from hpo_pilot.hpc.launchers import Launcher, Plain, make_launcher
 from hpo_pilot.transformation.container import RUNTIMES, Inside
-from hpo_pilot.transformation.process import GRACE
+from hpo_pilot.transformation.process import GRACE, WORKER_MARK
 
 _CHECKPOINT_MB = 500  # what panda-server 1.0.4 takes
 
@@ -338,6 +338,11 @@ def pilot_key(workdir: Path, worker_name: str) -> str:
     return key
 
 
+def worker_mark(settings: PilotSettings) -> dict[str, str]:
+    """Returns the variable that only the processes of this worker's jobs have."""
+    return {WORKER_MARK: f"{settings.worker_name}@{settings.workdir}"}
+
+
 class WorkDir:
     """The work folder, closed to other accounts.
 
@@ -346,6 +351,7 @@ class WorkDir:
         cache/            unpacked sandboxes, for all pilots here
         inputs/           fetched inputs, for all pilots here
         jobs/WORKER/      one folder per running job
+        interpreters/     sandboxes of kept interpreters
         jobs/WORKER.lock  held while a pilot of that name lives
         jobs/WORKER.key   identifies the worker at the server
         unsent/WORKER/    reports that are not sent yet
@@ -363,12 +369,13 @@ class WorkDir:
         self.root = settings.workdir
         self.cache, self.inputs = self.root / "cache", self.root / "inputs"
         self._jobs = self.root / "jobs" / settings.worker_name
+        self.interpreters = self.root / "interpreters" / settings.worker_name
         self._unsent = self.root / "unsent" / settings.worker_name
         self.staging = self.root / "staging" / settings.worker_name
         try:
             make_private(self.root)
             # If the owner opens the work folder to others, these folders stay closed.
-            for name in ("cache", "inputs", "jobs", "unsent", "staging", "storage"):
+            for name in ("cache", "inputs", "interpreters", "jobs", "unsent", "staging", "storage"):
                 close_to_others(self.root / name)
             for folder in (self._jobs, self._unsent, settings.checkpoint_root):
                 make_private(folder)

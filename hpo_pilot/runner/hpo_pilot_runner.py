@@ -43,6 +43,7 @@ COUNTERS = ("/sys/cray/pm_counters", "/sys/class/powercap", "/proc/driver/nvidia
 GRACE = 10.0  # seconds between TERM and KILL, for the payload to write its checkpoint
 SECRETS = {"TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS", "X509", "OIDC"}
 SHELL_SIGNS = set("\"'\\$`;&|<>()[]{}*?!#~=\n")
+FUNCTION = globals().get("FUNCTION")  # calls the payload's function if hpo_pilot_function.py has forked this process
 
 
 def from_json(data: bytes) -> "Any":
@@ -156,6 +157,8 @@ def start(command: str, env: "Dict[str, str]", output: int, launch: "Any") -> in
             signal.signal(ignored, signal.SIG_DFL)
         for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
             os.dup2(source, target)
+        if FUNCTION and not launch:
+            FUNCTION(env)
         os.closerange(3, 256)
         words = launch.words(command) if launch else [] if SHELL_SIGNS & set(command) else command.split()
         try:  # without a shell if possible, so that signals reach the payload directly

@@ -31,10 +31,12 @@ if TYPE_CHECKING:
 
 POINT_RUNNER, PAYLOAD_FOLDER = "hpo_pilot_point.py", "payload"
 PAYLOAD_FILE, STAGED_FILE, STOP_FILE = "hpo_pilot_payload.json", "hpo_pilot_inputs.json", "hpo_pilot_stop.txt"
-RANKS_MODULE = "hpo_pilot_ranks.py"  # the payload may import it
+RANKS_MODULE = "hpo_pilot_ranks.py"
 VERDICT_FILE, OUTPUTS, PROGRESS, LOG = "userJobMetadata.json", "outputs.tar.gz", "progress.jsonl", "payload.log"
 LIMIT = 900 * 1000  # bytes of all verdicts; PanDA accepts 1 MB of metadata
 LOG_SHARED = 1000 * 1000  # bytes of the job's log for all points together
+START = globals().get("START", subprocess.Popen)  # another one if hpo_pilot_function.py runs this file
+FUNCTION_FILE = "hpo_pilot_function.py"  # there if the payload is a function
 NOT_RUN = 2  # the status of a point that did not start or did not finish
 #: Keys of a verdict that the metadata does not need: readers know them or find them elsewhere.
 NOT_TOLD = ("checkpoint_dir", "nodes", "gpus", "folds", "search", "last_progress", "report")
@@ -162,7 +164,7 @@ class Series:
         runner = [sys.executable, "-I", "-S", os.path.abspath(POINT_RUNNER), "--task", task]
         env = dict(os.environ, HPO_PILOT_CHECKPOINT_ROOT=self.root)
         with open(os.path.join(name, "runner.log"), "wb+") as log:
-            self.process = subprocess.Popen(
+            self.process = START(
                 [*runner, "--number", str(self.number)], cwd=name, env=env, stdout=log, stderr=log, close_fds=False
             )
             if self.told:  # the signal came before the handler knew the process
@@ -196,7 +198,8 @@ class Series:
         minutes = self.payload.get("minutes") if left is None else left / 60
         save(os.path.join(name, PAYLOAD_FILE), dict(self.payload, minutes=minutes))
         link(os.path.join("..", STOP_FILE), os.path.join(name, STOP_FILE))
-        link(os.path.join("..", RANKS_MODULE), os.path.join(name, RANKS_MODULE))
+        for module in filter(os.path.exists, (RANKS_MODULE, FUNCTION_FILE)):  # the payload may use them
+            link(os.path.join("..", module), os.path.join(name, module))
         progress = (self.payload.get("file_names") or {}).get("progress") or PROGRESS
         link(os.path.join(name, progress), progress)  # shows the pilot which point runs
 
@@ -285,7 +288,24 @@ def shrink(verdict: "Dict[str, Any]", size: int) -> None:
             )
 
 
+def start_with_function() -> None:
+    """Start this program again by the payload's Python, which imports the payload's function once for all points.
+
+    Returns if that is not possible; then each point imports it.
+    """
+    try:
+        payload = load(PAYLOAD_FILE)
+        if payload.get("function") and START is subprocess.Popen and "HPO_PILOT_SERIES" not in os.environ:
+            os.environ["HPO_PILOT_SERIES"] = "1"
+            python = payload.get("python") or "python3"
+            words = [python, FUNCTION_FILE, "--series", payload["function"], *sys.argv]
+            os.execvp(python, words)  # noqa: S606
+    except (OSError, ValueError, AttributeError) as error:
+        del error  # the points will say what is wrong
+
+
 if __name__ == "__main__":
+    start_with_function()
     options = dict(zip(sys.argv[1::2], sys.argv[2::2]))  # noqa: B905  zip's strict= is newer than Python 3.6
     try:
         Series(options.get("--task", ""), options.get("--number", "")).run()

@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, GetJsonSchemaHandler, field_validator, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.search import limits
@@ -193,6 +195,8 @@ class FileNames(Section):
         return self.model_dump(exclude_none=True)
 
 
+#: A function in a module, or a file with a pickled function.
+_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*|[A-Za-z_]\w*\.pkl", re.ASCII)
 _PYTHON = re.compile(r"/[^\x00-\x1f\x7f]*[^/\x00-\x1f\x7f]|[A-Za-z0-9._+-]+")
 
 
@@ -201,6 +205,11 @@ class Payload(Section):
 
     files: _Text | None = Field(None, description="A folder that goes to the jobs, relative to the search file.")
     command: _Text = Field(description="Shell command that trains and writes output.json.")
+    function: _Text | None = Field(
+        None,
+        description="Instead of a command: a Python function, as `train:objective` for `objective` in train.py. It "
+        "gets the point as a mapping and returns the figure of merit. Its module is imported once for many points.",
+    )
     python: _Text | None = Field(
         None,
         description="Program for `python` and `python3` in the command: an absolute path or a name in PATH. Default: "
@@ -228,10 +237,37 @@ class Payload(Section):
         PointShape(), description="Shape of the point's file, if it is not the parameters by name."
     )
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        found = handler.resolve_ref_schema(handler(schema))
+        found["required"] = [name for name in found["required"] if name != "command"]
+        found["anyOf"] = [{"required": ["command"]}, {"required": ["function"]}]
+        return found
+
     @property
     def kept_files(self) -> tuple[str, ...]:
         """Files kept for the best trials: the outputs and the metrics file."""
         return self.outputs + ((self.file_names.metrics,) if self.file_names.metrics else ())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _command_of_function(cls, given: Any) -> Any:
+        """Adds the command that calls the function, so that it runs everywhere."""
+        if not isinstance(given, Mapping) or not isinstance(given.get("function"), str):
+            return given
+        command = f"python3 hpo_pilot_function.py {given['function']}"
+        if given.get("command", command) != command:
+            message = "a payload has either a function or a command"
+            raise MistakeError([Mistake(("function",), message, "remove one of the two")])
+        return {**given, "command": command}
+
+    @field_validator("function")
+    @classmethod
+    def _importable(cls, name: str | None) -> str | None:
+        if name is not None and not _FUNCTION.fullmatch(name):
+            message = f"must name a module and a function, not {name!r}"
+            raise MistakeError([Mistake((), message, "as in train:objective, for `def objective(point)` in train.py")])
+        return name
 
     @field_validator("python")
     @classmethod

@@ -131,7 +131,8 @@ def payload_document(search: Search, base: Path | None) -> dict[str, Any]:
         InputError: an input is a relative path, and the search file is on another machine.
     """
     payload, needs, early = search.payload, search.resources, search.early_stopping
-    more: dict[str, Any] = {} if payload.python is None else {"python": payload.python}
+    named = {"python": payload.python, "function": payload.function}
+    more: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     if early.is_on:
         jobs = search.budget.parallel * search.folds.k
         more |= {"progress_metric": early.metric, "report_seconds": early.seconds_between_reports(jobs)}

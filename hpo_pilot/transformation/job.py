@@ -263,6 +263,7 @@ class PayloadDocument(NamedTuple):
         outputs: declared output files.
         checkpoint: declared checkpoint files.
         segment: whether the search has segments.
+        function: a Python function that the command calls; empty: none.
     """
 
     image: str = ""
@@ -278,6 +279,7 @@ class PayloadDocument(NamedTuple):
     outputs: Sequence[str] = ()
     checkpoint: Sequence[str] = ()
     segment: bool = False
+    function: str = ""
 
     @classmethod
     def read(cls, work: str) -> "PayloadDocument":
@@ -313,6 +315,7 @@ class PayloadDocument(NamedTuple):
                 [str(name) for name in document.get("outputs") or ()],
                 [str(name) for name in document.get("checkpoint") or ()],
                 bool(document.get("segment")),
+                str(document.get("function") or ""),
             )
         except (ValueError, AttributeError, TypeError, RecursionError) as error:
             raise TransformationFailure(ExitCode.BAD_SANDBOX, "%s: %s" % (PAYLOAD_DOCUMENT, error)) from error

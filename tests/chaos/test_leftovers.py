@@ -48,7 +48,7 @@ def around(service: psutil.Process) -> dict[str, list[psutil.Process]]:
     """The processes that a payload hangs on, by what they are: runners, the pilot, its children, and all of them."""
     pilots = [child for child in service.children() if "hpo_pilot.pilot" in child.cmdline()]
     below = [child for pilot in pilots for child in pilot.children() if child.status() != psutil.STATUS_ZOMBIE]
-    runners = [child for child in below if "hpo_pilot_runner.py" in " ".join(child.cmdline())]
+    runners = list(outliving.runners(below))
     every = [*pilots, *(child for child in below if outliving.NAME not in " ".join(child.cmdline()))]
     return {
         "runner": runners[:1],

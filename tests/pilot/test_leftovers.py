@@ -40,7 +40,7 @@ class Bench:
             self.panda.changed.notify_all()
 
     def runner(self, process: subprocess.Popen[bytes]) -> psutil.Process:
-        return next(p for p in psutil.Process(process.pid).children() if "hpo_pilot_runner.py" in " ".join(p.cmdline()))
+        return next(outliving.runners(psutil.Process(process.pid).children()))
 
     def is_clear(self) -> bool:
         return not outliving.left(self.folder)

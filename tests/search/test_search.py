@@ -248,3 +248,23 @@ def test_wrong_known_results_are_told(known: str, words: str) -> None:
     with pytest.raises(SearchFileError) as caught:
         parse_search(text, "search.yaml")
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("function", ["train:objective", "package.train:Model.fit", "objective.pkl"])
+def test_a_function_becomes_the_command_that_calls_it(function: str) -> None:
+    search = Search.model_validate({**DATA, "payload": {"function": function}})
+    assert search.payload.command == f"python3 hpo_pilot_function.py {function}"
+    assert Search.model_validate(search.to_dict()) == search
+
+
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        ({"function": "train.py"}, "payload.function: must name a module and a function, not 'train.py'"),
+        ({"function": "train:objective; rm"}, "payload.function: must name a module and a function"),
+        ({"function": "train:f", "command": "python train.py"}, "payload.function: a payload has either a function"),
+        ({}, "payload.command: is missing"),
+    ],
+)
+def test_wrong_functions(payload: dict[str, str], message: str) -> None:
+    assert message in refused(payload=payload)

@@ -1,0 +1,338 @@
+#!/usr/bin/env python3
+"""Calls a Python function as the payload.
+
+    python3 hpo_pilot_function.py MODULE:FUNCTION
+
+The function gets the point as a mapping of values by parameter name and, if it takes a second argument, a `Trial`. It
+returns the figure of merit, a sequence with one figure for each objective, or the content of output.json as a mapping.
+FILE.pkl instead of MODULE:FUNCTION names a file with a pickled function.
+
+To import a training's modules may take longer than the training. So an interpreter that has imported them can be kept,
+and a process forked from it for each point: by a pilot for the jobs of a search (`serve`), and by hpo_pilot_series.py
+for the points of one job (`run_series`). The forked process has a memory, a folder and an environment of its own.
+Standard library only, Python 3.6 syntax.
+"""
+
+import array
+import atexit
+import functools
+import importlib
+import inspect
+import json
+import os
+import pickle
+import random
+import signal
+import socket
+import struct
+import sys
+import threading
+import traceback
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Tuple
+
+#: The program of a job; and, if it runs several points, the one of a point, and the folder of the payload's files.
+RUNNER, POINT_RUNNER, PAYLOAD_FOLDER = "hpo_pilot_runner.py", "hpo_pilot_point.py", "payload"
+PAYLOAD_FILE, JOB_FILE = "hpo_pilot_payload.json", "job.json"
+NAMES = {"point": "input.json", "result": "output.json", "progress": "progress.jsonl"}
+#: Signals that the runner handles; a payload starts with their default actions.
+HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP)
+HEADER = struct.Struct("!Q")  # length of a request
+
+
+class Trial:
+    """What a function may know of the trial that it computes.
+
+    Attributes:
+        number: number of the trial in its search, from 1.
+        fold: number of the fold, from 0.
+        folds: number of folds.
+        seed: another one for each trial, and the same for all folds of a trial.
+        generation: number of the generation.
+        checkpoint_dir: folder that later attempts of the same fold find again.
+    """
+
+    def __init__(self, job: "Dict[str, Any]", progress: str) -> None:
+        self.number, self.fold, self.folds, self.seed = job["trial"], job["fold"], job["folds"], job["seed"]
+        self.generation, self.checkpoint_dir = job["generation"], job["checkpoint_dir"]
+        self._progress = progress
+
+    def report(self, value: float, step: float) -> None:
+        """Report an intermediate value of the figure of merit, such as an epoch's; early stopping judges by it."""
+        with open(self._progress, "a") as file:
+            file.write(json.dumps({"step": step, "value": value}, default=plain) + "\n")
+
+
+def plain(value: "Any") -> "Any":
+    """Return a scalar of NumPy or PyTorch as a Python number."""
+    try:
+        return value.item()
+    except (AttributeError, ValueError):
+        raise TypeError("%r is no number" % (value,)) from None
+
+
+def load(spec: str) -> "Callable[..., Any]":
+    """Import the function; modules are searched first in the payload's folder."""
+    folder = os.path.join(os.getcwd(), PAYLOAD_FOLDER) if os.path.exists(POINT_RUNNER) else os.getcwd()
+    sys.path.insert(0, folder)
+    if spec.endswith(".pkl"):
+        with open(os.path.join(folder, spec), "rb") as file:
+            function = pickle.load(file)  # noqa: S301  a file of the payload, whose code runs anyway
+    else:
+        module, _, name = spec.partition(":")
+        function = functools.reduce(getattr, name.split("."), importlib.import_module(module))
+    if not callable(function):
+        raise TypeError("%s is no function" % spec)
+    return function  # type: ignore[no-any-return]
+
+
+def read(path: str) -> "Any":
+    """Read a JSON file."""
+    with open(path, "rb") as file:
+        return json.loads(file.read().decode())
+
+
+def call(function: "Callable[..., Any]") -> None:
+    """Call the function with the point in the current folder, and write its result."""
+    payload = read(PAYLOAD_FILE)
+    names = dict(NAMES, **{key: name for key, name in (payload.get("file_names") or {}).items() if name})
+    point, trial = read(names["point"]), Trial(read(JOB_FILE), names["progress"])
+    result = function(point, trial) if wants_trial(function) else function(point)
+    if not isinstance(result, dict):
+        if result is None:
+            raise TypeError("the function returned nothing, and must return the figure of merit")
+        figures, wanted = result if isinstance(result, (list, tuple)) else [result], payload["objectives"]
+        if len(figures) != len(wanted):
+            raise TypeError("the function returned %d figures of merit instead of %d" % (len(figures), len(wanted)))
+        result = dict(zip(wanted, figures))  # noqa: B905  zip's strict= is newer than 3.6
+    with open(names["result"] + ".new", "w") as file:
+        json.dump(result, file, default=plain)
+    os.rename(names["result"] + ".new", names["result"])
+
+
+def wants_trial(function: "Callable[..., Any]") -> bool:
+    """Return whether the function takes a second positional argument."""
+    try:
+        kinds = [each.kind for each in inspect.signature(function).parameters.values()]
+    except (TypeError, ValueError):
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(kind in positional for kind in kinds) > 1 or inspect.Parameter.VAR_POSITIONAL in kinds
+
+
+def payload_of(function: "Callable[..., Any]") -> "Callable[[Dict[str, str]], None]":
+    """Return what the runner calls in the payload's process, with its environment, instead of starting a command."""
+
+    def run(env: "Dict[str, str]") -> None:
+        reset_signals()
+        os.environ.clear()
+        os.environ.update(env)
+        # Otherwise all points would draw the same "random" numbers.
+        random.seed()
+        if "numpy.random" in sys.modules:
+            sys.modules["numpy.random"].seed()
+        end_with(functools.partial(call, function), orderly=True)
+
+    return run
+
+
+def reset_signals() -> None:
+    """Undo the handlers of the process from which this one was forked."""
+    for which in HANDLED:
+        signal.signal(which, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def end_with(work: "Callable[[], Any]", *, orderly: bool) -> None:
+    """Do the work and end this process as the interpreter would end it.
+
+    Args:
+        work: what is left to do.
+        orderly: whether functions that modules registered for the end are called.
+    """
+    status = 1
+    try:
+        work()
+        status = 0
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if error.code is not None and not isinstance(error.code, int):
+            print(error.code, file=sys.stderr)
+    except BaseException:  # noqa: BLE001  as at the end of a program
+        traceback.print_exc()
+    try:
+        if orderly:  # as multiprocessing ends the processes that it forks
+            threading._shutdown()  # type: ignore[attr-defined]
+            atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    finally:
+        os._exit(status & 0xFF)
+
+
+class Runner:
+    """The runner of a sandbox, ready to run in processes that are forked from this one."""
+
+    def __init__(self, function: "Optional[Callable[..., Any]]") -> None:
+        """Load the runner in the current folder; `function`: the payload's, None: the payload is a command."""
+        self.globals = {"FUNCTION": payload_of(function)} if function else {}  # type: Dict[str, Any]
+        self.globals["START"] = functools.partial(Forked, self)
+        self.programs = {}  # type: Dict[str, Any]
+        for name in (RUNNER, POINT_RUNNER):
+            if os.path.exists(name):
+                with open(name, "rb") as file:
+                    self.programs[name] = compile(file.read(), name, "exec")
+                exec(self.programs[name], {"__name__": "loaded", "__file__": name})  # noqa: S102  for its imports
+
+    def run(self, argv: "List[str]", folder: str, env: "Dict[str, str]") -> None:
+        """Run the program argv[0] as the main program of this process, which a fork has made, and end the process."""
+        reset_signals()
+        os.environ.clear()
+        os.environ.update(env)
+        os.chdir(folder)
+        sys.argv = argv
+        if "FUNCTION" in self.globals:
+            sys.path[0] = folder  # `load` has put the folder of this process there
+        space = dict(self.globals, __name__="__main__", __file__=argv[0])
+        end_with(lambda: exec(self.programs[os.path.basename(argv[0])], space), orderly=False)  # noqa: S102
+
+
+class Forked:
+    """A forked process of the runner, with the part of subprocess.Popen that hpo_pilot_series.py uses."""
+
+    def __init__(
+        self, runner: "Runner", words: "List[str]", cwd: str, env: "Dict[str, str]", stdout: "Any", **_: "Any"
+    ) -> None:
+        """Start it; words: python3 -I -S PROGRAM ARGUMENTS."""
+        self.returncode = None  # type: Optional[int]
+        flush()
+        self.pid = os.fork()
+        if not self.pid:
+            for target in (1, 2):
+                os.dup2(stdout.fileno(), target)
+            runner.run(words[3:], os.path.abspath(cwd), env)
+
+    def wait(self) -> int:
+        """Wait for its end; returns its exit status."""
+        if self.returncode is None:
+            status = os.waitpid(self.pid, 0)[1]
+            self.returncode = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        return self.returncode
+
+    def send_signal(self, which: int) -> None:
+        """Send a signal."""
+        os.kill(self.pid, which)
+
+    def terminate(self) -> None:
+        """Tell it to end."""
+        self.send_signal(signal.SIGTERM)
+
+
+def flush() -> None:
+    """Flush what this process has printed, so that a forked one does not print it again."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+
+
+def run_series(spec: str, argv: "List[str]") -> None:
+    """Run hpo_pilot_series.py in this process, which forks a process for each point."""
+    try:
+        runner = Runner(load(spec))
+    except BaseException:  # noqa: BLE001  each point will meet the same error, and it belongs into their logs
+        os.execv(sys.executable, [sys.executable, "-I", "-S", *argv])  # noqa: S606
+    sys.argv = argv
+    exec(runner.programs[RUNNER], dict(runner.globals, __name__="__main__", __file__=argv[0]))  # noqa: S102
+
+
+def serve(descriptor: int, spec: str) -> None:
+    """Fork jobs for a pilot until it closes the connection.
+
+    A request is a header with the length of the JSON text that follows: words of the command, folder, environment. Two
+    file descriptors come with it: for the output, and the end of the pilot's lifeline. The answer is the PID of the
+    process, which is a child of the pilot because the process between has ended.
+
+    Args:
+        descriptor: of a connected socket.
+        spec: names the function; empty: the payload is a command.
+    """
+    for which in (signal.SIGINT, signal.SIGHUP):  # meant for the pilot, which decides what becomes of its jobs
+        signal.signal(which, signal.SIG_IGN)
+    connection = socket.socket(fileno=descriptor)
+    connection.set_inheritable(False)
+    runner = Runner(load(spec) if spec else None)
+    connection.sendall(HEADER.pack(0))
+    while True:
+        text, descriptors = receive(connection)
+        if not text:
+            return
+        flush()
+        connection.sendall(HEADER.pack(fork(runner, connection, json.loads(text.decode()), descriptors)))
+        for each in descriptors:
+            os.close(each)
+
+
+def receive(connection: "Any") -> "Tuple[bytes, List[int]]":
+    """Return a request and its file descriptors; nothing if the connection was closed."""
+    descriptors = array.array("i")
+    head, ancillary, _, _ = connection.recvmsg(HEADER.size, socket.CMSG_LEN(2 * descriptors.itemsize))
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+    if not head:
+        return b"", []
+    return take(connection, HEADER.unpack(head + take(connection, HEADER.size - len(head)))[0]), list(descriptors)
+
+
+def take(connection: "Any", size: int) -> bytes:
+    """Receive that many bytes."""
+    found = b""
+    while len(found) < size:
+        more = connection.recv(size - len(found))
+        if not more:
+            raise EOFError("the pilot ended in the middle of a request")
+        found += more
+    return found
+
+
+def fork(runner: Runner, connection: "Any", request: "Dict[str, Any]", descriptors: "List[int]") -> int:
+    """Fork a process for a job, and return its PID when it is a child of the pilot."""
+    reading, writing = os.pipe()
+    between = os.fork()
+    if between:
+        os.close(writing)
+        with os.fdopen(reading, "rb") as pipe:
+            pid = int(pipe.read() or b"0")
+        os.waitpid(between, 0)
+        return pid
+    try:
+        pid = os.fork()
+        if pid:
+            os.setpgid(pid, pid)  # parent and child both do it: it must be done before either goes on
+            os.write(writing, b"%d" % pid)
+            return os._exit(0)
+        os.setpgid(0, 0)
+        connection.close()
+        os.close(reading)
+        os.close(writing)
+        output, lifeline = descriptors
+        for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
+            os.dup2(source, target)
+        runner.run(request["argv"], request["folder"], dict(request["env"], HPO_PILOT_LIFELINE_FD=str(lifeline)))
+    finally:
+        os._exit(127)
+
+
+def main(words: "List[str]") -> None:
+    """Run as `hpo_pilot_function.py SPEC`, or with --serve or --series for an interpreter that forks."""
+    if words[0] == "--serve":
+        serve(int(words[1]), words[2])
+    elif words[0] == "--series":
+        run_series(words[1], words[2:])
+    else:
+        call(load(words[0]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

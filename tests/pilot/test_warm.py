@@ -1,0 +1,130 @@
+"""Jobs that a pilot forks from a kept interpreter."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests import outliving
+
+BODY = """
+import os, random
+with open({imports!r}, "a") as file:
+    file.write("x")
+calls = []
+
+
+def objective(point):
+    calls.append(1)
+    {body}
+    return {{"loss": 1, "metrics": {{"calls": len(calls), "pid": os.getpid(), "dice": random.random()}}}}
+"""
+
+
+def lives(pid: int) -> bool:
+    """Whether the process runs; a killed one may not be reaped yet."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+class Bench:
+    def __init__(self, panda, pilot, until, folder: Path) -> None:
+        self.panda, self.pilot, self.until, self.imports = panda, pilot, until, folder / "imports"
+
+    def add(self, body: str = "pass", number: int = 0) -> int:
+        """Queues a job; `number`: of the payload, jobs with the same one have the same sandbox."""
+        text = BODY.format(imports=str(self.imports), body=body) + f"# {number}\n"
+        command = f"{sys.executable} hpo_pilot_function.py train:objective"
+        options = {"function": "train:objective", "objectives": ["loss"], "python": sys.executable}
+        return self.panda.add_job(command, {"train.py": text}, **options)
+
+    def verdict(self, panda_id: int) -> dict:
+        report = self.panda.final(panda_id)
+        return json.loads(report["meta_data"])["user_job_metadata"]["hpo_pilot"]
+
+    def kept(self) -> list[psutil.Process]:
+        """Interpreters without the processes forked from them."""
+        children = psutil.Process(self.pilot.processes[-1].pid).children()
+        ours = [child for child in children if "hpo_pilot_function.py" in " ".join(child.cmdline())]
+        return [child for child in ours if os.getpgid(child.pid) != child.pid]
+
+
+@pytest.fixture
+def bench(panda, pilot, until, tmp_path):
+    return Bench(panda, pilot, until, tmp_path)
+
+
+def test_jobs_of_a_search_import_the_function_once_for_each_slot(bench):
+    jobs = [bench.add() for _ in range(4)]
+    bench.pilot.start(slots=1)
+    found = [bench.verdict(job)["metrics"] for job in jobs]
+    assert [each["calls"] for each in found] == [1, 1, 1, 1]
+    for name in ("pid", "dice"):
+        assert len({each[name] for each in found}) == 4
+    assert bench.imports.read_text() == "x"
+    other = bench.add(number=1)
+    bench.verdict(other)
+    assert bench.imports.read_text() == "xx"
+    assert bench.pilot.end() == 0
+    assert not list((bench.pilot.workdir / "interpreters").glob("*/*"))
+
+
+def test_a_job_does_not_need_the_kept_interpreter(bench):
+    """It may have been killed."""
+    bench.pilot.start(slots=1)
+    assert bench.verdict(bench.add())["value"] == 1
+    (kept,) = bench.kept()
+    kept.kill()
+    assert bench.verdict(bench.add())["value"] == 1
+    assert bench.verdict(bench.add())["value"] == 1
+
+
+def test_a_function_that_fails(bench):
+    bench.pilot.start(slots=1)
+    found = bench.verdict(bench.add("raise ValueError('no data')"))
+    assert (found["value"], found["status"]) == (None, 1)
+    assert found["message"].endswith("exit code 1: ValueError: no data")
+    assert "Traceback" in found["log_tail"]
+
+
+def test_what_a_function_leaves_is_ended_with_its_job(bench, tmp_path):
+    """A forked process that left the group and the session shows the environment of the interpreter, not the job's."""
+    note = str(tmp_path / "left")
+    body = f"""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            open({note!r}, "w").write(str(os.getpid()))
+            import time
+            time.sleep(300)
+        os._exit(0)
+    while not (os.path.exists({note!r}) and open({note!r}).read()):
+        pass
+    """.strip()
+    bench.pilot.start(slots=1)
+    assert bench.verdict(bench.add(body))["value"] == 1
+    assert not lives(int((tmp_path / "left").read_text()))
+    assert bench.verdict(bench.add(number=1))["value"] == 1
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_of_a_pilot(bench, how, tmp_path):
+    note = str(tmp_path / "runs")
+    bench.add(f"open({note!r}, 'w').close(); __import__('time').sleep(300)")
+    process = bench.pilot.start("--drain-seconds", "0", slots=1)
+    bench.until(Path(note).exists)
+    (runner,) = outliving.runners(psutil.Process(process.pid).children())
+    every = [*bench.kept(), runner, *runner.children()]
+    assert len(every) == 3
+    process.send_signal(how)
+    process.wait(60)
+    psutil.wait_procs(every, 30)
+    assert not [each for each in every if lives(each.pid)]

@@ -1,0 +1,114 @@
+"""Payloads that are Python functions, as hpo_pilot_function.py calls them without a kept interpreter."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+
+import pytest
+
+from tests.runner.conftest import Bench, encoded
+
+CALL = f"{sys.executable} hpo_pilot_function.py train:objective"
+
+
+def run(bench: Bench, body: str, **options):
+    return bench.run(
+        CALL, files={"train.py": body}, **{"objectives": ["loss"], "function": "train:objective"} | options
+    )
+
+
+@pytest.mark.parametrize(
+    ("result", "objectives", "values"),
+    [
+        ("point['x'] * 2", ["loss"], [0.5]),
+        ("(1, 2.5)", ["loss", "time"], [1.0, 2.5]),
+        ("{'loss': 3, 'metrics': {'auc': 0.9}}", ["loss"], [3.0]),
+        ("__import__('numpy').float32(0.25)", ["loss"], [0.25]),
+    ],
+)
+def test_what_a_function_returns(bench: Bench, result, objectives, values):
+    verdict = run(bench, f"def objective(point): return {result}", objectives=objectives).verdict
+    assert verdict["values"] == values, verdict["message"]
+    assert verdict["metrics"] == ({"auc": 0.9} if "auc" in result else {})
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("def objective(point): pass", "the function returned nothing, and must return the figure of merit"),
+        ("def objective(point): return 1, 2", "the function returned 2 figures of merit instead of 1"),
+        ("def objective(point): return float('nan')", "'loss' in output.json is no finite number but NaN"),
+        ("def objective(point): return 'good'", "'loss' in output.json is no finite number but \"good\""),
+        ("def objective(point): return object()", "is no number"),
+        ("def objective(point): raise ValueError('no data')", "exit code 1: ValueError: no data"),
+        ("def objective(point): raise SystemExit('no data')", "exit code 1: no data"),
+        ("def other(point): return 1", "has no attribute 'objective'"),
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("objective = 3", "train:objective is no function"),
+    ],
+)
+def test_functions_without_a_figure_of_merit(bench: Bench, body, message):
+    verdict = run(bench, body).verdict
+    assert verdict["value"] is None
+    assert message in verdict["message"]
+
+
+def test_a_second_argument_is_the_trial(bench: Bench):
+    body = """
+def objective(point, trial):
+    for step in (1, 2):
+        trial.report(point["x"] / step, step)
+    return {"loss": 1, "metrics": {"number": trial.number, "fold": trial.fold, "seed": trial.seed, "of": trial.folds}}
+"""
+    verdict = run(bench, body).verdict
+    assert verdict["metrics"] == {"number": 8, "fold": 1, "seed": 12, "of": 3}
+    assert verdict["progress"] == [[1, 0.25], [2, 0.125]]
+
+
+def test_a_pickled_function(bench: Bench, tmp_path):
+    process, folder = bench.start(f"sleep 0.5; {sys.executable} hpo_pilot_function.py double.pkl", objectives=["loss"])
+    (folder / "double.pkl").write_bytes(pickle.dumps(len))  # of the point's two parameters
+    assert bench.finish(process, folder, 0.0).verdict["values"] == [2.0]
+
+
+def test_points_of_one_job_import_the_function_once(bench: Bench, tmp_path):
+    """And each has a memory and random numbers of its own."""
+    body = f"""
+import os, random
+with open({str(tmp_path / "imports")!r}, "a") as file:
+    file.write("x")
+calls, before = [], random.random()
+
+
+def objective(point):
+    calls.append(1)
+    return {{"loss": point["x"], "metrics": {{"calls": len(calls), "pid": os.getpid(), "dice": random.random()}}}}
+"""
+    task = encoded([[[1, 0, 1], [2, 0, 2], [3, 0, 3]]], {"1": {"x": 1}, "2": {"x": 2}, "3": {"x": 3}})
+    ended = bench.run(
+        CALL,
+        task=task,
+        number=1,
+        series=True,
+        files={"payload/train.py": body},
+        function="train:objective",
+        objectives=["loss"],
+        python=sys.executable,
+    )
+    members = ended.verdict["members"]
+    assert [member["value"] for member in members] == [1.0, 2.0, 3.0], json.dumps(members, indent=1)
+    assert [member["metrics"]["calls"] for member in members] == [1, 1, 1]
+    for name in ("pid", "dice"):
+        assert len({member["metrics"][name] for member in members}) == 3
+    assert (tmp_path / "imports").read_text() == "x"
+
+
+def test_points_of_one_job_whose_function_cannot_be_imported(bench: Bench):
+    task = encoded([[[1, 0, 1], [2, 0, 2]]], {"1": {"x": 1}, "2": {"x": 2}})
+    files = {"payload/train.py": "import no_such_module"}
+    options = {"function": "train:objective", "objectives": ["loss"], "python": sys.executable}
+    members = bench.run(CALL, task=task, number=1, series=True, files=files, **options).verdict["members"]
+    assert all("No module named 'no_such_module'" in member["message"] for member in members)
+    assert len(members) == 2
