@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hpo_pilot.optimizers import create_optimizer
     from hpo_pilot.search import Search, SearchSpace, Trial
     from hpo_pilot.steering.search_file import load_search
-    from hpo_pilot.steering.service import run
+    from hpo_pilot.web.functions import run
     from hpo_pilot.web.notebook import open_search
     from hpo_pilot.web.rest_client import connect
 
@@ -27,7 +27,7 @@ _HOMES = {
     "load_search": "hpo_pilot.steering.search_file",
     "open_search": "hpo_pilot.web.notebook",
     "connect": "hpo_pilot.web.rest_client",
-    "run": "hpo_pilot.steering.service",
+    "run": "hpo_pilot.web.functions",
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import re
 import subprocess
@@ -54,6 +56,21 @@ def test_your_own_search(folder):
             words = command.replace("digits-mlp", "my-search").split()
             run(folder, *words)
     assert (folder / "hpo-pilot" / "reports" / "my-search.html").stat().st_size > 100_000
+
+
+def test_a_function_of_a_script(folder):
+    """Each run is a search of its own, unless it is given the name of one that was interrupted."""
+    (code,) = [block for block in blocks("python") if "hpo_pilot.run(objective" in block]
+    script = folder / "script.py"
+    script.write_text(code.replace('"trials": 50', '"trials": 4, "parallel": 2'))
+    for _ in range(2):
+        value, point = run(folder, sys.executable, script.name).strip().split(" ", 1)
+        assert float(value) == (ast.literal_eval(point)["x"] - 2) ** 2
+    listed = json.loads(run(folder, "hpo-pilot", "list", "--json"))
+    assert {(search["name"], search["state"]) for search in listed} == {("objective", "done"), ("objective-2", "done")}
+    script.write_text(script.read_text().replace("budget=", 'name="objective-2", budget='))
+    run(folder, sys.executable, script.name)
+    assert len(json.loads(run(folder, "hpo-pilot", "list", "--json"))) == 2
 
 
 def test_the_python_api(folder):

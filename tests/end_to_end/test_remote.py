@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -56,6 +57,33 @@ def group(tmp_path_factory) -> Iterator[Group]:
         assert f"REST API is at {url}" in process.stdout.readline() and url.startswith("https://")
         yield Group(scan, process, url, made.chain)
     assert not (scan.workdir / "service.url").exists()
+
+
+SCRIPT = """
+import sys
+import hpo_pilot
+
+def far(point):
+    return (point["x"] - 2) ** 2
+
+if __name__ == "__main__":
+    url, ca = sys.argv[1:]
+    space = {"x": {"type": "real", "low": -10, "high": 10}}
+    budget = {"trials": 4, "parallel": 2}
+    found = hpo_pilot.run(far, space, budget=budget, service=url, token_file="my.token", ca=ca)
+    assert found.best["value"] == (found.best["point"]["x"] - 2) ** 2
+    assert len(found.trials) == 4
+    print(found.status["owner"])
+"""
+
+
+def test_a_function_of_a_script(group, tmp_path):
+    pytest.importorskip("pandas")
+    alice = group.user(tmp_path / "alice", "alice")
+    (alice.root / "script.py").write_text(SCRIPT)
+    words = [sys.executable, "script.py", group.url, str(group.ca)]
+    ended = subprocess.run(words, cwd=alice.root, capture_output=True, text=True, timeout=240, check=False)
+    assert (ended.returncode, ended.stdout.strip()) == (0, "alice"), ended.stderr
 
 
 def test_everything_with_a_url_and_a_token(group, tmp_path):

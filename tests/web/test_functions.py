@@ -1,0 +1,36 @@
+"""Mistakes in the call of `hpo_pilot.run` with a function; searches that run are in tests/end_to_end."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import hpo_pilot
+from hpo_pilot.errors import InputError
+
+SPACE = {"x": {"type": "real", "low": 0, "high": 1}}
+LOCK = threading.Lock()
+
+
+def objective(point):
+    with LOCK:
+        return point["x"]
+
+
+@pytest.mark.parametrize(
+    ("search", "options", "message"),
+    [
+        (objective, {}, "space is missing"),
+        (objective, {"space": SPACE}, "cannot be sent to a job: cannot pickle '_thread.lock' object"),
+        (objective, {"space": SPACE, "name": "a/b"}, "name: 'a/b' is no name of a search"),
+        (len, {"space": SPACE, "budgets": {"trials": 4}}, "budgets"),
+        (len, {"space": {"x": {"type": "real", "low": 1, "high": 0}}}, "space.x"),
+        (len, {"space": SPACE, "service": "http://127.0.0.1:1"}, "token_file is missing"),
+        ("search.yaml", {"budget": {"trials": 4}}, "those of the search file"),
+    ],
+)
+def test_mistakes(search, options, message, tmp_path):
+    with pytest.raises(InputError, match=message.replace("(", r"\(")):
+        hpo_pilot.run(search, workdir=tmp_path, **options)
+    assert not (tmp_path / "hpo-pilot.db").exists()
