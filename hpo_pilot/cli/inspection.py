@@ -246,7 +246,7 @@ def _show_failures(trial: TrialDocument, *, whole: bool) -> None:
         return
     typer.echo(f"\ntrial {trial['number']} {trial['state']}: {printable(trial['error'])}")
     for fold in trial["folds"]:
-        lines = printable(fold.get("log_tail") or "").strip().splitlines()
+        lines = printable((fold["error"] and fold.get("log_tail")) or "").strip().splitlines()
         for line in lines if whole else lines[-5:]:
             typer.echo(f"  fold {fold['fold']} | {line}")
 
@@ -304,7 +304,7 @@ def logs(
         int | None, typer.Option(min=0, max=MOST_NUMBER, help="Only this fold.", show_default=False)
     ] = None,
 ) -> None:
-    """Print the log tail of a trial's payload; it is kept for failed folds."""
+    """Print the end of the log of a trial's payload: 64 KB of a failed fold, 2000 characters of a finished one."""
     trial = next((trial for trial in client.trials(identity) if trial["number"] == number), None)
     if trial is None:
         raise InputError(f"search {identity!r} has no trial {number}: `hpo-pilot trials {identity}` lists them")
@@ -312,7 +312,10 @@ def logs(
     found = {number: text for number, text in kept.items() if text}
     if not found:
         which = f"trial {number}" if fold is None else f"fold {fold} of trial {number}"
-        raise InputError(f"there is no log of {which} ({trial['state']}): only logs of failed folds are kept")
+        raise InputError(
+            f"there is no log of {which} ({trial['state']}): its payload printed nothing, or its job was killed; the "
+            "pages of `hpo-pilot monitor` have the logs of killed jobs"
+        )
     for place, text in found.items():
         if len(trial["folds"]) > 1:
             typer.echo(f"--- fold {place} ---")

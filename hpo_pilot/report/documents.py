@@ -352,7 +352,7 @@ class FindingDocument(TypedDict):
 
 
 def trial_document(trial: Trial, price: Price, *, logs: bool = True) -> TrialDocument:
-    """Returns a trial as a document; `price` is that of its search, `logs` includes log tails of failed folds."""
+    """Returns a trial as a document; `price` is that of its search, `logs` includes the log tails of its folds."""
     return {
         "number": trial.number,
         "generation": trial.generation,

@@ -339,7 +339,7 @@ def _failures(trial: Trial) -> Iterator[_Failure]:
     results = [fold.result for fold in trial.folds]
     without = [result for result in results if not result.values and result.error]
     if lost and (trial.error or not without):
-        tail = next((result.log_tail for result in results if result.log_tail), None)
+        tail = next((result.log_tail for result in results if result.log_tail and result.error), None)
         yield _Failure(trial.number, trial.error or "no reason was recorded", False, True, tail)
     elif lost or trial.state is TrialState.FINISHED:
         for result in without:

@@ -34,6 +34,7 @@ STOP_FILE = "hpo_pilot_stop.txt"  # the pilot writes the reason here when it end
 RANKS_FOLDER, TIMELINE = "hpo_pilot_measured", "horovod_timeline.json"  # the timeline only if it is a declared output
 LOG_HEAD = LOG_TAIL = 512 * 1024  # bytes kept from the beginning and from the end of the log
 LOG_SHOWN = 64 * 1024  # bytes of log in the metadata
+LOG_KEPT = 2000  # characters of it for a payload with a figure of merit
 FILE_LIMIT = 10 * 1024 * 1024  # bytes of output.json, and bytes read from the end of progress.jsonl
 PROGRESS_KEPT = METRICS_KEPT = 200  # with LOG_SHOWN these limits keep the metadata below PanDA's 1 MB
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -425,7 +426,7 @@ def run(options: "Dict[str, str]") -> None:
     message = "; ".join(filter(None, (message, unkept if value is not None else "", unjudged, python)))
     verdict = dict(job, version=1, status=int(value is None), value=value, metrics=metrics, outputs=outputs)
     verdict.update(message=clean(message[:2000].encode("utf-8", "replace"), 2000))
-    verdict.update(cause=cause, log_tail=tail if value is None else "", values=[value, *others])
+    verdict.update(cause=cause, log_tail=tail if value is None else tail[-LOG_KEPT:], values=[value, *others])
     verdict.update(started=started, ended=time.time(), seconds=time.time() - started, node=os.uname().nodename)
     verdict.update(progress=progress, last_progress=dict(zip(("step", "value"), progress[-1])) if progress else None)
     told = companion("hpo_pilot_hpogrid")["reported"] if "hyperparameters" in payload else lambda known, _: known

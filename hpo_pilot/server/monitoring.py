@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import tarfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -13,14 +14,18 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, TextClause, and_, func, or_, select
+from sqlalchemy import URL, ColumnElement, TextClause, and_, func, or_, select
+from sqlalchemy.exc import DBAPIError
 
+from hpo_pilot.databases import sqlite_engine, tables_are_current
+from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import JobState, RunReport
 from hpo_pilot.jobs.results import parse_reports
-from hpo_pilot.server.brokerage import Needs, needs_of, parse_needs
+from hpo_pilot.server.brokerage import Needs, WaitingJobs, needs_of, parse_needs
 from hpo_pilot.server.calls import ANYBODY_KNOWN, USERS, Access, Call, Envelope, endpoint, failure, success
 from hpo_pilot.server.database import AT_PILOT, WAITS, AnyRow, Transaction, in_slices, job_documents, jobs, tasks
 from hpo_pilot.server.descriptions import error_fields, texts_of
+from hpo_pilot.server.file_store import is_safe
 from hpo_pilot.server.pilots import key_of, pilots_shown
 from hpo_pilot.server.points import assignment_of
 from hpo_pilot.server.queues import Queue, find_output
@@ -105,13 +110,18 @@ def _counts(tx: Transaction, conditions: Sequence[ColumnElement[bool] | TextClau
 
 
 def _all_counts(tx: Transaction) -> dict[str, int]:
-    """Counts all jobs by state: active attempts by the partial indices, ended jobs by their tasks' counts."""
+    """Counts all jobs by state: active attempts by the partial indices, ended jobs by their tasks' counts.
+
+    A task counts its killed jobs, such as those of trials that were stopped early, as failed; here they are not.
+    """
     found = _counts(tx, [WAITS]) | _counts(tx, [AT_PILOT])
     ended = tx.connection.execute(select(func.sum(tasks.c.n_finished), func.sum(tasks.c.n_failed))).one()
-    for state, count in zip((JobState.FINISHED, JobState.FAILED), ended, strict=True):
-        if count:
-            found[state.value] = int(count)
-    return found
+    finished, failed = (int(number or 0) for number in ended)
+    with_failed = select(tasks.c.task_id).where(tasks.c.n_failed > 0)
+    killed = _counts(tx, [jobs.c.task_id.in_(with_failed), jobs.c.status == JobState.CANCELLED]) if failed else {}
+    cancelled = min(failed, sum(killed.values()))  # a retried task has attempts that no longer count
+    counts = {JobState.FINISHED: finished, JobState.FAILED: failed - cancelled, JobState.CANCELLED: cancelled}
+    return found | {state.value: number for state, number in counts.items() if number}
 
 
 def job_with_attempts(tx: Transaction, panda_id: int, find: FindFile) -> dict[str, Any] | None:
@@ -369,6 +379,31 @@ def job_list(
     Returns:
         data ``{"jobs": […], "before": `before` of the next page, "counts": {state: number of jobs}}``.
     """
+    return _job_list(
+        tx,
+        file_finder(call.server),
+        task_ids=task_ids,
+        search=search,
+        states=states,
+        queue=queue,
+        pilot=pilot,
+        limit=limit,
+        before=before,
+    )
+
+
+def _job_list(
+    tx: Transaction,
+    find: FindFile,
+    *,
+    task_ids: list[int] | None = None,
+    search: str | None = None,
+    states: list[str] | None = None,
+    queue: str | None = None,
+    pilot: str | None = None,
+    limit: int = 100,
+    before: int | None = None,
+) -> Envelope:
     if unknown := sorted(set(states or ()) - _STATES):
         return failure(f"there is no job state {unknown[0][:50]!r}: {', '.join(sorted(_STATES))}")
     if not 1 <= limit <= _MOST_JOBS or len(task_ids or ()) > _MOST_TASKS:
@@ -394,7 +429,7 @@ def job_list(
     selects_all = not task_ids and search is None and queue is None and pilot is None
     return success(
         {
-            "jobs": shown(tx, rows[:limit], file_finder(call.server)),
+            "jobs": shown(tx, rows[:limit], find),
             "before": rows[limit - 1].panda_id if len(rows) > limit else None,
             "counts": _all_counts(tx) if selects_all else _counts(tx, conditions),
         }
@@ -404,7 +439,11 @@ def job_list(
 @endpoint("hpo_pilot/job_view", "GET", USERS, Access.READ)
 def job_view(tx: Transaction, call: Call, *, panda_id: int) -> Envelope:
     """Returns one job: data ``{"job", "attempts", "files", "measures"}``."""
-    found = job_with_attempts(tx, panda_id, file_finder(call.server))
+    return _job_view(tx, file_finder(call.server), panda_id=panda_id)
+
+
+def _job_view(tx: Transaction, find: FindFile, *, panda_id: int) -> Envelope:
+    found = job_with_attempts(tx, panda_id, find)
     return _unknown(panda_id) if found is None else success(found)
 
 
@@ -413,10 +452,53 @@ async def job_log(call: Call, *, panda_id: int, size: int = 65536) -> Envelope:
     """Returns the end of a job's log, at most `size` characters: data ``{"text", "is_whole"}``."""
     find = file_finder(call.server)
     sources = await call.server.database.read(lambda tx: log_sources(tx, panda_id, find))
+    return await asyncio.to_thread(_job_log, sources, panda_id, size)
+
+
+def _job_log(sources: LogSources | None, panda_id: int, size: int) -> Envelope:
     if sources is None:
         return _unknown(panda_id)
-    text, whole = await asyncio.to_thread(log_text, *sources, max(1, min(size, LOG_LIMIT)))
+    text, whole = log_text(*sources, max(1, min(size, LOG_LIMIT)))
     return success({"text": text, "is_whole": whole})
+
+
+def answer_after_end(database: Path, files: Path, call: str, given: dict[str, Any]) -> Envelope:
+    """Answers a question about jobs for a server that does not run; nothing is written.
+
+    The database is opened for each answer, so that the server can start at any time.
+
+    Args:
+        database: the server's SQLite file.
+        files: its folder of files. Logs that a Pilot 3 moved to the storage of a queue are not found.
+        call: `job_list`, `job_view` or `job_log`.
+        given: the arguments of the call.
+
+    Raises:
+        InputError: there is no such database, or it is not of this version.
+    """
+    if not database.is_file():
+        raise InputError(f"there is no database {database}")
+
+    def find(name: str) -> Path | None:
+        path = files / "storage" / name
+        return path if is_safe(name) and path.is_file() else None
+
+    engine = sqlite_engine(URL.create("sqlite", database=str(database)))
+    try:
+        with engine.connect() as connection, connection.begin():
+            if not tables_are_current(connection, "server", f"database {database}"):
+                raise InputError(f"the database {database} is of an older version; the next server upgrades it")
+            tx = Transaction(connection, time.time(), lambda: 0, {}, WaitingJobs())
+            if call == "job_list":
+                return _job_list(tx, find, **given)
+            if call == "job_view":
+                return _job_view(tx, find, **given)
+            sources = log_sources(tx, given["panda_id"], find)
+        return _job_log(sources, given["panda_id"], given["size"])
+    except DBAPIError as error:
+        raise InputError(f"the database {database} cannot be read: {error.orig}") from error
+    finally:
+        engine.dispose()
 
 
 @endpoint("hpo_pilot/pilot_list", "GET", USERS, Access.WAIT)

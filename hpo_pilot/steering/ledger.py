@@ -344,7 +344,7 @@ class Ledger:
             metrics=dict(report.metrics),
             metadata=dict(report.metadata) if report.metadata else None,
             error=error,
-            log_tail=None if error is None else report.log_tail,
+            log_tail=report.log_tail if error is not None else report.log_tail or None,
             output=output,
             node=report.node or base.node,
             seconds=report.seconds,

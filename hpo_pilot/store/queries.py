@@ -350,13 +350,13 @@ def trials_with_folds(engine: Engine, search_id: int, numbers: Collection[int] |
 
 
 def failed_folds_logs(engine: Engine, search_id: int, trials: Collection[int]) -> dict[int, str]:
-    """Returns a stored log tail for each of these trials that has one."""
+    """Returns the log tail of a failed fold for each of these trials that has one."""
     j = t.jobs.c
     found: dict[int, str] = {}
     with reading(engine) as connection:
         for some in _in_groups(trials):
             query = select(j.trial, j.log_tail).where(
-                j.search_id == search_id, j.trial.in_(some), j.log_tail.is_not(None)
+                j.search_id == search_id, j.trial.in_(some), j.log_tail.is_not(None), j.error.is_not(None)
             )
             for trial, log in connection.execute(query.order_by(j.trial, j.fold, j.attempt)):
                 found.setdefault(trial, log)

@@ -442,7 +442,8 @@ class JobFragments:
             "f-jobs": templates.jobs(found.jobs, datetime.now(UTC)),
             "f-older": templates.older(older),
         }
-        return FragmentSet(html, "", f"{SERVER_THERE} {'jobs' if found.jobs else 'no-jobs'}")
+        ended = "" if found.is_live else " ended"
+        return FragmentSet(html, "", f"{SERVER_THERE} {'jobs' if found.jobs else 'no-jobs'}{ended}")
 
     def pilots(self) -> FragmentSet:
         """Returns the fragments of the page of pilots and queues."""

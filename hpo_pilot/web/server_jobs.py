@@ -103,11 +103,13 @@ class ServerJobsPage:
         before: value of `before` for the next call, which returns older jobs; None: there are no older ones.
         counts: number of attempts in each state, after all filters except `states`. Without any such filter, jobs
             that are over count once per job, not once per attempt.
+        is_live: False if no server runs: the jobs are as the last server left them.
     """
 
     jobs: tuple[ServerJob, ...]
     before: int | None
     counts: Mapping[JobState, int]
+    is_live: bool = True
 
 
 @dataclass(frozen=True)
@@ -240,7 +242,7 @@ def _understanding(call: str) -> Iterator[None]:
 
 def _page(data: Mapping[str, Any]) -> ServerJobsPage:
     counts = {JobState(state): int(count) for state, count in data["counts"].items()}
-    return ServerJobsPage(tuple(_job(one) for one in data["jobs"]), data["before"], counts)
+    return ServerJobsPage(tuple(_job(one) for one in data["jobs"]), data["before"], counts, data.get("is_live", True))
 
 
 def _details(data: Mapping[str, Any]) -> ServerJobDetails:
@@ -308,7 +310,8 @@ class ServerJobs:
     of the work folder, which the server's process writes and removes (`hpo_pilot.panda.server.read_address`). The
     server may start, end and change its address between calls.
 
-    Every call raises NoServerError if no server runs (the file is missing, or a killed server left it), and
+    If no server runs (the file is missing, or a killed server left it), jobs and logs come from the database that the
+    last one left; where there is none, and for pilots and queues, a call raises NoServerError. Every call raises
     TryAgainError if the server does not answer in time or the answer is invalid. Every user who may see the pages of
     a work folder may see all jobs of its server, as on any PanDA server.
     """
@@ -425,13 +428,31 @@ class ServerJobs:
 
     def _ask(self, call: str, given: Mapping[str, Any]) -> dict[str, Any]:
         said = {name: value for name, value in given.items() if value is not None}
-        with self._get(f"/api/v1/hpo_pilot/{call}", said) as answer:
+        try:
+            answer = self._get(f"/api/v1/hpo_pilot/{call}", said)
+        except NoServerError as no_server:
+            if not call.startswith("job_"):
+                raise
+            return self._ask_files(call, said, no_server)
+        with answer:
             try:
                 envelope = json.loads(answer.content)
             except ValueError as error:
                 raise TryAgainError(
                     f"{answer.url} gave an answer that is not JSON: is it the embedded PanDA server?"
                 ) from error
+        return self._data_of(envelope, call)
+
+    def _ask_files(self, call: str, given: dict[str, Any], no_server: NoServerError) -> dict[str, Any]:
+        from hpo_pilot.server.monitoring import answer_after_end  # noqa: PLC0415 - SQLAlchemy; seldom needed
+
+        try:
+            envelope = answer_after_end(self._workdir / "panda.db", self._workdir / "panda-files", call, given)
+        except InputError:
+            raise no_server from None
+        return {**self._data_of(envelope, call), "is_live": False}
+
+    def _data_of(self, envelope: object, call: str) -> dict[str, Any]:
         if not isinstance(envelope, dict):
             envelope = {}
         if not envelope.get("success"):

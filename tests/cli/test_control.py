@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import replace
+
 import pytest
 
 from hpo_pilot.cli.searches import point_of
@@ -9,7 +12,7 @@ from hpo_pilot.errors import InputError
 from hpo_pilot.store import SearchState
 from tests.cli.conftest import printed, refused
 from tests.command_here import command_here
-from tests.rest_api import add_results, set_state, steered, write_search
+from tests.rest_api import add_results, set_state, steered, store_of, write_search
 
 RUNS = "`hpo-pilot status demo --watch` shows its progress"
 
@@ -27,6 +30,12 @@ def test_logs(demo):
     assert printed("logs", "demo", "1") == "--- fold 0 --- Traceback --- fold 1 --- Traceback"
     assert printed("logs", "demo", "1", "--fold", "1") == "--- fold 1 --- Traceback"
     assert "trial 2 (finished)" in refused("logs", "demo", "2")
+    with closing(store_of(demo)) as store:
+        record = store.search("demo")
+        attempt = store.trials(record.id)[2].folds[0].attempts[0]
+        store.record(record.id, [replace(attempt, log_tail="epoch 1")], [])
+    assert printed("logs", "demo", "3") == "--- fold 0 --- epoch 1"
+    assert "epoch 1" not in printed("trials", "demo", "--log")  # only failures are explained there
     assert "has no trial 99" in refused("logs", "demo", "99")
     assert "no log of fold 7" in refused("logs", "demo", "1", "--fold", "7")
 

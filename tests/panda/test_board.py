@@ -248,3 +248,36 @@ def test_a_finished_job_whose_payload_failed(site: Site, board: ServerJobs) -> N
     ]
     assert [listed[panda_id] for panda_id in given] == [(JobState.FINISHED, "", text) for text in said]
     assert board.job(given[0]).job.payload_error == said[0]
+
+
+def test_jobs_and_logs_of_a_server_that_has_ended(tmp_path: Path, task: TaskSpec) -> None:
+    site, board = Site(tmp_path), ServerJobs(tmp_path)
+    try:
+        (tmp_path / "panda-files").symlink_to(tmp_path / "files")  # their names in a work folder
+        stopped = site.submit("user.me.demo.cafecafe.g1/", task, 1, site="ONE", campaign="demo.cafecafe")
+        (killed,) = site.acquire("ONE")
+        assert site.api("me").post("task/kill", task_id=stopped)["success"]
+        site.pilot.update(killed["PandaID"], "failed", pilot_error_code=1144)
+        site.submit("user.me.other/", n_jobs=1, site="TWO")
+        (given,) = site.acquire("TWO")
+        site.keep(given["logFile"], packed(**{"payload.log": "epoch 1\n"}))
+        site.pilot.update(given["PandaID"], "failed")
+        seen, log = board.jobs(search="demo"), board.log(given["PandaID"])
+        everything = board.jobs()
+        assert everything.counts[JobState.CANCELLED] == 1  # a trial that was stopped early has not failed
+        assert seen.is_live and log.text == "==> payload.log <==\nepoch 1\n"
+    finally:
+        site.stop()
+    for _ in ("its address is left, as a killed server leaves it", "it is gone"):
+        left = board.jobs(search="demo")
+        assert (left.jobs, left.counts, left.is_live) == (seen.jobs, seen.counts, False)
+        assert board.jobs().counts == everything.counts
+        assert board.job(given["PandaID"]).job.has_log and board.log(given["PandaID"]) == log
+        with pytest.raises(NoJobError):
+            board.job(99_999)
+        with pytest.raises(NoServerError):
+            board.pilots()
+        (tmp_path / ADDRESS_FILE).unlink(missing_ok=True)
+    (tmp_path / "panda.db").write_bytes(b"no database")
+    with pytest.raises(NoServerError):
+        board.jobs()

@@ -35,6 +35,12 @@ def test_a_good_payload(bench):
     assert not list(bench.checkpoints.glob("1a2b3c4d/t*/"))
 
 
+def test_the_end_of_a_good_payloads_log_is_kept(bench):
+    verdict = bench.run("seq 1 9999; " + GOOD).verdict
+    assert verdict["value"] == 0.5
+    assert verdict["log_tail"].endswith("9998\n9999\n") and len(verdict["log_tail"]) == 2000
+
+
 @pytest.mark.parametrize(
     ("command", "value"),
     [

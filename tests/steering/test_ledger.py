@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -47,6 +48,14 @@ def test_the_mean_and_spread_of_all_folds():
     (end,) = book.absorb(t, [finished(2, 1, 1, 2.0)], 60.0).ends
     assert (end.state, end.value, end.std, end.told, end.good_folds) == (TrialState.FINISHED, 2.0, 1.0, 1, 3)
     assert not book.open
+
+
+def test_the_end_of_the_log_is_kept_with_every_result():
+    book, t = ledger(1), task([(1, 0)])
+    report = finished(1, 1, 0, 1.0)
+    report = replace(report, reports=(replace(report.reports[0], log_tail="epoch 1\n"),))
+    (attempt,) = book.absorb(t, [report], 50.0).attempts
+    assert (attempt.error, attempt.log_tail) == (None, "epoch 1\n")
 
 
 def test_order_of_results_is_the_order_of_ends():

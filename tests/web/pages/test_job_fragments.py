@@ -37,12 +37,14 @@ class Board:
         self.there: list[ServerJob] = []
         self.asked: list[dict[str, object]] = []
         self.error: TryAgainError | None = None
+        self.is_live = True
 
     def jobs(self, **given: object) -> ServerJobsPage:
         self.asked.append(given)
         if self.error is not None:
             raise self.error
-        return ServerJobsPage(tuple(self.there), 7 if self.there else None, {one.state: 1 for one in self.there})
+        counts = {one.state: 1 for one in self.there}
+        return ServerJobsPage(tuple(self.there), 7 if self.there else None, counts, self.is_live)
 
     def pilots(self) -> list[ServerPilot]:
         if self.error is not None:
@@ -71,6 +73,14 @@ def browser(pages, board, monkeypatch):
 def shown(text: str, word: str) -> bool:
     assert f'data-when="{word}"' in text
     return f'data-when="{word}" hidden' not in text
+
+
+def test_jobs_of_a_server_that_has_ended(browser, board):
+    board.there, words = [job(12, JobState.FINISHED)], ("ended", "there", "jobs", "away")
+    assert [shown(check(browser.get("/jobs")), word) for word in words] == [False, True, True, False]
+    board.is_live = False
+    text = check(browser.get("/jobs"))
+    assert [shown(text, word) for word in words] == [True, True, True, False] and "as they left them" in text
 
 
 def test_the_page_of_jobs(browser, board):

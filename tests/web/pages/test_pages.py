@@ -11,7 +11,7 @@ import time
 import pytest
 
 from hpo_pilot.jobs import JobState
-from hpo_pilot.search import Trial, TrialState
+from hpo_pilot.search import EarlyStop, Trial, TrialState
 from hpo_pilot.store import SearchState
 from tests.html_page import Page
 from tests.made import made_attempt, made_end
@@ -104,6 +104,18 @@ def test_what_is_not_there_is_said_so(pages):
     assert browser.get("/searches/nosuch", headers={"accept": "application/json"}).json()["error"]
     assert browser.get("/searches/there/figures/nosuch").status_code == 422
     assert browser.get("/searches/there/download/exe").status_code == 404
+
+
+def test_the_job_of_a_trial_that_was_stopped_early_has_not_failed(pages):
+    number = pages.store.search(pages.submit("early")).id
+    task = add_trials(pages.store, "early", [Trial(1, 1, {"x": 0.1, "kind": "a"}, seed=1)])
+    pages.store.record(number, [], [], look=1, stops={1: EarlyStop(1, "hopeless", 3, 0.9)})
+    killed = made_attempt(task, 1, 0, 1, JobState.CANCELLED, panda_id=7, error="pilot error 1144: killed by the server")
+    pages.store.record(
+        number, [killed], [made_end(1, TrialState.STOPPED, told=1, ended=time.time())], ended_tasks=[task]
+    )
+    text = check(pages.browser().get("/searches/early/trials/1"))
+    assert '<td class="stopped">stopped early</td>' in text and "1144" not in text
 
 
 def hostile_search(pages, name: str, owner: str = HOSTILE) -> str:
