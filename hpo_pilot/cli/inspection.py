@@ -17,6 +17,7 @@ from hpo_pilot.cli.output import (
     Column,
     add_row,
     advised,
+    best_text,
     console,
     cost_rows,
     counted,
@@ -165,7 +166,7 @@ def _show_status(client: SearchClient, search: StatusDocument) -> None:
         detail += f"; {again} of them {'confirms' if again == 1 else 'confirm'} others"
     table.add_row("trials", f"{over_count(search)} of {planned_count(search)} over ({detail or 'none yet'})")
     if found := search["best"]:
-        table.add_row("best", f"trial {found['number']}: {metrics_of(search)[0]} {value_text(found)}")
+        table.add_row("best", f"trial {found['number']}: {metrics_of(search)[0]} {best_text(found)}")
         table.add_row("point", json.dumps(found["point"]))
     if front := search.get("front"):
         table.add_row("front", f"{front_text(front)}: {', '.join(map(str, front['trials']))}")
@@ -263,10 +264,13 @@ def best(client: SearchClient, identity: IdArgument, as_json: JsonOption = False
         raise typer.Exit(1)
     if isinstance(found, list):
         _print_trials(search, found)
+        for trial in found:
+            if "confirmed" in trial:
+                typer.echo(f"trial {trial['number']}: {best_text(trial)}")
         if (front := search.get("front")) and not front["hypervolume"]:
             typer.echo(NOTHING_BEYOND)
         return
-    typer.echo(f"trial {found['number']}: {metrics_of(search)[0]} {value_text(found)}")
+    typer.echo(f"trial {found['number']}: {metrics_of(search)[0]} {best_text(found)}")
     for name, value in found["point"].items():
         typer.echo(f"  {name}: {json.dumps(value)}")
 

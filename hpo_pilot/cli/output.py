@@ -77,6 +77,14 @@ def value_text(trial: Mapping[str, Any], digits: int = 6) -> str:
     return ", ".join(value_texts(trial, 1, digits))
 
 
+def best_text(trial: Mapping[str, Any]) -> str:
+    """Returns the value of the best trial, and the mean of its confirmation runs if it has some."""
+    if (confirmed := trial.get("confirmed")) is None:
+        return value_text(trial)
+    mean = ", ".join(value_texts({**confirmed, "std": None}, 1))
+    return f"{value_text(trial)}; {mean} on average over {counted(confirmed['runs'], 'confirmation run')}"
+
+
 def value_texts(trial: Mapping[str, Any], objectives: int, digits: int = 6) -> list[str]:
     """Returns the value of a trial for each objective, with the spread of its folds; a dash for each missing value."""
     values, stds = trial["value"], trial["std"]

@@ -25,13 +25,13 @@ from hpo_pilot.cli.options import (
 )
 from hpo_pilot.cli.output import (
     advised,
+    best_text,
     counted,
     dump,
     dump_plain,
     front_text,
     goes_on,
     metrics_of,
-    value_text,
 )
 from hpo_pilot.errors import InputError, Problem, SearchFileError
 from hpo_pilot.report.documents import RunDocument, SearchDocument, is_unsteered, over_count, segments_of
@@ -106,7 +106,7 @@ def _show(search: SearchDocument) -> None:
     if search["message"]:
         typer.echo(f"  {printable(advised(search['message']))}")
     if found is not None:
-        typer.echo(f"  best: trial {found['number']}, {metrics_of(search)[0]} {value_text(found)}")
+        typer.echo(f"  best: trial {found['number']}, {metrics_of(search)[0]} {best_text(found)}")
         for name, value in found["point"].items():
             typer.echo(f"    {printable(name)}: {json.dumps(value)}")
     if front := search.get("front"):

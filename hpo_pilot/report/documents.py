@@ -20,6 +20,7 @@ from hpo_pilot.jobs import Attempt, JobState
 from hpo_pilot.jobs.results import from_epoch
 
 if TYPE_CHECKING:
+    from hpo_pilot.report.summary import Standing
     from hpo_pilot.search import Fold, Search, Trial, TrialState
     from hpo_pilot.search.trials import Cost, Estimate, Gain, Price, Spent
     from hpo_pilot.store import Event, PointRequest, SearchRecord, Store
@@ -166,9 +167,17 @@ class StoppedDocument(TypedDict):
     projected: float | list[float] | None
 
 
+class ConfirmedDocument(TypedDict):
+    """The mean over the confirmation runs of a trial, with several objectives a list, and the number of the runs."""
+
+    value: float | list[float] | None
+    runs: int
+
+
 class TrialDocument(TypedDict):
     """One hyper-parameter point and its result.
 
+    `confirmed` is there only for the best trial or the front, and only where they have confirmation runs.
     With several objectives, `value` and `std` are lists, in their order. `confirms` and `retries` are the number of the
     trial whose point this trial repeats: as a confirmation run, or because that trial failed and a user requested it.
     """
@@ -190,6 +199,7 @@ class TrialDocument(TypedDict):
     started: str | None
     ended: str | None
     cost: NotRequired[CostDocument]
+    confirmed: NotRequired[ConfirmedDocument]
 
 
 class ObjectiveDocument(TypedDict):
@@ -382,6 +392,14 @@ def trial_documents(search: Search, trials: Sequence[Trial], *, logs: bool = Tru
     return [trial_document(trial, price, logs=logs) for trial in trials]
 
 
+def best_document(best: Standing, price: Price, *, logs: bool = True) -> TrialDocument:
+    """Returns the best trial, or one of the front, as a document."""
+    document = trial_document(best.trial, price, logs=logs)
+    if best.confirmed:
+        document["confirmed"] = {"value": _one_or_more(best.figures), "runs": best.runs}
+    return document
+
+
 def trial_of(document: TrialDocument) -> Trial:
     """Returns a trial from its document. A fold has only the attempt that counts; energy and outputs are not there."""
     from hpo_pilot.search import EarlyStop, Trial, TrialState  # noqa: PLC0415 - pydantic; a service's user has none
@@ -482,7 +500,7 @@ def _finite(value: Any) -> Any:
 def search_document(
     record: SearchRecord,
     counts: Mapping[TrialState, int],
-    best: Trial | None,
+    best: Standing | None,
     price: Price,
     front: FrontDocument | None = None,
 ) -> SearchDocument:
@@ -499,7 +517,7 @@ def search_document(
         "objective": objectives if len(objectives) > 1 else objectives[0],
         "trials": {state.value: count for state, count in sorted(counts.items())},
         "budget": record.search.budget.model_dump(),
-        "best": None if best is None else trial_document(best, price, logs=False),
+        "best": None if best is None else best_document(best, price, logs=False),
         "created": time_text(record.created),
         "started": time_text(record.started),
         "ended": time_text(record.ended),
@@ -512,7 +530,7 @@ def search_document(
 def status_document(
     record: SearchRecord,
     counts: Mapping[TrialState, int],
-    best: Trial | None,
+    best: Standing | None,
     price: Price,
     spent: Spent,
     gain: Gain | None,

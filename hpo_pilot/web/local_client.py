@@ -27,6 +27,7 @@ from hpo_pilot.report.documents import (
     StatusDocument,
     TrialDocument,
     all_intermediate,
+    best_document,
     eta_document,
     event_document,
     failure_document,
@@ -47,6 +48,7 @@ from hpo_pilot.report.exports import exporter
 from hpo_pilot.web.operations import OnProgress, OnServer, Operation, SearchClient, User, unpack_outputs
 
 if TYPE_CHECKING:
+    from hpo_pilot.report.summary import Standing
     from hpo_pilot.search import Trial, TrialState
     from hpo_pilot.search.trials import Estimate, TrialCounts
     from hpo_pilot.steering.registration import PackedSearch
@@ -341,14 +343,16 @@ class LocalClient(SearchClient):
 
     @override
     def best(self, identity: str) -> TrialDocument | list[TrialDocument] | None:
+        from hpo_pilot.hpc.site_files import price_of
         from hpo_pilot.report.summary import front_of
 
         store, record = self._search(identity)
+        price = price_of(record.search)
         if len(record.search.objectives) > 1:
             front = front_of(record.search, store.trials(record.id))
-            return trial_documents(record.search, [standing.trial for standing in front]) or None
+            return [best_document(standing, price) for standing in front] or None
         found = best_of(store, record)
-        return None if found is None else trial_documents(record.search, [found])[0]
+        return None if found is None else best_document(found, price)
 
     @override
     def events(self, identity: str) -> list[EventDocument]:
@@ -526,8 +530,8 @@ def status_of(store: Store, record: SearchRecord, workdir: Path | None = None) -
         document = status_document(record, counts, None, price, took, gain, outlook, front)
     else:
         best, first = best_of(store, record), first_figure(store.engine, record.id)
-        if best is not None and best.value is not None and first is not None:
-            gain = gain_of(first, best.value, record.search.objective.sign, price.cost(took))
+        if best is not None and best.trial.value is not None and first is not None:
+            gain = gain_of(first, best.trial.value, record.search.objective.sign, price.cost(took))
         document = status_document(record, counts, best, price, took, gain, outlook)
     _standing(document, extent, record, steers)
     unsteered = why_not(record, steers)
@@ -587,14 +591,17 @@ def _failures(store: Store, record: SearchRecord, failed: int) -> list[FailureDo
 def run_document(result: RunResult) -> RunDocument:
     """Returns the document of a finished run."""
     from hpo_pilot.hpc.site_files import price_of
+    from hpo_pilot.report.summary import ranking
     from hpo_pilot.search.trials import trial_counts_of
 
     record, trials = result.record, result.trials
     counts = {trial.state: 0 for trial in trials}
     for trial in trials:
         counts[trial.state] += 1
-    front = _front_of(record, trials) if len(record.search.objectives) > 1 else None
-    document = search_document(record, counts, result.best, price_of(record.search), front)
+    several = len(record.search.objectives) > 1
+    front = _front_of(record, trials) if several else None
+    best = None if several else next(iter(ranking(record.search, trials)), None)
+    document = search_document(record, counts, best, price_of(record.search), front)
     _standing(document, trial_counts_of(record.search, trials, is_over=record.state.is_over), record, None)
     return {**document, "report": str(result.report), "remarks": list(result.remarks)}
 
@@ -612,14 +619,15 @@ def examination_document(found: Examination) -> ExaminationDocument:
     }
 
 
-def best_of(store: Store, record: SearchRecord) -> Trial | None:
+def best_of(store: Store, record: SearchRecord) -> Standing | None:
     """Returns the best trial; reads all trials only if the search confirms its best."""
-    from hpo_pilot.report.summary import best_trial
+    from hpo_pilot.report.summary import Standing, ranking
 
     if record.search.confirm.top:
-        return best_trial(record.search, store.trials(record.id))
+        return next(iter(ranking(record.search, store.trials(record.id))), None)
     found = store.best_so_far(record.id, record.search.objective.sign)
-    return None if found is None else next(iter(store.trials(record.id, after=found[0] - 1, limit=1)), None)
+    trials = [] if found is None else store.trials(record.id, after=found[0] - 1, limit=1)
+    return next((Standing(trial, trial.values) for trial in trials), None)
 
 
 def front_document(store: Store, record: SearchRecord, counts: Mapping[TrialState, int]) -> FrontDocument | None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import threading
 import time
+from contextlib import closing
 
 import pytest
 from sqlalchemy import insert
 
+from hpo_pilot.cli.output import best_text
 from hpo_pilot.errors import InputError
 from hpo_pilot.report.documents import OVER_SEARCHES, OVER_TRIALS
-from hpo_pilot.search import TrialState
+from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.store import SearchState, tables
-from tests.rest_api import add_results, set_state, store_of, write_search
+from tests.made import made_end
+from tests.rest_api import add_results, add_trials, set_state, store_of, write_search
 
 
 def test_the_list_has_every_search(client, shown):
@@ -161,3 +164,19 @@ def test_a_doctor_finds_something(client):
 def test_the_words_for_being_over_are_the_store_s():
     assert {state.value for state in SearchState if state.is_over} == set(OVER_SEARCHES)
     assert {state.value for state in TrialState if state.is_over} == set(OVER_TRIALS)
+
+
+def test_the_best_shows_the_mean_of_its_confirmation_runs(place, client, name):
+    client.submit(write_search(place.folder, name, confirm={"top": 1, "repeats": 2}, folds=1))
+    with closing(store_of(place.workdir)) as store:
+        number = store.search(name).id
+        confirms = (None, None, 2, 2)
+        trials = [Trial(n, 1, {"x": n / 10, "kind": "a"}, seed=n, confirms=one) for n, one in enumerate(confirms, 1)]
+        task = add_trials(store, name, trials)
+        ends = [made_end(n, TrialState.FINISHED, value, told) for n, value, told in ((1, 0.5, 1), (2, 0.25, 2))]
+        assert "confirmed" not in (client.best(name) or {})
+        ends += [made_end(n, TrialState.FINISHED, value) for n, value in ((3, 0.5), (4, 1.0))]
+        store.record(number, [], ends, ended_tasks=[task])
+    for found in (client.best(name), client.status(name)["best"]):
+        assert (found["number"], found["value"], found["confirmed"]) == (2, 0.25, {"value": 0.75, "runs": 2})
+        assert best_text(found) == "0.25; 0.75 on average over 2 confirmation runs"
