@@ -6,24 +6,25 @@ import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
-from scipy.optimize import minimize
-from scipy.spatial.distance import cdist
-from scipy.stats import qmc
 
-from hpo_pilot.optimizers.acquisition import Surrogate
 from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer, Result, array_stream, one_thread, stream
 from hpo_pilot.optimizers.feasible_region import feasible_region
-from hpo_pilot.optimizers.objective_models import Caution, SuccessLearner, ValuesLearner
 from hpo_pilot.optimizers.phase import LEAST_VALUES, default_start_points
 from hpo_pilot.optimizers.proposals import Proposals, feasible_units, placed, unit_vector
-from hpo_pilot.optimizers.training_data import FeatureMap, Rows, Table, Told
 from hpo_pilot.search import Point, SearchSpace
 from hpo_pilot.search.limits import MOST_POPULATION
+
+if (
+    TYPE_CHECKING
+):  # scikit-learn and scipy take a second to load, and the check of a search file needs only the settings
+    from hpo_pilot.optimizers.acquisition import Surrogate
+    from hpo_pilot.optimizers.objective_models import Caution
+    from hpo_pilot.optimizers.training_data import FeatureMap, Rows, Table
 
 Array = npt.NDArray[np.float64]
 
@@ -130,7 +131,7 @@ class Spacing:
         """Adds a pending point, shape (n_features,)."""
         point = features[None, :] / self._scales
         self._out = np.concatenate([self._out, point])
-        np.minimum(self._nearest_out, cdist(self._candidates, point)[:, 0], out=self._nearest_out)
+        np.minimum(self._nearest_out, _distances(self._candidates, point)[:, 0], out=self._nearest_out)
 
     def crowded_candidates(self) -> Mask:
         """Returns which candidates are too close to a pending point, shape (k,)."""
@@ -142,11 +143,18 @@ class Spacing:
         return _nearest(scaled, self._out) < _SHARE * _nearest(scaled, self._known)
 
 
+def _distances(points: Array, others: Array) -> Array:
+    """Returns the Euclidean distances, shape (number of points, number of others)."""
+    from scipy.spatial.distance import cdist  # noqa: PLC0415 - see above
+
+    return np.asarray(cdist(points, others))
+
+
 def _nearest(points: Array, others: Array) -> Array:
     """Returns the distance of each point to the nearest other point, shape (n,); infinite where there is none."""
     if not len(others):
         return np.full(len(points), np.inf)
-    return np.asarray(cdist(points, others).min(axis=1))
+    return np.asarray(_distances(points, others).min(axis=1))
 
 
 #: The ascent starts from this many candidates, at least this far apart in length scales.
@@ -206,6 +214,8 @@ class Climber:
         if not free.any():
             return units[:0]
 
+        from scipy.optimize import minimize  # noqa: PLC0415 - see above
+
         def descent(variables: Array) -> tuple[float, Array]:
             at = features.copy()
             at[free] = variables
@@ -238,7 +248,7 @@ def starts_apart(features: Array, scores: Array, scales: Array) -> list[int]:
         if left[index] == -np.inf:
             break
         starts.append(index)
-        left[cdist(scaled[index : index + 1], scaled)[0] < _APART] = -np.inf
+        left[_distances(scaled[index : index + 1], scaled)[0] < _APART] = -np.inf
         left[index] = -np.inf
     return starts
 
@@ -381,6 +391,9 @@ class BayesianOptimizer(Optimizer):
 
     def __init__(self, space: SearchSpace, **options: Any) -> None:
         """Lays out the features; see `Optimizer`."""
+        from hpo_pilot.optimizers.objective_models import SuccessLearner, ValuesLearner  # noqa: PLC0415 - see above
+        from hpo_pilot.optimizers.training_data import FeatureMap, Told  # noqa: PLC0415 - see above
+
         super().__init__(space, **options)
         self.start_points = self.settings.start_points or default_start_points(len(space.dimensions), self.trials)
         self._features = FeatureMap(space)
@@ -395,6 +408,8 @@ class BayesianOptimizer(Optimizer):
 
     def tell_earlier(self, source: str, trials: Iterable[Result]) -> None:
         """See `Optimizer.tell_earlier`."""
+        from hpo_pilot.optimizers.training_data import Told  # noqa: PLC0415 - see above
+
         super().tell_earlier(source, trials)
         told = Told(len(self.space.dimensions), self.objectives)
         for observation in self.earlier[source]:
@@ -426,6 +441,8 @@ class BayesianOptimizer(Optimizer):
 
     def _start(self, proposals: Proposals, count: int) -> None:
         """Offers the next `count` points of the Sobol sequence."""
+        from scipy.stats import qmc  # noqa: PLC0415 - see above
+
         first, goal = proposals.known, len(proposals.points) + count
         tries = _TRIES_PER_START * count
         sobol = qmc.Sobol(len(self.space.dimensions), rng=array_stream(self.seed, "start"))
@@ -458,6 +475,8 @@ class BayesianOptimizer(Optimizer):
 
     def _surrogates(self, table: Table, rows: Rows, data: Array, believed: Array, reach: Array) -> list[Surrogate]:
         """Returns the models, conditioned on `rows`, whose features are `data`, and believing the points `believed`."""
+        from hpo_pilot.optimizers.acquisition import Surrogate  # noqa: PLC0415 - see above
+
         models = zip(*(learner.posteriors(table, rows, data) for learner in self._values), strict=True)
         stopped, first = table.stopped[rows], int(np.searchsorted(rows, self.start_points))
         return [Surrogate.of_data(posteriors, stopped, first, reach, believed) for posteriors in models]

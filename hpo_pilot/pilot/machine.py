@@ -12,16 +12,18 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
-
-from prometheus_client.core import Metric
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.capacity import JobRequest
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode, needed_cores
-from hpo_pilot.pilot.report import Starting
 from hpo_pilot.transformation.job import PayloadDocument
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+    from hpo_pilot.pilot.report import Starting
 
 #: Variables that limit a process to certain GPUs.
 _VISIBLE = {"NVIDIA": "CUDA_VISIBLE_DEVICES", "AMD": "ROCR_VISIBLE_DEVICES"}

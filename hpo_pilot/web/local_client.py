@@ -202,9 +202,11 @@ class LocalClient(SearchClient):
 
     def examined(self, found: Examination, base: Path | None) -> Examination:
         """Adds to the check of a search file that of the earlier searches it names; `base`: its folder, if local."""
+        if not found.earlier:
+            return found
         from hpo_pilot.steering.registration import examine_earlier_searches
 
-        return examine_earlier_searches(self._store_if_any(), found, base) if found.earlier else found
+        return examine_earlier_searches(self._store_if_any(), found, base)
 
     @override
     def rehearse(self, file: Path, *, server: str | None = None) -> dict[str, Any]:
