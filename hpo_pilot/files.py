@@ -158,6 +158,21 @@ def missing_programs(files: str, command: str, base: Path) -> list[str]:
     ]
 
 
+#: Words that a shell understands itself.
+_SHELL_WORDS = frozenset(
+    {
+        *("case", "cd", "command", "eval", "exec", "exit", "export", "for", "if", "set", "source", "time", "trap"),
+        *("ulimit", "umask", "unset", "until", "while"),
+    }
+)
+
+
+def first_program(command: str) -> str | None:
+    """Returns the first word of a payload's command if a shell looks for it in PATH, else None."""
+    word = next((word for word in _words(command) if not re.match(r"\w+=", word)), "")
+    return word if re.fullmatch(r"\w[\w.+-]*", word) and word not in _SHELL_WORDS else None
+
+
 def python_word(command: str, python: str | None) -> str | None:
     """Returns the name or path of Python in a payload's command; None: the command has none.
 

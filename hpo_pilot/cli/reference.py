@@ -31,8 +31,9 @@ _SEARCH_FILE_HEAD = """# The search file
 
 Generated from the models that check it, as is `schemas/search.json`, which gives completion and checks in editors.
 Unknown keys, inverted bounds, wrong types, impossible constraints and jobs that the site cannot hold are refused before
-anything is submitted, with line, column and what was probably meant: `hpo-pilot validate FILE`. `1e-4` is a number
-here.
+anything is submitted, with line, column and what was probably meant: `hpo-pilot validate FILE`. It
+also asks about probable slips: a metric such as `accuracy` without `goal`, a linear scale over three decades, a program
+that is not in PATH, years of trials. `1e-4` is a number here.
 """
 
 _COMMANDS_HEAD = """# Commands

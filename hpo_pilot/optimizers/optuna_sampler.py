@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
 
 #: Name in a search file -> optuna's class.
-_SAMPLERS = {
+SAMPLERS = {
     "tpe": "TPESampler",
     "gp": "GPSampler",
     "cmaes": "CmaEsSampler",
@@ -92,7 +92,7 @@ class OptunaSettings(BaseSettings):
                 raise MistakeError([Mistake(() if module == "optuna" else ("sampler",), message, remedy)])
         import optuna  # noqa: PLC0415 - seldom wanted
 
-        parameters = inspect.signature(getattr(optuna.samplers, _SAMPLERS[self.sampler]).__init__).parameters
+        parameters = inspect.signature(getattr(optuna.samplers, SAMPLERS[self.sampler]).__init__).parameters
         kinds = {name: _kinds(parameter) for name, parameter in parameters.items() if name not in _NOT_FOR_FILES}
         known = [name for name, kind in kinds.items() if kind]
         unknown = [key for key in self.arguments if key not in known]
@@ -138,7 +138,7 @@ class OptunaSettings(BaseSettings):
         """Returns a sampler with a seed."""
         import optuna  # noqa: PLC0415 - seldom wanted
 
-        cls = getattr(optuna.samplers, _SAMPLERS[self.sampler])
+        cls = getattr(optuna.samplers, SAMPLERS[self.sampler])
         arguments: dict[str, Any] = {"seed": seed, **self.arguments}
         parameters = inspect.signature(cls.__init__).parameters
         for name, value in (

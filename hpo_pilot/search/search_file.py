@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar, cast
@@ -17,7 +18,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from hpo_pilot.errors import Problem
 from hpo_pilot.search.mistakes import FieldPath, Mistake, keys_of, mistakes_of, unknown_key
-from hpo_pilot.search.parameters import DIMENSION, DIMENSION_TYPES, Dimension
+from hpo_pilot.search.parameters import DIMENSION, DIMENSION_TYPES, Dimension, Integer, Real
 from hpo_pilot.search.payload import Payload
 from hpo_pilot.search.search import (
     Budget,
@@ -85,6 +86,21 @@ ELSEWHERE = {
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
+
+
+#: Words in names of metrics that are nearly always maximized; and words that turn their meaning round.
+_LARGER_IS_BETTER = frozenset(
+    {
+        *("accuracy", "acc", "ams", "auc", "auroc", "dice", "efficiency", "f1", "iou", "precision", "purity", "r2"),
+        *("recall", "reward", "score", "sensitivity", "significance", "specificity"),
+    }
+)
+_SMALLER_IS_BETTER = frozenset({"error", "err", "inverse", "loss", "minus", "neg", "negative", "one"})
+
+#: A scale over this factor, three decades, is usually meant to be logarithmic.
+_DECADES = 1000
+
+_YEAR_MINUTES = 365 * 24 * 60
 
 
 class SearchFile:
@@ -324,6 +340,7 @@ def _notes(file: SearchFile) -> list[Mistake]:
         file.section("resources", Resources),
         file.section("payload", Payload),
     )
+    notes += _slips(file)
     if budget is not None:
         notes += _size_notes(file.section("space", SearchSpace), file.sections.get("start", ()), budget.trials)
     if resources is not None and budget is not None and resources.trials_per_job > budget.parallel:
@@ -338,6 +355,37 @@ def _notes(file: SearchFile) -> list[Mistake]:
         message = "only hpo-pilot's own pilots report intermediate values: trials of other pilots are never stopped"
         hint = "start your own pilots there: hpo-pilot pilot --server URL --queue Q"
         notes.append(Mistake(("early_stopping",), message, hint))
+    return notes
+
+
+def _slips(file: SearchFile) -> list[Mistake]:
+    """Returns notes on defaults that few people want: a minimized accuracy, a linear scale over three decades."""
+    notes = []
+    objectives = file.sections.get("objective", ())
+    for index, objective in enumerate(objectives):
+        words = set(re.split("[^a-z0-9]+", objective.metric.lower()))
+        if "goal" not in objective.model_fields_set and words & _LARGER_IS_BETTER and not words & _SMALLER_IS_BETTER:
+            place: FieldPath = ("objective", index, "metric") if len(objectives) > 1 else ("objective", "metric")
+            hint = "goal: maximize? `goal: minimize` confirms it"
+            notes.append(Mistake(place, f"the search looks for the smallest {objective.metric}", hint))
+    space = file.section("space", SearchSpace)
+    for name, domain in space.dimensions.items() if space is not None else ():
+        if not isinstance(domain, Real | Integer) or "scale" in domain.model_fields_set or domain.step is not None:
+            continue
+        if 0 < _DECADES * domain.low <= domain.high:
+            decade = f"nine of ten trials are above {domain.high / 10:g}"
+            hint = "scale: log? `scale: linear` confirms it"
+            notes.append(Mistake(("space", name), f"{decade}, because its scale is linear", hint))
+    budget, resources = file.section("budget", Budget), file.section("resources", Resources)
+    if budget is not None and resources is not None and budget.hours is None:
+        years = budget.trials * resources.minutes / budget.parallel / _YEAR_MINUTES
+        if years > 1:
+            message = (
+                f"at up to {resources.minutes:g} minutes each, {budget.parallel} at once, they take {years:.3g} years"
+            )
+            notes.append(
+                Mistake(("budget", "trials"), message, "is the number right? budget.hours would end the search")
+            )
     return notes
 
 

@@ -16,7 +16,7 @@ import psutil
 from pydantic import ValidationError
 
 from hpo_pilot.errors import Problem, SearchFileError
-from hpo_pilot.files import folder_mistake, missing_programs, python_word
+from hpo_pilot.files import first_program, folder_mistake, missing_programs, python_word
 from hpo_pilot.hpc.capacity import NodeShape
 from hpo_pilot.hpc.site_files import SiteFileError, load_site, site_files, unknown_site_hint
 from hpo_pilot.hpc.site_profile import SiteProfile
@@ -191,12 +191,16 @@ def _check_files(file: SearchFile, payload: Payload, folder: Path | None) -> Non
                 hint = "it must exist where the jobs run"
                 file.note(Mistake((*place, index), f"{message} on this machine", hint))
     if folder is not None and is_local and not payload.container:
-        _check_python(file, payload)
+        _check_programs(file, payload)
 
 
-def _check_python(file: SearchFile, payload: Payload) -> None:
-    """Reports a missing Python for jobs on this machine."""
+def _check_programs(file: SearchFile, payload: Payload) -> None:
+    """Reports a missing Python, or another missing program, for jobs on this machine."""
     word = python_word(payload.command, payload.python)
+    program = first_program(payload.command)
+    if program is not None and program != word and shutil.which(program) is None:
+        hint = "is the name right? a program in payload.files is ./NAME"
+        file.note(Mistake(("payload", "command"), f"there is no {program} in PATH on this machine", hint))
     if word is None or shutil.which(word) or ("/" in word and not word.startswith("/")):  # a path inside the payload
         return
     if word == payload.python and word.startswith("/"):
@@ -326,9 +330,13 @@ def _check_optimizer(file: SearchFile) -> None:
 
     names = optimizer_names()
     if choice.name not in names:
+        from hpo_pilot.optimizers.optuna_sampler import SAMPLERS  # noqa: PLC0415 - as above
+
         path: FieldPath = ("optimizer", "name")
-        meant = closest(choice.name, names)
-        hint = f"did you mean {meant}?" if meant else ""
+        hint = f"did you mean {meant}?" if (meant := closest(choice.name, names)) else ""
+        if choice.name in SAMPLERS:
+            sampler = f"optimizer: {{name: optuna, sampler: {choice.name}}}"
+            hint = f"it is a sampler of optuna: {sampler}, after pip install 'hpo-pilot[optuna]'"
         message = f"must be {listing(names, 'or')}, not {show(choice.name)}"
         file.tell(Mistake(path if path in file.document.values else path[:1], message, hint))
         return

@@ -53,6 +53,20 @@ def test_a_pilot_loads_nothing_heavy():
     assert not loaded & set(heavy.split())
 
 
+def test_validate_loads_no_library_that_takes_long(tmp_path):
+    file = tmp_path / "search.yaml"
+    file.write_text(
+        "search: demo\nspace: {x: {type: real, low: 0, high: 1}}\npayload: {command: echo}\noptimizer: auto\n"
+    )
+    words = f"['hpo-pilot', 'validate', {str(file)!r}]"
+    code = f"import sys; sys.argv = {words}; import hpo_pilot.cli.main as command\n"
+    result = python(code + "try: command.main()\nfinally: print(*sys.modules)")
+    loaded = {name.split(".")[0] for name in result.stdout.split()}
+    assert "is valid" in result.stdout and "pydantic" in loaded
+    heavy = "scipy skopt sklearn deap sqlalchemy pandaclient starlette plotly cryptography prometheus_client"
+    assert not loaded & set(heavy.split())
+
+
 def test_looking_loads_neither_numpy_nor_what_draws_reports(tmp_path):
     file = tmp_path / "search.yaml"
     file.write_text('search: demo\nspace: {x: {type: real, low: 0, high: 1}}\npayload: {command: "true"}\n')

@@ -27,6 +27,8 @@ ONE_MISTAKE = [
     ("space:", "parameters:", 3, 1, "parameters: is not a key that is known here", "did you mean space?"),
     ("search: digits-mlp\n", "", 1, 1, "search: is missing", ""),
     ("  command: python train.py\n", "", 16, 1, "payload.command: is missing", ""),
+    ("trials: 64", "trials: 1000000000", 12, 18, "budget.trials: must be 1000000 or less", ""),
+    ("optimizer: random", "optimizer: tpe", 11, 12, "not 'tpe'", "{name: optuna, sampler: tpe}, after pip install"),
     ("digits-mlp", "digits mlp", 1, 9, "search: must start with a letter", ""),
     ("digits-mlp", "2024", 1, 9, "search: must be text, not 2024", "put it in quotes: '2024'"),
     # objective
@@ -264,6 +266,11 @@ def test_a_python_that_is_not_here_is_noted(folder: Path, command: str, more: st
     ("old", "new", "path", "message"),
     [
         (COMMAND, "python trian.py", "payload.command", "trian.py is not in digits"),
+        (COMMAND, "SEED=1 root9 -b train.C", "payload.command", "there is no root9 in PATH on this machine"),
+        (GOAL, "{metric: val_accuracy}", "objective.metric", "the search looks for the smallest val_accuracy"),
+        (GOAL, "[{metric: a}, {metric: AUC}]", "objective[1].metric", "the search looks for the smallest AUC"),
+        ("1e-1, scale: log}", "1e-1}", "space.learning_rate", "nine of ten trials are above 0.01, because its scale"),
+        ("trials: 64", "trials: 1000000", "budget.trials", "10 minutes each, 8 at once, they take 2.38 years"),
         (GOAL, "{metric: m, reference: 2}", "objective.reference", "has an effect only with several objectives"),
         (GOAL, f"[{', '.join(f'{{metric: m{n}}}' for n in range(5))}]", "objective", "5 objectives"),
         ("minutes: 10", "minutes: 10, trials_per_job: 20", "resources.trials_per_job", "at most 8 trials"),
@@ -275,6 +282,23 @@ def test_settings_that_are_perhaps_not_intended_are_noted(
 ) -> None:
     ((place, text),) = notes_of(folder, GOOD.replace(old, new))
     assert place == path and message in text
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (COMMAND, "cd x; sh train.sh"),
+        (COMMAND, "$HOME/bin/train"),
+        (GOAL, "{metric: accuracy, goal: minimize}"),
+        (GOAL, "{metric: accuracy_error}"),
+        ("1e-1, scale: log}", "1e-1, scale: linear}"),
+        ("low: 16, high: 512, scale: log", "low: 0, high: 5000"),
+        ("trials: 64", "trials: 1000000, hours: 24"),
+    ],
+)
+def test_settings_that_are_meant_are_not_noted(folder: Path, old: str, new: str) -> None:
+    (folder / "digits" / "train.sh").write_text("")
+    assert notes_of(folder, GOOD.replace(old, new).replace('constraints: ["layers * width <= 1024"]\n', "")) == []
 
 
 def test_a_space_with_fewer_points_than_trials_is_noted(folder: Path) -> None:
