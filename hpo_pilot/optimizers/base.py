@@ -40,6 +40,13 @@ def is_several(value: Any) -> bool:
     return isinstance(value, Sequence | np.ndarray) and not isinstance(value, str | bytes)
 
 
+def _no_numbers(value: Any) -> list[Any]:
+    """Returns the parts of `value` that are neither a number (NaN and ±inf are numbers) nor None."""
+    parts = value if is_several(value) else (value,)
+    is_bool = bool | np.bool_
+    return [p for p in parts if p is not None and (isinstance(p, is_bool) or not isinstance(p, numbers.Real))]
+
+
 def find_mistake(space: SearchSpace, objectives: int, point: Mapping[str, Any], value: Any) -> str:
     """Returns the caller's mistake in a told result; an empty text where there is none.
 
@@ -60,6 +67,8 @@ def find_mistake(space: SearchSpace, objectives: int, point: Mapping[str, Any], 
     for name, dimension in space.dimensions.items():
         if name in point and isinstance(dimension, Real | Integer) and not is_number(point[name]):
             return f"{name} must be a number, not {show(point[name])}"
+    if wrong := _no_numbers(value):
+        return f"a value must be a number, or None for a failed trial, not {show(wrong[0])}"
     given = len(value) if is_several(value) else 1
     if given == objectives or (not is_several(value) and finite(value) is None):
         return ""
@@ -275,8 +284,8 @@ class Optimizer(ABC):
                 sequences.
 
         Raises:
-            InputError: a name is unknown or missing, a value has the wrong type, or the number of values differs from
-                the number of objectives; the message says where. No result of the call was taken.
+            InputError: a name is unknown or missing, a value is neither a number nor None, or the number of values
+                differs from the number of objectives; the message says where. No result of the call was taken.
         """
         observed = []
         for number, trial in enumerate(trials):
@@ -285,6 +294,9 @@ class Optimizer(ABC):
                 mistake = find_mistake(self.space, self.objectives, seen.point, trial[1])
                 if mistake:
                     raise InputError(f"result {number} of those told: {mistake}")
+            if len(trial) > 2 and (wrong := _no_numbers(trial[2])):
+                message = f"a standard error must be a number, or None, not {show(wrong[0])}"
+                raise InputError(f"result {number} of those told: {message}")
             observed.append(seen)
         for seen in observed:
             self.take(seen)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hpo_pilot.errors import ExhaustedError, InputError
@@ -122,14 +123,12 @@ def test_seeds_differ(name: str) -> None:
 
 
 def test_failed_trials_are_survived(name: str) -> None:
-    """Whatever is no finite number says that the trial failed."""
+    """A number that is not finite says that the trial failed, as None does."""
     optimizer = make(name, SPACE)
     points = some_points(24)
-    bad = [None, math.nan, math.inf, -math.inf, True, False, "0.5", "", b"", {}, 10**400, 1j, object]
-    told = [(p, bad[i // 2] if i % 2 and i // 2 < len(bad) else value_of(p)) for i, p in enumerate(points)]
-    optimizer.tell(told)
-    optimizer.tell([(points[0], wrong) for wrong in bad[12:]])
-    assert [o.value is None for o in optimizer.history] == [i % 2 == 1 for i in range(24)] + [True] * len(bad[12:])
+    bad = [None, math.nan, math.inf, -math.inf, np.float32("nan"), 10**400] * 2
+    optimizer.tell([(p, bad[i // 2] if i % 2 else value_of(p)) for i, p in enumerate(points)])
+    assert [o.value is None for o in optimizer.history] == [i % 2 == 1 for i in range(24)]
     check_points(SPACE, optimizer.ask(6, []), points)
 
 
@@ -217,6 +216,10 @@ def test_slips_in_what_is_told_are_said(name: str) -> None:
         ({"width": None}, None, "width must be a number"),
         ({"dropout": True}, 0.1, "dropout must be a number, not true"),
         ({}, [1.0, 2.0], "2 values for 1 objective"),
+        *(
+            ({}, value, "a value must be a number, or None")
+            for value in (True, "0.5", "", b"", {}, 1j, object, ["nan"])
+        ),
         ({}, (), "0 values for 1 objective"),
     ]
     for change, value, says in slips:
@@ -224,6 +227,8 @@ def test_slips_in_what_is_told_are_said(name: str) -> None:
         with pytest.raises(InputError, match=f"result 1 of those told: {says}"):
             optimizer.tell([(good, 0.1), (wrong, value)])
         optimizer.tell_earlier(says, [(wrong, value), (good, 0.1)])  # which had its own names
+    with pytest.raises(InputError, match="result 0 of those told: a standard error must be a number, or None"):
+        optimizer.tell([(good, 0.1, "0.1")])
     assert optimizer.history == []
 
 
