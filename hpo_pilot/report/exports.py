@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -142,6 +142,20 @@ def panda_ids(trial: TrialDocument) -> list[int]:
 COSTS = ("job_seconds", "gpu_hours", "core_hours", "energy_kwh")
 
 
+def point_columns(space: Iterable[str], columns: Iterable[str]) -> dict[str, str]:
+    """Returns the column of each parameter, by name: the same in every table of trials.
+
+    Args:
+        space: names of the parameters.
+        columns: the columns of `trial_columns`.
+    """
+    from hpo_pilot.search.earlier_results import parameter_column  # noqa: PLC0415 - the command line starts light
+
+    # Parquet files also have `panda_ids`, and data frames `seconds`.
+    taken = {*columns, "panda_ids", "seconds"}
+    return {name: parameter_column(name, taken) for name in space}
+
+
 def trial_columns(trials: Sequence[TrialDocument], metrics: Sequence[str], folds: int) -> dict[str, list[Any]]:
     """Returns the columns of a table of trials, in their order; None where a trial has no value.
 
@@ -191,11 +205,10 @@ def as_csv(search: Search, trials: Sequence[Trial]) -> str:
 
     A parameter with the name of another column, for example `value`, is in the column `point.value`.
     """
-    from hpo_pilot.search.earlier_results import parameter_column  # noqa: PLC0415 - the command line starts light
-
     columns = trial_columns(
         trial_documents(search, trials), [objective.metric for objective in search.objectives], search.folds.k
     )
+    named = point_columns(search.space.names, columns)
     del columns["told"]
     if not search.confirm.top and not any(columns["confirms"]):
         del columns["confirms"]
@@ -208,10 +221,7 @@ def as_csv(search: Search, trials: Sequence[Trial]) -> str:
         columns[f"metrics.{name}"] = [trial.mean_metric(name) for trial in trials]
     names = list(columns)
     place = names.index("seed")
-    points = {
-        parameter_column(name, {*names} - {"seed"}): [trial.point.get(name) for trial in trials]
-        for name in search.space.names
-    }
+    points = {column: [trial.point.get(name) for trial in trials] for name, column in named.items()}
     ordered = {name: columns[name] for name in names[:place]} | points
     ordered |= {name: columns[name] for name in names[place + 1 :]}
     buffer = io.StringIO(newline="")
@@ -227,8 +237,9 @@ def _csv_cell(value: Any) -> Any:
         return ""
     if isinstance(value, bool):
         return json.dumps(value)
-    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@"):
-        return "'" + value
+    if isinstance(value, str):
+        value = value.replace("\r\n", "\n").replace("\r", "\n")  # the writer would not quote a carriage return
+        return f"'{value}" if value[:1] in ("=", "+", "-", "@", "\t", "\n") else value
     return repr(value) if isinstance(value, float) else value
 
 

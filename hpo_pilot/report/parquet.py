@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 from hpo_pilot import __version__
 from hpo_pilot.errors import InputError
 from hpo_pilot.report.documents import time_of
-from hpo_pilot.report.exports import ExportedSearch, mean_metrics, panda_ids, trial_columns, utf8
-from hpo_pilot.search.earlier_results import parameter_column
+from hpo_pilot.report.exports import ExportedSearch, mean_metrics, panda_ids, point_columns, trial_columns, utf8
 
 #: The key of the search in the metadata of the schema.
 METADATA_KEY = b"hpo_pilot"
@@ -61,10 +60,8 @@ def _refuse_others(subject: ExportedSearch, path: Path) -> None:
 
 def table_of(subject: ExportedSearch) -> pa.Table:
     """Returns the table: the columns of the CSV export and some more, with types."""
-    columns = {
-        name: (_KINDS.get(name, pa.float64()), values)
-        for name, values in trial_columns(subject.trials, subject.metrics, subject.folds).items()
-    }
+    listed = trial_columns(subject.trials, subject.metrics, subject.folds)
+    columns = {name: (_KINDS.get(name, pa.float64()), values) for name, values in listed.items()}
     del columns["retries"]
     if not any(trial["stopped"] for trial in subject.trials):
         columns = {name: column for name, column in columns.items() if not name.startswith(("stopped_", "projected"))}
@@ -76,8 +73,8 @@ def table_of(subject: ExportedSearch) -> pa.Table:
     names = list(columns)
     place = names.index("seed")
     points = {
-        parameter_column(name, names): (_type_of(dimension), _values(subject, name, dimension))
-        for name, dimension in subject.space.items()
+        column: (_type_of(subject.space[name]), _values(subject, name, subject.space[name]))
+        for name, column in point_columns(subject.space, listed).items()
     }
     columns = {name: columns[name] for name in names[:place]} | points | {name: columns[name] for name in names[place:]}
     means = [mean_metrics(trial) for trial in subject.trials]

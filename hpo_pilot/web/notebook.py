@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -24,7 +24,7 @@ from hpo_pilot.report.documents import (
     time_of,
     trial_of,
 )
-from hpo_pilot.report.exports import COSTS
+from hpo_pilot.report.exports import point_columns, trial_columns
 from hpo_pilot.report.figure import (
     Figure,
     FigureData,
@@ -297,52 +297,54 @@ def _empty_figure(key: str, title: str) -> Figure:
 
 
 _TIMES = ("submitted", "started", "ended")
+_WHOLE_NUMBERS = ("generation", "told", "confirms", "retries", "seed", "stopped_step")
 
 
 def trials_frame(search: Search, documents: Sequence[TrialDocument]) -> pd.DataFrame:
-    """Returns a data frame with one row per trial; the index is the trial number.
+    """Returns a data frame with one row per trial; the index is the trial's `number`.
 
-    Columns: `state`; for each objective the figure of merit, named as its metric, and its spread, with ``_std``; one
-    column per parameter, with the prefix ``point.`` if another column has the same name; `generation`, `told`,
-    `confirms`, `retries`, `seed`, `submitted`, `started`, `ended` (UTC), `seconds`, the cost, `stopped_at`, `error`.
+    The columns have the names of the CSV and Parquet exports: `generation`, `state`, `value` and `std`, with several
+    objectives `value_loss` and so on; one column per parameter, with the prefix ``point.`` if another column has the
+    same name; `seed`, `error`, `submitted`, `started`, `ended` (UTC), `confirms`, `retries`, `told`, `stopped_step`,
+    `stopped_value`, `projected`, the cost; and also `seconds` from start to end.
     """
     pd = pandas()
-    metrics = [objective.metric for objective in search.objectives]
+    listed = trial_columns(documents, [objective.metric for objective in search.objectives], folds=0)
+    numbers = listed.pop("number")
     columns: dict[str, Any] = {
-        "state": pd.Categorical([one["state"] for one in documents], categories=[state.value for state in TrialState])
+        name: pd.array(values, dtype="Int64" if name in _WHOLE_NUMBERS else "Float64")
+        for name, values in listed.items()
+        if name not in ("state", "error", *_TIMES)
     }
-    for index, metric in enumerate(metrics):
-        columns[metric] = pd.array([_at(one["value"], index) for one in documents], dtype="Float64")
-        columns[f"{metric}_std"] = pd.array([_at(one["std"], index) for one in documents], dtype="Float64")
-    rest: dict[str, Any] = {
-        name: pd.array([one[name] for one in documents], dtype="Int64")
-        for name in ("generation", "told", "confirms", "retries", "seed")
+    states = [state.value for state in TrialState]
+    columns["state"] = pd.Categorical(listed["state"], categories=states)
+    columns["error"] = pd.array(listed["error"], dtype="string")
+    columns |= {name: _moments(listed[name]) for name in _TIMES}
+    columns["seconds"] = (columns["ended"] - columns["started"]).total_seconds()
+    points = {
+        column: _parameter(search.space_dimensions[name], [one["point"].get(name) for one in documents])
+        for name, column in point_columns(search.space_dimensions, ["number", *listed]).items()
     }
-    rest |= {name: _moments([one[name] for one in documents]) for name in _TIMES}  # type: ignore[literal-required]
-    rest["seconds"] = (rest["ended"] - rest["started"]).total_seconds()
-    costs: list[Mapping[str, Any]] = [one.get("cost") or {} for one in documents]
-    rest |= {name: pd.array([cost.get(name) for cost in costs], dtype="Float64") for name in COSTS}
-    rest["stopped_at"] = pd.array([one["stopped"] and one["stopped"]["step"] for one in documents], dtype="Int64")
-    rest["error"] = pd.array([one["error"] for one in documents], dtype="string")
-    taken = {*columns, *rest}
-    for name, dimension in search.space_dimensions.items():
-        values = [one["point"].get(name) for one in documents]
-        columns[f"point.{name}" if name in taken else name] = _parameter(dimension, values)
-    index = pd.Index([one["number"] for one in documents], name="trial", dtype="int64")
-    return pd.DataFrame({**columns, **rest}, index=index)
+    names = [*listed, "seconds"]
+    place = names.index("seed")
+    ordered = {name: columns[name] for name in names[:place]} | points | {name: columns[name] for name in names[place:]}
+    return pd.DataFrame(ordered, index=pd.Index(numbers, name="number", dtype="int64"))
 
 
 def folds_frame(search: Search, documents: Sequence[TrialDocument]) -> pd.DataFrame:
-    """Returns a data frame with one row per fold; the index is (trial, fold).
+    """Returns a data frame with one row per fold; the index is (number of the trial, fold).
 
-    Columns: the figure of merit of each objective, `attempt`, `seconds`, `panda_id`, `node`, `started`, `ended` (UTC),
-    `error`, and the numeric metrics of the payload.
+    Columns: `value`, or one for each of several objectives (`value_loss`), `attempt`, `seconds`, `panda_id`, `node`,
+    `started`, `ended` (UTC), `error`, and the numeric metrics of the payload (`metrics.accuracy`).
     """
     pd = pandas()
     rows = [(trial["number"], fold) for trial in documents for fold in trial["folds"]]
+    metrics = [objective.metric for objective in search.objectives]
     columns: dict[str, Any] = {
-        objective.metric: pd.array([_at(fold["value"], index) for _, fold in rows], dtype="Float64")
-        for index, objective in enumerate(search.objectives)
+        f"value_{metric}" if len(metrics) > 1 else "value": pd.array(
+            [_at(fold["value"], index) for _, fold in rows], dtype="Float64"
+        )
+        for index, metric in enumerate(metrics)
     }
     columns["attempt"] = pd.array([fold["attempt"] for _, fold in rows], dtype="Int64")
     columns["seconds"] = pd.array([fold["seconds"] for _, fold in rows], dtype="Float64")
@@ -351,15 +353,14 @@ def folds_frame(search: Search, documents: Sequence[TrialDocument]) -> pd.DataFr
     columns["started"] = _moments([fold["started"] for _, fold in rows])
     columns["ended"] = _moments([fold["ended"] for _, fold in rows])
     columns["error"] = pd.array([fold["error"] for _, fold in rows], dtype="string")
-    names = dict.fromkeys(name for _, fold in rows for name in fold["metrics"] if name not in columns)
-    for name in names:
-        columns[name] = pd.array([_number(fold["metrics"].get(name)) for _, fold in rows], dtype="Float64")
+    for name in dict.fromkeys(name for _, fold in rows for name in fold["metrics"]):
+        columns[f"metrics.{name}"] = pd.array([_number(fold["metrics"].get(name)) for _, fold in rows], dtype="Float64")
     places = [(number, fold["fold"]) for number, fold in rows]
-    return pd.DataFrame(columns, index=pd.MultiIndex.from_tuples(places, names=("trial", "fold")))
+    return pd.DataFrame(columns, index=pd.MultiIndex.from_tuples(places, names=("number", "fold")))
 
 
 def intermediate_frame(documents: Sequence[IntermediateDocument]) -> pd.DataFrame:
-    """Returns a data frame with one row per reported value: `trial`, `fold`, `step`, `value` (NaN if not finite)."""
+    """Returns a data frame with one row per reported value: `number`, `fold`, `step`, `value` (NaN if not finite)."""
     pd = pandas()
     rows = [
         (document["number"], fold["fold"], step, math.nan if value is None else value)
@@ -367,9 +368,9 @@ def intermediate_frame(documents: Sequence[IntermediateDocument]) -> pd.DataFram
         for fold in document["folds"]
         for step, value in fold["values"]
     ]
-    names = ("trial", "fold", "step", "value")
+    names = ("number", "fold", "step", "value")
     frame = pd.DataFrame(rows, columns=names)
-    return frame.astype({"trial": "int64", "fold": "int64", "step": "int64", "value": "float64"})
+    return frame.astype({"number": "int64", "fold": "int64", "step": "int64", "value": "float64"})
 
 
 def pandas() -> Any:

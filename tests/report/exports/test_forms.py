@@ -96,9 +96,10 @@ def test_csv_has_means_of_measured_figures_in_columns_of_their_own():
     assert [name for name in rows[0] if name.startswith("metrics.")] == ["metrics.energy_joules"]
 
 
-def test_csv_has_no_cell_that_a_spreadsheet_would_run():
-    trial = replace(finished(1), error="=1+1", told=1)
+@pytest.mark.parametrize("first", ["=", "+", "-", "@", "\t=", "\r="])
+def test_csv_has_no_cell_that_a_spreadsheet_would_run(first):
+    trial = replace(finished(1), error=first + "1+1", told=1)
     header, row = csv.reader(io.StringIO(as_csv(search_of(), [trial])))
     cells = dict(zip(header, row, strict=True))
-    assert (cells["error"], cells["point.value"], cells["value"]) == ("'=1+1", "3", "1.5")
+    assert (cells["error"], cells["point.value"], cells["value"]) == (f"'{first}1+1".replace("\r", "\n"), "3", "1.5")
     assert not {"told", "retries", "confirms", "stopped_step"} & cells.keys()

@@ -10,6 +10,7 @@ import pytest
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.report.documents import trial_document, trial_of
+from hpo_pilot.report.exports import as_csv
 from hpo_pilot.search import EarlyStop, Trial, TrialState
 from hpo_pilot.search.trials import Price
 from hpo_pilot.web.notebook import folds_frame, intermediate_frame, pandas, reports_of, trials_frame
@@ -26,7 +27,7 @@ def documents(trials: list[Trial]) -> list[Any]:
 def test_columns_have_the_types_of_what_they_hold() -> None:
     search = make_search()
     frame = trials_frame(search, documents(make_trials(search, 48)))
-    assert frame.index.name == "trial" and frame.index.tolist() == list(range(1, 49))
+    assert frame.index.name == "number" and frame.index.tolist() == list(range(1, 49))
     types = {name: str(kind) for name, kind in frame.dtypes.items()}
     assert {name: types[name] for name in search.space.names} == {
         "learning_rate": "Float64", "layers": "Int64", "width": "Int64", "alpha": "Float64",
@@ -36,10 +37,10 @@ def test_columns_have_the_types_of_what_they_hold() -> None:
     assert types["started"] == types["submitted"] == "datetime64[us, UTC]"
     assert frame["started"].iloc[0] == START + timedelta(seconds=4)
     assert frame["momentum"].isna().sum() == (frame["solver"] == "adam").sum() > 0
-    assert frame["loss"].isna().sum() == 4 == (frame["state"] == "failed").sum()
+    assert frame["value"].isna().sum() == 4 == (frame["state"] == "failed").sum()
     assert frame.loc[11, "error"].startswith("the payload ended")
     assert (frame["batch"] > 64).any()
-    assert frame["job_seconds"].tolist() == [0.0 if lost else pytest.approx(6.3) for lost in frame["loss"].isna()]
+    assert frame["job_seconds"].tolist() == [0.0 if lost else pytest.approx(6.3) for lost in frame["value"].isna()]
 
 
 def test_no_trial_has_the_same_columns() -> None:
@@ -48,7 +49,7 @@ def test_no_trial_has_the_same_columns() -> None:
     full = trials_frame(search, documents(make_trials(search, 3)))
     assert empty.dtypes.to_dict() == full.dtypes.to_dict()
     assert len(empty) == 0
-    assert list(folds_frame(search, []).index.names) == ["trial", "fold"]
+    assert list(folds_frame(search, []).index.names) == ["number", "fold"]
     assert intermediate_frame([]).dtypes["value"] == "float64"
 
 
@@ -62,15 +63,29 @@ def test_names_that_are_taken_and_choices_that_look_alike() -> None:
     frame = trials_frame(search, documents(trials))
     assert frame["state"].tolist() == ["finished"] * 4
     assert [type(value) for value in frame["point.state"]] == [int, bool, str, type(None)]
-    assert frame["point.loss"].tolist() == [2] * 4
+    assert frame["loss"].tolist() == [2] * 4
+
+
+def test_columns_are_named_as_in_the_exports() -> None:
+    """Also those of parameters whose names are taken in one of the tables."""
+    space = {name: {"type": "integer", "low": 1, "high": 3} for name in ("x", "seed", "told", "seconds", "panda_ids")}
+    search = make_search(space=space, constraints=[])
+    trials = [make_trial(n, 0.1, point=dict.fromkeys(space, 2), folds=(made_fold(0, 0.1),)) for n in (1, 2)]
+    frame = trials_frame(search, documents(trials))
+    head = as_csv(search, trials).partition("\n")[0].split(",")
+    only_there = {"number", *(name for name in head if name.startswith("fold_"))}
+    assert set(head) - set(frame) == only_there and frame.index.name == "number"
+    assert {"x", "point.seed", "point.told", "point.seconds", "point.panda_ids"} < {*head}
+    only_here = {"seed", "told", "seconds", "stopped_step", "stopped_value", "projected", "retries", "confirms"}
+    assert set(frame) - set(head) <= only_here
 
 
 def test_several_objectives_have_a_column_each() -> None:
     search = make_search(objective=[{"metric": "loss"}, {"metric": "speed", "goal": "maximize"}])
     trials = [make_trial(1, 0.5, values=(0.5, 3.0), stds=(0.1, 0.2)), make_trial(2, None)]
     frame = trials_frame(search, documents(trials))
-    assert frame["speed"].iloc[0] == 3.0 and frame["speed_std"].iloc[0] == 0.2
-    assert frame["loss"].isna().tolist() == [False, True]
+    assert frame["value_speed"].iloc[0] == 3.0 and frame["std_speed"].iloc[0] == 0.2
+    assert frame["value_loss"].isna().tolist() == [False, True]
 
 
 def test_folds_with_their_metrics() -> None:
@@ -78,16 +93,18 @@ def test_folds_with_their_metrics() -> None:
     metrics = {"accuracy": 0.5, "note": "ä", "best": True, "loss": 7.0, "bad": math.nan}
     fold = made_fold(1, 0.4, metrics=metrics, node="n1", panda_id=7, seconds=2.0)
     frame = folds_frame(search, documents([make_trial(3, 0.5, folds=(made_fold(0, 0.6), fold))]))
-    assert frame.loc[(3, 1), "loss"] == 0.4, "the figure of merit, not the metric of that name"
-    assert frame.loc[(3, 1), "accuracy"] == 0.5
-    assert frame["bad"].isna().all() and frame["note"].isna().all() and frame["best"].isna().all()
+    assert (frame.loc[(3, 1), "value"], frame.loc[(3, 1), "metrics.loss"]) == (0.4, 7.0)
+    assert frame.loc[(3, 1), "metrics.accuracy"] == 0.5
+    assert (
+        frame["metrics.bad"].isna().all() and frame["metrics.note"].isna().all() and frame["metrics.best"].isna().all()
+    )
     assert frame.loc[(3, 1), "panda_id"] == 7
 
 
 def test_intermediate_values() -> None:
     found: list[Any] = [{"number": 4, "folds": [{"fold": 0, "values": [(1, 0.5), (2, None)]}]}]
     frame = intermediate_frame(found)
-    assert frame.iloc[0].to_dict() == {"trial": 4, "fold": 0, "step": 1, "value": 0.5}
+    assert frame.iloc[0].to_dict() == {"number": 4, "fold": 0, "step": 1, "value": 0.5}
     assert math.isnan(frame["value"].iloc[1])
 
 

@@ -9,7 +9,7 @@ from nbclient import NotebookClient
 
 CELLS = (
     "from hpo_pilot import open_search\nsearch = open_search('digits', {workdir!r})\nsearch",
-    "search.trials[['state', 'loss', 'x']].head(3)",
+    "search.trials[['state', 'value', 'x']].head(3)",
     "search.plot_convergence()",
     "search.watch()",
 )

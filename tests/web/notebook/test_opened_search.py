@@ -27,7 +27,7 @@ def test_a_stored_search(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None
         assert search.best is not None and search.best["number"] == 2
         assert search.best["point"] == {"x": 0.0002, "kind": "a"}
         assert len(search.trials) == 20
-        assert search.trials["loss"].idxmin() == 2
+        assert search.trials["value"].idxmin() == 2
         assert len(search.folds) == 40
         assert search.front.index.tolist() == [2]
         assert len(search.intermediate) == 0
