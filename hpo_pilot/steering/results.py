@@ -39,9 +39,9 @@ class ReportFailedError(HpoPilotError):
     """The report of a search cannot be made. The search and its results are unchanged."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunResult:
-    """The result of a search.
+    """The result of a search; it prints as one line.
 
     Attributes:
         best: the best trial; None without a finished trial and with several objectives.
@@ -56,6 +56,14 @@ class RunResult:
     report: Path
     front: list[Trial] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        metrics = ", ".join(objective.metric for objective in self.record.search.objectives)
+        found = f"{len(self.front)} trials on the front of {metrics}" if self.front else "no result"
+        if self.best is not None:
+            found = f"best {metrics}: {self.best.value:.6g} (trial {self.best.number})"
+        state = self.record.state.value
+        return f"<search {self.record.name!r}; {state}; {len(self.trials)} trials; {found}; report: {self.report}>"
 
 
 class ReportWriter:

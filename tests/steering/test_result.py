@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hpo_pilot.errors import TryAgainError
@@ -10,7 +12,7 @@ from hpo_pilot.steering.results import ReportFailedError, ReportWriter, result_o
 from hpo_pilot.steering.service import run
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import SearchState, SteeringStore
-from tests.rest_api import write_search
+from tests.rest_api import add_results, write_search
 
 
 @pytest.fixture
@@ -41,6 +43,17 @@ def broken(monkeypatch):
         raise KeyError("a column\nthat is not there")
 
     monkeypatch.setattr(result_module, "render_report", render)
+
+
+def test_a_result_prints_as_one_line(file, store, workdir):
+    result = result_of(store, workdir, store.search(1))
+    report = workdir.report("demo")
+    assert repr(result) == f"<search 'demo'; submitted; 0 trials; no result; report: {report}>"
+    add_results(workdir.root, "demo")
+    result = result_of(store, workdir, store.search(1))
+    assert repr(result) == f"<search 'demo'; running; 3 trials; best loss: 2.5 (trial 2); report: {report}>"
+    several = replace(result, best=None, front=result.trials[1:])
+    assert "; 2 trials on the front of loss; " in repr(several)
 
 
 def test_a_report_that_cannot_be_made_ends_neither_the_search_nor_the_service(file, store, workdir, broken, caplog):
