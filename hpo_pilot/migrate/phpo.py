@@ -176,14 +176,18 @@ def _put_site(draft: Draft, task: PhpoTask) -> None:
 
 def _named_file(task: PhpoTask, option: str) -> ForeignFile | None:
     """Returns the file that an option names, relative to the task or the working directory; None if missing."""
-    name = FilePath(task.get(option)).expanduser()
-    path = task.folder / name
-    if not path.exists() and name.exists():
-        path = name
-    if not path.exists():
-        task.wrong(option, f"there is no file {path}")
-        return None
-    return ForeignFile.read(path)
+    try:
+        name = FilePath(task.get(option)).expanduser()
+        path = task.folder / name
+        if not path.exists() and name.exists():
+            path = name
+        if path.exists():
+            return ForeignFile.read(path)
+        reason = f"there is no file {path}"
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a null byte, no such user's home
+        reason = f"cannot be a file: {getattr(error, 'strerror', None) or error}: {show(task.get(option))}"
+    task.wrong(option, reason)
+    return None
 
 
 def _spaces(task: PhpoTask) -> list[ForeignSpace]:

@@ -268,6 +268,13 @@ def test_a_wrong_option_of_a_script_is_told_with_its_line(refused: Refused) -> N
     assert by_path["searchSpaceFile"].line == 3
 
 
+@pytest.mark.parametrize("name", ["x" * 5000, "~no-such-user/space.json"])
+def test_a_name_that_no_file_can_have_is_told_with_its_line(refused: Refused, name: str) -> None:
+    by_path = {problem.path: problem for problem in refused("phpo", {**PHPO, "searchSpaceFile": name})}
+    found = by_path["searchSpaceFile"]
+    assert "cannot be a file: " in found.message and len(found.message) < 200 and found.line
+
+
 def test_a_phpo_command_without_a_file(tmp_path: Path) -> None:
     (tmp_path / "space.json").write_text(json.dumps(SPACE))
     words = ["phpo", "--evaluationExec", "run", "--searchSpaceFile", str(tmp_path / "space.json"), "--maxPoints", "5"]
