@@ -10,8 +10,9 @@ import time
 import urllib.error
 import urllib.request
 import zlib
+from contextlib import contextmanager
 from email.message import Message
-from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Type
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Tuple, Type
 from urllib.parse import quote, urlsplit
 
 from hpo_pilot.transformation.job import ExitCode, TransformationFailure
@@ -194,21 +195,45 @@ def unpack(archive: str, target: str, limit: int) -> None:
         UnsafeArchive: the archive is refused; `target` may hold a part of it.
         OSError: reading or writing a file failed.
     """
-    total = 0
     root = os.path.realpath(target)
+    with _opened(archive, limit) as members:
+        for member in _bounded(members, limit):
+            _check(member, root)
+            # The modes of `filter="data"`: no set-user-id, no writing by others, readable by the owner.
+            member.mode = member.mode & 0o755 | (0o700 if member.isdir() else 0o600)
+            member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
+            members.extract(member, root, **_FILTER)
+
+
+def check_bounds(archive: str, limit: int) -> None:
+    """Refuses an archive with too many members or bytes before any of it is unpacked; see `unpack`.
+
+    Raises:
+        UnsafeArchive: the archive is refused.
+        OSError: reading the file failed.
+    """
+    with _opened(archive, limit) as members:
+        for _ in _bounded(members, limit):
+            pass
+
+
+def _bounded(members: tarfile.TarFile, limit: int) -> Iterator[tarfile.TarInfo]:
+    total = 0
+    for count, member in enumerate(members):
+        total += member.size
+        if count >= _MEMBERS or total > limit:
+            raise UnsafeArchive("more than %d members or %d MB" % (_MEMBERS, limit >> 20))
+        yield member
+
+
+@contextmanager
+def _opened(archive: str, limit: int) -> Iterator[tarfile.TarFile]:
+    """Opens an archive; errors that it causes within the ``with`` block become UnsafeArchive."""
     try:
         with _Guarded(archive) as raw:
             raw.allowed = limit + (limit >> 3) + (1 << 20)  # tar's own blocks
             with tarfile.open(fileobj=raw, mode="r:") as members:
-                for count, member in enumerate(members):
-                    total += member.size
-                    _check(member, root)
-                    if count >= _MEMBERS or total > limit:
-                        raise UnsafeArchive("more than %d members or %d MB" % (_MEMBERS, limit >> 20))
-                    # The modes of `filter="data"`: no set-user-id, no writing by others, readable by the owner.
-                    member.mode = member.mode & 0o755 | (0o700 if member.isdir() else 0o600)
-                    member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
-                    members.extract(member, root, **_FILTER)
+                yield members
     except (tarfile.TarError, UnsafeArchive, EOFError, zlib.error, KeyError, RecursionError, ValueError) as error:
         # tarfile raises the last three for links to themselves and impossible file names.
         raise _refused(archive, error) from error

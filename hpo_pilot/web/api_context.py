@@ -31,7 +31,7 @@ from hpo_pilot.server.tokens import Caller
 from hpo_pilot.steering.operations import ChangedMeanwhileError
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import Store, StoreAwayError, UnknownSearchError
-from hpo_pilot.transformation.sandbox import UnsafeArchive, unpack
+from hpo_pilot.transformation.sandbox import UnsafeArchive, check_bounds, unpack
 from hpo_pilot.web.live import ChangeWatcher, Snapshot
 from hpo_pilot.web.local_client import LocalClient
 from hpo_pilot.web.operations import NotYoursError, User
@@ -271,6 +271,7 @@ class Uploads:
             target = FilePath(scratch, "payload")
             target.mkdir()
             try:
+                check_bounds(str(archive), room)  # before 100,000 files are made
                 unpack(str(archive), str(target), room)
             except UnsafeArchive as error:
                 raise InputError(f"the payload is refused: {error}") from error

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpo_pilot.transformation import sandbox
-from hpo_pilot.transformation.sandbox import UnsafeArchive, unpack
+from hpo_pilot.transformation.sandbox import UnsafeArchive, check_bounds, unpack
 from tests.pilot.conftest import archive_of
 
 LIMIT = 1 << 20
@@ -92,6 +92,20 @@ def test_bombs_are_refused(tmp_path):
     archive.write_bytes(archive_of(*[(member(f"f{i}"), bytes(1000)) for i in range(1100)]))
     with pytest.raises(UnsafeArchive, match="1 MB"):
         unpack(str(archive), str(target), LIMIT)
+
+
+def test_too_many_members_are_refused_before_any_is_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr("hpo_pilot.transformation.sandbox._MEMBERS", 10)
+    archive, target = put(tmp_path, archive_of(*[(member(f"f{i}"), b"") for i in range(11)]))
+    with pytest.raises(UnsafeArchive, match="more than 10 members"):
+        check_bounds(str(archive), LIMIT)
+    with pytest.raises(UnsafeArchive, match="more than 10 members"):
+        unpack(str(archive), str(target), LIMIT)
+    archive.write_bytes(archive_of((member("x"), bytes(LIMIT + 1))))
+    with pytest.raises(UnsafeArchive, match="1 MB"):
+        check_bounds(str(archive), LIMIT)
+    archive.write_bytes(archive_of(*[(member(f"f{i}"), b"") for i in range(10)]))
+    check_bounds(str(archive), LIMIT)
 
 
 def test_a_header_that_eats_memory_is_refused(tmp_path):

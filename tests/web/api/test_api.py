@@ -15,7 +15,9 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
+from hpo_pilot.errors import InputError
 from hpo_pilot.server.tokens import Authority, Role
+from hpo_pilot.web.api_context import Uploads
 from tests.archives import archive, member
 from tests.bearer import token
 from tests.rest_api import add_results, start_api, write_search
@@ -277,6 +279,17 @@ def test_a_payload_that_is_none_is_refused(api, call, content, message):
     assert message in answer.json()["message"]
     assert call("GET", "searches/evil").status_code == 404
     assert [path for path in (api.workdir / "uploads").iterdir() if path.is_dir()] == []
+
+
+def test_many_members_are_refused_before_they_are_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr("hpo_pilot.transformation.sandbox._MEMBERS", 10)
+    monkeypatch.setattr("hpo_pilot.web.api_context.unpack", lambda *_given: pytest.fail("it was unpacked"))
+    content = archive(*[member(f"f{number}") for number in range(11)])
+    digest = hashlib.sha256(content).hexdigest()
+    uploads = Uploads(tmp_path, 10_000_000, 10_000_000)
+    (tmp_path / f"{digest}.tar.gz").write_bytes(content)
+    with pytest.raises(InputError, match=r"the payload is refused: .* more than 10 members"), uploads.unpacked(digest):
+        pass
 
 
 def test_a_search_with_files_wants_them(call):
