@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
 import pwd
 import re
@@ -139,13 +140,16 @@ def folder_mistake(files: str, base: Path) -> tuple[str, str] | None:
     """
     try:
         folder = base / Path(files).expanduser()
-        is_folder, exists = folder.is_dir(), folder.exists()
+        if folder.is_dir():
+            for path in itertools.islice(folder.iterdir(), 1):
+                path.lstat()  # refused if the folder may be listed but not entered
+            return None
+        what = "is a file, not a folder" if folder.exists() else "there is no such folder"
+        return f"{what}: {folder}", _nearest_folder(folder, base) or "it is relative to this file"
+    except PermissionError as error:
+        return f"cannot be read: {error.filename}: {error.strerror}", "make it readable: chmod -R u+rX"
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: no such user's home
         return f"cannot be read: {error}", ""
-    if is_folder:
-        return None
-    what = "is a file, not a folder" if exists else "there is no such folder"
-    return f"{what}: {folder}", _nearest_folder(folder, base) or "it is relative to this file"
 
 
 def missing_programs(files: str, command: str, base: Path) -> list[str]:

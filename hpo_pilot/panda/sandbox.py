@@ -11,7 +11,7 @@ import tarfile
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from hpo_pilot.errors import InputError, TryAgainError
 
@@ -144,7 +144,7 @@ def payload_files(payload: Path | None, without: Path | None = None) -> Iterator
     root = payload.resolve()
     left_out = without.resolve() if without else None
 
-    def refuse(error: OSError) -> None:
+    def refuse(error: OSError) -> NoReturn:
         raise InputError(f"payload.files: cannot read {error.filename}: {error.strerror}") from error
 
     for where, folders, names in os.walk(root, onerror=refuse):
@@ -154,9 +154,14 @@ def payload_files(payload: Path | None, without: Path | None = None) -> Iterator
             inside = path.relative_to(root).as_posix()
             if inside.startswith(_OURS):
                 raise InputError(f"payload.files: {path} has a name that the payload runner needs; rename it")
-            if path.is_symlink() and not path.resolve().is_relative_to(root):
-                raise InputError(f"payload.files: {path} is a link that leads out of the folder; copy the file into it")
-            if path.is_file() and path.resolve() != left_out:
+            try:
+                if path.is_symlink() and not path.resolve().is_relative_to(root):
+                    message = f"{path} is a link that leads out of the folder; copy the file into it"
+                    raise InputError(f"payload.files: {message}")
+                wanted = path.is_file() and path.resolve() != left_out
+            except PermissionError as error:  # the folder may be listed but not entered
+                refuse(error)
+            if wanted:
                 yield inside, path
 
 

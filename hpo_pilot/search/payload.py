@@ -296,7 +296,7 @@ def input_mistakes(inputs: Sequence[str], payload: Payload, base: Path | None) -
     Args:
         inputs: the inputs in the search file.
         payload: the payload with these inputs.
-        base: the search file's folder; None: its files are not read.
+        base: the search file's folder; None: the payload's folder is not read.
     """
     mistakes = []
     first: dict[str, int] = {}

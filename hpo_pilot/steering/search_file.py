@@ -171,6 +171,7 @@ def _check_files(file: SearchFile, payload: Payload, folder: Path | None) -> Non
     """Checks the files and programs that the payload names."""
     site = file.section("site", SiteChoice)
     is_local = site is not None and site.profile == "local"
+    mistake = None
     if folder is not None and payload.files is not None:
         mistake = folder_mistake(payload.files, folder)
         if mistake is not None:
@@ -183,7 +184,7 @@ def _check_files(file: SearchFile, payload: Payload, folder: Path | None) -> Non
         if segment.inputs is not None:
             places["segments", name, "inputs"] = segment.inputs
     for place, inputs in places.items():
-        file.tell(*input_mistakes(inputs, payload, folder), under=place)
+        file.tell(*input_mistakes(inputs, payload, None if mistake else folder), under=place)
         for index, message in missing_paths(inputs, folder) if folder is not None else ():
             if is_local:
                 file.tell(Mistake((*place, index), message, "a relative path starts at this file"))

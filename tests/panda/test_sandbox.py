@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tarfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +50,15 @@ def test_a_link_that_leads_out_is_refused(payload, tmp_path):
     (tmp_path / "secret").write_text("s")
     (payload / "link").symlink_to(tmp_path / "secret")
     with pytest.raises(InputError, match="leads out of the folder"):
+        build_sandbox(payload, {}, tmp_path / "out")
+
+
+def test_a_folder_that_may_be_listed_but_not_entered_is_refused(payload, tmp_path, monkeypatch):
+    def refused(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", refused)  # root may enter everything
+    with pytest.raises(InputError, match=r"cannot read .*: Permission denied"):
         build_sandbox(payload, {}, tmp_path / "out")
 
 

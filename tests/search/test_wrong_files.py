@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -299,6 +299,22 @@ def test_settings_that_are_perhaps_not_intended_are_noted(
 def test_settings_that_are_meant_are_not_noted(folder: Path, old: str, new: str) -> None:
     (folder / "digits" / "train.sh").write_text("")
     assert notes_of(folder, GOOD.replace(old, new).replace('constraints: ["layers * width <= 1024"]\n', "")) == []
+
+
+def test_a_payload_folder_that_cannot_be_read(problems: Find, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = Path.iterdir
+
+    def refused(path: Path) -> Iterator[Path]:
+        if path == folder / "digits":
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", refused)  # root may read everything
+    (problem,) = problems(GOOD)
+    assert (problem.path, problem.line) == ("payload.files", 17) and "digits: Permission denied" in problem.message
+    assert "chmod" in problem.suggestion
+    (problem,) = problems("digits\n", "digitz\n")
+    assert "there is no such folder" in problem.message
 
 
 def test_a_space_with_fewer_points_than_trials_is_noted(folder: Path) -> None:
