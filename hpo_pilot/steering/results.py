@@ -25,7 +25,7 @@ from hpo_pilot.report.result_figures import PEER_LIMIT, drawn_trials
 from hpo_pilot.report.summary import best_trial, front_of, top_trials
 from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.steering.embedded import EmbeddedPanda, connected_manager, manager_at, running_server, started_manager
-from hpo_pilot.steering.status import early_stopping_notes, search_notes
+from hpo_pilot.steering.status import early_stopping_notes, fold_notes, search_notes
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED, SearchRecord, SteeringStore, Store, StoreAwayError
 from hpo_pilot.store.database import url_without_password
@@ -149,7 +149,7 @@ def render_search_report(store: Store, record: SearchRecord, trials: list[Trial]
         cost=cost,
         store=url_without_password(store.engine.url),
         earlier=[str(one) for one in store.earlier_results(record.id)],
-        remarks=early_stopping_notes(store, record),
+        remarks=[*fold_notes(store, record), *early_stopping_notes(store, record)],
     )
     events = [(event.time, event.who, event.what) for event in store.events(record.id)]
     reports = store.intermediate_values(record.id, drawn_trials(record.search, trials))

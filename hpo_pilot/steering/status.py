@@ -17,7 +17,7 @@ from hpo_pilot.search import Search, Trial, TrialState, point_key
 from hpo_pilot.search.trials import Cost, estimate, spans_of, trial_counts_of, window
 from hpo_pilot.store import EMBEDDED, SearchRecord, SearchState, Store
 from hpo_pilot.store.lease import Holder
-from hpo_pilot.store.queries import open_tasks, reported_a_number, waiting_tasks
+from hpo_pilot.store.queries import fold_spreads, open_tasks, reported_a_number, waiting_tasks
 
 log = logging.getLogger(__name__)
 
@@ -213,8 +213,25 @@ def _tasks(numbers: Sequence[int]) -> str:
     return f"{len(numbers)} tasks ({shown}) wait"
 
 
+#: Number of trials whose folds must agree exactly: a coarse figure, such as an accuracy, may repeat by chance.
+_EQUAL_FOLDS = 3
+
+
+def fold_notes(store: Store, record: SearchRecord) -> list[str]:
+    """Returns a note if all folds of every finished trial gave the same value."""
+    if record.search.folds.k == 1:
+        return []
+    finished, apart = fold_spreads(store.engine, record.id)
+    if finished < _EQUAL_FOLDS or apart:
+        return []
+    return [
+        f"in each of {finished} finished trials all folds gave exactly the same value: the training probably ignores "
+        "HPO_PILOT_FOLD; `hpo-pilot manual folds` shows how to use it"
+    ]
+
+
 def search_notes(store: Store, record: SearchRecord, workdir: Path | None = None) -> list[str]:
-    """Returns all notes on a search: earlier results, early stopping, waiting tasks and waiting jobs.
+    """Returns all notes on a search: earlier results, folds, early stopping, waiting tasks and waiting jobs.
 
     Args:
         store: its store.
@@ -225,7 +242,8 @@ def search_notes(store: Store, record: SearchRecord, workdir: Path | None = None
     waiting: list[str] = []
     if workdir is not None and record.server == EMBEDDED and not record.state.is_over:
         waiting = waiting_job_notes(workdir, open_tasks(store.engine, record.id))
-    return earlier + early_stopping_notes(store, record) + waiting_task_notes(store, record) + waiting
+    known = earlier + fold_notes(store, record) + early_stopping_notes(store, record)
+    return known + waiting_task_notes(store, record) + waiting
 
 
 #: A pilot that asked for jobs within this many seconds counts as present.

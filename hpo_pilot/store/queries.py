@@ -51,6 +51,16 @@ def stored_trial_counts(engine: Engine, search_id: int, search: Search, *, is_ov
     return trial_counts(search, is_over=is_over, over=over, failed=failed, confirmations=confirmations)
 
 
+def fold_spreads(engine: Engine, search_id: int) -> tuple[int, int]:
+    """Returns the number of finished trials with a spread over their folds, and the number whose spread is not 0."""
+    trials = t.trials.c
+    finished = (trials.search_id == search_id, trials.state == TrialState.FINISHED.value, trials.std.is_not(None))
+    query = select(func.count(), func.sum(case((trials.std != 0.0, 1), else_=0))).where(*finished)
+    with reading(engine) as connection:
+        count, apart = connection.execute(query).one()
+    return int(count), int(apart or 0)
+
+
 def reported_a_number(engine: Engine, search_id: int) -> bool:
     """Returns True if any trial of a search reported a finite intermediate value."""
     values = t.intermediate_values.c

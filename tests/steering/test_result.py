@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 
 from hpo_pilot.errors import TryAgainError
+from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.steering import results as result_module
 from hpo_pilot.steering.results import ReportFailedError, ReportWriter, result_of
 from hpo_pilot.steering.service import run
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import SearchState, SteeringStore
-from tests.rest_api import add_results, write_search
+from tests.made import made_end
+from tests.rest_api import add_results, add_trials, write_search
 
 
 @pytest.fixture
@@ -54,6 +56,21 @@ def test_a_result_prints_as_one_line(file, store, workdir):
     assert repr(result) == f"<search 'demo'; running; 3 trials; best loss: 2.5 (trial 2); report: {report}>"
     several = replace(result, best=None, front=result.trials[1:])
     assert "; 2 trials on the front of loss; " in repr(several)
+
+
+def test_folds_that_all_gave_the_same_value_are_noted(file, store, workdir):
+    """The training ignores HPO_PILOT_FOLD, and "± 0" would look like certainty."""
+    add_trials(store, "demo", [Trial(n, 1, {"x": n / 10, "kind": "a"}, seed=n) for n in range(1, 6)], folds=2)
+
+    def noted(number, std):
+        store.record(1, [], [made_end(number, TrialState.FINISHED, 0.5, number, stds=(std,))])
+        result = result_of(store, workdir, store.search(1))
+        assert ("HPO_PILOT_FOLD" in result.report.read_text()) == bool(result.remarks)
+        return result.remarks
+
+    assert noted(1, 0.0) == noted(2, 0.0) == []
+    assert ["in each of 3 finished trials all folds gave exactly" in note for note in noted(3, 0.0)] == [True]
+    assert noted(4, 0.25) == []
 
 
 def test_a_report_that_cannot_be_made_ends_neither_the_search_nor_the_service(file, store, workdir, broken, caplog):
