@@ -71,6 +71,12 @@ def site_files() -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
+def known_site(name: str) -> SiteProfile | None:
+    """Returns the profile with that name; None: there is none, or its file has mistakes."""
+    path = site_files().get(name)
+    return None if path is None else _profile(path, path.stat().st_mtime_ns)
+
+
 def unknown_site_hint(name: str, files: Mapping[str, Path]) -> str:
     """Returns the hint for an unknown profile name: similar names, and where to put a new profile."""
     own = f"a site's own file goes into ~/.config/hpo_pilot/sites, or a folder that --sites or {SITES_VARIABLE} names"
@@ -100,8 +106,7 @@ def _mistakes(data: dict[str, Any]) -> list[Mistake]:
 def price_of(search: Search) -> Price:
     """Returns the resources of one job of the search, and its watts if its site profile has power figures."""
     resources = search.resources
-    path = site_files().get(search.site.profile)
-    profile = None if path is None else _profile(path, path.stat().st_mtime_ns)
+    profile = known_site(search.site.profile)
     watts = None if profile is None else job_watts(profile, resources)
     return Price(resources.gpus, resources.all_cores, watts)
 

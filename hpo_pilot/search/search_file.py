@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import itertools
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar, cast
 
@@ -114,8 +114,13 @@ class SearchFile:
             a tuple, `space` the space with its constraints.
     """
 
-    def __init__(self, document: Document) -> None:
-        """Checks `document`; further checks may add problems and notes."""
+    def __init__(self, document: Document, default_cores: Callable[[Resources, SiteChoice], int]) -> None:
+        """Checks a document; further checks may add problems and notes.
+
+        Args:
+            document: the file's YAML.
+            default_cores: returns `resources.cores` for a file that does not give it.
+        """
         self.document = document
         self.problems: list[Problem] = list(document.problems)
         self.notes: list[Problem] = []
@@ -124,6 +129,7 @@ class SearchFile:
         if isinstance(document.value, Mapping):
             self._given = self._top_level(dict(document.value))
             self._check_sections()
+            self._add_cores(default_cores)
             self._check_across()
         elif not self.problems:
             self.tell(Mistake((), "must be a mapping of search, space, payload and so on, not a list or single value"))
@@ -177,6 +183,14 @@ class SearchFile:
                 self.sections[key] = _FIELDS[key].get_default(call_default_factory=True)
         if "space" in self._given:
             self._check_space(self._given["space"])
+
+    def _add_cores(self, default_cores: Callable[[Resources, SiteChoice], int]) -> None:
+        resources, site = self.section("resources", Resources), self.section("site", SiteChoice)
+        if resources is None or site is None or "cores" in resources.model_fields_set:
+            return
+        cores = default_cores(resources, site)
+        self.sections["resources"] = resources.model_copy(update={"cores": cores})
+        self._given["resources"] = {**self._given.get("resources", {}), "cores": cores}
 
     def _check_objectives(self, value: Any) -> None:
         several = isinstance(value, list)

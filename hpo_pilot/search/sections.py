@@ -96,6 +96,11 @@ def costs(objectives: Sequence[Objective], figures: Sequence[float]) -> tuple[fl
     return tuple(objective.sign * figure for objective, figure in zip(objectives, figures, strict=True))
 
 
+def _without_default(schema: dict[str, Any]) -> None:
+    """Removes the default from a field's schema, where it depends on other fields."""
+    del schema["default"]
+
+
 class Resources(Section):
     """Resources of one job."""
 
@@ -107,7 +112,13 @@ class Resources(Section):
         description="Processes that the site's launcher starts on each node. Default on several nodes: one for each "
         "GPU, or one without GPUs. Default on one node: the command is started once, without a launcher.",
     )
-    cores: Count = Field(1, le=limits.MOST_PER_NODE, description="CPU cores per node.")
+    cores: Count = Field(
+        1,
+        le=limits.MOST_PER_NODE,
+        description="CPU cores per node. Default: one for each rank; with GPUs, the same share of the node's cores at "
+        "the site as of its GPUs.",
+        json_schema_extra=_without_default,
+    )
     memory_mb: Count = Field(2000, le=limits.MOST_MEMORY_MB, description="Memory per node, in MB.")
     minutes: Amount = Field(
         60, le=limits.MOST_MINUTES, description="Walltime limit of one job, in minutes, for all its trials together."

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from hpo_pilot.errors import Problem, SearchFileError
 from hpo_pilot.files import first_program, folder_mistake, missing_programs, python_word
 from hpo_pilot.hpc.capacity import NodeShape
-from hpo_pilot.hpc.site_files import SiteFileError, load_site, site_files, unknown_site_hint
+from hpo_pilot.hpc.site_files import SiteFileError, known_site, load_site, site_files, unknown_site_hint
 from hpo_pilot.hpc.site_profile import SiteProfile
 from hpo_pilot.pilot.machine import find_gpus
 from hpo_pilot.search import Mistake, OptimizerChoice, Payload, Resources, Search, SearchSpace, SiteChoice
@@ -135,7 +135,7 @@ def payload_folder(search: Search, search_file: str | Path) -> Path | None:
 
 def _examine(document: Document, folder: Path | None) -> Examination:
     """Checks a document; paths in it are relative to `folder`, None: they are not checked."""
-    file = SearchFile(document)
+    file = SearchFile(document, _default_cores)
     space = file.section("space", SearchSpace)
     if space is not None:
         file.tell(*infeasible_mistakes(space))
@@ -234,6 +234,16 @@ def _check_site(file: SearchFile) -> None:
         file.tell(Mistake(path, f"there is no site profile {name!r}", unknown_site_hint(name, files)))
     if resources is not None and name == "local":
         file.tell(*local_mistakes(resources, this_machine()), under=("resources",))
+
+
+def _default_cores(resources: Resources, site: SiteChoice) -> int:
+    """Returns `resources.cores` where a file does not give it.
+
+    It is one core for each rank. A job with GPUs gets the same share of the node's cores as of its GPUs.
+    """
+    ranks, profile = max(1, resources.ranks), known_site(site.profile)
+    cores, gpus = (profile.node.cores or 0, profile.node.gpu_count) if profile is not None else (0, 0)
+    return max(ranks, cores * min(resources.gpus_per_node, gpus) // max(1, gpus))
 
 
 def site_mistakes(resources: Resources, profile: SiteProfile) -> list[Mistake]:

@@ -167,6 +167,26 @@ def test_jobs_that_a_site_cannot_hold(
     assert message in problem.message and hint in problem.suggestion
 
 
+@pytest.mark.parametrize(
+    ("profile", "resources", "cores"),
+    [
+        ("summit", "nodes: 4, gpus_per_node: 6", 42),
+        ("summit", "nodes: 4, gpus_per_node: 2", 14),
+        ("summit", "gpus_per_node: 1", 7),
+        ("frontier", "gpus_per_node: 8, ranks_per_node: 4", 56),
+        ("frontier", "nodes: 2, gpus_per_node: 8, cores: 8", 8),
+        ("generic-slurm", "nodes: 4, gpus_per_node: 6", 6),
+        ("grid", "ranks_per_node: 3", 3),
+        ("summit", "nodes: 2", 1),
+    ],
+)
+def test_cores_that_a_file_does_not_give(told: Told, profile: str, resources: str, cores: int) -> None:
+    """With GPUs the share of the node's cores; else one for each rank."""
+    found = told(profile, resources)
+    assert found.problems == ()
+    assert found.search is not None and found.search.resources.cores == cores
+
+
 def test_a_long_job_that_needs_a_large_allocation_is_noted(told: Told) -> None:
     """Many jobs share an allocation: it may be larger than the job, and then lasts longer."""
     found = told("summit", "nodes: 2, minutes: 300")
