@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ from rich.table import Table
 
 from hpo_pilot.cli.options import MOST_NODES, JsonOption, client_of, option
 from hpo_pilot.cli.output import console, cost_text, counted, dump
-from hpo_pilot.errors import InputError
+from hpo_pilot.errors import InputError, SearchFileError
 
 if TYPE_CHECKING:
     from hpo_pilot.hpc.plan import Plan, Workload
@@ -56,10 +57,13 @@ def plan(
     from hpo_pilot.hpc.plan import Workload, make_plan
     from hpo_pilot.hpc.site_files import find_site, job_watts
     from hpo_pilot.search.trials import Price
-    from hpo_pilot.steering.search_file import load_search_for
+    from hpo_pilot.steering.search_file import examine_for
 
     profile = find_site(site)
-    search = load_search_for(file, site)
+    found = examine_for(file, site)
+    search = found.search
+    if search is None:
+        raise SearchFileError(found.problems)
     work = Workload.of(search, minutes_per_trial)
     price = Price(search.resources.gpus, search.resources.all_cores, job_watts(profile, search.resources))
     if profile.batch.system == "none":
@@ -72,14 +76,24 @@ def plan(
     advice = None
     if scaling:
         advice = _advice(_points(scaling, workdir), search, made, profile)
-    document = _document(search, profile, made, price, minutes_per_trial, advice, script)
+    document = _document(search, profile, made, price, minutes_per_trial, advice)
+    document |= {
+        "notes": [str(note) for note in found.notes],
+        "launch": _launch_line(search, profile),
+        "script": script,
+    }
     if as_json:
         dump(document)
         return
+    for note in document["notes"]:
+        typer.echo(f"note: {note}")
     table = Table(box=None, show_header=False, pad_edge=False)
     for heading, text in plan_rows(document):
         table.add_row(heading, text)
     console().print(table)
+    if document["launch"] is not None:
+        typer.echo("\n# This starts one trial; its pilot adds the nodes, the container and more variables:")
+        typer.echo(document["launch"])
     if script is not None:
         typer.echo("\n# The job script; words in capitals are to be filled in, `hpo-pilot pilots submit` does it:")
         typer.echo(script, nl=False)
@@ -122,6 +136,27 @@ def _script(profile: SiteProfile, made: Plan, account: str | None) -> str:
         account or profile.batch.account or ("ACCOUNT" if profile.batch.account_required else None),
     )
     return make_batch_system(profile.batch.system).script(spec)
+
+
+def _launch_line(search: Search, profile: SiteProfile) -> str | None:
+    """Returns the command that starts the ranks of one trial; None: its command is started without a launcher."""
+    from hpo_pilot.hpc.launchers import Placement, make_launcher
+
+    needs, launcher = search.resources, make_launcher(profile.launcher.model_dump(), profile.node.threads_per_core)
+    if profile.name == "grid" or (profile.batch.system == "none" and not needs.ranks):
+        return None
+    ranks = max(1, needs.ranks)
+    placement = Placement(
+        nodes=tuple(f"NODE{number}" for number in range(1, needs.nodes + 1)),
+        ranks_per_node=ranks,
+        gpus_per_rank=needs.gpus_per_node // ranks,
+        cores_per_rank=needs.cores // ranks,
+        gpu_kind=profile.node.gpu_kind if profile.node.gpus or not needs.gpus_per_node else "nvidia",
+        environment=profile.environment,
+        memory_mb=needs.memory_mb,
+        port=1,
+    )
+    return f"{shlex.join(launcher.command([], placement))} {search.payload.command}".strip()
 
 
 def _points(sources: list[str], workdir: Path | None) -> list[ScalingPoint]:
@@ -176,7 +211,6 @@ def _document(
     price: Any,
     minutes_per_trial: float | None,
     advice: Advice | None,
-    script: str | None,
 ) -> dict[str, Any]:
     from dataclasses import asdict
 
@@ -220,7 +254,6 @@ def _document(
             "trials_within": work.searches * within,
         },
         "advice": None if advice is None else asdict(advice),
-        "script": script,
     }
 
 

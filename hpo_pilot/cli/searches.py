@@ -141,6 +141,8 @@ def submit(
     if dry_run:
         dump_plain(client.rehearse(file, server=server))
         return
+    for note in client.validate(file)["notes"]:
+        typer.echo(f"note: {Problem(**note)}", err=True)
     search = client.submit(file, server=server)
     if as_json:
         short = {"id": search["id"], "name": search["name"], "state": search["state"]}

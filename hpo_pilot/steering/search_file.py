@@ -94,18 +94,14 @@ def load_search(path: str | Path) -> Search:
     return _search(examine(path))
 
 
-def load_search_for(path: str | Path, site: str) -> Search:
-    """Returns the search of the file at `path`, with another site profile.
-
-    Raises:
-        SearchFileError: as `load_search`; also if a job does not fit that site.
-    """
+def examine_for(path: str | Path, site: str) -> Examination:
+    """Reads and checks the search file at `path` with another site profile; does not raise for mistakes in it."""
     document = read_document(Path(path))
     whole = document.value
     section = whole.get("site") if isinstance(whole, dict) else None
     if isinstance(whole, dict) and (section is None or isinstance(section, dict)):
         whole["site"] = {**(section or {}), "profile": site}
-    return _search(_examine(document, Path(path).parent))
+    return _examine(document, Path(path).parent)
 
 
 def parse_search(text: str, source: str) -> Search:
@@ -309,11 +305,19 @@ def _batch_mistakes(resources: Resources, profile: SiteProfile) -> list[Mistake]
 
 
 def _allocation_notes(resources: Resources, profile: SiteProfile) -> list[Mistake]:
+    notes = []
+    if profile.node.gpu_count and not resources.gpus_per_node:
+        message = (
+            f"is 0, and a node of {profile.name} has {profile.node.gpu_count} GPUs, which stay idle and are charged"
+        )
+        hint = "say how many a trial uses, or use a site profile of nodes without GPUs (`hpo-pilot sites`)"
+        notes.append(Mistake(("gpus_per_node",), message, hint))
     needed = profile.batch.smallest(resources.nodes, resources.minutes / 60)
     if needed is None or needed <= resources.nodes:
-        return []
+        return notes
     message = f"at {profile.name} only allocations of {needed} nodes or more last {resources.minutes:g} minutes"
-    return [Mistake(("minutes",), message, f"submit pilots for {needed} nodes or more, or use fewer minutes")]
+    hint = f"submit pilots for {needed} nodes or more, or use fewer minutes"
+    return [*notes, Mistake(("minutes",), message, hint)]
 
 
 def this_machine() -> NodeShape:

@@ -91,6 +91,32 @@ def test_the_script_is_what_pilots_submit_writes(plan):
 
 
 @pytest.mark.parametrize(
+    ("site", "resources", "line"),
+    [
+        ("summit", {}, "jsrun -n6 -r1 -a6 -g6 -c42 -bpacked:7 -dpacked -X 1 --smpiargs=-gpu -E MASTER_ADDR "),
+        (
+            "frontier",
+            {"gpus_per_node": 8},
+            "srun -N6 -n48 --ntasks-per-node=8 -c5 --gpus-per-task=1 --gpu-bind=closest ",
+        ),
+        ("perlmutter", {"nodes": 1, "gpus_per_node": 2}, "srun -N1 -n1 --ntasks-per-node=1 -c84 --gpus-per-node=2 "),
+    ],
+)
+def test_the_line_that_starts_one_trial(plan, site, resources, line):
+    resources = {"memory_mb": 200_000, **resources}
+    found = json.loads(plan("--site", site, "--json", **resources))
+    assert found["launch"].startswith(line) and found["launch"].endswith(" python train.py")
+    assert f"\n{found['launch']}\n" in plan("--site", site, **resources)
+    assert found["notes"] == []
+
+
+def test_gpus_that_stay_idle_are_noted(plan):
+    assert plan("--site", "summit", gpus_per_node=0).startswith("note: ")
+    (note,) = json.loads(plan("--site", "summit", "--json", gpus_per_node=0))["notes"]
+    assert "resources.gpus_per_node: is 0, and a node of summit has 6 GPUs" in note
+
+
+@pytest.mark.parametrize(
     ("site", "words", "resources", "said"),
     [
         ("perlmutter", (), {}, "a node of perlmutter has 4 GPUs, not 6"),
@@ -113,6 +139,7 @@ def test_where_there_is_no_batch_system(plan):
     assert "this machine: no allocation; `hpo-pilot run FILE` is all" in here and "#!" not in here
     grid = json.loads(plan("--site", "grid", "--json", **one))
     assert grid["submissions"] == 0 and grid["allocation"]["jobs_at_once"] == 8 and grid["hours"] == 12.0
+    assert grid["launch"] is None and "This starts one trial" not in here
 
 
 def test_advice_from_a_scaling_run(plan, tmp_path):

@@ -316,7 +316,7 @@ _CLOSEST = "--gpus-per-task=1 --gpu-bind=closest"
 _ALL = "--gpus-per-node=4 --gpu-bind=none"
 _GENV = "-bind-to none -genvlist"
 
-#: By profile: two nodes with all GPUs; two ranks without.
+#: By profile: two nodes with all GPUs, or with four ranks each; two ranks without.
 GOLDEN = {
     "summit": (
         "jsrun -n2 -r1 -a6 -g6 -c42 -bpacked:7 -dpacked -X 1 --smpiargs=-gpu -E OMP_NUM_THREADS",
@@ -329,6 +329,10 @@ GOLDEN = {
     "perlmutter": (  # -c counts hardware threads there
         f"srun -N2 -n8 --ntasks-per-node=4 -c32 {_ALL} {_STEP} --cpu-bind=cores",
         f"srun -N1 -n2 --ntasks-per-node=2 -c2 --gres=none {_STEP} --cpu-bind=cores",
+    ),
+    "perlmutter-cpu": (
+        f"srun -N2 -n8 --ntasks-per-node=4 -c64 {_STEP} --cpu-bind=cores",
+        f"srun -N1 -n2 --ntasks-per-node=2 -c2 {_STEP} --cpu-bind=cores",
     ),
     "generic-slurm": (
         f"srun -N2 -n8 --ntasks-per-node=4 -c8 {_ALL} {_STEP}",
@@ -351,8 +355,11 @@ GOLDEN = {
 def test_the_lines_of_each_profile(path: Path) -> None:
     node = load_site(path).node
     gpus, cores = node.gpu_count or OPEN_NODE[0], node.cores or OPEN_NODE[1]
-    kind = node.gpu_kind if node.gpus else "nvidia"
-    where = (Placement(NODES[:2], gpus, 1, cores // gpus, kind), Placement(NODES[:1], 2, gpu_kind=kind))
+    kind = node.gpu_kind if node.gpus or node.cores else "nvidia"
+    where = (
+        Placement(NODES[:2], gpus, int(kind != "none"), cores // gpus, kind),
+        Placement(NODES[:1], 2, gpu_kind=kind),
+    )
     launcher, lines = launcher_of(path.stem), GOLDEN[path.stem]
     assert [shlex.join(launcher.command(["x"], one)) for one in where[: len(lines)]] == [f"{line} x" for line in lines]
 

@@ -96,7 +96,17 @@ SHIPPED = sorted((ROOT / "deploy" / "sites").glob("*.yaml"))
 
 
 def test_the_profiles_that_come_with_the_product() -> None:
-    names = {"summit", "frontier", "perlmutter", "generic-slurm", "generic-lsf", "generic-pbs", "grid", "local"}
+    names = {
+        "summit",
+        "frontier",
+        "perlmutter",
+        "perlmutter-cpu",
+        "generic-slurm",
+        "generic-lsf",
+        "generic-pbs",
+        "grid",
+        "local",
+    }
     assert {path.stem for path in SHIPPED} == names
 
 

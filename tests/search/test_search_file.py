@@ -141,7 +141,8 @@ def told(folder: Path) -> Told:
 )
 def test_jobs_that_a_site_can_hold(told: Told, profile: str, resources: str) -> None:
     found = told(profile, resources)
-    assert (found.problems, found.notes) == ((), ())
+    assert found.problems == ()
+    assert [note.path for note in found.notes] == ([] if "gpus" in resources else ["resources.gpus_per_node"])
 
 
 @pytest.mark.parametrize(
@@ -187,9 +188,16 @@ def test_cores_that_a_file_does_not_give(told: Told, profile: str, resources: st
     assert found.search is not None and found.search.resources.cores == cores
 
 
+def test_gpus_that_no_trial_uses_are_noted(told: Told) -> None:
+    (note,) = told("perlmutter", "cores: 8").notes
+    assert note.path == "resources.gpus_per_node"
+    assert "a node of perlmutter has 4 GPUs, which stay idle and are charged" in note.message
+    assert told("generic-slurm", "cores: 8").notes == ()
+
+
 def test_a_long_job_that_needs_a_large_allocation_is_noted(told: Told) -> None:
     """Many jobs share an allocation: it may be larger than the job, and then lasts longer."""
-    found = told("summit", "nodes: 2, minutes: 300")
+    found = told("summit", "nodes: 2, gpus_per_node: 6, minutes: 300")
     assert found.problems == ()
     assert [note.message for note in found.notes] == ["at summit only allocations of 46 nodes or more last 300 minutes"]
 
