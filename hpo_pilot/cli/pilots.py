@@ -71,6 +71,12 @@ class _Allocations:
     proxy: Annotated[
         str | None, option("--proxy", metavar="URL", help="The facility's web proxy. Default: the profile's.")
     ] = None
+    node_cores: Annotated[
+        int | None, option("--node-cores", min=1, max=MOST_NUMBER, help="Cores of each node. Default: the profile's.")
+    ] = None
+    node_gpus: Annotated[
+        int | None, option("--node-gpus", min=0, max=MOST_NUMBER, help="GPUs of each node. Default: the profile's.")
+    ] = None
     folder: Annotated[
         Path | None,
         option(
@@ -150,10 +156,9 @@ class _Allocations:
         command = PilotCommand(
             access.server, access.queue, access.token_file, self._root(), access.ca, access.vo, options
         )
-        active = active_environment(os.environ)
-        batch = (self.queue, self.account, self.proxy)
+        batch = (self.queue, self.account, self.proxy, active_environment(os.environ), self.node_cores, self.node_gpus)
         return lambda name: AllocationSpec(
-            profile, nodes, minutes, name, command.folder(name), command.words(name), *batch, active
+            profile, nodes, minutes, name, command.folder(name), command.words(name), *batch
         )
 
 

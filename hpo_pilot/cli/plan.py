@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hpo_pilot.hpc.plan import Plan, Workload
     from hpo_pilot.hpc.scaling import Advice, ScalingPoint
     from hpo_pilot.hpc.site_profile import SiteProfile
-    from hpo_pilot.search import Search
+    from hpo_pilot.search import Resources, Search
 
 
 def add_to(app: typer.Typer) -> None:
@@ -72,7 +72,7 @@ def plan(
     else:
         minutes = _walltime_minutes(walltime)
         made = make_plan(work, profile, queue=queue, nodes=nodes, minutes=minutes)
-        script = _script(profile, made, account)
+        script = _script(profile, made, account, search.resources)
     advice = None
     if scaling:
         advice = _advice(_points(scaling, workdir), search, made, profile)
@@ -95,7 +95,9 @@ def plan(
         typer.echo("\n# This starts one trial; its pilot adds the nodes, the container and more variables:")
         typer.echo(document["launch"])
     if script is not None:
-        typer.echo("\n# The job script; words in capitals are to be filled in, `hpo-pilot pilots submit` does it:")
+        shape = "" if profile.node.cores else " --node-cores N --node-gpus N"
+        said = f"words in capitals are to be filled in, `hpo-pilot pilots submit{shape}` does it"
+        typer.echo(f"\n# The job script; {said}:")
         typer.echo(script, nl=False)
 
 
@@ -120,7 +122,8 @@ def _without_batch_system(
     return make_open_plan(work, shape, nodes_for(shape, work.needs, min(work.parallel, work.groups) * work.folds))
 
 
-def _script(profile: SiteProfile, made: Plan, account: str | None) -> str:
+def _script(profile: SiteProfile, made: Plan, account: str | None, needs: Resources) -> str:
+    from hpo_pilot.hpc.allocations import check_shape
     from hpo_pilot.hpc.batch_system import AllocationSpec
     from hpo_pilot.hpc.batch_systems import make_batch_system
 
@@ -134,7 +137,11 @@ def _script(profile: SiteProfile, made: Plan, account: str | None) -> str:
         ("hpo-pilot", "pilot", *words, "--allocation"),
         made.queue,
         account or profile.batch.account or ("ACCOUNT" if profile.batch.account_required else None),
+        # A job is assumed to fill a node that the profile does not describe.
+        node_cores=profile.node.cores or needs.cores,
+        node_gpus=profile.node.gpu_count or needs.gpus_per_node,
     )
+    check_shape(spec)
     return make_batch_system(profile.batch.system).script(spec)
 
 

@@ -47,6 +47,12 @@ def check_shape(spec: AllocationSpec) -> None:
         raise InputError(
             f"{site.name} requires a project to charge: give --account, or set batch.account in the profile"
         )
+    warning = batch.warning
+    if warning is not None and make_batch_system(batch.system).warns and 60 * spec.minutes <= warning.seconds:
+        raise InputError(
+            f"--walltime {walltime_text(spec.minutes)}: {site.name} warns pilots {warning.seconds} s before the end, "
+            "and then no trial starts: give more, or set batch.warning in the profile"
+        )
     queue = site.batch.rules(spec.queue_name)
     where = f"{site.name}'s queue {spec.queue_name}"
     if (largest := queue.largest) is not None and spec.nodes > largest:

@@ -186,6 +186,8 @@ class AllocationSpec:
         account: the project to charge, without the profile's suffix; None: the profile's.
         proxy: URL of the web proxy that compute nodes use; None: the profile's.
         environment: the variables of the software environment that is active at submission.
+        node_cores: cores of each node; None: the profile's.
+        node_gpus: GPUs of each node; None: the profile's.
     """
 
     site: SiteProfile
@@ -198,6 +200,8 @@ class AllocationSpec:
     account: str | None = None
     proxy: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    node_cores: int | None = None
+    node_gpus: int | None = None
 
     def __post_init__(self) -> None:
         if self.nodes < 1:
@@ -227,6 +231,26 @@ class AllocationSpec:
         """The account as the batch system knows it; None: the batch system's default."""
         name, suffix = self.account or self.site.batch.account, self.site.batch.account_suffix
         return name if name is None or name.endswith(suffix) else name + suffix
+
+    @property
+    def cores(self) -> int:
+        """The cores of each node.
+
+        Raises:
+            InputError: they are not known, and the batch system would give one core.
+        """
+        if cores := self.node_cores or self.site.node.cores:
+            return cores
+        raise InputError(
+            f"site {self.site.name}: the batch system gives the cores and GPUs of a node that the script asks for, and "
+            "the profile does not say how many there are: give --node-cores and --node-gpus, or set node.cores and "
+            "node.gpus"
+        )
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs of each node; 0: none, or not known."""
+        return self.site.node.gpu_count if self.node_gpus is None else self.node_gpus
 
     @property
     def output(self) -> Path:
@@ -403,6 +427,9 @@ class BatchSystem(ABC):
 
     #: The separator between an option and its value.
     between: ClassVar[str] = " "
+
+    #: Whether it sends the pilot the signal `batch.warning` of the profile.
+    warns: ClassVar[bool] = True
 
     def script(self, spec: AllocationSpec) -> str:
         """Returns the job script, exactly as `submit` submits it.

@@ -47,6 +47,7 @@ class Flux(BatchSystem):
     mark: ClassVar[str] = "# flux:"
     queue_option: ClassVar[str] = "--queue"
     account_option: ClassVar[str] = "--bank"
+    warns: ClassVar[bool] = False
     between: ClassVar[str] = "="
 
     @override

@@ -81,17 +81,11 @@ class Lsf(BatchSystem):
     def _nodes(self, spec: AllocationSpec) -> list[str]:
         if spec.site.launcher.name == "jsrun":
             return [f"-nnodes {spec.nodes}"]
-        if not (cores := spec.site.node.cores):
-            raise InputError(
-                f"site {spec.site.name}: LSF without jsrun counts slots, and the profile does not say how many cores a "
-                "node has: set node.cores"
-            )
-        gpus = spec.site.node.gpu_count
         return [
-            f"-n {spec.nodes * cores}",
-            f"-R 'span[ptile={cores}]'",
+            f"-n {spec.nodes * spec.cores}",  # LSF without jsrun counts slots
+            f"-R 'span[ptile={spec.cores}]'",
             "-x",
-            *([f"-gpu 'num={gpus}/host'"] if gpus else []),
+            *([f"-gpu 'num={spec.gpus}/host'"] if spec.gpus else []),
         ]
 
     @override

@@ -57,14 +57,16 @@ class Pbs(BatchSystem):
     mark: ClassVar[str] = "#PBS"
     queue_option: ClassVar[str] = "-q"
     account_option: ClassVar[str] = "-A"
+    warns: ClassVar[bool] = False
 
     @override
     def options(self, spec: AllocationSpec) -> list[str]:
-        batch, node = spec.site.batch, spec.site.node
+        batch = spec.site.batch
         chunk = [
             str(spec.nodes),
-            *([f"ncpus={node.cores * node.threads_per_core}"] if node.cores else []),
-            *([f"ngpus={node.gpu_count}"] if node.gpu_count else []),
+            # By default a chunk has one core and no GPU, also with place=exclhost.
+            f"ncpus={spec.cores * spec.site.node.threads_per_core}",
+            *([f"ngpus={spec.gpus}"] if spec.gpus else []),
             *([batch.constraint] if batch.constraint else []),
         ]
         return [

@@ -70,7 +70,7 @@ class Slurm(BatchSystem):
 
     @override
     def options(self, spec: AllocationSpec) -> list[str]:
-        batch, gpus = spec.site.batch, spec.site.node.gpu_count
+        batch = spec.site.batch
         return [
             f"--job-name={spec.name}",
             f"--nodes={spec.nodes}",
@@ -80,7 +80,7 @@ class Slurm(BatchSystem):
             # Whole nodes, even in partitions whose jobs share nodes.
             "--exclusive",
             "--mem=0",
-            *([f"--gpus-per-node={gpus}"] if gpus else []),
+            *([f"--gpus-per-node={spec.gpus}"] if spec.gpus else []),
             # To the script only: the pilot replaces it.
             *([f"--signal=B:{batch.warning.signal}@{batch.warning.seconds}"] if batch.warning else []),
             # If Slurm restarted the job by itself, its earlier work would be unknown.

@@ -46,6 +46,7 @@ def test_a_dry_run(asked: list[str], folder: Path) -> None:
         (["submit", "--nodes", "1"], "give --walltime 2:00 at most, or --nodes 92 or more"),
         (["submit", "--nodes", "4609"], "--nodes 4609: summit has 4608"),
         (["submit", "--nodes", "92", "--walltime", "12"], "give hours and minutes"),
+        (["submit", "--nodes", "92", "--walltime", "0:05"], "--walltime 0:05: summit warns pilots 300 s"),
         (["submit", "--nodes", "92", "--ca", "/nowhere.pem"], "--ca /nowhere.pem: there is no such file"),
         (["submit", "--nodes", "92", "--site", "somit"], "summit"),
         (["submit", "--nodes", "92", "--site", "local"], "hpo-pilot pilot"),

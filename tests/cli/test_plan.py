@@ -110,6 +110,12 @@ def test_the_line_that_starts_one_trial(plan, site, resources, line):
     assert found["notes"] == []
 
 
+def test_the_script_for_nodes_that_the_profile_does_not_describe(plan):
+    shown = plan("--site", "generic-pbs", gpus_per_node=4)
+    assert "#PBS -l select=48:ncpus=42:ngpus=4\n" in shown
+    assert "`hpo-pilot pilots submit --node-cores N --node-gpus N` does it" in shown
+
+
 def test_gpus_that_stay_idle_are_noted(plan):
     assert plan("--site", "summit", gpus_per_node=0).startswith("note: ")
     (note,) = json.loads(plan("--site", "summit", "--json", gpus_per_node=0))["notes"]

@@ -14,7 +14,7 @@ import pytest
 
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.hpc import allocations as allocations_module
-from hpo_pilot.hpc.allocations import AllocationFile, Fleet, PilotCommand
+from hpo_pilot.hpc.allocations import AllocationFile, Fleet, PilotCommand, check_shape
 from hpo_pilot.hpc.batch_system import AllocationSpec, BatchJob, BatchState, CommandFailedError, active_environment
 from hpo_pilot.hpc.batch_systems import make_batch_system
 from hpo_pilot.hpc.site_files import find_site
@@ -219,7 +219,15 @@ ASKED: dict[str, dict[str, Any]] = {
     # NERSC, "Running Jobs on Perlmutter": -A <project>_g, -C gpu, -q regular, -t, -N, --gpus-per-node.
     "perlmutter": {"nodes": 4, "minutes": 65, "account": "m1234"},
     # PBS Professional User's Guide, "Submitting a PBS Job": -l select, place, walltime.
-    "generic-pbs": {"nodes": 3, "minutes": 1500, "queue": "workq", "account": "proj", "proxy": "http://login1:3128"},
+    "generic-pbs": {
+        "nodes": 3,
+        "minutes": 1500,
+        "queue": "workq",
+        "account": "proj",
+        "proxy": "http://login1:3128",
+        "node_cores": 32,
+        "node_gpus": 4,
+    },
     # flux-batch(1), "SUBMISSION DIRECTIVES".
     "flux": {"nodes": 2, "minutes": 30, "account": "lc"},
 }
@@ -280,7 +288,8 @@ def test_the_environment_active_where_it_is_submitted_is_passed_on(tmp_path: Pat
     )
     submitting = {"PATH": "/a b/bin:/usr/bin", "CONDA_PREFIX": "/a b", "PYTHONPATH": "$(touch x)", "MY_TOKEN": "geheim"}
     show = ("/usr/bin/env",)
-    spec = AllocationSpec(site, 1, 10, "name", tmp_path, show, environment=active_environment(submitting))
+    active = active_environment(submitting)
+    spec = AllocationSpec(site, 1, 10, "name", tmp_path, show, environment=active, node_cores=1)
     script = make_batch_system("pbs").script(spec)
     for path, seen in (("/bin:/usr/bin", "/a b/bin:/usr/bin:/bin:/usr/bin"), (submitting["PATH"],) * 2):
         env = {"PATH": path}
@@ -326,6 +335,36 @@ def test_lsf_without_jsrun_counts_slots() -> None:
         make_batch_system("lsf").script(
             AllocationSpec(SiteProfile.model_validate({**site, "node": {}}), 3, 60, "name", Path("/a"), ("true",))
         )
+
+
+def test_pbs_is_asked_for_the_cores_and_gpus_of_its_nodes() -> None:
+    """By default a chunk of PBS has one core and no GPU."""
+    asked = (1, 60, "name", Path("/a"), ("true",))
+    with pytest.raises(InputError, match=r"give --node-cores and --node-gpus, or set node\.cores and node\.gpus"):
+        make_batch_system("pbs").script(AllocationSpec(find_site("generic-pbs"), *asked))
+    node = {"cores": 64, "threads_per_core": 2, "gpus": {"count": 4, "kind": "nvidia"}}
+    site = SiteProfile.model_validate({"name": "here", "batch": {"system": "pbs"}, "node": node})
+    for more, line in (
+        ({}, "#PBS -l select=1:ncpus=128:ngpus=4"),
+        ({"node_cores": 8, "node_gpus": 0}, "#PBS -l select=1:ncpus=16"),
+    ):
+        assert line in make_batch_system("pbs").script(AllocationSpec(site, *asked, **more)).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("site", "seconds", "minutes", "is_allowed"),
+    [("slurm", 300, 5, False), ("slurm", 300, 6, True), ("lsf", 90, 1, False), ("pbs", 300, 5, True)],
+)
+def test_a_walltime_that_the_warning_fills(site: str, seconds: int, minutes: int, is_allowed: bool) -> None:
+    """After the warning no trial starts; PBS sends none."""
+    batch = {"system": site, "warning": {"seconds": seconds}}
+    profile = SiteProfile.model_validate({"name": "here", "batch": batch})
+    spec = AllocationSpec(profile, 1, minutes, "name", Path("/a"), ("true",))
+    if is_allowed:
+        check_shape(spec)
+    else:
+        with pytest.raises(InputError, match=f"--walltime 0:0{minutes}: here warns pilots {seconds} s before the end"):
+            check_shape(spec)
 
 
 def test_a_site_without_a_batch_system() -> None:

@@ -1,6 +1,6 @@
 #!/bin/bash
 #PBS -N hpo-0123456789
-#PBS -l select=3
+#PBS -l select=3:ncpus=32:ngpus=4
 #PBS -l place=scatter:exclhost
 #PBS -l walltime=25:00:00
 #PBS -q workq
