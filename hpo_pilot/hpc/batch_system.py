@@ -163,7 +163,10 @@ class Allocation:
 LONGEST_NAME = 15
 
 #: The variables that activate a virtual environment, a conda environment or modules.
-_ACTIVE = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV")
+_ACTIVE = (
+    *("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONUSERBASE"),
+    *("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV"),
+)
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _WORD = re.compile(r"[A-Za-z0-9_.-]+")

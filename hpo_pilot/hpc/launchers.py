@@ -163,18 +163,26 @@ class StepCommands:
     signal: tuple[str, ...]
 
 
-#: Variables that modules and sites set for the programs of a job; see `site_variables`.
+#: Variables that modules, sites and login shells set for the programs of a job; see `site_variables`.
 _SITE_NAMES = frozenset(
-    {"CONDA_PREFIX", "LANG", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "TMPDIR", "VIRTUAL_ENV"}
+    {
+        *("CONDA_PREFIX", "LANG", "LD_LIBRARY_PATH", "LD_PRELOAD", "TMPDIR", "VIRTUAL_ENV"),
+        *("PYTHONNOUSERSITE", "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONUSERBASE"),
+        *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+        *("CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE", "XDG_CACHE_HOME"),
+    }
 )
 _SITE_PREFIXES = (
     "APPTAINER",
     "CUDA_",
     "FI_",
+    "HF_",
     "HIP_",
     "HOROVOD_",
     "HPO_PILOT_",
     "HSA_",
+    "JAX_",
+    "KERAS_",
     "MIOPEN_",
     "MKL_",
     "MPICH_",
@@ -182,10 +190,16 @@ _SITE_PREFIXES = (
     "OMP_",
     "OPENBLAS_",
     "PMIX_MCA_",
+    "PYTORCH_",
     "RCCL_",
     "ROCM_",
     "SINGULARITY",
+    "TF_",
+    "TORCH",
+    "TRANSFORMERS_",
+    "TRITON_",
     "UCX_",
+    "XLA_",
 )
 
 
@@ -451,7 +465,10 @@ class Jsrun(Launcher):
     Ranks that outlive a killed jsrun are not ended: jskill needs the number of the step (IBM, JSM 10.4, "jskill
     command"), and there is no documented way from a jsrun to its number. The pilot stops ranks through jsrun itself.
 
-    `-X 1` is `--exit_on_error`: otherwise the others would wait for a dead rank until the walltime.
+    With `-X 1` a dead rank ends the others, which would wait for it until the walltime. IBM's guide of jsrun is not
+    public any more. Of the options that OLCF's guides do not use, `-X 1` and `--stdio_mode prepended` are as in
+    github.com/LLNL/UMT, sierra-runs/216nodes4rank.sh (`-X 1` also in github.com/Nek5000/nekRS, scripts/nrsqsub_summit),
+    and `--exclude_hosts` is as in github.com/LLNL/scr, scripts/jobscripts/scr_jsrun_loop.sh.
 
     Horovod 0.28.1's own jsrun mode is broken (`horovod/runner/js_run.py`, line 47, unpacks two of three values).
     """

@@ -98,6 +98,24 @@ def test_what_a_site_set_for_its_programs() -> None:
     }
 
 
+def test_what_a_login_shell_set_for_a_training() -> None:
+    base = {
+        "https_proxy": "http://proxy:3128",
+        "NO_PROXY": "localhost",
+        "PYTHONUSERBASE": "/project/me/python",
+        "TORCH_HOME": "/scratch/me/torch",
+        "TORCHINDUCTOR_CACHE_DIR": "/scratch/me/inductor",
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        "HF_HOME": "/scratch/me/hf",
+        "XDG_CACHE_HOME": "/scratch/me/cache",
+    }
+    passed = site_variables({**base, "HF_TOKEN": "geheim", "LS_COLORS": "di=1"})
+    assert passed == base
+    srun = make_launcher({"name": "srun"}).command(["x"], Placement(("a",), environment=passed))
+    (export,) = (word for word in srun if word.startswith("--export="))
+    assert set(export.removeprefix("--export=").split(",")) == {*base, "HOME", "OMP_NUM_THREADS", "PATH"}
+
+
 def test_a_users_own_thread_count_stands() -> None:
     env = make_launcher({"name": "plain"}).environment(
         Placement(("a",), cores_per_rank=7, environment={"OMP_NUM_THREADS": "2"}), {}
@@ -162,6 +180,8 @@ def test_a_node_that_slurm_took_away_and_one_that_only_failed() -> None:
 #     CSCS: Slurm (github.com/eth-cscs/cscs-docs, docs/running/slurm.md)
 #     Intel: MPI Library, Developer Guide; its mpirun is MPICH's Hydra
 #     Horovod: 0.28.1, docs/mpi.rst, docs/running.rst
+#     UMT, nekRS, SCR: batch scripts for Sierra and Summit, github.com/LLNL/UMT, sierra-runs/216nodes4rank.sh,
+#         github.com/Nek5000/nekRS, scripts/nrsqsub_summit, github.com/LLNL/scr, scripts/jobscripts/scr_jsrun_loop.sh
 #     torchrun: PyTorch 2.13, torch/distributed/run.py, section "Usage"
 
 SITES = Path(__file__).parents[2] / "deploy" / "sites"
@@ -174,6 +194,10 @@ _SYNONYMS = {
     "--cpus-per-task": "-c",
     "--tasks-per-node": "--ntasks-per-node",
     "--ppn": "-ppn",
+    "--nrs": "-n",
+    "--tasks_per_rs": "-a",
+    "--cpu_per_rs": "-c",
+    "--gpu_per_rs": "-g",
     "-bind-to": "--bind-to",
     "-map-by": "--map-by",
 }
@@ -277,6 +301,20 @@ EXAMPLES = [
     # The document has eight sets of one rank (jsrun's default), ours a set on each node with its four.
     Example("Containers, Running an MPI program with the OLCF MPI base image", "generic-lsf", (2, 4, 0, 1, "nvidia"),
             "jsrun -n 8 -r4 a.out exec x.sif /app", f"-n2 -r1 -a4 -g0 -c4 -bpacked:1 -dpacked {_JSM}", "-n8 -r4"),
+    # Ours has no --progress, and jsrun sets CUDA_VISIBLE_DEVICES by itself.
+    Example("UMT, a rank that dies, and labels of ranks", "jsrun", (2, 4, 1, 5, "nvidia"),
+            "jsrun -X 1 --stdio_mode prepended --progress t.progress -D CUDA_VISIBLE_DEVICES -E OMP_NUM_THREADS=10 "
+            "--nrs 8 --tasks_per_rs 1 --cpu_per_rs 5 --gpu_per_rs 1 --bind=proportional-packed:5 -d plane:1 a.out",
+            "-r4 -bpacked:5 -dpacked -E OMP_NUM_THREADS",
+            "--progress t.progress -D CUDA_VISIBLE_DEVICES -E OMP_NUM_THREADS=10 --bind=proportional-packed:5 "
+            "-d plane:1",
+            {"name": "step"}),
+    Example("nekRS, jsrun", "jsrun", (2, 6, 1, 2, "nvidia"),
+            "jsrun --smpiargs=-gpu -X 1 -n12 -r6 -a1 -c2 -g1 -b rs -d packed a.out",
+            "-bpacked:2 -E OMP_NUM_THREADS", "-b rs", settings={"options": ["--smpiargs=-gpu"]}),
+    Example("SCR, jsrun without nodes that are down", "jsrun", (2, 1, 0, 1, "none"),
+            "jsrun --exclude_hosts n3,n4 a.out", f"-n2 -r1 -a1 -g0 -c1 -bpacked:1 -dpacked {_JSM}",
+            placement={"allocation": NODES[:4]}),
     # mpirun and horovodrun
     Example("Intel, Controlling Process Placement", "generic-pbs", (2, 2, 1, 1, "nvidia"),
             f"mpirun -n 4 -ppn 2 {_HOSTS} a.out", _HYDRA),
