@@ -13,10 +13,11 @@ from typing import Any
 
 from hpo_pilot.errors import HpoPilotError
 from hpo_pilot.hpc.usage import Ending
+from hpo_pilot.logs import log_end
 from hpo_pilot.pilot import report
 from hpo_pilot.pilot.checkpoints import CheckpointShipping, kept_checkpoint
 from hpo_pilot.pilot.client import Delivery, GivingBack
-from hpo_pilot.pilot.execution import Execution, InContainer, Wrapping
+from hpo_pilot.pilot.execution import LOG_FILE, Execution, InContainer, Refused, Wrapping
 from hpo_pilot.pilot.job import (
     CutOff,
     GivenBack,
@@ -36,7 +37,8 @@ from hpo_pilot.pilot.settings import PilotSettings, Site, WorkDir
 from hpo_pilot.pilot.staging import LARGE_FILE, Staging, note_stage_in
 from hpo_pilot.pilot.warm import WarmInterpreters
 from hpo_pilot.pilot.watchdog import Forgotten, Heartbeats, Watchdog
-from hpo_pilot.transformation.job import PayloadDocument, TransformationFailure
+from hpo_pilot.transformation.container import choose_runtime, image_fault
+from hpo_pilot.transformation.job import ImageFault, PayloadDocument, TransformationFailure
 from hpo_pilot.transformation.stage_in import StageIn
 from hpo_pilot.transformation.transformation import Prepared, prepare
 
@@ -44,6 +46,8 @@ log = logging.getLogger(__name__)
 
 #: A batch system that cancels an allocation signals all its processes. Seconds until the last one has its signal.
 _SIGNAL_SECONDS = 1.0
+
+_LOG_READ = 64 * 1024  # bytes read from the end of the runner's log
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,11 +173,12 @@ class JobRun:
             # Only an allocation may end before its jobs, so only there the checkpoints matter.
             kept = kept_checkpoint(job, parts.settings.checkpoint_root) if parts.settings.allocation else None
             before = kept.signature() if kept else ()
-            execution = Execution(
-                parts.settings, job, document, prepared, root, parts.lifeline, assignment.variables, wrapping
-            )
+            given = (parts.settings, job, document, prepared, root, parts.lifeline, assignment.variables)
+            execution = Execution(*given, wrapping)
             self._warm_up(execution)
             self._execute(execution)
+            if isinstance(wrapping, InContainer) and (fault := self._image_fault(job)):
+                self._execute(Execution(*given, Refused(fault)))
             if isinstance(wrapping, Launched):
                 self._judge_launch(wrapping)
             if isinstance(self._outcome.failure, CutOff):
@@ -226,6 +231,13 @@ class JobRun:
     def _wrapping(self, job: Job, document: PayloadDocument, assignment: Assignment) -> Wrapping:
         """Returns the wrapping of the command: a container, and a launcher for jobs with ranks or in an allocation."""
         settings, site = self._parts.settings, self._parts.site
+        runtime = settings.container_runtime
+        if site is not None and runtime == "auto":
+            runtime = site.runtime
+        try:
+            choose_runtime(runtime, job.container)
+        except ImageFault as fault:
+            return Refused(str(fault))
         if site is None:
             if document.ranks_per_node:
                 raise JobFailure(
@@ -233,8 +245,7 @@ class JobRun:
                     f"the job has {document.ranks_per_node} ranks per node, and this pilot does not know the launcher: "
                     "start the pilot with --site",
                 )
-            return InContainer(settings.container_runtime, job.container)
-        runtime = settings.container_runtime if settings.container_runtime != "auto" else site.runtime
+            return InContainer(runtime, job.container)
         container = InContainer(runtime, job.container, site.inside(gpus=any(assignment.gpus.values())))
         if document.ranks_per_node or assignment.allocation:
             return Launched(site, job, assignment, document, container)
@@ -266,6 +277,16 @@ class JobRun:
         finally:
             parts.heartbeats.remove(execution)
             parts.watchdog.remove(execution)
+
+    def _image_fault(self, job: Job) -> str:
+        """Returns why the job's container did not start if its image is the reason; else an empty text."""
+        outcome = self._outcome
+        if not job.container or outcome.exit_code in (None, 0) or outcome.failure is not None:
+            return ""
+        if payload_succeeded(self._folder) is not None:
+            return ""
+        fault = image_fault(log_end(self._folder / LOG_FILE, _LOG_READ).decode(errors="replace"))
+        return fault and f"the image {job.container!r} cannot be used: {fault}"
 
     def _judge_launch(self, launched: Launched) -> None:
         """Finds out whether the launcher or the end of the allocation made the job fail; ends the rest of its step."""

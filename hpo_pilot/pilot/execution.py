@@ -22,7 +22,7 @@ from hpo_pilot.pilot.report import Outcome, Progress
 from hpo_pilot.pilot.settings import PilotSettings, worker_mark
 from hpo_pilot.pilot.warm import WARM_MARK, Kind, WarmInterpreter, WarmInterpreters
 from hpo_pilot.transformation.container import Inside, choose_runtime
-from hpo_pilot.transformation.job import PayloadDocument, kept_environment, without_secrets
+from hpo_pilot.transformation.job import PayloadDocument, kept_environment, refuse_payload, without_secrets
 from hpo_pilot.transformation.process import (
     OWN_STATUS,
     SHORT_GRACE,
@@ -81,6 +81,21 @@ class InContainer(Wrapping):
             return by_our_python(argv), dict(env)
         runtime = choose_runtime(self.runtime, self.image)
         return runtime.wrap(argv, self.image, binds, env, folder, self.inside), dict(env)
+
+
+@dataclass(frozen=True)
+class Refused(Wrapping):
+    """Reports a reason in place of the payload, which is not started; further attempts would fail too."""
+
+    reason: str
+
+    def wrap(
+        self, argv: Sequence[str], env: Mapping[str, str], binds: Sequence[Path], folder: Path
+    ) -> tuple[list[str], dict[str, str]]:
+        """See Wrapping."""
+        if not refuse_payload(str(folder), self.reason):
+            raise JobFailure(PilotErrorCode.NO_CONTAINER_RUNTIME, self.reason)
+        return by_our_python(argv), dict(env)
 
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -187,7 +187,14 @@ def _check_files(file: SearchFile, payload: Payload, folder: Path | None) -> Non
             else:
                 hint = "it must exist where the jobs run"
                 file.note(Mistake((*place, index), f"{message} on this machine", hint))
-    if folder is not None and is_local and not payload.container:
+    image = payload.container
+    if folder is not None and image and Path(image).is_absolute() and not Path(image).exists():
+        gone = Mistake(("payload", "container"), f"there is no image {image} on this machine")
+        if is_local:
+            file.tell(gone)
+        else:
+            file.note(replace(gone, hint="it must exist where the jobs run"))
+    if folder is not None and is_local and not image:
         _check_programs(file, payload)
 
 

@@ -3,6 +3,7 @@
 import os
 import platform
 import pwd
+import re
 import shutil
 import struct
 import subprocess
@@ -10,7 +11,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from hpo_pilot.transformation.job import ExitCode, TransformationFailure
+from hpo_pilot.transformation.job import ExitCode, ImageFault, TransformationFailure
 
 # The processor architecture of an image is checked before anything starts. Images of registries are not checked: their
 # runtimes choose the right architecture or report an error.
@@ -70,16 +71,32 @@ def check_architecture(image: str) -> None:
     """Refuses an image for another processor.
 
     Raises:
-        TransformationFailure: this machine cannot run or emulate the image's architecture.
+        ImageFault: this machine cannot run or emulate the image's architecture.
     """
     found, here = image_architecture(image), platform.machine()
     if found is None or found == here or found in _RUNS_TOO.get(here, ()) or _is_emulated(found):
         return
-    raise TransformationFailure(
-        ExitCode.NO_CONTAINER_RUNTIME,
+    raise ImageFault(
         "the image %r is of %s, and this machine is %s: name an image that was built for %s, or a queue whose machines "
-        "are %s" % (image, found, here, here, found),
+        "are %s" % (image, found, here, here, found)
     )
+
+
+#: Messages of runtimes about such images: registries' errors (opencontainers/distribution-spec, "Error Codes") as
+#: podman and Apptainer repeat them, Apptainer's own (pkg/image/sif.go), Shifter's, and the kernel's ENOEXEC.
+_FAULT = re.compile(
+    "manifest unknown|name unknown|access to the resource is denied|could not open image .*no such file"
+    "|architecture .* could not run on the host|FAILED to lookup docker image|[Ee]xec format error"
+)
+
+
+def image_fault(said: str) -> str:
+    """Returns the line in which a container runtime reports a missing image or one for another processor.
+
+    Args:
+        said: the runtime's output; an empty text is returned if it has no such line.
+    """
+    return next((line.strip() for line in said.splitlines() if _FAULT.search(line)), "")
 
 
 def _is_emulated(architecture: str) -> bool:
@@ -518,10 +535,13 @@ def choose_runtime(name: str, image: str) -> ContainerRuntime:
         image: file, folder or URL; empty: none.
 
     Raises:
-        TransformationFailure: the image cannot be run here.
+        ImageFault: the image is missing or is for another processor.
+        TransformationFailure: no runtime of this machine can run the image.
     """
     if not image:
         return RUNTIMES["none"]
+    if os.path.isabs(image) and not os.path.exists(image):
+        raise ImageFault("there is no image %r on %s: name one that all nodes see" % (image, platform.node()))
     candidates = list(RUNTIMES.values()) if name == "auto" else [RUNTIMES[name]] if name in RUNTIMES else []
     for runtime in candidates:
         if runtime.can_run(image):

@@ -40,6 +40,13 @@ class TransformationFailure(Exception):
         self.code = code
 
 
+class ImageFault(TransformationFailure):
+    """The job's image is missing or is for another processor: further attempts would fail too."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ExitCode.NO_CONTAINER_RUNTIME, message)
+
+
 _VALUE_NAMES = (
     "-a -o -p -j -r -i -l -f -t -u --sourceURL --containerImage --inMap --writeInputToTxt --inputGUIDs --oldPrefix "
     "--newPrefix --lfcHost --envvarFile --liveLog --dbrFile --dbrRun --accessmode --rootVer --cmtConfig --jem-config "
@@ -448,6 +455,39 @@ def job_report(folder: str, exit_code: int = 0) -> str:
     text = json.dumps(report)
     # Inserted as text: the metadata is JSON already, and large ones take long to decode and encode again.
     return '%s, "user_job_metadata": %s}' % (text[:-1], metadata) if metadata else text
+
+
+#: The reason why a payload is not started; see `refuse_payload`.
+_REFUSAL = "hpo_pilot_refusal.txt"
+
+
+def refuse_payload(folder: str, reason: str) -> bool:
+    """Makes a job's runner report a reason in place of the payload, as the verdict: PanDA does not repeat the job.
+
+    The runner must then be started outside of the job's container.
+
+    Args:
+        folder: the job's folder.
+        reason: one line.
+
+    Returns:
+        False if the job has no runner of ours.
+
+    Raises:
+        OSError: reading or writing a file failed.
+    """
+    path, told = os.path.join(folder, PAYLOAD_DOCUMENT), os.path.join(folder, _REFUSAL)
+    if not os.path.isfile(path) or not os.path.isfile(os.path.join(folder, _RUNNER[-1])):
+        return False
+    with open(path) as file:
+        document = json.load(file)
+    with open(told, "w") as file:
+        file.write(reason + "\n")
+    document.update(command="cat %s; exit 1" % shlex.quote(told), python=None)
+    with open(path + ".new", "w") as file:
+        json.dump(document, file)
+    os.rename(path + ".new", path)
+    return True
 
 
 def has_verdict(folder: str) -> bool:

@@ -23,6 +23,7 @@ from hpo_pilot.transformation.job import (
     JOB_REPORT,
     Arguments,
     ExitCode,
+    ImageFault,
     PayloadDocument,
     TransformationFailure,
     find_outputs,
@@ -31,6 +32,7 @@ from hpo_pilot.transformation.job import (
     make_executable,
     parse_arguments,
     payload_argv,
+    refuse_payload,
     shell_command,
     without_secrets,
     write_empty,
@@ -167,7 +169,12 @@ def _write_script(prepared: Prepared, here: str) -> None:
 
 
 def _execute(prepared: Prepared, image: str, here: str, environment: Mapping[str, str]) -> int:
-    runtime = choose_runtime(environment.get(RUNTIME_VARIABLE) or "auto", image)
+    try:
+        runtime = choose_runtime(environment.get(RUNTIME_VARIABLE) or "auto", image)
+    except ImageFault as fault:
+        if not refuse_payload(prepared.folder, str(fault)):
+            raise
+        runtime = choose_runtime("auto", "")
     env = without_secrets(environment)
     binds = [Path(here), *map(Path, prepared.elsewhere)]
     if "HPO_PILOT_CHECKPOINT_ROOT" in env:

@@ -19,6 +19,7 @@ from hpo_pilot.pilot.client import JobServer
 from hpo_pilot.pilot.pilot import Pilot
 from hpo_pilot.pilot.settings import WorkDir
 from tests.pilot.conftest import GOOD, archive_of, in_background, verdict
+from tests.programs import program
 
 
 def test_a_job_from_queue_to_report(panda, pilot, until):
@@ -207,7 +208,7 @@ def test_a_job_over_its_walltime_is_ended(panda, until, make_settings):
 
 def test_jobs_that_cannot_run_fail_with_a_reason(panda, pilot):
     table = [
-        ({"container_name": "/no/such/image.sif"}, 1325, "no container runtime here can run it"),
+        ({"container_name": "image.sif"}, 1325, "no container runtime here can run it"),
         ({"jobPars": "-a x"}, 1305, "the job parameters are invalid"),
         ({"jobPars": "-a gone.tar.gz -p ls"}, 1099, "404"),
         ({"jobPars": "-p no-such-program"}, 1305, "no-such-program: not found"),
@@ -219,6 +220,27 @@ def test_jobs_that_cannot_run_fail_with_a_reason(panda, pilot):
         report = panda.final(job)
         assert (report["job_status"], report["pilot_error_code"]) == ("failed", code), change
         assert said in report["pilot_error_diag"], change
+
+
+def test_an_image_that_cannot_be_used_is_a_verdict(panda, pilot, tmp_path):
+    """PanDA does not repeat such a job; one without our runner has no verdict, and fails."""
+    (tmp_path / "image.sif").touch()
+    fatal = "FATAL:   the image's architecture (ppc64le) could not run on the host's (amd64)"
+    program(tmp_path / "tools" / "apptainer", f"""echo "{fatal}" >&2; exit 255""")
+    missing, foreign = (
+        panda.add_job(GOOD, job={"container_name": "/no/such/image.sif", **more})
+        for more in ({}, {"jobPars": "-p true"})
+    )
+    other = panda.add_job(GOOD, job={"container_name": str(tmp_path / "image.sif")})
+    pilot.start(variables={"PATH": f"{tmp_path / 'tools'}{os.pathsep}{os.environ['PATH']}"})
+    for job, reason in ((missing, "there is no image '/no/such/image.sif' on "), (other, fatal)):
+        report = panda.final(job)
+        assert report["job_status"] == "finished"
+        found = verdict(report)
+        assert (found["status"], found["value"]) == (1, None) and reason in found["message"]
+    report = panda.final(foreign)
+    assert (report["job_status"], report["pilot_error_code"]) == ("failed", 1325)
+    assert "there is no image" in report["pilot_error_diag"]
 
 
 def test_a_refused_token_ends_the_pilot_with_a_clear_line(panda, make_settings):

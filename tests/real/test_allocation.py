@@ -228,10 +228,11 @@ def test_what_cannot_run_fails_alone(
     reasons = {
         panda.add_job(good, nodes=3, ranks_per_node=1): "needs 3 nodes",
         panda.add_job(good, gpus_per_node=1): "with 1 GPUs",
-        panda.add_job(good, job={"container_name": str(image)}): f"and this machine is {platform.machine()}",
         panda.add_job(good): "horovodrun, which starts the ranks at site 'generic-slurm', is not in the pilot's PATH",
     }
+    other = panda.add_job(good, job={"container_name": str(image)})
     allocation(path=str(tools), launcher={"name": "horovodrun"}, containers={"runtime": "charliecloud"})
+    assert f"and this machine is {platform.machine()}" in str(panda.final(other)["meta_data"])
     for job, reason in reasons.items():
         report = panda.final(job)
         assert report["job_status"] == "failed" and reason in report["pilot_error_diag"]

@@ -306,6 +306,20 @@ def test_a_missing_path_is_a_note_if_the_jobs_run_elsewhere(payload):
     assert [note.message for note in found.notes] == ["there is no such file: /data/x.h5 on this machine"]
 
 
+def test_an_image_that_is_not_there(folder, payload):
+    (problem,) = payload("container: /no/image.sif").problems
+    assert (problem.path, problem.line) == ("payload.container", 19)
+    assert problem.message == "there is no image /no/image.sif on this machine"
+    found = payload("container: /no/image.sif", profile="grid")
+    assert found.problems == ()
+    assert [(note.message, note.suggestion) for note in found.notes] == [
+        ("there is no image /no/image.sif on this machine", "it must exist where the jobs run")
+    ]
+    (folder / "image.sif").touch()
+    for image in (folder / "image.sif", "image.sif", "docker://python:3.11"):
+        assert payload(f"container: {image}").problems == ()
+
+
 def test_the_inputs_of_a_segment_are_checked(payload):
     (problem,) = payload("", more="segments: {low: {inputs: [gone.h5]}, high: {}}\n").problems
     assert problem.path == "segments.low.inputs[0]"

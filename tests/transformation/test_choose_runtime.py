@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hpo_pilot.transformation import container
-from hpo_pilot.transformation.container import check_architecture, choose_runtime, image_architecture
-from hpo_pilot.transformation.job import ExitCode, TransformationFailure
+from hpo_pilot.transformation.container import check_architecture, choose_runtime, image_architecture, image_fault
+from hpo_pilot.transformation.job import ExitCode, ImageFault, TransformationFailure
 from tests.programs import program
 
 
@@ -132,6 +132,32 @@ def test_an_image_that_cannot_be_run_here_fails_the_job(tmp_path, monkeypatch):
     for name in ("none", "docker"):
         with pytest.raises(TransformationFailure):
             choose_runtime(name, "x.sif")
+
+
+def test_an_image_that_is_not_there(tmp_path, monkeypatch):
+    provide(tmp_path, monkeypatch, "singularity", "podman")
+    with pytest.raises(ImageFault, match=r"there is no image '/no/such/image\.sif' on ") as caught:
+        choose_runtime("auto", "/no/such/image.sif")
+    assert caught.value.code is ExitCode.NO_CONTAINER_RUNTIME
+    assert choose_runtime("auto", "docker://python:3.11").name == "apptainer"
+
+
+@pytest.mark.parametrize(
+    ("said", "fault"),
+    [
+        (
+            "Trying to pull docker.io/x...\nError: initializing source: reading manifest 1: manifest unknown\n",
+            "Error: initializing source: reading manifest 1: manifest unknown",
+        ),
+        ("exec /usr/bin/python3: Exec format error", "exec /usr/bin/python3: Exec format error"),
+        ("FATAL:   could not open image /x.sif: stat /x.sif: no such file or directory", "FATAL:   could not open"),
+        ("Error: dial tcp: lookup docker.io: no such host", ""),
+        ("", ""),
+    ],
+)
+def test_what_a_runtime_says_of_an_image(said, fault):
+    found = image_fault(said)
+    assert found.startswith(fault) and bool(found) == bool(fault)
 
 
 def test_the_runtime_follows_the_image(tmp_path, monkeypatch):

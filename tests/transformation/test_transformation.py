@@ -60,6 +60,14 @@ def test_it_needs_nothing_but_the_standard_library(job):
     assert done.returncode == 0 and job.report == {"exitCode": 0}
 
 
+def test_an_image_that_is_missing_is_a_verdict(job, panda):
+    panda.add_job("touch ran", container="/no/image.xyz")
+    done = job.run(panda.waiting[0]["jobPars"])
+    assert done.returncode == 0, done.stderr
+    verdict = job.report["user_job_metadata"]["hpo_pilot"]
+    assert verdict["status"] == 1 and "there is no image '/no/image.xyz'" in verdict["message"]
+
+
 @pytest.mark.parametrize(
     ("command", "value", "message", "packed"),
     [
@@ -115,7 +123,8 @@ def test_inputs_that_the_pilot_brought(job):
         ("-p exit%205", 5, ""),
         ("-p 'kill -9 $$'", 137, ""),
         ("-p true -o \"{'x': 'y'}\"", 152, "the output x was not made"),
-        ("-p true --containerImage /no/image.xyz", 151, "no container runtime here can run it"),
+        ("-p true --containerImage image.xyz", 151, "no container runtime here can run it"),
+        ("-p true --containerImage /no/image.xyz", 151, "there is no image '/no/image.xyz'"),
         ("-a x.tar.gz -p true --sourceURL file:///etc", 146, "not an http"),
         ("-l lib.tgz -p true", 146, "lib.tgz is not there"),
     ],
