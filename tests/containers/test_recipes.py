@@ -54,13 +54,24 @@ def test_all_versions_are_exact(path):
     assert pins(path)
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=name_of)
-def test_bases_are_public_and_have_a_version(path):
-    found = bases(path)
-    assert found
-    for image in found:
-        assert re.fullmatch(r"docker\.io/[\w./-]+:[\w.-]*\d[\w.-]*", image) or image.endswith(":bookworm-slim"), image
-        assert not image.endswith(":latest")
+#: Bases whose tag is that of one release; the digest of the image for all architectures is not known.
+RELEASES = {
+    "docker.io/rocm/pytorch:rocm6.4.1_ubuntu22.04_py3.10_pytorch_release_2.6.0",
+    "docker.io/condaforge/miniforge3:24.11.3-2",
+}
+
+
+def test_bases_are_public_and_pinned():
+    """By the digest of the index of all architectures; the same tag has the same digest in all recipes."""
+    pinned: dict[str, set[str]] = {}
+    for path in RECIPES:
+        found = set(bases(path)) - RELEASES
+        assert found or set(bases(path)) & RELEASES, path
+        for image in found:
+            parts = re.fullmatch(r"(docker\.io/[\w./-]+:[\w.-]*\d[\w.-]*)@sha256:([0-9a-f]{64})", image)
+            assert parts, (path, image)
+            pinned.setdefault(parts[1], set()).add(parts[2])
+    assert {len(digests) for digests in pinned.values()} == {1}
 
 
 @pytest.mark.parametrize("path", [*RECIPES, *LISTS, CONTAINERS / "build_root.py"], ids=name_of)
@@ -140,7 +151,7 @@ def test_cuda_is_that_of_torch():
     """Torch 2.13.0 on PyPI asks for cuda-toolkit 13.0.3; a driver and GPUs that CUDA 13 knows."""
     text = (CONTAINERS / "horovod" / "cuda.Containerfile").read_text()
     torch = pins(CONTAINERS / "horovod" / "constraints.txt")["torch"]
-    (image, runtime) = bases(CONTAINERS / "horovod" / "cuda.Containerfile")
+    (image, runtime) = (base.partition("@")[0] for base in bases(CONTAINERS / "horovod" / "cuda.Containerfile"))
     cuda = re.search(r"/cuda:([\d.]+)-cudnn-devel-(ubuntu[\d.]+)$", image)
     assert cuda and f"torch {torch} is built for CUDA {cuda[1]}" in text
     assert runtime == f"docker.io/library/{cuda[2].replace('ubuntu', 'ubuntu:')}"
@@ -164,7 +175,7 @@ def test_rocm_is_the_same_in_both_recipes():
 @pytest.mark.parametrize("path", sorted(CONTAINERS.glob("horovod/*Containerfile")), ids=name_of)
 def test_both_stages_have_the_same_python(path):
     """The venv that is copied names it."""
-    build, runtime = bases(path)
+    build, runtime = (base.partition("@")[0] for base in bases(path))
     assert build == runtime or ("ubuntu24.04" in build and runtime.endswith("ubuntu:24.04"))
     for version in re.findall(r"python(3\.\d+)/", path.read_text()):
         assert f"python:{version}" in runtime or (runtime.endswith("ubuntu:24.04") and version == "3.12")
