@@ -45,6 +45,7 @@ VARIABLES = re.compile(
 #: Horovod's own requirements, which its setup.py would else fetch one by one, and what builds it.
 BUILD_NEEDS = ("setuptools<81", "wheel", "packaging", "cloudpickle", "psutil", "pyyaml", "cffi", "numpy")
 CMAKE = "cmake>=3.21,<4"  # older ones do not read a toolchain file's name from the environment, newer ones refuse gloo
+REPORT_SECONDS = 15.0  # between two lines about a step that goes on
 PER_JOB = 1.5e9  # bytes of memory that one compiler takes on torch's headers
 
 
@@ -164,7 +165,8 @@ def run(argv: list[str], log: Path, what: str, **environment: str) -> None:
             argv, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **environment}, start_new_session=True
         )
         try:
-            code = process.wait()
+            while (code := waited(process)) is None:
+                say(f"{what}: {time.monotonic() - began:.0f} s, {progress(log)}")
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -176,6 +178,21 @@ def run(argv: list[str], log: Path, what: str, **environment: str) -> None:
         shutil.copyfile(log, kept)
         raise BuildError(f"{what} failed; the whole log is in {kept}, its end is:\n{tail}")
     say(f"{what}: {time.monotonic() - began:.0f} s")
+
+
+def waited(process: subprocess.Popen[bytes]) -> int | None:
+    """The exit status of a step; None: it goes on."""
+    try:
+        return process.wait(REPORT_SECONDS)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def progress(log: Path) -> str:
+    """What the last line of the log says: the compiler's percentage, or its beginning."""
+    last = (log.read_text(errors="replace").splitlines() or [""])[-1].strip()
+    percentage = re.match(r"\[ *(\d+%)\]", last)
+    return f"{percentage[1]} compiled" if percentage else last[:80]
 
 
 def ask(python: Path, expression: str) -> str:
@@ -223,7 +240,7 @@ def build(folder: Path, wanted: Mapping[str, Any]) -> str:
     pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
     torch = [wanted["torch_wanted"]] if wanted["torch_wanted"] else []
     run(
-        [*pip, "install", "--quiet", *torch, *BUILD_NEEDS],
+        [*pip, "install", "--progress-bar", "off", *torch, *BUILD_NEEDS],
         log,
         "installing " + " and ".join([*torch, "what builds it"]),
     )
@@ -238,7 +255,8 @@ def build(folder: Path, wanted: Mapping[str, Any]) -> str:
         "HOROVOD_FOR_GPU": str(int(any(name.startswith("HOROVOD_GPU") for name in options))),
         "PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
     }
-    wheel = [*pip, "wheel", "--no-build-isolation", "--no-deps", "--no-cache-dir", "--no-binary", "horovod"]
+    # -v: the log then has the compiler's percentages.
+    wheel = [*pip, "wheel", "-v", "--no-build-isolation", "--no-deps", "--no-cache-dir", "--no-binary", "horovod"]
     run([*wheel, "--wheel-dir", str(folder / "wheel"), f"horovod=={HOROVOD}"], log, "building Horovod", **environment)
     run([*pip, "install", "--quiet", "--no-deps", *map(str, (folder / "wheel").glob("*.whl"))], log, "installing it")
     trial = "import horovod.torch as hvd, torch; hvd.init(); assert hvd.allreduce(torch.ones(2)).sum() == 2"

@@ -140,6 +140,8 @@ def test_all_that_a_build_installs_is_pinned_within_what_it_asks_for(build, name
 
 def test_summit_has_all_that_the_payloads_import(build):
     found = pins(CONTAINERS / "horovod" / "summit-packages.txt")
+    needs = (CONTAINERS / "horovod" / "summit-packages.txt").read_text()
+    assert all(word in needs for word in ("ppc64le machine", "Open-CE 1.11", "--build-arg channel=", "conda-forge"))
     payloads = (ROOT / "deploy" / "horovod" / "requirements.txt").read_text().splitlines()
     for requirement in [Requirement(line) for line in payloads if line and not line.startswith("#")]:
         assert canonicalize_name(requirement.name) in found

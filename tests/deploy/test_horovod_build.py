@@ -75,6 +75,26 @@ def left(folder: Path) -> list[Path]:
     return list((folder / "hpo_pilot" / "horovod-builds").glob("*"))
 
 
+def test_a_step_that_goes_on_says_how_far_it_is(build, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(build, "REPORT_SECONDS", 0.2)
+    done = tmp_path / "done"
+    code = (
+        "import os, sys, time; print(sys.argv[1], flush=True)\nwhile not os.path.exists(sys.argv[2]): time.sleep(0.05)"
+    )
+    for said, shown in (("[ 45%] Building CXX object a.o", "45% compiled"), ("Downloading torch", "Downloading torch")):
+
+        def stop(text, shown=shown):
+            sys.stderr.write(text + "\n")
+            if shown in text:
+                done.touch()
+
+        monkeypatch.setattr(build, "say", stop)
+        done.unlink(missing_ok=True)
+        build.run([sys.executable, "-c", code, said, str(done)], tmp_path / "build.log", "building")
+        lines = capsys.readouterr().err.splitlines()
+        assert any(re.fullmatch(rf"building: \d+ s, {shown}", line) for line in lines), lines
+
+
 def test_it_is_built_once_and_found_again(tmp_path):
     assert "not built" in end(start(tmp_path, "--where"), code=1)
     python = end(start(tmp_path))
