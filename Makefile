@@ -18,6 +18,7 @@ help:  ## list the targets
 venv: $(STAMP)  ## make .venv with everything but torch and Horovod
 
 $(STAMP): setup.cfg pyproject.toml
+	@echo "making $(VENV): pip fetches and installs about 90 packages, without more output until it is done"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[service,postgresql,test,check,bench]'
 	@touch $@
