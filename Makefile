@@ -3,6 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SERVICE := $(VENV)/.service
 STAMP := $(VENV)/.installed
 
 # One BLAS thread: the optimizer's points are then the same, bit for bit, from run to run.
@@ -17,13 +18,18 @@ help:  ## list the targets
 
 venv: $(STAMP)  ## make .venv with everything but torch and Horovod
 
-$(STAMP): setup.cfg pyproject.toml
-	@echo "making $(VENV): pip fetches and installs about 90 packages, without more output until it is done"
+$(SERVICE): setup.cfg pyproject.toml
+	@echo "$(VENV): pip installs hpo-pilot and its libraries; it says nothing until that is done, in a minute or two"
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[service]'
+	@touch $@
+
+$(STAMP): $(SERVICE)
+	@echo "$(VENV): pip installs what tests, checks and benchmarks need; it says nothing until that is done"
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[service,postgresql,test,check,bench]'
 	@touch $@
 
-run: venv  ## scan the hyper-parameters of payloads/digits: 48 trials x 3 folds, then a report
+run: $(SERVICE)  ## scan the hyper-parameters of payloads/digits: 48 trials x 3 folds, then a report
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/hpo-pilot run payloads/digits/search.yaml
 
 test: venv  ## all tests that need only Python
