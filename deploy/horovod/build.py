@@ -189,10 +189,10 @@ def waited(process: subprocess.Popen[bytes]) -> int | None:
 
 
 def progress(log: Path) -> str:
-    """What the last line of the log says: the compiler's percentage, or its beginning."""
-    last = (log.read_text(errors="replace").splitlines() or [""])[-1].strip()
-    percentage = re.match(r"\[ *(\d+%)\]", last)
-    return f"{percentage[1]} compiled" if percentage else last[:80]
+    """How far a step is: the compiler's last percentage in the log, or the beginning of its last line."""
+    lines = log.read_text(errors="replace").splitlines()[-200:]
+    found = [match[1] for line in lines if (match := re.match(r" *\[ *(\d+%)\]", line))]
+    return f"{found[-1]} compiled" if found else "".join(lines[-1:]).strip()[:80]
 
 
 def ask(python: Path, expression: str) -> str:

@@ -81,7 +81,10 @@ def test_a_step_that_goes_on_says_how_far_it_is(build, tmp_path, monkeypatch, ca
     code = (
         "import os, sys, time; print(sys.argv[1], flush=True)\nwhile not os.path.exists(sys.argv[2]): time.sleep(0.05)"
     )
-    for said, shown in (("[ 45%] Building CXX object a.o", "45% compiled"), ("Downloading torch", "Downloading torch")):
+    for said, shown in (
+        ("Downloading torch", "Downloading torch"),
+        ("  [ 40%] Building a\n  [ 45%] Building b\n  cd /tmp/x", "45% compiled"),
+    ):
 
         def stop(text, shown=shown):
             sys.stderr.write(text + "\n")
