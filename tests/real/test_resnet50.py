@@ -324,20 +324,14 @@ def test_a_folder_of_images_is_read(train: Any, tmp_path: Path, environment: dic
 
 
 @pytest.mark.long
-def test_the_search_runs_and_shows_how_well_the_ranks_are_used(environment: dict[str, str], tmp_path: Path) -> None:
+def test_the_search_learns_and_shows_how_well_the_ranks_are_used(environment: dict[str, str], tmp_path: Path) -> None:
     scan = Scan(tmp_path, {"PATH": environment["PATH"]})
-
-    def edit(document: Any) -> None:
-        for full, less in (("--epochs 4", "--epochs 1"), ("1280", "320")):
-            assert full in document["payload"]["command"]
-            document["payload"]["command"] = document["payload"]["command"].replace(full, less)
-
-    write_search(scan, PAYLOAD / "search.yaml", edit, budget={"trials": 1, "parallel": 1})
-    scan("run", str(scan.file), timeout=120)
+    write_search(scan, PAYLOAD / "search.yaml", budget={"trials": 1, "parallel": 1})
+    scan("run", str(scan.file), timeout=300)
     (trial,) = scan.trials()
     assert trial["state"] == "finished"
     (fold,) = trial["folds"]
     assert fold["metrics"]["ranks"] == 2
     assert fold["metrics"]["images_per_second"] > 0
     assert 0 < fold["metrics"]["pop_parallel_efficiency"] <= 1
-    assert 0 <= fold["metrics"]["error"] <= 1
+    assert 0 <= fold["metrics"]["error"] < 0.5, "a guess among 20 classes is wrong in 95% of the cases"
