@@ -141,9 +141,9 @@ def submit(
     if dry_run:
         dump_plain(client.rehearse(file, server=server))
         return
+    search = client.submit(file, server=server)
     for note in client.validate(file)["notes"]:
         typer.echo(f"note: {Problem(**note)}", err=True)
-    search = client.submit(file, server=server)
     if as_json:
         short = {"id": search["id"], "name": search["name"], "state": search["state"]}
         dump({**short, "segments": search["segments"]} if "segments" in search else short)

@@ -158,3 +158,18 @@ def test_advice_from_a_scaling_run(plan, tmp_path):
     assert "off by at most" in words and "most trials per node-hour" in words
     runs.write_text("nodes,ranks,seconds\n1,6,102\n2,12,55.1\n")
     assert "advice none: 2 sizes were measured" in " ".join(plan("--site", "summit", "--scaling", str(runs)).split())
+
+
+def test_submit_notes_gpus_that_stay_idle(folder):
+    document = {
+        "search": "cpu",
+        "space": {"x": {"type": "real", "low": 0.0, "high": 1.0}},
+        "payload": {"command": "python train.py"},
+        "resources": {"cores": 8},
+        "site": {"profile": "perlmutter"},
+    }
+    (folder / "search.yaml").write_text(yaml.safe_dump(document))
+    done = command("submit", "search.yaml")
+    assert done.stdout.startswith("search 'cpu' is registered")
+    (note,) = done.stderr.splitlines()
+    assert note.startswith("note: search.yaml:") and "a node of perlmutter has 4 GPUs, which stay idle" in note
