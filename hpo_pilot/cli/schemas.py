@@ -129,6 +129,8 @@ class PlanDocument(TypedDict):
     cost: CostDocument
     budget: PlannedBudgetDocument
     advice: dict[str, Any] | None
+    notes: list[str]
+    launch: str | None
     script: str | None
 
 
