@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,13 @@ from hpo_pilot.server.descriptions import (
 )
 from hpo_pilot.server.file_store import read_secret
 from hpo_pilot.server.monitoring import SCANNED, FindFile, file_finder
-from hpo_pilot.server.task_parameters import KnownTask, TaskParametersError, known_task, resource_type
+from hpo_pilot.server.task_parameters import (
+    KnownTask,
+    TaskParameters,
+    TaskParametersError,
+    known_task,
+    resource_type,
+)
 from hpo_pilot.server.tokens import Role, TokenRefused
 
 if TYPE_CHECKING:
@@ -59,9 +66,6 @@ _HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 #: Number of jobs or tasks that are read and written at once. Other calls can run between two slices.
 _SLICE = 250
 _SLICE_WITH_METADATA = 20
-
-#: A job without a value.
-_NO_JOB = {name.lower(): value for name, value in NO_JOB.items()}
 
 #: Number of jobs and tasks in an answer: the default, and the largest.
 DEFAULT_JOBS, MOST_JOBS = 2000, 20_000
@@ -101,7 +105,7 @@ def _answering(server: Server, handle: _Handler) -> Callable[[Request], Awaitabl
         if (refused := _refusal(server, request)) is not None:
             return refused
         try:
-            return await handle(server, Question(dict(request.query_params)), request)
+            return await handle(server, Question.of(request, _FILTERS[handle]), request)
         except QuestionError as error:
             return _error(HTTPStatus.BAD_REQUEST, str(error))
         except DBAPIError as error:
@@ -185,10 +189,12 @@ async def _task(server: Server, question: Question, request: Request) -> Respons
     def read(tx: Transaction) -> dict[str, Any] | None:
         for row in _rows(tx, tasks.c.task_id, [task_id]):
             counts = job_state_counts(tx, [task_id])
+            record = task_record(tx, row) | {"job_state_count": counts[task_id]}
+            del record["datasets"]
             return {
-                "task": task_record(tx, row) | {"job_state_count": counts[task_id]},
+                "task": record,
                 "taskparams": json.loads(row.params),
-                "datasets": datasets(tx, row),
+                "datasets": datasets(row, _parameters(tx, row)),
             }
         return None
 
@@ -239,6 +245,16 @@ _PATHS: dict[str, _Handler] = {
     "/job/{panda_id}": _job,
 }
 
+#: The parameters of each page that have an effect.
+_FILTERS: dict[_Handler, tuple[str, ...]] = {
+    _tasks: ("jeditaskid", "reqid", "taskname", "username", "status", "superstatus", "days", "limit", "extra"),
+    _task: ("jeditaskid",),
+    _jobs: ("jeditaskid", "pandaid", "jobstatus", "mode", "days", "limit", "extra"),
+    _job: ("pandaid",),
+}
+#: Parameters that select nothing, which programs for a BigPanDA send: pbook up to 1.5, hpogrid.
+_NO_FILTERS = frozenset({"json", "datasets", "sync", "timestamp"})
+
 
 def _one(question: Question, name: str, in_path: str | None) -> int:
     """Returns the one id in the path or the parameter."""
@@ -249,7 +265,8 @@ def _one(question: Question, name: str, in_path: str | None) -> int:
 
 
 # Parameters. Several values of one parameter have ``|`` or ``,`` between them, ``*`` is a wildcard, ``!`` in front
-# negates. Unknown parameters have no effect, as on a BigPanDA.
+# negates. A BigPanDA passes over a parameter that it does not know; here it is refused, because the answer would have
+# all records where some were wanted.
 
 
 class QuestionError(Exception):
@@ -261,6 +278,19 @@ class Question:
     """The parameters of a call; of repeated ones, the last value."""
 
     given: Mapping[str, str]
+
+    @classmethod
+    def of(cls, request: Request, known: Sequence[str]) -> Question:
+        """Returns the parameters of a request.
+
+        Raises:
+            QuestionError: one of them is not known.
+        """
+        given = {name.lower(): value for name, value in request.query_params.items()}
+        if unknown := sorted(given.keys() - _NO_FILTERS - set(known)):
+            named = ", ".join(name[:50] for name in unknown[:10])
+            raise QuestionError(f"this page has no filter {named}; it has {', '.join(known)}")
+        return cls(given)
 
     def text(self, name: str) -> str:
         """Returns a parameter; empty: it is not given."""
@@ -428,9 +458,10 @@ def job_records(tx: Transaction, panda_ids: Sequence[int], *, with_metadata: boo
     known = _known_tasks(tx, rows)
     shared = {task_id: _lowered(task_part(task)) | _of_task(task) for task_id, task in known.items()}
     records = []
+    nothing = _lowered(NO_JOB)
     for job in rows:
         own = _lowered(own_fields(known[job.task_id], job))
-        record = _NO_JOB | own | shared[job.task_id] | _of_job(tx.now, job)
+        record = nothing | own | shared[job.task_id] | _of_job(tx.now, job)
         record |= {name: record[name] or "" for name in _TEXTS}
         del record["jobparameters"], record["metadata"]
         if (report := reports.get(job.panda_id)) is not None:
@@ -457,7 +488,6 @@ def _of_job(now: float, job: AnyRow) -> dict[str, Any]:
     end = job.ended if JobState(job.status).is_over else now
     seconds = max(0.0, end - job.started) if job.started and end else 0.0
     return {
-        "resourcetype": resource_type(job.core_count, job.ram_mb),
         "durationsec": int(seconds),
         "durationmin": round(seconds / 60),
         "duration": duration(seconds),
@@ -527,22 +557,37 @@ def find_tasks(tx: Transaction, question: Question) -> list[int]:
 def task_record(tx: Transaction, task: AnyRow) -> dict[str, Any]:
     """Returns one task; `task` is a whole row."""
     fields, done = _lowered(task_fields(task)), progress(task)
+    group = fields["workinggroup"]
+    end = task.ended if TaskState(task.status).is_over else None
+    parameters = _parameters(tx, task)
     return fields | {
         "tasktype": _TYPE,
-        "category": "analysis",
+        "category": "group analysis" if group else "user analysis",
+        "owner": group or task.user_name,
         "framework": fields["framework"] or "jedi",
         "transpath": str(fields["transpath"] or "").rsplit("/", 1)[-1],
         "corecount": fields["corecount"] or 1,
         "eventservice": "ordinary",
         "errordialog": fields["errordialog"] or "",
         "age": round(max(0.0, tx.now - task.created) / _DAY, 1),
+        "duration_days": round(max(0.0, (end or tx.now) - task.created) / _DAY, 2),
         "campaign_cut": str(fields["campaign"] or "").partition(":")[2] or fields["campaign"],
         "totev": task.n_jobs,
         "totevrem": max(0, task.n_jobs - task.n_finished),
         "neventsused": task.n_finished,
+        "resourcetype": resource_type(parameters.core_count, parameters.ram_mb) if parameters else None,
         "dsinfo": done,
         **done,
+        "datasets": datasets(task, parameters, listed=True),
     }
+
+
+def _parameters(tx: Transaction, task: AnyRow) -> TaskParameters | None:
+    """Returns a task's parameters; None: it is broken."""
+    try:
+        return known_task(tx, task.task_id, task).parameters
+    except TaskParametersError:
+        return None
 
 
 def progress(task: AnyRow) -> dict[str, float]:
@@ -552,6 +597,7 @@ def progress(task: AnyRow) -> dict[str, float]:
         "nfiles": task.n_jobs,
         "nfilesfinished": task.n_finished,
         "nfilesfailed": task.n_failed,
+        "nfilesmissing": 0,
         "pctfinished": round(task.n_finished * share, 2),
         "pctfailed": round(task.n_failed * share, 2),
     }
@@ -571,33 +617,36 @@ def job_state_counts(tx: Transaction, ids: Sequence[int]) -> dict[int, dict[str,
     return found
 
 
-def datasets(tx: Transaction, task: AnyRow) -> list[dict[str, Any]]:
-    """Returns the task's datasets: the job numbers, outputs and logs; none for a broken task."""
-    try:
-        named = known_task(tx, task.task_id).parameters.datasets
-    except TaskParametersError:
+def datasets(task: AnyRow, parameters: TaskParameters | None, *, listed: bool = False) -> list[dict[str, Any]]:
+    """Returns the task's datasets: the job numbers, and unless `listed` outputs and logs; none for a broken task."""
+    if parameters is None:
         return []
+    common = {
+        "jeditaskid": task.task_id,
+        "status": "done" if TaskState(task.status).is_over else "ready",
+        "creationtime": moment(task.created),
+        "modificationtime": moment(task.modified),
+        "vo": task.vo,
+        "site": task.queue or None,
+        "masterid": None,
+        "streamname": None,
+        "nevents": task.n_jobs,
+        "neventsused": task.n_finished,
+        "nfilesused": task.n_jobs,
+        "nfilesonhold": 0,
+        "nfileswaiting": 0,
+        **progress(task),
+    }
     return [
-        {
-            "jeditaskid": task.task_id,
+        common
+        | {
             "datasetid": dataset_id(task.task_id, place),
             "datasetname": name,
             "containername": name,
             "type": kind,
-            "status": "done" if TaskState(task.status).is_over else "ready",
-            "creationtime": moment(task.created),
-            "modificationtime": moment(task.modified),
-            "vo": task.vo,
-            "site": task.queue or None,
-            "masterid": None,
-            "streamname": None,
-            "nevents": task.n_jobs,
-            "neventsused": task.n_finished,
-            "nfilesused": task.n_jobs,
-            "nfilesonhold": 0,
-            **progress(task),
         }
-        for place, (name, kind) in enumerate(named, start=1)
+        for place, (name, kind) in enumerate(parameters.datasets, start=1)
+        if kind == "pseudo_input" or not listed
     ]
 
 
@@ -650,11 +699,26 @@ def _rows(tx: Transaction, key: Column[int], ids: Sequence[int]) -> list[AnyRow]
     return [found[one] for one in ids if one in found]
 
 
+#: BigPanDA's names that are not PanDA's in small letters (panda-bigmon-core 1.1.7, its models).
+_RENAMED = {
+    "resource_type": "resourcetype",
+    "rescueTime": "resquetime",
+    "memory_leak": "memoryleak",
+    "memory_leak_core": "memoryleakcore",
+    "memory_leak_x2": "memoryleakx2",
+}
+
+
 def _lowered(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Returns PanDA's fields with BigPanDA's names and time format."""
     return {
-        name.lower(): value.strftime(_TIME) if isinstance(value, datetime) else value for name, value in fields.items()
+        _name(name): value.strftime(_TIME) if isinstance(value, datetime) else value for name, value in fields.items()
     }
+
+
+@cache
+def _name(name: str) -> str:
+    return _RENAMED.get(name, name.lower())
 
 
 def moment(seconds: float | None) -> str | None:

@@ -12,7 +12,7 @@ from sqlalchemy import bindparam, select
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.server.brokerage import HardwareError, needs_of
-from hpo_pilot.server.database import Transaction, tasks
+from hpo_pilot.server.database import AnyRow, Transaction, tasks
 
 # PanDA's names of fields, from `JobSpec.py`, `FileSpec.py` and `JediTaskSpec.py` in `pandaserver/taskbuffer/` of
 # panda-server 1.0.4.
@@ -450,12 +450,12 @@ _TASK = select(tasks.c.name, tasks.c.user_name, tasks.c.vo, tasks.c.params).wher
 )
 
 
-def known_task(tx: Transaction, task_id: int) -> KnownTask:
-    """Returns a task with its parameters. It must exist and not be broken."""
-    revision = tx.connection.execute(_REVISION, {"task_id": task_id}).scalar_one()
+def known_task(tx: Transaction, task_id: int, row: AnyRow | None = None) -> KnownTask:
+    """Returns a task with its parameters. It must exist and not be broken. `row`: its whole row, if there is one."""
+    revision = tx.connection.execute(_REVISION, {"task_id": task_id}).scalar_one() if row is None else row.revision
     known = tx.cache.get((task_id, revision))
     if known is None:
-        row = tx.connection.execute(_TASK, {"task_id": task_id}).one()
+        row = tx.connection.execute(_TASK, {"task_id": task_id}).one() if row is None else row
         known = KnownTask(task_id, row.name, row.user_name, row.vo, TaskParameters(json.loads(row.params)))
         if len(tx.cache) >= _LIMIT:
             # The oldest are removed first. The other thread may do the same, so a missing key is not an error.

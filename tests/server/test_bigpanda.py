@@ -18,6 +18,7 @@ import requests
 from tests.panda_environment import panda_environment
 from tests.server.conftest import RunningServer, send
 from tests.server.monitor import FAILED, Monitor, finished
+from tests.task_parameters import make_params
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,10 @@ def test_a_task(monitor: Monitor, scan: tuple[int, list[int]]) -> None:
     assert (task["username"], task["tasktype"]) == ("me", "anal")
     assert (task["processingtype"], task["prodsourcelabel"], task["framework"]) == ("hpo-pilot", "user", "jedi")
     assert (task["corecount"], task["site"], task["transpath"]) == (4, "SCAN", "runGen-00-00-02")
-    totals = {"nfiles": 5, "nfilesfinished": 3, "nfilesfailed": 1, "pctfinished": 60.0, "pctfailed": 20.0}
+    totals = {
+        **{"nfiles": 5, "nfilesfinished": 3, "nfilesfailed": 1, "nfilesmissing": 0},
+        **{"pctfinished": 60.0, "pctfailed": 20.0},
+    }
     assert task["dsinfo"] == totals and totals.items() <= task.items()
     for name in ("creationdate", "modificationtime", "starttime", "statechangetime"):
         time.strptime(task[name], "%Y-%m-%d %H:%M:%S")
@@ -82,6 +86,46 @@ def test_which_tasks(monitor: Monitor, scan: tuple[int, list[int]]) -> None:
     assert found(username="you") == []
     for wrong in ({"limit": "many"}, {"days": "-1"}, {"jeditaskid": "1;2"}, {"status": ",".join("abc" * 500)}):
         assert next(iter(wrong)) in monitor.get("/tasks/", code=400, **wrong)["error"] or "status" in wrong
+
+
+def test_names_are_bigpandas_own(monitor: Monitor, scan: tuple[int, list[int]]) -> None:
+    """As panda-bigmon-core 1.1.7 answers about a task of a real panda-server."""
+    task_id, panda_ids = scan
+    (task,) = monitor.get("/tasks/", jeditaskid=task_id)
+    one = monitor.get(f"/task/{task_id}/")
+    assert one["datasets"][:1] == task.pop("datasets") and "datasets" not in one["task"]
+    (listed,) = monitor.get("/jobs/", pandaid=panda_ids[0])["jobs"]
+    own = {"resource_type", "rescuetime", "memory_leak", "memory_leak_core", "memory_leak_x2"}
+    for record in (task, one["task"], listed, monitor.get("/job", pandaid=panda_ids[0])["job"]):
+        assert record["resourcetype"] == "MCORE" and "memoryleakx2" in record and not own & record.keys()
+    assert {"memoryleakcore", "resquetime"} <= task.keys() and "memoryleak" in listed
+    assert (task["owner"], task["category"], task["duration_days"]) == ("me", "user analysis", 0.0)
+    group, _ = monitor.run("user.me.group.group/", [FAILED], workingGroup="G")
+    (task,) = monitor.get("/tasks/", jeditaskid=group)
+    assert (task["owner"], task["username"], task["category"]) == ("G", "me", "group analysis")
+    broken = monitor.me.submit(make_params("user.me.broken.names/", 1, nEvents="some"))
+    (task,) = monitor.get("/tasks/", jeditaskid=broken)
+    assert (task["datasets"], task["resourcetype"], task["duration_days"]) == ([], None, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong", "known"),
+    [
+        ("/tasks/", {"processingtype": "hpo-pilot"}, "taskname"),
+        ("/task/1/", {"taskname": "x"}, "jeditaskid"),
+        ("/jobs/", {"jeditaskid": 1, "computingsite": "SCAN"}, "jobstatus"),
+        ("/job", {"pandaid": 1, "jobname": "x"}, "pandaid"),
+    ],
+)
+def test_an_unknown_filter_is_refused(monitor: Monitor, path: str, wrong: dict[str, Any], known: str) -> None:
+    message = monitor.get(path, code=400, **wrong)["error"]
+    assert f"no filter {list(wrong)[-1]}; it has" in message and known in message
+
+
+def test_filters_are_read_as_bigpanda_reads_them(monitor: Monitor, scan: tuple[int, list[int]]) -> None:
+    task_id, _ = scan
+    sent = {"json": 1, "datasets": True, "sync": 1, "timestamp": 2, "JediTaskID": task_id}  # pbook 1.5, hpogrid 1.3
+    assert [task["jeditaskid"] for task in monitor.get("/tasks/", **sent)] == [task_id]
 
 
 def test_jobs_of_a_task(monitor: Monitor, scan: tuple[int, list[int]]) -> None:
