@@ -159,12 +159,15 @@ MAX_JOBS = 100_000
 _DEFAULT_ATTEMPTS = 3  # what JEDI gives an analysis task
 _DEFAULT_RAM_MB = 2000
 
-#: Parameters of features that this server does not have, and the reason or remedy.
-_UNSUPPORTED = {
-    "buildSpec": "it has no build jobs: submit with --noBuild",
-    "mergeSpec": "it merges no outputs: submit without --mergeOutput",
-    "nEventsPerWorker": "it has no event service",
-    "hpoWorkflow": "it does not steer hyper-parameter tasks through iDDS: hpo-pilot steers its searches itself",
+#: Parameters of features that this server does not have, and the reason or remedy. A task with one of them is refused:
+#: pbook's tables do not show why a task is broken.
+UNSUPPORTED = {
+    "buildSpec": "has no build jobs: submit with --noBuild",
+    "mergeSpec": "merges no outputs: submit without --mergeOutput",
+    "nEventsPerWorker": "has no event service",
+    "hpoWorkflow": "has no iDDS to steer the points of phpo: `hpo-pilot import phpo -- phpo ...` makes a search of the "
+    "same command, and `hpo-pilot run` runs it",
+    "useSecrets": "has no secrets: submit without --useSecrets",
 }
 
 _PLACEHOLDER = re.compile(
@@ -230,9 +233,6 @@ class TaskParameters:
             TaskParametersError: they are not valid here.
         """
         self.params = params
-        for key, instead in _UNSUPPORTED.items():
-            if params.get(key):
-                raise TaskParametersError(f"{key}: the embedded PanDA server does not have it: {instead}")
         self.n_events_per_job = self._integer("nEventsPerJob", 1, least=1)
         self.n_jobs = self._count()
         self.core_count = self._integer("coreCount", 1) or 1

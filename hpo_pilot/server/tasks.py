@@ -48,7 +48,7 @@ from hpo_pilot.server.database import (
 )
 from hpo_pilot.server.file_store import CHECKPOINT_START, Folder, checkpoint_task, plain_name
 from hpo_pilot.server.queues import Queues
-from hpo_pilot.server.task_parameters import TaskParameters, TaskParametersError, known_task
+from hpo_pilot.server.task_parameters import UNSUPPORTED, TaskParameters, TaskParametersError, known_task
 from hpo_pilot.server.tokens import Caller
 
 
@@ -118,7 +118,7 @@ def submit(
 
     Returns:
         0 with the new task's id in the message; 2: a duplicate name; 3: an older task of this name runs again;
-        4: parameters are missing; 10: too many active tasks; 11: no such parent.
+        4: a parameter is missing, or this server cannot do what it says; 10: too many active tasks; 11: no such parent.
     """
     params = dict(params)
     if not caller.is_operator or not isinstance(params.get("userName"), str):
@@ -126,6 +126,9 @@ def submit(
     for key in ("taskName", "vo", "prodSourceLabel"):
         if not isinstance(params.get(key), str) or not params[key]:
             return 4, f"failed to register task: {key} is missing"
+    for key, instead in UNSUPPORTED.items():
+        if params.get(key):
+            return 4, f"failed to register task: {key}: the embedded PanDA server {instead}"
     if "parentTaskName" in params:
         parent_id = _parent(tx, params)
         if parent_id is None:
@@ -263,8 +266,6 @@ def _insert(
     try:
         parameters = TaskParameters(params)
         _check_queues(parameters, queues)
-        if params.get("useSecrets"):
-            raise TaskParametersError("useSecrets: the embedded PanDA server has no secrets")
         if parameters.n_jobs > MOST_NEW_JOBS:
             raise TaskParametersError(f"{parameters.n_jobs} jobs in one task; at most {MOST_NEW_JOBS}: split the task")
     except TaskParametersError as error:

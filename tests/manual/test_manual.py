@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from hpo_pilot.cli.main import app
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.site_files import load_site
 from hpo_pilot.manual import PAGES, page_named
+from hpo_pilot.steering.workdir import nickname
 from hpo_pilot.web.pages import anchor, as_html
 from tests.manual.pages import MANUAL, REPOSITORY, listings, prose
 
@@ -105,6 +107,13 @@ def test_written_commands_are_understood(page, line):
         parser().parse_args([word for word in words if word not in ("[…]", "…")])
     else:
         command.make_context(context.info_name, [word.split("|")[0] for word in words], parent=context.parent)
+
+
+def test_pruns_output_is_named_after_the_account():
+    """panda-client refuses `user.` with another name than the token's; the service's own token has this one."""
+    (word,) = re.findall(r"^prun .* --outDS (\S+(?: -un\))?\S*)", (MANUAL / "service.md").read_text(), re.MULTILINE)
+    named = subprocess.run(["sh", "-c", f"echo {word}"], capture_output=True, text=True, check=True).stdout
+    assert named.startswith(f"user.{nickname()}."), word
 
 
 def test_reference_pages_are_as_the_models_and_commands_say():

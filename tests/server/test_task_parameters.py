@@ -116,7 +116,6 @@ def test_memory_per_core() -> None:
         ),
         ({"jobParameters": [{"type": "template", "param_type": "output", "value": "x"}]}, "dataset"),
         ({"log": "here"}, "log"),
-        ({"buildSpec": {"x": 1}}, "noBuild"),
         ({"includedSite": 7}, "sites"),
     ],
 )

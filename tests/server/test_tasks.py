@@ -64,7 +64,6 @@ def test_a_task_with_a_finished_and_a_failed_job(queue: Queue, asked: dict[str, 
     ("wrong", "word"),
     [
         ({"jobParameters": "none"}, "jobParameters"),
-        ({"useSecrets": True}, "no secrets"),
         *(
             ({"architecture": architecture}, "architecture")
             for architecture in ("&nvidia:unknown=1", "&nvidia:vram>=much", '{"gpu_spec": 1}', '{"cpu_specs": 1}', "{")
@@ -78,6 +77,22 @@ def test_parameters_that_are_not_valid_break_the_task(queue: Queue, wrong: dict[
     for missing in ("taskName", "vo", "prodSourceLabel"):
         with queue.database.writing() as tx:
             assert tasks.submit(tx, queue.me, make_params() | {missing: None})[0] == 4
+
+
+@pytest.mark.parametrize(
+    ("wrong", "remedy"),
+    [
+        ({"buildSpec": {"x": 1}}, "submit with --noBuild"),
+        ({"mergeSpec": {"x": 1}}, "submit without --mergeOutput"),
+        ({"nEventsPerWorker": 5}, "no event service"),
+        ({"hpoWorkflow": True}, "`hpo-pilot import phpo -- phpo ...` makes a search of the same command"),
+        ({"useSecrets": True}, "submit without --useSecrets"),
+    ],
+)
+def test_a_task_that_needs_what_the_server_lacks_is_refused(queue: Queue, wrong: dict[str, Any], remedy: str) -> None:
+    code, message = resubmit(queue, "user.me.lacks/", **wrong)
+    assert code == 4 and f"{next(iter(wrong))}: the embedded PanDA server" in message and remedy in message
+    assert resubmit(queue, "user.me.lacks/")[0] == 0, "a task was left under that name"
 
 
 def resubmit(queue: Queue, name: str, n_jobs: int = 1, **more: Any) -> tuple[int, str]:
