@@ -49,8 +49,19 @@ def parser() -> argparse.ArgumentParser:
         "--gpus",
         help="GPUs for jobs: all, a number, or a list such as 0,2 (default: all, for jobs that ask for one)",
     )
-    add("--token-file", type=Path, required=True, help="file with the pilot's bearer token; read again when it changes")
-    add("--ca", type=Path, help="PEM file of the server's certificate authorities (default: the system's)")
+    add("--token-file", type=Path, help="file with the pilot's bearer token; read again when it changes")
+    add(
+        "--proxy",
+        type=Path,
+        help="grid proxy, for a server that takes proxies (default without --token-file: X509_USER_PROXY, else the "
+        "file of voms-proxy-init)",
+    )
+    add(
+        "--ca",
+        type=Path,
+        help="PEM file or hashed folder of the server's certificate authorities (default: the system's; with a proxy "
+        "X509_CERT_DIR)",
+    )
     add(
         "--workdir",
         type=Path,

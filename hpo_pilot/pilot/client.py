@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import secrets
+import ssl
 import threading
 import time
 from collections import deque
@@ -71,7 +72,7 @@ class JobServer:
             key: identifies this pilot among pilots with the same token; empty: none.
 
         Raises:
-            InputError: the token file or the authorities cannot be used.
+            InputError: the token file, the proxy or the authorities cannot be used.
         """
         self._settings = settings
         self._key = {"X-HPO-Pilot-Key": key} if key else {}
@@ -79,6 +80,9 @@ class JobServer:
         self._token_seen = (0, 0)
         self._read_token()
         self._session = open_session(settings.server, settings.ca)
+        if settings.proxy is not None:
+            _check_proxy(settings.proxy)
+            self._session.cert = str(settings.proxy)  # read again for each connection
         self._session.headers.update({"Origin": settings.vo, "User-Agent": f"hpo-pilot/{__version__}"})
         adapter = HTTPAdapter(pool_connections=4, pool_maxsize=min(64, settings.slots + 8))
         self._session.mount("http://", adapter)
@@ -124,7 +128,7 @@ class JobServer:
         if "No jobs" in message or envelope.get("success"):
             return []
         if "role" in message:
-            raise TokenRefused(f"{settings.server} gives this token no jobs: {message}")
+            raise TokenRefused(f"{settings.server} gives this {'token' if self._token else 'proxy'} no jobs: {message}")
         raise ServerAway(f"{settings.server} gave no job: {message or envelope}")
 
     def give_back(self, attempts: Sequence[tuple[int, int]]) -> Collection[int]:
@@ -238,11 +242,17 @@ class JobServer:
             answer = self._session.request(method, url, timeout=limits, allow_redirects=False, **options)
         except requests.exceptions.SSLError as error:
             text = f"the certificate of {_origin(url)[1]} is not trusted: {error}; --ca names the authorities behind it"
+            if self._settings.proxy is not None and "CERTIFICATE_VERIFY_FAILED" not in str(
+                error
+            ):  # an alert, or an end
+                text = f"{_origin(url)[1]} does not accept the proxy {self._settings.proxy}: {error}"
             self._note(text)
             raise ServerAway(text) from error
         except requests.RequestException as error:
             self._note(error)
             raise ServerAway(f"{_origin(url)[1]} does not answer: {error}") from error
+        except OSError as error:  # the proxy is being replaced
+            raise TokenRefused(f"--proxy {self._settings.proxy}: {error}") from error
         if answer.status_code not in _LATER:
             self._note(None)
         return answer
@@ -253,6 +263,8 @@ class JobServer:
             return
         text = f"{answer.url} answered {status} {answer.reason}: {_message(answer)}"
         if status in (401, 403):
+            if self._settings.proxy is not None:
+                raise TokenRefused(f"{text}; {self._settings.proxy} must be a proxy with a pilot's role")
             raise TokenRefused(f"{text}; {self._settings.token_file} must hold a pilot's token")
         if status in _LATER:
             self._note(text)
@@ -272,10 +284,12 @@ class JobServer:
 
     def _authorization(self) -> dict[str, str]:
         self._read_token()
-        return {"Authorization": f"Bearer {self._token}", **self._key}
+        return {"Authorization": f"Bearer {self._token}", **self._key} if self._token else dict(self._key)
 
     def _read_token(self) -> None:
         path = self._settings.token_file
+        if path is None:
+            return
         try:
             about = path.stat()
             if (seen := (about.st_mtime_ns, about.st_ino)) != self._token_seen:
@@ -286,6 +300,13 @@ class JobServer:
             return  # the file is being replaced: use the old token
         if not self._token or not self._token.isascii() or any(c.isspace() for c in self._token):
             raise InputError(f"--token-file {path}: it must have one line with the token")
+
+
+def _check_proxy(proxy: Path) -> None:
+    try:
+        ssl.create_default_context().load_cert_chain(proxy, password="")  # asks for none
+    except (OSError, ValueError) as error:
+        raise InputError(f"--proxy {proxy} has not certificate and key in PEM form: {error}") from error
 
 
 class FormFile:

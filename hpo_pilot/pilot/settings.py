@@ -42,9 +42,11 @@ class PilotSettings:
         cores: cores of all jobs together; 0: the larger of the machine's cores and the slots.
         gpus: GPUs to share out: `all`, a number, or a list; None: the machine's GPUs, for jobs that ask for one, while
             other jobs see all of them.
-        token_file: file with the pilot's bearer token; read again when it changes.
-        ca: PEM file of the certificate authorities of the server; None: the system's.
         workdir: for job folders, the sandbox cache, and reports that could not be sent yet.
+        token_file: file with the pilot's bearer token; read again when it changes. None: a proxy is used.
+        proxy: grid proxy, certificates and key in PEM form; None, and no token file: the one that grid tools use.
+        ca: PEM file or hashed folder of the certificate authorities of the server; None: with a proxy the folder
+            X509_CERT_DIR, else the system's.
         checkpoints: folder that keeps checkpoints between attempts; None: in the work folder.
         checkpoint_mb: largest packed checkpoint that is sent through the server to a job's next attempt; 0: none is
             sent; None: 500, PanDA's own limit, or 0 if `checkpoints` names a folder, which pilots then share.
@@ -85,8 +87,9 @@ class PilotSettings:
     server: str
     queue: str
     slots: int
-    token_file: Path
     workdir: Path
+    token_file: Path | None = None
+    proxy: Path | None = None
     checkpoints: Path | None = None
     checkpoint_mb: int | None = None
     checkpoint_every: float = 300.0
@@ -123,13 +126,17 @@ class PilotSettings:
     node: str = field(default_factory=_host)
 
     def __post_init__(self) -> None:
-        for name in ("workdir", "checkpoints", "storage", "token_file", "ca", "site", "environments"):
+        if self.token_file is None:
+            self._use_proxy()
+        elif self.proxy is not None:
+            raise InputError("--token-file and --proxy: give one of them")
+        for name in ("workdir", "checkpoints", "storage", "token_file", "proxy", "ca", "site", "environments"):
             if (path := getattr(self, name)) is not None:
                 object.__setattr__(self, name, Path(path).absolute())
         if not self.server.startswith(("http://", "https://")):
             raise InputError(f"--server {self.server!r}: give a URL such as https://panda.example.org:25443")
         object.__setattr__(self, "server", self.server.rstrip("/"))
-        if self.ca is not None and not self.ca.is_file():
+        if self.ca is not None and not self.ca.exists():
             raise InputError(f"--ca {self.ca}: there is no such file; the server's operator has it")
         if self.slots < 1:
             raise InputError(f"--slots {self.slots}: at least one")
@@ -152,6 +159,19 @@ class PilotSettings:
         if not self.harvester_id:
             mark = zlib.crc32(os.fsencode(self.workdir.resolve()))
             object.__setattr__(self, "harvester_id", f"hpo-pilot-{self.node}-{mark:08x}")
+
+    def _use_proxy(self) -> None:
+        """Finds the grid proxy, and the authorities that go with it, where grid tools look for them."""
+        proxy = self.proxy or Path(os.environ.get("X509_USER_PROXY") or f"/tmp/x509up_u{os.getuid()}")  # noqa: S108  the usual place
+        if not proxy.is_file():
+            raise InputError(
+                f"give --token-file, a file with a pilot's token, or --proxy, a grid proxy: there is none at {proxy}"
+            )
+        if not self.server.startswith("https://"):
+            raise InputError(f"--server {self.server}: only https shows it the proxy {proxy}; else give --token-file")
+        object.__setattr__(self, "proxy", proxy)
+        if self.ca is None and (folder := os.environ.get("X509_CERT_DIR")):
+            object.__setattr__(self, "ca", Path(folder))
 
     @property
     def checkpoint_root(self) -> Path:

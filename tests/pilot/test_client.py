@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import logging
 import socket
 import ssl
 import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import requests
@@ -87,6 +89,77 @@ def test_a_token_file_without_token_is_refused(settings, content):
         settings.token_file.write_text(content)
     with pytest.raises(InputError, match="--token-file"):
         JobServer(settings)
+
+
+class ProxyServer(BaseHTTPRequestHandler):
+    """Takes no token: whoever shows a certificate of its authority may call."""
+
+    def do_POST(self) -> None:
+        self.server.seen.append((self.connection.getpeercert(), self.headers.get("Authorization")))
+        self.rfile.read(int(self.headers["Content-Length"]))
+        body = json.dumps({"success": self.server.gives, "message": "production role needed", "data": {}}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@pytest.fixture
+def grid(tmp_path, monkeypatch):
+    """A server that takes grid proxies, and a proxy of its authority where grid tools look for one."""
+    own, user = self_signed(tmp_path / "tls", ("127.0.0.1",)), self_signed(tmp_path / "user", ("me",))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(own.chain, own.key)
+    context.load_verify_locations(user.chain)
+    context.verify_mode = ssl.CERT_REQUIRED
+    proxy = tmp_path / "x509up"
+    proxy.write_bytes(user.chain.read_bytes() + user.key.read_bytes())
+    monkeypatch.setenv("X509_USER_PROXY", str(proxy))
+    monkeypatch.setenv("X509_CERT_DIR", str(own.folder))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), ProxyServer)
+    server.daemon_threads = True
+    server.seen, server.gives, server.proxy = [], True, proxy
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.url = f"https://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join(10)
+    server.server_close()
+
+
+def test_a_proxy_does_where_there_is_no_token(grid, make_settings, tmp_path):
+    settings = make_settings(grid.url, token_file=None)
+    assert settings.proxy == grid.proxy
+    server = JobServer(settings, "key")
+    server.update(REPORT)
+    ((certificate, authorization),) = grid.seen
+    assert certificate["subjectAltName"] == (("DNS", "me"),) and authorization is None
+    grid.gives = False
+    with pytest.raises(TokenRefused, match="gives this proxy no jobs"):
+        server.acquire(FreeResources(1, 1, ()), 0.0, 100, 0)
+    other = self_signed(tmp_path / "other", ("me",))
+    (tmp_path / "another").write_bytes(other.chain.read_bytes() + other.key.read_bytes())
+    # Its connection may end before the server's alert is read.
+    with pytest.raises(ServerAway, match=f"does not accept the proxy {tmp_path}/another|does not answer"):
+        JobServer(make_settings(grid.url, token_file=None, proxy=tmp_path / "another")).update(REPORT)
+    late = JobServer(settings)
+    grid.proxy.unlink()
+    with pytest.raises(TokenRefused, match="--proxy"):
+        late.update(REPORT)
+
+
+def test_what_is_no_proxy_is_refused(grid, make_settings, tmp_path):
+    with pytest.raises(InputError, match="give one of them"):
+        make_settings(grid.url, proxy=grid.proxy)
+    with pytest.raises(InputError, match="only https"):
+        make_settings("http://127.0.0.1:9", token_file=None)
+    with pytest.raises(InputError, match=r"give --token-file.*or --proxy.*there is none at"):
+        make_settings(grid.url, token_file=None, proxy=tmp_path / "none")
+    grid.proxy.write_bytes((tmp_path / "user" / "cert.pem").read_bytes())  # without its key
+    with pytest.raises(InputError, match=r"--proxy .* certificate and key"):
+        JobServer(make_settings(grid.url, token_file=None))
 
 
 def test_a_certificate_that_is_not_trusted_is_told_with_the_option(tmp_path, make_settings):
