@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
-from hpo_pilot.jobs.results import parse_reports
+from hpo_pilot.jobs.results import RunReport, parse_reports
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.transformation.job import USER_METADATA, PayloadDocument, TransformationFailure, job_report
@@ -61,8 +61,8 @@ class Progress:
         """Returns whether the file has changed since it was last read."""
         return self._look() not in (None, self._seen)
 
-    def text(self) -> str:
-        """Returns the values as text for a heartbeat; empty: there are none.
+    def text(self, room: int = METRICS) -> str:
+        """Returns the values as text for a heartbeat, of at most `room` characters; empty: there are none.
 
         Example: ``nGPU=2 hpoStep=12 hpoValue=0.345 hpoPast=1:0.9,2:0.72``. nGPU is the number of the job's GPUs;
         BigPanDA recognises GPU jobs by it. The value of the last step comes first, then earlier ones with six digits.
@@ -71,15 +71,15 @@ class Progress:
         self._read()
         gpus = f"nGPU={self._gpus} " if self._gpus else ""
         if not self._values:
-            return f"{gpus}{self._member}".rstrip()[:METRICS]
+            return f"{gpus}{self._member}".rstrip()[:room]
         *past, (step, value) = self._values
         head = f"{gpus}hpoStep={step} hpoValue={value!r} {self._member}".rstrip()
         for most in range(_SHOWN, 0, -4):
             shown = ",".join(f"{at}:{earlier:.6g}" for at, earlier in thinned(past, most))
             whole = f"{head} hpoPast={shown}" if shown else head
-            if len(whole) <= METRICS:
+            if len(whole) <= room:
                 return whole
-        return head[:METRICS]
+        return head[:room]
 
     def _look(self) -> tuple[int, int, str] | None:
         """Returns size, time and point of the file; None: there is no file now."""
@@ -204,12 +204,17 @@ def payload_succeeded(folder: Path) -> bool | None:
 
     None: there is no report, or the runner is not ours.
     """
+    reports = _reports(folder)
+    return all(report.status == "ok" for report in reports) if reports else None
+
+
+def _reports(folder: Path) -> Sequence[RunReport]:
+    """Returns the runner's reports; none: there are none, or the runner is not ours."""
     try:
         metadata = json.loads((folder / USER_METADATA).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        return None
-    reports = parse_reports({"user_job_metadata": metadata})
-    return all(report.status == "ok" for report in reports) if reports else None
+        return ()
+    return parse_reports({"user_job_metadata": metadata})
 
 
 _DIAGNOSIS = 500  # characters that the server keeps
@@ -295,7 +300,8 @@ def final_report(
         report["pilot_error_code"] = int(PilotErrorCode.PAYLOAD_EXECUTION_FAILURE)
         report["exe_error_code"] = report["trans_exit_code"]
         report["exe_error_diag"] = report["pilot_error_diag"] = said[:_DIAGNOSIS]
-    if metrics := _last_metrics(folder):
+    results = _results(folder) if outcome.finished else ""
+    if metrics := f"{results} {_last_metrics(folder, METRICS - len(results) - 1)}".strip():
         report["job_metrics"] = metrics
     if outcome.finished:
         report["meta_data"] = job_report(str(folder))
@@ -304,13 +310,33 @@ def final_report(
     return report
 
 
-def _last_metrics(folder: Path) -> str:
+#: Characters of `jobMetrics` for the results; the rest is for intermediate values.
+_RESULTS = 200
+
+
+def _results(folder: Path) -> str:
+    """Returns the results of a job as text for BigPanDA's page of the job, and for its filter ``jobmetrics``.
+
+    Example: ``hpoResults=t3f0:0.345,t3f1:failed``: trial and fold, with the figures of merit. A job whose training
+    failed is finished for PanDA, so without this text BigPanDA would show it as a good one.
+    """
+    text = ""
+    for report in _reports(folder):
+        result = "/".join(f"{value:.6g}" for value in report.values) or report.status.replace(" ", "_")
+        more = f"{',' if text else 'hpoResults='}t{report.trial}f{report.fold}:{result}"
+        if len(text) + len(more) > _RESULTS:
+            break
+        text += more
+    return text
+
+
+def _last_metrics(folder: Path, room: int) -> str:
     """Returns the intermediate values at the end of the payload."""
     try:
         document = PayloadDocument.read(str(folder))
     except TransformationFailure:
         document = PayloadDocument()  # the error was reported when the job started
-    return Progress(folder, document).text()
+    return Progress(folder, document).text(room)
 
 
 def _report(settings: PilotSettings, panda_id: int, attempt: int, status: str) -> dict[str, Any]:

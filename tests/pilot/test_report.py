@@ -24,6 +24,45 @@ def test_a_heartbeat(settings, tmp_path):
     assert report["start_time"] == "1970-01-01 00:00:00"
 
 
+def ours(trial: int, fold: int, value: float | None, **more: object) -> dict[str, object]:
+    about = {"uid": "cafecafe", "generation": 1, "trial": trial, "fold": fold, "number": 1}
+    return {**about, "status": 1 if value is None else 0, "value": value, **more}
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        (ours(3, 0, 0.3456789), "hpoResults=t3f0:0.345679"),
+        (ours(3, 1, None), "hpoResults=t3f1:failed"),
+        (ours(3, 1, 0.5, values=[0.5, -2e-9]), "hpoResults=t3f1:0.5/-2e-09"),
+        (
+            {"members": [ours(1, 0, 0.5), ours(2, 0, None), ours(3, 0, None, status=2)]},
+            "t1f0:0.5,t2f0:failed,t3f0:not_run",
+        ),
+        ({"value": 1}, ""),
+    ],
+)
+def test_the_results_stand_in_the_metrics_that_bigpanda_shows(settings, tmp_path, document, said):
+    (tmp_path / "userJobMetadata.json").write_text(json.dumps({"hpo_pilot": document}))
+    report = final_report(settings, 7, 1, Outcome(exit_code=0), tmp_path, {})
+    assert report.get("job_metrics", "").removeprefix("hpoResults=") == said.removeprefix("hpoResults=")
+    (tmp_path / "progress.jsonl").write_text("".join(f'{{"step": {n}, "value": {n}.123456}}\n' for n in range(900)))
+    whole = final_report(settings, 7, 1, Outcome(exit_code=0), tmp_path, {})["job_metrics"]
+    assert whole.startswith(f"{report.get('job_metrics', '')} hpoStep=899 hpoValue=899.123456 hpoPast=".lstrip())
+    assert len(whole) <= 500 and whole.endswith(":898.123"), "a value is cut"
+    assert "job_metrics" in report or not said
+    lost = final_report(settings, 7, 1, Outcome(exit_code=65), tmp_path, {})["job_metrics"]
+    assert lost.startswith("hpoStep=899 "), "only a finished job has results"
+
+
+def test_many_results_are_cut_between_two(settings, tmp_path):
+    document = {"members": [ours(trial, 0, trial + 0.25) for trial in range(100)]}
+    (tmp_path / "userJobMetadata.json").write_text(json.dumps({"hpo_pilot": document}))
+    text = final_report(settings, 7, 1, Outcome(exit_code=0), tmp_path, {})["job_metrics"]
+    last = text.count(",")
+    assert 190 < len(text) <= 200 and text.endswith(f",t{last}f0:{last}.25")
+
+
 def test_final_reports(settings, tmp_path):
     (tmp_path / "userJobMetadata.json").write_text('{"hpo_pilot": {"value": 1}}')
     good = final_report(
