@@ -154,7 +154,7 @@ def task_parameters(
         "noEmail": True,
         "respectSplitRule": True,
         "campaign": f"{task.search}.{task.uid}",
-        "cliParams": f"hpo-pilot {task.search} generation {task.generation}",
+        "cliParams": _described(task),
         "sourceURL": server,
         "log": {
             "dataset": f"{base}.log/",
@@ -190,6 +190,14 @@ def task_parameters(
             "containerOptions": {"containerExec": "/bin/sh __run_main_exec.sh", "containerImage": task.container},
         }
     return result
+
+
+def _described(task: TaskSpec) -> str:
+    """Returns what the task is for, as monitors show it; the encoded points are not readable there."""
+    first, last = min(task.points), max(task.points)
+    trials = f"{len(task.points)} trials, {first} to {last}" if last > first else f"trial {first}"
+    folds = f", {task.folds} folds" if task.folds > 1 else ""
+    return f"hpo-pilot {task.search} generation {task.generation}: {trials}{folds}"
 
 
 def _architecture(task: TaskSpec, *, ours: bool) -> str | None:

@@ -76,6 +76,15 @@ def compare(mine, theirs):
     assert different <= set(DIFFERENT), {key: (mine[key], theirs[key]) for key in different - set(DIFFERENT)}
 
 
+def test_a_monitor_shows_what_a_task_is_for(task):
+    def said(*trials, folds=1):
+        points = {trial: {"x": 1} for trial in trials}
+        return parameters_of(replace(task, points=points, folds=folds))["cliParams"]
+
+    assert said(4, 1, 9, folds=3) == "hpo-pilot demo generation 1: 3 trials, 1 to 9, 3 folds"
+    assert said(4) == "hpo-pilot demo generation 1: trial 4"
+
+
 NAME = ["--outDS", "user.me.demo.cafecafe.g1"]
 OUTPUTS = ["--outputs", "outputs.tar.gz"]
 
