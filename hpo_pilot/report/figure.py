@@ -7,7 +7,7 @@ test makes once. The page's style sheet sets the colours of text and grid, so th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -259,9 +259,22 @@ def markers(
     texts: Sequence[Any],
     marker: Mapping[str, Any],
     hover: str = "%{text}<extra></extra>",
+    *,
+    trials: Iterable[Trial],
 ) -> dict[str, Any]:
-    """Returns a trace of points; `texts` are shown beside the pointer, in the form that `hover` gives."""
+    """Returns a trace of points.
+
+    Args:
+        name: its name in the legend.
+        x: horizontal positions.
+        y: vertical positions.
+        texts: texts beside the pointer, in the form that `hover` gives.
+        marker: plotly's settings of the marks.
+        hover: plotly's template of the text.
+        trials: the trial of each point; a click on a point opens its page.
+    """
     points = {"x": list(x), "y": list(y), "text": list(texts), "hovertemplate": hover}
+    points["customdata"] = [trial.number for trial in trials]
     return {"type": "scatter", "mode": "markers", "name": name, **points, "marker": dict(marker)}
 
 
@@ -296,7 +309,8 @@ def add_failures(data: list[dict[str, Any]], layout: dict[str, Any], failed: Seq
     }
     marker = {"symbol": "x-thin", "size": 7, "line": {"color": RED, "width": 2}}
     texts = [f"trial {trial.number} failed" for _, trial in failed]
-    data.append({**markers("failed trial", [x for x, _ in failed], [0] * len(failed), texts, marker), "yaxis": "y2"})
+    places, trials = zip(*failed, strict=True)
+    data.append({**markers("failed trial", places, [0] * len(failed), texts, marker, trials=trials), "yaxis": "y2"})
 
 
 def add_stopped(data: list[dict[str, Any]], search: Search, stopped: Sequence[tuple[Any, Trial]]) -> None:
@@ -312,7 +326,8 @@ def add_stopped(data: list[dict[str, Any]], search: Search, stopped: Sequence[tu
         for (_, trial), value in zip(stopped, values, strict=True)
     ]
     marker = {"symbol": "circle-open", "color": BLUE, "size": 7}
-    data.append(markers("stopped early: its probable value", [x for x, _ in stopped], values, texts, marker))
+    places, trials = zip(*stopped, strict=True)
+    data.append(markers("stopped early: its probable value", places, values, texts, marker, trials=trials))
 
 
 def hover_text(search: Search, trial: Trial) -> str:

@@ -440,6 +440,7 @@ def _plane(search: Search, names: Sequence[str], good: Sequence[Trial], failed: 
                 [y.places[t.number] + _aside(t, y, 7) for t in shown],
                 [_failure_text(t, word, names) for t in shown],
                 marker,
+                trials=shown,
             )
         )
     drawn = [len(trace["x"]) for trace in data]

@@ -71,6 +71,7 @@ def _slice(results: Results, shown: Sequence[Trial], index: int) -> Figure:
         [trial.number for trial in marks],
         {"color": BLUE, "size": 7, "opacity": 0.65},
         "trial %{text}<br>%{x}<br>%{y}<extra></extra>",
+        trials=marks,
     )
     traces = [dots]
     horizontal = axis.layout
@@ -83,7 +84,7 @@ def _slice(results: Results, shown: Sequence[Trial], index: int) -> Figure:
     if best is not None and best.number in axis.places:
         hover = "best: trial %{text}<br>%{x}<br>%{y}<extra></extra>"
         star = {"symbol": "star", "color": ORANGE, "size": 14}
-        traces.append(markers("best", having([best])[0], [value_of(best)], [best.number], star, hover))
+        traces.append(markers("best", having([best])[0], [value_of(best)], [best.number], star, hover, trials=[best]))
     rings = having(results.projected)
     add_stopped(traces, search, list(zip(*rings, strict=True)))
     merit = merit_axis(search, [*map(value_of, finished), *map(projected_value, rings[1])])
@@ -360,7 +361,8 @@ def _plane(results: Results, finished: Sequence[Trial], x: _Side, y: _Side, key:
 
     def marked(name: str, trials: Sequence[Trial], marker: Mapping[str, Any], hover: str) -> dict[str, Any]:
         x_values, y_values = ([side.axis.places[trial.number] for trial in trials] for side in (x, y))
-        return markers(name, x_values, y_values, [hover_text(search, trial) for trial in trials], marker, hover)
+        texts = [hover_text(search, trial) for trial in trials]
+        return markers(name, x_values, y_values, texts, marker, hover, trials=trials)
 
     edge = {"color": "#1b1f24", "width": 1}
     traces: list[dict[str, Any]] = [

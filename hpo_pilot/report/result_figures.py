@@ -121,7 +121,8 @@ def _peer_line(peer: PeerSearch, steps: Sequence[tuple[int, float]], first: bool
 
 def _told_marks(name: str, search: Search, trials: Sequence[Trial], marker: Mapping[str, Any]) -> dict[str, Any]:
     texts = [hover_text(search, trial) for trial in trials]
-    trace = markers(name, [trial.told for trial in trials], [value_of(trial) for trial in trials], texts, marker)
+    places, values = [trial.told for trial in trials], [value_of(trial) for trial in trials]
+    trace = markers(name, places, values, texts, marker, trials=trials)
     spreads = [trial.std if is_finite(trial.std) else None for trial in trials]
     if len(trials) <= BAR_LIMIT and any(spread is not None for spread in spreads):
         bars = [0 if spread is None else rounded(spread) for spread in spreads]
@@ -155,7 +156,8 @@ def _pair_figure(data: FigureData, x: int, y: int, front: Sequence[Trial], other
         ("front", front, {"color": ORANGE, "size": 9}),
     ):
         x_values, y_values = ([rounded(trial.values[index]) for trial in trials] for index in (x, y))
-        traces.append(markers(name, x_values, y_values, [hover_text(search, trial) for trial in trials], marker))
+        texts = [hover_text(search, trial) for trial in trials]
+        traces.append(markers(name, x_values, y_values, texts, marker, trials=trials))
     if len(search.objectives) == 2:  # with more, the front is not a line in this plane
         traces[1] |= {"mode": "lines+markers", "line": {"shape": "hv", "color": ORANGE, "width": 1.5}}
     across, along = (
@@ -223,15 +225,16 @@ def _fold_figures(results: Results) -> list[Figure]:
     values = {trial.number: [fold.value for fold in trial.folds if is_finite(fold.value)] for trial in top}
     if not any(len(figures) > 1 for figures in values.values()):
         return []
-    dots = [(str(trial), figure) for trial, figures in values.items() for figure in figures]
+    dots = [(trial, figure) for trial, figures in values.items() for figure in figures]
     spreads = [rounded(trial.std) if is_finite(trial.std) else 0 for trial in top]
     data = [
         {
             "type": "scatter",
             "mode": "markers",
             "name": "fold",
-            "x": [trial for trial, _ in dots],
+            "x": [str(trial) for trial, _ in dots],
             "y": [rounded(figure) for _, figure in dots],
+            "customdata": [trial for trial, _ in dots],
             "marker": {"symbol": "circle-open", "color": BLUE, "size": 7},
             "hovertemplate": "trial %{x}<br>%{y}<extra>fold</extra>",
         },
@@ -241,6 +244,7 @@ def _fold_figures(results: Results) -> list[Figure]:
             "name": "mean ± standard deviation",
             "x": [str(trial.number) for trial in top],
             "y": [value_of(trial) for trial in top],
+            "customdata": [trial.number for trial in top],
             "error_y": {"type": "data", "array": spreads, "color": ORANGE, "thickness": 1.5},
             "marker": {"symbol": "line-ew-open", "color": ORANGE, "size": 14, "line": {"width": 2.5}},
             "hovertemplate": "trial %{x}<br>%{y}<extra>mean</extra>",
@@ -304,15 +308,17 @@ def curve_figures(data: FigureData) -> list[Figure]:
         )
         if numbers
     ]
-    if ends := {number: last for number in stopped if (last := _last(curves[number])) is not None}:
+    ends = [(trial, last) for trial in known if trial.stopped_early and (last := _last(curves[trial.number]))]
+    if ends:
         traces.append(
             markers(
                 "stopped here",
-                [step for step, _ in ends.values()],
-                [rounded(value) for _, value in ends.values()],
-                [f"trial {number}" for number in ends],
+                [step for _, (step, _) in ends],
+                [rounded(value) for _, (_, value) in ends],
+                [f"trial {trial.number}" for trial, _ in ends],
                 {"symbol": "x-thin", "size": 6, "line": {"color": RED, "width": 1.5}},
                 "%{text}<br>stopped at step %{x}<br>%{y}<extra></extra>",
+                trials=[trial for trial, _ in ends],
             )
         )
     steps = [step for trial in known for step, _ in curves[trial.number]]
@@ -365,14 +371,17 @@ def _lines(name: str, curves: Mapping[int, _Curve], line: dict[str, Any]) -> dic
     steps: list[int | None] = []
     values: list[float | None] = []
     texts: list[str] = []
+    trials: list[int | None] = []
     for trial, curve in curves.items():
         if steps:
             steps.append(None)
             values.append(None)
             texts.append("")
+            trials.append(None)
         steps += [step for step, _ in curve]
         values += [rounded(value) if math.isfinite(value) else None for _, value in curve]
         texts += [f"trial {trial}"] * len(curve)
+        trials += [trial] * len(curve)
     return {
         "type": "scatter",
         "mode": "lines",
@@ -380,6 +389,7 @@ def _lines(name: str, curves: Mapping[int, _Curve], line: dict[str, Any]) -> dic
         "x": steps,
         "y": values,
         "text": texts,
+        "customdata": trials,
         "connectgaps": False,
         "hovertemplate": "%{text}<br>step %{x}<br>%{y}<extra></extra>",
         "line": line,

@@ -286,6 +286,7 @@ def _bars(name: str, bars: Sequence[tuple[int, datetime, datetime, JobSpan]], co
         # Widths on a time axis are in milliseconds; each bar has at least one, to be visible.
         "x": [max(1.0, round((end - start) / timedelta(milliseconds=1))) for _, start, end, _ in bars],
         "text": [_job_text(name, start, end, job) for _, start, end, job in bars],
+        "customdata": [job.trial for *_, job in bars],
         "textposition": "none",
         "hovertemplate": "%{text}<extra></extra>",
         "marker": {"color": colour, "line": {"color": "rgba(255,255,255,0.6)", "width": 0.5}},

@@ -272,6 +272,23 @@ def test_every_figure_is_drawn(sign_in):
         watched.check()
 
 
+def test_a_plotted_point_leads_to_its_trial(sign_in):
+    with sign_in() as watched:
+        for kind, marks in (("convergence", ".points path"), ("slices", ".points path"), ("slots", ".point path")):
+            watched.open("/searches/calo-scan")
+            watched.drawn()
+            page = watched.page
+            plot = page.locator(f"#kind-{kind} .plot").last
+            plot.scroll_into_view_if_needed()
+            page.wait_for_timeout(300)
+            box = plot.locator(marks).first.bounding_box()
+            page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=3)
+            trial = re.search(r"trial (\d+)", plot.locator(".hoverlayer").text_content())[1]
+            page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+            expect(page).to_have_url(re.compile(rf"/searches/calo-scan/trials/{trial}$"))
+        watched.check()
+
+
 def test_a_running_search_changes_while_one_looks(sign_in):
     with sign_in() as watched:
         watched.open("/searches/live")
@@ -305,7 +322,7 @@ def test_actions(sign_in, site):
         page.get_by_role("button", name="Extend").click()
         assert site.status("live")["budget"]["trials"] == budget["trials"] + 7
 
-        page.get_by_role("link", name="Trials at once…").click()
+        page.get_by_role("link", name="Parallel trials…").click()
         page.get_by_label("Parallel").fill("3")
         page.get_by_role("button", name="Change").click()
         assert site.status("live")["budget"]["parallel"] == 3

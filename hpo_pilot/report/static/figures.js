@@ -7,7 +7,8 @@
 // A specification is plotly's {data, layout}. Parallel coordinates are drawn here on a 2D canvas: plotly's own need
 // WebGL, and a page that allows code made from strings ('unsafe-eval'); without either they show nothing. Here they
 // need neither, and brushes work by keyboard. A specification that has words alone becomes a small box. A brush tells the element: event "hpo:brush", detail {trials: [numbers]},
-// or {trials: null} when nothing is brushed.
+// or {trials: null} when nothing is brushed. A click on the mark of a trial: event "hpo:trial", detail {trial: number,
+// apart: whether the keys of the click ask for a new tab}.
 "use strict";
 (() => {
   const touch = matchMedia("(pointer: coarse)").matches;
@@ -41,6 +42,11 @@
       ...(Array.isArray(trace.hovertext) ? {hovertext: trace.hovertext.map(broken)} : {}),
     }));
     return [traces, full];
+  };
+
+  const clicked = (place, trial, event) => {
+    const detail = {trial, apart: event.ctrlKey || event.metaKey || event.button === 1};
+    place.dispatchEvent(new CustomEvent("hpo:trial", {bubbles: true, detail}));
   };
 
   // The places themselves are watched, not the window: a column may change its width without it.
@@ -104,6 +110,11 @@
       this.home.append(this.scroll, this.bar);
       this.stage.addEventListener("pointermove", (event) => this.point(event));
       this.stage.addEventListener("pointerleave", () => this.leave());
+      this.stage.addEventListener("click", (event) => {
+        if (event.target.closest(".parallel-line")) return;  // that is for brushes
+        this.point(event);  // a finger has pointed at nothing before
+        if (this.pointed !== undefined) clicked(this.home, this.numbers[this.pointed], event);
+      });
       this.theme = matchMedia("(prefers-color-scheme: dark)");
       this.retheme = () => this.paint();
       this.theme.addEventListener("change", this.retheme);
@@ -354,6 +365,7 @@
         });
       }
       if (found !== this.pointed) { this.pointed = found; this.paint(); }
+      this.home.classList.toggle("on-trial", found !== undefined);
       this.tip.hidden = found === undefined;
       if (found !== undefined) {
         this.tip.textContent = this.texts[found];
@@ -365,6 +377,7 @@
 
     leave() {
       this.tip.hidden = true;
+      this.home.classList.remove("on-trial");
       if (this.pointed !== undefined) { this.pointed = undefined; this.paint(); }
     }
   }
@@ -390,6 +403,13 @@
     } else {
       place.replaceChildren();
       await Plotly.newPlot(place, ...completed(spec), config);
+      const trialOf = ({points}) => points.map((point) => point.customdata).find(Number.isInteger);
+      place.on("plotly_hover", (event) => place.classList.toggle("on-trial", trialOf(event) !== undefined));
+      place.on("plotly_unhover", () => place.classList.remove("on-trial"));
+      place.on("plotly_click", (event) => {
+        const trial = trialOf(event);
+        if (trial !== undefined) clicked(place, trial, event.event);
+      });
     }
     watcher.observe(place);
   };

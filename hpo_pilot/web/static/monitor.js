@@ -167,6 +167,11 @@
     }
   };
 
+  document.addEventListener("hpo:trial", ({detail: {trial, apart}}) => {
+    const address = `${base.replace(/figures\/$/, "trials/")}${trial}`;
+    if (apart) open(address, "_blank", "noopener"); else location.assign(address);
+  });
+
   // --- news ---
 
   const connection = document.getElementById("connection");

@@ -171,3 +171,26 @@ def test_same_question() -> None:
     assert same_question(search, make_search(seed=8, search="other", folds=1))
     assert not same_question(search, make_search(constraints=[]))
     assert not same_question(search, make_search(objective={"goal": "maximize"}))
+
+
+def test_every_mark_of_a_trial_names_its_trial() -> None:
+    """A click on it opens the trial's page."""
+    search = make_search(objective=TWO)
+    trials = [trial for trial in on_nodes(make_trials(make_search(), 40)) if trial.point]
+    values = {number: {0: [(1, 0.5), (2, 0.4)]} for number in range(1, 20)}
+    single = all_of(FigureData(make_search(), trials, values))
+    drawn = [figure for key, figures in single.items() if key not in ("importance", "parallel") for figure in figures]
+    of_two = [replace(trial, values=(*trial.values, 1.0) if trial.values else ()) for trial in trials]
+    drawn += build("front", FigureData(search, of_two))
+    known = {trial.number for trial in trials}
+    named = 0
+    for figure in drawn:
+        for trace in figure.spec["data"]:
+            if "customdata" in trace:
+                assert len(trace["customdata"]) == len(trace["x"]), (figure.key, trace["name"])
+                assert set(trace["customdata"]) <= known | {None}, (figure.key, trace["name"])
+                assert any(f"{trace['customdata'][0]}" in str(text) for text in (trace.get("text") or trace["x"])[:1])
+                named += 1
+            elif trace.get("type") in ("scatter", "box") and "markers" in trace.get("mode", "markers"):
+                assert trace["name"] == "share of failed trials", (figure.key, trace["name"])
+    assert named > 15
