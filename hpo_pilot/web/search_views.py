@@ -433,7 +433,9 @@ def _end(view: SearchView, ahead: Outlook, now: datetime, *, steered: bool) -> s
     if not steered:
         return "not steered"
     if record.state is not SearchState.RUNNING:
-        return "not running"
+        # Its trials may still run.
+        words = {SearchState.SUBMITTED: "not started yet", SearchState.STOPPING: "being stopped"}
+        return words.get(record.state, record.state.value)
     if ahead.end is None:
         return "no estimate yet"
     left = (ahead.end - now).total_seconds()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import UTC, datetime
 
 import pytest
 from sqlalchemy import event
@@ -11,7 +12,7 @@ from sqlalchemy import event
 from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.store import SearchState
 from hpo_pilot.web import search_views
-from hpo_pilot.web.search_views import FigureCache, SearchCache
+from hpo_pilot.web.search_views import FigureCache, SearchCache, headline
 from tests.made import made_end
 from tests.rest_api import add_trials
 
@@ -75,6 +76,18 @@ def test_what_is_over_is_not_read_again(pages):
         assert all("count(" in statement or "number" in statement for statement in rows)
     finally:
         event.remove(store.engine, "after_cursor_execute", count)
+
+
+@pytest.mark.parametrize("state", [SearchState.SUBMITTED, SearchState.PAUSED, SearchState.STOPPING])
+def test_nothing_is_said_not_to_run_while_a_trial_runs(pages, state):
+    name = pages.submit(f"runs-while-{state.value}")
+    generation(pages.store, name, [1], 1)
+    number = pages.store.search(name).id
+    pages.store.set_state(number, state, "alice")
+    view = SearchCache(pages.store).view(name)
+    end = headline(view, datetime.now(UTC)).end
+    assert "not running" not in end
+    assert end in ("not started yet", "paused", "being stopped")
 
 
 # --- figures ---
