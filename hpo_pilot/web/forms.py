@@ -23,7 +23,7 @@ from hpo_pilot.search import Dimension, TrialState
 from hpo_pilot.server.tokens import Role, TokenRefused
 from hpo_pilot.web.api_context import error_answer
 from hpo_pilot.web.local_client import LocalClient
-from hpo_pilot.web.operations import Operation, operations
+from hpo_pilot.web.operations import NotYoursError, Operation, operations
 from hpo_pilot.web.pages import client_of, context_of, page, place_of, session_of, view_of
 from hpo_pilot.web.search_views import SearchView
 from hpo_pilot.web.sessions import CODE_SECONDS, Login, check_form, is_secure, login_of, safe_target
@@ -49,6 +49,7 @@ class FormField:
         value: initial value.
         note: text beside the field.
         choices: (value, text) of each option of a choice.
+        mistake: what is wrong with the value that was sent.
     """
 
     name: str
@@ -57,6 +58,20 @@ class FormField:
     value: str = ""
     note: str = ""
     choices: Sequence[tuple[str, str]] = ()
+    mistake: str = ""
+
+
+class FieldMistakesError(InputError):
+    """Some fields of a form are wrong.
+
+    Attributes:
+        fields: what is wrong, by the name of the field.
+    """
+
+    def __init__(self, fields: Mapping[str, str]) -> None:
+        wrong = "One value is" if len(fields) == 1 else f"{len(fields)} values are"
+        super().__init__(f"{wrong} wrong: see below.")
+        self.fields = fields
 
 
 @dataclass(frozen=True)
@@ -229,28 +244,50 @@ def _do_retry(client: LocalClient, view: SearchView, given: FormData) -> None:
 
 def _do_add(client: LocalClient, view: SearchView, given: FormData) -> None:
     point: dict[str, Any] = {}
+    wrong: dict[str, str] = {}
     for name, dimension in view.search.space_dimensions.items():
-        said = _field_text(given, f"p.{name}")
+        key = f"p.{name}"
+        said = _field_text(given, key)
         if not said:
             continue
         if dimension.type in ("categorical", "ordinal"):
-            if not (said.isascii() and said.isdigit() and len(said) < 10 and int(said) < len(dimension.choices)):
-                raise InputError(f"{name}: choose a value from the list.")
-            point[name] = dimension.choices[int(said)]
-        else:
-            value = _field_number(given, f"p.{name}", name)
+            if said.isascii() and said.isdigit() and len(said) < 10 and int(said) < len(dimension.choices):
+                point[name] = dimension.choices[int(said)]
+            else:
+                wrong[key] = "choose a value from the list"
+            continue
+        try:
+            value = _number(said)
             point[name] = int(value) if dimension.type == "integer" and value == int(value) else value
+        except ValueError as error:
+            wrong[key] = str(error)
+    for mistake in view.search.space.mistakes(point):
+        if mistake.path:  # what is not a number above is missing here
+            wrong.setdefault(f"p.{mistake.path[0]}", f"{mistake.message}{mistake.hint and f': {mistake.hint}'}")
+    if wrong:
+        raise FieldMistakesError(wrong)
     client.add_point(view.record.name, point)
 
 
 def _field_number(given: FormData, name: str, label: str) -> float:
-    said = _field_text(given, name)
+    try:
+        return _number(_field_text(given, name))
+    except ValueError as error:
+        raise InputError(f"{label}: {error}.") from None
+
+
+def _number(said: str) -> float:
+    """Reads a finite number.
+
+    Raises:
+        ValueError: it is none.
+    """
     try:
         value = float(said.removeprefix("+").replace("\u2212", "-"))
     except ValueError:
-        raise InputError(f"{label}: {said[:60]!r} is not a number.") from None
+        value = math.nan
     if not math.isfinite(value):
-        raise InputError(f"{label}: {said[:60]!r} is not a number.")
+        raise ValueError(f"{said[:60]!r} is not a number")
     return value
 
 
@@ -282,8 +319,12 @@ def _action_of(request: Request) -> tuple[_Form, _Change]:
 
 
 def show_form(request: Request) -> Response:
-    """Shows the page of a form."""
+    """Shows the page of a form to those who may send it."""
     (make, _), view = _action_of(request), view_of(request)
+    try:
+        client_of(request).user.check(view.record.name, view.record.owner)
+    except NotYoursError as error:
+        raise HTTPException(403, str(error)) from error
     return page(request, "action.j2", {"view": view, "action": make(view), "problem": ""})
 
 
@@ -304,8 +345,11 @@ def _change(request: Request, make: _Form, do: _Change, given: FormData) -> Resp
         do(client_of(request), view, given)
     except (InputError, TryAgainError) as error:
         form = make(view_of(request))
+        wrong = error.fields if isinstance(error, FieldMistakesError) else {}
         filled = [
-            replace(field, value=_field_text(given, field.name)) if field.kind != "hidden" else field
+            replace(field, value=_field_text(given, field.name), mistake=wrong.get(field.name, ""))
+            if field.kind != "hidden"
+            else field
             for field in form.fields
         ]
         problem = place_of(request).completed(error_answer(error)[2])

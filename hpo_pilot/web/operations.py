@@ -450,8 +450,8 @@ class SearchClient(ABC):
     @rest(
         "POST",
         "searches/{identity}/parallel",
-        button="Trials at once",
-        done="The number of trials at once was changed.",
+        button="Parallel trials",
+        done="The number of parallel trials was changed.",
     )
     def set_parallel(self, identity: str, parallel: int) -> SearchDocument:
         """Changes the number of trials at once; running trials are not affected.

@@ -235,3 +235,37 @@ def test_the_best_point_is_filled_in_to_the_last_digit(pages):
     assert answer.status_code == 303, answer.text
     (wish,) = pages.store.requested_points(record.id)
     assert wish.point == {**best, "x": 0.25}
+
+
+def test_all_mistakes_of_a_typed_point_are_said_at_their_fields(pages):
+    space = {
+        "x": {"type": "real", "low": 0.0, "high": 1.0},
+        "n": {"type": "integer", "low": 1, "high": 6},
+        "kind": {"type": "categorical", "choices": ["a", "b"]},
+        "only": {"type": "real", "low": 0.0, "high": 1.0, "when": {"kind": "b"}},
+    }
+    name, alice = pages.submit("mistaken", space=space, folds=1), pages.browser("alice")
+    answer = send(alice, name, "add", **{"p.x": "much", "p.n": "7", "p.kind": "0", "p.only": "0.5"})
+    assert answer.status_code == 422
+    page = html.unescape(answer.text)
+    assert "3 values are wrong" in page
+    for place, field, said in ((1, "x", "'much' is not a number"), (2, "n", "7"), (4, "only", "not active here")):
+        (about,) = re.findall(rf'name="p.{field}"[^>]* aria-describedby="([^"]*)" aria-invalid="true"', page)
+        assert f"wrong-{place}" in about.split()
+        assert said in page.split(f'id="wrong-{place}">')[1].split("<")[0]
+    assert "wrong-3" not in page
+    assert 'value="much"' in page
+    nothing = html.unescape(send(alice, name, "add", **{"p.x": "0.5", "p.kind": "0"}).text)
+    assert "One value is wrong" in nothing
+    assert "is missing" in nothing.split('id="wrong-2">')[1].split("<")[0]
+    assert not pages.store.requested_points(pages.store.search(name).id)
+
+
+def test_forms_are_only_for_those_who_may_send_them(pages):
+    name = pages.submit("formed")
+    for action in ("extend", "add", "stop", "parallel", "retry"):
+        refused = pages.browser("bob").get(f"/searches/{name}/{action}")
+        assert refused.status_code == 403, action
+        assert "only alice or an operator may change it" in html.unescape(refused.text)
+        assert f'action="/searches/{name}' not in refused.text
+        assert pages.browser("oscar", Role.OPERATOR).get(f"/searches/{name}/{action}").status_code == 200
