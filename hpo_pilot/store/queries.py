@@ -255,6 +255,8 @@ class SearchHead(NamedTuple):
         ended: its end in seconds since the epoch; it changes if a search goes on and ends again.
         message: the reason for its state.
         server: its PanDA server.
+        owner: its owner.
+        family: the search file with segments that it belongs to.
     """
 
     id: int
@@ -264,6 +266,40 @@ class SearchHead(NamedTuple):
     ended: float | None
     message: str
     server: str | None
+    owner: str
+    family: str | None
+
+
+_ACTIVE, _OVER = "active", "over"
+
+#: States by which a list of searches can be filtered.
+FILTER_STATES = (_ACTIVE, _OVER, *(state.value for state in SearchState))
+
+
+class SearchFilter(NamedTuple):
+    """A filter of a list of searches; empty: no condition.
+
+    Attributes:
+        text: a part of the name, in any case.
+        owner: the owner.
+        state: one of `FILTER_STATES`.
+        family: the search file with segments.
+    """
+
+    text: str = ""
+    owner: str = ""
+    state: str = ""
+    family: str = ""
+
+    def matches(self, head: SearchHead) -> bool:
+        """Returns whether a search is wanted."""
+        state = _OVER if head.state.is_over else _ACTIVE
+        return (
+            self.text.casefold() in head.name.casefold()
+            and self.owner in ("", head.owner)
+            and self.state in ("", state, head.state.value)
+            and self.family in ("", head.family)
+        )
 
 
 class Pulse(NamedTuple):
@@ -278,10 +314,10 @@ class Pulse(NamedTuple):
 def search_heads(engine: Engine) -> list[SearchHead]:
     """Returns all searches, newest first."""
     s = t.searches.c
-    query = select(s.id, s.name, s.state, s.version, s.ended, s.message, s.server).order_by(s.id.desc())
+    query = select(s.id, s.name, s.state, s.version, s.ended, s.message, s.server, s.owner, s.family)
     with reading(engine) as connection:
-        rows = connection.execute(query).all()
-    return [SearchHead(r.id, r.name, SearchState(r.state), r.version, r.ended, r.message, r.server) for r in rows]
+        rows = connection.execute(query.order_by(s.id.desc())).all()
+    return [SearchHead(*row)._replace(state=SearchState(row.state)) for row in rows]
 
 
 def records_of(engine: Engine, numbers: Collection[int]) -> list[SearchRecord]:

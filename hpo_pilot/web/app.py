@@ -48,13 +48,13 @@ from hpo_pilot.web.api_context import (
     progress_watcher,
 )
 from hpo_pilot.web.live import (
-    ALL_SEARCHES,
     JOBS_TOPIC,
     PILOTS_TOPIC,
     JobFilter,
     JobFragments,
     LiveUpdates,
     SearchFragments,
+    searches_topic,
 )
 from hpo_pilot.web.local_client import LocalClient
 from hpo_pilot.web.pages import PageContext, context_of, page, place_of, session_of, view_of
@@ -369,9 +369,10 @@ class Pages:
 
     def _warm_up(self) -> None:
         try:
-            views = self._parts.library.views()
-            self._live.searches.of_all(views)
-            for view in [view for view in views if not view.record.state.is_over][:_WARM] + views[:1]:
+            heads = self._parts.library.heads()
+            self._live.searches.of_list(heads, self._parts.library.views(heads[: pages.SEARCHES_PER_PAGE]))
+            active = [head for head in heads if not head.state.is_over][:_WARM]
+            for view in self._parts.library.views([*active, *heads[:1]]):
                 self._live.searches.of_search(view)
             for template in ("searches.j2", "search.j2", "trials.j2"):
                 environment().get_template(template)
@@ -425,7 +426,7 @@ def _icon(_request: Request) -> Response:
 
 
 async def _live_of_all(request: Request) -> Response:
-    return _live_answer(request, ALL_SEARCHES)
+    return _live_answer(request, searches_topic(request.query_params.get("rows", "")))
 
 
 def _live_of_search(request: Request) -> Response:

@@ -22,9 +22,11 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from hpo_pilot.advice import Place
 from hpo_pilot.errors import HpoPilotError, TryAgainError
 from hpo_pilot.jobs import JobState
-from hpo_pilot.steering.status import is_steered, optimizer_words, search_notes, steering_commands, why_not
+from hpo_pilot.steering.status import optimizer_words, search_notes, steering_commands, why_not
 from hpo_pilot.store import SearchState
 from hpo_pilot.store.lease import Holder, lease_holder
+from hpo_pilot.store.queries import SearchHead
+from hpo_pilot.store.store import is_search_number
 from hpo_pilot.web.rendering import fragments, sparkline_svg
 from hpo_pilot.web.search_views import SearchCache, SearchView, headline
 from hpo_pilot.web.server_jobs import NoServerError, ServerJobs
@@ -64,7 +66,7 @@ class LiveUpdates:
 
         Args:
             request: the browser's request.
-            topic: a search's name, `ALL_SEARCHES`, or a topic of `JobFragments.look`.
+            topic: a search's name, a topic of `searches_topic`, or one of `JobFragments.look`.
             who: the user, for the limit of connections per user.
             is_good: tells whether the user's session is still valid; called before each update.
         """
@@ -72,19 +74,14 @@ class LiveUpdates:
             return JSONResponse({"error": "too many pages are open: close some of them"}, 503, {"Retry-After": "30"})
         if request.method == "HEAD":  # the event stream would never end
             return Response(media_type="text/event-stream")
-        # `rows` names the rows that the page shows; changes of other rows are not sent.
-        only = request.query_params.get("rows")
-        rows = None if only is None else {f"s{number}" for number in only.split(",")[:200]}
         return StreamingResponse(
-            self._stream(topic, who, is_good, rows),
+            self._stream(topic, who, is_good),
             media_type="text/event-stream",
             # X-Accel-Buffering tells proxies not to collect events before they pass them on.
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
 
-    async def _stream(
-        self, topic: str, who: str, is_good: Callable[[], bool], rows: set[str] | None
-    ) -> AsyncIterator[str]:
+    async def _stream(self, topic: str, who: str, is_good: Callable[[], bool]) -> AsyncIterator[str]:
         self._watching[who] += 1
         sent: dict[str, str] = {}
         seen: str | None = None
@@ -108,11 +105,7 @@ class LiveUpdates:
                     yield ": nothing new\n\n"
                     continue
                 seen = news.tag
-                changed = {
-                    name: str(html)
-                    for name, html in news.content.html.items()
-                    if sent.get(name) != html and (rows is None or name.partition("-")[0] in rows | {"f"})
-                }
+                changed = {name: str(html) for name, html in news.content.html.items() if sent.get(name) != html}
                 sent |= changed
                 data = {"html": changed, "figures": news.content.figures, "state": news.content.state}
                 yield f"data: {json.dumps(data)}\n\n"
@@ -208,8 +201,18 @@ class ChangeWatcher(Generic[_Content]):
             return news
 
 
-#: Topic of the page of all searches; no search has an empty name.
-ALL_SEARCHES = ""
+#: Prefix of the topics of pages of searches; no search name contains a slash.
+_SEARCHES_TOPIC = "/searches?"
+
+#: Most rows of a page of searches.
+_MOST_ROWS = 200
+
+
+def searches_topic(rows: str) -> str:
+    """Returns the topic of a page of searches; `rows`: their numbers, separated by commas."""
+    numbers = {int(word) for word in rows.split(",")[:_MOST_ROWS] if is_search_number(word)}
+    return _SEARCHES_TOPIC + ",".join(map(str, sorted(numbers)))
+
 
 #: Seconds between updates of the estimates of a running search, which change with the clock.
 _STEP = 5
@@ -253,30 +256,30 @@ class SearchFragments:
         self._searches: OrderedDict[int, tuple[str, FragmentSet]] = OrderedDict()
 
     def look(self, topic: str) -> Snapshot[FragmentSet]:
-        """Returns the current fragments of a search's page, or of the page of `ALL_SEARCHES`.
+        """Returns the current fragments of a search's page, or of a page of searches.
 
         Raises:
             UnknownSearchError: there is no such search.
             TryAgainError: the store cannot be reached.
         """
-        if topic == ALL_SEARCHES:
-            views = self._library.views()
-            shown = self.of_all(views)
-            steers = lease_holder(self._library.store.engine)
-            texts = "".join(f"{self._stamp(view)}{is_steered(view.record, steers)}" for view in views)
+        if topic.startswith(_SEARCHES_TOPIC):
+            heads = self._library.heads()
+            rows = set(topic.removeprefix(_SEARCHES_TOPIC).split(","))
+            shown = self.of_list(heads, self._library.views([head for head in heads if str(head.id) in rows]))
         else:
-            view = self._library.view(topic)
-            shown = self.of_search(view)
-            texts = "".join(shown.html.values())
+            shown = self.of_search(self._library.view(topic))
+        texts = "".join(shown.html.values())
         return Snapshot(shown, hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest())
 
-    def of_all(self, views: Sequence[SearchView]) -> FragmentSet:
-        """Returns the fragments of the page of all searches."""
-        html: dict[str, Markup] = {"f-summary": state_summary(views)}
+    def of_list(self, heads: Sequence[SearchHead], views: Sequence[SearchView]) -> FragmentSet:
+        """Returns the fragments of a page of searches: of the rows of `views`, and of the summary of all `heads`."""
+        states = Counter(head.state for head in heads)
+        counts = [(state.value, states[state]) for state in SearchState if states[state]]
+        html: dict[str, Markup] = {"f-summary": fragments("fragments.j2").summary(len(heads), counts)}
         steers = lease_holder(self._library.store.engine)
         for view in views:
             html |= self.of_row(view, steers)
-        return FragmentSet(html, "", str(len(views)))
+        return FragmentSet(html, "", str(len(heads)))
 
     def of_row(self, view: SearchView, steers: Holder | None) -> dict[str, Markup]:
         """Returns the fragments of a search's row. `steers` is the holder of the store's lease."""
@@ -337,14 +340,6 @@ class SearchFragments:
     @staticmethod
     def _stamp(view: SearchView) -> str:
         return view.tag if view.record.state.is_over else f"{view.tag}.{int(time.time()) // _STEP}"
-
-
-def state_summary(views: Sequence[SearchView]) -> Markup:
-    """Renders the number of searches in each state."""
-    states = Counter(view.record.state for view in views)
-    counts = [(state.value, states[state]) for state in SearchState if states[state]]
-    html: Markup = fragments("fragments.j2").summary(len(views), counts)
-    return html
 
 
 def _remember(kept: OrderedDict[int, Any], lock: threading.Lock, number: int, value: Any) -> None:

@@ -38,11 +38,17 @@ from hpo_pilot.search import Fold, Search, Trial, TrialState
 from hpo_pilot.search.trials import Spent
 from hpo_pilot.server.tokens import Tokens
 from hpo_pilot.steering.workdir import WorkDir
-from hpo_pilot.store import EMBEDDED, SearchState, Store, UnknownSearchError
+from hpo_pilot.store import EMBEDDED, Store, UnknownSearchError
 from hpo_pilot.store.lease import lease_holder
-from hpo_pilot.store.queries import failed_folds_logs, trials_with_errors, trials_with_folds
+from hpo_pilot.store.queries import (
+    FILTER_STATES,
+    SearchFilter,
+    failed_folds_logs,
+    trials_with_errors,
+    trials_with_folds,
+)
 from hpo_pilot.web.api_context import client_for, user_of
-from hpo_pilot.web.live import JobFilter, JobFragments, LiveUpdates, away_text, state_summary
+from hpo_pilot.web.live import JobFilter, JobFragments, LiveUpdates, away_text
 from hpo_pilot.web.local_client import LocalClient
 from hpo_pilot.web.operations import operations
 from hpo_pilot.web.rendering import curves_svg, download, packed_answer, paged, rendered
@@ -162,38 +168,27 @@ def searches_page(request: Request) -> Response:
     """Shows the list of searches."""
     parts = context_of(request)
     given = {name: request.query_params.get(name, "")[:100] for name in ("q", "state", "owner", "family")}
-    views = parts.library.views()
-    shown = [view for view in views if _is_wanted(view, given)]
+    state = given["state"] if given["state"] in FILTER_STATES else ""
+    wanted = SearchFilter(given["q"], given["owner"], state, given["family"])
+    heads = parts.library.heads()
+    shown = [head for head in heads if wanted.matches(head)]
     found = paged(shown, SEARCHES_PER_PAGE, request.query_params.get("page", ""), "/", given)
-    html: dict[str, Any] = {"f-summary": state_summary(views)}
+    rows = parts.library.views(found.rows)
     steers = lease_holder(parts.library.store.engine)
-    for view in found.rows:
-        html |= parts.live.searches.of_row(view, steers)
     return page(
         request,
         "searches.j2",
         {
-            "rows": found.rows,
+            "rows": rows,
             "paging": found.paging,
-            "html": html,
-            "all": len(views),
+            "html": parts.live.searches.of_list(heads, rows).html,
+            "all": len(heads),
             "filter": given,
             "filtered": any(given.values()),
-            "owners": sorted({view.record.owner for view in views}),
+            "owners": sorted({head.owner for head in heads}),
             "steered": steers is not None and steers.searches is None,
         },
     )
-
-
-def _is_wanted(view: SearchView, given: dict[str, str]) -> bool:
-    record, state = view.record, given["state"]
-    if (state == "active" and record.state.is_over) or (state == "over" and not record.state.is_over):
-        return False
-    if state in list(SearchState) and record.state.value != state:
-        return False
-    if (given["owner"] and record.owner != given["owner"]) or (given["family"] and record.family != given["family"]):
-        return False
-    return given["q"].lower() in record.name.lower()
 
 
 def search_page(request: Request) -> Response:
@@ -203,7 +198,7 @@ def search_page(request: Request) -> Response:
         view = view_of(request)
     except UnknownSearchError:
         name = request.path_params["name"]
-        if any(one.record.family == name for one in parts.library.views()):
+        if any(head.family == name for head in parts.library.heads()):
             return RedirectResponse(f"/?family={quote(name, safe='')}", 303)
         raise
     values = {
@@ -465,7 +460,7 @@ def jobs_page(request: Request) -> Response:
         "html": shown.html,
         "state": shown.state,
         "filter": wanted,
-        "names": [view.record.name for view in parts.library.views()][:_NAMES],
+        "names": [head.name for head in parts.library.heads()[:_NAMES]],
         "states": list(JobState),
     }
     return page(request, "jobs.j2", values)

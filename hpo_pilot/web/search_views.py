@@ -8,7 +8,7 @@ import json
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -39,6 +39,9 @@ from hpo_pilot.store.store import is_search_number
 
 #: Trials cached with their folds, over all searches, about 3 kB each. The search read longest ago is dropped first.
 _FOLDS_KEPT = 40_000
+
+#: Searches among which those to compare are looked for.
+_OTHERS = 200
 
 #: Seconds after which a running search's cost is read again although no trial changed: jobs end one by one.
 _COST_AGES = 10.0
@@ -146,20 +149,52 @@ class SearchCache:
         self._lock = threading.Lock()
         self._views: dict[int, SearchView] = {}
         self._heads: dict[int, SearchHead] = {}
+        self._records: dict[int, SearchRecord] = {}
+        """The searches as they were when their heads were read."""
         self._folds: OrderedDict[int, tuple[SearchView, list[Trial]]] = OrderedDict()
 
-    def views(self) -> list[SearchView]:
-        """Returns all searches, newest first.
+    def heads(self) -> list[SearchHead]:
+        """Returns the heads of all searches, newest first.
+
+        Raises:
+            TryAgainError: the store cannot be reached.
+        """
+        heads = search_heads(self.store.engine)
+        with self._lock:
+            for number in self._heads.keys() - {head.id for head in heads}:  # deleted
+                del self._heads[number], self._records[number]
+                self._views.pop(number, None)
+        return heads
+
+    def records(self, heads: Sequence[SearchHead]) -> list[SearchRecord]:
+        """Returns these searches, without their trials.
 
         Raises:
             TryAgainError: the store cannot be reached.
         """
         with self._lock:
-            heads = search_heads(self.store.engine)
+            self._read_records(heads)
+            return [self._records[head.id] for head in heads if head.id in self._records]
+
+    def views(self, heads: Sequence[SearchHead]) -> list[SearchView]:
+        """Returns these searches.
+
+        Raises:
+            TryAgainError: the store cannot be reached.
+        """
+        with self._lock:
             self._refresh(heads)
-            for number in self._views.keys() - {head.id for head in heads}:
-                del self._views[number], self._heads[number]
-            return [self._views[head.id] for head in heads]
+            return [self._views[head.id] for head in heads if head.id in self._views]
+
+    def others(self, view: SearchView, alike: Callable[[Search, Search], bool]) -> list[SearchHead]:
+        """Returns the other searches for which `alike` is true, of the newest 200, newest first.
+
+        Raises:
+            TryAgainError: the store cannot be reached.
+        """
+        heads = [head for head in self.heads()[:_OTHERS] if head.id != view.record.id]
+        found = {record.id for record in self.records(heads) if alike(view.search, record.search)}
+        return [head for head in heads if head.id in found]
 
     def view(self, identity: str) -> SearchView:
         """Returns the search with that name or number.
@@ -168,13 +203,13 @@ class SearchCache:
             UnknownSearchError: there is no such search.
             TryAgainError: the store cannot be reached.
         """
+        heads = self.heads()
+        number = int(identity) if is_search_number(identity) else None
+        found = next((head for head in heads if head.name == identity or head.id == number), None)
+        if found is None:
+            there = ", ".join(head.name for head in heads[:10])
+            raise UnknownSearchError(identity[:100], f"there are {there}" if there else "the store is empty", "")
         with self._lock:
-            heads = search_heads(self.store.engine)
-            number = int(identity) if is_search_number(identity) else None
-            found = next((head for head in heads if head.name == identity or head.id == number), None)
-            if found is None:
-                there = ", ".join(head.name for head in heads[:10])
-                raise UnknownSearchError(identity[:100], f"there are {there}" if there else "the store is empty", "")
             self._refresh([found])
             view = self._views[found.id]
             if view.pulse.running and time.monotonic() - view.costed > _COST_AGES:
@@ -209,21 +244,30 @@ class SearchCache:
                 self._folds.popitem(last=False)
         return trials
 
+    def _read_records(self, heads: Sequence[SearchHead]) -> None:
+        """Reads the records that changed."""
+        changed = [head for head in heads if self._heads.get(head.id) != head]
+        for record in records_of(self.store.engine, [head.id for head in changed]):
+            self._records[record.id] = record
+        # One that was deleted between the two reads is not found at the next read.
+        self._heads |= {head.id: head for head in changed if head.id in self._records}
+
     def _refresh(self, heads: Sequence[SearchHead]) -> None:
         """Reads what changed in these searches."""
         engine = self.store.engine
-        changed = [head for head in heads if self._heads.get(head.id) != head]
-        records = {record.id: record for record in records_of(engine, [head.id for head in changed])}
+        self._read_records(heads)
         # The trials of a finished search do not change. If it has just ended, its last trials are still to be read.
-        beating = {head.id for head in heads if not head.state.is_over} | {head.id for head in changed}
+        beating = {head.id for head in heads if not head.state.is_over} | {
+            head.id
+            for head in heads
+            if (old := self._views.get(head.id)) is None or old.record is not self._records.get(head.id)
+        }
         beats = pulses(engine, beating) if beating else {}
         for head in heads:
-            if head.id not in beats:
+            record = self._records.get(head.id)
+            if head.id not in beats or record is None:
                 continue
             old = self._views.get(head.id)
-            record = records.get(head.id) or (old.record if old else None)
-            if record is None:  # deleted between the two reads: the next read does not find it
-                continue
             beat = beats[head.id]
             if old is None or old.pulse != beat:
                 trials = self._trials(head.id, old, beat)
@@ -231,7 +275,6 @@ class SearchCache:
                 self._views[head.id] = SearchView(record, trials, beat, took, time.monotonic())
             elif record is not old.record:
                 self._views[head.id] = replace(old, record=record)
-            self._heads[head.id] = head
 
     def _trials(self, number: int, old: SearchView | None, beat: Pulse) -> list[Trial]:
         """Returns the trials of a search: finished ones from the cache, all others from the store."""
@@ -571,6 +614,6 @@ class FigureCache:
 
     def _peers(self, view: SearchView) -> list[PeerSearch]:
         """Returns the newest other searches with the same question (`same_question`)."""
-        others = [other for other in self._library.views() if other.record.id != view.record.id and other.standings]
-        alike = [other for other in others if same_question(view.search, other.search)]
-        return [PeerSearch(other.record.name, other.search, other.trials) for other in alike[:_PEERS]]
+        alike = self._library.views(self._library.others(view, same_question)[: 2 * _PEERS])
+        shown = [other for other in alike if other.standings][:_PEERS]
+        return [PeerSearch(other.record.name, other.search, other.trials) for other in shown]

@@ -22,7 +22,7 @@ from hpo_pilot.steering.results import result_of
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import SearchState, SteeringStore
 from hpo_pilot.store.lease import held_lease
-from hpo_pilot.web.live import ALL_SEARCHES, SearchFragments
+from hpo_pilot.web.live import SearchFragments, searches_topic
 from hpo_pilot.web.local_client import LocalClient, extent_in, run_document
 from hpo_pilot.web.notebook import OpenedSearch, progress_line
 from hpo_pilot.web.search_views import SearchCache
@@ -70,7 +70,7 @@ def places(client: LocalClient, work: Path, name: str) -> dict[str, str]:
         "status": command_here("status", name, "--workdir", str(work)).stdout,
         "list": command_here("list", "--workdir", str(work)).stdout,
         "page": " ".join(pieces.look(name).content.html.values()),
-        "row": " ".join(pieces.look(ALL_SEARCHES).content.html.values()),
+        "row": " ".join(pieces.look(searches_topic("1")).content.html.values()),
         "notebook": repr(OpenedSearch(client, name, place)),
         "progress": progress_line(client.progress(name)),
     }

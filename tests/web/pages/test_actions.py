@@ -89,7 +89,7 @@ def test_extend_adds_once(pages):
     ],
 )
 def test_what_does_not_work_is_said_beside_the_form_and_nothing_is_lost(pages, fields, said):
-    if not any(view.record.name == "refused" for view in pages.monitor._parts.library.views()):
+    if not any(head.name == "refused" for head in pages.monitor._parts.library.heads()):
         pages.submit("refused")
     answer = send(pages.browser("alice"), "refused", "extend", **fields)
     assert answer.status_code == 422

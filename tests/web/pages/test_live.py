@@ -14,7 +14,7 @@ from starlette.responses import Response
 from hpo_pilot.advice import Place
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.web import live as live_module
-from hpo_pilot.web.live import ALL_SEARCHES, ChangeWatcher, LiveUpdates, SearchFragments, Snapshot
+from hpo_pilot.web.live import ChangeWatcher, LiveUpdates, SearchFragments, Snapshot, searches_topic
 from hpo_pilot.web.search_views import SearchCache
 
 
@@ -23,11 +23,10 @@ def answer_of(
     topic: str,
     who: str = "alice",
     *,
-    query: bytes = b"",
     is_good: Callable[[], bool] = lambda: True,
 ) -> Response:
     """The answer to a browser that asks for the changes of a topic; it has a `body_iterator` where it is a stream."""
-    request = Request({"type": "http", "headers": [], "query_string": query, "method": "GET", "path": "/live"})
+    request = Request({"type": "http", "headers": [], "query_string": b"", "method": "GET", "path": "/live"})
     return desk.answer(request, topic, who, is_good)
 
 
@@ -80,7 +79,7 @@ def test_the_list_tells_of_the_rows_that_are_shown(pages, desk):
     shown, hidden = (pages.store.search(one).id for one in (name, other))
 
     async def watch() -> None:
-        stream = answer_of(desk, ALL_SEARCHES, query=f"rows={shown}".encode()).body_iterator
+        stream = answer_of(desk, searches_topic(f"{shown},no number")).body_iterator
         first = await event(stream)
         assert f"s{shown}-state" in first["html"]
         assert f"s{hidden}-state" not in first["html"]

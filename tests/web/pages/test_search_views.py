@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from hpo_pilot.web import search_views
 from hpo_pilot.web.search_views import FigureCache, SearchCache, headline
 from tests.made import made_end
 from tests.rest_api import add_trials
+from tests.web.pages.conftest import made_pages
 
 
 def generation(store, name: str, numbers: list[int], generation: int) -> None:
@@ -76,6 +78,28 @@ def test_what_is_over_is_not_read_again(pages):
         assert all("count(" in statement or "number" in statement for statement in rows)
     finally:
         event.remove(store.engine, "after_cursor_execute", count)
+
+
+def test_a_page_of_the_list_reads_the_trials_of_its_rows_alone(tmp_path):
+    with made_pages(tmp_path) as pages:
+        for number in range(1, 61):
+            pages.submit(f"many-{number}", owner="bob" if number % 2 else "alice")
+        read: list[str] = []
+
+        @event.listens_for(pages.store.engine, "after_cursor_execute")
+        def count(_connection, _cursor, statement, parameters, *_rest) -> None:
+            if "FROM trials" in statement:
+                read.append(str(parameters))
+
+        alice = pages.browser("alice")
+        shown = alice.get("/?owner=bob&q=many-5").text
+        assert sorted(re.findall(r'href="/searches/(many-\d+)"', shown)) == sorted(
+            f"many-{n}" for n in (5, 51, 53, 55, 57, 59)
+        )
+        assert "60 searches: " in shown
+        assert len(read) == 1  # the pulses
+        assert read[0].count(",") < 20
+        assert alice.get("/").text.count('<tr id="search-') == 50
 
 
 @pytest.mark.parametrize("state", [SearchState.SUBMITTED, SearchState.PAUSED, SearchState.STOPPING])
