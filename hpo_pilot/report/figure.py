@@ -211,8 +211,13 @@ def same_question(search: Search, other: Search) -> bool:
     return (
         search.space_dimensions == other.space_dimensions
         and search.constraints == other.constraints
-        and [(o.metric, o.goal) for o in search.objectives] == [(o.metric, o.goal) for o in other.objectives]
+        and same_objectives(search, other)
     )
+
+
+def same_objectives(search: Search, other: Search) -> bool:
+    """Tells whether the results of two searches can be drawn on one axis."""
+    return [(o.metric, o.goal) for o in search.objectives] == [(o.metric, o.goal) for o in other.objectives]
 
 
 def value_of(trial: Trial) -> float:

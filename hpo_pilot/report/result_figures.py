@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from hpo_pilot.hpc.site_files import price_of
 from hpo_pilot.report.axes import FARTHEST, Axis, label, merit_axis, rounded
 from hpo_pilot.report.figure import (
     BLUE,
@@ -43,7 +44,9 @@ from hpo_pilot.report.summary import (
     figure_of_merit,
     figures_of_merit,
     front_of,
+    hypervolumes,
     reference_of,
+    results_in_order,
 )
 from hpo_pilot.search import Search, Trial, TrialState
 
@@ -128,6 +131,97 @@ def _told_marks(name: str, search: Search, trials: Sequence[Trial], marker: Mapp
         bars = [0 if spread is None else rounded(spread) for spread in spreads]
         trace["error_y"] = {"type": "data", "array": bars, "color": PALE_BLUE, "thickness": 1, "width": 0}
     return trace
+
+
+#: Most searches in a comparison: more colours cannot be distinguished.
+COMPARED_LIMIT = 8
+_COLOURS = (BLUE, ORANGE, GREEN, RED, "#b065d8", "#8a6d3b", "#17a2b8", "#6b7280")
+
+
+def comparison_figures(searches: Sequence[PeerSearch]) -> list[Figure]:
+    """Draws the best so far of searches with the same objectives, over results, time and cost.
+
+    With several objectives, it is the hypervolume beyond the reference point of the first search. The trials have their
+    folds.
+    """
+    first = searches[0]
+    reference = reference_of(first.search, first.trials)
+    unit = "GPU-hours" if all(one.search.resources.gpus for one in searches) else "core-hours"
+    courses = [(one.name, _course(one, reference, unit)) for one in searches]
+    several = len(first.search.objectives) > 1
+    what = "hypervolume" if several else first.search.objective.metric
+    values = [step[3] for _, course in courses for step in course]
+    if not values:
+        return []
+    title = {"title": {"text": label(f"best {what} so far" if not several else what)}}
+    axis = Axis(what, {}) if several else merit_axis(first.search, values)
+    reached = ", ".join(f"{name} {number(course[-1][3])}" for name, course in courses if course)
+    titles = ("results", "hours since the first submission", f"{unit} of all jobs so far")
+    return [
+        Figure(
+            f"compare-{key}",
+            f"Over {key}",
+            f"Best {what} over {horizontal} of {count(len(courses), 'search', 'searches')}; reached: {reached}.",
+            joined_notes(view_note(axis, what="step")),
+            {
+                "data": [_course_line(*one, index, _COLOURS[place % 8]) for place, one in enumerate(courses) if one[1]],
+                "layout": {
+                    "xaxis": {"title": {"text": horizontal}, "rangemode": "tozero"},
+                    "yaxis": {**axis.layout, **title},
+                    "legend": LEGEND,
+                },
+            },
+        )
+        for index, (key, horizontal) in enumerate(zip(("trials", "time", "cost"), titles, strict=True))
+    ]
+
+
+#: Result number, hours since the first submission, cost so far, best so far, and the trial that reached it.
+_Step: TypeAlias = tuple[int, float, float, float, int]
+
+
+def _course(one: PeerSearch, reference: Sequence[float] | None, unit: str) -> list[_Step]:
+    """Returns the steps of a search at its results; `unit`: of the cost."""
+    search, price = one.search, price_of(one.search)
+    if len(search.objectives) == 1:
+        best = dict(convergence(search, one.trials))
+    else:
+        best = dict(hypervolumes(search.objectives, results_in_order(search, one.trials), reference or ()))
+    begun = min((at for trial in one.trials if (at := trial.submitted or trial.started)), default=None)
+    steps: list[_Step] = []
+    hours = cost = 0.0
+    for trial in sorted((trial for trial in one.trials if trial.told is not None), key=lambda trial: trial.told or 0):
+        took = price.cost(trial.spent)
+        cost += took.gpu_hours if unit == "GPU-hours" else took.core_hours
+        if begun is not None and trial.ended is not None:
+            hours = max(hours, (trial.ended - begun).total_seconds() / 3600)
+        told = trial.told or 0
+        if told in best:
+            same = steps and steps[-1][3] == best[told]
+            steps.append((told, hours, cost, best[told], steps[-1][4] if same else trial.number))
+    return steps
+
+
+def _course_line(name: str, course: Sequence[_Step], index: int, colour: str) -> dict[str, Any]:
+    kept = [
+        step for place, step in enumerate(course) if place in (0, len(course) - 1) or step[3] != course[place - 1][3]
+    ]
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": label(name),
+        "meta": name,  # the search of the trials below
+        "customdata": [step[4] for step in kept],
+        "line": {"shape": "hv", "color": colour, "width": 2.5},
+        "marker": {"size": 5},
+        "x": [rounded(step[index]) for step in kept],
+        "y": [rounded(step[3]) for step in kept],
+        "text": [
+            f"<b>{label(name)}</b>\n{number(step[3])} by trial {step[4]}, after {count(step[0], 'result')}"
+            for step in kept
+        ],
+        "hovertemplate": "%{text}<extra></extra>",
+    }
 
 
 #: Number of figures of pairs of objectives; more than four objectives would have too many.

@@ -391,6 +391,8 @@ def _page_routes() -> list[Route]:
     return [
         Route("/", pages.searches_page),
         Route("/live", _live_of_all),
+        Route("/compare", pages.compare_page),
+        Route("/compare/{names}/figures/best", pages.compare_figures),
         Route("/help", pages.contents_page),
         Route("/help/", pages.redirect_to_contents),
         Route("/help/pictures/{file}", pages.manual_picture),

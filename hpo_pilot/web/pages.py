@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
@@ -32,7 +32,9 @@ from hpo_pilot.manual import PAGES, Page, page_named
 from hpo_pilot.panda.server import bigpanda_link
 from hpo_pilot.report.catalogue import kinds
 from hpo_pilot.report.exports import TEXT_FORMS
+from hpo_pilot.report.figure import PeerSearch, same_objectives
 from hpo_pilot.report.formatting import number, plus_minus, span
+from hpo_pilot.report.result_figures import COMPARED_LIMIT, comparison_figures
 from hpo_pilot.report.summary import failure_groups
 from hpo_pilot.search import Fold, Search, Trial, TrialState
 from hpo_pilot.search.trials import Spent
@@ -51,8 +53,8 @@ from hpo_pilot.web.api_context import client_for, user_of
 from hpo_pilot.web.live import JobFilter, JobFragments, LiveUpdates, away_text
 from hpo_pilot.web.local_client import LocalClient
 from hpo_pilot.web.operations import operations
-from hpo_pilot.web.rendering import curves_svg, download, packed_answer, paged, rendered
-from hpo_pilot.web.search_views import FigureCache, SearchCache, SearchView
+from hpo_pilot.web.rendering import curves_svg, download, json_answer, packed_answer, paged, rendered
+from hpo_pilot.web.search_views import FigureCache, SearchCache, SearchView, best_text
 from hpo_pilot.web.server_jobs import NoJobError, ServerJobs
 from hpo_pilot.web.sessions import Codes, Session, Sessions
 
@@ -210,6 +212,78 @@ def search_page(request: Request) -> Response:
         "panda": bigpanda_link(view.record.server, view.record.uid, monitor=view.search.panda.monitor),
     }
     return page(request, "search.j2", values)
+
+
+def compare_page(request: Request) -> Response:
+    """Shows searches with the same objectives side by side. The address names them; without a name it says how."""
+    library = context_of(request).library
+    views = _compared(request, request.query_params.getlist("search"))
+    parts = [_flat(view.search.to_dict()) for view in views]
+    keys = sorted({key for one in parts for key in one} - {"search"})
+    values = {
+        "views": views,
+        "others": library.others(views[0], same_objectives)[:_CANDIDATES] if views else [],
+        "chosen": {view.record.name for view in views},
+        "joined": ",".join(view.record.name for view in views),
+        "best": [best_text(view) for view in views],
+        "took": [span(view.record.started, view.record.ended or datetime.now(UTC)) for view in views],
+        "differences": [(key, said) for key in keys if len(set(said := [one.get(key, "") for one in parts])) > 1],
+        "most": COMPARED_LIMIT,
+    }
+    return page(request, "compare.j2", values)
+
+
+#: Other searches that the page of a comparison offers.
+_CANDIDATES = 30
+
+
+def compare_figures(request: Request) -> Response:
+    """Returns the figures of a comparison as JSON."""
+    library = context_of(request).library
+    views = _compared(request, request.path_params["names"].split(","))
+    searches = [PeerSearch(view.record.name, view.search, library.with_folds(view)) for view in views]
+    figures = [asdict(figure) for figure in comparison_figures(searches)]
+    return json_answer(request, {"figures": figures})
+
+
+def _compared(request: Request, names: Sequence[str]) -> list[SearchView]:
+    """Returns the searches to compare.
+
+    Raises:
+        HTTPException: they are too many, or have different objectives (422).
+        UnknownSearchError: there is no such search.
+    """
+    wanted = list(dict.fromkeys(names))
+    if len(wanted) > COMPARED_LIMIT:
+        raise HTTPException(
+            422, f"These are {len(wanted)} searches; at most {COMPARED_LIMIT} are compared on one page."
+        )
+    views = [context_of(request).library.view(name) for name in wanted]
+    for other in views[1:]:
+        if not same_objectives(views[0].search, other.search):
+            raise HTTPException(
+                422,
+                f"{views[0].record.name} and {other.record.name} have different objectives: "
+                f"{_objectives(views[0].search)}, and {_objectives(other.search)}. Compare others.",
+            )
+    return views
+
+
+def _objectives(search: Search) -> str:
+    return ", ".join(f"{objective.goal} {objective.metric}" for objective in search.objectives)
+
+
+def _flat(document: Any, at: str = "") -> dict[str, str]:
+    """Returns the values of a definition as texts, by their path."""
+    if isinstance(document, Mapping) and document:
+        return {
+            path: text for key, one in document.items() for path, text in _flat(one, f"{at}.{key}".lstrip(".")).items()
+        }
+    return {
+        at: ""
+        if document is None
+        else yaml.safe_dump(document, default_flow_style=True).removesuffix("\n...\n").strip()
+    }
 
 
 def actions_page(request: Request) -> Response:

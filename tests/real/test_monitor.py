@@ -209,6 +209,7 @@ _PAGES = {
     "trials": "/searches/calo-scan/trials",
     "trial": "/searches/calo-scan/trials/3",
     "errors": "/searches/calo-scan/errors",
+    "compare": "/compare?search=calo-scan&search=calo-scan-2",
     "jobs": "/jobs",
     "pilots": "/pilots",
     "extend": "/searches/live/extend",
@@ -286,6 +287,23 @@ def test_a_plotted_point_leads_to_its_trial(sign_in):
             trial = re.search(r"trial (\d+)", plot.locator(".hoverlayer").text_content())[1]
             page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
             expect(page).to_have_url(re.compile(rf"/searches/calo-scan/trials/{trial}$"))
+        watched.check()
+
+
+def test_searches_are_compared(sign_in):
+    with sign_in() as watched:
+        page = watched.page
+        for name in ("calo-scan", "calo-scan-2"):
+            page.get_by_label(f"Compare {name}", exact=True).check()
+        page.get_by_role("button", name="Compare").click()
+        expect(page).to_have_url(re.compile(r"/compare\?search=calo-scan(-2)?&search=calo-scan(-2)?$"))
+        watched.drawn()
+        assert page.locator("#kind-best .plot").count() == 3
+        step = page.locator("#kind-best .plot").nth(1).locator(".points path").last
+        box = step.bounding_box()
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=3)
+        page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        expect(page).to_have_url(re.compile(r"/searches/calo-scan(-2)?/trials/\d+$"))
         watched.check()
 
 

@@ -8,7 +8,7 @@
 // WebGL, and a page that allows code made from strings ('unsafe-eval'); without either they show nothing. Here they
 // need neither, and brushes work by keyboard. A specification that has words alone becomes a small box. A brush tells the element: event "hpo:brush", detail {trials: [numbers]},
 // or {trials: null} when nothing is brushed. A click on the mark of a trial: event "hpo:trial", detail {trial: number,
-// apart: whether the keys of the click ask for a new tab}.
+// search: its name, if the trace has it as meta; apart: whether the keys of the click ask for a new tab}.
 "use strict";
 (() => {
   const touch = matchMedia("(pointer: coarse)").matches;
@@ -44,8 +44,8 @@
     return [traces, full];
   };
 
-  const clicked = (place, trial, event) => {
-    const detail = {trial, apart: event.ctrlKey || event.metaKey || event.button === 1};
+  const clicked = (place, trial, event, search) => {
+    const detail = {trial, search, apart: event.ctrlKey || event.metaKey || event.button === 1};
     place.dispatchEvent(new CustomEvent("hpo:trial", {bubbles: true, detail}));
   };
 
@@ -403,12 +403,12 @@
     } else {
       place.replaceChildren();
       await Plotly.newPlot(place, ...completed(spec), config);
-      const trialOf = ({points}) => points.map((point) => point.customdata).find(Number.isInteger);
+      const trialOf = ({points}) => points.find((point) => Number.isInteger(point.customdata));
       place.on("plotly_hover", (event) => place.classList.toggle("on-trial", trialOf(event) !== undefined));
       place.on("plotly_unhover", () => place.classList.remove("on-trial"));
       place.on("plotly_click", (event) => {
-        const trial = trialOf(event);
-        if (trial !== undefined) clicked(place, trial, event.event);
+        const point = trialOf(event);
+        if (point) clicked(place, point.customdata, event.event, point.data.meta);
       });
     }
     watcher.observe(place);

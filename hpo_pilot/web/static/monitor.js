@@ -167,8 +167,9 @@
     }
   };
 
-  document.addEventListener("hpo:trial", ({detail: {trial, apart}}) => {
-    const address = `${base.replace(/figures\/$/, "trials/")}${trial}`;
+  document.addEventListener("hpo:trial", ({detail: {trial, search, apart}}) => {
+    const of = search === undefined ? base.replace(/\/figures\/$/, "") : `/searches/${encodeURIComponent(search)}`;
+    const address = `${of}/trials/${trial}`;
     if (apart) open(address, "_blank", "noopener"); else location.assign(address);
   });
 

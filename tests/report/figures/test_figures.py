@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from datetime import timedelta
 
+import plotly.graph_objects as go
 import pytest
 
 from hpo_pilot.report.axes import FARTHEST, choice_labels, merit_axis, parameter_axis, round_ticks
 from hpo_pilot.report.figure import FAILURE_LIMIT, POINT_LIMIT, PeerSearch, Results
 from hpo_pilot.report.parameter_figures import SLICE_POINT_LIMIT
-from hpo_pilot.report.result_figures import PEER_LIMIT
+from hpo_pilot.report.result_figures import PEER_LIMIT, comparison_figures
 from hpo_pilot.report.summary import without_far
 from hpo_pilot.search import EarlyStop, Search, Trial, TrialState
 from tests.made import made_fold
-from tests.report.figures.made_up import draw, make_search, make_trial, make_trials, trace
+from tests.report.figures.made_up import (
+    ROWS,
+    START,
+    TWO,
+    draw,
+    make_search,
+    make_trial,
+    make_trials,
+    several_trials,
+    trace,
+)
 
 ASHA = {"method": "asha", "metric": "loss"}
 RINGS = "stopped early: its probable value"
@@ -191,3 +203,30 @@ def test_choices_of_mixed_types_find_their_place() -> None:
     trials = [make_trial(n, 0.1 * n, point={"x": x}) for n, x in enumerate([1, True, "1", None, 1.5], 1)]
     (figure,) = draw("slices", search, trials)
     assert len(set(trace(figure, "trial")["x"])) == 5
+
+
+def test_a_comparison_draws_the_best_so_far_over_results_time_and_cost() -> None:
+    search = make_search(folds=1)
+    fold = {seconds: {"folds": (made_fold(0, 0.1, seconds=seconds),)} for seconds in (360.0, 3600.0)}
+    slow = [make_trial(n, value, **fold[3600.0]) for n, value in enumerate((0.5, 0.7, 0.2), 1)]
+    quick = [make_trial(n, value, **fold[360.0]) for n, value in enumerate((None, 0.4), 1)]
+    slow = [replace(trial, ended=START + timedelta(hours=trial.number), submitted=START) for trial in slow]
+    quick = [replace(trial, ended=START + timedelta(hours=trial.number / 2), submitted=START) for trial in quick]
+    figures = comparison_figures([PeerSearch("slow", search, slow), PeerSearch("quick", search, quick)])
+    assert [figure.title for figure in figures] == ["Over trials", "Over time", "Over cost"]
+    assert figures[0].description == "Best loss over results of 2 searches; reached: slow 0.2, quick 0.4."
+    for figure, xs in zip(figures, ([1, 3], [1.0, 3.0], [1.0, 3.0]), strict=True):
+        go.Figure(figure.spec)
+        line = trace(figure, "slow")
+        assert (line["x"], line["y"], line["customdata"], line["meta"]) == (xs, [0.5, 0.2], [1, 3], "slow")
+    assert [trace(figure, "quick")["x"] for figure in figures] == [[2], [1.0], [pytest.approx(0.2)]]
+    assert comparison_figures([PeerSearch("none", search, [])]) == []
+
+
+def test_a_comparison_of_fronts_has_one_reference_point() -> None:
+    search = make_search(objective=TWO)
+    trials = several_trials(*ROWS)
+    both = comparison_figures([PeerSearch("one", search, trials), PeerSearch("two", search, trials[:3])])
+    one, two = (trace(both[0], name) for name in ("one", "two"))
+    assert one["y"][0] == two["y"][0]
+    assert max(two["y"]) <= max(one["y"])

@@ -302,3 +302,32 @@ def test_measured_energy_is_shown_with_the_search_and_the_trial(pages):
     pages.store.record(pages.store.search(name).id, [ran], [made_end(1, TrialState.FINISHED, 2.0, told=1)])
     for path in (f"/searches/{name}", f"/searches/{name}/trials/1"):
         assert "2 kWh, measured" in pages.browser("alice").get(path).text
+
+
+def test_searches_are_compared_on_one_page(pages):
+    one, two = (
+        pages.submit("compared-one"),
+        pages.submit("compared-two", budget={"trials": 9, "parallel": 2}, owner="bob"),
+    )
+    other = pages.submit("compared-not", objective={"metric": "auc", "goal": "maximize"})
+    for name in (one, two):
+        pages.results(name)
+    alice = pages.browser("alice")
+    assert alice.get(f"/?q={one}").text.count(f">Compare {one}</label>") == 1
+    assert f"/compare?search={one}" in alice.get(f"/searches/{one}").text
+    text = check(alice.get(f"/compare?search={one}&search={two}&search={one}"))
+    assert text.count(f'<a href="/searches/{one}">') == 1
+    differences = text.split("Differences of the definitions")[1]
+    assert "budget.trials" in differences
+    assert "payload.command" not in differences
+    assert f'value="{two}" checked' in text
+    assert other not in text
+    figures = alice.get(f"/compare/{one},{two}/figures/best").json()["figures"]
+    assert [figure["key"] for figure in figures] == ["compare-trials", "compare-time", "compare-cost"]
+    assert {line["meta"] for line in figures[0]["spec"]["data"]} == {one, two}
+    refused = alice.get(f"/compare?search={one}&search={other}")
+    assert refused.status_code == 422
+    assert "different objectives" in refused.text
+    assert alice.get("/compare?search=nosuch").status_code == 404
+    assert alice.get("/compare?" + "&".join(f"search=s{n}" for n in range(9))).status_code == 422
+    assert "Mark searches" in check(alice.get("/compare"))
