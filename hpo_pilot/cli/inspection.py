@@ -64,11 +64,36 @@ def add_to(app: typer.Typer) -> None:
     app.command()(on_client(export))
 
 
-def list_searches(client: SearchClient, as_json: JsonOption = False) -> None:
+#: Searches on a page of `list`.
+_PAGE = 50
+
+
+def list_searches(
+    client: SearchClient,
+    text: Annotated[str, typer.Option(metavar="TEXT", help="Only with TEXT in the name, note or a tag.")] = "",
+    owner: Annotated[str, typer.Option(metavar="NAME", help="Only searches of this owner.")] = "",
+    tag: Annotated[str, typer.Option(metavar="TAG", help="Only with this tag.")] = "",
+    state: Annotated[str, typer.Option(metavar="STATE", help="Only in this state; or active, or over.")] = "",
+    page: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=MOST_NUMBER,
+            help=f"The page, of {_PAGE} searches; 1 has the newest. Default: 1; with --json: all of them.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
     """List the searches of the store."""
-    found = client.searches()
+    number = page or 1
     if as_json:
-        dump(found)
+        dump(client.searches(text, owner, tag, state, _PAGE if page else 0, number))
+        return
+    found = client.searches(text, owner, tag, state, _PAGE, number)
+    if not found and (number > 1 or text or owner or tag or state):
+        typer.echo("no search matches" if number == 1 else f"there is no page {number}")
         return
     if not found:
         text = "there is no search yet: `hpo-pilot submit FILE` registers one, `hpo-pilot run FILE` runs it here"
@@ -87,7 +112,9 @@ def list_searches(client: SearchClient, as_json: JsonOption = False) -> None:
                 _add_search(table, member, indent="  ")
         else:
             _add_search(table, search)
-    print_columns(console(), table)
+    _print_searches(table)
+    if len(found) == _PAGE:
+        typer.echo(f"older searches, if there are any: --page {number + 1}")
     _say_unsteered(client, found)
 
 
@@ -101,6 +128,11 @@ def _say_unsteered(client: SearchClient, found: Sequence[SearchDocument]) -> Non
         typer.echo(advised(said))
 
 
+def _print_searches(table: Sequence[Column]) -> None:
+    """Prints a table of searches; without tags it has no column for them."""
+    print_columns(console(), [column for column in table if column.head != "tags" or any(column.cells)])
+
+
 def _searches_table() -> list[Column]:
     return [
         Column("ID"),
@@ -109,6 +141,7 @@ def _searches_table() -> list[Column]:
         Column("state"),
         Column("trials", rank=1),
         Column("best", rank=1),
+        Column("tags", rank=2),
     ]
 
 
@@ -119,7 +152,8 @@ def _add_search(table: list[Column], search: SearchDocument, indent: str = "") -
     progress = f"{over_count(search)}/{planned_count(search)}"
     number = "" if "segments" in search else str(search["id"])
     state = f"{search['state']} ({_UNSTEERED})" if is_unsteered(search) else search["state"]
-    add_row(table, (number, indent + search["name"], search["owner"], state, progress, value))
+    tags = ", ".join(search.get("tags", ()))
+    add_row(table, (number, indent + search["name"], search["owner"], state, progress, value, tags))
 
 
 def status(
@@ -147,7 +181,7 @@ def status(
         table = _searches_table()
         for search in (found, *found["segments"]):
             _add_search(table, search)
-        print_columns(console(), table)
+        _print_searches(table)
         _say_unsteered(client, found["segments"])
     else:
         _show_status(client, found)
@@ -159,6 +193,10 @@ def _show_status(client: SearchClient, search: StatusDocument) -> None:
     table.add_column(overflow="fold")
     table.add_row("search", f"{search['name']} (number {search['id']})")
     table.add_row("owner", search["owner"])
+    if search.get("tags"):
+        table.add_row("tags", printable(", ".join(search["tags"])))
+    if search.get("note"):
+        table.add_row("note", printable(search["note"]))
     message = f": {advised(search['message'])}" if search["message"] else ""
     table.add_row("state", printable(search["state"] + message))
     detail = ", ".join(f"{count} {state}" for state, count in search["trials"].items())

@@ -178,6 +178,7 @@ _PRINTED: dict[str, tuple[Any, str]] = {
     "status.json": (documents.StatusDocument, "hpo-pilot status"),
     "trials.json": (list[documents.TrialDocument], "hpo-pilot trials; hpo-pilot best, with several objectives"),
     "trial.json": (documents.TrialDocument, "hpo-pilot best, with one objective"),
+    "note.json": (documents.AnnotationDocument, "hpo-pilot note"),
     "log.json": (list[documents.EventDocument], "hpo-pilot log"),
     "fetch.json": (FilesDocument, "hpo-pilot fetch"),
     "doctor.json": (list[documents.FindingDocument], "hpo-pilot doctor"),

@@ -1,4 +1,4 @@
-"""Commands that start and change searches: validate, run, submit, pause, resume, stop, extend, retry, try, fetch."""
+"""Commands that start and change searches: validate, run, submit, pause, resume, extend, retry, note and others."""
 
 from __future__ import annotations
 
@@ -160,6 +160,7 @@ def add_control_commands(app: typer.Typer) -> None:
     app.command()(on_client(stop))
     app.command(context_settings={"ignore_unknown_options": False})(on_client(extend))
     app.command()(on_client(retry))
+    app.command()(on_client(note))
     app.command("try")(on_client(try_point))
     app.command()(on_client(fetch))
 
@@ -244,6 +245,38 @@ def extend(
     if parallel is not None:
         said.append(f"now has {counted(parallel, 'trial')} at once")
     _print_state(search, f"search {search['name']!r} {' and '.join(said)}; {goes_on(client, search)}", as_json)
+
+
+def note(
+    client: SearchClient,
+    identity: IdArgument,
+    text: Annotated[
+        str | None, typer.Argument(metavar="TEXT", help="The note; empty: none.", show_default=False)
+    ] = None,
+    trial: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=0, help="A trial. Default: the search.", show_default=False, autocompletion=complete_trial
+        ),
+    ] = 0,
+    tags: Annotated[
+        str | None, typer.Option(metavar="A,B", help="All tags, separated by commas; empty: none.", show_default=False)
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a note or tags on a search or a trial, or show them; `list --text` and `list --tag` find them."""
+    if text is not None or tags is not None:
+        client.annotate(identity, text, None if tags is None else tags.split(","), trial)
+    found: Any = client.status(identity)
+    if trial:
+        found = next((one for one in client.trials(identity, logs=False) if one["number"] == trial), None)
+        if found is None:
+            raise InputError(f"search {identity!r} has no trial {trial}")
+    said = {"note": found.get("note", ""), "tags": found.get("tags", [])}
+    if as_json:
+        dump(said)
+    else:
+        typer.echo(f"tags: {printable(', '.join(said['tags'])) or 'none'}\nnote: {printable(said['note']) or 'none'}")
 
 
 def retry(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hpo_pilot.report.summary import Standing
     from hpo_pilot.search import Fold, Search, Trial, TrialState
     from hpo_pilot.search.trials import Cost, Estimate, Gain, Price, Spent
-    from hpo_pilot.store import Event, PointRequest, SearchRecord, Store
+    from hpo_pilot.store import Annotation, Event, PointRequest, SearchRecord, Store
     from hpo_pilot.store.queries import Failure
 
 
@@ -174,7 +174,20 @@ class ConfirmedDocument(TypedDict):
     runs: int
 
 
-class TrialDocument(TypedDict):
+class AnnotationDocument(TypedDict):
+    """Note and tags that users wrote; both are left out where there are none."""
+
+    note: NotRequired[str]
+    tags: NotRequired[list[str]]
+
+
+def add_annotation(document: AnnotationDocument, annotation: Annotation | None) -> None:
+    """Adds the note and tags of a search or trial to its document."""
+    if annotation is not None and (annotation.note or annotation.tags):
+        document["note"], document["tags"] = annotation.note, list(annotation.tags)
+
+
+class TrialDocument(AnnotationDocument):
     """One hyper-parameter point and its result.
 
     `confirmed` is there only for the best trial or the front, and only where they have confirmation runs.
@@ -224,7 +237,7 @@ class FrontSizeDocument(TypedDict):
     hypervolume: float
 
 
-class SearchDocument(TypedDict):
+class SearchDocument(AnnotationDocument):
     """One search with its progress; `trials` counts them by state, `best` is a trial without log tails.
 
     `over` is the number of trials that are over, and `planned` the number that there will be. Both include confirmation

@@ -1,4 +1,4 @@
-"""The operations of users on a registered search: pause, resume, stop, extend, retry, add_point, set_parallel.
+"""The operations of users on a registered search: pause, resume, stop, extend, retry, add_point and others.
 
 Each operation changes the store only. The steering process sees the change within a second and acts on it.
 """
@@ -243,6 +243,53 @@ def set_parallel(store: Store, record: SearchRecord, who: str, parallel: int) ->
     if record.search.budget.parallel == parallel:
         return record
     return store.redefine(record.id, changed, who, goes_on=False)
+
+
+#: Limits of notes and tags, in characters, and of the number of tags.
+_NOTE, _TAG, _TAGS = 2000, 40, 20
+
+
+def annotate(
+    store: Store,
+    record: SearchRecord,
+    who: str,
+    *,
+    note: str | None = None,
+    tags: Sequence[str] | None = None,
+    trial: int = 0,
+) -> None:
+    """Writes a note and tags on a search, or on one of its trials.
+
+    Args:
+        store: the store.
+        record: the search.
+        who: for the log.
+        note: the note; empty: none; None: unchanged.
+        tags: all tags; None: unchanged.
+        trial: number of the trial; 0: the search itself.
+
+    Raises:
+        InputError: there is no such trial; the note or a tag is too long or has characters that cannot be shown.
+    """
+    if note is not None:
+        note = note.replace("\r\n", "\n").strip()
+        if len(note) > _NOTE or not all(line.isprintable() for line in note.split("\n")):
+            raise InputError(f"note: at most {_NOTE} printable characters")
+    if tags is not None:
+        tags = list(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))
+        wrong = [tag for tag in tags if len(tag) > _TAG or "," in tag or not tag.isprintable()]
+        if wrong or len(tags) > _TAGS:
+            what = f"{wrong[0][:_NOTE]!r} is no tag" if wrong else f"these are {len(tags)}"
+            raise InputError(
+                f"tags: {what}; at most {_TAGS}, each of at most {_TAG} printable characters without commas"
+            )
+    if trial:
+        found = store.trials(record.id, after=trial - 1, limit=1, folds=False) if 0 < trial < 2**31 else []
+        if not found or found[0].number != trial:
+            raise InputError(
+                f"search {record.name!r} has no trial {trial}; it has {sum(store.counts(record.id).values())}"
+            )
+    store.annotate(record.id, trial, note, tags, who)
 
 
 # --- the choice of points ---

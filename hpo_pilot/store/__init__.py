@@ -11,6 +11,7 @@ after ``kill -9``. Any thread and process may call them; only the holder of the 
 from hpo_pilot.store.database import NameTakenError, StoreAwayError
 from hpo_pilot.store.records import (
     EMBEDDED,
+    Annotation,
     Event,
     NewPointRequest,
     NewTask,
@@ -25,6 +26,7 @@ from hpo_pilot.store.store import Store, UnknownSearchError
 
 __all__ = [
     "EMBEDDED",
+    "Annotation",
     "Event",
     "NameTakenError",
     "NewPointRequest",

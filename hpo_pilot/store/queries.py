@@ -16,6 +16,7 @@ from hpo_pilot.search.trials import Span, Spent, TrialCounts, trial_counts
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.database import reading
 from hpo_pilot.store.records import (
+    Annotation,
     SearchRecord,
     SearchState,
     TaskStage,
@@ -257,6 +258,9 @@ class SearchHead(NamedTuple):
         server: its PanDA server.
         owner: its owner.
         family: the search file with segments that it belongs to.
+        note: its note.
+        tags: its tags.
+        annotated: last change of a note or tags on it or its trials, in seconds since the epoch; None: there is none.
     """
 
     id: int
@@ -268,6 +272,9 @@ class SearchHead(NamedTuple):
     server: str | None
     owner: str
     family: str | None
+    note: str
+    tags: tuple[str, ...]
+    annotated: float | None
 
 
 _ACTIVE, _OVER = "active", "over"
@@ -280,22 +287,26 @@ class SearchFilter(NamedTuple):
     """A filter of a list of searches; empty: no condition.
 
     Attributes:
-        text: a part of the name, in any case.
+        text: a part of the name, the note or a tag, in any case.
         owner: the owner.
         state: one of `FILTER_STATES`.
         family: the search file with segments.
+        tag: a tag, in any case.
     """
 
     text: str = ""
     owner: str = ""
     state: str = ""
     family: str = ""
+    tag: str = ""
 
     def matches(self, head: SearchHead) -> bool:
         """Returns whether a search is wanted."""
         state = _OVER if head.state.is_over else _ACTIVE
+        tags = [tag.casefold() for tag in head.tags]
         return (
-            self.text.casefold() in head.name.casefold()
+            any(self.text.casefold() in text for text in (head.name.casefold(), head.note.casefold(), *tags))
+            and (not self.tag or self.tag.casefold() in tags)
             and self.owner in ("", head.owner)
             and self.state in ("", state, head.state.value)
             and self.family in ("", head.family)
@@ -313,11 +324,32 @@ class Pulse(NamedTuple):
 
 def search_heads(engine: Engine) -> list[SearchHead]:
     """Returns all searches, newest first."""
-    s = t.searches.c
-    query = select(s.id, s.name, s.state, s.version, s.ended, s.message, s.server, s.owner, s.family)
+    s, a = t.searches.c, t.notes.c
+    last = select(a.search_id, func.max(a.changed).label("changed")).group_by(a.search_id).subquery()
+    columns = (s.id, s.name, s.state, s.version, s.ended, s.message, s.server, s.owner, s.family)
+    query = (
+        select(*columns, a.note, a.tags, last.c.changed)
+        .outerjoin(t.notes, and_(a.search_id == s.id, a.trial == 0))
+        .outerjoin(last, last.c.search_id == s.id)
+        .order_by(s.id.desc())
+    )
     with reading(engine) as connection:
-        rows = connection.execute(query.order_by(s.id.desc())).all()
-    return [SearchHead(*row)._replace(state=SearchState(row.state)) for row in rows]
+        rows = connection.execute(query).all()
+    return [
+        SearchHead._make(row)._replace(state=SearchState(row.state), note=row.note or "", tags=tuple(row.tags or ()))
+        for row in rows
+    ]
+
+
+def annotations_of(engine: Engine, numbers: Collection[int]) -> dict[int, dict[int, Annotation]]:
+    """Returns the notes and tags on these searches, by search and trial; trial 0: the search itself."""
+    a = t.notes.c
+    found: dict[int, dict[int, Annotation]] = {number: {} for number in numbers}
+    with reading(engine) as connection:
+        for some in _in_groups(numbers):
+            for row in connection.execute(select(t.notes).where(a.search_id.in_(some))):
+                found[row.search_id][row.trial] = Annotation(row.note, tuple(row.tags))
+    return found
 
 
 def records_of(engine: Engine, numbers: Collection[int]) -> list[SearchRecord]:

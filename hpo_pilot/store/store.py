@@ -28,6 +28,7 @@ from hpo_pilot.store.database import (
 from hpo_pilot.store.lease import lease_holder_in
 from hpo_pilot.store.records import (
     EMBEDDED,
+    Annotation,
     Event,
     NewPointRequest,
     PointRequest,
@@ -288,6 +289,43 @@ class Store:
         with reading(self.engine) as connection:
             rows = connection.execute(select(t.events).where(t.events.c.search_id == search_id).order_by(t.events.c.id))
             return [Event(from_seconds(row.time), row.who, row.what) for row in rows]
+
+    # --- notes and tags ---
+
+    def annotations(self, search_id: int) -> dict[int, Annotation]:
+        """Returns the notes and tags of a search by trial; 0: of the search itself."""
+        a = t.notes.c
+        with reading(self.engine) as connection:
+            rows = connection.execute(select(a.trial, a.note, a.tags).where(a.search_id == search_id))
+            return {row.trial: Annotation(row.note, tuple(row.tags)) for row in rows}
+
+    def annotate(self, search_id: int, trial: int, note: str | None, tags: Sequence[str] | None, who: str) -> None:
+        """Writes a note and tags, and logs the change.
+
+        Args:
+            search_id: the search.
+            trial: number of the trial; 0: the search itself.
+            note: the new note; None: unchanged.
+            tags: the new tags; None: unchanged.
+            who: the user, for the log.
+        """
+        a = t.notes.c
+        this = (a.search_id == search_id) & (a.trial == trial)
+        with writing(self.engine) as connection:
+            self._locked(connection, search_id)
+            row = connection.execute(select(t.notes).where(this)).one_or_none()
+            before = Annotation() if row is None else Annotation(row.note, tuple(row.tags))
+            after = Annotation(before.note if note is None else note, before.tags if tags is None else tuple(tags))
+            if after == before:
+                return
+            values = {"note": after.note, "tags": list(after.tags), "changed": time.time()}
+            if row is None:
+                connection.execute(insert(t.notes).values(search_id=search_id, trial=trial, **values))
+            else:
+                connection.execute(update(t.notes).where(this).values(**values))
+            what = [f"note: {after.note or 'none'}"] if after.note != before.note else []
+            what += [f"tags: {', '.join(after.tags) or 'none'}"] if after.tags != before.tags else []
+            self._event(connection, search_id, who, (f"trial {trial}: " if trial else "") + "; ".join(what))
 
     # --- changes of searches ---
 

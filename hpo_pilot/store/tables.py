@@ -183,6 +183,17 @@ earlier_results = Table(
     C("notes", JSON, nullable=False),  # results that did not fit, for the user
 )
 
+#: Notes and tags of users.
+notes = Table(
+    "notes",
+    metadata,
+    C("search_id", ForeignKey("searches.id"), primary_key=True),
+    C("trial", Integer, primary_key=True, autoincrement=False),  # 0: the search itself
+    C("note", Text, nullable=False),
+    C("tags", JSON, nullable=False),
+    C("changed", Float, nullable=False),
+)
+
 events = Table(
     "events",
     metadata,

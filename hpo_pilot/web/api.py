@@ -545,7 +545,9 @@ _EXAMPLES: tuple[tuple[Any, Any], ...] = (
 
 
 def _body_of(operation: Operation) -> type[BaseModel] | None:
-    """Returns the JSON body of an operation; None: it has no parameters."""
+    """Returns the JSON body of an operation; None: it has no parameters, or takes them from the address."""
+    if operation.method == "GET":
+        return None
     if operation.name in _BODIES or not operation.fields():
         return _BODIES.get(operation.name)
     title = operation.name.title().replace("_", "")
@@ -556,9 +558,11 @@ def _body_of(operation: Operation) -> type[BaseModel] | None:
 def _add_route(operation: Operation) -> None:
     """Adds the route of an operation that `hpo_pilot.web.operations.rest` declared."""
     of_search, model = "{identity}" in operation.path, _body_of(operation)
+    query = operation.fields() if operation.method == "GET" else {}
 
     def handler(request: Request, client: LocalClient, **given: Any) -> Response:
         fields: dict[str, Any] = {"identity": given["identity"]} if of_search else {}
+        fields |= {name: given[name] for name in query}
         if model is not None:
             fields |= {name: getattr(given["body"], name) for name in model.model_fields}
         if operation.keyed:
@@ -573,6 +577,10 @@ def _add_route(operation: Operation) -> None:
         kinds["body"] = Annotated[model, Body()]
     only = inspect.Parameter.KEYWORD_ONLY
     parameters = [inspect.Parameter(name, only, annotation=kind) for name, kind in kinds.items()]
+    for name, (kind, default) in query.items():
+        limits = {"ge": 0, "le": 2**31 - 1} if kind is int else {"max_length": 200}
+        annotation = Annotated[kind, Query(**limits)]  # type: ignore[valid-type]  # FastAPI reads it at run time
+        parameters.append(inspect.Parameter(name, only, default=default, annotation=annotation))
     if operation.keyed:
         parameters.append(inspect.Parameter("idempotency_key", only, default=None, annotation=CallKey))
     handler.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # FastAPI reads it

@@ -415,6 +415,8 @@ def _page_routes() -> list[Route]:
         Route(of_search + "/trials", pages.trials_page),
         Route(of_trial, pages.trial_page),
         Route(of_trial + "/log", pages.trial_log),
+        Route(of_trial + "/note", forms.show_form, methods=["GET"]),
+        Route(of_trial + "/note", forms.change, methods=["POST"]),
         Route(of_search + "/errors", pages.errors_page),
         Route(of_search + "/figures/{key}", pages.figure_json),
         Route(of_search + "/download/{form}", pages.search_download),

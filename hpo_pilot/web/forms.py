@@ -21,6 +21,7 @@ from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.report.formatting import count, exact, scalar
 from hpo_pilot.search import Dimension, TrialState
 from hpo_pilot.server.tokens import Role, TokenRefused
+from hpo_pilot.store import Annotation
 from hpo_pilot.web.api_context import error_answer
 from hpo_pilot.web.local_client import LocalClient
 from hpo_pilot.web.operations import NotYoursError, Operation, operations
@@ -45,7 +46,7 @@ class FormField:
     Attributes:
         name: name in the sent form.
         label: text shown to the user.
-        kind: text, decimal, numeric, choice or hidden.
+        kind: text, long, decimal, numeric, choice or hidden.
         value: initial value.
         note: text beside the field.
         choices: (value, text) of each option of a choice.
@@ -205,6 +206,17 @@ def _is_same_value(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
+def _note(view: SearchView, trial: int = 0) -> ActionForm:
+    now = view.annotations.get(trial, Annotation())
+    fields = [
+        FormField("tags", "Tags", value=", ".join(now.tags), note="separated by commas"),
+        FormField("note", "Note", "long", now.note),
+    ]
+    texts = ["Everybody who sees the search sees them. The lists of searches and trials find them."]
+    key, of = (f"trials/{trial}/note", f" of trial {trial}") if trial else ("note", "")
+    return ActionForm(key, f"Note and tags{of}", texts, "Save", fields)
+
+
 # --- actions ---
 
 
@@ -240,6 +252,10 @@ def _do_retry(client: LocalClient, view: SearchView, given: FormData) -> None:
     if wrong is not None:
         raise InputError(f"Only these trials: {wrong!r} is not a trial number. Give numbers, as in 3, 7, 12.")
     client.retry(view.record.name, [int(word) for word in said] or None)
+
+
+def _do_note(client: LocalClient, view: SearchView, given: FormData, trial: int = 0) -> None:
+    client.annotate(view.record.name, _field_text(given, "note"), _field_text(given, "tags").split(","), trial)
 
 
 def _do_add(client: LocalClient, view: SearchView, given: FormData) -> None:
@@ -303,6 +319,7 @@ _ACTIONS: Mapping[str, tuple[_Form, _Change]] = {
     "extend": (_extend, _do_extend),
     "retry": (_retry, _do_retry),
     "add": (_add, _do_add),
+    "note": (_note, _do_note),
     **{
         operation.key: (partial(_derived, operation), partial(_do_derived, operation))
         for operation in operations()
@@ -312,6 +329,8 @@ _ACTIONS: Mapping[str, tuple[_Form, _Change]] = {
 
 
 def _action_of(request: Request) -> tuple[_Form, _Change]:
+    if (trial := request.path_params.get("number")) is not None:
+        return partial(_note, trial=trial), partial(_do_note, trial=trial)
     key = request.path_params["action"]
     if key not in _ACTIONS:
         raise HTTPException(404, "There is no such page.")
@@ -355,8 +374,8 @@ def _change(request: Request, make: _Form, do: _Change, given: FormData) -> Resp
         problem = place_of(request).completed(error_answer(error)[2])
         values = {"view": view, "action": replace(form, fields=filled), "problem": problem}
         return page(request, "action.j2", values, 503 if isinstance(error, TryAgainError) else 422)
-    done = request.path_params["action"]
-    return RedirectResponse(f"/searches/{quote(view.record.name, safe='')}?done={done}", 303)
+    where, _, done = f"/{make(view).key}".rpartition("/")
+    return RedirectResponse(f"/searches/{quote(view.record.name, safe='')}{where}?done={done}", 303)
 
 
 _NOT_FOR_PILOTS = "This is a pilot's token. Sign in with a user's token."

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Any, Generic, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
@@ -23,7 +25,7 @@ from hpo_pilot.advice import Place
 from hpo_pilot.errors import HpoPilotError, TryAgainError
 from hpo_pilot.jobs import JobState
 from hpo_pilot.steering.status import optimizer_words, search_notes, steering_commands, why_not
-from hpo_pilot.store import SearchState
+from hpo_pilot.store import Event, SearchState
 from hpo_pilot.store.lease import Holder, lease_holder
 from hpo_pilot.store.queries import SearchHead
 from hpo_pilot.store.store import is_search_number
@@ -316,7 +318,7 @@ class SearchFragments:
         if unsteered:
             unsteered = f"{unsteered}: {self._here.completed(steering_commands(view.record))}"
         seen = headline(view, datetime.now(UTC), unsteered)
-        events = list(reversed(store.events(number)))
+        groups = folded_events(list(reversed(store.events(number))))
         remarks = [self._place.completed(remark) for remark in search_notes(store, view.record)]
         words = optimizer_words(view.search, view.record.state, view.trials, steered=not unsteered)
         html: dict[str, Markup] = {
@@ -331,7 +333,7 @@ class SearchFragments:
             "f-optimizer": templates.optimizer(words),
             "f-point": templates.point(view, self._place.command),
             "f-waiting": templates.waiting(store.requested_points(number)),
-            "f-events": templates.events(events[:MOST_EVENTS], len(events)),
+            "f-events": templates.events(groups[:MOST_EVENTS], sum(map(len, groups[MOST_EVENTS:]))),
         }
         shown = FragmentSet(html, view.tag, view.record.state.value)
         _remember(self._searches, self._lock, number, (stamp, shown))
@@ -340,6 +342,19 @@ class SearchFragments:
     @staticmethod
     def _stamp(view: SearchView) -> str:
         return view.tag if view.record.state.is_over else f"{view.tag}.{int(time.time()) // _STEP}"
+
+
+#: Events of early stopping; a search may have thousands.
+_STOP_EVENT = re.compile(r"trial \d+ (is|was) told to stop\b")
+
+
+def folded_events(events: Sequence[Event]) -> list[list[Event]]:
+    """Returns the events in groups: consecutive ones of early stopping together, every other one alone."""
+    groups: list[list[Event]] = []
+    for is_stop, some in groupby(events, key=lambda event: _STOP_EVENT.match(event.what) is not None):
+        together = list(some)
+        groups += [together] if is_stop else [[event] for event in together]
+    return groups
 
 
 def _remember(kept: OrderedDict[int, Any], lock: threading.Lock, number: int, value: Any) -> None:

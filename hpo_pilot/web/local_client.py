@@ -26,6 +26,7 @@ from hpo_pilot.report.documents import (
     SearchDocument,
     StatusDocument,
     TrialDocument,
+    add_annotation,
     all_intermediate,
     best_document,
     eta_document,
@@ -271,12 +272,21 @@ class LocalClient(SearchClient):
     # --- looking ---
 
     @override
-    def searches(self) -> list[SearchDocument]:
+    def searches(
+        self, text: str = "", owner: str = "", tag: str = "", state: str = "", limit: int = 0, page: int = 1
+    ) -> list[SearchDocument]:
         from hpo_pilot.store.lease import lease_holder
+        from hpo_pilot.store.queries import FILTER_STATES, SearchFilter, records_of, search_heads
 
-        store = self._opened()
+        if state and state not in FILTER_STATES:
+            raise InputError(f"state: {state!r} is none of {', '.join(FILTER_STATES)}")
+        store, wanted = self._opened(), SearchFilter(text, owner, state, tag=tag)
+        found = [head.id for head in search_heads(store.engine) if wanted.matches(head)]
+        if limit:
+            found = found[max(0, page - 1) * limit :][:limit]
         steers = lease_holder(store.engine)
-        return [document_of(store, record, steers) for record in store.searches()]
+        records = sorted(records_of(store.engine, found), key=lambda record: record.id)
+        return [document_of(store, record, steers) for record in records]
 
     @override
     def status(self, identity: str) -> StatusDocument:
@@ -330,7 +340,7 @@ class LocalClient(SearchClient):
     @override
     def trials(self, identity: str, *, logs: bool = True) -> list[TrialDocument]:
         store, record = self._search(identity)
-        return trial_documents(record.search, store.trials(record.id), logs=logs)
+        return _annotated_trials(store, record, store.trials(record.id), logs=logs)
 
     @override
     def intermediate(self, identity: str) -> list[IntermediateDocument]:
@@ -340,8 +350,7 @@ class LocalClient(SearchClient):
     def some_trials(self, identity: str, after: int, limit: int, *, logs: bool) -> list[TrialDocument]:
         """Returns at most `limit` trials with numbers above `after`."""
         store, record = self._search(identity)
-        found = store.trials(record.id, after=after, limit=limit)
-        return trial_documents(record.search, found, logs=logs)
+        return _annotated_trials(store, record, store.trials(record.id, after=after, limit=limit), logs=logs)
 
     @override
     def best(self, identity: str) -> TrialDocument | list[TrialDocument] | None:
@@ -403,7 +412,8 @@ class LocalClient(SearchClient):
 
         store, who, identity = self._opened(), self.user.name, fields["identity"]
         given = {name: value for name, value in fields.items() if name != "identity"}
-        if given.get("trials") is not None and (family := store.family(identity)):  # numbers of one search's trials
+        if (given.get("trials") is not None or given.get("trial")) and (family := store.family(identity)):
+            # These are numbers of one search's trials.
             raise of_one_segment(identity, [record.name for record in family])
         if operation.keyed:
             given["key"] = key
@@ -506,7 +516,18 @@ def document_of(store: Store, record: SearchRecord, holder: Holder | None) -> Se
         document = search_document(record, counts, None, price, front_document(store, record, counts))
     else:
         document = search_document(record, counts, best_of(store, record), price)
+    add_annotation(document, store.annotations(record.id).get(0))
     return _standing(document, extent_in(store, record), record, holder)
+
+
+def _annotated_trials(
+    store: Store, record: SearchRecord, trials: Sequence[Trial], *, logs: bool
+) -> list[TrialDocument]:
+    """Returns trials as documents, with their notes and tags."""
+    documents, annotations = trial_documents(record.search, trials, logs=logs), store.annotations(record.id)
+    for document in documents:
+        add_annotation(document, annotations.get(document["number"]))
+    return documents
 
 
 def status_of(store: Store, record: SearchRecord, workdir: Path | None = None) -> StatusDocument:
@@ -536,6 +557,7 @@ def status_of(store: Store, record: SearchRecord, workdir: Path | None = None) -
             gain = gain_of(first, best.trial.value, record.search.objective.sign, price.cost(took))
         document = status_document(record, counts, best, price, took, gain, outlook)
     _standing(document, extent, record, steers)
+    add_annotation(document, store.annotations(record.id).get(0))
     unsteered = why_not(record, steers)
     document["remarks"] = [*([unsteered] if unsteered else []), *search_notes(store, record, workdir)]
     return document

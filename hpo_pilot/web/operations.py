@@ -283,8 +283,22 @@ class SearchClient(ABC):
     # --- looking ---
 
     @rest("GET", "searches")
-    def searches(self) -> list[SearchDocument]:
-        """Returns all searches, oldest first; every user sees all of them."""
+    def searches(
+        self, text: str = "", owner: str = "", tag: str = "", state: str = "", limit: int = 0, page: int = 1
+    ) -> list[SearchDocument]:
+        """Returns all searches, or those that match the filters, oldest first; every user sees all of them.
+
+        Args:
+            text: a part of the name, the note or a tag.
+            owner: the owner.
+            tag: a tag.
+            state: a state, or `active` or `over`.
+            limit: most searches of a page; 0: all.
+            page: the page, from 1; the first one has the newest searches.
+
+        Raises:
+            InputError: there is no such state.
+        """
 
     @rest("GET", "searches/{identity}")
     def status(self, identity: str) -> StatusDocument:
@@ -460,6 +474,22 @@ class SearchClient(ABC):
 
         Raises:
             InputError: `parallel` is below one.
+        """
+
+    @rest("POST", "searches/{identity}/note")
+    def annotate(
+        self, identity: str, note: str | None = None, tags: Sequence[str] | None = None, trial: int = 0
+    ) -> SearchDocument:
+        """Writes a note and tags on a search, or on one of its trials.
+
+        Args:
+            identity: the search, or a family: then every search of it.
+            note: the note; empty: none; None: unchanged.
+            tags: all tags; None: unchanged.
+            trial: number of the trial; 0: the search itself.
+
+        Raises:
+            InputError: there is no such trial; the note or a tag is too long.
         """
 
     # --- declared operations, and end ---

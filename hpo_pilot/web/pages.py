@@ -40,7 +40,7 @@ from hpo_pilot.search import Fold, Search, Trial, TrialState
 from hpo_pilot.search.trials import Spent
 from hpo_pilot.server.tokens import Tokens
 from hpo_pilot.steering.workdir import WorkDir
-from hpo_pilot.store import EMBEDDED, Store, UnknownSearchError
+from hpo_pilot.store import EMBEDDED, Annotation, Store, UnknownSearchError
 from hpo_pilot.store.lease import lease_holder
 from hpo_pilot.store.queries import (
     FILTER_STATES,
@@ -65,6 +65,7 @@ NOTICES = {
     "extend": "The budget was extended.",
     "retry": "The points of the failed trials will be tried again.",
     "add": "The point will be tried next.",
+    "note": "Note and tags were saved.",
     **{operation.key: operation.done for operation in operations() if operation.button},
 }
 
@@ -169,9 +170,9 @@ _REASONS, _LOG = 50, 6000
 def searches_page(request: Request) -> Response:
     """Shows the list of searches."""
     parts = context_of(request)
-    given = {name: request.query_params.get(name, "")[:100] for name in ("q", "state", "owner", "family")}
+    given = {name: request.query_params.get(name, "")[:100] for name in ("q", "state", "owner", "family", "tag")}
     state = given["state"] if given["state"] in FILTER_STATES else ""
-    wanted = SearchFilter(given["q"], given["owner"], state, given["family"])
+    wanted = SearchFilter(given["q"], given["owner"], state, given["family"], given["tag"])
     heads = parts.library.heads()
     shown = [head for head in heads if wanted.matches(head)]
     found = paged(shown, SEARCHES_PER_PAGE, request.query_params.get("page", ""), "/", given)
@@ -188,6 +189,7 @@ def searches_page(request: Request) -> Response:
             "filter": given,
             "filtered": any(given.values()),
             "owners": sorted({head.owner for head in heads}),
+            "tags": sorted({tag for head in heads for tag in head.tags}, key=str.casefold),
             "steered": steers is not None and steers.searches is None,
         },
     )
@@ -379,18 +381,20 @@ def trials_page(request: Request) -> Response:
     sort = Sort.of_text(request.query_params.get("sort", ""), view.search)
     state = TrialState(wanted) if wanted in list(TrialState) else None
     chosen = view.trials if state is None else [trial for trial in view.trials if trial.state is state]
+    text = request.query_params.get("q", "")[:100]
+    if text:
+        chosen = [trial for trial in chosen if _has_text(text, trial, view.annotations.get(trial.number, Annotation()))]
     path = f"/searches/{quote(view.record.name, safe='')}/trials"
     found = paged(
         sorted_trials(chosen, sort),
         TRIALS_PER_PAGE,
         request.query_params.get("page", ""),
         path,
-        {"state": wanted, "sort": sort.text},
+        {"state": wanted, "sort": sort.text, "q": text},
     )
-    links = {
-        key: f"{path}?{urlencode({'state': wanted, 'sort': _turned(sort, key).text})}" for key in sort_keys(view.search)
-    }
-    names = view.search.space.names
+    kept = {"state": wanted} | ({"q": text} if text else {})
+    links = {key: f"{path}?{urlencode({**kept, 'sort': _turned(sort, key).text})}" for key in sort_keys(view.search)}
+    names, metrics = view.search.space.names, [objective.metric for objective in view.search.objectives]
     values = {
         "view": view,
         "rows": found.rows,
@@ -398,12 +402,20 @@ def trials_page(request: Request) -> Response:
         "sort": sort,
         "links": links,
         "wanted": wanted,
-        "metrics": [objective.metric for objective in view.search.objectives],
+        "text": text,
+        "metrics": metrics,
+        "reported": metrics.index(stops.metric) if (stops := view.search.early_stopping).metric in metrics else 0,
         "columns": names if len(names) <= _COLUMNS else (),
         "best": view.best.trial.number if view.best else None,
         "figures": lambda trial: figure_texts(trial, len(view.search.objectives)),
     }
     return page(request, "trials.j2", values)
+
+
+def _has_text(text: str, trial: Trial, annotation: Annotation) -> bool:
+    """Returns whether the note, a tag or the error of a trial contains a text, in any case."""
+    texts = (annotation.note, *annotation.tags, trial.error or "")
+    return any(text.casefold() in one.casefold() for one in texts)
 
 
 def _turned(sort: Sort, key: str) -> Sort:
@@ -478,6 +490,7 @@ def trial_page(request: Request) -> Response:
         "cost": price_of(search).cost(Spent.of(attempt for _, attempt in attempts)),
         "curve": curves_svg(store.intermediate_values(record.id, [one.number]).get(one.number, {}), reported),
         "reported": reported,
+        "annotation": view.annotations.get(one.number, Annotation()),
         "rank": rank,
         "ranked": ranked,
         "before": numbers[place - 1] if place else None,

@@ -284,13 +284,16 @@ class RestClient(SearchClient):
     @override
     def perform(self, operation: Operation, fields: Mapping[str, Any], *, key: str | None = None) -> Any:
         body = {name: _json_value(value) for name, value in fields.items() if name != "identity"}
+        query = {name: value for name, value in body.items() if value} if operation.method == "GET" else None
         path = operation.path
         if "identity" in fields:
             path = _of(fields["identity"]) + path.removeprefix("searches/{identity}")
         if operation.reached:
             return self._change(path, fields["identity"], operation.reached)
         headers = {"Idempotency-Key": key or secrets.token_urlsafe(24)} if operation.keyed else None
-        return self._service.ask(operation.method, path, json=body or None, headers=headers)
+        return self._service.ask(
+            operation.method, path, query=query, json=body if body and query is None else None, headers=headers
+        )
 
     @override
     def close(self) -> None:

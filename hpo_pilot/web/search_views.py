@@ -8,7 +8,7 @@ import json
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -23,10 +23,11 @@ from hpo_pilot.report.summary import Standing, convergence, figure_of_merit, fro
 from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.search.trials import Cost, Spent
 from hpo_pilot.steering.status import Outlook, outlook
-from hpo_pilot.store import SearchRecord, SearchState, Store, UnknownSearchError
+from hpo_pilot.store import Annotation, SearchRecord, SearchState, Store, UnknownSearchError
 from hpo_pilot.store.queries import (
     Pulse,
     SearchHead,
+    annotations_of,
     pulses,
     records_of,
     search_heads,
@@ -59,6 +60,7 @@ class SearchView:
         pulse: changes when the trials change.
         took: resources that its jobs have used so far.
         costed: when `took` was read, by the monotonic clock, in seconds.
+        annotations: its notes and tags by trial; 0: of the search itself.
     """
 
     record: SearchRecord
@@ -66,6 +68,12 @@ class SearchView:
     pulse: Pulse
     took: Spent = field(default_factory=Spent)
     costed: float = 0.0
+    annotations: Mapping[int, Annotation] = field(default_factory=dict)
+
+    @property
+    def note(self) -> Annotation:
+        """Its own note and tags."""
+        return self.annotations.get(0, Annotation())
 
     @property
     def search(self) -> Search:
@@ -263,6 +271,7 @@ class SearchCache:
             if (old := self._views.get(head.id)) is None or old.record is not self._records.get(head.id)
         }
         beats = pulses(engine, beating) if beating else {}
+        notes = annotations_of(engine, beats)
         for head in heads:
             record = self._records.get(head.id)
             if head.id not in beats or record is None:
@@ -272,9 +281,9 @@ class SearchCache:
             if old is None or old.pulse != beat:
                 trials = self._trials(head.id, old, beat)
                 took = spent(engine, head.id) if trials else Spent()
-                self._views[head.id] = SearchView(record, trials, beat, took, time.monotonic())
+                self._views[head.id] = SearchView(record, trials, beat, took, time.monotonic(), notes[head.id])
             elif record is not old.record:
-                self._views[head.id] = replace(old, record=record)
+                self._views[head.id] = replace(old, record=record, annotations=notes[head.id])
 
     def _trials(self, number: int, old: SearchView | None, beat: Pulse) -> list[Trial]:
         """Returns the trials of a search: finished ones from the cache, all others from the store."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from dataclasses import replace
 
@@ -63,6 +64,43 @@ def test_parallel(demo):
         f"search 'demo' now has a budget of 5 trials and now has 2 trials at once; {RUNS}"
     )
     assert "no amount is given" in refused("extend", "demo")
+
+
+def test_notes_and_tags_are_written_and_found(demo, folder, client):
+    client.submit(write_search(folder, "other"))
+    assert printed("note", "demo") == "tags: none note: none"
+    assert printed("note", "demo", "the baseline", "--tags", "paper, good") == "tags: paper, good note: the baseline"
+    assert printed("note", "demo", "--tags", "paper") == "tags: paper note: the baseline"
+    assert printed("note", "demo", "odd", "--trial", "1") == "tags: none note: odd"
+    assert "has no trial 99" in refused("note", "demo", "odd", "--trial", "99")
+    assert "without commas" in refused("note", "demo", "--tags", "x" * 41)
+    for filters in (("--tag", "PAPER"), ("--text", "BASE"), ("--text", "dem"), ("--text", "pap")):
+        shown = printed("list", *filters)
+        assert "demo" in shown
+        assert "other" not in shown, filters
+    assert "tags paper note the baseline" in printed("status", "demo")
+    assert "trial 1: note: odd" in printed("log", "demo")
+    (first, *rest) = client.trials("demo")
+    assert first["note"] == "odd"
+    assert not any("note" in trial for trial in rest)
+
+
+def test_list_filters_and_pages(folder, work, client, monkeypatch):
+    monkeypatch.setattr("hpo_pilot.cli.inspection._PAGE", 2)
+    for name in ("one", "two", "three"):
+        client.submit(write_search(folder, name))
+    set_state(work, "two", SearchState.DONE)
+    assert "older searches, if there are any: --page 2" in printed("list")
+    assert " one " not in printed("list")
+    assert " one " in printed("list", "--page", "2")
+    assert "there is no page 3" in printed("list", "--page", "3")
+    names = [search["name"] for search in json.loads(printed("list", "--json"))]
+    assert names == ["one", "two", "three"]
+    assert [search["name"] for search in json.loads(printed("list", "--json", "--page", "1"))] == ["two", "three"]
+    assert [search["name"] for search in json.loads(printed("list", "--json", "--state", "over"))] == ["two"]
+    assert json.loads(printed("list", "--json", "--owner", "nobody")) == []
+    assert printed("list", "--owner", "nobody") == "no search matches"
+    assert "active, over, submitted" in refused("list", "--state", "runing")
 
 
 def test_words_of_a_point():

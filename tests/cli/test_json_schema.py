@@ -100,6 +100,7 @@ def test_families_and_several_objectives(folder):
 def test_changes(folder, work):
     printed("submit.json", "submit", str(write_search(folder, "one")))
     add_results(work, "one")
+    assert printed("note.json", "note", "one", "why", "--tags", "a")["tags"] == ["a"]
     assert printed("search.json", "retry", "one")["added"] == 1
     assert printed("search.json", "try", "one", "x=0.5", "kind=b")["added"] == 1
     assert printed("search.json", "extend", "one", "--parallel", "3", "--trials", "+2")["budget"]["parallel"] == 3

@@ -261,6 +261,34 @@ def test_all_mistakes_of_a_typed_point_are_said_at_their_fields(pages):
     assert not pages.store.requested_points(pages.store.search(name).id)
 
 
+def test_notes_and_tags_are_written_shown_and_found(pages):
+    name, alice = pages.submit("noted"), pages.browser("alice")
+    pages.results(name)
+    assert send(alice, name, "note", tags="paper, <b>", note="first\r\nsecond").status_code == 303
+    answer = send(alice, name, "trials/2/note", tags="good", note="look here")
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/searches/{name}/trials/2?done=note")
+    assert 'class="notice good"' in alice.get(answer.headers["location"]).text
+    shown = alice.get(f"/searches/{name}").text
+    assert "first\nsecond" in shown
+    assert 'href="/?tag=paper"' in shown
+    assert "&lt;b&gt;" in shown
+    for query, there in (("tag=Paper", 1), ("q=SECOND", 1), ("tag=none", 0), ("tag=paper&owner=bob", 0)):
+        assert (f'href="/searches/{name}"' in alice.get(f"/?{query}").text) == there, query
+    for query, numbers in (("q=GOOD", ["2"]), ("q=look", ["2"]), ("q=exit", ["1"]), ("q=none", [])):
+        found = alice.get(f"/searches/{name}/trials?{query}").text
+        assert re.findall(rf'<th scope="row"><a href="/searches/{name}/trials/(\d+)"', found) == numbers, query
+    assert "look here" in alice.get(f"/searches/{name}/trials/2").text
+    too_long = send(alice, name, "note", tags="x" * 41, note="kept")
+    assert too_long.status_code == 422
+    assert "kept</textarea>" in too_long.text
+    assert send(alice, name, "trials/9/note", note="x").status_code == 422
+    assert pages.browser("bob").get(f"/searches/{name}/trials/2/note").status_code == 403
+    assert [what for _, what in events(pages, name)][-2:] == [
+        "note: first\nsecond; tags: paper, <b>",
+        "trial 2: note: look here; tags: good",
+    ]
+
+
 def test_forms_are_only_for_those_who_may_send_them(pages):
     name = pages.submit("formed")
     for action in ("extend", "add", "stop", "parallel", "retry"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from starlette.responses import Response
 
 from hpo_pilot.advice import Place
 from hpo_pilot.errors import TryAgainError
+from hpo_pilot.store import Event
 from hpo_pilot.web import live as live_module
-from hpo_pilot.web.live import ChangeWatcher, LiveUpdates, SearchFragments, Snapshot, searches_topic
+from hpo_pilot.web.live import ChangeWatcher, LiveUpdates, SearchFragments, Snapshot, folded_events, searches_topic
+from hpo_pilot.web.rendering import fragments
 from hpo_pilot.web.search_views import SearchCache
 
 
@@ -66,6 +69,22 @@ def test_changes_arrive_alone(pages, desk):
         assert [text async for text in stream] == []
 
     play(watch)
+
+
+def test_events_of_early_stopping_are_folded(pages):
+    now = datetime.now(UTC)
+    whats = [
+        "running",
+        "trial 7 is told to stop: a",
+        "trial 6 was told to stop and ended before: its full result counts",
+    ]
+    whats += ["trial 5 is told to stop: b", "paused", "trial 1 is told to stop: c", "trial 2 failed"]
+    groups = folded_events([Event(now, "service", what) for what in whats])
+    assert [len(group) for group in groups] == [1, 3, 1, 1, 1]
+    html = str(fragments("fragments.j2").events(groups, 4))
+    assert html.count("<details>") == 1
+    assert "<summary>3 events of early stopping</summary>" in html
+    assert "And 4 earlier events." in html
 
 
 def test_a_stream_s_head_ends(pages):

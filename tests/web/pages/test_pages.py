@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -302,6 +303,22 @@ def test_measured_energy_is_shown_with_the_search_and_the_trial(pages):
     pages.store.record(pages.store.search(name).id, [ran], [made_end(1, TrialState.FINISHED, 2.0, told=1)])
     for path in (f"/searches/{name}", f"/searches/{name}/trials/1"):
         assert "2 kWh, measured" in pages.browser("alice").get(path).text
+
+
+def test_the_table_has_the_last_value_of_trials_that_were_stopped_early(pages):
+    name = pages.submit("cut-short", folds=1)
+    number = pages.store.search(name).id
+    add_trials(pages.store, name, [Trial(n, 1, {"x": 0.1 * n, "kind": "a"}, seed=n) for n in (1, 2)])
+    stop = EarlyStop(1, "loss 0.625 is 3rd of 3 (asha)", 4, 0.625, (0.5,))
+    cut = {"error": "stopped early", "ended": time.time()}
+    ends = [made_end(1, TrialState.STOPPED, told=1, stop=stop, **cut)]
+    ends += [made_end(2, TrialState.STOPPED, told=2, stop=replace(stop, value=None, projected=None), **cut)]
+    pages.store.record(number, [], ends)
+    rows = check(pages.browser().get(f"/searches/{name}/trials?sort=number")).split("<tbody>")[1].split("</tr>")
+    assert '<td class="value soft">(0.625)</td>' in rows[0]
+    assert "stopped at step 4, its last value in brackets" in rows[0]
+    assert "soft" not in rows[1]
+    assert "stopped at step 4 without a number" in rows[1]
 
 
 def test_searches_are_compared_on_one_page(pages):
