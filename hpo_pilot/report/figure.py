@@ -152,6 +152,23 @@ class Results:
         return [trial for trial in self.stopped if trial.stop is not None and trial.stop.projected]
 
     @cached_property
+    def estimated(self) -> list[Trial]:
+        """The finished trials, and those with a projected value as if they had finished with it, by number.
+
+        If many trials were stopped early, those that finished are a small and biased part of all.
+        """
+        projected = [
+            replace(trial, state=TrialState.FINISHED, values=(projected_value(trial),)) for trial in self.projected
+        ]
+        return sorted([*self.finished, *projected], key=lambda trial: trial.number)
+
+    @property
+    def estimated_note(self) -> str:
+        """A note with the number of trials in `estimated` that did not finish; empty where all did."""
+        rings = len(self.projected)
+        return f"{count(rings, 'trial')} stopped early, at the projected final value" if rings else ""
+
+    @cached_property
     def ranked(self) -> list[Trial]:
         """Trials with a figure of merit, best first."""
         return [standing.trial for standing in ranking(self.search, self.trials)]

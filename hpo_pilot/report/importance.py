@@ -158,7 +158,7 @@ class Importances:
         parameters: the most important first.
         score: R² of the forest on trials that it was not fitted to: 1 is perfect, 0 is no better than their mean.
         used: number of trials used.
-        finished: number of finished trials.
+        finished: number of trials with a figure of merit or a projected one.
     """
 
     parameters: tuple[Importance, ...]
@@ -175,9 +175,9 @@ def importances(results: Results, effort: Effort = THOROUGH) -> Importances | No
     otherwise a few diverged trainings would dominate. The same trials give the same importances.
 
     Returns:
-        None where fewer than `LEAST_TRIALS` trials have finished, or all have the same figure.
+        None where fewer than `LEAST_TRIALS` trials have a figure or a projected one, or all have the same.
     """
-    search, finished = results.search, results.finished
+    search, finished = results.search, results.estimated
     if len(finished) < LEAST_TRIALS or len({value_of(trial) for trial in finished}) == 1:
         return None
     import numpy as np  # noqa: PLC0415
@@ -275,6 +275,7 @@ def _importance_figure(results: Results) -> Figure:
             _importance_note(found.score),
             "bars: permutation importance for the rank of the figure, whiskers its standard deviation over parts of "
             "the trials and shuffles",
+            results.estimated_note,
             f"from {found.used:,} of {found.finished:,} trials" if found.used < found.finished else "",
             f"shows {len(shown)} of {len(found.parameters)} parameters" if len(shown) < len(found.parameters) else "",
             _conditional(found),
@@ -286,6 +287,11 @@ def _importance_figure(results: Results) -> Figure:
 def too_few(results: Results) -> str:
     """Returns a sentence that says why importances cannot be measured."""
     finished = len(results.finished)
+    if rings := len(results.projected):
+        return (
+            f"Needs {LEAST_TRIALS} trials with different results; so far {finished} finished and {rings} stopped early "
+            "with a projected value."
+        )
     if finished < LEAST_TRIALS:
         return f"Needs {LEAST_TRIALS} finished trials; there {'is' if finished == 1 else 'are'} {finished} so far."
     return f"All {count(finished, 'finished trial')} have the same {results.search.objective.metric}."

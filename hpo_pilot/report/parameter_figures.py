@@ -326,7 +326,7 @@ def _planes(results: Results, most: int) -> list[Figure]:
     order = importances(results, QUICK)
     if order is None:
         return [message_figure("contours", "Contours", too_few(results))]
-    finished = sorted(results.finished, key=lambda trial: trial.number)
+    finished = results.estimated
     sides = [_side(parameter_axis(results.search, one.name, finished)) for one in order.parameters[:PARAMETERS]]
     pairs = itertools.islice(itertools.combinations(sides, 2), most)
     return [_plane(results, finished, x, y, f"contours-{index}") for index, (x, y) in enumerate(pairs)]
@@ -349,7 +349,8 @@ def _plane(results: Results, finished: Sequence[Trial], x: _Side, y: _Side, key:
     if len(having) < LEAST_TRIALS:
         return message_figure(key, title, f"Only {count(len(having), 'trial')} with a value of both finished.")
     surface, log = _surface(evenly(having, SURFACE_LIMIT), x, y)
-    best = next(standing.trial for standing in ranking(search, having))
+    rings = {trial.number: trial for trial in results.projected}
+    best = next((standing.trial for standing in ranking(search, having) if standing.trial.number not in rings), None)
     dots = evenly(having, DOT_LIMIT)
     known = [value for row in surface for value in row if value is not None]
     colours = {
@@ -377,21 +378,34 @@ def _plane(results: Results, finished: Sequence[Trial], x: _Side, y: _Side, key:
             "hoverinfo": "text",
             "hoverongaps": False,
         },
-        marked("trial", dots, {"color": "#ffffff", "size": 5, "line": edge}, "%{text}<extra></extra>"),
         marked(
-            "best", [best], {"symbol": "star", "color": ORANGE, "size": 14, "line": edge}, "%{text}<extra>best</extra>"
+            "trial",
+            [trial for trial in dots if trial.number not in rings],
+            {"color": "#ffffff", "size": 5, "line": edge},
+            "%{text}<extra></extra>",
         ),
     ]
-    at = ", ".join(f"{side.axis.name} {scalar(best.point[side.axis.name])}" for side in (x, y))
+    if stopped := [trial for trial in dots if trial.number in rings]:
+        ring = {"symbol": "circle-open", "color": "#ffffff", "size": 6}
+        traces.append(marked("stopped early", stopped, ring, "%{text}<extra>stopped early: projected</extra>"))
+    reached = ""
+    if best is not None:
+        star = {"symbol": "star", "color": ORANGE, "size": 14, "line": edge}
+        traces.append(marked("best", [best], star, "%{text}<extra>best</extra>"))
+        at = ", ".join(f"{side.axis.name} {scalar(best.point[side.axis.name])}" for side in (x, y))
+        reached = f"; the best has {at}, with {metric} {number(best.value)}"
+    among = sum(trial.number in rings for trial in having)
+    whole = count(len(having) - among, "finished trial")
     return Figure(
         key,
         title,
-        f"Local mean of {metric} over {x.axis.name} and {y.axis.name} for {count(len(having), 'finished trial')}; "
-        f"the best has {at}, with {metric} {number(best.value)}.",
+        f"Local mean of {metric} over {x.axis.name} and {y.axis.name} for {whole}"
+        f"{f' and {among:,} stopped early' if among else ''}{reached}.",
         joined_notes(
             f"the surface is the local {'geometric ' if log else ''}mean of nearby trials, for all values of the other "
             "parameters; it has holes where no trial is near",
             "dark is better",
+            f"rings: {results.estimated_note}" if among else "",
             sample_note(len(dots), len(having), "an even sample as dots"),
             f"not active in {count(len(finished) - len(having), 'trial')}" if len(having) < len(finished) else "",
         ),

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from hpo_pilot.report.figure import Results
 from hpo_pilot.report.importance import LEAST_TRIALS, QUICK, importances
-from hpo_pilot.search import Search, Trial
-from tests.report.figures.made_up import draw, make_search, make_trial
+from hpo_pilot.search import Search, Trial, TrialState
+from tests.report.figures.made_up import STOP, draw, make_search, make_trial, make_trials, trace
 
 SPACE = {
     "decides": {"type": "real", "low": 1e-5, "high": 1.0, "scale": "log"},
@@ -84,3 +85,27 @@ def test_quick_finds_the_same_first() -> None:
     found = importances(Results(search, trials), QUICK)
     assert found is not None
     assert {one.name for one in found.parameters[:2]} == {"decides", "helps"}
+
+
+def test_trials_stopped_early_count_with_their_projected_values() -> None:
+    """Of a search with early stopping few trials finish: they alone would be too few, and the better ones."""
+    search = make_search(early_stopping={"method": "asha", "metric": "loss"})
+    trials = make_trials(search, 60, fail_every=100)
+    by_value = sorted(trials, key=lambda trial: trial.value or 0.0)
+    stopped = [
+        replace(t, state=TrialState.STOPPED, values=(), stds=(), stop=replace(STOP, projected=t.values))
+        for t in by_value[8:]
+    ]
+    (figure,) = draw("importance", search, [*by_value[:8], *stopped])
+    assert figure.spec["data"]
+    assert "52 trials stopped early, at the projected final value" in figure.note
+    assert importances(Results.of(search, trials, 0)).parameters == (
+        importances(Results.of(search, [*by_value[:8], *stopped], 0)).parameters
+    )
+    planes = draw("contours", search, [*by_value[:8], *stopped])
+    ring, best = trace(planes[0], "stopped early"), trace(planes[0], "best")
+    assert len(ring["x"]) + len(trace(planes[0], "trial")["x"]) <= 60
+    assert best["customdata"] == [by_value[0].number]
+    assert "rings: 52 trials stopped early" in planes[0].note.lower()
+    (few,) = draw("importance", search, [*by_value[:3], *stopped[:5]])
+    assert "so far 3 finished and 5 stopped early" in few.description
