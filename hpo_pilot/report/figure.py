@@ -30,6 +30,9 @@ HOVER_PARAMETERS = 12
 
 BLUE, PALE_BLUE, ORANGE, RED, GREEN = "#3987d6", "rgba(57,135,214,0.4)", "#e0810b", "#d64545", "#2a9d6f"
 
+#: Marks the vertical axis as that of figures of merit; pages offer a switch to a logarithmic one.
+VALUE_AXIS = {"values": ["yaxis"]}
+
 #: The legend is above the plot, where it hides nothing.
 LEGEND = {"orientation": "h", "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom"}
 
@@ -290,13 +293,14 @@ def markers(
         name: its name in the legend.
         x: horizontal positions.
         y: vertical positions.
-        texts: texts beside the pointer, in the form that `hover` gives.
+        texts: texts beside the pointer, in the form that `hover` gives; empty: `hover` needs none.
         marker: plotly's settings of the marks.
         hover: plotly's template of the text.
         trials: the trial of each point; a click on a point opens its page.
     """
-    points = {"x": list(x), "y": list(y), "text": list(texts), "hovertemplate": hover}
-    points["customdata"] = [trial.number for trial in trials]
+    points = {"x": list(x), "y": list(y), "hovertemplate": hover, "customdata": [trial.number for trial in trials]}
+    if texts:
+        points["text"] = list(texts)
     return {"type": "scatter", "mode": "markers", "name": name, **points, "marker": dict(marker)}
 
 
@@ -330,9 +334,10 @@ def add_failures(data: list[dict[str, Any]], layout: dict[str, Any], failed: Seq
         "zeroline": False,
     }
     marker = {"symbol": "x-thin", "size": 7, "line": {"color": RED, "width": 2}}
-    texts = [f"trial {trial.number} failed" for _, trial in failed]
     places, trials = zip(*failed, strict=True)
-    data.append({**markers("failed trial", places, [0] * len(failed), texts, marker, trials=trials), "yaxis": "y2"})
+    hover = "trial %{customdata} failed<extra></extra>"
+    marks = markers("failed trial", places, [0] * len(failed), (), marker, hover, trials=trials)
+    data.append({**marks, "yaxis": "y2"})
 
 
 def add_stopped(data: list[dict[str, Any]], search: Search, stopped: Sequence[tuple[Any, Trial]]) -> None:

@@ -15,6 +15,7 @@ from hpo_pilot.report.figure import (
     ORANGE,
     POINT_LIMIT,
     RED,
+    VALUE_AXIS,
     Figure,
     FigureData,
     Results,
@@ -68,9 +69,9 @@ def _slice(results: Results, shown: Sequence[Trial], index: int) -> Figure:
         "trial",
         places,
         [value_of(trial) for trial in marks],
-        [trial.number for trial in marks],
+        (),
         {"color": BLUE, "size": 7, "opacity": 0.65},
-        "trial %{text}<br>%{x}<br>%{y}<extra></extra>",
+        "trial %{customdata}<br>%{x}<br>%{y}<extra></extra>",
         trials=marks,
     )
     traces = [dots]
@@ -82,13 +83,13 @@ def _slice(results: Results, shown: Sequence[Trial], index: int) -> Figure:
         order = {"categoryorder": "array", "categoryarray": axis.choices}
         horizontal = {"title": axis.layout["title"], "type": "category", **order}
     if best is not None and best.number in axis.places:
-        hover = "best: trial %{text}<br>%{x}<br>%{y}<extra></extra>"
+        hover = "best: trial %{customdata}<br>%{x}<br>%{y}<extra></extra>"
         star = {"symbol": "star", "color": ORANGE, "size": 14}
-        traces.append(markers("best", having([best])[0], [value_of(best)], [best.number], star, hover, trials=[best]))
+        traces.append(markers("best", having([best])[0], [value_of(best)], (), star, hover, trials=[best]))
     rings = having(results.projected)
     add_stopped(traces, search, list(zip(*rings, strict=True)))
     merit = merit_axis(search, [*map(value_of, finished), *map(projected_value, rings[1])])
-    layout = {"xaxis": horizontal, "yaxis": merit.layout, "showlegend": False}
+    layout = {"xaxis": horizontal, "yaxis": merit.layout, "showlegend": False, "meta": VALUE_AXIS}
     add_failures(traces, layout, list(zip(*having(results.failed), strict=True)))
     without = sum(name not in trial.point for trial in finished)
     at = f"; the best has {scalar(best.point[name])}" if best is not None and name in best.point else ""

@@ -17,6 +17,7 @@ from hpo_pilot.report.figure import (
     PALE_BLUE,
     POINT_LIMIT,
     RED,
+    VALUE_AXIS,
     Figure,
     FigureData,
     PeerSearch,
@@ -88,7 +89,7 @@ def convergence_figures(data: FigureData) -> list[Figure]:
     order: dict[str, Any] = {"title": {"text": _IN_ORDER}}
     if len(told) <= 12:
         order["dtick"] = 1
-    layout = {"xaxis": order, "yaxis": axis.layout, "legend": LEGEND}
+    layout = {"xaxis": order, "yaxis": axis.layout, "legend": LEGEND, "meta": VALUE_AXIS}
     add_failures(traces, layout, [(trial.told, trial) for trial in failed])
     metric = search.objective.metric
     reached = f"; the best {metric} reached is {number(steps[-1][1])}" if steps else ""
@@ -169,6 +170,7 @@ def comparison_figures(searches: Sequence[PeerSearch]) -> list[Figure]:
                     "xaxis": {"title": {"text": horizontal}, "rangemode": "tozero"},
                     "yaxis": {**axis.layout, **title},
                     "legend": LEGEND,
+                    "meta": VALUE_AXIS,
                 },
             },
         )
@@ -274,7 +276,15 @@ def _pair_figure(data: FigureData, x: int, y: int, front: Sequence[Trial], other
             f"better is to the {better[0]} and {better[1]}",
             f"{count(stopped, 'trial')} stopped early not shown" if stopped else "",
         ),
-        {"data": traces, "layout": {"xaxis": across.layout, "yaxis": along.layout, "legend": LEGEND}},
+        {
+            "data": traces,
+            "layout": {
+                "xaxis": across.layout,
+                "yaxis": along.layout,
+                "legend": LEGEND,
+                "meta": {"values": ["xaxis", "yaxis"]},
+            },
+        },
     )
 
 
@@ -348,6 +358,7 @@ def _fold_figures(results: Results) -> list[Figure]:
         "xaxis": {"title": {"text": "trial, best first"}, "type": "category"},
         "yaxis": merit_axis(search, [figure for _, figure in dots]).layout,
         "legend": LEGEND,
+        "meta": VALUE_AXIS,
     }
     first = top[0]
     return [
@@ -432,7 +443,10 @@ def curve_figures(data: FigureData) -> list[Figure]:
                 f"{count(diverged, 'trial')} ended with no number" if diverged else "",
                 view_note(axis, what="value"),
             ),
-            {"data": traces, "layout": {"xaxis": horizontal, "yaxis": axis.layout, "legend": LEGEND}},
+            {
+                "data": traces,
+                "layout": {"xaxis": horizontal, "yaxis": axis.layout, "legend": LEGEND, "meta": VALUE_AXIS},
+            },
         )
     ]
 

@@ -290,6 +290,27 @@ def test_a_plotted_point_leads_to_its_trial(sign_in):
         watched.check()
 
 
+def test_the_value_axis_can_be_logarithmic(sign_in):
+    with sign_in() as watched:
+        watched.open("/searches/calo-scan")
+        watched.drawn()
+        page = watched.page
+        for kind in ("convergence", "slices"):
+            plots = [f"#kind-{kind} .plot >> nth={n}" for n in range(page.locator(f"#kind-{kind} .plot").count())]
+            switch = page.locator(f"#kind-{kind}").get_by_label("logarithmic value axis")
+            before = switch.is_checked()
+            for checked in (not before, before):
+                switch.set_checked(checked)
+                wanted = "log" if checked else "linear"
+                for plot in plots:
+                    page.wait_for_function(
+                        "([plot, wanted]) => plot._fullLayout.yaxis.type === wanted",
+                        arg=[page.locator(plot).element_handle(), wanted],
+                    )
+        assert not page.locator("#kind-importance").get_by_label("logarithmic value axis").count()
+        watched.check()
+
+
 def test_searches_are_compared(sign_in):
     with sign_in() as watched:
         page = watched.page

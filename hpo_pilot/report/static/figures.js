@@ -2,6 +2,8 @@
 //
 //   hpoFigures.draw(element, spec) -> Promise     draws; what the element held is gone
 //   hpoFigures.update(element, spec) -> Promise   draws newer data; zoom, brushes and hidden traces stay
+//   hpoFigures.scale(spec)                        "log" or "linear": how it draws figures of merit, if that can be switched
+//   hpoFigures.rescale(element, scale)            draws them so
 //   hpoFigures.resize(element, size)              {width, height} in pixels for paper; null: as the page has it again
 //
 // A specification is plotly's {data, layout}. Parallel coordinates are drawn here on a 2D canvas: plotly's own need
@@ -42,6 +44,30 @@
       ...(Array.isArray(trace.hovertext) ? {hovertext: trace.hovertext.map(broken)} : {}),
     }));
     return [traces, full];
+  };
+
+  // --- the scale of figures of merit ---
+
+  // A logarithmic axis has no place for zero or less.
+  const switchable = ({data = [], layout = {}}) => (layout.meta?.values ?? []).filter((name) => {
+    const letter = name[0];
+    const values = data.filter((trace) => (trace[name] ?? letter) === letter).flatMap((trace) => trace[letter] ?? []);
+    return values.length && values.every((value) => value === null || value > 0);
+  });
+  const scale = (spec) => {
+    const [first] = switchable(spec);
+    return first && (spec.layout[first].type === "log" ? "log" : "linear");
+  };
+  const scaled = (spec, wanted) => {
+    if (!wanted || !scale(spec)) return spec;
+    const layout = {...spec.layout};
+    for (const name of switchable(spec)) {
+      const {range, tickmode, tickvals, ticktext, ...kept} = layout[name];
+      if ((kept.type === "log") === (wanted === "log")) continue;
+      // A zoom of the other scale would be in other units.
+      layout[name] = {...kept, type: wanted, autorange: true, uirevision: wanted};
+    }
+    return {...spec, layout};
   };
 
   const clicked = (place, trial, event, search) => {
@@ -402,7 +428,8 @@
       place.hpoParallel = new Parallel(place, spec);
     } else {
       place.replaceChildren();
-      await Plotly.newPlot(place, ...completed(spec), config);
+      place.hpoSpec = spec;
+      await Plotly.newPlot(place, ...completed(scaled(spec, place.dataset.scale)), config);
       const trialOf = ({points}) => points.find((point) => Number.isInteger(point.customdata));
       place.on("plotly_hover", (event) => place.classList.toggle("on-trial", trialOf(event) !== undefined));
       place.on("plotly_unhover", () => place.classList.remove("on-trial"));
@@ -416,8 +443,10 @@
 
   const update = async (place, spec) => {
     if (place.hpoParallel && isParallel(spec)) place.hpoParallel.take(spec);
-    else if (place.data && !isParallel(spec) && wordsOf(spec) === undefined) await Plotly.react(place, ...completed(spec), config);
-    else await draw(place, spec);
+    else if (place.data && !isParallel(spec) && wordsOf(spec) === undefined) {
+      place.hpoSpec = spec;
+      await Plotly.react(place, ...completed(scaled(spec, place.dataset.scale)), config);
+    } else await draw(place, spec);
   };
 
   const resize = (place, size) => {
@@ -425,5 +454,10 @@
     else if (place.data) Plotly.relayout(place, size ?? {width: null, height: null, autosize: true});
   };
 
-  window.hpoFigures = {draw, update, resize};
+  const rescale = (place, wanted) => {
+    place.dataset.scale = wanted;
+    return place.hpoSpec && update(place, place.hpoSpec);
+  };
+
+  window.hpoFigures = {draw, update, scale, rescale, resize};
 })();

@@ -69,8 +69,25 @@
     return holder;
   };
 
+  // One switch for all figures of a kind, once one of them can be switched.
+  const offerScale = (section, figures) => {
+    const scales = figures.map((figure) => hpoFigures.scale(figure.spec)).filter(Boolean);
+    if (!scales.length || section.querySelector(":scope > .scale")) return;
+    const label = document.createElement("label"), box = document.createElement("input");
+    label.className = "scale small";
+    box.type = "checkbox";
+    box.checked = scales.includes("log");
+    box.addEventListener("change", () => {
+      section.dataset.scale = box.checked ? "log" : "linear";
+      for (const place of section.querySelectorAll(".plot")) hpoFigures.rescale(place, section.dataset.scale);
+    });
+    label.append(box, " logarithmic value axis");
+    section.querySelector(".drawn").before(label);
+  };
+
   const show = async (section, figures) => {
     const drawn = section.querySelector(".drawn");
+    offerScale(section, figures);
     if (!figures.length) {
       if (!drawn.querySelector("figure")) say(section, "Nothing to draw yet.");
       return;
@@ -85,6 +102,7 @@
     for (const figure of figures) {
       const holder = [...drawn.children].find((each) => each.dataset.figure === figure.key);
       const place = holder.querySelector(".plot");
+      if (section.dataset.scale) place.dataset.scale = section.dataset.scale;
       place.setAttribute("aria-label", figure.description);
       holder.querySelector(".note").textContent = figure.note;
       await (same ? hpoFigures.update(place, figure.spec) : hpoFigures.draw(place, figure.spec));

@@ -189,8 +189,24 @@ def test_every_mark_of_a_trial_names_its_trial() -> None:
             if "customdata" in trace:
                 assert len(trace["customdata"]) == len(trace["x"]), (figure.key, trace["name"])
                 assert set(trace["customdata"]) <= known | {None}, (figure.key, trace["name"])
-                assert any(f"{trace['customdata'][0]}" in str(text) for text in (trace.get("text") or trace["x"])[:1])
+                if "customdata" not in trace["hovertemplate"]:  # the text beside the pointer names the same trial
+                    assert f"{trace['customdata'][0]}" in str((trace.get("text") or trace["x"])[0])
                 named += 1
             elif trace.get("type") in ("scatter", "box") and "markers" in trace.get("mode", "markers"):
                 assert trace["name"] == "share of failed trials", (figure.key, trace["name"])
     assert named > 15
+
+
+def test_figures_of_merit_are_on_marked_axes_alone() -> None:
+    """Pages offer a switch to a logarithmic scale for these."""
+    search = make_search(folds=2)
+    values = {number: {0: [(1, 0.5), (2, 0.4)]} for number in range(1, 20)}
+    drawn = all_of(FigureData(search, on_nodes(make_trials(search, 40)), values))
+    marked = {
+        kind for kind, figures in drawn.items() for one in figures if "values" in one.spec["layout"].get("meta", {})
+    }
+    assert marked == {"convergence", "slices", "folds", "curves"}
+    for kind in marked:
+        for figure in drawn[kind]:
+            for axis in figure.spec["layout"]["meta"]["values"]:
+                assert figure.spec["layout"][axis]["title"]["text"] == "loss"
