@@ -30,6 +30,7 @@ from tests.performance.optimizers import speed, suite
 
 BENCHMARKS = {
     "throughput": searches.measure_throughput,
+    "short-trainings": searches.measure_short_trainings,
     "growth": searches.measure_growth,
     "busy-slots": searches.measure_busy_slots,
     "idle-service": service.measure_idle_service,

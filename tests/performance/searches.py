@@ -123,6 +123,70 @@ def _optuna(count: int) -> float:
         return count / (time.perf_counter() - begun)
 
 
+# Short trainings: a network of scikit-learn, some seconds each, as a function and as a command, beside a plain Optuna
+# program of one process that calls the same function. The import of scikit-learn is a good part of such a training.
+
+_TRAINING = """
+from sklearn.datasets import load_digits
+from sklearn.neural_network import MLPClassifier
+
+images, digits = load_digits(return_X_y=True)
+
+
+def objective(point):
+    model = MLPClassifier((64, 64), learning_rate_init=0.001 + 0.01 * point["x"], max_iter=60, random_state=1)
+    model.fit(images[:1200], digits[:1200])
+    return 1 - model.score(images[1200:], digits[1200:])
+
+
+if __name__ == "__main__":
+    import json
+
+    json.dump(objective(json.load(open("input.json"))), open("output.json", "w"))
+"""
+_OPTUNA = """
+import sys
+import optuna
+from train import objective
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
+count, threads = map(int, sys.argv[1:])
+study.optimize(lambda trial: objective({"x": trial.suggest_float("x", 0.0, 1.0)}), n_trials=count, n_jobs=threads)
+"""
+
+
+def measure_short_trainings(*, quick: bool) -> dict[str, Any]:
+    """Wall time of the same trainings, from the start of the command to its end."""
+    count = 24 if quick else 72
+    found: dict[str, Any] = {"trials": count}
+    for slots in (1, THROUGHPUT_SLOTS):
+        budget = {"trials": count, "parallel": slots}
+        payloads = {"function": {"function": "train:objective"}, "command": {"command": "python train.py"}}
+        for name, how in payloads.items():
+            with tempfile.TemporaryDirectory() as folder:
+                files = Path(folder, "training")
+                files.mkdir()
+                (files / "train.py").write_text(_TRAINING)
+                payload = {"files": "training", "python": sys.executable, **how}
+                options = {"resources": {"minutes": 5, "memory_mb": 2000}, "payload": payload, "budget": budget}
+                found[f"{name} {slots}"] = run(Path(folder), "--slots", str(slots), **options)
+                assert all(trial["value"] is not None for trial in trials(Path(folder)))
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "train.py").write_text(_TRAINING)
+            Path(folder, "study.py").write_text(_OPTUNA)
+            begun = time.perf_counter()
+            subprocess.run([sys.executable, "study.py", str(count), str(slots)], cwd=folder, check=True)
+            found[f"optuna {slots}"] = time.perf_counter() - begun
+        found[f"ratio {slots}"] = found[f"function {slots}"] / found[f"optuna {slots}"]
+        print(
+            f"{count} trainings, {slots} at a time: function {found[f'function {slots}']:.1f} s, command "
+            f"{found[f'command {slots}']:.1f} s; optuna in one process {found[f'optuna {slots}']:.1f} s "
+            f"(function / optuna {found[f'ratio {slots}']:.2f})"
+        )
+    return found
+
+
 # Whether a trial costs more the longer a search runs: the rate early and late in one long search.
 
 
