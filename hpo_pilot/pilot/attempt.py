@@ -174,9 +174,7 @@ class JobRun:
             kept = kept_checkpoint(job, parts.settings.checkpoint_root) if parts.settings.allocation else None
             before = kept.signature() if kept else ()
             given = (parts.settings, job, document, prepared, root, parts.lifeline, assignment.variables)
-            execution = Execution(*given, wrapping)
-            self._warm_up(execution)
-            self._execute(execution)
+            self._execute(Execution(*given, wrapping))
             if isinstance(wrapping, InContainer) and (fault := self._image_fault(job)):
                 self._execute(Execution(*given, Refused(fault)))
             if isinstance(wrapping, Launched):
@@ -271,10 +269,12 @@ class JobRun:
         parts = self._parts
         parts.watchdog.add(execution)
         try:
+            self._warm_up(execution)
             execution.start()
             parts.heartbeats.add(execution)
             self._outcome = execution.wait()
         finally:
+            execution.keep_interpreter()
             parts.heartbeats.remove(execution)
             parts.watchdog.remove(execution)
 

@@ -144,7 +144,8 @@ class Execution:
         self._variables, self._wrapping = dict(variables), wrapping
         self._settings, self._lifeline = settings, lifeline
         self.function, self._import_seconds = document.function, 60 * (document.minutes or 10)
-        self._interpreter: WarmInterpreter | None = None
+        self._interpreters: WarmInterpreters | None = None
+        self._interpreter: WarmInterpreter | None = None  # the one that the command is forked from
         self._pid: int | None = None
         self._lock = threading.Lock()
         self._failure: JobFailure | None = None
@@ -180,6 +181,17 @@ class Execution:
         fill = unpack if self.function else self._copy_runner
         self._interpreters = interpreters
         self._interpreter = interpreters.take(kind, fill, self._import_seconds, is_over)
+
+    def keep_interpreter(self) -> None:
+        """Gives the interpreter back for other jobs, when no process that was forked from it for this job is left."""
+        if self._interpreters is not None and self._interpreter is not None:
+            self._interpreters.give_back(self._interpreter)
+        self._interpreter = None
+
+    def _end_interpreter(self) -> None:
+        if self._interpreter is not None:
+            self._interpreter.end()
+        self._interpreter = None
 
     def _is_ours(self) -> bool:
         return self._argv[:3] == ["python3", "-I", "-S"] and bool(self.job.arguments.archive)
@@ -224,8 +236,7 @@ class Execution:
             return self._interpreter.fork(argv[3:], self.folder, env, output, self._lifeline)
         except OSError as error:
             log.warning("job %s: %s", self.job.panda_id, error)
-            self._interpreter.end()
-            self._interpreter = None
+            self._end_interpreter()
             return None
 
     def _started(self, argv: Sequence[str], env: Mapping[str, str], output: int) -> int:
@@ -319,9 +330,9 @@ class Execution:
             # Forked processes have the environment of their interpreter; it ends with them.
             forked = worker_mark(self._settings) | {WARM_MARK: self._interpreter.mark}
             if status == 0 and not has_orphans(forked):
-                self._interpreters.give_back(self._interpreter)
+                self.keep_interpreter()
             else:
-                self._interpreter.end()
+                self._end_interpreter()
                 end_leftovers(forked, grace)
         if status == 0 and not has_orphans(marks):
             return

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from hpo_pilot.logs import last_line
 from hpo_pilot.pilot.settings import PilotSettings, worker_mark
+from hpo_pilot.transformation.job import without_secrets
 
 log = logging.getLogger(__name__)
 
@@ -180,7 +181,7 @@ class WarmInterpreters:
         folder.mkdir(parents=True)
         fill(folder)
         mark = f"{os.getpid()}-{number}"
-        environment = dict(kind.environment) or dict(os.environ)
+        environment = dict(kind.environment) or without_secrets(os.environ)
         try:
             found = WarmInterpreter(kind, folder, environment | worker_mark(self._settings), mark)
         except OSError as error:
