@@ -95,9 +95,10 @@ def plan(
         typer.echo("\n# This starts one trial; its pilot adds the nodes, the container and more variables:")
         typer.echo(document["launch"])
     if script is not None:
-        shape = "" if profile.node.cores else " --node-cores N --node-gpus N"
-        said = f"words in capitals are to be filled in, `hpo-pilot pilots submit{shape}` does it"
-        typer.echo(f"\n# The job script; {said}:")
+        submit = "`hpo-pilot pilots submit`"
+        if not profile.node.cores:
+            submit = "`hpo-pilot pilots submit --node-cores N --node-gpus N`"
+        typer.echo(f"\n# The job script; words in capitals are to be filled in, {submit} does it:")
         typer.echo(script, nl=False)
 
 
