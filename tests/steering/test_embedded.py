@@ -63,8 +63,9 @@ def test_while_it_runs_and_after(tmp_path: Path) -> None:
     assert {name: queue["corecount"] for name, queue in described.items()} == {"LOCAL": 1, "BIG": 64}
     assert json.loads((workdir.root / "queues.json").read_text())["queues"]["BIG"] == {"cores": 64}
     assert not (workdir.root / "panda.url").exists()
+    assert not board.jobs().is_live
     with pytest.raises(NoServerError):
-        board.jobs()
+        board.pilots()
 
 
 def test_the_port_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
