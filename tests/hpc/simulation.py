@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import time
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +41,9 @@ class Simulation:
         ends: when the batch system ends it.
         losses: (when, which node).
         latency: seconds from the scheduler's wish to the server's jobs.
-        turns: jobs come one by one in the server's order, as for a plain queue; else as the scheduler wishes.
+        blind: the scheduler does not know the end of the allocation, so it starts jobs until then.
+        turns: jobs come one by one in the server's order, as for a plain queue, which is blind too; else as the
+            scheduler wishes.
     """
 
     nodes: Sequence[Node]
@@ -49,11 +52,13 @@ class Simulation:
     losses: Iterable[tuple[float, str]] = ()
     policy: Policy = field(default_factory=Policy)
     latency: float = 1.0
+    blind: bool = False
     turns: bool = False
 
     def run(self) -> Outcome:
         """From the allocation's beginning to its end."""
-        self.scheduler = Scheduler(self.nodes, ends=self.ends, policy=self.policy)
+        ends = math.inf if self.blind or self.turns else self.ends
+        self.scheduler = Scheduler(self.nodes, ends=ends, policy=self.policy)
         self.events: list[Event] = []
         self.costs: list[float] = []
         self.others: dict[str, list[float]] = {}
@@ -61,7 +66,6 @@ class Simulation:
         self._number = 0
         self._jobs: dict[Hashable, Job] = {}
         self._asked = False
-        self._too_late: set[str] = set()
         self._handed_back = most = 0
         for when, node in self.losses:
             self._plan(when, "lose", node)
@@ -116,8 +120,8 @@ class Simulation:
                 self._plan(now + self.latency, "arrive", jobs)
 
     def _queue(self, now: float) -> None:
-        """Jobs as they come, until one has to wait; searches whose jobs would end too late are asked no more."""
-        while not self.scheduler.waiting and (job := self.server.next_in_turn(now, self._too_late)):
+        """Jobs as they come, until one has to wait."""
+        while not self.scheduler.waiting and (job := self.server.next_in_turn(now)):
             self._timed("add", job)
             self._starts(now)
             self._take_back(now)
@@ -125,7 +129,6 @@ class Simulation:
     def _take_back(self, now: float) -> None:
         for job in self._timed("hand_back", now):
             self._handed_back += 1
-            self._too_late.add(job.search)
             self.server.take_back(job)
 
     def _starts(self, now: float) -> None:

@@ -80,6 +80,15 @@ def test_backfill_starts_more_than_first_come_first_served() -> None:
         assert usage.searches["whole"].endings == {Ending.FINISHED: 3}
 
 
+def test_a_plain_queue_starts_trials_until_the_end() -> None:
+    """A peer of the benchmark `allocation` that leaves nodes idle would be no peer."""
+    source = TrialSource("four", JobNeeds(4, 6, 42, 400_000, 240), median=2400, sigma=0.8)
+    plain = Simulation(NODES, TrialServer([source], seed=5), DAY / 3, turns=True).run()
+    checked = check(NODES, plain.events)
+    assert plain.usage.nodes.idle < 1.0
+    assert checked.node_seconds(checked.useful) / (64 * DAY / 3) > 0.75
+
+
 @pytest.mark.parametrize("minutes", [60, 90, 110])
 def test_a_few_nodes_are_used_before_many_run_times_are_known(minutes: int) -> None:
     """Four nodes for two hours, trials of 20 minutes: whatever they are allowed to take, most of the time is used."""

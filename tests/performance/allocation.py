@@ -1,18 +1,24 @@
-"""The scheduler of an allocation beside a static split of its nodes."""
+"""The scheduler of an allocation beside simple peers and the theoretical bound."""
 
 from __future__ import annotations
 
 import gc
 import heapq
 import itertools
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
+import numpy as np
+
 from hpo_pilot.hpc.capacity import Node, NodeShape
+from hpo_pilot.hpc.scheduler import Policy
 from hpo_pilot.hpc.usage import Ending, Share, Start
 from hpo_pilot.jobs import JobNeeds
-from tests.hpc.checker import Event, check, endings
+from tests.hpc.checker import Event, check
 from tests.hpc.simulation import Outcome, Simulation
 from tests.hpc.trials import TrialServer, TrialSource, nodes_lost
 
@@ -126,80 +132,196 @@ def _side_by_side(source: TrialSource, node: Node) -> int:
     return min(by_gpus, shape.cores // needs.cores, shape.memory_mb // needs.memory_mb)
 
 
-# A simulated Summit: how much of 4,608 nodes with 6 GPUs each is used, and what a decision of the scheduler costs.
+# Simulated allocations of Summit's nodes, through the scheduler class of the pilot; run times are log-normal, 1% of
+# the trials fail, nodes are lost. A checker that knows nothing of the scheduler looks through every log for anything
+# given twice.
 #
-# In simulated time, through the very scheduler class of the pilot; log-normal run times, 1% of the trials fail, nodes
-# are
-# lost. A checker that knows nothing of the scheduler looks through every log for anything given twice, and counts what
-# was used itself. Time lost with trials that failed, were cut by the end, or lost a node counts as not used.
+# Used is a GPU's time with trials that finish. Time of trials that failed, were cut by the end, or lost a node is not
+# used; with checkpoints, it is used up to the last one if the trial was cut or lost. No rule knows of checkpoints, so
+# both figures are of the same run. For trials of whole nodes these are node-hours.
 #
-# The peers have the same trials, the same losses and the same nodes in the same run: nodes split between searches
-# beforehand (a job array: see `static_split`), and first come, first served without backfill.
+# The peers have the same trials, losses and nodes. Both queues start trials until the end, and place them as ours:
+# - first come, first served: the trial in turn waits, and nothing starts before it;
+# - EASY backfill (Lifka, JSSPP 1995), by the minutes asked for;
+# - static split (`split`): nodes split between searches beforehand (a job array).
+# Longest first would need run times that nobody knows before a trial ends.
 
-NODES = 4608
-LOSSES = 24  # in 24 hours
 SUMMIT = NodeShape(cores=42, memory_mb=512_000, gpus=6, close=3)
 SEED = 20260101
+FAILURES = 0.01
+CHECKPOINT = 600.0  # seconds between checkpoints
 
-SIX_NODES = [TrialSource("gan", JobNeeds(6, 6, 42, 400_000, 240), median=2400, sigma=0.5)]
-#: Six searches: in bulk, a few on half the machine, on 92 nodes, on half nodes, on one GPU, on cores alone.
-MIXED = [
-    *SIX_NODES,
-    TrialSource("large", JobNeeds(2304, 6, 42, 400_000, 240), 3600, 0.3, count=4, arrives=7200, parallel=1),
-    TrialSource("resnet", JobNeeds(92, 6, 42, 400_000, 240), median=3600, sigma=0.4, arrives=3600, parallel=6),
-    TrialSource("half", JobNeeds(2, 3, 21, 200_000, 120), median=1200, sigma=0.6, count=6000, parallel=200),
-    TrialSource("digits", JobNeeds(1, 1, 7, 60_000, 60), median=600, sigma=0.8, parallel=300),
-    TrialSource("bdt", JobNeeds(1, 0, 14, 30_000, 60), median=400, sigma=0.7, arrives=10_800, parallel=300),
+
+@dataclass(frozen=True)
+class Load:
+    """An allocation and what is to run there."""
+
+    name: str
+    nodes: int
+    hours: float
+    sources: Sequence[TrialSource]
+    lost: int = 0
+
+
+def _whole(nodes: int, minutes: float) -> JobNeeds:
+    return JobNeeds(nodes, 6, 42, 400_000, minutes)
+
+
+SIX_NODES = TrialSource("six nodes", _whole(6, 240), median=2400, sigma=0.8)
+THREE = [
+    TrialSource("12 nodes", _whole(12, 150), median=2700, sigma=0.5, parallel=2),
+    TrialSource("2 nodes", _whole(2, 120), median=1800, sigma=0.7, parallel=12),
+    TrialSource("1 GPU", JobNeeds(1, 1, 7, 60_000, 75), median=1000, sigma=0.7),
 ]
-#: (nodes, hours, minutes that a trial may take), of trials of 20 minutes: how much is idle until run times are known?
-FEW = [(4, 2.0, 60), (4, 2.0, 110), (1, 2.0, 90), (64, 2.0, 110)]
+FEW_LARGE = [
+    TrialSource("32 nodes", _whole(32, 150), median=3000, sigma=0.4, parallel=1),
+    TrialSource("1 GPU", JobNeeds(1, 1, 7, 60_000, 60), median=700, sigma=0.8),
+]
+TWO_NODES = [TrialSource("two", _whole(2, 180), median=3000, sigma=0.6)]
 ONE_GPU = [TrialSource("small", JobNeeds(1, 1, 7, 80_000, 120), median=2400, sigma=0.5)]
 
 
+def _six_searches(nodes: int) -> list[TrialSource]:
+    """In bulk, a few on half the machine, on one node in 50, on half nodes, on one GPU, on cores alone."""
+    half, parts = nodes // 2, nodes // 23
+    return [
+        TrialSource("gan", _whole(6, 240), median=2400, sigma=0.5),
+        TrialSource("half of all", _whole(half, 240), median=3600, sigma=0.3, count=4, arrives=7200, parallel=1),
+        TrialSource("large", _whole(nodes // 50, 240), median=3600, sigma=0.4, arrives=3600, parallel=6),
+        TrialSource("half nodes", JobNeeds(2, 3, 21, 200_000, 120), 1200, 0.6, count=30 * parts, parallel=parts),
+        TrialSource("1 GPU", JobNeeds(1, 1, 7, 60_000, 60), median=600, sigma=0.8, parallel=3 * parts // 2),
+        TrialSource("cores", JobNeeds(1, 0, 14, 30_000, 60), 400, 0.7, arrives=10_800, parallel=3 * parts // 2),
+    ]
+
+
+def _few(nodes: int, minutes: float) -> Load:
+    source = TrialSource("few", _whole(1, minutes), median=1200, sigma=0.3)
+    return Load(f"trials of 20 minutes that may take {minutes:g}", nodes, 2.0, [source])
+
+
+LOADS = [
+    Load("768 six-node trials at once", 4608, 8.0, [SIX_NODES]),
+    Load("three shapes", 64, 8.0, THREE),
+    Load("many small trials and few on half the nodes", 64, 8.0, FEW_LARGE),
+    Load("six searches, 1 GPU to half the nodes", 576, 8.0, _six_searches(576), lost=6),
+    Load("two-node trials, one node in ten lost", 256, 12.0, TWO_NODES, lost=26),
+    *(_few(nodes, minutes) for nodes, minutes in [(1, 90), (4, 60), (4, 110), (64, 110)]),
+]
+RULES = ("hpo-pilot", "EASY backfill", "first come", "static split")
+
+
 def measure(*, quick: bool) -> dict[str, Any]:
-    """Three scenarios of a large machine (quick: of 8 hours instead of 24, without the peers), and small ones."""
-    hours = 8.0 if quick else 24.0
+    """Every load under every rule, ten seeds (quick: one); 40 if it is short, for it runs few trials."""
     figures: dict[str, Any] = {}
-    for name, sources, length in (
-        ("768 six-node trials at once", SIX_NODES, hours),
-        ("six searches, 1 GPU to 2,304 nodes", MIXED, hours),
-        ("27,648 one-GPU trials at once", ONE_GPU, 3.0),
+    for load in LOADS:
+        seeds = 1 if quick else 10 if load.hours > 2 else 40
+        title = f"{load.name}, {load.nodes} nodes for {load.hours:g} h" + (f", {load.lost} lost" if load.lost else "")
+        limit, saving = bound(load), bound(load, CHECKPOINT)
+        print(f"{title}: at most {limit:.1%} of GPU-hours can be used, with checkpoints {saving:.1%}", flush=True)
+        rules = RULES if len(load.sources) > 1 else ("hpo-pilot", "first come")  # of one search, all peers are the same
+        figures[title] = {"bound": limit, "bound_with_checkpoints": saving}
+        figures[title] |= {rule: _rule(rule, load, seeds) for rule in rules}
+    for load in (
+        Load("six searches", 4608, 8.0, _six_searches(4608), lost=8),
+        Load("27,648 one-GPU trials at once", 4608, 3.0, ONE_GPU),
     ):
-        print(f"{name}, {NODES} nodes for {length:g} h:")
-        figures[name] = _scenario(sources, 3600 * length, peers=sources is not ONE_GPU and not quick)
-    for count, length, minutes in FEW:
-        name = f"{count} nodes for {length:g} h, trials of 20 minutes that may take {minutes}"
-        figures[name] = _few(name, count, 3600 * length, minutes)
+        print(f"CPU of the scheduler: {load.name}, {load.nodes} nodes for {load.hours:g} h")
+        figures[f"CPU: {load.name}"] = _costs(_run(_simulation("hpo-pilot", load, SEED)))
     return figures
 
 
-def _few(name: str, count: int, ends: float, minutes: int, seeds: int = 20) -> dict[str, float]:
-    """The mean of many allocations, for a small one has few trials."""
-    nodes = [Node(f"node{number:04}", SUMMIT) for number in range(count)]
-    source = TrialSource("few", JobNeeds(1, 6, 42, 400_000, minutes), median=1200, sigma=0.3)
-    used = cut = finished = 0.0
+def bound(load: Load, every: float = math.inf, steps: int = 1920) -> float:
+    """The share of GPU-hours that can be used at all, by a rule that does not know a run time before its trial ends.
+
+    A GPU runs one trial at a time and does not interrupt it. Let V(r) be the most seconds that it can use, in
+    expectation, when r are left. It idles, or starts a trial of a search s:
+
+        V(r) = max(V(r - dt), max over s of E[u + V(r - T) if T <= r, else c(r)])
+
+    T is the run time, u = T for a trial that finishes and 0 for one that fails, and c(r) the part of r up to the last
+    checkpoint; they are `every` seconds apart. All that an allocation adds (trials on several nodes begin together,
+    turns between searches, few trials at once, later arrivals) only leaves less choice, so V bounds each GPU's expected
+    use, and so their sum. A node that is lost after L seconds has V(L), as though that were known. The loss is at a
+    random time: the mean over L is taken.
+
+    For one search without checkpoints it is near (1 - failures) (1 - E[T^2] / (2 E[T] W)) for a long walltime W: the
+    run that the end meets is E[T^2] / (2 E[T]) old, in the mean, and long runs are met more often than short ones.
+    """
+    ends, step = 3600.0 * load.hours, 3600.0 * load.hours / steps
+    normal, count = NormalDist(), 4000
+    deviates = np.array([normal.inv_cdf((n + 0.5) / count) for n in range(count)])
+    early = (np.arange(20) + 0.5) / 20  # a failure is anywhere in the run
+    searches = []
+    for source in load.sources:
+        if not source.needs.gpus_per_node:
+            continue
+        limit = 60.0 * source.needs.minutes
+        runs = source.median * np.exp(source.sigma * deviates)
+        failed = np.minimum(np.outer(runs, early).ravel(), limit)
+        share = np.zeros(steps + 2)  # probability of each run time, in steps
+        good = np.zeros(steps + 2)  # its used seconds
+        for times, weight, gain in (
+            (np.minimum(runs, limit), (1.0 - FAILURES) / count, np.where(runs <= limit, runs, 0.0)),
+            (failed, FAILURES / len(failed), np.zeros(len(failed))),
+        ):
+            place = np.minimum(np.rint(times / step).astype(int), steps + 1)
+            np.add.at(share, place, weight)
+            np.add.at(good, place, weight * gain)
+        searches.append((share, np.cumsum(good), np.cumsum(share)))
+    most = np.zeros(steps + 1)
+    for left in range(1, steps + 1):
+        most[left] = most[left - 1]
+        saved = _saved(left * step, every)
+        for share, good, ended in searches:
+            later = float(share[1 : left + 1] @ most[left - 1 :: -1][:left])
+            value = (good[left] + later + (1.0 - ended[left]) * saved) / (1.0 - share[0])
+            most[left] = max(most[left], value)
+    lost = load.lost / load.nodes
+    return float((1.0 - lost) * most[-1] + lost * most.mean()) / ends
+
+
+def _saved(seconds: float, every: float) -> float:
+    """The part of a run up to its last checkpoint."""
+    return 0.0 if math.isinf(every) else every * math.floor(seconds / every)
+
+
+def _rule(rule: str, load: Load, seeds: int) -> dict[str, Any]:
+    """Mean and worst of many allocations under a rule."""
+    used: dict[float, list[float]] = {math.inf: [], CHECKPOINT: []}
+    finished, cut = Counter[str](), 0
     for seed in range(SEED, SEED + seeds):
-        events = _run(Simulation(nodes, TrialServer([source], seed=seed), ends)).events
-        checked, counts = check(nodes, events), endings(events)
-        used += checked.node_seconds(checked.useful) / (ends * count * seeds)
-        cut += counts.get(Ending.CUT, 0)
-        finished += counts.get(Ending.FINISHED, 0)
-    print(f"{name}: {used:.1%} of node-hours used; {cut / finished:.1%} cut")
-    return {"node_hours_used": used, "cut": cut / finished}
+        simulation = _simulation(rule, load, seed)
+        if rule == "static split":
+            events = split(simulation.nodes, load.sources, simulation.server, simulation.ends, simulation.losses)
+        else:
+            events = _run(simulation).events
+        check(simulation.nodes, events)
+        for every, shares in used.items():
+            shares.append(_used(events, every) / (simulation.ends * load.nodes * SUMMIT.gpus))
+        ended = {event.ended: event.ending for event in events if event.ending is not None}
+        cut += sum(ending is Ending.CUT for ending in ended.values())
+        finished.update(str(key).rsplit("-", 1)[0] for key, ending in ended.items() if ending is Ending.FINISHED)
+    plain, saving = ({"used": sum(shares) / seeds, "worst": min(shares)} for shares in used.values())
+    per = {source.name: round(finished[source.name] / seeds, 1) for source in load.sources}
+    cuts = cut / max(1, finished.total())
+    print(
+        f"  {rule:13} {plain['used']:6.1%}, worst {plain['worst']:6.1%}; with checkpoints {saving['used']:6.1%}, worst "
+        f"{saving['worst']:6.1%}; cut {cuts:5.1%} of those finished: "
+        + ", ".join(f"{count:g} of {name}" for name, count in per.items()),
+        flush=True,
+    )
+    return plain | {"with_checkpoints": saving, "cut": cuts, "finished": per}
 
 
-def _scenario(sources: list[TrialSource], ends: float, *, peers: bool) -> dict[str, Any]:
-    nodes = [Node(f"node{number:04}", SUMMIT) for number in range(NODES)]
-    losses = list(nodes_lost([node.name for node in nodes], round(LOSSES * ends / 86400), ends, SEED))
-    figures: dict[str, Any] = {}
-    ours = _run(Simulation(nodes, TrialServer(sources, seed=SEED), ends, losses))
-    figures["hpo-pilot"] = _used("hpo-pilot", nodes, ours.events, ends) | _costs(ours)
-    if peers:
-        turns = _run(Simulation(nodes, TrialServer(sources, seed=SEED), ends, losses, turns=True))
-        figures["first come"] = _used("first come, first served", nodes, turns.events, ends)
-        array = split(nodes, sources, TrialServer(sources, seed=SEED), ends, losses)
-        figures["static split"] = _used("static split", nodes, array, ends)
-    return figures
+def _simulation(rule: str, load: Load, seed: int) -> Simulation:
+    nodes = [Node(f"node{number:04}", SUMMIT) for number in range(load.nodes)]
+    ends = 3600.0 * load.hours
+    losses = list(nodes_lost([node.name for node in nodes], load.lost, ends, seed))
+    server = TrialServer(list(load.sources), seed=seed, failures=FAILURES)
+    if rule == "hpo-pilot":
+        return Simulation(nodes, server, ends, losses)
+    asked = Policy(measurements=10**9)  # no run time is ever known: the minutes asked for decide
+    return Simulation(nodes, server, ends, losses, asked, blind=True, turns=rule == "first come")
 
 
 def _run(simulation: Simulation) -> Outcome:
@@ -211,17 +333,22 @@ def _run(simulation: Simulation) -> Outcome:
         gc.enable()
 
 
-def _used(who: str, nodes: list[Node], events: list[Event], ends: float) -> dict[str, Any]:
-    checked = check(nodes, events)
-    used = checked.node_seconds(checked.useful) / (ends * len(nodes))
-    gpus = checked.gpu_seconds / (ends * len(nodes) * SUMMIT.gpus)
-    counts = endings(events)
-    finished = counts.get(Ending.FINISHED, 0)
-    print(
-        f"  {who:25} {used:6.1%} of node-hours and {gpus:6.1%} of GPU-hours used, {finished} trials finished, "
-        f"{counts.get(Ending.CUT, 0)} cut, {counts.get(Ending.LOST, 0)} lost; nothing given twice"
-    )
-    return {"node_hours_used": used, "gpu_hours_used": gpus, **{str(key): count for key, count in counts.items()}}
+def _used(events: Iterable[Event], every: float) -> float:
+    """GPU-seconds of trials that finished, or up to the last checkpoint of those cut or lost."""
+    running: dict[Any, tuple[float, Start]] = {}
+    used = 0.0
+    for event in events:
+        if event.start is not None:
+            running[event.start.job.key] = event.time, event.start
+        elif event.ending is not None:
+            began, start = running.pop(event.ended)
+            seconds = event.time - began
+            if event.ending in (Ending.CUT, Ending.LOST):
+                seconds = _saved(seconds, every)
+            elif event.ending is not Ending.FINISHED:
+                seconds = 0.0
+            used += seconds * sum(len(share.gpus) for share in start.shares)
+    return used
 
 
 def _costs(outcome: Outcome) -> dict[str, float]:
