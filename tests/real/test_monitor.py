@@ -279,6 +279,8 @@ def test_a_plotted_point_leads_to_its_trial(sign_in):
         watched.drawn()
         page = watched.page
         plot = page.locator("#kind-convergence .plot")
+        plot.scroll_into_view_if_needed()
+        page.wait_for_timeout(300)
         box = plot.locator(".points path").first.bounding_box()
         page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=3)
         said = plot.locator(".hoverlayer").text_content()  # its lines are not parted: trial 4, then 0.22
