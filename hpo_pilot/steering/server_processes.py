@@ -400,18 +400,27 @@ def _others(workdir: WorkDir, reach: NetworkOptions) -> list[str]:
     return reasons
 
 
+#: Ports that `free_port` has returned: the process that will listen there may not have started yet.
+_PROMISED: set[int] = set()
+
+
 def free_port() -> int:
-    """Returns a free port of this machine.
+    """Returns a free port of this machine, another one at each call.
 
     Raises:
         TryAgainError: there is none.
     """
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", 0))
-        except OSError as error:
-            raise TryAgainError(f"no free port for the embedded PanDA server: {error.strerror}") from error
-        return int(probe.getsockname()[1])
+    with contextlib.ExitStack() as probes:
+        while True:
+            probe = probes.enter_context(socket.socket())
+            try:
+                probe.bind(("127.0.0.1", 0))
+            except OSError as error:
+                raise TryAgainError(f"no free port for the embedded PanDA server: {error.strerror}") from error
+            port = int(probe.getsockname()[1])
+            if port not in _PROMISED:
+                _PROMISED.add(port)
+                return port
 
 
 # --- the REST API and the web pages ---

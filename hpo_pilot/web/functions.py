@@ -14,6 +14,7 @@ import yaml
 from hpo_pilot.errors import InputError
 from hpo_pilot.files import write_whole
 from hpo_pilot.steering.results import RunResult
+from hpo_pilot.steering.service import Progress
 from hpo_pilot.steering.service import run as run_file
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.web.local_client import LocalClient
@@ -28,7 +29,7 @@ _FILE = "objective.pkl"
 
 def run(
     search: str | Path | Callable[..., Any],
-    space: Mapping[str, Any] | None = None,
+    space: Mapping[str, Any] | str | Path | None = None,
     *,
     workdir: str | Path | None = None,
     store: str | None = None,
@@ -39,6 +40,8 @@ def run(
     ca: str | Path | None = None,
     name: str | None = None,
     files: str | Path | None = None,
+    on_server: Callable[[str], None] = lambda _server: None,
+    on_progress: Progress = lambda _store, _record: None,
     **sections: Any,
 ) -> RunResult | OpenedSearch:
     """Runs a search to its end: that of a search file, or one over a Python function.
@@ -57,7 +60,8 @@ def run(
 
     Args:
         search: a search file, or a function.
-        space: the search space of a function, as in a search file.
+        space: the search space of a function, as in a search file; with a search file instead of a function, the work
+            folder.
         workdir: the work folder; default ./hpo-pilot.
         store: SQLAlchemy URL of another store.
         slots: number of jobs at once; default: as many as fit on the machine's cores.
@@ -68,6 +72,8 @@ def run(
         name: name of the search of a function; a call with the name of an interrupted search resumes it. Default: the
             function's name, with a number if there is such a search.
         files: folder that goes to the jobs with the function.
+        on_server: called with the chosen server before anything is sent there; not with `service`.
+        on_progress: called about twice a second; not with `service`.
         sections: further sections of the search file of a function, such as ``budget={"trials": 50, "parallel": 4}``,
             ``optimizer="cma"``, ``objective={"metric": "auc", "goal": "maximize"}``, ``folds=5``.
 
@@ -81,6 +87,10 @@ def run(
     """
     if service is not None and token_file is None:
         raise InputError("token_file is missing: it holds your token for the service")
+    if isinstance(space, str | Path):
+        if callable(search):
+            raise InputError("space is a file's name, and must be the search space, as in a search file")
+        workdir, space = space, None
     client: SearchClient = LocalClient(workdir, store) if service is None else connect(service, token_file or "", ca=ca)
     if callable(search):
         if space is None:
@@ -93,7 +103,8 @@ def run(
     else:
         file = Path(search)
     if service is None:
-        return run_file(file, workdir, store=store, slots=slots, server=server)
+        options = {"store": store, "slots": slots, "server": server}
+        return run_file(file, workdir, **options, on_server=on_server, on_progress=on_progress)  # type: ignore[arg-type]
     document = client.run(file, lambda _progress: None, slots=slots, server=server)
     return open_search(document["name"], service=service, token_file=token_file, ca=ca)
 

@@ -73,9 +73,7 @@ def constraint(draw: st.DrawFn, dimensions: dict[str, Any]) -> str:
 #: The deeper look: HPO_PILOT_EXAMPLES=500 .venv/bin/pytest tests/contracts/test_random_spaces.py
 EXAMPLES = int(os.environ.get("HPO_PILOT_EXAMPLES", "12"))
 
-ANY_VALUE = st.one_of(
-    st.none(), st.floats(), st.floats(-2, 2), st.integers(-2, 2), st.booleans(), st.sampled_from(["1", 1e300, 5e-324])
-)
+ANY_VALUE = st.one_of(st.none(), st.floats(), st.floats(-2, 2), st.integers(-2, 2), st.sampled_from([1e300, 5e-324]))
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
