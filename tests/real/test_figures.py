@@ -111,7 +111,8 @@ def test_where_there_is_nothing_to_draw_yet_a_small_box_says_why(browser: Any, t
     path.write_text(render_report(few.search, few.trials, [], ReportFacts(state="running"), few.reports))
     page, said = opened(browser, path.as_uri(), viewport={"width": 1280, "height": 900})
     place = page.query_selector("#figure-importance")
-    assert place.inner_text() == "Needs 16 finished trials; there are 5 so far."
+    says = "Needs 16 trials with different results; so far 5 finished and 1 stopped early with a projected value."
+    assert place.inner_text() == says
     assert place.bounding_box()["height"] < 100
     (enough,) = build("importance", subject())
     change = "([place, spec]) => hpoFigures.update(place, spec)"

@@ -24,7 +24,7 @@ from tests.real.processes import running, until
 
 with suppress(ImportError):  # `browser` says what is missing
     from PIL import Image
-    from playwright.sync_api import Browser, BrowserContext, Page, expect
+    from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
 _HPO = str(Path(sys.executable).parent / "hpo-pilot")
 
@@ -273,18 +273,27 @@ def test_every_figure_is_drawn(sign_in):
         watched.check()
 
 
+def click_mark(page: Page, plot: Locator, mark: Locator) -> str:
+    """Clicks a mark of a plot when the plot shows what the pointer is on; returns that text."""
+    plot.scroll_into_view_if_needed()
+    page.wait_for_timeout(300)
+    box = mark.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=3)
+    shown = plot.locator(".hoverlayer")
+    until(lambda: shown.text_content(), "the plot does not notice the pointer")
+    said = shown.text_content() or ""
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    return said
+
+
 def test_a_plotted_point_leads_to_its_trial(sign_in):
     with sign_in() as watched:
         watched.open("/searches/calo-scan")
         watched.drawn()
         page = watched.page
         plot = page.locator("#kind-convergence .plot")
-        plot.scroll_into_view_if_needed()
-        page.wait_for_timeout(300)
-        box = plot.locator(".points path").first.bounding_box()
-        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=3)
-        said = plot.locator(".hoverlayer").text_content()  # its lines are not parted: trial 4, then 0.22
-        page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        said = click_mark(page, plot, plot.locator(".points path").first)  # lines are not parted: trial 4, then 0.22
         expect(page).to_have_url(re.compile(r"/searches/calo-scan/trials/\d+$"))
         assert f"trial {page.url.rpartition('/')[2]}" in said
         watched.check()
@@ -320,10 +329,8 @@ def test_searches_are_compared(sign_in):
         expect(page).to_have_url(re.compile(r"/compare\?search=calo-scan(-2)?&search=calo-scan(-2)?$"))
         watched.drawn()
         assert page.locator("#kind-best .plot").count() == 3
-        step = page.locator("#kind-best .plot").nth(1).locator(".points path").last
-        box = step.bounding_box()
-        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=3)
-        page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        plot = page.locator("#kind-best .plot").nth(1)
+        click_mark(page, plot, plot.locator(".points path").last)
         expect(page).to_have_url(re.compile(r"/searches/calo-scan(-2)?/trials/\d+$"))
         watched.check()
 
