@@ -281,7 +281,7 @@ def click_mark(page: Page, plot: Locator, mark: Locator) -> str:
     assert box is not None
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=3)
     shown = plot.locator(".hoverlayer")
-    until(lambda: shown.text_content(), "the plot does not notice the pointer")
+    until(shown.text_content, "the plot does not notice the pointer")
     said = shown.text_content() or ""
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     return said
