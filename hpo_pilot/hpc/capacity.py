@@ -354,6 +354,10 @@ class Capacity:
         counts = [(level, (nodes & within).bit_count()) for level, nodes in self._levels.items()]
         return [(level, count) for level, count in counts if count and level[1] and level[2]]
 
+    def least(self, nodes: int) -> Level:
+        """Returns the free resources of the node of a set with the fewest GPUs, then cores, then memory."""
+        return min(self.levels(nodes), key=lambda found: (sum(found[0][0]), *found[0][1:]))[0]
+
     def take(self, needs: JobNeeds, nodes: int) -> tuple[Part, ...]:
         """Takes a job's resources from each of these nodes.
 
@@ -404,6 +408,9 @@ class Capacity:
         return pattern, self._cores_left[node].bit_count(), self._memory_left[node]
 
 
+#: Time limit in minutes of a job without one; it is needed to plan the jobs after it.
+MINUTES_WITHOUT_LIMIT = 60.0
+
 #: Most openings of each kind, and most searches with run times, in a request's text.
 _MOST_OPENINGS = 64
 _MOST_SEARCHES = 256
@@ -449,9 +456,13 @@ class Openings:
 
     A server takes room from them for each job that it hands out. So it hands out exactly the jobs that can start at
     once: the scheduler places jobs level by level in the same order.
+
+    Attributes:
+        blocks: openings that are each for one job on exactly as many nodes.
     """
 
-    def __init__(self, openings: Iterator[Opening] | list[Opening]) -> None:
+    def __init__(self, openings: Iterable[Opening], blocks: Iterable[Opening] = ()) -> None:
+        self.blocks = list(blocks)
         self._nodes: dict[_Key, int] = {}
         for opening in openings:
             self._add(_key(opening), opening.nodes)
@@ -460,11 +471,11 @@ class Openings:
         return (Opening(nodes, *level, seconds) for (level, seconds), nodes in self._nodes.items())
 
     def __bool__(self) -> bool:
-        return bool(self._nodes)
+        return bool(self._nodes or self.blocks)
 
     def copy(self) -> Openings:
         """Returns a copy."""
-        other = Openings([])
+        other = Openings([], self.blocks)
         other._nodes = dict(self._nodes)
         return other
 
@@ -483,9 +494,13 @@ class Openings:
         Returns:
             The number of jobs with room.
         """
+        fit = [block for block in self.blocks if block.nodes == needs.nodes and block.fits(needs, seconds)][:most]
+        for block in fit:
+            self.blocks.remove(block)
+        taken = len(fit)
         heap = [_placed(key, needs) for key in self._nodes if _fits(key, needs, seconds)]
         heapq.heapify(heap)
-        room, taken = sum(self._nodes[entry[-1]] for entry in heap), 0
+        room = sum(self._nodes[entry[-1]] for entry in heap)
         while taken < most and room >= needs.nodes:
             missing, remainders = needs.nodes, []
             while missing:
@@ -543,13 +558,19 @@ class JobRequest:
 
     Attributes:
         now: the openings for jobs that can start at once.
-        later: the openings for one job that has to wait; it needs one of these, by the likely ends of running jobs.
-        seconds: the measured run time of jobs by search; for other searches it is the minutes asked for.
+        later: the openings for one job that has to wait; it needs one of these for all its minutes, by the likely ends
+            of running jobs.
+        seconds: the measured run time of jobs by search, for `now`; for other searches it is the minutes asked for.
     """
 
     now: Openings
     later: tuple[Opening, ...]
     seconds: Mapping[str, float]
+
+    @property
+    def free(self) -> list[Opening]:
+        """All openings of `now`, blocks included."""
+        return [*self.now, *self.now.blocks]
 
     def to_text(self) -> str:
         """Returns one line of ASCII for an HTTP header; `from_text` reads it. It leaves out the smallest openings.
@@ -558,6 +579,7 @@ class JobRequest:
         """
         document = {
             "now": [_listed(opening) for opening in _largest(self.now)],
+            "blocks": [_listed(opening) for opening in _largest(self.now.blocks)],
             "later": [_listed(opening) for opening in _largest(self.later)],
             "seconds": {
                 search: math.ceil(min(seconds, _FAR)) for search, seconds in list(self.seconds.items())[:_MOST_SEARCHES]
@@ -574,11 +596,12 @@ class JobRequest:
         """
         try:
             document = json.loads(text)
-            now, later, seconds = document.get("now", []), document.get("later", []), document.get("seconds", {})
-            if max(len(now), len(later)) > _MOST_OPENINGS or len(seconds) > _MOST_SEARCHES:
+            now, blocks, later = (document.get(key, []) for key in ("now", "blocks", "later"))
+            seconds = document.get("seconds", {})
+            if max(len(now), len(blocks), len(later)) > _MOST_OPENINGS or len(seconds) > _MOST_SEARCHES:
                 raise ValueError(f"more than {_MOST_OPENINGS} openings, or run times of {_MOST_SEARCHES} searches")
             return cls(
-                Openings([_opening(values) for values in now]),
+                Openings([_opening(values) for values in now], [_opening(values) for values in blocks]),
                 tuple(_opening(values) for values in later),
                 {str(search): float(_count(value)) for search, value in seconds.items()},
             )
@@ -586,7 +609,7 @@ class JobRequest:
             raise InputError(f"no openings of an allocation: {error}") from error
 
 
-def _largest(openings: Openings | tuple[Opening, ...]) -> list[Opening]:
+def _largest(openings: Iterable[Opening]) -> list[Opening]:
     """Returns the largest openings, as many as a text may have, in their order."""
     told = [opening for opening in openings if opening.seconds >= 1]
     size = sorted(range(len(told)), key=lambda n: (-told[n].nodes * sum(told[n].gpus), -told[n].nodes * told[n].cores))

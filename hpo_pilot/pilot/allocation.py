@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from hpo_pilot.errors import HpoPilotError, InputError
 from hpo_pilot.hpc.batch_system import AllocatedNode, BatchAllocation, RunCommand, ask_batch_system
 from hpo_pilot.hpc.batch_systems import BATCH_SYSTEMS
-from hpo_pilot.hpc.capacity import Node, NodeShape
+from hpo_pilot.hpc.capacity import MINUTES_WITHOUT_LIMIT, Node, NodeShape
 from hpo_pilot.hpc.scheduler import Policy, Scheduler
 from hpo_pilot.hpc.usage import Ending, Spent, Start, Usage
 from hpo_pilot.hpc.usage import Job as Planned
@@ -169,9 +169,6 @@ class NodeHealth:
 
 log = logging.getLogger(__name__)
 
-#: Time limit in minutes of a job without one; it is needed to plan the jobs after it.
-MINUTES_WITHOUT_LIMIT = 60.0
-
 #: Simultaneous jobs if the site has no limit: each has a thread and a runner on this node.
 _MOST = 1000
 
@@ -274,8 +271,8 @@ class AllocationPool(Pool[AllocationReservation]):
                 if left > 0 and not self._coming and some:
                     request = self._scheduler.wish(now)
                     if request.now or request.later:
-                        cores = sum(opening.nodes * opening.cores for opening in request.now)
-                        gpus = max((sum(opening.gpus) for opening in request.now), default=0)
+                        cores = sum(opening.nodes * opening.cores for opening in request.free)
+                        gpus = max((sum(opening.gpus) for opening in request.free), default=0)
                         patience = _PATIENCE if self._reservations else math.inf
                         return FreeResources(
                             min(left, max(1, cores)), max(1, cores), self._gpus(gpus), patience, request

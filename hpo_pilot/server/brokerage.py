@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.hpc.capacity import JobRequest
+from hpo_pilot.hpc.capacity import MINUTES_WITHOUT_LIMIT, JobRequest
 from hpo_pilot.jobs import JobNeeds
 
 if TYPE_CHECKING:
@@ -393,7 +394,7 @@ class FreeRoom:
 
     def gpus(self) -> tuple[GpuOffer, ...]:
         """Returns the free GPUs of the pilot's nodes; their kind is not known."""
-        counts = [sum(opening.gpus) for opening in (*self._allocation.now, *self._allocation.later)]
+        counts = [sum(opening.gpus) for opening in (*self._allocation.free, *self._allocation.later)]
         return (GpuOffer(max(counts)),) if any(counts) else ()
 
     def take(self, needs: Needs, campaign: str, most: int) -> int:
@@ -406,16 +407,18 @@ class FreeRoom:
         self._now = self._before
         self._now.take_many(_on_nodes(needs), self._seconds(needs, campaign), count)
 
-    def may_wait(self, needs: Needs, campaign: str) -> bool:
+    def may_wait(self, needs: Needs) -> bool:
         """Returns whether the pilot would make room for such a job, although it has none now."""
-        wanted, seconds = _on_nodes(needs), self._seconds(needs, campaign)
+        wanted, seconds = _on_nodes(needs), self._waited + _limit(needs)
         return any(opening.nodes >= needs.nodes and opening.fits(wanted, seconds) for opening in self._allocation.later)
 
     def _seconds(self, needs: Needs, campaign: str) -> float:
         """Returns a job's run time by the pilot's measurements, plus the time since its request; seconds."""
-        known = self._allocation.seconds.get(campaign)
-        limit = float(needs.payload_seconds or needs.seconds)
-        return self._waited + (limit if known is None else min(known, limit) if limit else known)
+        return self._waited + min(self._allocation.seconds.get(campaign, math.inf), _limit(needs))
+
+
+def _limit(needs: Needs) -> float:
+    return float(needs.payload_seconds or needs.seconds) or 60.0 * MINUTES_WITHOUT_LIMIT
 
 
 @lru_cache(maxsize=1024)

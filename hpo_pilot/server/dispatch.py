@@ -311,7 +311,7 @@ class _Picking:
                 candidates.remove(best)
             elif room := self._room(task, self._fair_count(task, candidates)):
                 self._take(task, room)
-            elif self._room_left and self._room_left.may_wait(task.kind.needs, task.campaign):
+            elif self._room_left and self._room_left.may_wait(task.kind.needs):
                 if self._take(task, 1):
                     self._missing = 0  # room is made for it before others take it
             else:

@@ -54,11 +54,11 @@ def offer_of(request: JobRequest, now: float) -> Offer:
     if request.allocation is None:
         gpus = sum(gpu.count for gpu in request.gpus or ())
         return Offer(*who, now, 1, gpus, request.cores, request.memory, request.remaining_time / 60)
-    openings = [*request.allocation.now, *request.allocation.later]
+    openings = [*request.allocation.free, *request.allocation.later]
     return Offer(
         *who,
         now,
-        sum(opening.nodes for opening in request.allocation.now),
+        sum(opening.nodes for opening in request.allocation.free),
         max((sum(opening.gpus) for opening in openings), default=0),
         max((opening.cores for opening in openings), default=0),
         max((opening.memory_mb for opening in openings), default=0),

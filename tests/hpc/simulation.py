@@ -93,8 +93,10 @@ class Simulation:
     def _end(self, now: float, about: tuple[Hashable, Ending]) -> None:
         key, ending = about
         if key in self._jobs:  # else it was lost with a node
-            self.server.over(self._jobs.pop(key))
+            self.server.over(self._jobs.pop(key), now)
             self._timed("ended", key, ending, now)
+            for later in (self.server.pause, 60.0):  # the next trial is there; its nodes are kept no longer
+                self._plan(now + later, "ask", None)
             self.events.append(Event(now, ended=key, ending=ending))
 
     def _lose(self, now: float, node: str) -> None:

@@ -146,14 +146,31 @@ def test_a_job_takes_nodes_of_several_openings_or_nothing() -> None:
     assert set(openings) == {Opening(2, (), 8, 800, 600.0), Opening(1, (3, 3), 50, 900, 600.0)}
 
 
+def test_a_block_is_for_one_job_on_as_many_nodes() -> None:
+    openings = Openings([Opening(2, (3, 3), 42, 1000, 600.0)], [Opening(2, (3, 3), 42, 1000, 300.0)] * 2)
+    on = lambda nodes: JobNeeds(nodes, 6, 42, 1000, 10)  # noqa: E731
+    assert not openings.take(on(3), 10.0)
+    before = openings.copy()
+    assert openings.take_many(on(2), 10.0, 9) == 3
+    assert not openings
+    assert before.take_many(on(1), 10.0, 9) == 2
+    assert before.take_many(on(2), 301.0, 9) == 0
+    assert before.take_many(on(2), 300.0, 1) == 1
+    assert len(before.blocks) == 1
+
+
 def test_a_wish_survives_the_way_to_the_server() -> None:
     now = [Opening(4000, (3, 3), 42, 512_000, 7199.7), Opening(2, (1,), 7, 60_000, math.inf), Opening(1, (), 3, 5, 0.4)]
-    wish = JobRequest(Openings(now), (Opening(64, (3, 3), 42, 512_000, 3600.0),), {"ada/gan.0f": 59.2, "büro/ü": 1.0})
+    blocks = [Opening(12, (3, 3), 42, 512_000, 900.9)] * 2
+    wish = JobRequest(
+        Openings(now, blocks), (Opening(64, (3, 3), 42, 512_000, 3600.0),), {"ada/gan.0f": 59.2, "büro/ü": 1.0}
+    )
     text = wish.to_text()
     assert text.isascii()
     assert "\n" not in text
     read = JobRequest.from_text(text)
     assert set(read.now) == {Opening(4000, (3, 3), 42, 512_000, 7199.0), Opening(2, (1,), 7, 60_000, 1e9)}
+    assert read.now.blocks == [Opening(12, (3, 3), 42, 512_000, 900.0)] * 2
     assert read.later == wish.later
     assert read.seconds == {"ada/gan.0f": 60.0, "büro/ü": 1.0}
     assert JobRequest.from_text(read.to_text()).to_text() == read.to_text()

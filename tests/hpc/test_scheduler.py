@@ -348,6 +348,42 @@ def test_what_was_handed_back_is_not_wished_for_again_at_once() -> None:
     assert not [opening for opening in scheduler.wish(1.0).later if opening.nodes == 2 and opening.seconds >= limit]
 
 
+def test_a_job_starts_before_the_end_if_it_has_a_quarter_of_the_usual_time() -> None:
+    scheduler = _scheduler(1, ends=10_000.0, policy=Policy(margin=0.0))
+    for number in range(20):
+        scheduler.add(_job(str(number), WHOLE))
+        scheduler.starts(400.0 * number)
+        scheduler.ended(str(number), Ending.FINISHED, 400.0 * number + 10.0 * (number + 1))
+    likely = scheduler.wish(8000.0).seconds["s"]
+    assert 150.0 <= likely <= 170.0
+    assert scheduler.wish(9900.0).seconds["s"] == likely / 4
+    late = 10_000.0 - likely / 4 + 1.0
+    scheduler.add(_job("late", WHOLE))
+    assert not scheduler.starts(late)
+    assert [job.key for job in scheduler.hand_back(late)] == ["late"]
+    scheduler.add(_job("in time", WHOLE))
+    assert list(_places(scheduler.starts(late - 2.0))) == ["in time"]
+
+
+def test_nodes_are_kept_only_for_a_job_that_has_all_its_minutes_there() -> None:
+    """The jobs of its search take ten minutes of the hour that they may take."""
+    scheduler = _scheduler(2, ends=7200.0, policy=Policy(margin=0.0))
+    scheduler.add(_job("measured", WHOLE, nodes=2))
+    scheduler.starts(0.0)
+    scheduler.ended("measured", Ending.FINISHED, 600.0)
+    for key, begins in (("kept", 2900.0), ("late", 3100.0)):
+        scheduler.add(_job(f"before {key}", WHOLE, search="other", minutes=10))
+        scheduler.starts(begins)
+        assert max(opening.seconds for opening in scheduler.wish(begins).later if opening.nodes == 2) == 6600.0 - begins
+        scheduler.add(_job(key, WHOLE, nodes=2))
+        assert not scheduler.starts(begins)
+        assert [job.key for job in scheduler.hand_back(begins)] == (["late"] if key == "late" else [])
+        scheduler.ended(f"before {key}", Ending.FAILED, begins + 1.0)
+        assert len(scheduler.starts(begins + 1.0)) == (key == "kept")
+        if key == "kept":
+            scheduler.ended(key, Ending.FINISHED, 3000.0)
+
+
 # --- run times ---
 
 
@@ -417,3 +453,82 @@ def test_staging_is_no_measurement() -> None:
         times.started(0.0)
         times.ended(0.0, 100.0 + staging, finished=True, staging=staging)
     assert times.quantile(700.0) == pytest.approx(100.0, rel=0.05)
+
+
+def _left_by_a_large_job(policy: Policy | None = None) -> Scheduler:
+    """Three of four nodes have run one job until 1000.0; six small jobs run on the other, and one waits."""
+    scheduler = _scheduler(4, policy=policy)
+    _add(scheduler, _job("large", WHOLE, nodes=3), *(_job(f"small {n}", search="small", minutes=100) for n in range(7)))
+    assert len(scheduler.starts(0.0)) == 7
+    scheduler.ended("large", Ending.FINISHED, 1000.0)
+    return scheduler
+
+
+def test_the_nodes_that_a_large_job_leaves_are_kept_for_the_next_one() -> None:
+    scheduler = _left_by_a_large_job()
+    assert not scheduler.starts(1000.0)
+    now = scheduler.wish(1000.0).now
+    assert (list(now), now.blocks) == ([], [Opening(3, (3, 3), 42, 512_000, math.inf)])
+    scheduler.add(_job("next", WHOLE, nodes=3))
+    assert list(_places(scheduler.starts(1003.0))) == ["next"]
+    assert not scheduler.wish(1003.0).now
+
+
+def test_they_are_kept_for_a_fiftieth_of_its_time_and_a_minute_at_most() -> None:
+    scheduler = _left_by_a_large_job()
+    assert not scheduler.starts(1019.0)
+    assert not list(scheduler.wish(1019.0).now)
+    assert list(_places(scheduler.starts(1020.0))) == ["small 6"]
+    assert sum(opening.nodes for opening in scheduler.wish(1020.0).now) == 3
+
+    scheduler = _scheduler(2)
+    scheduler.add(_job("day", WHOLE, nodes=2, minutes=2000))
+    scheduler.starts(0.0)
+    scheduler.ended("day", Ending.FINISHED, 86_400.0)
+    assert scheduler.wish(86_459.0).now.blocks
+    assert not scheduler.wish(86_460.0).now.blocks
+
+
+def test_a_policy_without_blocks() -> None:
+    assert list(_places(_left_by_a_large_job(Policy(block=0.0)).starts(1000.0))) == ["small 6"]
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4])
+def test_a_job_that_waits_and_is_not_smaller_takes_what_a_large_job_leaves(nodes: int) -> None:
+    scheduler = _scheduler(4)
+    _add(scheduler, _job("large", WHOLE, nodes=3), _job("beside", WHOLE), _job("waits", WHOLE, nodes=nodes))
+    scheduler.starts(0.0)
+    scheduler.ended("large", Ending.FINISHED, 1000.0)
+    assert bool(scheduler.starts(1000.0)) == (nodes == 3)
+    assert bool(scheduler.wish(1000.0).now.blocks) == (nodes == 2)
+    scheduler.ended("beside", Ending.FINISHED, 1001.0)
+    assert bool(scheduler.starts(1001.0)) == (nodes == 4)
+
+
+def test_a_smaller_job_that_waits_is_not_given_back_while_all_nodes_are_kept_for_large_ones() -> None:
+    scheduler = _scheduler(2)
+    _add(scheduler, _job("large", WHOLE, nodes=2), _job("small"))
+    scheduler.starts(0.0)
+    scheduler.ended("large", Ending.FINISHED, 1000.0)
+    assert not scheduler.starts(1000.0)
+    assert not scheduler.hand_back(1000.0)
+    assert list(_places(scheduler.starts(1020.0))) == ["small"]
+
+
+@pytest.mark.parametrize("event", ["loss", "hold"])
+def test_nodes_are_not_kept_together_when_one_of_them_is_lost_or_held(event: str) -> None:
+    scheduler = _left_by_a_large_job()
+    if event == "loss":
+        scheduler.lose_node("n0", 1001.0)
+    else:
+        scheduler.hold(["n0"])
+    assert list(_places(scheduler.starts(1001.0))) == ["small 6"]
+
+
+def test_nodes_that_are_held_when_a_large_job_ends_are_not_kept_together() -> None:
+    scheduler = _scheduler(4)
+    _add(scheduler, _job("large", WHOLE, nodes=3), _job("beside", WHOLE))
+    scheduler.starts(0.0)
+    scheduler.hold(["n0", "n1", "n2"])
+    scheduler.ended("large", Ending.FAILED, 1000.0)
+    assert not scheduler.wish(1000.0).now

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Iterator
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hpo_pilot.hpc.capacity import JobRequest
@@ -40,9 +41,14 @@ class TrialSource:
 
 
 class TrialServer:
-    """Hands trials out: those of the search that has the fewest cores at pilots first, as the real one does."""
+    """Hands trials out: those of the search that has the fewest cores at pilots first, as the real one does.
 
-    def __init__(self, sources: list[TrialSource], *, seed: int, failures: float = 0.01) -> None:
+    A trial that ends is replaced after `pause` seconds: until then its search has one less that runs or waits.
+    """
+
+    def __init__(self, sources: list[TrialSource], *, seed: int, failures: float = 0.01, pause: float = 0.0) -> None:
+        self.pause = pause
+        self._ended: dict[str, deque[float]] = {source.name: deque() for source in sources}
         self._sources = {source.name: source for source in sources}
         self._next = dict.fromkeys(self._sources, 0)
         self._returned: dict[str, list[Job]] = {name: [] for name in self._sources}
@@ -72,41 +78,48 @@ class TrialServer:
             name = min(turns, key=lambda name: (self._cores[name], name))
             needs = self._sources[name].needs
             seconds = wish.seconds.get(name, 60.0 * needs.minutes)
-            if not self._has(name):
+            if not self._has(name, now):
                 turns.remove(name)
             elif wish.now.take(needs, seconds):
                 found.append(self._job(name))
-            elif any(opening.nodes >= needs.nodes and opening.fits(needs, seconds) for opening in wish.later):
+            elif any(
+                opening.nodes >= needs.nodes and opening.fits(needs, 60.0 * needs.minutes) for opening in wish.later
+            ):
                 return [*found, self._job(name)]
             else:
                 turns.remove(name)
         return found
 
-    def next_in_turn(self, now: float, but: Collection[str] = ()) -> Job | None:
-        """The job that is next, whether it fits anywhere or not; of any search but some."""
-        turns = [name for name in self._turns(now) if name not in but]
+    def next_in_turn(self, now: float) -> Job | None:
+        """The job that is next, whether it fits anywhere or not."""
+        turns = self._turns(now)
         return self._job(min(turns, key=lambda name: (self._cores[name], name))) if turns else None
 
-    def hand_out_of(self, name: str) -> Job | None:
+    def hand_out_of(self, name: str, now: float) -> Job | None:
         """The next job of one search."""
-        return self._job(name) if self._has(name) else None
+        return self._job(name) if self._has(name, now) else None
 
-    def over(self, job: Job) -> None:
+    def over(self, job: Job, now: float) -> None:
         """A pilot has done with a job."""
         self._cores[job.search] -= job.needs.nodes * job.needs.cores
+        self._ended[job.search].append(now)
 
     def take_back(self, job: Job) -> None:
         """A pilot did not start it: another may."""
-        self.over(job)
+        self._cores[job.search] -= job.needs.nodes * job.needs.cores
         self._returned[job.search].append(job)
 
     def _turns(self, now: float) -> list[str]:
-        return [name for name, source in self._sources.items() if source.arrives <= now and self._has(name)]
+        return [name for name, source in self._sources.items() if source.arrives <= now and self._has(name, now)]
 
-    def _has(self, name: str) -> bool:
-        source = self._sources[name]
+    def _has(self, name: str, now: float) -> bool:
+        source, ended = self._sources[name], self._ended[name]
+        while ended and ended[0] + self.pause <= now:
+            ended.popleft()
         at_pilots = self._cores[name] // (source.needs.nodes * source.needs.cores)
-        return at_pilots < source.parallel and (bool(self._returned[name]) or self._next[name] < source.count)
+        return at_pilots + len(ended) < source.parallel and (
+            bool(self._returned[name]) or self._next[name] < source.count
+        )
 
     def _job(self, name: str) -> Job:
         source = self._sources[name]

@@ -6,6 +6,7 @@ import gc
 import heapq
 import itertools
 import math
+import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -63,18 +64,19 @@ def split(
             for slot in slots_on[str(about)]:
                 dead.add(slot)
                 if slot in running:
-                    server.over(running[slot].job)
+                    server.over(running[slot].job, now)
                     events.append(Event(now, ended=running.pop(slot).job.key, ending=Ending.LOST))
             continue
         slot = int(what)
         if slot in dead:
             continue
         if isinstance(about, Start):
-            server.over(about.job)
+            server.over(about.job, now)
             events.append(Event(now, ended=about.job.key, ending=_ending(server, about)))
             del running[slot]
-            about = about.shares
-        job = server.hand_out_of(search_of[slot])
+            heapq.heappush(agenda, (now + server.pause, next(number), what, about.shares))
+            continue
+        job = server.hand_out_of(search_of[slot], now)
         if job is not None and not isinstance(about, str):
             running[slot] = start = Start(job, tuple(about))
             events.append(Event(now, start))
@@ -140,6 +142,8 @@ def _side_by_side(source: TrialSource, node: Node) -> int:
 # used; with checkpoints, it is used up to the last one if the trial was cut or lost. No rule knows of checkpoints, so
 # both figures are of the same run. For trials of whole nodes these are node-hours.
 #
+# The next trial of a search comes PAUSE seconds after one has ended, under every rule.
+#
 # The peers have the same trials, losses and nodes. Both queues start trials until the end, and place them as ours:
 # - first come, first served: the trial in turn waits, and nothing starts before it;
 # - EASY backfill (Lifka, JSSPP 1995), by the minutes asked for;
@@ -150,6 +154,7 @@ SUMMIT = NodeShape(cores=42, memory_mb=512_000, gpus=6, close=3)
 SEED = 20260101
 FAILURES = 0.01
 CHECKPOINT = 600.0  # seconds between checkpoints
+PAUSE = 3.0  # seconds from the end of a trial to the next one of its search
 
 
 @dataclass(frozen=True)
@@ -199,6 +204,23 @@ def _few(nodes: int, minutes: float) -> Load:
     return Load(f"trials of 20 minutes that may take {minutes:g}", nodes, 2.0, [source])
 
 
+def _random(seed: int) -> Load:
+    """Two to four searches of random sizes, times and widths: nobody chose them, so no rule was made for them."""
+    dice = random.Random(f"load {seed}")
+    nodes, hours = dice.choice([32, 64, 128]), dice.choice([4.0, 8.0, 12.0])
+    sources = []
+    for number in range(dice.randint(2, 4)):
+        median, sigma = math.exp(dice.uniform(math.log(400), math.log(3000))), dice.uniform(0.2, 0.8)
+        minutes = min(30.0 * hours, math.ceil(median * math.exp(2.2 * sigma) * dice.uniform(1.0, 2.0) / 60.0))
+        gpus, wide = dice.choice([1, 2, 3]), dice.choice([0, 0, 1, 1, 2, 4, 8, nodes // 8, nodes // 4, nodes // 2])
+        needs = _whole(wide, minutes) if wide else JobNeeds(1, gpus, 7, 60_000, minutes)
+        parallel = dice.choice([1, 2, 4, 8, 1_000_000]) if number else 1_000_000  # the first one would fill all nodes
+        sources.append(
+            TrialSource(f"{needs.nodes} x {needs.gpus_per_node}, {number}", needs, median, sigma, parallel=parallel)
+        )
+    return Load(f"random {seed}", nodes, hours, sources, lost=dice.choice([0, 0, nodes // 32]))
+
+
 LOADS = [
     Load("768 six-node trials at once", 4608, 8.0, [SIX_NODES]),
     Load("three shapes", 64, 8.0, THREE),
@@ -206,6 +228,7 @@ LOADS = [
     Load("six searches, 1 GPU to half the nodes", 576, 8.0, _six_searches(576), lost=6),
     Load("two-node trials, one node in ten lost", 256, 12.0, TWO_NODES, lost=26),
     *(_few(nodes, minutes) for nodes, minutes in [(1, 90), (4, 60), (4, 110), (64, 110)]),
+    *(_random(seed) for seed in range(100, 108)),
 ]
 RULES = ("hpo-pilot", "EASY backfill", "first come", "static split")
 
@@ -214,7 +237,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
     """Every load under every rule, ten seeds (quick: one); 40 if it is short, for it runs few trials."""
     figures: dict[str, Any] = {}
     for load in LOADS:
-        seeds = 1 if quick else 10 if load.hours > 2 else 40
+        seeds = 1 if quick else 40 if load.hours <= 2 else 3 if load.name.startswith("random") else 10
         title = f"{load.name}, {load.nodes} nodes for {load.hours:g} h" + (f", {load.lost} lost" if load.lost else "")
         limit, saving = bound(load), bound(load, CHECKPOINT)
         print(f"{title}: at most {limit:.1%} of GPU-hours can be used, with checkpoints {saving:.1%}", flush=True)
@@ -317,10 +340,10 @@ def _simulation(rule: str, load: Load, seed: int) -> Simulation:
     nodes = [Node(f"node{number:04}", SUMMIT) for number in range(load.nodes)]
     ends = 3600.0 * load.hours
     losses = list(nodes_lost([node.name for node in nodes], load.lost, ends, seed))
-    server = TrialServer(list(load.sources), seed=seed, failures=FAILURES)
+    server = TrialServer(list(load.sources), seed=seed, failures=FAILURES, pause=PAUSE)
     if rule == "hpo-pilot":
         return Simulation(nodes, server, ends, losses)
-    asked = Policy(measurements=10**9)  # no run time is ever known: the minutes asked for decide
+    asked = Policy(measurements=10**9, block=0.0)  # no run time is ever known: the minutes asked for decide
     return Simulation(nodes, server, ends, losses, asked, blind=True, turns=rule == "first come")
 
 

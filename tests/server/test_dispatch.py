@@ -224,8 +224,13 @@ def test_plain_pilots_get_no_jobs_of_several_nodes(queue: Queue) -> None:
     assert (job["taskID"], job["coreCount"]) == (many, 4)
 
 
-def room(*now: Opening, later: tuple[Opening, ...] = (), seconds: dict[str, float] | None = None) -> Wish:
-    return Wish(Openings(list(now)), later, seconds or {})
+def room(
+    *now: Opening,
+    later: tuple[Opening, ...] = (),
+    seconds: dict[str, float] | None = None,
+    blocks: tuple[Opening, ...] = (),
+) -> Wish:
+    return Wish(Openings(now, blocks), later, seconds or {})
 
 
 def test_an_allocation_gets_what_it_has_room_for(queue: Queue) -> None:
@@ -281,6 +286,15 @@ def test_room_is_made_for_the_first_that_has_none(queue: Queue) -> None:
     )
 
 
+def test_nodes_that_a_large_job_left_go_to_one_on_as_many(queue: Queue) -> None:
+    large = queue.submit(3, hpoNodes=4, nGPU=6, coreCount=6, taskPriority=100)
+    small = queue.submit(30, nGPU=1, coreCount=7, taskPriority=900)
+    told = room(blocks=(Opening(4, (3, 3), 42, 512_000, 7200.0),) * 2)
+    assert task_ids(queue.acquire(9, allocation=told)) == [large] * 2
+    told = room(Opening(1, (3,), 42, 512_000, 7200.0), blocks=(Opening(4, (3, 3), 42, 512_000, 7200.0),))
+    assert task_ids(queue.acquire(9, allocation=told)) == [small] * 3 + [large]
+
+
 def test_jobs_of_several_nodes_weigh_as_much(queue: Queue) -> None:
     wide = queue.submit(9, hpoNodes=10, coreCount=2, campaign="wide")
     small = queue.submit(99, coreCount=2, campaign="small")
@@ -291,6 +305,14 @@ def test_jobs_of_several_nodes_weigh_as_much(queue: Queue) -> None:
     assert task_ids(queue.acquire(1, allocation=told)) == [wide]
     queue.clock.now += 5  # counted anew, from the database
     assert set(task_ids(queue.acquire(9, allocation=told))) == {small}
+
+
+def test_room_is_made_only_for_a_job_with_all_its_minutes(queue: Queue) -> None:
+    """The pilot would give it back, whatever was measured of its search."""
+    limited = queue.submit(2, hpoWalltime=7200, campaign="wide.1", userName="me")
+    for seconds, expected in ((7199.0, []), (7200.0, [limited])):
+        told = room(later=(Opening(8, (), 4, 8000, seconds),), seconds={"me/wide.1": 60.0})
+        assert task_ids(queue.acquire(9, allocation=told)) == expected
 
 
 def test_a_lot_with_fewer_jobs_than_room_leaves_the_rest_to_others(queue: Queue) -> None:
