@@ -148,6 +148,21 @@ def test_an_update_keeps_zoom_and_brushes(browser: Any, report: str) -> None:
     page.context.close()
 
 
+def test_value_axes_are_logarithmic_on_request(browser: Any, report: str) -> None:
+    page, said = opened(browser, report, viewport={"width": 1280, "height": 900})
+    switches = page.get_by_label("logarithmic value axis")
+    assert switches.count() >= 2, "convergence and slices"
+    axis = "document.getElementById('figure-convergence')._fullLayout.yaxis.type"
+    section = page.locator("section", has=page.locator("#figure-convergence"))
+    switch = section.get_by_label("logarithmic value axis")
+    for checked in (not switch.is_checked(), switch.is_checked()):
+        switch.set_checked(checked)
+        page.wait_for_function(f"{axis} === '{'log' if checked else 'linear'}'")
+    assert page.locator("section", has=page.locator("#figure-importance")).get_by_label("logarithmic").count() == 0
+    assert said == []
+    page.context.close()
+
+
 def test_the_report_has_no_serious_accessibility_finding(browser: Any, report: str, barriers: Any) -> None:
     # The page's own policy keeps the checker's script out: it comes in before the policy counts.
     page, _ = opened(browser, report, bypass_csp=True, viewport={"width": 1280, "height": 900})

@@ -2,8 +2,8 @@
 //
 //   hpoFigures.draw(element, spec) -> Promise     draws; what the element held is gone
 //   hpoFigures.update(element, spec) -> Promise   draws newer data; zoom, brushes and hidden traces stay
-//   hpoFigures.scale(spec)                        "log" or "linear": how it draws figures of merit, if that can be switched
-//   hpoFigures.rescale(element, scale)            draws them so
+//   hpoFigures.scaleSwitch(specs, changed)        a switch for the axes of figures of merit; null: none of these can be logarithmic
+//   hpoFigures.rescale(element, scale)            draws them so: "log" or "linear"
 //   hpoFigures.resize(element, size)              {width, height} in pixels for paper; null: as the page has it again
 //
 // A specification is plotly's {data, layout}. Parallel coordinates are drawn here on a 2D canvas: plotly's own need
@@ -459,5 +459,17 @@
     return place.hpoSpec && update(place, place.hpoSpec);
   };
 
-  window.hpoFigures = {draw, update, scale, rescale, resize};
+  const scaleSwitch = (specs, changed) => {
+    const scales = specs.map(scale).filter(Boolean);
+    if (!scales.length) return null;
+    const label = document.createElement("label"), box = document.createElement("input");
+    label.className = "scale small";
+    box.type = "checkbox";
+    box.checked = scales.includes("log");
+    box.addEventListener("change", () => changed(box.checked ? "log" : "linear"));
+    label.append(box, " logarithmic value axis");
+    return label;
+  };
+
+  window.hpoFigures = {draw, update, scaleSwitch, rescale, resize};
 })();

@@ -71,18 +71,12 @@
 
   // One switch for all figures of a kind, once one of them can be switched.
   const offerScale = (section, figures) => {
-    const scales = figures.map((figure) => hpoFigures.scale(figure.spec)).filter(Boolean);
-    if (!scales.length || section.querySelector(":scope > .scale")) return;
-    const label = document.createElement("label"), box = document.createElement("input");
-    label.className = "scale small";
-    box.type = "checkbox";
-    box.checked = scales.includes("log");
-    box.addEventListener("change", () => {
-      section.dataset.scale = box.checked ? "log" : "linear";
-      for (const place of section.querySelectorAll(".plot")) hpoFigures.rescale(place, section.dataset.scale);
+    if (section.querySelector(":scope > .scale")) return;
+    const label = hpoFigures.scaleSwitch(figures.map((figure) => figure.spec), (scale) => {
+      section.dataset.scale = scale;
+      for (const place of section.querySelectorAll(".plot")) hpoFigures.rescale(place, scale);
     });
-    label.append(box, " logarithmic value axis");
-    section.querySelector(".drawn").before(label);
+    if (label) section.querySelector(".drawn").before(label);
   };
 
   const show = async (section, figures) => {
