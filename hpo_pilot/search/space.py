@@ -569,6 +569,11 @@ def feasibility_mistakes(space: SearchSpace) -> list[Mistake]:
     return [_culprit([Constraint(expression) for expression in space.constraints], tried)]
 
 
+def is_seen_feasible(space: SearchSpace) -> bool:
+    """Returns True if one of a hundred random points is feasible, as in most searches; takes about a millisecond."""
+    return any(space.is_feasible(point) for point in itertools.islice(_candidates(space), 100))
+
+
 def _candidates(space: SearchSpace) -> Iterator[Point]:
     unconstrained = SearchSpace(dimensions=space.dimensions)
     if space.size <= GRID:

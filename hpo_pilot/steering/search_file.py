@@ -25,7 +25,7 @@ from hpo_pilot.search import Mistake, OptimizerChoice, Payload, Resources, Searc
 from hpo_pilot.search.mistakes import FieldPath, closest, listing, mistakes_of
 from hpo_pilot.search.payload import input_mistakes, missing_paths
 from hpo_pilot.search.search_file import ELSEWHERE, SearchFile
-from hpo_pilot.search.space import feasibility_mistakes
+from hpo_pilot.search.space import feasibility_mistakes, is_seen_feasible
 from hpo_pilot.search.values import show
 from hpo_pilot.search.yaml_document import Document, decode_document, parse_document, read_document
 
@@ -384,7 +384,7 @@ def infeasible_mistakes(space: SearchSpace) -> list[Mistake]:
     It finds a feasible share of 0.001% in a second or less. The search for the responsible constraint tries fewer
     points, one by one.
     """
-    if not space.constraints:
+    if not space.constraints or is_seen_feasible(space):
         return []
     from hpo_pilot.optimizers.feasible_region import feasible_region  # noqa: PLC0415 - numpy takes its time to load
 
