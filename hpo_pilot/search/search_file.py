@@ -114,12 +114,14 @@ class SearchFile:
             a tuple, `space` the space with its constraints.
     """
 
-    def __init__(self, document: Document, default_cores: Callable[[Resources, SiteChoice], int]) -> None:
+    def __init__(
+        self, document: Document, default_resources: Callable[[Resources, SiteChoice], Mapping[str, int]]
+    ) -> None:
         """Checks a document; further checks may add problems and notes.
 
         Args:
             document: the file's YAML.
-            default_cores: returns `resources.cores` for a file that does not give it.
+            default_resources: returns members of `resources` for a file that does not give them.
         """
         self.document = document
         self.problems: list[Problem] = list(document.problems)
@@ -129,7 +131,7 @@ class SearchFile:
         if isinstance(document.value, Mapping):
             self._given = self._top_level(dict(document.value))
             self._check_sections()
-            self._add_cores(default_cores)
+            self._add_resources(default_resources)
             self._check_across()
         elif not self.problems:
             self.tell(Mistake((), "must be a mapping of search, space, payload and so on, not a list or single value"))
@@ -184,13 +186,14 @@ class SearchFile:
         if "space" in self._given:
             self._check_space(self._given["space"])
 
-    def _add_cores(self, default_cores: Callable[[Resources, SiteChoice], int]) -> None:
+    def _add_resources(self, defaults: Callable[[Resources, SiteChoice], Mapping[str, int]]) -> None:
         resources, site = self.section("resources", Resources), self.section("site", SiteChoice)
-        if resources is None or site is None or "cores" in resources.model_fields_set:
+        if resources is None or site is None:
             return
-        cores = default_cores(resources, site)
-        self.sections["resources"] = resources.model_copy(update={"cores": cores})
-        self._given["resources"] = {**self._given.get("resources", {}), "cores": cores}
+        given = resources.model_fields_set
+        added = {name: value for name, value in defaults(resources, site).items() if name not in given}
+        self.sections["resources"] = resources.model_copy(update=added)
+        self._given["resources"] = {**self._given.get("resources", {}), **added}
 
     def _check_objectives(self, value: Any) -> None:
         several = isinstance(value, list)

@@ -119,7 +119,13 @@ class Resources(Section):
         "the site as of its GPUs.",
         json_schema_extra=_without_default,
     )
-    memory_mb: Count = Field(2000, le=limits.MOST_MEMORY_MB, description="Memory per node, in MB.")
+    memory_mb: Count = Field(
+        2000,
+        le=limits.MOST_MEMORY_MB,
+        description="Memory per node, in MB. Default: 2000; with GPUs, 80% of the same share of the node's memory at "
+        "the site as of its GPUs, if that is more.",
+        json_schema_extra=_without_default,
+    )
     minutes: Amount = Field(
         60, le=limits.MOST_MINUTES, description="Walltime limit of one job, in minutes, for all its trials together."
     )

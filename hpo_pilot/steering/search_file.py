@@ -131,7 +131,7 @@ def payload_folder(search: Search, search_file: str | Path) -> Path | None:
 
 def _examine(document: Document, folder: Path | None) -> Examination:
     """Checks a document; paths in it are relative to `folder`, None: they are not checked."""
-    file = SearchFile(document, _default_cores)
+    file = SearchFile(document, _default_resources)
     space = file.section("space", SearchSpace)
     if space is not None:
         file.tell(*infeasible_mistakes(space))
@@ -239,14 +239,26 @@ def _check_site(file: SearchFile) -> None:
         file.tell(*local_mistakes(resources, this_machine()), under=("resources",))
 
 
-def _default_cores(resources: Resources, site: SiteChoice) -> int:
-    """Returns `resources.cores` where a file does not give it.
+#: The share of a node's memory that jobs can have, for the default: the system needs the rest.
+_FOR_JOBS = 0.8
 
-    It is one core for each rank. A job with GPUs gets the same share of the node's cores as of its GPUs.
+
+def _default_resources(resources: Resources, site: SiteChoice) -> dict[str, int]:
+    """Returns cores and memory of a node for a file that does not give them.
+
+    It is one core for each rank, and the default memory. A job with GPUs gets the same share of the node's cores and
+    memory as of its GPUs, if that is more.
     """
-    ranks, profile = max(1, resources.ranks), known_site(site.profile)
-    cores, gpus = (profile.node.cores or 0, profile.node.gpu_count) if profile is not None else (0, 0)
-    return max(ranks, cores * min(resources.gpus_per_node, gpus) // max(1, gpus))
+    profile = known_site(site.profile)
+    node = None if profile is None else profile.node
+    if node is None or not node.gpu_count:
+        return {"cores": max(1, resources.ranks)}
+    gpus = min(resources.gpus_per_node, node.gpu_count)
+    cores, memory = (node.cores or 0) * gpus // node.gpu_count, (node.memory_mb or 0) * gpus // node.gpu_count
+    return {
+        "cores": max(1, resources.ranks, cores),
+        "memory_mb": max(resources.memory_mb, int(_FOR_JOBS * memory)),
+    }
 
 
 def site_mistakes(resources: Resources, profile: SiteProfile) -> list[Mistake]:

@@ -191,6 +191,24 @@ def test_cores_that_a_file_does_not_give(told: Told, profile: str, resources: st
     assert found.search is not None and found.search.resources.cores == cores
 
 
+@pytest.mark.parametrize(
+    ("profile", "resources", "memory"),
+    [
+        ("summit", "nodes: 4, gpus_per_node: 6", 409_600),
+        ("summit", "gpus_per_node: 1, cores: 2", 68_266),
+        ("summit", "gpus_per_node: 6, memory_mb: 500", 500),
+        ("summit", "nodes: 2, cores: 42", 2000),
+        ("generic-slurm", "nodes: 4, gpus_per_node: 6", 2000),
+        ("grid", "cores: 8", 2000),
+    ],
+)
+def test_memory_that_a_file_does_not_give(told: Told, profile: str, resources: str, memory: int) -> None:
+    """With GPUs four fifths of their share of the node's memory."""
+    found = told(profile, resources)
+    assert found.problems == ()
+    assert found.search is not None and found.search.resources.memory_mb == memory
+
+
 def test_gpus_that_no_trial_uses_are_noted(told: Told) -> None:
     (note,) = told("perlmutter", "cores: 8").notes
     assert note.path == "resources.gpus_per_node"
