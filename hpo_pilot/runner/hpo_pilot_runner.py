@@ -202,6 +202,8 @@ class Life:
         env = {name: value for name, value in os.environ.items() if not SECRETS & set(name.upper().split("_"))}
         env.update(("HPO_PILOT_" + name.upper(), str(value)) for name, value in job.items())
         env["HPO_PILOT_MEASURED"] = os.path.abspath(RANKS_FOLDER)  # ranks may run in another folder
+        if payload.get("cores") and not self.launch:  # numerical libraries would use all cores of the machine
+            env.setdefault("OMP_NUM_THREADS", str(payload["cores"]))
         if TIMELINE in (payload.get("outputs") or ()):
             env["HOROVOD_TIMELINE"] = os.path.abspath(TIMELINE)
         self.pid = start(payload["command"], env, output, self.launch)

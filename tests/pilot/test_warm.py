@@ -18,12 +18,13 @@ import os, random
 with open({imports!r}, "a") as file:
     file.write("x")
 calls = []
+THREADS = int(os.environ["OMP_NUM_THREADS"])
 
 
 def objective(point):
     calls.append(1)
     {body}
-    return {{"loss": 1, "metrics": {{"calls": len(calls), "pid": os.getpid(), "dice": random.random()}}}}
+    return {{"loss": 1, "metrics": {{"threads": THREADS, "calls": len(calls), "pid": os.getpid(), "dice": random.random()}}}}
 """
 
 
@@ -67,6 +68,7 @@ def test_jobs_of_a_search_import_the_function_once_for_each_slot(bench):
     bench.pilot.start(slots=1)
     found = [bench.verdict(job)["metrics"] for job in jobs]
     assert [each["calls"] for each in found] == [1, 1, 1, 1]
+    assert {each["threads"] for each in found} == {1}, "as numerical libraries read it while they are imported"
     for name in ("pid", "dice"):
         assert len({each[name] for each in found}) == 4
     assert bench.imports.read_text() == "x"

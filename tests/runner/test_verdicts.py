@@ -118,6 +118,12 @@ def test_a_result_that_was_packed_along_is_not_taken_for_one(bench):
     assert "none was written" in ended.message and ended.verdict["progress"] == []
 
 
+@pytest.mark.parametrize(("env", "threads"), [({}, "3"), ({"OMP_NUM_THREADS": "7"}, "7")])
+def test_numerical_libraries_use_the_cores_of_the_job(bench, env, threads):
+    ended = bench.run(f"[ $OMP_NUM_THREADS = {threads} ] && {GOOD}", env=env, cores=3)
+    assert ended.verdict["value"] == 0.5
+
+
 def test_what_the_payload_is_told(bench):
     code = (
         "import json, os; e = os.environ; json.dump({'status': 0, 'loss': json.load(open('input.json'))['x'],"
@@ -143,6 +149,7 @@ def test_what_the_payload_is_told(bench):
     assert told.items() <= about.items() and about["search"] == "digits"
     assert about["checkpoint_dir"] == str(bench.checkpoints / "1a2b3c4d" / "t8f1")
     env = (ended.folder / "env").read_text()
+    assert "OMP_NUM_THREADS" not in env, "nothing is said of cores"
     assert "HPO_PILOT_SEARCH=digits" in env and "TOKENIZERS_PARALLELISM=0" in env
     assert "geheim" not in env and "X509" not in env
     assert not (bench.checkpoints / "1a2b3c4d" / "t8f1").exists()  # it succeeded: nobody goes on from there
