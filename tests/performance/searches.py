@@ -170,8 +170,7 @@ def measure_short_trainings(*, quick: bool) -> dict[str, Any]:
                 files.mkdir()
                 (files / "train.py").write_text(_TRAINING)
                 payload = {"files": "training", "python": sys.executable, **how}
-                resources = {"minutes": 5, "memory_mb": 2000, "cores": THROUGHPUT_SLOTS // slots}
-                options = {"resources": resources, "payload": payload, "budget": budget}
+                options = {"resources": {"minutes": 5, "memory_mb": 2000}, "payload": payload, "budget": budget}
                 found[f"{name} {slots}"] = run(Path(folder), "--slots", str(slots), **options)
                 assert all(trial["value"] is not None for trial in trials(Path(folder)))
         with tempfile.TemporaryDirectory() as folder:
