@@ -24,7 +24,8 @@ THREADS = int(os.environ["OMP_NUM_THREADS"])
 def objective(point):
     calls.append(1)
     {body}
-    return {{"loss": 1, "metrics": {{"threads": THREADS, "calls": len(calls), "pid": os.getpid(), "dice": random.random()}}}}
+    found = {{"threads": THREADS, "calls": len(calls), "pid": os.getpid(), "dice": random.random()}}
+    return {{"loss": 1, "metrics": found}}
 """
 
 
