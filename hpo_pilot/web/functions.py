@@ -151,7 +151,10 @@ def _search_file(
     payload = folder / name
     shutil.rmtree(payload, ignore_errors=True)
     if files is not None:
-        shutil.copytree(files, payload, ignore=shutil.ignore_patterns("__pycache__", ".git"))
+        try:
+            shutil.copytree(files, payload, ignore=shutil.ignore_patterns("__pycache__", ".git"))
+        except (OSError, shutil.Error) as error:
+            raise InputError(f"files: the folder {str(files)!r} cannot be copied: {error}") from error
     payload.mkdir(parents=True, exist_ok=True)
     write_whole(payload / _FILE, pickled)
     mine = {"files": name, "function": _FILE} | ({"python": sys.executable} if here else {})

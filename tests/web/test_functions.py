@@ -26,6 +26,7 @@ def objective(point):
         (objective, {"space": SPACE, "name": "a/b"}, "name: 'a/b' is no name of a search"),
         (len, {"space": SPACE, "budgets": {"trials": 4}}, "budgets"),
         (len, {"space": {"x": {"type": "real", "low": 1, "high": 0}}}, "space.x"),
+        (len, {"space": SPACE, "files": "nowhere"}, "files: the folder 'nowhere' cannot be copied"),
         (len, {"space": SPACE, "service": "http://127.0.0.1:1"}, "token_file is missing"),
         ("search.yaml", {"budget": {"trials": 4}}, "those of the search file"),
     ],
