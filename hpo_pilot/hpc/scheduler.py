@@ -154,14 +154,17 @@ class Block:
     64% without them, and 8 large trials finish, not 2.
 
     Attributes:
-        nodes: the nodes.
-        count: their number; jobs on fewer nodes do not start there.
+        nodes: the nodes; jobs on fewer nodes do not start there.
         until: the time until which they are kept.
     """
 
     nodes: int
-    count: int
     until: float
+
+    @property
+    def count(self) -> int:
+        """The number of nodes."""
+        return self.nodes.bit_count()
 
 
 class JobGroup:
@@ -494,7 +497,7 @@ class Scheduler:
             if self._is_late(line, now):
                 place += 1
                 continue
-            needs, seconds = line.needs, self._likely(line, now)
+            needs, seconds = line.needs, _at_most_its_limit(line.first, self._measured(line.search, now))
             kept, until = self._kept if oldest else (0, 0.0)
             tiers = [self._capacity.up & ~kept & ~self._closed(needs)]
             if kept and seconds <= until - now:
@@ -632,22 +635,18 @@ class Scheduler:
         """The reserved nodes, and the time until which other jobs may run there."""
         return (self._reservation.nodes, self._reservation.start) if self._reservation else (0, 0.0)
 
-    def _likely(self, line: JobGroup, now: float) -> float:
-        """Returns the seconds that a job is likely to run."""
-        times = self._run_times.get(line.search)
-        known = times.quantile(now) if times else None
-        limit = 60.0 * line.needs.minutes
-        return limit if known is None else min(limit, known)
-
     def _is_late(self, line: JobGroup, now: float) -> bool:
-        known = self._needed(line.search, now)
-        needed = 60.0 * line.needs.minutes if known is None else min(60.0 * line.needs.minutes, known)
+        needed = _at_most_its_limit(line.first, self._needed(line.search, now))
         return needed > self._last_end - now or line.first.key in self._late
+
+    def _measured(self, search: str, now: float) -> float | None:
+        """Returns the seconds that jobs of a search are likely to run; None: nothing is known yet."""
+        times = self._run_times.get(search)
+        return times.quantile(now) if times else None
 
     def _needed(self, search: str, now: float) -> float | None:
         """Returns the seconds that jobs of a search need to start now; None: their minutes, for nothing is known."""
-        times = self._run_times.get(search)
-        known = times.quantile(now) if times else None
+        known = self._measured(search, now)
         return known if known is None or known <= self._last_end - now else self._policy.at_end * known
 
     def _closed(self, needs: JobNeeds) -> int:
@@ -661,13 +660,13 @@ class Scheduler:
         """
         if running.nodes & ~self._capacity.up:
             return
-        count, held = running.job.needs.nodes, self._reservation
+        held = self._reservation
         if held is not None and held.nodes & running.nodes:
-            if held.job.needs.nodes >= count:
+            if held.job.needs.nodes >= running.job.needs.nodes:
                 return
             self._reservation = None
         until = now + min(_BLOCK_SECONDS, self._policy.block * (now - running.start))
-        self._blocks.append(Block(running.nodes, count, until))
+        self._blocks.append(Block(running.nodes, until))
 
     def _break_blocks(self, nodes: int) -> None:
         """Keeps no block any more that has one of these nodes."""
@@ -742,6 +741,11 @@ class Scheduler:
                 ]
             self._outlook = now, tuple(found)
         return self._outlook[1]
+
+
+def _at_most_its_limit(job: Job, seconds: float | None) -> float:
+    """Returns the seconds, but not more than a job's time limit; the limit if they are not known."""
+    return job.limit if seconds is None else min(job.limit, seconds)
 
 
 def _is_able(shape: NodeShape, needs: JobNeeds) -> bool:

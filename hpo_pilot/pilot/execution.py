@@ -351,7 +351,7 @@ class Execution:
 
 def _environment(settings: PilotSettings, job: Job, folder: Path, lifeline: int) -> dict[str, str]:
     env = _base(settings, job)
-    env.setdefault("OMP_NUM_THREADS", str(job.cores))  # jobs side by side would each use all cores of the machine
+    env.setdefault("OMP_NUM_THREADS", str(job.cores))  # a function is imported before the runner sets it
     env["PanDA_TaskID"] = str(job.task_id)
     env["HPO_PILOT_CHECKPOINT_ROOT"] = str(settings.checkpoint_root)
     env["HPO_PILOT_LIFELINE_FD"] = str(lifeline)

@@ -570,7 +570,10 @@ def feasibility_mistakes(space: SearchSpace) -> list[Mistake]:
 
 
 def is_seen_feasible(space: SearchSpace) -> bool:
-    """Returns True if one of a hundred random points is feasible, as in most searches; takes about a millisecond."""
+    """Returns True if one of the first hundred points of `feasibility_mistakes` is feasible, as in most searches.
+
+    Takes about a millisecond.
+    """
     return any(space.is_feasible(point) for point in itertools.islice(_candidates(space), 100))
 
 

@@ -103,8 +103,9 @@ def run(
     else:
         file = Path(search)
     if service is None:
-        options = {"store": store, "slots": slots, "server": server}
-        return run_file(file, workdir, **options, on_server=on_server, on_progress=on_progress)  # type: ignore[arg-type]
+        return run_file(
+            file, workdir, store=store, slots=slots, server=server, on_server=on_server, on_progress=on_progress
+        )
     document = client.run(file, lambda _progress: None, slots=slots, server=server)
     return open_search(document["name"], service=service, token_file=token_file, ca=ca)
 

@@ -172,41 +172,29 @@ def test_jobs_that_a_site_cannot_hold(
 
 
 @pytest.mark.parametrize(
-    ("profile", "resources", "cores"),
+    ("profile", "resources", "member", "value"),
     [
-        ("summit", "nodes: 4, gpus_per_node: 6", 42),
-        ("summit", "nodes: 4, gpus_per_node: 2", 14),
-        ("summit", "gpus_per_node: 1", 7),
-        ("frontier", "gpus_per_node: 8, ranks_per_node: 4", 56),
-        ("frontier", "nodes: 2, gpus_per_node: 8, cores: 8", 8),
-        ("generic-slurm", "nodes: 4, gpus_per_node: 6", 6),
-        ("grid", "ranks_per_node: 3", 3),
-        ("summit", "nodes: 2", 1),
+        ("summit", "nodes: 4, gpus_per_node: 6", "cores", 42),
+        ("summit", "nodes: 4, gpus_per_node: 2", "cores", 14),
+        ("summit", "gpus_per_node: 1", "cores", 7),
+        ("frontier", "gpus_per_node: 8, ranks_per_node: 4", "cores", 56),
+        ("frontier", "nodes: 2, gpus_per_node: 8, cores: 8", "cores", 8),
+        ("generic-slurm", "nodes: 4, gpus_per_node: 6", "cores", 6),
+        ("grid", "ranks_per_node: 3", "cores", 3),
+        ("summit", "nodes: 2", "cores", 1),
+        ("summit", "nodes: 4, gpus_per_node: 6", "memory_mb", 409_600),
+        ("summit", "gpus_per_node: 1, cores: 2", "memory_mb", 68_266),
+        ("summit", "gpus_per_node: 6, memory_mb: 500", "memory_mb", 500),
+        ("summit", "nodes: 2, cores: 42", "memory_mb", 2000),
+        ("generic-slurm", "nodes: 4, gpus_per_node: 6", "memory_mb", 2000),
+        ("grid", "cores: 8", "memory_mb", 2000),
     ],
 )
-def test_cores_that_a_file_does_not_give(told: Told, profile: str, resources: str, cores: int) -> None:
-    """With GPUs the share of the node's cores; else one for each rank."""
+def test_resources_that_a_file_does_not_give(told: Told, profile: str, resources: str, member: str, value: int) -> None:
+    """With GPUs the share of the node's cores, and four fifths of that of its memory; else one core for each rank."""
     found = told(profile, resources)
     assert found.problems == ()
-    assert found.search is not None and found.search.resources.cores == cores
-
-
-@pytest.mark.parametrize(
-    ("profile", "resources", "memory"),
-    [
-        ("summit", "nodes: 4, gpus_per_node: 6", 409_600),
-        ("summit", "gpus_per_node: 1, cores: 2", 68_266),
-        ("summit", "gpus_per_node: 6, memory_mb: 500", 500),
-        ("summit", "nodes: 2, cores: 42", 2000),
-        ("generic-slurm", "nodes: 4, gpus_per_node: 6", 2000),
-        ("grid", "cores: 8", 2000),
-    ],
-)
-def test_memory_that_a_file_does_not_give(told: Told, profile: str, resources: str, memory: int) -> None:
-    """With GPUs four fifths of their share of the node's memory."""
-    found = told(profile, resources)
-    assert found.problems == ()
-    assert found.search is not None and found.search.resources.memory_mb == memory
+    assert found.search is not None and getattr(found.search.resources, member) == value
 
 
 def test_gpus_that_no_trial_uses_are_noted(told: Told) -> None:
