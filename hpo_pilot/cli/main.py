@@ -73,6 +73,17 @@ def _options(
         pilots.look_first_in(site_folder)
 
 
+_SERVICE = "Service and pilots"
+#: The parts of the help text, with their commands; groups of commands are in the service's.
+_PARTS = {
+    "Searching": ("validate", "plan", "run", "submit"),
+    "Seeing": ("list", "status", "trials", "best", "log", "logs", "report", "export", "fetch", "monitor", "manual"),
+    "Changing": ("pause", "resume", "stop", "extend", "retry", "note", "try"),
+    _SERVICE: ("serve", "pilot", "doctor"),
+    "Moving from other tools": ("import", "steer"),
+}
+_PART_OF = {name: part for part, names in _PARTS.items() for name in names}
+
 for _add in (  # in the order of the help text, in which groups come last
     searches.add_run_commands,
     inspection.add_to,
@@ -86,6 +97,10 @@ for _add in (  # in the order of the help text, in which groups come last
     pilots.add_pilot_commands,
 ):
     _add(app)
+for _command in app.registered_commands:
+    _command.rich_help_panel = _PART_OF[str(_command.name or getattr(_command.callback, "__name__", ""))]
+for _registered in app.registered_groups:
+    _registered.rich_help_panel = _SERVICE
 for _group in (app, *(registered.typer_instance for registered in app.registered_groups)):
     for _command in _group.registered_commands if _group is not None else ():
         if _command.callback is not None:

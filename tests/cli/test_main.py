@@ -25,6 +25,13 @@ def test_it_is_a_program():
     assert command_line("nosuch").returncode == 2
 
 
+def test_the_help_text_groups_the_commands():
+    said = command_line("--help").stdout
+    for part, name in (("Searching", "plan"), ("Seeing", "best"), ("Changing", "pause"), ("Service", "token")):
+        assert f" {name} " in said.split(f"─ {part}")[1].split("╰")[0]
+    assert "─ Commands" not in said, "every command is in a part"
+
+
 @pytest.mark.parametrize("words", ["nosuch", "run", "run x.yaml --slots many", "status --nosuch", "statsu"])
 def test_a_wrong_command_line_is_status_2(words):
     said = refused(*words.split())
