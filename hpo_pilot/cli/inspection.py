@@ -410,7 +410,7 @@ def export(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="A file, or mlflow's folder; default: standard output.", show_default=False
+            "--output", "-o", help="A file; default: standard output. mlflow: runs.db, or a folder.", show_default=False
         ),
     ] = None,
 ) -> None:

@@ -241,7 +241,9 @@ def extend(
     assert search is not None
     said = []
     if changes:
-        said.append(f"now has a budget of {counted(search['budget']['trials'], 'trial')}")
+        # `trials` always: the others limit them.
+        limits = [f"{search['budget'][name]:g} {name.replace('_', '-')}" for name in changes if name != "trials"]
+        said.append(f"now has a budget of {', '.join([counted(search['budget']['trials'], 'trial'), *limits])}")
     if parallel is not None:
         said.append(f"now has {counted(parallel, 'trial')} at once")
     _print_state(search, f"search {search['name']!r} {' and '.join(said)}; {goes_on(client, search)}", as_json)

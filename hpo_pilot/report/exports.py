@@ -151,7 +151,7 @@ def point_columns(space: Iterable[str], columns: Iterable[str]) -> dict[str, str
     """
     from hpo_pilot.search.earlier_results import parameter_column  # noqa: PLC0415 - the command line starts light
 
-    # Parquet files also have `panda_ids`, and data frames `seconds`.
+    # CSV and Parquet files also have `panda_ids`, and data frames `seconds`.
     taken = {*columns, "panda_ids", "seconds"}
     return {name: parameter_column(name, taken) for name in space}
 
@@ -203,15 +203,13 @@ def as_json(search: Search, trials: Sequence[Trial]) -> str:
 def as_csv(search: Search, trials: Sequence[Trial]) -> str:
     """Returns a CSV table with one row per trial.
 
-    A parameter with the name of another column, for example `value`, is in the column `point.value`.
+    A parameter with the name of another column, for example `value`, is in the column `point.value`. PandaIDs are
+    separated by spaces.
     """
-    columns = trial_columns(
-        trial_documents(search, trials), [objective.metric for objective in search.objectives], search.folds.k
-    )
+    documents = trial_documents(search, trials)
+    columns = trial_columns(documents, [objective.metric for objective in search.objectives], search.folds.k)
     named = point_columns(search.space.names, columns)
-    del columns["told"]
-    if not search.confirm.top and not any(columns["confirms"]):
-        del columns["confirms"]
+    columns["panda_ids"] = [" ".join(map(str, panda_ids(document))) for document in documents]
     if not any(columns["retries"]):
         del columns["retries"]
     if not search.early_stopping.is_on:
@@ -223,7 +221,7 @@ def as_csv(search: Search, trials: Sequence[Trial]) -> str:
     place = names.index("seed")
     points = {column: [trial.point.get(name) for trial in trials] for name, column in named.items()}
     ordered = {name: columns[name] for name in names[:place]} | points
-    ordered |= {name: columns[name] for name in names[place + 1 :]}
+    ordered |= {name: columns[name] for name in names[place:]}
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(ordered)

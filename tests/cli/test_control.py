@@ -63,6 +63,7 @@ def test_parallel(demo):
     assert printed("extend", "demo", "--parallel", "2", "--trials", "+1") == (
         f"search 'demo' now has a budget of 5 trials and now has 2 trials at once; {RUNS}"
     )
+    assert "a budget of 5 trials, 7 hours;" in printed("extend", "demo", "--hours", "+2")
     assert "no amount is given" in refused("extend", "demo")
 
 

@@ -102,4 +102,5 @@ def test_csv_has_no_cell_that_a_spreadsheet_would_run(first):
     header, row = csv.reader(io.StringIO(as_csv(search_of(), [trial])))
     cells = dict(zip(header, row, strict=True))
     assert (cells["error"], cells["point.value"], cells["value"]) == (f"'{first}1+1".replace("\r", "\n"), "3", "1.5")
-    assert not {"told", "retries", "confirms", "stopped_step"} & cells.keys()
+    assert (cells["told"], cells["seed"], cells["confirms"]) == ("1", "78", "")
+    assert not {"retries", "stopped_step"} & cells.keys()
