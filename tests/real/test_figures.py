@@ -105,6 +105,25 @@ def test_parallel_coordinates_are_brushed_by_keyboard_and_pointer(browser: Any, 
     page.context.close()
 
 
+def test_parallel_coordinates_fit_screen_and_paper(browser: Any, tmp_path: Path) -> None:
+    space = {f"a_parameter_of_a_long_name_{n}": {"type": "real", "low": 0, "high": 1} for n in (1, 2)}
+    search = make_search(space=space, constraints=[])
+    trials = [make_trial(n, 1.0 / n, point=dict.fromkeys(space, 1 / n)) for n in range(1, 9)]
+    path = tmp_path / "report.html"
+    path.write_text(render_report(search, trials, [], ReportFacts(state="done"), {}))
+    page, _ = opened(browser, path.as_uri(), viewport={"width": 1280, "height": 800})
+    assert page.evaluate("(e => e.scrollWidth <= e.clientWidth)(document.querySelector('.parallel-scroll'))")
+    # What a browser puts on paper is what is there when the event's listeners have ended.
+    printed = page.evaluate("""() => {
+      dispatchEvent(new Event("beforeprint"));
+      const canvas = document.querySelector(".parallel canvas");
+      const {data} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+      return [canvas.style.width, data.some((channel) => channel > 0)];
+    }""")
+    assert printed == ["660px", True]
+    page.context.close()
+
+
 def test_where_there_is_nothing_to_draw_yet_a_small_box_says_why(browser: Any, tmp_path: Path) -> None:
     few = subject(5)
     path = tmp_path / "few.html"

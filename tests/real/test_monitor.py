@@ -273,6 +273,18 @@ def test_every_figure_is_drawn(sign_in):
         watched.check()
 
 
+def test_printing_waits_for_every_figure(sign_in):
+    with sign_in() as watched:
+        page = watched.page
+        page.add_init_script("print = () => { window.printed = document.querySelectorAll('.drawn').length }")
+        watched.open("/searches/calo-scan")
+        page.keyboard.press("Control+p")
+        page.wait_for_function("() => window.printed", timeout=60_000)
+        assert page.evaluate("document.documentElement.dataset.drawn") == "true"
+        assert page.locator(".drawn:empty").count() == 0
+        watched.check()
+
+
 def click_mark(page: Page, plot: Locator, mark: Locator) -> str:
     """Clicks a mark of a plot when the plot shows what the pointer is on; returns that text."""
     plot.scroll_into_view_if_needed()

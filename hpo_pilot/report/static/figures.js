@@ -4,7 +4,8 @@
 //   hpoFigures.update(element, spec) -> Promise   draws newer data; zoom, brushes and hidden traces stay
 //   hpoFigures.scaleSwitch(specs, changed)        a switch for the axes of figures of merit; null: none of these can be logarithmic
 //   hpoFigures.rescale(element, scale)            draws them so: "log" or "linear"
-//   hpoFigures.resize(element, size)              {width, height} in pixels for paper; null: as the page has it again
+//
+// Before printing, all figures of the page get the size that common.css gives them on paper.
 //
 // A specification is plotly's {data, layout}. Parallel coordinates are drawn here on a 2D canvas: plotly's own need
 // WebGL, and a page that allows code made from strings ('unsafe-eval'); without either they show nothing. Here they
@@ -165,8 +166,8 @@
       this.failed = trace.line.color.map((at) => at > 1);
       this.failedLabel.hidden = !this.failed.includes(true);
       this.build();
-      this.place();
       this.brushed();
+      this.place();
     }
 
     // One group of two sliders an axis: the ends of its brush.
@@ -210,8 +211,8 @@
       return low + Math.min(1, Math.max(0, share)) * (high - low);
     }
 
-    place() {
-      const width = Math.max(this.home.clientWidth, 2 * SIDE + ROOM * (this.dimensions.length - 1));
+    place(paper) {
+      const width = paper?.width ?? Math.max(this.home.clientWidth, 2 * SIDE + ROOM * (this.dimensions.length - 1));
       const height = Math.max(160, this.home.clientHeight - this.bar.offsetHeight - 16);
       if (!this.home.clientWidth) return;
       this.stage.style.width = `${width}px`;
@@ -226,14 +227,17 @@
       this.span = [TOP, height - BOTTOM];
       this.dimensions.forEach(({group, line}, index) => {
         group.style.left = `${this.xs[index]}px`;
-        group.style.width = `${step - 6}px`;
+        // At the ends, labels and ticks have the room beside the stage only: no axis makes it scroll.
+        const end = index === 0 || index === this.dimensions.length - 1;
+        group.classList.toggle("last", index === this.dimensions.length - 1);
+        group.style.setProperty("--room", `${end ? Math.min(step - 6, 2 * SIDE) : step - 6}px`);
         line.style.top = `${TOP}px`;
         line.style.height = `${height - BOTTOM - TOP}px`;
       });
       const [top, bottom] = this.span;
       this.rows = this.numbers.map((_, row) =>
         this.dimensions.map((dimension) => bottom - this.share(dimension, dimension.values[row]) * (bottom - top)));
-      this.paint();
+      this.paintNow();  // on paper there is no next frame
     }
 
     // --- brushes ---
@@ -343,37 +347,40 @@
 
     paint() {
       if (!this.rows || this.painting) return;
-      this.painting = requestAnimationFrame(() => {
-        this.painting = 0;
-        const context = this.canvas.getContext("2d");
-        context.setTransform(this.density, 0, 0, this.density, 0, 0);
-        context.clearRect(0, 0, this.canvas.width, this.canvas.height);
-        context.lineJoin = "round";
-        const count = this.selected.filter(Boolean).length;
-        context.lineWidth = 1;
-        context.globalAlpha = 0.12;
-        context.strokeStyle = getComputedStyle(this.home).color;
-        if (this.brushes.size) {
-          this.rows.forEach((ys, row) => {
-            if (!this.selected[row] && (this.withFailed || !this.failed[row])) this.line(context, ys);
-          });
-        }
-        context.globalAlpha = Math.min(0.85, Math.max(0.06, 60 / count));
-        context.lineWidth = count > 300 ? 1 : 1.5;
+      this.painting = requestAnimationFrame(() => this.paintNow());
+    }
+
+    paintNow() {
+      cancelAnimationFrame(this.painting);
+      this.painting = 0;
+      const context = this.canvas.getContext("2d");
+      context.setTransform(this.density, 0, 0, this.density, 0, 0);
+      context.clearRect(0, 0, this.canvas.width, this.canvas.height);
+      context.lineJoin = "round";
+      const count = this.selected.filter(Boolean).length;
+      context.lineWidth = 1;
+      context.globalAlpha = 0.12;
+      context.strokeStyle = getComputedStyle(this.home).color;
+      if (this.brushes.size) {
         this.rows.forEach((ys, row) => {
-          if (!this.selected[row]) return;
-          context.strokeStyle = this.colours[row];
-          context.setLineDash(this.failed[row] ? [4, 3] : []);  // told apart without their colour too
-          this.line(context, ys);
+          if (!this.selected[row] && (this.withFailed || !this.failed[row])) this.line(context, ys);
         });
-        context.setLineDash([]);
-        if (this.pointed !== undefined && this.rows[this.pointed]) {
-          context.globalAlpha = 1;
-          context.lineWidth = 3;
-          context.strokeStyle = this.colours[this.pointed];
-          this.line(context, this.rows[this.pointed]);
-        }
+      }
+      context.globalAlpha = Math.min(0.85, Math.max(0.06, 60 / count));
+      context.lineWidth = count > 300 ? 1 : 1.5;
+      this.rows.forEach((ys, row) => {
+        if (!this.selected[row]) return;
+        context.strokeStyle = this.colours[row];
+        context.setLineDash(this.failed[row] ? [4, 3] : []);  // told apart without their colour too
+        this.line(context, ys);
       });
+      context.setLineDash([]);
+      if (this.pointed !== undefined && this.rows[this.pointed]) {
+        context.globalAlpha = 1;
+        context.lineWidth = 3;
+        context.strokeStyle = this.colours[this.pointed];
+        this.line(context, this.rows[this.pointed]);
+      }
     }
 
     point(event) {
@@ -449,10 +456,20 @@
     } else await draw(place, spec);
   };
 
-  const resize = (place, size) => {
-    if (place.hpoParallel) place.hpoParallel.place();
-    else if (place.data) Plotly.relayout(place, size ?? {width: null, height: null, autosize: true});
+  // Paper has another width than the screen, and no browser tells a figure of it in time.
+  const resize = (place, paper) => {
+    if (place.hpoParallel) place.hpoParallel.place(paper);
+    else if (place.data) Plotly.relayout(place, paper ?? {width: null, height: null, autosize: true});
   };
+  addEventListener("beforeprint", () => {
+    for (const place of document.querySelectorAll(".plot")) {
+      const wide = place.matches(".wide, .one");
+      resize(place, {width: wide ? 660 : 320, height: wide ? 320 : 230});
+    }
+  });
+  addEventListener("afterprint", () => {
+    for (const place of document.querySelectorAll(".plot")) resize(place);
+  });
 
   const rescale = (place, wanted) => {
     place.dataset.scale = wanted;
@@ -471,5 +488,5 @@
     return label;
   };
 
-  window.hpoFigures = {draw, update, scaleSwitch, rescale, resize};
+  window.hpoFigures = {draw, update, scaleSwitch, rescale};
 })();

@@ -114,6 +114,7 @@
     const key = section.dataset.kind;
     const state = states.get(key) ?? {};
     states.set(key, state);
+    state.stale = false;
     if (state.busy) { state.again = true; return; }
     state.busy = true;
     try {
@@ -159,7 +160,7 @@
     const nearby = new IntersectionObserver((entries) => {
       for (const {target, isIntersecting} of entries) {
         const state = states.get(target.dataset.kind);
-        if (isIntersecting && (!state || state.stale)) { if (state) state.stale = false; want(target, true); }
+        if (isIntersecting && (!state || state.stale)) want(target, true);
       }
     }, {rootMargin: "400px"});
     for (const section of kinds) nearby.observe(section);
@@ -167,6 +168,16 @@
       for (const section of kinds) if (!states.has(section.dataset.kind) && !queue.includes(section)) want(section);
     }, 300));
   }
+  // Paper shows all figures: those that were not drawn yet, or have newer data, come first.
+  addEventListener("keydown", async (event) => {
+    if (!(event.ctrlKey || event.metaKey) || event.key !== "p") return;
+    const missing = kinds.filter(({dataset: {kind}}) => waiting.has(kind) || states.get(kind).stale);
+    if (!missing.length) return;
+    event.preventDefault();
+    await Promise.all(missing.map(load));
+    while (waiting.size) await new Promise((next) => setTimeout(next, 50));  // those that were under way
+    print();
+  });
   const inView = (section) => {
     const {top, bottom} = section.getBoundingClientRect();
     return bottom > -400 && top < innerHeight + 400;
