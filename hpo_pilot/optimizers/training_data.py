@@ -248,6 +248,41 @@ class Table:
         return np.sort(np.concatenate(chosen))
 
 
+#: A failure that is told as a number: this many points or more have it, and it is farther from all other values than
+#: this many times their range.
+_PENALISED, _BEYOND_RANGE = 3, 10.0
+
+
+def penalties(values: Array, rows: Rows) -> Mask:
+    """Marks results that are failures told as numbers, shape (n,).
+
+    Many trainings return a constant such as 1e4 or 1e300 where they fail. Taken as values, such constants hide the
+    differences between good values. A plateau, such as a clipped loss, is a value: it is near the others.
+
+    The constant must be the worst value of every objective, so that such a point is never on the front; and as many
+    points must have other values, so that a model can be fitted to them.
+
+    Args:
+        values: shape (n, n_objectives); NaN for failed trials.
+        rows: the point of each result, shape (n,).
+    """
+    found = np.zeros(len(values), dtype=bool)
+    left = np.flatnonzero(~np.isnan(values[:, 0]))
+    while len(left):
+        at = (values[left] == values[left].max(axis=0)).all(axis=1)
+        worst, others = left[at], left[~at]
+        if min(len(worst), len(others)) < _PENALISED:
+            break
+        low, high = values[others].min(axis=0), values[others].max(axis=0)
+        with np.errstate(over="ignore"):
+            is_far = (high > low) & (values[worst[0]] - high > _BEYOND_RANGE * (high - low))
+        if not is_far.any() or min(len(np.unique(rows[some])) for some in (worst, others)) < _PENALISED:
+            break
+        found[worst] = True
+        left = others
+    return found
+
+
 class Told:
     """All told trials. Any earlier state can be restored, because fits use the first trials of the history."""
 
@@ -283,14 +318,20 @@ class Told:
 
     def failing(self, window: int) -> float:
         """Returns the share of failures among the last `window` trials; 0 where there are no trials."""
-        recent = self._values[-window:]
-        return sum(math.isnan(values[0]) for values in recent) / max(1, len(recent))
+        recent = np.isnan(self._results(len(self))[0][-window:, 0])
+        return float(recent.sum()) / max(1, len(recent))
+
+    def _results(self, length: int) -> tuple[Array, Rows]:
+        """Returns the values of the first `length` trials, NaN for failures, and the rows of their points."""
+        values = np.array(self._values[:length]).reshape(length, self._objectives)
+        rows = np.array(self._rows[:length], dtype=int)
+        values[penalties(values, rows)] = math.nan
+        return values, rows
 
     def table(self, length: int) -> Table:
         """Returns the distinct points of the first `length` trials."""
-        shape = (length, self._objectives)
-        values, stds = (np.array(part[:length]).reshape(shape) for part in (self._values, self._stds))
-        every = np.array(self._rows[:length], dtype=int)
+        values, every = self._results(length)
+        stds = np.array(self._stds[:length]).reshape(values.shape)
         count = int(every.max()) + 1 if length else 0
         good = ~np.isnan(values[:, 0])
         rows = every[good]
