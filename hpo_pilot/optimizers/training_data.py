@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ from scipy import stats
 from scipy.optimize import minimize_scalar
 
 from hpo_pilot.optimizers.base import Observation
-from hpo_pilot.optimizers.feasible_region import UnitCube
+from hpo_pilot.optimizers.feasible_region import UnitCube, feasible_region
 from hpo_pilot.optimizers.gaussian_process import Basis
 from hpo_pilot.optimizers.nondominated import ranks
 from hpo_pilot.search import Dimension, SearchSpace
@@ -24,15 +25,22 @@ IntArray = npt.NDArray[np.int64]
 _FINE = 12
 
 
+#: A dimension whose feasible part is narrower than this share of its range is scaled to that part, as found by this
+#: many samples, and a margin at each side.
+_NARROW, _SAMPLES, _MARGIN = 0.2, 256, 0.1
+
+
 class FeatureMap:
     """Transforms unit vectors, shape (n, n_dims), to features, shape (n, n_features).
 
     An ordered dimension has one column. A categorical dimension has a column of 0 and 1 for each choice; one column is
-    enough for two choices.
+    enough for two choices. If the constraints leave only a narrow part of a dimension, this part is from 0 to 1:
+    otherwise all points of a tiny feasible region would look the same to the process.
     """
 
     def __init__(self, space: SearchSpace) -> None:
         """Lays the columns out in the order of the dimensions."""
+        self._space = space
         self.cube = UnitCube(space)
         dimensions = list(space.dimensions.values())
         widths = [1 if d.is_ordered or d.size <= 2 else int(d.size) for d in dimensions]
@@ -63,10 +71,27 @@ class FeatureMap:
             means[start] = 0.0 if dimension.when else 1.0 / 12.0
         return Basis(centres, deviations, means)
 
+    @cached_property
+    def _narrow(self) -> tuple[Array, Array]:
+        """The places that become 0 and the widths that become 1, each of shape (n_ordered,)."""
+        lows, widths = np.zeros(len(self.ordered)), np.ones(len(self.ordered))
+        if self._space.constraints:
+            found = feasible_region(self._space).sample(_SAMPLES, np.random.default_rng(20_260_102))
+            if len(found):
+                places = self.cube.snapped(found)[:, self.ordered]
+                low, high = places.min(axis=0), places.max(axis=0)
+                # An inactive dimension is at its centre.
+                always = np.array([not dimension.when for dimension in self._space.dimensions.values()])[self.ordered]
+                narrow = always & (high > low) & (high - low < _NARROW)
+                margin = _MARGIN * (high - low)
+                lows, widths = np.where(narrow, low - margin, lows), np.where(narrow, high - low + 2 * margin, widths)
+        return lows, widths
+
     def features(self, units: Array) -> Array:
         """Returns the features of snapped unit vectors."""
         features = np.zeros((len(units), self.size))
-        features[:, self.columns] = units[:, self.ordered]
+        lows, widths = self._narrow
+        features[:, self.columns] = (units[:, self.ordered] - lows) / widths
         for index, size, start in self._choices:
             chosen = np.minimum(size - 1, (units[:, index] * size).astype(int))
             if size > 2:
@@ -74,6 +99,21 @@ class FeatureMap:
             else:
                 features[:, start] = chosen
         return features
+
+    @cached_property
+    def bounds(self) -> Array:
+        """The features of the bounds of the ordered dimensions, 0 and 1 for the others; shape (n_features, 2)."""
+        lows, widths = self._narrow
+        bounds = np.tile([0.0, 1.0], (self.size, 1))
+        bounds[self.columns] = (bounds[self.columns] - lows[:, None]) / widths[:, None]
+        return bounds
+
+    def moved(self, units: Array, features: Array) -> Array:
+        """Returns snapped unit vectors with the ordered dimensions of `features` and the choices of `units`."""
+        lows, widths = self._narrow
+        moved = units.copy()
+        moved[:, self.ordered] = features[:, self.columns] * widths + lows
+        return self.cube.snapped(moved)
 
     def neighbours(self, unit: Array) -> Array:
         """Returns a snapped unit vector and all that differ from it in one stepwise dimension; shape (n, n_dims)."""

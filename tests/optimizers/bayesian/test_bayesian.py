@@ -82,6 +82,13 @@ def test_one_diverged_training_is_no_obstacle() -> None:
     assert best(searched("bayesian", VALLEY, lambda p: 1e300 if p["x"] < -4 else valley(p), 3, 8)) < 1.5
 
 
+def test_it_converges_in_a_millionth_of_the_space() -> None:
+    at = {"x": 0.301, "y": 0.699, "z": 0.5}
+    space = SearchSpace.from_dict(dict.fromkeys(at, REAL), [f"abs({n} - {v:.1f}) <= 0.005" for n, v in at.items()])
+    results = searched("bayesian", space, lambda p: sum((p[n] - v) ** 2 for n, v in at.items()), 1, 12)
+    assert best(results) < 1e-14
+
+
 def test_starts_spread_evenly() -> None:
     optimizer = create_optimizer("bayesian", SQUARE, seed=1)
     points = [*optimizer.ask(3), *optimizer.ask(5)]

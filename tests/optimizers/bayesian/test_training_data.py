@@ -59,6 +59,21 @@ def test_inactive_dimensions_have_no_influence() -> None:
     assert np.array_equal(first, second)
 
 
+def test_a_narrow_feasible_part_is_stretched() -> None:
+    dimensions = {name: {"type": "real", "low": 0, "high": 10} for name in ("narrow", "wide")}
+    kind = {"kind": {"type": "categorical", "choices": ["a", "b", "c"]}}
+    space = SearchSpace.from_dict({**kind, **dimensions}, ["abs(narrow - 3) <= 0.01", "wide <= 2"])
+    features = FeatureMap(space)
+    units = np.array([space.encode({"kind": "b", "narrow": narrow, "wide": 1.0}) for narrow in (2.99, 3.0, 3.01)])
+    rows = features.features(units)
+    assert rows[:, 3] == pytest.approx([0.1, 0.5, 0.9], abs=0.05)
+    assert rows[:, 4] == pytest.approx(0.1)
+    assert features.moved(units[::-1], rows) == pytest.approx(units)
+    assert features.bounds[4].tolist() == [0.0, 1.0]
+    rows[:2, 3] = features.bounds[3]
+    assert features.moved(units[:2], rows[:2])[:, 1] == pytest.approx([0.0, 1.0])
+
+
 def test_neighbours_differ_in_one_stepwise_dimension() -> None:
     features = FeatureMap(SPACE)
     unit = features.cube.snapped(np.full((1, len(SPACE.dimensions)), 0.5))[0]
