@@ -154,18 +154,24 @@ def folder_mistake(files: str, base: Path) -> tuple[str, str] | None:
         return f"cannot be read: {error}", ""
 
 
-def script_notes(files: str, command: str, base: Path) -> list[tuple[str, str]]:
-    """Returns notes on the scripts in `payload.command`, each with a hint; the folder exists."""
+def missing_programs(files: str, command: str, base: Path) -> list[str]:
+    """Returns the scripts in `payload.command` that the existing folder does not have."""
     folder = base / Path(files).expanduser()
+    return [
+        word
+        for word in _words(command)
+        if word.endswith((".py", ".sh")) and not word.startswith(("/", "$", "~")) and not (folder / word).exists()
+    ]
+
+
+def penalty_notes(files: str, command: str, base: Path) -> list[tuple[str, str]]:
+    """Returns notes on Python scripts in `payload.command` that give a number for a failure, each with a hint."""
     notes = []
     for word in _words(command):
-        if not word.endswith((".py", ".sh")) or word.startswith(("/", "$", "~")):
-            continue
-        if not (folder / word).exists():
-            notes.append((f"{word} is not in {files}", "is the name right?"))
-        elif penalty := _penalty(folder / word):
-            line, number = penalty
-            message = f"line {line} of {word} gives {number:g} where something fails"
+        module, is_function, _ = word.partition(":")
+        name = f"{module.replace('.', '/')}.py" if is_function else word
+        if name.endswith(".py") and (penalty := _penalty(base / Path(files).expanduser() / name)):
+            message = f"line {penalty[0]} of {name} gives {penalty[1]:g} where something fails"
             notes.append((message, "if it is a figure of merit, give NaN: that is a failure, a number is a result"))
     return notes
 

@@ -16,7 +16,7 @@ import psutil
 from pydantic import ValidationError
 
 from hpo_pilot.errors import Problem, SearchFileError
-from hpo_pilot.files import first_program, folder_mistake, python_word, script_notes
+from hpo_pilot.files import first_program, folder_mistake, missing_programs, penalty_notes, python_word
 from hpo_pilot.hpc.capacity import NodeShape
 from hpo_pilot.hpc.site_files import SiteFileError, known_site, load_site, site_files, unknown_site_hint
 from hpo_pilot.hpc.site_profile import SiteProfile
@@ -174,7 +174,9 @@ def _check_files(file: SearchFile, payload: Payload, folder: Path | None) -> Non
         if mistake is not None:
             file.tell(Mistake(("payload", "files"), *mistake))
         else:
-            for message, hint in script_notes(payload.files, payload.command, folder):
+            for word in missing_programs(payload.files, payload.command, folder):
+                file.note(Mistake(("payload", "command"), f"{word} is not in {payload.files}", "is the name right?"))
+            for message, hint in penalty_notes(payload.files, payload.command, folder):
                 file.note(Mistake(("payload", "command"), message, hint))
     places: dict[FieldPath, tuple[str, ...]] = {("payload", "inputs"): payload.inputs}
     for name, segment in (file.sections.get("segments") or {}).items():
