@@ -62,7 +62,7 @@ def test_inactive_dimensions_have_no_influence() -> None:
 def test_a_narrow_feasible_part_is_stretched() -> None:
     dimensions = {name: {"type": "real", "low": 0, "high": 10} for name in ("narrow", "wide")}
     kind = {"kind": {"type": "categorical", "choices": ["a", "b", "c"]}}
-    space = SearchSpace.from_dict({**kind, **dimensions}, ["abs(narrow - 3) <= 0.01", "wide <= 2"])
+    space = SearchSpace.from_dict({**kind, **dimensions}, ["abs(narrow - 3) <= 0.01", "wide <= 5"])
     features = FeatureMap(space)
     units = np.array([space.encode({"kind": "b", "narrow": narrow, "wide": 1.0}) for narrow in (2.99, 3.0, 3.01)])
     rows = features.features(units)
