@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import itertools
+import math
 import os
 import pwd
 import re
@@ -160,6 +162,40 @@ def missing_programs(files: str, command: str, base: Path) -> list[str]:
         for word in _words(command)
         if word.endswith((".py", ".sh")) and not word.startswith(("/", "$", "~")) and not (folder / word).exists()
     ]
+
+
+def penalty_notes(files: str, command: str, base: Path) -> list[tuple[str, str]]:
+    """Returns notes on Python scripts in `payload.command` that give a number for a failure, each with a hint."""
+    notes = []
+    for word in _words(command):
+        module, is_function, _ = word.partition(":")
+        name = f"{module.replace('.', '/')}.py" if is_function else word
+        if name.endswith(".py") and (penalty := _penalty(base / Path(files).expanduser() / name)):
+            message = f"line {penalty[0]} of {name} gives {penalty[1]:g} where something fails"
+            notes.append((message, "if it is a figure of merit, give NaN: that is a failure, a number is a result"))
+    return notes
+
+
+#: A smaller number is hardly a penalty.
+_LEAST_PENALTY = 1e3
+
+
+def _penalty(script: Path) -> tuple[int, float] | None:
+    """Returns line and value of the first large number that a script sets or returns where an exception is handled."""
+    try:
+        tree = ast.parse(script.read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError, RecursionError):
+        return None
+    handlers = [node for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)]
+    for node in itertools.chain(*map(ast.walk, handlers)):
+        if not isinstance(node, ast.Dict | ast.Return | ast.Assign):
+            continue
+        for value in node.values if isinstance(node, ast.Dict) else [node.value]:
+            number = value.operand if isinstance(value, ast.UnaryOp) else value
+            found = number.value if isinstance(number, ast.Constant) else None
+            if isinstance(found, int | float) and _LEAST_PENALTY <= found < math.inf:
+                return node.lineno, found
+    return None
 
 
 #: Words that a shell understands itself.

@@ -311,6 +311,8 @@ def best(client: SearchClient, identity: IdArgument, as_json: JsonOption = False
     typer.echo(f"trial {found['number']}: {metrics_of(search)[0]} {best_text(found)}")
     for name, value in found["point"].items():
         typer.echo(f"  {name}: {json.dumps(value)}")
+    for remark in found.get("remarks", ()):
+        typer.echo(printable(remark))
 
 
 def log(client: SearchClient, identity: IdArgument, as_json: JsonOption = False) -> None:

@@ -201,13 +201,19 @@ def for_nevergrad(method: str) -> str:
     return next((optimizer for part, optimizer in _NEVERGRAD if part in method), "evolutionary")
 
 
+def library_of_steering(command: str) -> str | None:
+    """Returns hpogrid's name of the library of a steering container's command; None where the command has none."""
+    found = _LIBRARY.search(command)
+    return found[1] if found and found[1] in {*HPOGRID, "nevergrad"} else None
+
+
 def for_steering(command: str) -> str | None:
     """Returns the optimizer closest to a steering container's command; None where the command does not name one."""
     if found := _OWN.search(command):
         return found[1]
     method = _METHOD.search(command)
-    if (found := _LIBRARY.search(command)) and found[1] in {*HPOGRID, "nevergrad"}:
-        return for_hpogrid(found[1], method[1] if method else None)
+    if library := library_of_steering(command):
+        return for_hpogrid(library, method[1] if method else None)
     if "nevergrad" in command:
         return for_nevergrad(method[1]) if method else "evolutionary"
     return "bayesian" if "bayesian" in command or "skopt" in command else None

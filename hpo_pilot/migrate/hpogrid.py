@@ -63,6 +63,7 @@ _CHOICES = {
     ("hpo_config", "scheduler"): ["asynchyperband", "bohbhyperband", "pbt"],
     ("hpo_config", "mode"): ["min", "max"],
 }
+_DEFAULT_ALGORITHM = "random"
 _TOP = ("project_name", "scripts_path", *_KEYS, "search_space")
 
 #: Options of prun in `grid_config.extra`, and their keys in a search file.
@@ -98,7 +99,9 @@ def import_hpogrid(file: ForeignFile, options: ImportOptions) -> Draft:
     if not file.problems and isinstance(project.get("scripts_path"), str):
         _put_payload(draft, file, options, project, model)
     if "search_space" in project:
-        space = read_space(file, ("search_space",), _decoded(file, ("search_space",), project["search_space"]))
+        library = sections.get("hpo_config", {}).get("algorithm", _DEFAULT_ALGORITHM)
+        place: FieldPath = ("search_space",)
+        space = read_space(file, place, _decoded(file, place, project["search_space"]), library)
         draft.put_space(space)
         if space.dimensions and sections.get("hpo_config", {}).get("metric", "loss") in space.dimensions:
             file.warn(("hpo_config", "metric"), "a parameter has the same name as the metric")
@@ -158,7 +161,7 @@ def _put_search(draft: Draft, file: ForeignFile, hpo: dict[str, Any]) -> None:
         draft.put("budget", "trials", trials, origin="hpo_config.num_trials")
     at_once = file.count(("hpo_config", "max_concurrent"), hpo.get("max_concurrent", 3))
     draft.put("budget", "parallel", at_once, origin="hpo_config.max_concurrent")
-    algorithm, params = hpo.get("algorithm", "random"), hpo.get("algorithm_param") or {}
+    algorithm, params = hpo.get("algorithm", _DEFAULT_ALGORITHM), hpo.get("algorithm_param") or {}
     method = params.get("method")
     text = f"hpo_config.algorithm: {algorithm}" + (f", {method}" if method else "")
     draft.put("optimizer", for_hpogrid(algorithm, method if isinstance(method, str) else None), origin=text)

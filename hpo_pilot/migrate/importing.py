@@ -14,6 +14,7 @@ from hpo_pilot.migrate.draft import (
     for_nevergrad,
     for_steering,
     goal_of_steering,
+    library_of_steering,
     put_name,
 )
 from hpo_pilot.migrate.foreign_file import ForeignFile
@@ -138,11 +139,17 @@ def _import_idds(file: ForeignFile, options: ImportOptions) -> Draft:
         message = "is a list: a segmented request; import the phpo configuration it came from, which names the segments"
         file.wrong((*path, "opt_space"), message)
         return draft
-    space = read_space(file, (*path, "opt_space"), request["opt_space"])
+    library = library_of_steering(_steering_of(request))
+    space = read_space(file, (*path, "opt_space"), request["opt_space"], library)
     draft.put_space(space)
     if request.get("initial_points") is not None:
         _put_initial_points(draft, file, (*path, "initial_points"), request["initial_points"], space)
     return draft
+
+
+def _steering_of(request: dict[str, Any]) -> str:
+    """Returns the command of the steering container."""
+    return " ".join(str(request.get(key) or "") for key in ("sandbox", "executable", "arguments"))
 
 
 def _put_idds_search(draft: Draft, file: ForeignFile, path: FieldPath, request: dict[str, Any]) -> None:
@@ -158,7 +165,7 @@ def _put_idds_search(draft: Draft, file: ForeignFile, path: FieldPath, request: 
     if trials is not None:
         draft.put("budget", "trials", trials, origin="max_points")
     method = request.get("method")
-    steering = " ".join(str(request.get(key) or "") for key in ("sandbox", "executable", "arguments"))
+    steering = _steering_of(request)
     if method == "nevergrad":
         draft.put("optimizer", for_nevergrad("DiscreteOnePlusOne"), origin="method: nevergrad, a (1+1) evolution")
     elif method == "bayesian":

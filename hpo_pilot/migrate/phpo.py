@@ -20,6 +20,7 @@ from hpo_pilot.migrate.draft import (
     ImportOptions,
     for_steering,
     goal_of_steering,
+    library_of_steering,
     put_name,
     put_sites,
     rucio_name,
@@ -199,18 +200,19 @@ def _spaces(task: PhpoTask) -> list[ForeignSpace]:
     if file is None:
         return []
     spaces: list[ForeignSpace] = []
+    library = library_of_steering(task.get("steeringExec", ""))
     if not file.problems:
         if not isinstance(file.value, list):
-            spaces.append(read_space(file, (), file.value))
+            spaces.append(read_space(file, (), file.value, library))
         elif "segmentSpecFile" not in task.options:
             file.wrong((), "is a list of spaces, which needs segments: segmentSpecFile")
         else:
-            spaces = _listed_spaces(file, file.value)
+            spaces = _listed_spaces(file, file.value, library)
     task.source("searchSpaceFile")[0].join(file)
     return spaces if not file.problems else []
 
 
-def _listed_spaces(file: ForeignFile, items: list[Any]) -> list[ForeignSpace]:
+def _listed_spaces(file: ForeignFile, items: list[Any], library: str | None) -> list[ForeignSpace]:
     found: dict[int, ForeignSpace] = {}
     for index, item in enumerate(items):
         path: FieldPath = (index,)
@@ -219,9 +221,9 @@ def _listed_spaces(file: ForeignFile, items: list[Any]) -> list[ForeignSpace]:
             if isinstance(number, bool) or not isinstance(number, int) or number in found:
                 file.wrong((*path, "model_id"), f"must be a number that no other space has, not {show(number)}")
                 continue
-            found[number] = read_space(file, (*path, "search_space"), item["search_space"])
+            found[number] = read_space(file, (*path, "search_space"), item["search_space"], library)
         else:
-            found[index] = read_space(file, path, item)
+            found[index] = read_space(file, path, item, library)
     return [found[number] for number in sorted(found)]
 
 

@@ -26,9 +26,16 @@ _SIGMAS = 3
 _MAX_MEMBERS = 1000
 
 
-def read_space(file: ForeignFile, path: FieldPath, value: Any) -> ForeignSpace:
-    """Returns the space at `path` of a file; mistakes are recorded in the file."""
-    space = ForeignSpace(file)
+def read_space(file: ForeignFile, path: FieldPath, value: Any, library: str | None = None) -> ForeignSpace:
+    """Returns the space at `path` of a file; mistakes are recorded in the file.
+
+    Args:
+        file: the file.
+        path: the place of the space in it.
+        value: the space.
+        library: the library that has read the space, by its name in hpogrid; None: not known.
+    """
+    space = ForeignSpace(file, library)
     entries = file.mapping(path, value, "must be a mapping of parameters")
     if entries is None:
         return space
@@ -89,6 +96,7 @@ class ForeignSpace:
 
     Attributes:
         file: the file that has them; mistakes and warnings are recorded there.
+        library: as for `read_space`.
         names: the tool's own names of the parameters.
         dimensions: the `space` section of the search file.
         fixed, arrays, values: as in `PointShape`.
@@ -96,6 +104,7 @@ class ForeignSpace:
     """
 
     file: ForeignFile
+    library: str | None = None
     names: frozenset[str] = frozenset()
     dimensions: dict[str, dict[str, Any]] = field(default_factory=dict)
     fixed: dict[str, Any] = field(default_factory=dict)
@@ -300,6 +309,10 @@ def _even_step(values: list[Any]) -> dict[str, int] | None:
 # hpogrid's search spaces, which phpo uses too: `{name: {method: …, dimension: {…}}}`.
 # It accepts the same as hpogrid 1.3.3 (`hpogrid/core/defaults.py`, `kSearchSpaceFormat`).
 
+#: hpogrid's names of Ray Tune, whose `randint` leaves the upper end out. `uniformint` of hpogrid's other libraries (ax,
+#: bohb, hyperopt, nevergrad, optuna, skopt) includes it (`hpogrid/search_space/`).
+_TUNE = ("random", "tune")
+
 #: Method -> required and optional keys of its dimension.
 HPOGRID_METHODS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "categorical": (("categories",), ("grid_search",)),
@@ -382,11 +395,17 @@ def _add_distribution(
             space.file.warn((*path, "grid_search"), message)
     elif method == "fixed":
         space.fixed[name] = dimension["value"]
-    elif method == "uniformint" and low == high:
-        message = f"uniformint is [low, high): there is no number from {low} to below {high}"
+    elif method == "uniformint" and space.library in _TUNE and low == high:
+        message = f"Ray Tune's uniformint is [low, high): there is no number from {low} to below {high}"
         space.file.wrong((*path, "high"), message)
+    elif method == "uniformint" and space.library in _TUNE:
+        origin = f"uniformint of Ray Tune, [{low}, {high}): {high} is not in it"
+        space.add_range(name, path, low, high - 1, origin, whole=True)
     elif method == "uniformint":
-        space.add_range(name, path, low, high - 1, f"uniformint [{low}, {high}): {high} is not in it", whole=True)
+        if space.library is None and low < high:
+            message = f"the file names no library, so that {name} includes {high}: only Ray Tune leaves it out"
+            space.file.warn((*path, "high"), message)
+        space.add_range(name, path, low, high, method, whole=True)
     elif method == "uniform":
         space.add_range(name, path, low, high, method)
     elif method == "quniform":

@@ -222,14 +222,12 @@ class Climber:
             value, gradient = surrogate.gradient(at)
             return -float(value.sum()), -gradient[free]
 
-        bounds = [(0.0, 1.0)] * int(free.sum())
+        bounds = np.broadcast_to(self._map.bounds, (*features.shape, 2))[free]
         found = minimize(
             descent, features[free], jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS}
         )
         features[free] = found.x
-        moved = units.copy()
-        moved[:, self._map.ordered] = features[:, self._map.columns]
-        return self._map.cube.snapped(moved)
+        return self._map.moved(units, features)
 
 
 def starts_apart(features: Array, scores: Array, scales: Array) -> list[int]:

@@ -73,6 +73,9 @@ class GridSearch(Optimizer):
             proposals.offer_point(point)
             if proposals.missing == 0:
                 break
+        if not proposals.points and not proposals.known:
+            message = f"no point of the grid ({self.points_per_dimension} per dimension) satisfies the constraints"
+            raise ExhaustedError(f"{message}; a larger points_per_dimension scans finer")
         if not proposals.points:
             raise ExhaustedError(
                 f"every point of the grid ({self.points_per_dimension} per dimension) is told or pending; a larger "

@@ -13,6 +13,7 @@ import numpy as np
 from hpo_pilot.errors import ExhaustedError
 from hpo_pilot.optimizers.feasible_region import feasible_region
 from hpo_pilot.search import Integer, Point, Real, SearchSpace, point_key
+from hpo_pilot.search.space import equality_hint
 
 
 def unit_vector(space: SearchSpace, point: Mapping[str, Any]) -> tuple[float, ...] | None:
@@ -125,11 +126,22 @@ class Proposals:
             self._draw_from_list(rng)
         self._wanted = wanted
         if not self.points:
-            raise ExhaustedError(
-                "no point is left to propose: every feasible point that could be found is told or pending; "
-                "widen a range, loosen a constraint, or end the search here"
-            )
+            raise ExhaustedError(self._reason(feasible))
         return self.points
+
+    def _reason(self, feasible: Sequence[Point]) -> str:
+        """Returns why no point was found."""
+        is_known = any(True for _ in placed(self.space, feasible))
+        if self.space.constraints and not is_known and feasible_region(self.space).share == 0.0:
+            remedy = (
+                "too little of the space satisfies the constraints; loosen one, or narrow ranges to the feasible part"
+            )
+            hint = equality_hint(self.space, self.space.constraints)
+            return f"no feasible point was found: {hint or remedy}"
+        return (
+            "no point is left to propose: every feasible point that could be found is told or pending; "
+            "widen a range, loosen a constraint, or end the search here"
+        )
 
     def _draw_anywhere(self, rng: random.Random) -> None:
         draws = _LEAST_DRAWS + _DRAWS_PER_POINT * self.missing

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ from scipy import stats
 from scipy.optimize import minimize_scalar
 
 from hpo_pilot.optimizers.base import Observation
-from hpo_pilot.optimizers.feasible_region import UnitCube
+from hpo_pilot.optimizers.feasible_region import UnitCube, feasible_region
 from hpo_pilot.optimizers.gaussian_process import Basis
 from hpo_pilot.optimizers.nondominated import ranks
 from hpo_pilot.search import Dimension, SearchSpace
@@ -24,15 +25,22 @@ IntArray = npt.NDArray[np.int64]
 _FINE = 12
 
 
+#: A dimension whose feasible part is narrower than this share of its range is scaled to that part, as found by this
+#: many samples, and a margin at each side.
+_NARROW, _SAMPLES, _MARGIN = 0.2, 256, 0.1
+
+
 class FeatureMap:
     """Transforms unit vectors, shape (n, n_dims), to features, shape (n, n_features).
 
     An ordered dimension has one column. A categorical dimension has a column of 0 and 1 for each choice; one column is
-    enough for two choices.
+    enough for two choices. If the constraints leave only a narrow part of a dimension, this part is from 0 to 1:
+    otherwise all points of a tiny feasible region would look the same to the process.
     """
 
     def __init__(self, space: SearchSpace) -> None:
         """Lays the columns out in the order of the dimensions."""
+        self._space = space
         self.cube = UnitCube(space)
         dimensions = list(space.dimensions.values())
         widths = [1 if d.is_ordered or d.size <= 2 else int(d.size) for d in dimensions]
@@ -63,10 +71,27 @@ class FeatureMap:
             means[start] = 0.0 if dimension.when else 1.0 / 12.0
         return Basis(centres, deviations, means)
 
+    @cached_property
+    def _narrow(self) -> tuple[Array, Array]:
+        """The places that become 0 and the widths that become 1, each of shape (n_ordered,)."""
+        lows, widths = np.zeros(len(self.ordered)), np.ones(len(self.ordered))
+        if self._space.constraints:
+            found = feasible_region(self._space).sample(_SAMPLES, np.random.default_rng(20_260_102))
+            if len(found):
+                places = self.cube.snapped(found)[:, self.ordered]
+                low, high = places.min(axis=0), places.max(axis=0)
+                # An inactive dimension is at its centre.
+                always = np.array([not dimension.when for dimension in self._space.dimensions.values()])[self.ordered]
+                narrow = always & (high > low) & (high - low < _NARROW)
+                margin = _MARGIN * (high - low)
+                lows, widths = np.where(narrow, low - margin, lows), np.where(narrow, high - low + 2 * margin, widths)
+        return lows, widths
+
     def features(self, units: Array) -> Array:
         """Returns the features of snapped unit vectors."""
         features = np.zeros((len(units), self.size))
-        features[:, self.columns] = units[:, self.ordered]
+        lows, widths = self._narrow
+        features[:, self.columns] = (units[:, self.ordered] - lows) / widths
         for index, size, start in self._choices:
             chosen = np.minimum(size - 1, (units[:, index] * size).astype(int))
             if size > 2:
@@ -74,6 +99,21 @@ class FeatureMap:
             else:
                 features[:, start] = chosen
         return features
+
+    @cached_property
+    def bounds(self) -> Array:
+        """The features of the bounds of the ordered dimensions, 0 and 1 for the others; shape (n_features, 2)."""
+        lows, widths = self._narrow
+        bounds = np.tile([0.0, 1.0], (self.size, 1))
+        bounds[self.columns] = (bounds[self.columns] - lows[:, None]) / widths[:, None]
+        return bounds
+
+    def moved(self, units: Array, features: Array) -> Array:
+        """Returns snapped unit vectors with the ordered dimensions of `features` and the choices of `units`."""
+        lows, widths = self._narrow
+        moved = units.copy()
+        moved[:, self.ordered] = features[:, self.columns] * widths + lows
+        return self.cube.snapped(moved)
 
     def neighbours(self, unit: Array) -> Array:
         """Returns a snapped unit vector and all that differ from it in one stepwise dimension; shape (n, n_dims)."""
@@ -248,6 +288,41 @@ class Table:
         return np.sort(np.concatenate(chosen))
 
 
+#: A failure that is told as a number: this many points or more have it, and it is farther from all other values than
+#: this many times their range.
+_PENALISED, _BEYOND_RANGE = 3, 10.0
+
+
+def penalties(values: Array, rows: Rows) -> Mask:
+    """Marks results that are failures told as numbers, shape (n,).
+
+    Many trainings return a constant such as 1e4 or 1e300 where they fail. Taken as values, such constants hide the
+    differences between good values. A plateau, such as a clipped loss, is a value: it is near the others.
+
+    The constant must be the worst value of every objective, so that such a point is never on the front; and as many
+    points must have other values, so that a model can be fitted to them.
+
+    Args:
+        values: shape (n, n_objectives); NaN for failed trials.
+        rows: the point of each result, shape (n,).
+    """
+    found = np.zeros(len(values), dtype=bool)
+    left = np.flatnonzero(~np.isnan(values[:, 0]))
+    while len(left):
+        at = (values[left] == values[left].max(axis=0)).all(axis=1)
+        worst, others = left[at], left[~at]
+        if min(len(worst), len(others)) < _PENALISED:
+            break
+        low, high = values[others].min(axis=0), values[others].max(axis=0)
+        with np.errstate(over="ignore"):
+            is_far = (high > low) & (values[worst[0]] - high > _BEYOND_RANGE * (high - low))
+        if not is_far.any() or min(len(np.unique(rows[some])) for some in (worst, others)) < _PENALISED:
+            break
+        found[worst] = True
+        left = others
+    return found
+
+
 class Told:
     """All told trials. Any earlier state can be restored, because fits use the first trials of the history."""
 
@@ -283,14 +358,20 @@ class Told:
 
     def failing(self, window: int) -> float:
         """Returns the share of failures among the last `window` trials; 0 where there are no trials."""
-        recent = self._values[-window:]
-        return sum(math.isnan(values[0]) for values in recent) / max(1, len(recent))
+        recent = np.isnan(self._results(len(self))[0][-window:, 0])
+        return float(recent.sum()) / max(1, len(recent))
+
+    def _results(self, length: int) -> tuple[Array, Rows]:
+        """Returns the values of the first `length` trials, NaN for failures, and the rows of their points."""
+        values = np.array(self._values[:length]).reshape(length, self._objectives)
+        rows = np.array(self._rows[:length], dtype=int)
+        values[penalties(values, rows)] = math.nan
+        return values, rows
 
     def table(self, length: int) -> Table:
         """Returns the distinct points of the first `length` trials."""
-        shape = (length, self._objectives)
-        values, stds = (np.array(part[:length]).reshape(shape) for part in (self._values, self._stds))
-        every = np.array(self._rows[:length], dtype=int)
+        values, every = self._results(length)
+        stds = np.array(self._stds[:length]).reshape(values.shape)
         count = int(every.max()) + 1 if length else 0
         good = ~np.isnan(values[:, 0])
         rows = every[good]

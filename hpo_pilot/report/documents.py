@@ -190,7 +190,8 @@ def add_annotation(document: AnnotationDocument, annotation: Annotation | None) 
 class TrialDocument(AnnotationDocument):
     """One hyper-parameter point and its result.
 
-    `confirmed` is there only for the best trial or the front, and only where they have confirmation runs.
+    `confirmed` is there only for the best trial or the front, and only where they have confirmation runs. `remarks` is
+    there only for the best trial.
     With several objectives, `value` and `std` are lists, in their order. `confirms` and `retries` are the number of the
     trial whose point this trial repeats: as a confirmation run, or because that trial failed and a user requested it.
     """
@@ -213,6 +214,7 @@ class TrialDocument(AnnotationDocument):
     ended: str | None
     cost: NotRequired[CostDocument]
     confirmed: NotRequired[ConfirmedDocument]
+    remarks: NotRequired[list[str]]
 
 
 class ObjectiveDocument(TypedDict):

@@ -36,7 +36,7 @@ from hpo_pilot.report.summary import (
     shortened,
 )
 from hpo_pilot.search import KnownResult, Point, Search, Trial, TrialState
-from hpo_pilot.search.trials import NO_COST, Cost, trial_counts_of
+from hpo_pilot.search.trials import NO_COST, Cost, best_remarks, trial_counts_of
 
 
 @dataclass(frozen=True)
@@ -177,6 +177,7 @@ def render_report(
         drawn=drawn,
         hypervolume=front_volume(search, trials) if front else None,
         outcome=_front_outcome(search, trials, front) if front else _outcome(search, trials, standings),
+        remarks=_remarks(search, standings) if standings else [],
         seconds=formatting.span(facts.started, facts.ended),
         gain=search_gain(search, trials, facts.cost),
         extent=trial_counts_of(search, trials, is_over=facts.state in ("done", "failed", "stopped")),
@@ -236,6 +237,13 @@ def _outcome(search: Search, trials: Sequence[Trial], standings: Sequence[Standi
         f"The {word} {metric} is {figure}{confirmed}, found by trial {best.trial.number}; "
         f"{len(standings):,} of {formatting.count(len(scanned), 'trial')} finished{others}."
     )
+
+
+def _remarks(search: Search, standings: Sequence[Standing]) -> list[str]:
+    """Returns the remarks on the best trial."""
+    best = standings[0]
+    ties = sum(other.value == best.value and not best.confirmed for other in standings)
+    return best_remarks(search, best.trial.point, ties)
 
 
 def _others(scanned: Sequence[Trial]) -> str:

@@ -11,6 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -545,28 +546,48 @@ def value_hint(value: Any, dimension: Dimension) -> str:
 #: Number of random points tried. A feasible thousandth of the space is missed with probability exp(-20).
 SAMPLES = 20_000
 
-#: Regular grids and finite spaces up to this size are tried completely.
+#: Finite spaces and regular grids up to this size are tried completely.
 GRID = 20_000
 
 #: CPU seconds after which the trying ends, if at least a tenth of the points was tried.
 PATIENCE = 2.0
 
 
-def feasibility_mistakes(space: SearchSpace) -> list[Mistake]:
+def feasibility_mistakes(space: SearchSpace, *, grid: bool = False) -> list[Mistake]:
     """Returns the reason why no point is feasible; an empty list if a feasible point was found.
 
-    Tries random points and a coarse regular grid; a small finite space completely, so the answer is certain there.
-    Takes at most about two seconds, and much less if much of the space is feasible. The paths are those of a search
-    file: `constraints`, or one of its members if no point satisfies that one.
+    Tries random points; a small finite space completely, so the answer is certain there. Takes at most about two
+    seconds, and much less if much of the space is feasible. The paths are those of a search file: `constraints`, or one
+    of its members if no point satisfies that one.
+
+    Args:
+        space: the space.
+        grid: the points of a coarse regular grid are tried, too; only the optimizer grid proposes these.
     """
     if not space.constraints:
         return []
     tried: list[Point] = []
-    for point in _candidates(space):
+    for point in _candidates(space, grid=grid):
         if space.is_feasible(point):
             return []
         tried.append(point)
-    return [_culprit([Constraint(expression) for expression in space.constraints], tried)]
+    mistake = _culprit([Constraint(expression) for expression in space.constraints], tried)
+    of = [space.constraints[index] for index in mistake.path if isinstance(index, int)]
+    return [replace(mistake, hint=equality_hint(space, of or space.constraints))]
+
+
+def equality_hint(space: SearchSpace, constraints: Sequence[str]) -> str:
+    """Returns how to write the first of some constraints that wants real numbers to be equal; empty: there is none."""
+    for node in itertools.chain(*(ast.walk(Constraint(expression).tree) for expression in constraints)):
+        if not isinstance(node, ast.Compare) or len(node.ops) > 1 or not isinstance(node.ops[0], ast.Eq):
+            continue
+        named = [part.id for part in ast.walk(node) if isinstance(part, ast.Name) and part.id in space.dimensions]
+        real = [name for name in named if not space.dimensions[name].is_discrete]
+        if real:
+            difference = ast.unparse(ast.BinOp(node.left, ast.Sub(), node.comparators[0]))
+            drop = f"drop {real[-1]}" + (" and compute it in the payload" if len(named) > 1 else "")
+            return f"real numbers are hardly ever equal: {drop}, or write abs({difference}) <= TOLERANCE"
+    return ""
 
 
 def is_seen_feasible(space: SearchSpace) -> bool:
@@ -577,7 +598,7 @@ def is_seen_feasible(space: SearchSpace) -> bool:
     return any(space.is_feasible(point) for point in itertools.islice(_candidates(space), 100))
 
 
-def _candidates(space: SearchSpace) -> Iterator[Point]:
+def _candidates(space: SearchSpace, *, grid: bool = False) -> Iterator[Point]:
     unconstrained = SearchSpace(dimensions=space.dimensions)
     if space.size <= GRID:
         yield from unconstrained.all_points()
@@ -589,7 +610,8 @@ def _candidates(space: SearchSpace) -> Iterator[Point]:
         if number >= SAMPLES // 10 and time.thread_time() > deadline:
             break
         yield space.decode([numbers.random() for _ in space.names])
-    yield from itertools.islice(unconstrained.grid(_grid_points(space)), GRID)
+    if grid:
+        yield from itertools.islice(unconstrained.grid(_grid_points(space)), GRID)
 
 
 def _grid_points(space: SearchSpace) -> int:

@@ -206,6 +206,8 @@ def final_state(
 
 def _final_state(search: Search, trials: Sequence[Trial], told: int, *, exhausted: bool) -> tuple[SearchState, str]:
     if best_trial(search, trials) is None:
+        if exhausted and not trials:
+            return SearchState.FAILED, "no point that satisfies the constraints was found"
         reason = f"none of its {told} trials gave a figure of merit" if told else "its budget allowed no trial"
         return SearchState.FAILED, f"{reason}; see `hpo-pilot trials {search.name}`"
     if exhausted:

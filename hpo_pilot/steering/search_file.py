@@ -16,7 +16,7 @@ import psutil
 from pydantic import ValidationError
 
 from hpo_pilot.errors import Problem, SearchFileError
-from hpo_pilot.files import first_program, folder_mistake, missing_programs, python_word
+from hpo_pilot.files import first_program, folder_mistake, missing_programs, penalty_notes, python_word
 from hpo_pilot.hpc.capacity import NodeShape
 from hpo_pilot.hpc.site_files import SiteFileError, known_site, load_site, site_files, unknown_site_hint
 from hpo_pilot.hpc.site_profile import SiteProfile
@@ -134,7 +134,8 @@ def _examine(document: Document, folder: Path | None) -> Examination:
     file = SearchFile(document, _default_resources)
     space = file.section("space", SearchSpace)
     if space is not None:
-        file.tell(*infeasible_mistakes(space))
+        choice = file.section("optimizer", OptimizerChoice)
+        file.tell(*infeasible_mistakes(space, grid=choice is not None and choice.name == "grid"))
     _check_optimizer(file)
     _check_site(file)
     payload = file.section("payload", Payload)
@@ -175,6 +176,8 @@ def _check_files(file: SearchFile, payload: Payload, folder: Path | None) -> Non
         else:
             for word in missing_programs(payload.files, payload.command, folder):
                 file.note(Mistake(("payload", "command"), f"{word} is not in {payload.files}", "is the name right?"))
+            for message, hint in penalty_notes(payload.files, payload.command, folder):
+                file.note(Mistake(("payload", "command"), message, hint))
     places: dict[FieldPath, tuple[str, ...]] = {("payload", "inputs"): payload.inputs}
     for name, segment in (file.sections.get("segments") or {}).items():
         if segment.inputs is not None:
@@ -390,14 +393,18 @@ def _check_optimizer(file: SearchFile) -> None:
         file.tell(Mistake(("objective",), message, f"use the optimizer {listing(several_takers(), 'or')}"))
 
 
-def infeasible_mistakes(space: SearchSpace) -> list[Mistake]:
+def infeasible_mistakes(space: SearchSpace, *, grid: bool = False) -> list[Mistake]:
     """Returns why no point of the space is feasible; an empty list if the optimizers' method finds one.
 
     It finds a feasible share of 0.001% in a second or less. The search for the responsible constraint tries fewer
     points, one by one.
+
+    Args:
+        space: the space.
+        grid: as for `feasibility_mistakes`.
     """
     if not space.constraints or is_seen_feasible(space):
         return []
     from hpo_pilot.optimizers.feasible_region import feasible_region  # noqa: PLC0415 - numpy takes its time to load
 
-    return [] if feasible_region(space).share > 0.0 else feasibility_mistakes(space)
+    return [] if feasible_region(space).share > 0.0 else feasibility_mistakes(space, grid=grid)

@@ -252,6 +252,14 @@ class Store:
             row = connection.execute(best).one_or_none()
         return None if row is None else (row.number, row.value, row.std)
 
+    def count_of_value(self, search_id: int, value: float) -> int:
+        """Returns the number of finished trials with this value, without confirmation runs."""
+        found = select(func.count()).where(
+            t.trials.c.search_id == search_id, t.trials.c.value == value, t.trials.c.confirms.is_(None)
+        )
+        with reading(self.engine) as connection:
+            return connection.execute(found.where(t.trials.c.state == TrialState.FINISHED.value)).scalar_one()
+
     def trials_with_outputs(self, search_id: int) -> set[int]:
         """Returns the trials with outputs at the server."""
         query = select(t.jobs.c.trial).where(t.jobs.c.search_id == search_id, t.jobs.c.output.is_not(None))

@@ -356,6 +356,7 @@ class LocalClient(SearchClient):
     def best(self, identity: str) -> TrialDocument | list[TrialDocument] | None:
         from hpo_pilot.hpc.site_files import price_of
         from hpo_pilot.report.summary import front_of
+        from hpo_pilot.search.trials import best_remarks
 
         store, record = self._search(identity)
         price = price_of(record.search)
@@ -363,7 +364,10 @@ class LocalClient(SearchClient):
             front = front_of(record.search, store.trials(record.id))
             return [best_document(standing, price) for standing in front] or None
         found = best_of(store, record)
-        return None if found is None else best_document(found, price)
+        if found is None:
+            return None
+        ties = 1 if found.confirmed else store.count_of_value(record.id, found.value)
+        return {**best_document(found, price), "remarks": best_remarks(record.search, found.trial.point, ties)}
 
     @override
     def events(self, identity: str) -> list[EventDocument]:

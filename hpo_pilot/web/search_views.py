@@ -21,7 +21,7 @@ from hpo_pilot.report.formatting import count, duration, number, plus_minus, spa
 from hpo_pilot.report.result_figures import drawn_trials
 from hpo_pilot.report.summary import Standing, convergence, figure_of_merit, front_of, ranking, shortened
 from hpo_pilot.search import Search, Trial, TrialState
-from hpo_pilot.search.trials import Cost, Spent
+from hpo_pilot.search.trials import Cost, Spent, best_remarks
 from hpo_pilot.steering.status import Outlook, outlook
 from hpo_pilot.store import Annotation, SearchRecord, SearchState, Store, UnknownSearchError
 from hpo_pilot.store.queries import (
@@ -116,6 +116,16 @@ class SearchView:
         )
         best = min(good, key=lambda one: one[:2], default=None)
         return None if best is None else Standing(best[2], (sign * best[0],))
+
+    @cached_property
+    def best_remarks(self) -> list[str]:
+        """Remarks on the best trial."""
+        if self.best is None:
+            return []
+        good = [figure_of_merit(trial) for trial in self.trials if trial.confirms is None]
+        return best_remarks(
+            self.search, self.best.trial.point, 1 if self.best.confirmed else good.count(self.best.value)
+        )
 
     def place_of(self, trial: Trial) -> tuple[int, int]:
         """Returns a trial's rank, from 1, and the number of ranked trials; rank 0: the trial has none.

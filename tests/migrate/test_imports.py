@@ -89,7 +89,35 @@ def test_a_project_of_hpogrid(importing: Importing) -> None:
     assert search.payload.file_names.metadata == "userJobMetadata.json"
     assert (search.resources.cores, search.resources.memory_mb) == (2, 4000)
     assert search.panda.attempts == 5
-    assert search.to_dict()["space"]["depth"]["high"] == 4
+    assert search.to_dict()["space"]["depth"]["high"] == 5
+
+
+#: The library of an hpogrid project (None: its default) -> the highest value of `uniformint` from 1 to 5 there.
+HIGHEST = {None: 4, "random": 4, "tune": 4, "nevergrad": 5, "skopt": 5, "optuna": 5, "hyperopt": 5, "bohb": 5, "ax": 5}
+
+
+@pytest.mark.parametrize("library", HIGHEST)
+def test_integers_end_where_the_library_of_the_project_ends(
+    importing: Importing, refused: Refused, library: str | None
+) -> None:
+    hpo = {"algorithm": library, "num_trials": 9} if library else {"num_trials": 9}
+    imported = importing("hpogrid", {**PROJECT, "hpo_config": hpo})
+    assert imported.search.to_dict()["space"]["depth"]["high"] == HIGHEST[library]
+    assert not any(warning.path.startswith("search_space") for warning in imported.warnings)
+    single = {**SPACE, "depth": {"method": "uniformint", "dimension": {"low": 3, "high": 3}}}
+    project = {**PROJECT, "hpo_config": hpo, "search_space": single}
+    if HIGHEST[library] == 5:
+        assert importing("hpogrid", project).search.payload.point.fixed == {"depth": 3}
+    else:
+        assert "[low, high)" in str(refused("hpogrid", project)[0])
+
+
+@pytest.mark.parametrize(("library", "named"), [(" --lib nevergrad", True), ("", False)])
+def test_integers_of_a_steering_container_include_their_end(importing: Importing, library: str, named: bool) -> None:
+    task = {**PHPO, "steeringExec": f"hpogrid generate{library}"}
+    imported = importing("phpo", task, space__json=SPACE)
+    assert imported.search.to_dict()["space"]["depth"]["high"] == 5
+    assert any("names no library" in str(warning) for warning in imported.warnings) is not named
 
 
 def test_what_of_a_project_has_no_meaning_is_listed_by_name(importing: Importing) -> None:
@@ -313,8 +341,8 @@ def test_segments_may_have_spaces_of_their_own(importing: Importing, refused: Re
     spaces = [{"model_id": 1, "search_space": other}, {"model_id": 0, "search_space": SPACE}]
     task = {**PHPO, "segmentSpecFile": "seg.json"}
     family = importing("phpo", task, space__json=spaces, seg__json=segments).search.by_segment()
-    assert family["arm"].to_dict()["space"]["depth"]["high"] == 4
-    assert family["leg"].to_dict()["space"]["depth"]["high"] == 8
+    assert family["arm"].to_dict()["space"]["depth"]["high"] == 5
+    assert family["leg"].to_dict()["space"]["depth"]["high"] == 9
     assert "2 segments and 1 search" not in str(refused("phpo", PHPO, space__json=spaces))
     assert "needs segments" in str(refused("phpo", PHPO, space__json=spaces)[0])
     three = [*spaces, {"model_id": 2, "search_space": SPACE}]

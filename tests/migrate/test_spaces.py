@@ -24,8 +24,8 @@ def hpogrid(method: str, **dimension: Any) -> dict[str, Any]:
 #: hpogrid's method and arguments -> the dimension, or what stands in every point.
 HPOGRID = [
     (hpogrid("uniform", low=-1, high=2.5), {"type": "real", "low": -1, "high": 2.5}),
-    (hpogrid("uniformint", low=1, high=5), {"type": "integer", "low": 1, "high": 4}),
-    (hpogrid("uniformint", low=3, high=4), 3),
+    (hpogrid("uniformint", low=1, high=5), {"type": "integer", "low": 1, "high": 5}),
+    (hpogrid("uniformint", low=3, high=3), 3),
     (hpogrid("uniform", low=3, high=3), 3),
     (hpogrid("loguniform", low=1e-5, high=0.01, base=10), {"type": "real", "low": 1e-5, "high": 0.01, "scale": "log"}),
     (hpogrid("loguniform", low=1e-5, high=0.01), {"type": "real", "low": 1e-5, "high": 0.01, "scale": "log"}),
@@ -69,6 +69,7 @@ def test_every_method_of_hpogrid(space: Space, entry: dict[str, Any], expected: 
         ("qlognormal", {"mu": 0, "sigma": 1, "q": 0.5}, "no log-normal prior"),
         ("quniform", {"low": 1, "high": 10, "q": 3}, "go from 3 to 9"),
         ("qloguniform", {"low": 8, "high": 64, "q": 8}, "no step on a logarithmic scale"),
+        ("uniformint", {"low": 1, "high": 5}, "includes 5"),
         ("categorical", {"categories": [1, 1, 2]}, "1 is listed more than once"),
         ("categorical", {"categories": [1, 2], "grid_search": 1}, "not every choice is tried"),
     ],
@@ -168,7 +169,6 @@ WRONG = [
     (hpogrid("uniform", low=0), "x.dimension.high", "is missing"),
     (hpogrid("uniform", low=0, hihg=1), "x.dimension.hihg", "did you mean high?"),
     (hpogrid("uniformint", low=1.5, high=3), "x.dimension.low", "must be a whole number"),
-    (hpogrid("uniformint", low=3, high=3), "x.dimension.high", "[low, high)"),
     (hpogrid("loguniform", low=0, high=1), "x.dimension.low", "above 0"),
     (hpogrid("loguniform", low=0.1, high=1, base=1), "x.dimension.base", "not the base of any logarithm"),
     (hpogrid("quniform", low=4, high=5, q=3), "x.dimension.q", "no multiple of 3"),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpo_pilot.errors import ExhaustedError, InputError
-from hpo_pilot.optimizers import create_optimizer, feasible_region
+from hpo_pilot.optimizers import create_optimizer, feasible_region, optimizer_names
 from hpo_pilot.optimizers.feasible_region import FeasibleRegion
 from hpo_pilot.optimizers.proposals import Proposals, unit_vector
 from hpo_pilot.search import SearchSpace, point_key
@@ -195,3 +195,22 @@ def test_what_optimizers_find_is_not_refused_as_impossible() -> None:
     assert parse_search(text, "a.yaml").constraints
     with pytest.raises(InputError, match=r"a\.yaml:4:34: constraints\[1\]: no feasible point: none of the"):
         parse_search(text.replace("0.7 < y", "x > 0.21"), "a.yaml")
+
+
+def test_an_equality_of_reals_is_refused_unless_a_grid_meets_it() -> None:
+    text = "search: a\nspace: {x: {type: real, low: 0, high: 1}, y: {type: real, low: 0, high: 1}}\n"
+    text += "payload: {command: 'true'}\nconstraints: [x + y == 1]\n"
+    assert parse_search(text + "optimizer: grid\n", "a.yaml").constraints
+    with pytest.raises(InputError, match=r"abs\(x \+ y - 1\) <= TOLERANCE"):
+        parse_search(text, "a.yaml")
+
+
+@pytest.mark.parametrize("name", optimizer_names())
+def test_that_no_point_was_ever_found_is_told_from_a_space_that_is_used_up(name: str) -> None:
+    never = create_optimizer(name, space_of("x0 + x1 == 1.2345", dims=2), seed=1)
+    with pytest.raises(ExhaustedError, match=r"no point of the grid .* satisfies|abs\(x0 \+ x1 - 1\.2345\) <="):
+        never.ask(1, [])
+    spent = create_optimizer(name, SearchSpace.from_dict({"n": {"type": "integer", "low": 1, "high": 3}}, ["n > 2"]))
+    spent.tell([(point, 1.0) for point in spent.ask(1, [])])
+    with pytest.raises(ExhaustedError, match="told or pending"):
+        spent.ask(1, [])

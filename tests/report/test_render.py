@@ -16,7 +16,17 @@ from hpo_pilot.report.html import ReportFacts, render_report
 from hpo_pilot.search import Search, Trial, TrialState
 from tests.html_page import Page
 from tests.made import made_fold
-from tests.report.figures.made_up import ROWS, STOP, TWO, make_search, make_trial, make_trials, measured, several_trials
+from tests.report.figures.made_up import (
+    ROWS,
+    SPACE,
+    STOP,
+    TWO,
+    make_search,
+    make_trial,
+    make_trials,
+    measured,
+    several_trials,
+)
 
 Events = list[tuple[datetime, str, str]]
 DONE = ReportFacts(state="done")
@@ -118,6 +128,14 @@ def test_before_the_end(search: Search, trials: list[Trial], words: str) -> None
     page = page_of(search, trials, ReportFacts())
     assert words in page.text
     assert trials or page.all("div", role="img") == []
+
+
+def test_a_best_point_at_a_bound_and_ties_are_remarked(facts: ReportFacts) -> None:
+    trials = [make_trial(n, 0.5) for n in (1, 2, 3)]
+    bounds = {"learning_rate": {"type": "real", "low": 1e-3, "high": 1.0, "scale": "log"}}
+    page = page_of(make_search(space={**SPACE, **bounds}), trials, facts)
+    assert "3 trials have this value." in page.text
+    assert "learning_rate is at its lower bound, 0.001" in page.text
 
 
 def test_maximize_and_confirmations(trials: list[Trial], facts: ReportFacts) -> None:

@@ -158,12 +158,34 @@ ALONE = {"type": "categorical", "choices": ["a"]}
     ("dimensions", "constraints"),
     [
         ({"x": REAL, "y": REAL, "z": REAL}, ["x < 0.7", "x > 0.6", "y < 0.1", "abs(z - 0.43) < 0.05"]),  # a thousandth
-        ({"x": REAL, "y": REAL}, ["x == 1", "y == 0"]),  # a corner of the grid
         ({"x": NUMBER, "y": NUMBER}, ["x * 100 + y == 4242"]),  # one of all points
     ],
 )
 def test_a_feasible_point_is_found(dimensions: dict[str, Any], constraints: list[str]) -> None:
     assert feasibility_mistakes(SearchSpace.from_dict(dimensions, constraints)) == []
+
+
+@pytest.mark.parametrize(
+    ("constraints", "remedy"),
+    [
+        (["x > 0", "x + y == 1"], "drop y and compute it in the payload, or write abs(x + y - 1) <= TOLERANCE"),
+        (["x == y + n"], "write abs(x - (y + n)) <= TOLERANCE"),
+        (["x > 0.5 and x * y == 2"], "write abs(x * y - 2) <= TOLERANCE"),
+        (["n == 100"], None),
+        (["x <= -1"], None),
+    ],
+)
+def test_an_equality_of_reals_is_told_how_to_write_it(constraints: list[str], remedy: str | None) -> None:
+    space = SearchSpace.from_dict({"x": REAL, "y": REAL, "n": NUMBER}, constraints)
+    (mistake,) = feasibility_mistakes(space)
+    assert mistake.path == ("constraints", len(constraints) - 1)
+    assert mistake.hint == "" if remedy is None else remedy in mistake.hint
+
+
+def test_a_grid_may_meet_an_equality_of_reals() -> None:
+    corner = SearchSpace.from_dict({"x": REAL, "y": REAL}, ["x == 1", "y == 0"])
+    assert feasibility_mistakes(corner)
+    assert feasibility_mistakes(corner, grid=True) == []
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from hpo_pilot.search.trials import (
     Price,
     Span,
     Spent,
+    best_remarks,
     budget_mistakes,
     duration_text,
     estimate,
@@ -24,7 +25,7 @@ from hpo_pilot.search.trials import (
     volume_gain,
     window,
 )
-from tests.made import made_attempt
+from tests.made import made_attempt, made_search
 
 
 def attempt(state: JobState, *values: float, seconds: float | None = 1.0, attempt: int = 1) -> Attempt:
@@ -54,6 +55,28 @@ def test_a_trial_sums_its_attempts_and_counts_its_good_folds():
     folds = (Fold(0, (LOST, GOOD)), Fold(1, (BAD,)))
     trial = Trial(1, 1, {}, TrialState.FINISHED, values=(0.5, 3.0), folds=folds)
     assert (trial.value, trial.std, trial.good_folds, trial.spent.seconds) == (0.5, None, 1, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("dimension", "value", "remark"),
+    [
+        ({"type": "real", "low": 1e-4, "high": 0.1, "scale": "log"}, 0.1, "upper bound, 0.1"),
+        ({"type": "real", "low": 1e-4, "high": 0.1, "scale": "log"}, 1.0001e-4, "lower bound, 0.0001"),
+        ({"type": "real", "low": 1e-4, "high": 0.1, "scale": "log"}, 0.09, ""),
+        ({"type": "real", "low": 2, "high": 9, "step": 4}, 6.0, "upper bound, 6"),
+        ({"type": "integer", "low": 2, "high": 512, "scale": "log"}, 512, "upper bound, 512"),
+        ({"type": "integer", "low": 2, "high": 512, "scale": "log"}, 511, ""),
+        ({"type": "integer", "low": 1, "high": 4}, 1, ""),  # a count cannot be less
+        ({"type": "real", "low": 0, "high": 1}, 1.0, ""),  # a share cannot be more
+        ({"type": "ordinal", "choices": [16, 32]}, 32, ""),
+        ({"type": "categorical", "choices": ["a", "b"]}, "b", ""),
+    ],
+)
+def test_the_best_point_at_a_bound_is_remarked(dimension, value, remark):
+    search = made_search(space={"p": dimension, "q": {"type": "real", "low": -1, "high": 2}})
+    remarks = best_remarks(search, {"p": value, "q": 0.5}, 1)
+    assert [(one.startswith("p is at its "), remark in one) for one in remarks] == [(True, True)] * bool(remark)
+    assert best_remarks(search, {"q": 0.5}, 3) == ["3 trials have this value"]  # p is inactive
 
 
 # --- cost and gain ---

@@ -8,7 +8,7 @@ import time
 from contextlib import closing
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, update
 
 from hpo_pilot.cli.output import best_text
 from hpo_pilot.errors import InputError
@@ -96,6 +96,17 @@ def test_best(place, client, name, searched):
     assert found["folds"][0]["panda_id"] == 102
     client.submit(write_search(place.folder, f"{name}-new"))
     assert client.best(f"{name}-new") is None
+
+
+def test_remarks_on_the_best(place, client, name):
+    space = {"x": {"type": "real", "low": 0.0002, "high": 0.5}, "kind": {"type": "categorical", "choices": ["a", "b"]}}
+    client.submit(write_search(place.folder, name, space=space))
+    add_results(place.workdir, name)
+    (bound,) = client.best(name)["remarks"]
+    assert bound.startswith("x is at its lower bound")
+    with closing(store_of(place.workdir)) as store, store.engine.begin() as connection:
+        connection.execute(update(tables.trials).where(tables.trials.c.number == 3).values(value=2.5))
+    assert client.best(name)["remarks"] == ["2 trials have this value", bound]
 
 
 def test_the_best_of_confirmed_trials(place, client, name):

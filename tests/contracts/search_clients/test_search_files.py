@@ -23,6 +23,27 @@ def test_a_good_file_is_valid_and_a_script_that_is_not_there_is_noted(place, cli
     assert "tarin.py is not in training" in found["notes"][0]["message"]
 
 
+@pytest.mark.parametrize(
+    ("handling", "noted"),
+    [
+        ("json.dump({'status': 0, 'loss': 1e10}, file)", True),
+        ("loss = -9999", True),
+        ("return 1e300", True),
+        ("loss = float('nan')", False),
+        ("json.dump({'status': 1, 'message': 'failed'}, file)", False),
+        ("raise", False),
+    ],
+)
+@pytest.mark.parametrize("runs", [{"command": "python3 train.py"}, {"function": "train:f"}])
+def test_a_penalty_for_failures_is_noted(place, client, name, runs, handling, noted):
+    path = write_search(place.folder, name, payload={"files": "penalty", **runs})
+    (place.folder / "penalty").mkdir(exist_ok=True)
+    code = f"def f():\n    try:\n        train(1e5)\n    except ValueError:\n        {handling}\n"
+    (place.folder / "penalty" / "train.py").write_text(code)
+    notes = [note for note in client.validate(path)["notes"] if "line 5 of train.py" in note["message"]]
+    assert ["NaN" in note["suggestion"] for note in notes] == [True] * noted
+
+
 def test_every_mistake_is_found_with_its_place(place, client, name):
     path = write_search(place.folder, name, budget={"trails": 4}, seed="x")
     found = client.validate(path)

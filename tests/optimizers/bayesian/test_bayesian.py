@@ -7,11 +7,12 @@ import statistics
 from typing import Any
 
 import numpy as np
+import pytest
 
 from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.optimizers.bayesian import Spacing
 from hpo_pilot.optimizers.phase import default_start_points
-from hpo_pilot.search import SearchSpace, point_key
+from hpo_pilot.search import Point, SearchSpace, point_key
 from tests.optimizers.runs import REAL, best, run
 
 SQUARE = SearchSpace.from_dict({"x": REAL, "y": REAL})
@@ -62,8 +63,30 @@ def test_a_region_that_fails_is_avoided() -> None:
         assert best(results) < 0.43
 
 
+@pytest.mark.parametrize("penalty", [1e4, 1e300])
+@pytest.mark.parametrize("name", ["bayesian", "auto"])
+@pytest.mark.parametrize("objectives", [1, 2])
+def test_a_penalty_for_failures_is_a_failure(name: str, penalty: float, objectives: int) -> None:
+    def points(told: float | None) -> list[Point]:
+        def function(p: dict[str, Any]) -> Any:
+            values = [told if p["x"] > 0.4 else (p["x"] - at) ** 2 + (p["y"] - 0.7) ** 2 for at in (0.3, 0.2)]
+            return values[0] if objectives == 1 else values
+
+        optimizer = create_optimizer(name, SQUARE, seed=1, trials=40, objectives=objectives)
+        return [point for point, _ in run(optimizer, function, 4)]
+
+    assert points(penalty) == points(None)
+
+
 def test_one_diverged_training_is_no_obstacle() -> None:
     assert best(searched("bayesian", VALLEY, lambda p: 1e300 if p["x"] < -4 else valley(p), 3, 8)) < 1.5
+
+
+def test_it_converges_in_a_millionth_of_the_space() -> None:
+    at = {"x": 0.301, "y": 0.699, "z": 0.5}
+    space = SearchSpace.from_dict(dict.fromkeys(at, REAL), [f"abs({n} - {v:.1f}) <= 0.005" for n, v in at.items()])
+    results = searched("bayesian", space, lambda p: sum((p[n] - v) ** 2 for n, v in at.items()), 1, 12)
+    assert best(results) < 1e-14
 
 
 def test_starts_spread_evenly() -> None:

@@ -59,6 +59,21 @@ def test_inactive_dimensions_have_no_influence() -> None:
     assert np.array_equal(first, second)
 
 
+def test_a_narrow_feasible_part_is_stretched() -> None:
+    dimensions = {name: {"type": "real", "low": 0, "high": 10} for name in ("narrow", "wide")}
+    kind = {"kind": {"type": "categorical", "choices": ["a", "b", "c"]}}
+    space = SearchSpace.from_dict({**kind, **dimensions}, ["abs(narrow - 3) <= 0.01", "wide <= 5"])
+    features = FeatureMap(space)
+    units = np.array([space.encode({"kind": "b", "narrow": narrow, "wide": 1.0}) for narrow in (2.99, 3.0, 3.01)])
+    rows = features.features(units)
+    assert rows[:, 3] == pytest.approx([0.1, 0.5, 0.9], abs=0.05)
+    assert rows[:, 4] == pytest.approx(0.1)
+    assert features.moved(units[::-1], rows) == pytest.approx(units)
+    assert features.bounds[4].tolist() == [0.0, 1.0]
+    rows[:2, 3] = features.bounds[3]
+    assert features.moved(units[:2], rows[:2])[:, 1] == pytest.approx([0.0, 1.0])
+
+
 def test_neighbours_differ_in_one_stepwise_dimension() -> None:
     features = FeatureMap(SPACE)
     unit = features.cube.snapped(np.full((1, len(SPACE.dimensions)), 0.5))[0]
@@ -100,6 +115,44 @@ def test_a_stopped_trial_of_which_nothing_is_known_is_no_failure() -> None:
     assert told.failing(16) == 0.0
     told.add(observation("a"))
     assert told.failing(16) == 1.0
+
+
+GOOD = [(0.3,), (0.1,), (0.7,)]
+
+
+@pytest.mark.parametrize(
+    ("values", "failures"),
+    [
+        ([*GOOD, *3 * [(1e4,)]], 3),
+        ([*GOOD, *3 * [(1e300,)]], 3),
+        ([*GOOD, *3 * [(1e300,)], *4 * [(1e4,)]], 7),  # two kinds of failures
+        ([*GOOD, *3 * [(6.7,)]], 0),  # not ten times their range beyond them: a clipped loss
+        ([*GOOD, *2 * [(1e4,)]], 0),  # may be chance
+        ([*GOOD[:2], *9 * [(1e4,)]], 0),  # nothing would be left to model
+        ([*3 * [(0.0,)], *3 * [(1.0,)]], 0),  # two levels have no range
+        ([*GOOD, *3 * [(-1e4,)]], 0),  # the best
+        ([*GOOD, (1e5,), *3 * [(1e4,)]], 0),  # not the worst
+        ([(-1.7e308,), *GOOD, *3 * [(1.7e308,)]], 0),
+        ([(0.3, 5.0), (0.1, 7.0), (0.7, 6.0), *3 * [(1e4, 1e4)]], 3),
+        ([(0.3, 5.0), (0.1, 7.0), (0.7, 6.0), *3 * [(1e4, 1.0)]], 0),  # best in the other objective
+    ],
+)
+def test_failures_told_as_a_number(values: list[tuple[float, ...]], failures: int) -> None:
+    told = Told(1, len(values[0]))
+    for number, one in enumerate(values):
+        told.add(observation(str(number), *one, place=number / 20))
+    table = told.table(len(values))
+    assert np.flatnonzero(table.failed).tolist() == list(range(len(values)))[len(values) - failures :]
+    assert told.failing(1) == (failures > 0)
+    assert not told.table(4).failed.any()  # an earlier state is not changed by what comes later
+
+
+def test_a_point_that_is_told_again_is_one_point() -> None:
+    told = Told(1)
+    for number, value in enumerate([0.3, 0.1, 0.7, 1e4]):
+        for _ in range(3):
+            told.add(observation(str(number), value, place=number / 20))
+    assert not told.table(12).failed.any()
 
 
 def test_the_mean_of_huge_values_is_finite() -> None:

@@ -235,6 +235,16 @@ def test_the_page_of_a_trial_and_its_log(pages, ended):
     assert "2.5 ± 0.7" in good or "2.50 ± 0.70" in good
 
 
+def test_a_best_point_at_a_bound_and_ties_are_remarked(pages):
+    name = pages.submit("bounded", space={"x": {"type": "real", "low": 0.0002, "high": 0.5}}, folds=1)
+    add_trials(pages.store, name, [Trial(n, 1, {"x": n / 10_000}, seed=n) for n in (2, 3)])
+    ends = [made_end(n, TrialState.FINISHED, 0.5, told=n, ended=time.time()) for n in (2, 3)]
+    pages.store.record(pages.store.search(name).id, (), ends)
+    text = check(pages.browser("alice").get(f"/searches/{name}"))
+    assert "2 trials have this value" in text
+    assert "x is at its lower bound, 0.0002" in text
+
+
 def test_errors_are_grouped_by_cause(pages, ended):
     browser = pages.browser("alice")
     text = check(browser.get(f"/searches/{ended}/errors"))
