@@ -251,7 +251,7 @@ def test_a_finished_job_whose_payload_failed(site: Site, board: ServerJobs) -> N
 
 
 def test_a_log_that_would_fill_the_memory_is_not_read(site: Site, board: ServerJobs) -> None:
-    """Tarfile keeps a member's extended header in memory, and gigabytes of zeros pack to megabytes."""
+    """The extended header of a member is kept in memory, and gigabytes of zeros pack to megabytes."""
     site.submit("user.me.bomb/", n_jobs=1, site="BOMB")
     (given,) = site.acquire("BOMB")
     site.keep(given["logFile"], packed(**{f"{'0' * 2_000_000}.log": "text"}))
