@@ -52,7 +52,7 @@ def bare_params(name: str, n_jobs: int, arguments: str) -> dict[str, Any]:
 def make_params(name: str = "user.me.test/", n_jobs: int = 3, **more: Any) -> dict[str, Any]:
     """Those of a task with a sandbox's address and an output for each job; `more` of them, or others."""
     params = bare_params(name, n_jobs, "runner%20--number%20")
-    outputs = "user.me.$JEDITASKID._${SN/P}.outputs.tar.gz"
+    outputs = f"{'.'.join(name.split('.')[:2])}.$JEDITASKID._${{SN/P}}.outputs.tar.gz"
     return params | {
         "maxAttempt": 3,
         "cliParams": "hpo-pilot run",

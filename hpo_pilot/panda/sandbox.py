@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import io
 import json
 import os
+import subprocess
+import sys
 import tarfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, Literal, NoReturn, cast
 
-from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
+from hpo_pilot.transformation.sandbox import TooLarge, UnsafeArchive, check_bounds, unpack
 
 RUNNER = "hpo_pilot_runner.py"
 PAYLOAD_DOCUMENT = "hpo_pilot_payload.json"
@@ -116,6 +120,99 @@ def _payload_of(archive: Path) -> dict[str, Any]:
     return found
 
 
+# Users' archives are unpacked, and their files packed again, in a process of their own with a low priority: the process
+# that answers requests stays free.
+
+#: Of these processes, at once; seconds to wait for one of them.
+_AT_ONCE = threading.BoundedSemaphore(2)
+_PATIENCE = 2.0
+
+
+def unpack_payload(archive: str, folder: str, limit: int) -> str:
+    """Unpacks a user's archive into a new folder, at most `limit` bytes; returns the folder.
+
+    Raises:
+        InputError: the archive is too large, or not safe to unpack.
+        TryAgainError: there is no room for it.
+    """
+    try:
+        Path(folder).mkdir()
+        check_bounds(archive, limit)  # before 100,000 files are made
+        unpack(archive, folder, limit)
+    except TooLarge as error:
+        raise InputError(
+            f"the payload is refused: {error}. Move data out of it and name it under payload.inputs, or ask the "
+            "operator of the service for a larger HPO_PILOT_UNPACKED_MB"
+        ) from error
+    except UnsafeArchive as error:
+        raise InputError(f"the payload is refused: {error}") from error
+    except OSError as error:
+        raise TryAgainError(f"the service cannot unpack the payload: {error.strerror}") from error
+    return folder
+
+
+def _build(payload: str, document: Mapping[str, Any], folder: str) -> str:
+    return str(build_sandbox(Path(payload), document, Path(folder)))
+
+
+_FUNCTIONS: dict[str, Callable[..., str]] = {"unpack": unpack_payload, "build": _build}
+_ERRORS: dict[str, type[HpoPilotError]] = {error.__name__: error for error in (InputError, TryAgainError)}
+
+
+def in_worker(function: Literal["unpack", "build"], *arguments: Any) -> Path:
+    """Runs `unpack_payload` or `build_sandbox` in a process of its own.
+
+    Raises:
+        InputError: the archive or the payload is refused.
+        TryAgainError: there is no room for it, or the service unpacks too many at once.
+    """
+    if not _AT_ONCE.acquire(timeout=_PATIENCE):
+        raise TryAgainError("the service unpacks other payloads now: try again in a few seconds")
+    command, answer = [sys.executable, "-m", "hpo_pilot.panda.sandbox"], ""
+    try:
+        with (
+            contextlib.suppress(BrokenPipeError),
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker,
+        ):
+            assert worker.stdin is not None
+            assert worker.stdout is not None
+            worker.stdin.write(json.dumps([function, *map(_plain, arguments)]) + "\n")
+            worker.stdin.flush()  # it stays open: the worker ends with this process
+            answer = worker.stdout.readline()
+    finally:
+        _AT_ONCE.release()
+    if not answer:
+        raise TryAgainError("the service could not unpack the payload: its worker was killed, see the log")
+    error, text = json.loads(answer)
+    if error:
+        raise _ERRORS[error](text)
+    return Path(text)
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+def _end_with_parent() -> None:
+    sys.stdin.read()
+    os._exit(1)
+
+
+def _work() -> None:
+    """Answers the one request of `in_worker`."""
+    os.nice(5)
+    function, *arguments = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    error, text = "", ""
+    try:
+        text = _FUNCTIONS[function](*arguments)
+    except (InputError, TryAgainError) as trouble:
+        error, text = type(trouble).__name__, str(trouble)
+    sys.stdout.write(json.dumps([error, text]) + "\n")
+    sys.stdout.flush()
+    os._exit(0)  # the thread waits for more
+
+
 def _programs(document: Mapping[str, Any]) -> dict[str, str]:
     """Returns our own files for the archive: name in the archive -> file of hpo_pilot/runner."""
     programs = {RUNNER: RUNNER}
@@ -185,3 +282,7 @@ def _add_bytes(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     info = tarfile.TarInfo(name)
     info.size, info.mode = len(content), 0o644
     archive.addfile(info, io.BytesIO(content))
+
+
+if __name__ == "__main__":
+    _work()

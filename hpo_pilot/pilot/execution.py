@@ -108,6 +108,24 @@ RUNNER_FILES = ("hpo_pilot_runner.py", "hpo_pilot_point.py")
 AUTHORITY_FILE = "hpo_pilot_ca.pem"
 
 
+#: The commands of this pilot's jobs, until each is waited for.
+_CLAIMED: set[int] = set()
+_CLAIM = threading.Lock()
+
+
+def _claimed(pid: int) -> int:
+    """Returns the PID of a job's command after noting it.
+
+    Raises:
+        OSError: it is the command of another job.
+    """
+    with _CLAIM:
+        if pid in _CLAIMED:
+            raise OSError(f"process {pid} belongs to another job")
+        _CLAIMED.add(pid)
+    return pid
+
+
 class Execution:
     """A running job. The thread that started it calls `wait`; any thread may call the other methods."""
 
@@ -193,6 +211,10 @@ class Execution:
             self._interpreter.end()
         self._interpreter = None
 
+    def _marks_of_forked(self, interpreter: WarmInterpreter) -> dict[str, str]:
+        """Returns the variables that identify the processes that were forked from an interpreter."""
+        return worker_mark(self._settings) | {WARM_MARK: interpreter.mark}
+
     def _is_ours(self) -> bool:
         return self._argv[:3] == ["python3", "-I", "-S"] and bool(self.job.arguments.archive)
 
@@ -233,10 +255,12 @@ class Execution:
         if self._interpreter is None:
             return None
         try:
-            return self._interpreter.fork(argv[3:], self.folder, env, output, self._lifeline)
+            return _claimed(self._interpreter.fork(argv[3:], self.folder, env, output, self._lifeline))
         except OSError as error:
             log.warning("job %s: %s", self.job.panda_id, error)
+            forked = self._marks_of_forked(self._interpreter)
             self._end_interpreter()
+            end_leftovers(forked, SHORT_GRACE)  # it may have forked the job all the same
             return None
 
     def _started(self, argv: Sequence[str], env: Mapping[str, str], output: int) -> int:
@@ -257,7 +281,7 @@ class Execution:
                 PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, f"{argv[0]} cannot be started: {error}"
             ) from error
         process.returncode = 0  # `wait` waits for it, so this object need not
-        return process.pid
+        return _claimed(process.pid)
 
     def _copy_authority(self, authority: Path) -> None:
         """Copies the certificates of the server's authorities into the job's folder, which a container can read."""
@@ -276,7 +300,9 @@ class Execution:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         with self._lock:  # no thread may signal this PID any more: another process may get it
             signal_group(pid, signal.SIGKILL)
-            _, status, usage = os.wait4(pid, 0)
+            with _CLAIM:
+                _, status, usage = os.wait4(pid, 0)
+                _CLAIMED.remove(pid)
             self._pid = None
         exit_code = os.waitstatus_to_exitcode(status)
         outcome = Outcome(
@@ -328,7 +354,7 @@ class Execution:
         grace = SHORT_GRACE if self._was_told or status in OWN_STATUS else self._settings.grace
         if self._interpreter is not None:
             # Forked processes have the environment of their interpreter; it ends with them.
-            forked = worker_mark(self._settings) | {WARM_MARK: self._interpreter.mark}
+            forked = self._marks_of_forked(self._interpreter)
             if status == 0 and not has_orphans(forked):
                 self.keep_interpreter()
             else:

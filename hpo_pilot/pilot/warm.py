@@ -117,7 +117,20 @@ class WarmInterpreter:
         pid: int = _HEADER.unpack(answer)[0] if len(answer) == _HEADER.size else 0
         if not pid:
             raise OSError(f"the kept interpreter forks no job: {self.last_line()}")
+        if not self._has_forked(pid):
+            raise OSError(f"the kept interpreter names process {pid}, which is no job of it")
         return pid
+
+    def _has_forked(self, pid: int) -> bool:
+        """Returns whether this process is a job's: code of the payload in the interpreter may answer for it."""
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            state, parent, group = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:3]
+        except OSError:
+            return False
+        # One that has ended already shows no environment.
+        is_marked = f"{WARM_MARK}={self.mark}".encode() in environment or state == b"Z"
+        return is_marked and (int(parent), int(group)) == (os.getpid(), pid)
 
     def last_line(self) -> str:
         """Returns the last line that it printed."""

@@ -427,13 +427,42 @@ def _errors_by_count(rows: Iterable[AnyRow]) -> list[dict[str, Any]]:
     for row in rows:
         if row.status not in (JobState.FAILED, JobState.CANCELLED, JobState.CLOSED):
             continue
-        for source, field, code_column, diag_column in ERRORS:
-            if code := getattr(row, code_column):
-                entry = {"error": f"{source}:{code}", "codename": field.lower(), "codeval": code, "count": 0}
-                entry |= {"diag": getattr(row, diag_column, None) or "", "example_pandaid": row.panda_id}
-                found.setdefault((source, code), entry)["count"] += 1
+        for source, field, code, diag in _errors(row):
+            category, text = _DESCRIBED.get(f"{source}:{code}", (0, ""))
+            entry = {"error": f"{source}:{code}", "codename": field.lower(), "codeval": code, "count": 0}
+            entry |= {"diag": diag, "desc": text, "cat": {"name": _CATEGORIES[category], "id": category}}
+            found.setdefault((source, code), entry | {"example_pandaid": row.panda_id})["count"] += 1
     return sorted(found.values(), key=lambda entry: (-entry["count"], entry["error"]))
 
+
+_LONGEST_INFO = 300  # characters of `errorinfo`
+
+#: BigPanDA's categories of errors, by their ids.
+_CATEGORIES = (
+    "Uncategorized",
+    "File and Storage Issues",
+    "Runtime Failures and Resource Violations",
+    "Network and Communication Errors",
+    "Job Termination and Kill Signals",
+    "Software and Environment Issues",
+    "Internal and Unknown Errors",
+)
+_PAYLOAD_FAILED = "pilot:1305"
+#: Category and description of the errors of our pilot (`PilotErrorCode`) and of this server; a BigPanDA has a table.
+_DESCRIBED = {
+    "pilot:1098": (1, "The disk of the node is full."),
+    "pilot:1099": (1, "The sandbox or an input cannot be fetched, or is not valid."),
+    "pilot:1137": (1, "An output cannot be stored."),
+    "pilot:1144": (4, "The server told the pilot to kill the job."),
+    "pilot:1165": (2, "The payload has not written a promised output."),
+    "pilot:1201": (4, "The pilot was told to stop."),
+    "pilot:1213": (2, "The job ran for longer than its time limit."),
+    _PAYLOAD_FAILED: (2, "The payload cannot be started, or its runner failed."),
+    "pilot:1319": (6, "The pilot has a defect."),
+    "pilot:1325": (5, "The image of the job cannot be run on this node."),
+    "jobdispatcher:100": (3, "The server lost the job: its pilot sent no heartbeat."),
+    "taskbuffer:100": (4, "The job was killed, or closed with its task."),
+}
 
 #: Fields whose unknown value is an empty text, not null.
 _TEXTS = (
@@ -492,18 +521,37 @@ def _of_job(now: float, job: AnyRow) -> dict[str, Any]:
         "durationmin": round(seconds / 60),
         "duration": duration(seconds),
         "waittime": duration((job.started or end or now) - job.created),
-        "errorinfo": _errors(job),
+        "meancorecount": json.loads(job.report).get("meanCoreCount") if job.report else None,
+        **_error_info(job),
     }
 
 
-def _errors(job: AnyRow) -> str:
-    """Returns the errors as one text, in BigPanDA's form."""
+def _errors(job: AnyRow) -> list[tuple[str, str, int, str]]:
+    """Returns the errors of a job: source, JobSpec's name of the code, code, text."""
     found = []
-    for source, _, code_column, diag_column in ERRORS:
+    for source, field, code_column, diag_column in ERRORS:
         if code := getattr(job, code_column):
-            diag = getattr(job, diag_column, None)
-            found.append(f"{source} error {code}: {diag}" if diag else f"{source} error {code}")
-    return "; ".join(found)
+            diag = getattr(job, diag_column) if diag_column else f"Unknown transformation exit code {code}"
+            found.append((source, field, code, diag or ""))
+    return found
+
+
+def _error_info(job: AnyRow) -> dict[str, str | None]:
+    """Returns the errors of a job as texts, in BigPanDA's form: ``pilot:1305 text ``."""
+    errors = _errors(job)
+    text = "".join(f"{source}:{code} {' '.join(diag.split())} " for source, _, code, diag in errors)
+    names = [f"{source}:{code}" for source, _, code, _ in errors]
+    described = [name for name in names if name in _DESCRIBED]
+    # The payload's own errors explain nothing more; of several categories none is the job's.
+    counted = [name for name in described if name == _PAYLOAD_FAILED] or described
+    categories = {_DESCRIBED[name][0] for name in counted} or {0}
+    category = _CATEGORIES[categories.pop() if len(categories) == 1 else 0]
+    return {
+        "errorinfo": text if len(text) <= _LONGEST_INFO else f"{text[:_LONGEST_INFO]}...",
+        "error_desc": "".join(f"{name} - {_DESCRIBED[name][1]} <br>" for name in described),
+        "error_category": category if errors else None,
+        "transformerrordiag": next((diag for source, _, _, diag in errors if source == "transform"), None),
+    }
 
 
 def files_of(tx: Transaction, job: AnyRow, find: FindFile) -> list[dict[str, Any]]:

@@ -48,14 +48,14 @@ _PILOTS_PLACE = "https://storage.googleapis.com/drp-us-central1-containers/"
 NO_JOB = dict.fromkeys(JOB_FIELDS) | dict.fromkeys(ZERO_FIELDS, 0)
 _NO_FILE = dict.fromkeys(FILE_FIELDS) | {"fsize": 0}
 
-#: Sources of errors: BigPanDA's name, JobSpec's name of the code, the columns of code and text. The last four have a
-#: text, under the name of the code with Diag instead of Code.
+#: Sources of errors, in BigPanDA's order: its name, JobSpec's name of the code, the columns of code and text. All but
+#: the last have a text, under the name of the code with Diag instead of Code.
 ERRORS = (
-    ("transformation", "transExitCode", "trans_exit_code", ""),
-    ("pilot", "pilotErrorCode", "pilot_error_code", "pilot_error_diag"),
-    ("exe", "exeErrorCode", "exe_error_code", "exe_error_diag"),
+    ("executor", "exeErrorCode", "exe_error_code", "exe_error_diag"),
     ("jobdispatcher", "jobDispatcherErrorCode", "dispatcher_error_code", "dispatcher_error_diag"),
+    ("pilot", "pilotErrorCode", "pilot_error_code", "pilot_error_diag"),
     ("taskbuffer", "taskBufferErrorCode", "buffer_error_code", "buffer_error_diag"),
+    ("transform", "transExitCode", "trans_exit_code", ""),
 )
 
 _FILE_STATES = {JobState.FINISHED: "ready", JobState.FAILED: "failed", JobState.CANCELLED: "cancelled"}
@@ -272,7 +272,7 @@ def own_fields(known: KnownTask, job: AnyRow) -> dict[str, Any]:
 def error_fields(job: AnyRow) -> dict[str, Any]:
     """Returns JobSpec's fields of a job's errors. The exit code of the transformation is a text, or None."""
     fields: dict[str, Any] = {"transExitCode": None if job.trans_exit_code is None else str(job.trans_exit_code)}
-    for _, name, code, diag in ERRORS[1:]:
+    for _, name, code, diag in ERRORS[:-1]:
         fields[name] = getattr(job, code) or 0
         fields[name.replace("Code", "Diag")] = getattr(job, diag)
     return fields

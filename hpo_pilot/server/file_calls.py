@@ -39,13 +39,14 @@ from hpo_pilot.server.file_store import (
     checksum_of,
     is_safe,
     is_sandbox_name,
+    names_content,
     plain_name,
     receive,
     receive_form_file,
 )
-from hpo_pilot.server.pilots import has_job, makes_file
+from hpo_pilot.server.pilots import has_job, makes_file, owner_of
 from hpo_pilot.server.queues import find_output
-from hpo_pilot.server.tasks import release_pending, sandbox_arrived
+from hpo_pilot.server.tasks import awaited_by_another, release_pending, sandbox_arrived
 from hpo_pilot.server.tokens import Caller, PilotIdentity, Role, TokenRefused
 
 if TYPE_CHECKING:
@@ -117,6 +118,10 @@ async def upload_cache_file(call: Call) -> Envelope:
             if not await asyncio.to_thread(upload.is_named_rightly, name):
                 # Other users' tasks may name it, and they would run this content.
                 return failure(f"{ERROR_WRITE}: {name} is the name of a file with other content")
+            if not names_content(name) and await server.database.read(
+                lambda tx: awaited_by_another(tx, name, call.caller)
+            ):
+                return failure(f"{ERROR_WRITE}: a task of another user waits for {name}")
             if server.cache.find(name) is not None and not await _is_owner(server, call.caller, name):
                 return failure(ERROR_OVERWRITE)
             upload.keep(name)
@@ -290,7 +295,9 @@ async def storage_file(server: Server, request: Request, caller: Caller, name: s
         return _refuse("user role required", 403)
     if request.method != "DELETE":
         return _send(server.storage.find(name) or find_output(server.queues, name), name)
-    if not (caller.is_operator or await server.database.read(lambda tx: _owner(tx, name, caller)) == caller.name):
+    if not (
+        caller.is_operator or await server.database.read(lambda tx: owner_of(tx, name, caller.name)) == caller.name
+    ):
         return _refuse("not the owner of the file", 403)
     moved = find_output(server.queues, name)
     if moved is not None:
@@ -298,16 +305,6 @@ async def storage_file(server: Server, request: Request, caller: Caller, name: s
     if not server.storage.remove(name) and moved is None:
         return _refuse(f"there is no file {name}", 404)
     return Response(to_json(success()), media_type="application/json")
-
-
-def _owner(tx: Transaction, name: str, caller: Caller) -> str | None:
-    """Returns the owner of an output by its name: of users a and a.b, the second owns user.a.b.1.x."""
-    parts = name.split(".")
-    if parts[0] != "user":
-        return None
-    users = [".".join(parts[1:end]) for end in range(2, len(parts))]
-    known = set(tx.connection.scalars(select(tasks.c.user_name).where(tasks.c.user_name.in_(users)).distinct()))
-    return max((user for user in users if user in known or user == caller.name), key=len, default=None)
 
 
 async def _store(server: Server, request: Request, caller: Caller, name: str) -> Response:

@@ -67,6 +67,11 @@ def is_sandbox_name(name: str) -> bool:
     return is_safe(name) and not name.startswith(CHECKPOINT_START)
 
 
+def names_content(name: str) -> bool:
+    """Returns whether a sandbox's name is the digest of its content: then nobody can take it for another content."""
+    return _DIGEST_NAME.fullmatch(name) is not None
+
+
 def cache_limit(name: str) -> int:
     """Returns the largest size of a cache file with this name, in bytes."""
     if name.endswith(".out"):

@@ -163,7 +163,8 @@ class Issuers:
         if role is None:
             raise TokenRefused(f"Not a member of the {settings.vo} group")
         name = str(claims.get(settings.name) or claims["sub"])
-        return Caller(name[:128], role), float(claims["exp"]) + LEEWAY
+        nickname = str(claims.get("preferred_username") or "")
+        return Caller(name[:128], role, nickname[:128]), float(claims["exp"]) + LEEWAY
 
     def client_settings(self, vo: str) -> dict[str, Any] | None:
         """Returns panda-client's settings to get a token for this virtual organisation; None: no issuer has any."""

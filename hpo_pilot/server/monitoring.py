@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import tarfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,6 +29,7 @@ from hpo_pilot.server.pilots import key_of, pilots_shown
 from hpo_pilot.server.points import assignment_of
 from hpo_pilot.server.queues import Queue, find_output
 from hpo_pilot.server.task_parameters import known_task
+from hpo_pilot.transformation.sandbox import UnsafeArchive, opened
 
 if TYPE_CHECKING:
     from hpo_pilot.server.app import Server
@@ -310,7 +310,7 @@ def _unpacked(path: Path, size: int) -> tuple[list[tuple[str, str]], bool]:
     found: list[tuple[str, str]] = []
     whole, left = True, _UNPACKED
     try:
-        with tarfile.open(path) as archive:
+        with opened(str(path), _UNPACKED) as archive:
             for count, member in enumerate(archive):
                 left -= member.size
                 if count >= _MEMBERS or left < 0:
@@ -325,7 +325,7 @@ def _unpacked(path: Path, size: int) -> tuple[list[tuple[str, str]], bool]:
                     tail = (tail + block)[-size:]
                 whole = whole and len(tail) == member.size
                 found.append((member.name, tail.decode(errors="replace")))
-    except (OSError, EOFError, tarfile.TarError, ValueError) as error:
+    except (OSError, UnsafeArchive) as error:
         found.append((path.name, f"the archive cannot be read: {error}"))
     return found, whole
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from hpo_pilot.server.database import AT_PILOT, AnyRow, Transaction, jobs, workers
+from hpo_pilot.server.database import AT_PILOT, AnyRow, Transaction, jobs, tasks, workers
 from hpo_pilot.server.descriptions import texts_of
 from hpo_pilot.server.dispatch import JobRequest
 from hpo_pilot.server.task_parameters import known_task
@@ -251,15 +251,35 @@ _JOBS = select(
 
 
 def makes_file(tx: Transaction, pilot: PilotIdentity, name: str) -> bool:
-    """Returns whether one of this pilot's jobs has an output or log with this name.
+    """Returns whether one of this pilot's jobs may write an output or log with this name.
 
     Checks only jobs whose number is in the name, and first jobs: the file names of all other jobs contain ${SN}.
     """
     numbers = {1, *map(int, _NUMBERS.findall(name))}
-    return any(
-        any(file.lfn == name for file in texts_of(known_task(tx, job.task_id), job).files)
-        for job in _held(pilot, tx.connection.execute(_JOBS.where(jobs.c.number.in_(numbers))))
-    )
+    for job in _held(pilot, tx.connection.execute(_JOBS.where(jobs.c.number.in_(numbers)))):
+        known = known_task(tx, job.task_id)
+        if not any(file.lfn == name for file in texts_of(known, job).files):
+            continue
+        # Tasks of earlier versions may have names without their number, even those of other users' outputs.
+        if str(job.task_id) in name.split(".") or owner_of(tx, name) in (None, known.user_name):
+            return True
+    return False
+
+
+def owner_of(tx: Transaction, name: str, also: str = "") -> str | None:
+    """Returns the owner of an output by its name: of users a and a.b, the second owns user.a.b.1.x.
+
+    Args:
+        tx: a transaction.
+        name: the output.
+        also: a user who may have no tasks.
+    """
+    parts = name.split(".")
+    if parts[0] != "user":
+        return None
+    users = [".".join(parts[1:end]) for end in range(2, len(parts))]
+    known = set(tx.connection.scalars(select(tasks.c.user_name).where(tasks.c.user_name.in_(users)).distinct()))
+    return max((user for user in users if user in known or user == also), key=len, default=None)
 
 
 def has_job(tx: Transaction, pilot: PilotIdentity, task_id: int, sub_id: str) -> bool:

@@ -367,6 +367,7 @@ def _fits(task: dict[str, Any], equal: dict[str, str], patterns: dict[str, str],
 
 
 @endpoint("job/get_description", "", USERS, Access.READ)
+@endpoint("job/get_description_incl_archive", "", USERS, Access.READ)  # there is no archive here
 def get_description(tx: Transaction, call: Call, *, job_ids: list[int]) -> Envelope:
     """Returns the descriptions of these jobs; None for a job that does not exist."""
     return success(describe_jobs(tx, job_ids))

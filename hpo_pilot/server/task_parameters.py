@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from sqlalchemy import bindparam, select
 from hpo_pilot.errors import InputError
 from hpo_pilot.server.brokerage import HardwareError, needs_of
 from hpo_pilot.server.database import AnyRow, Transaction, tasks
+from hpo_pilot.server.file_store import is_safe
 
 # PanDA's names of fields, from `JobSpec.py`, `FileSpec.py` and `JediTaskSpec.py` in `pandaserver/taskbuffer/` of
 # panda-server 1.0.4.
@@ -173,12 +174,17 @@ UNSUPPORTED = {
 _PLACEHOLDER = re.compile(
     r"\$\{(SN/P|SN|SEQNUMBER|RNDMSEED|FIRSTEVENT|ATTEMPTNR|MAXEVENTS|SKIPEVENTS|SURL)\}|\$(JEDITASKID)"
 )
+_TASK_ID = "$JEDITASKID"
 _INPUT = re.compile(r"\$\{(IN[^}]*)\}")
 _ARCHIVE = re.compile(r"(?:^|\s)-a\s+[\"']?([^\s\"']+)")
 
 
 class TaskParametersError(InputError):
     """The parameters are not valid. The task becomes broken, and the message becomes its error dialog."""
+
+
+class OutputNameError(InputError):
+    """An output or log has a name that is not its user's or its task's. The task is refused."""
 
 
 @dataclass(frozen=True)
@@ -383,6 +389,28 @@ class TaskParameters:
         """Returns the datasets of outputs and logs, each once."""
         return list(dict.fromkeys(file.dataset for file in self._files))
 
+    def check_outputs(self, owners: Sequence[str]) -> None:
+        """Checks that the files of other users and of other tasks cannot have the names of this task's files.
+
+        Args:
+            owners: the names of the submitter.
+
+        Raises:
+            OutputNameError: they can, or no storage takes a file of this name.
+        """
+        for name in (file.piece.text for file in self._files):
+            parts = name.split(".")
+            filled = _PLACEHOLDER.sub(lambda found: "/" if found[1] == "SURL" else "1", name)  # SURL is any text
+            if _TASK_ID not in parts or not is_safe(filled):
+                raise OutputNameError(
+                    f"{name!r} cannot be the name of an output or log: it must have the task's number, {_TASK_ID}, "
+                    "between points, and otherwise only letters, digits and . _ + : @ = -"
+                )
+            if parts[0] == "user" and not any(_begins_as(owner, parts) for owner in owners):
+                raise OutputNameError(
+                    f"{name!r} would be an output of another user: yours begin with user.{owners[0]}."
+                )
+
     def job(self, *, task_id: int, number: int, attempt_nr: int) -> JobTexts:
         """Returns parameters and files of one job.
 
@@ -418,6 +446,21 @@ class TaskParameters:
             for step, settings in steps.items()
             if isinstance(settings, dict)
         }
+
+
+def _begins_as(owner: str, parts: Sequence[str]) -> bool:
+    """Returns whether a name that begins with ``user.`` is one of this user's files.
+
+    Only letters and digits count: panda-client lets users replace the others in their nickname. Of a nickname with
+    points prun takes the first part, before the task's number.
+    """
+    begins = ["".join(parts[1:end]) for end in range(2, len(parts))]
+    short = owner.split(".", maxsplit=1)[0]
+    return _plain(owner) in map(_plain, begins) or parts[1:3] == [short, _TASK_ID]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\W_]", "", name)
 
 
 def _names(value: object) -> tuple[str, ...]:

@@ -48,7 +48,13 @@ from hpo_pilot.server.database import (
 )
 from hpo_pilot.server.file_store import CHECKPOINT_START, Folder, checkpoint_task, plain_name
 from hpo_pilot.server.queues import Queues
-from hpo_pilot.server.task_parameters import UNSUPPORTED, TaskParameters, TaskParametersError, known_task
+from hpo_pilot.server.task_parameters import (
+    UNSUPPORTED,
+    OutputNameError,
+    TaskParameters,
+    TaskParametersError,
+    known_task,
+)
 from hpo_pilot.server.tokens import Caller
 
 
@@ -118,7 +124,8 @@ def submit(
 
     Returns:
         0 with the new task's id in the message; 2: a duplicate name; 3: an older task of this name runs again;
-        4: a parameter is missing, or this server cannot do what it says; 10: too many active tasks; 11: no such parent.
+        4: a parameter is missing, this server cannot do what it says, or an output has a name of another user or task;
+        10: too many active tasks; 11: no such parent.
     """
     params = dict(params)
     if not caller.is_operator or not isinstance(params.get("userName"), str):
@@ -139,7 +146,11 @@ def submit(
         return 10, f"Too many active tasks for {params['userName']} {count}>{most_active}"
     if params.get("uniqueTaskName") is True and (taken := _same_name(tx, params)) is not None:
         return _resubmit(tx, taken, params, queues)
-    task_id = _insert(tx, params, priority, parent_id, queues)
+    owners = [name for name in (params["userName"], caller.name, caller.nickname) if name]
+    try:
+        task_id = _insert(tx, params, priority, parent_id, queues, owners)
+    except OutputNameError as error:
+        return 4, f"failed to register task: {error}"
     return 0, f"succeeded. new jediTaskID={task_id}"
 
 
@@ -244,7 +255,12 @@ def _priority(caller: Caller, params: dict[str, Any]) -> int:
 
 
 def _insert(
-    tx: Transaction, params: dict[str, Any], priority: int, parent_id: int | None, queues: Queues | None
+    tx: Transaction,
+    params: dict[str, Any],
+    priority: int,
+    parent_id: int | None,
+    queues: Queues | None,
+    owners: Sequence[str],
 ) -> int:
     values = {
         "name": params["taskName"],
@@ -265,6 +281,7 @@ def _insert(
     sandbox = None
     try:
         parameters = TaskParameters(params)
+        parameters.check_outputs(owners)
         _check_queues(parameters, queues)
         if parameters.n_jobs > MOST_NEW_JOBS:
             raise TaskParametersError(f"{parameters.n_jobs} jobs in one task; at most {MOST_NEW_JOBS}: split the task")
@@ -313,6 +330,14 @@ def sandbox_arrived(tx: Transaction, name: str) -> None:
     waiting = select(tasks.c.task_id).where(_PENDING, tasks.c.sandbox == name).order_by(tasks.c.task_id)
     for task_id in tx.connection.scalars(waiting).all():
         make_jobs(tx, existing_task(tx, task_id))
+
+
+def awaited_by_another(tx: Transaction, name: str, caller: Caller) -> bool:
+    """Returns whether a task of another user waits for the cache file `name`: its jobs would run the caller's file."""
+    if caller.is_operator:
+        return False
+    others = select(tasks.c.task_id).where(_PENDING, tasks.c.sandbox == name, tasks.c.user_name != caller.name)
+    return tx.connection.scalar(others.limit(1)) is not None
 
 
 def release_pending(tx: Transaction) -> None:

@@ -17,7 +17,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -137,10 +137,17 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class Caller:
-    """The owner of a valid token."""
+    """The owner of a valid token.
+
+    Attributes:
+        name: the name under which the server keeps the owner's tasks and files.
+        nickname: the name that panda-client puts into the names of tasks and files, if an issuer calls its users
+            otherwise; empty: `name`.
+    """
 
     name: str
     role: Role
+    nickname: str = field(default="", compare=False)
 
     @property
     def is_operator(self) -> bool:

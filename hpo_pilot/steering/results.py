@@ -31,6 +31,8 @@ from hpo_pilot.store import EMBEDDED, SearchRecord, SteeringStore, Store, StoreA
 from hpo_pilot.store.database import url_without_password
 from hpo_pilot.store.queries import spent
 from hpo_pilot.store.store import is_search_number
+from hpo_pilot.transformation.sandbox import UnsafeArchive, bounded, opened
+from hpo_pilot.transformation.transformation import UNPACKED_LIMIT
 
 log = logging.getLogger(__name__)
 
@@ -328,13 +330,14 @@ def _keep_only(folder: str, archive: Path) -> None:
     """Reduces an archive to the files of one folder, with names relative to that folder."""
     whole = archive.rename(archive.with_name("whole.tar.gz"))
     try:
-        with tarfile.open(whole) as packed, tarfile.open(archive, "w:gz", compresslevel=1) as own:
-            for member in packed:
+        # A job made it.
+        with opened(str(whole), UNPACKED_LIMIT) as packed, tarfile.open(archive, "w:gz", compresslevel=1) as own:
+            for member in bounded(packed, UNPACKED_LIMIT):
                 if member.isfile() and member.name.startswith(f"{folder}/"):
                     inside = member.replace(name=member.name.removeprefix(f"{folder}/"), deep=False)
                     inside.pax_headers = {}  # they repeat a long name as it was
                     own.addfile(inside, packed.extractfile(member))
-    except (tarfile.TarError, EOFError) as error:
+    except UnsafeArchive as error:
         raise GiveUpError(f"the packed outputs cannot be read: {error}") from error
 
 

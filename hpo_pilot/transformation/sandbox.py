@@ -166,6 +166,10 @@ class UnsafeArchive(TransformationFailure):
         super().__init__(ExitCode.BAD_SANDBOX, message)
 
 
+class TooLarge(UnsafeArchive):
+    """The archive has too many members or bytes."""
+
+
 class _Guarded(gzip.GzipFile):
     """Unpacks at most `allowed` bytes."""
 
@@ -176,7 +180,7 @@ class _Guarded(gzip.GzipFile):
             raise UnsafeArchive("a header of %s bytes" % size)
         data = super().read(size)
         if self.tell() > self.allowed:
-            raise UnsafeArchive("more than %d MB unpacked" % (self.allowed >> 20))
+            raise TooLarge("more than %d MB unpacked" % (self.allowed >> 20))
         return data
 
 
@@ -196,8 +200,8 @@ def unpack(archive: str, target: str, limit: int) -> None:
         OSError: reading or writing a file failed.
     """
     root = os.path.realpath(target)
-    with _opened(archive, limit) as members:
-        for member in _bounded(members, limit):
+    with opened(archive, limit) as members:
+        for member in bounded(members, limit):
             _check(member, root)
             # The modes of `filter="data"`: no set-user-id, no writing by others, readable by the owner.
             member.mode = member.mode & 0o755 | (0o700 if member.isdir() else 0o600)
@@ -212,23 +216,27 @@ def check_bounds(archive: str, limit: int) -> None:
         UnsafeArchive: the archive is refused.
         OSError: reading the file failed.
     """
-    with _opened(archive, limit) as members:
-        for _ in _bounded(members, limit):
+    with opened(archive, limit) as members:
+        for _ in bounded(members, limit):
             pass
 
 
-def _bounded(members: tarfile.TarFile, limit: int) -> Iterator[tarfile.TarInfo]:
+def bounded(members: tarfile.TarFile, limit: int) -> Iterator[tarfile.TarInfo]:
+    """Yields the members of an archive from `opened`; refuses too many of them, and more than `limit` bytes."""
     total = 0
     for count, member in enumerate(members):
         total += member.size
         if count >= _MEMBERS or total > limit:
-            raise UnsafeArchive("more than %d members or %d MB" % (_MEMBERS, limit >> 20))
+            raise TooLarge("more than %d members or %d MB" % (_MEMBERS, limit >> 20))
         yield member
 
 
 @contextmanager
-def _opened(archive: str, limit: int) -> Iterator[tarfile.TarFile]:
-    """Opens an archive; errors that it causes within the ``with`` block become UnsafeArchive."""
+def opened(archive: str, limit: int) -> Iterator[tarfile.TarFile]:
+    """Opens a .tar.gz of an untrusted source; errors that it causes within the ``with`` block become UnsafeArchive.
+
+    At most `limit` bytes of its members are read, and no large headers: tarfile would keep one in memory.
+    """
     try:
         with _Guarded(archive) as raw:
             raw.allowed = limit + (limit >> 3) + (1 << 20)  # tar's own blocks
@@ -245,7 +253,8 @@ def _opened(archive: str, limit: int) -> Iterator[tarfile.TarFile]:
 
 
 def _refused(archive: str, error: Exception) -> UnsafeArchive:
-    return UnsafeArchive("%s is refused: %s" % (os.path.basename(archive), error or type(error).__name__))
+    kind = TooLarge if isinstance(error, TooLarge) else UnsafeArchive
+    return kind("%s is refused: %s" % (os.path.basename(archive), error or type(error).__name__))
 
 
 def _check(member: tarfile.TarInfo, root: str) -> None:

@@ -17,7 +17,7 @@ from hpo_pilot.panda.sandbox import SIZE_LIMIT
 from hpo_pilot.server.listening import add_security, certificate_of, listen, serve, tokens_of
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import Store
-from hpo_pilot.transformation.transformation import UNPACKED_LIMIT
+from hpo_pilot.web.api_context import UNPACKED_LIMIT
 from hpo_pilot.web.app import Api
 from hpo_pilot.web.sessions import Sessions
 
@@ -51,7 +51,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     add("--port", type=int, default=0, help="0 (the default): any free port, which the ready line names")
     add("--upload-mb", type=int, default=SIZE_LIMIT >> 20, help="MB that a payload may have (default: PanDA's limit)")
-    add("--unpacked-mb", type=int, default=UNPACKED_LIMIT >> 20, help="and its files (default: as pilots take them)")
+    add(
+        "--unpacked-mb",
+        type=int,
+        default=os.environ.get("HPO_PILOT_UNPACKED_MB", str(UNPACKED_LIMIT >> 20)),
+        help=f"and its files (default: HPO_PILOT_UNPACKED_MB, else {UNPACKED_LIMIT >> 20})",
+    )
     add("--lifeline-fd", type=int, help="an inherited descriptor at whose end of file the API ends")
     add(
         "--run",

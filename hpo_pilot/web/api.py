@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 from hpo_pilot import __version__
 from hpo_pilot.errors import SearchFileError
 from hpo_pilot.files import MAX_SEARCH_FILE_BYTES
-from hpo_pilot.panda.sandbox import build_sandbox
+from hpo_pilot.panda.sandbox import build_sandbox, in_worker
 from hpo_pilot.report.documents import (
     EventDocument,
     ExaminationDocument,
@@ -44,7 +44,17 @@ from hpo_pilot.steering.results import fetched_outputs, kept_outputs
 from hpo_pilot.steering.search_file import examine_content
 from hpo_pilot.store.lease import lease_holder
 from hpo_pilot.web import api_context
-from hpo_pilot.web.api_context import DIGEST, ApiError, Client, Context, Identity, Parts, answers, caller_of
+from hpo_pilot.web.api_context import (
+    DIGEST,
+    RESULTS_LIMIT,
+    ApiError,
+    Client,
+    Context,
+    Identity,
+    Parts,
+    answers,
+    caller_of,
+)
 from hpo_pilot.web.local_client import LocalClient, examination_document
 from hpo_pilot.web.operations import Operation, operations
 from hpo_pilot.web.rendering import json_answer, packed_answer
@@ -621,21 +631,15 @@ def _sandbox(parts: Context, search: Search, payload: str | None, folder: FilePa
     Raises:
         InputError: the files are missing, or a payload may not contain them.
     """
-    with _files(parts, search, payload) as files:
-        return build_sandbox(files, payload_document(search, None), folder)
-
-
-@contextmanager
-def _files(parts: Context, search: Search, payload: str | None) -> Iterator[FilePath | None]:
+    document = payload_document(search, None)
     if search.payload.files is None:
-        yield None
-        return
+        return build_sandbox(None, document, folder)
     if payload is None:
         raise ApiError(
             422, "input", "the search has payload.files: send the folder (PUT payloads/{digest}), and name its digest"
         )
-    with parts.uploads.unpacked(payload) as folder:
-        yield folder
+    with parts.uploads.unpacked(payload) as files:
+        return in_worker("build", files, document, folder)
 
 
 @contextmanager
@@ -649,5 +653,5 @@ def _results(parts: Context, search: Search, digest: str | None) -> Iterator[dic
         raise ApiError(
             422, "input", "warm_start names result files: send them (PUT payloads/{digest}), and give the digest"
         )
-    with parts.uploads.unpacked(digest) as folder:
+    with parts.uploads.unpacked(digest, RESULTS_LIMIT) as folder:
         yield {source: folder / name for source, name in named.items()}

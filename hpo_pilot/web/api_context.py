@@ -24,6 +24,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from hpo_pilot.errors import HpoPilotError, InputError, SearchFileError, TryAgainError
+from hpo_pilot.panda.sandbox import in_worker
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.report.documents import ProblemDocument, ProgressDocument
 from hpo_pilot.server.file_store import FileRefused, Folder
@@ -31,7 +32,6 @@ from hpo_pilot.server.tokens import Caller
 from hpo_pilot.steering.operations import ChangedMeanwhileError
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import Store, StoreAwayError, UnknownSearchError
-from hpo_pilot.transformation.sandbox import UnsafeArchive, check_bounds, unpack
 from hpo_pilot.web.live import ChangeWatcher, Snapshot
 from hpo_pilot.web.local_client import LocalClient
 from hpo_pilot.web.operations import NotYoursError, User
@@ -192,6 +192,10 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 _KEEP = 24 * 3600.0
 _PATIENCE = 60.0
 
+#: Default of the maximum size of a payload's unpacked files; maximum size of the result files that a search names.
+UNPACKED_LIMIT = 1000 << 20
+RESULTS_LIMIT = 256 << 20  # they are read into memory
+
 #: Maximum total of stored uploads, in units of the largest allowed upload; the oldest are removed first.
 _HELD = 10
 
@@ -255,8 +259,12 @@ class Uploads:
             raise TryAgainError(f"the service cannot store the payload: {error.strerror}") from error
 
     @contextmanager
-    def unpacked(self, digest: str) -> Iterator[FilePath]:
+    def unpacked(self, digest: str, most: int | None = None) -> Iterator[FilePath]:
         """Unpacks an archive into a temporary folder, which is removed at the end of the ``with`` block.
+
+        Args:
+            digest: SHA-256 of its bytes.
+            most: maximum size of its unpacked files, in bytes; None: that of payloads.
 
         Raises:
             InputError: the archive is not stored, or is not safe to unpack.
@@ -266,18 +274,9 @@ class Uploads:
         if archive is None:
             raise InputError(f"the service has no payload {digest}, or has removed it: send it again")
         # Half of the free space: the sandbox made from these files needs space, and so do other calls.
-        room = min(self._unpacked_limit, shutil.disk_usage(archive.parent).free // 2)
+        room = min(most or self._unpacked_limit, self._unpacked_limit, shutil.disk_usage(archive.parent).free // 2)
         with tempfile.TemporaryDirectory(dir=self._folder.path) as scratch:
-            target = FilePath(scratch, "payload")
-            target.mkdir()
-            try:
-                check_bounds(str(archive), room)  # before 100,000 files are made
-                unpack(str(archive), str(target), room)
-            except UnsafeArchive as error:
-                raise InputError(f"the payload is refused: {error}") from error
-            except OSError as error:
-                raise TryAgainError(f"the service cannot unpack the payload: {error.strerror}") from error
-            yield target
+            yield in_worker("unpack", archive, FilePath(scratch, "payload"), room)
 
     def _make_room(self, size: int) -> None:
         now, kept = time.time(), size

@@ -34,11 +34,11 @@ from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import SearchRecord, Store
 from hpo_pilot.store.lease import lease_holder
 from hpo_pilot.store.queries import generations_made, size_of, spent
-from hpo_pilot.transformation.transformation import UNPACKED_LIMIT
 from hpo_pilot.web import forms, pages
 from hpo_pilot.web.api import changing_router, reading_router, service_router
 from hpo_pilot.web.api_context import (
     RETRY_AFTER,
+    UNPACKED_LIMIT,
     Context,
     ProblemAnswer,
     Uploads,
@@ -96,7 +96,7 @@ class Api:
             workdir: work folder for sandboxes and uploads.
             gate: identifies the caller of each request.
             upload_limit: maximum size of a packed payload, in bytes.
-            unpacked_limit: maximum size of its unpacked files, in bytes; default: the limit of a pilot.
+            unpacked_limit: maximum size of its unpacked files, in bytes.
             sessions: browser sessions of the pages.
             behind_proxy: whether a TLS proxy forwards the requests.
             place: place of the searches in the commands that pages show; None: the service.

@@ -250,6 +250,15 @@ def test_a_finished_job_whose_payload_failed(site: Site, board: ServerJobs) -> N
     assert board.job(given[0]).job.payload_error == said[0]
 
 
+def test_a_log_that_would_fill_the_memory_is_not_read(site: Site, board: ServerJobs) -> None:
+    """The extended header of a member is kept in memory, and gigabytes of zeros pack to megabytes."""
+    site.submit("user.me.bomb/", n_jobs=1, site="BOMB")
+    (given,) = site.acquire("BOMB")
+    site.keep(given["logFile"], packed(**{f"{'0' * 2_000_000}.log": "text"}))
+    site.pilot.update(given["PandaID"], "finished")
+    assert "cannot be read" in board.log(given["PandaID"]).text
+
+
 def test_jobs_and_logs_of_a_server_that_has_ended(tmp_path: Path, task: TaskSpec) -> None:
     site, board = Site(tmp_path), ServerJobs(tmp_path)
     try:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.panda.sandbox import build_sandbox
+from hpo_pilot.panda.sandbox import build_sandbox, unpack_payload
+from tests.archives import archive, member
 
 
 @pytest.fixture
@@ -88,3 +89,11 @@ def test_a_search_of_several_points_a_job_has_the_series_runner(payload, tmp_pat
     assert names >= ours | {"payload/go.sh", "payload/train.py", "payload/sub/data.csv"}
     assert not {name for name in names if "/" not in name and not name.startswith("hpo_pilot_")}
     assert b"Runs several hyper-parameter points" in started and b"Runs one hyper-parameter point" in point
+
+
+def test_an_archive_of_many_members_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr("hpo_pilot.transformation.sandbox._MEMBERS", 10)
+    (tmp_path / "many.tar.gz").write_bytes(archive(*[member(f"f{number}") for number in range(11)]))
+    with pytest.raises(InputError, match=r"more than 10 members .* HPO_PILOT_UNPACKED_MB"):
+        unpack_payload(str(tmp_path / "many.tar.gz"), str(tmp_path / "files"), 10_000_000)
+    assert list((tmp_path / "files").iterdir()) == []

@@ -41,9 +41,9 @@ class Bench:
     def __init__(self, panda, pilot, until, folder: Path) -> None:
         self.panda, self.pilot, self.until, self.imports = panda, pilot, until, folder / "imports"
 
-    def add(self, body: str = "pass", number: int = 0) -> int:
-        """Queues a job; `number`: of the payload, jobs with the same one have the same sandbox."""
-        text = BODY.format(imports=str(self.imports), body=body) + f"# {number}\n"
+    def add(self, body: str = "pass", number: int = 0, end: str = "") -> int:
+        """Queues a job; `number`: of the payload, jobs with the same one have the same sandbox; `end`: of its file."""
+        text = BODY.format(imports=str(self.imports), body=body) + f"# {number}\n{end}"
         command = f"{sys.executable} hpo_pilot_function.py train:objective"
         options = {"function": "train:objective", "objectives": ["loss"], "python": sys.executable}
         return self.panda.add_job(command, {"train.py": text}, **options)
@@ -116,6 +116,33 @@ def test_what_a_function_leaves_is_ended_with_its_job(bench, tmp_path):
     assert bench.verdict(bench.add(body))["value"] == 1
     assert not lives(int((tmp_path / "left").read_text()))
     assert bench.verdict(bench.add(number=1))["value"] == 1
+
+
+LIE = """
+import stat, struct
+for descriptor in os.listdir("/proc/self/fd"):
+    try:
+        if stat.S_ISSOCK(os.fstat(int(descriptor)).st_mode):
+            os.write(int(descriptor), struct.pack("!QQ", 0, {pid}))
+    except OSError:
+        pass
+"""
+
+
+@pytest.mark.parametrize("whose", ["another job's", "the pilot's", "nobody's"])
+def test_a_function_cannot_name_the_process_of_its_job(bench, whose, tmp_path):
+    """The interpreter that imports it answers for it: the pilot would wait for, kill and reap that process."""
+    note, go = tmp_path / "runner", tmp_path / "go"
+    waits = f"open({str(note)!r}, 'w').write(str(os.getppid()))\n    while not os.path.exists({str(go)!r}): pass"
+    other = bench.add(waits)
+    process = bench.pilot.start(slots=2)
+    bench.until(lambda: note.exists() and note.read_text())
+    pid = {"another job's": note.read_text(), "the pilot's": process.pid, "nobody's": 2**63}[whose]
+    liar = bench.add(number=1, end=LIE.format(pid=pid))
+    assert bench.verdict(liar)["value"] == 1
+    go.touch()
+    assert bench.verdict(other)["value"] == 1
+    assert bench.pilot.end() == 0
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])

@@ -73,4 +73,5 @@ FAILED = {
     "pilot_error_diag": "Failed to execute payload",
     "exe_error_code": 65,
     "exe_error_diag": "the node had no memory left",
+    "mean_core_count": 3.5,
 }

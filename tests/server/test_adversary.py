@@ -10,6 +10,7 @@ import json
 import os
 import resource
 import socket
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,9 +29,9 @@ from hpo_pilot.server.listening import HEAD_LIMIT
 from hpo_pilot.server.tasks import submit
 from hpo_pilot.server.tokens import Role, TokenRefused, verified
 from tests.bearer import token
-from tests.server.conftest import RunningServer, send
+from tests.server.conftest import Api, RunningServer, send
 from tests.server.queue_driver import Queue
-from tests.task_parameters import make_params
+from tests.task_parameters import bare_params, make_params
 
 JSON = {"Content-Type": "application/json"}
 
@@ -260,6 +261,78 @@ def test_a_user_removes_no_output_of_one_whose_name_goes_on(server: Any) -> None
     assert send(server, "PUT", mine, "token-of-operator", data=b"mine").ok
     assert other.delete(f"{server.url}{mine}", timeout=20).status_code == 403
     assert send(server, "DELETE", mine, "token-of-me").ok
+
+
+def output_params(output: str, **more: Any) -> dict[str, Any]:
+    """Those of a task whose log has this name."""
+    made = bare_params(f"user.you.outputs-{time.time_ns()}/", 1, "run ")
+    return made | {"log": made["log"] | {"value": output}, **more}
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "user.me.$JEDITASKID._${SN/P}.outputs.tar.gz",
+        "user.me.t.log.7.000001.log.tgz",
+        "user.you.7._${SN/P}.outputs.tar.gz",
+        "user.you.x$JEDITASKID._${SN/P}.outputs.tar.gz",
+        "user.you.$JEDITASKID./../../me/x",
+        "user.you.$JEDITASKID.${SURL}",
+        "model.pkl",
+    ],
+)
+def test_nobody_names_an_output_as_anothers_user_or_task_does(server: Any, output: str) -> None:
+    answer = server.api("you").post("task/submit", task_parameters=output_params(output, site="NAMES", sourceURL="x"))
+    assert (answer["success"], answer["data"]) == (False, 4)
+    assert repr(output) in answer["message"]
+
+
+@pytest.mark.parametrize(
+    ("name", "output"),
+    [
+        ("jane.doe", "user.jane.doe.t.log.$JEDITASKID.${SN}.log.tgz"),
+        ("jane.doe", "user.jane.$JEDITASKID._${SN/P}.out.txt"),  # prun's
+        ("Jane Doe", "user.Jane_Doe.$JEDITASKID._${SN/P}.out.txt"),  # of PANDA_NICKNAME_REPLACE
+        ("jane", "group.phys-higgs.$JEDITASKID._${SN/P}.out.txt"),
+        ("jane", "$JEDITASKID.metrics.${SN}.tgz"),  # phpo's
+    ],
+)
+def test_outputs_have_the_names_that_pandas_clients_choose(server: Any, name: str, output: str) -> None:
+    jane = Api(server.url, token(name, Role.USER))
+    assert jane.submit(output_params(output)) > 0
+
+
+def test_a_task_from_before_writes_its_own_outputs_only(own_server: Callable[..., RunningServer]) -> None:
+    server = own_server()
+    mine = server.api("me").submit(make_params("user.me.mine/", 1, site="OWN"))
+    theirs = server.api("you").submit(output_params("user.you.t.$JEDITASKID.${SN}.log.tgz", site="YOURS"))
+    old = server.api("you").submit(output_params("user.you.o.$JEDITASKID.${SN}.log.tgz", site="YOURS"))
+    server.stop()
+    target = f"user.me.{mine}._000001.outputs.tar.gz"
+    with contextlib.closing(sqlite3.connect(server.folder / "panda.db")) as database, database:
+        change = "UPDATE tasks SET params = replace(params, ?, ?) WHERE task_id = ?"
+        database.execute(change, ("user.you.t.$JEDITASKID.${SN}.log.tgz", target, theirs))
+        database.execute(change, ("user.you.o.$JEDITASKID.${SN}.log.tgz", "user.you.old.log.tgz", old))
+    server.start()
+    assert server.api("pilot").acquire(site_name="OWN")
+    assert len(server.api("pilot").acquire(2, site_name="YOURS")) == 2
+    assert send(server, "PUT", f"/storage/{target}", "token-of-pilot", data=b"mine").ok  # of the pilot's first job
+    assert send(server, "PUT", "/storage/user.you.old.log.tgz", "token-of-pilot", data=b"old").ok
+    assert send(server, "POST", "/api/v1/task/kill", "token-of-operator", json={"task_id": mine}).ok
+    server.api("pilot").update(1, "failed")
+    assert send(server, "PUT", f"/storage/{target}", "token-of-pilot", data=b"planted").status_code == 409
+    assert send(server, "GET", f"/storage/{target}", "token-of-me").content == b"mine"
+
+
+def test_nobody_uploads_the_sandbox_for_which_anothers_task_waits(server: Any) -> None:
+    name = "sources.0a1b2c3d.tar.gz"
+    params = make_params("user.me.waits/", 1, site="WAITS")
+    params["jobParameters"].append({"type": "constant", "value": f"-a {name}"})
+    server.api("me").submit(params)
+    planted = server.api("you").upload(name, b"theirs")
+    assert not planted["success"] and "another user" in planted["message"]
+    assert server.api("me").upload(name, b"mine")["success"]
+    assert send(server, "GET", f"/cache/{name}", "token-of-pilot").content == b"mine"
 
 
 def test_nobody_plants_a_checkpoint_for_anothers_job(server: Any) -> None:

@@ -141,8 +141,16 @@ def test_jobs_of_a_task(monitor: Monitor, scan: tuple[int, list[int]]) -> None:
     assert first["starttime"] == "2026-01-31 12:00:00" and first["endtime"] and first["durationsec"] > 0
     assert first["transformation"] == "runGen-00-00-02" and not {"jobparameters", "metadata"} & first.keys()
     assert (failed["piloterrorcode"], failed["exeerrorcode"], failed["transexitcode"]) == (1305, 65, "65")
-    assert failed["exeerrordiag"] == "the node had no memory left" and "pilot error 1305" in failed["errorinfo"]
-    assert running["endtime"] is None and running["errorinfo"] == ""
+    assert failed["exeerrordiag"] == "the node had no memory left" and "metastruct" not in failed
+    expected = (
+        "executor:65 the node had no memory left pilot:1305 Failed to execute payload "
+        "transform:65 Unknown transformation exit code 65 "
+    )
+    assert (failed["errorinfo"], failed["transformerrordiag"]) == (expected, "Unknown transformation exit code 65")
+    assert failed["error_category"] == "Runtime Failures and Resource Violations"
+    assert failed["error_desc"].startswith("pilot:1305 - The payload") and failed["error_desc"].endswith(" <br>")
+    assert running["endtime"] is None and running["errorinfo"] == running["error_desc"] == ""
+    assert (running["error_category"], running["meancorecount"], failed["meancorecount"]) == (None, None, 3.5)
 
     summary = {
         entry["field"]: {one["kname"]: one["kvalue"] for one in entry["list"]} for entry in answer["selectionsummary"]
@@ -150,9 +158,12 @@ def test_jobs_of_a_task(monitor: Monitor, scan: tuple[int, list[int]]) -> None:
     assert summary["jobstatus"] == {"finished": 3, "failed": 1, "running": 1}
     assert summary["processingtype"] == {"hpo-pilot": 5} and summary["computingsite"] == {"SCAN": 5}
     errors = {error["error"]: error for error in answer["errsByCount"]}
-    assert set(errors) == {"pilot:1305", "exe:65", "transformation:65"}
+    assert set(errors) == {"pilot:1305", "executor:65", "transform:65"}
     assert errors["pilot:1305"]["diag"] == "Failed to execute payload" and errors["pilot:1305"]["count"] == 1
-    assert (errors["exe:65"]["codename"], errors["exe:65"]["codeval"]) == ("exeerrorcode", 65)
+    assert errors["pilot:1305"]["cat"] == {"name": "Runtime Failures and Resource Violations", "id": 2}
+    assert errors["pilot:1305"]["desc"].startswith("The payload")
+    assert (errors["executor:65"]["codename"], errors["executor:65"]["codeval"]) == ("exeerrorcode", 65)
+    assert errors["executor:65"]["cat"] == {"name": "Uncategorized", "id": 0} and errors["executor:65"]["desc"] == ""
 
     def found(**params: Any) -> list[int]:
         return [job["pandaid"] for job in monitor.get("/jobs/", jeditaskid=task_id, **params)["jobs"]]

@@ -118,7 +118,7 @@ def test_a_user_cannot_submit_for_another(server: Any, user: Any) -> None:
     info = user.get("task/get_detailed_info", task_id=task_id)["data"]
     assert (info["userName"], info["taskPriority"]) == ("me", 1000)
     operator = server.api("operator")
-    task_id = operator.submit(make_params("user.me.for-you/", 1, site="FORYOU", userName="you"))
+    task_id = operator.submit(make_params("user.you.for-you/", 1, site="FORYOU", userName="you"))
     assert user.get("task/get_detailed_info", task_id=task_id)["data"]["userName"] == "you"
 
 

@@ -22,6 +22,7 @@ from hpo_pilot.server.tokens import LEEWAY, Authority, Caller, Role, TokenRefuse
 from tests.answering import answering
 from tests.clock import Clock
 from tests.server.conftest import refusal
+from tests.server.queue_driver import Queue
 from tests.task_parameters import make_params
 
 ISSUER = "https://iam.example.org/"
@@ -77,6 +78,13 @@ def tokens(folder: Path, clock: Clock) -> Tokens:
 )
 def test_roles_by_groups(tokens: Tokens, clock: Clock, groups: list[str], origin: str | None, role: Role) -> None:
     assert tokens.verify(f"Bearer {signed(clock.now, groups=groups)}", origin) == Caller("jane", role)
+
+
+def test_outputs_have_the_name_that_panda_client_reads(folder: Path, clock: Clock, queue: Queue) -> None:
+    describe_issuer(folder, name="sub")
+    caller, _ = Issuers(folder / "issuers.json", clock=clock).verify(signed(clock.now), ISSUER, "")
+    assert caller == Caller("8a7b", Role.USER)
+    assert queue.submit(caller=caller, name="user.jane.t/") > 0
 
 
 @pytest.mark.parametrize(

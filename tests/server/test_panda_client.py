@@ -101,6 +101,7 @@ CALLS: dict[str, tuple[Callable[[Scene], list[Any]], Any]] = {
         ),
     ),
     "getJobStatus": (lambda s: [s.jobs], lambda a, s: [job["jobStatus"] for job in a[1]][2] == "running"),
+    "getFullJobStatus": (lambda s: [s.jobs], lambda a, s: [job["PandaID"] for job in a[1]] == s.jobs),
     "get_files_in_datasets": (
         lambda s: [s.task, "output,log"],
         lambda a, s: [file["status"] for file in a[1][0]["files"]] == ["finished", "failed", "running"],
@@ -129,7 +130,6 @@ NOT_PROVIDED: dict[str, list[Any]] = {
     **{key: [{}] for key in ("send_workflow_request", "submit_workflow", "submit_workflow_tmp")},
     "call_idds_command": ["get_requests"],
     "call_idds_user_workflow_command": ["abort", {"request_id": 7}],
-    "getFullJobStatus": [[1]],
     "get_events_status": [[{"task_id": 1, "panda_id": 1}]],
     "get_workflow_details": [7],
     "increase_attempt_nr": [1, 2],

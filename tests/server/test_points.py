@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import stat
 import zlib
 from pathlib import Path
@@ -59,7 +60,7 @@ class Points:
 
 @pytest.fixture
 def points(server: Any, request: pytest.FixtureRequest) -> Points:
-    return Points(server, request.node.name.replace("[", ".").replace("]", ""))
+    return Points(server, re.sub(r"\W", "_", request.node.name))
 
 
 def test_points_by_token(points: Points) -> None:

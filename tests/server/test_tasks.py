@@ -162,7 +162,8 @@ def test_a_resubmission_with_more_events_adds_jobs(queue: Queue) -> None:
 def test_other_names_are_free(queue: Queue) -> None:
     """Another user's task, or one that does not ask to be unique, may bear the same name."""
     task_id = end_as(queue, "done")
-    assert queue.submit(1, caller=Caller("you", Role.USER), name="user.me.same/") > task_id
+    bare = {"jobParameters": [{"type": "constant", "value": "x"}], "log": None}
+    assert queue.submit(1, caller=Caller("you", Role.USER), name="user.me.same/", **bare) > task_id
     assert queue.submit(1, name="user.me.same/", uniqueTaskName=False) > task_id
 
 

@@ -16,7 +16,10 @@ from tests.rest_api import RunningApi, start_api
 
 @pytest.fixture(scope="session")
 def api(tmp_path_factory) -> Iterator[RunningApi]:
-    with start_api(tmp_path_factory.mktemp("api"), "--upload-mb", "1", "--unpacked-mb", "20") as running:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HPO_PILOT_UNPACKED_MB", "20")
+        started = start_api(tmp_path_factory.mktemp("api"), "--upload-mb", "1")
+    with started as running:
         yield running
         assert running.process.poll() is None
         assert "Traceback" not in running.log

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import socket
+import sys
 import tarfile
 import threading
 import time
@@ -15,7 +16,9 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
-from hpo_pilot.errors import InputError
+from hpo_pilot.errors import TryAgainError
+from hpo_pilot.panda import sandbox
+from hpo_pilot.panda.sandbox import in_worker
 from hpo_pilot.server.tokens import Authority, Role
 from hpo_pilot.web.api_context import Uploads
 from tests.archives import archive, member
@@ -257,7 +260,7 @@ def test_a_payload_is_kept_by_its_content(api, call):
         pytest.param(archive(member("/etc/evil")), "leads out", id="absolute"),
         pytest.param(archive(member("link", tarfile.SYMTYPE, "/etc/passwd")), "is refused", id="link"),
         pytest.param(archive(member("hpo_pilot_runner.py")), "name that the payload runner needs", id="runner"),
-        pytest.param(archive(member("big", size=30_000_000)), "is refused", id="large"),
+        pytest.param(archive(member("big", size=30_000_000)), "20 MB. Move data out of it", id="large"),
         # Those that cannot be unpacked were answered with 503, so that clients sent them again and again.
         pytest.param(archive(member("a" * 300)), "is refused", id="long name"),
         pytest.param(archive(member("a"), member("a/b")), "is refused", id="file as folder"),
@@ -281,15 +284,27 @@ def test_a_payload_that_is_none_is_refused(api, call, content, message):
     assert [path for path in (api.workdir / "uploads").iterdir() if path.is_dir()] == []
 
 
-def test_many_members_are_refused_before_they_are_unpacked(tmp_path, monkeypatch):
-    monkeypatch.setattr("hpo_pilot.transformation.sandbox._MEMBERS", 10)
-    monkeypatch.setattr("hpo_pilot.web.api_context.unpack", lambda *_given: pytest.fail("it was unpacked"))
-    content = archive(*[member(f"f{number}") for number in range(11)])
+def test_a_payload_is_unpacked_and_packed_in_another_process(tmp_path, monkeypatch):
+    for name in ("unpack", "build_sandbox"):
+        monkeypatch.setattr(f"hpo_pilot.panda.sandbox.{name}", lambda *_given: pytest.fail("it was done here"))
+    content = archive(member("train.py", size=4))
     digest = hashlib.sha256(content).hexdigest()
-    uploads = Uploads(tmp_path, 10_000_000, 10_000_000)
-    (tmp_path / f"{digest}.tar.gz").write_bytes(content)
-    with pytest.raises(InputError, match=r"the payload is refused: .* more than 10 members"), uploads.unpacked(digest):
+    uploads = Uploads(tmp_path / "uploads", 10_000_000, 10_000_000)
+    (tmp_path / "uploads" / f"{digest}.tar.gz").write_bytes(content)
+    with uploads.unpacked(digest) as files:
+        assert [path.name for path in files.iterdir()] == ["train.py"]
+        assert in_worker("build", files, {}, tmp_path).name.startswith("sources.")
+    monkeypatch.setattr("hpo_pilot.panda.sandbox._AT_ONCE", threading.BoundedSemaphore(1))
+    monkeypatch.setattr("hpo_pilot.panda.sandbox._PATIENCE", 0.0)
+    sandbox._AT_ONCE.acquire()
+    with pytest.raises(TryAgainError, match="other payloads"), uploads.unpacked(digest):
         pass
+
+
+def test_a_worker_that_was_killed_is_no_mistake_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(TryAgainError, match="worker was killed"):
+        in_worker("build", tmp_path, {}, tmp_path)
 
 
 def test_a_search_with_files_wants_them(call):
