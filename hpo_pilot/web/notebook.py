@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from collections.abc import Collection, Iterable, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from hpo_pilot.advice import Place
+from hpo_pilot.advice import Place, printable
 from hpo_pilot.errors import InputError
 from hpo_pilot.report.catalogue import build, kinds
 from hpo_pilot.report.documents import (
@@ -419,23 +420,48 @@ def show_progress(news: Iterable[ProgressDocument]) -> None:
 
     An interrupt (Ctrl-C) ends it without an error.
     """
-    display = _jupyter()
-    handle: Any = None
-    shown = ""
+    display = ProgressDisplay(sys.stdout)
     try:
         for now in news:
-            line = progress_line(now)
-            if display is None:
-                if line != shown:
-                    sys.stdout.write(line + "\n")
-                    sys.stdout.flush()
-            elif handle is None:
-                handle = display(_ProgressBar(now), display_id=True)
-            else:
-                handle.update(_ProgressBar(now))
-            shown = line
+            display(now)
     except KeyboardInterrupt:
         sys.stdout.write("no longer watching; the search continues\n")
+
+
+class ProgressDisplay:
+    """Shows the progress of a search: as a bar in Jupyter, elsewhere as lines of text."""
+
+    def __init__(self, stream: TextIO, *, seconds: float = 0.0) -> None:
+        """Prints lines to `stream`, at most one in `seconds`, but also one for each tenth of the budget and the end."""
+        self._stream, self._seconds = stream, seconds
+        self._display = _jupyter()
+        self._handle: Any = None
+        self._line, self._tenth, self._due = "", -1, 0.0
+        self._failures: set[str] = set()
+
+    def __call__(self, now: ProgressDocument) -> None:
+        """Shows the present progress, and the first failure for each reason."""
+        for failure in now.get("failures", ()):
+            if failure["error"] not in self._failures:
+                self._failures.add(failure["error"])
+                self.say(f"{now['name']}: trial {failure['trial']} failed: {' '.join(failure['error'].split())}")
+        if self._display is not None:
+            bar = _ProgressBar(now)
+            if self._handle is None:
+                self._handle = self._display(bar, display_id=True)
+            else:
+                self._handle.update(bar)
+            return
+        line, tenth = progress_line(now), 10 * over_count(now) // max(1, now["total"])
+        is_due = tenth != self._tenth or time.monotonic() >= self._due or now["state"] in OVER_SEARCHES
+        if line != self._line and is_due:
+            self.say(line)
+            self._line, self._tenth, self._due = line, tenth, time.monotonic() + self._seconds
+
+    def say(self, text: str) -> None:
+        """Prints a line."""
+        self._stream.write(f"{printable(text)}\n")
+        self._stream.flush()
 
 
 def progress_line(now: ProgressDocument) -> str:
