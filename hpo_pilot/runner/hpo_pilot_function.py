@@ -15,7 +15,10 @@ Standard library only, Python 3.6 syntax.
 
 import array
 import atexit
+import contextlib
 import functools
+import gc
+import hashlib
 import importlib
 import inspect
 import json
@@ -94,11 +97,17 @@ def read(path: str) -> "Any":
         return json.loads(file.read().decode())
 
 
-def call(function: "Callable[..., Any]") -> None:
-    """Call the function with the point in the current folder, and write its result."""
+def call(function: "Callable[..., Any]", found: "Optional[List[Any]]" = None) -> None:
+    """Call the function with the point in the current folder, and write its result.
+
+    Args:
+        function: the payload's function.
+        found: the random generators of its modules; None: not looked for yet.
+    """
     payload = read(PAYLOAD_FILE)
     names = dict(NAMES, **{key: name for key, name in (payload.get("file_names") or {}).items() if name})
     point, trial = read(names["point"]), Trial(read(JOB_FILE), names["progress"])
+    seed_again(generators() if found is None else found, trial.seed)
     result = function(point, trial) if wants_trial(function) else function(point)
     if not isinstance(result, dict):
         if result is None:
@@ -110,6 +119,53 @@ def call(function: "Callable[..., Any]") -> None:
     with open(names["result"] + ".new", "w") as file:
         json.dump(result, file, default=plain)
     os.rename(names["result"] + ".new", names["result"])
+
+
+def generators() -> "List[Any]":
+    """Return the random generators of this process: of random, numpy and torch, and those that modules have made."""
+    numpy, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")  # type: Any, Any
+    kinds = (random.Random, *(getattr(numpy, name) for name in ("Generator", "RandomState") if hasattr(numpy, name)))
+    known = gc.get_objects()
+    # By `type`: isinstance asks for __class__, which a proxy may answer with an error.
+    found = [
+        each for each in known if issubclass(type(each), kinds) and not issubclass(type(each), random.SystemRandom)
+    ]
+    if hasattr(torch, "Generator"):  # the collector does not know these
+        found += {id(each): each for each in gc.get_referents(*known) if type(each) is torch.Generator}.values()
+    return found
+
+
+def seed_again(found: "List[Any]", seed: int) -> None:
+    """Seed each generator with its state and the trial's seed.
+
+    Each trial begins with what a module has made while it was imported or pickled: without this, all would draw the
+    same "random" numbers. A generator that a module has seeded draws the same ones again in the same trial.
+    """
+    for each in found:
+        with contextlib.suppress(Exception):  # a class of the user's own, which cannot be seeded like that
+            seed_one(each, seed)
+
+
+def seed_one(generator: "Any", seed: int) -> None:
+    """Seed a generator with its state and a seed."""
+    if isinstance(generator, random.Random):
+        generator.seed(mixed(generator.getstate(), seed))
+    elif hasattr(generator, "bit_generator"):  # numpy.random.Generator
+        bits = generator.bit_generator
+        bits.state = type(bits)(mixed(bits.state, seed)).state
+    elif hasattr(generator, "manual_seed"):  # torch.Generator; torch's own together with those of the GPUs
+        torch = sys.modules["torch"]
+        seeded = torch if generator is torch.default_generator else generator
+        seeded.manual_seed(mixed(generator.get_state(), seed) >> 65)
+    else:  # numpy.random.RandomState
+        number = mixed(generator.get_state(), seed)
+        generator.seed([number >> shift & 0xFFFFFFFF for shift in range(0, 128, 32)])
+
+
+def mixed(state: "Any", seed: int) -> int:
+    """Return a number of 128 bits that depends on a generator's state and on a seed."""
+    text = json.dumps([state, seed], sort_keys=True, default=lambda array: array.tolist())
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], "big")
 
 
 def wants_trial(function: "Callable[..., Any]") -> bool:
@@ -124,16 +180,13 @@ def wants_trial(function: "Callable[..., Any]") -> bool:
 
 def payload_of(function: "Callable[..., Any]") -> "Callable[[Dict[str, str]], None]":
     """Return what the runner calls in the payload's process, with its environment, instead of starting a command."""
+    found = generators()
 
     def run(env: "Dict[str, str]") -> None:
         reset_signals()
         os.environ.clear()
         os.environ.update(env)
-        # Otherwise all points would draw the same "random" numbers.
-        random.seed()
-        if "numpy.random" in sys.modules:
-            sys.modules["numpy.random"].seed()
-        end_with(functools.partial(call, function), orderly=True)
+        end_with(functools.partial(call, function, found), orderly=True)
 
     return run
 

@@ -112,3 +112,36 @@ def test_points_of_one_job_whose_function_cannot_be_imported(bench: Bench):
     members = bench.run(CALL, task=task, number=1, series=True, files=files, **options).verdict["members"]
     assert all("No module named 'no_such_module'" in member["message"] for member in members)
     assert len(members) == 2
+
+
+GENERATORS = """
+import random
+import numpy as np
+
+made, given, old = random.Random(), random.Random(42), np.random.RandomState(1)
+
+
+class Data:
+    rng = np.random.default_rng(3)
+
+
+def objective(point):
+    found = {"made": made.random(), "given": given.random(), "old": float(old.normal()), "class": Data.rng.random()}
+    found.update(plain=random.random(), numpy=float(np.random.random()))
+    return {"loss": 1, "metrics": found}
+"""
+
+
+def test_generators_made_at_import_differ_between_trials(bench: Bench):
+    """Both in processes forked after the import and in fresh ones. A seed of the module's gives the same in a trial."""
+    task = encoded([[[1, 0, 12], [2, 0, 13], [3, 1, 12]]], {"1": {"x": 1}, "2": {"x": 2}, "3": {"x": 3}})
+    options = {"function": "train:objective", "objectives": ["loss"], "python": sys.executable}
+    files = {"payload/train.py": GENERATORS}
+    members = bench.run(CALL, task=task, number=1, series=True, files=files, **options).verdict["members"]
+    one, two, again = (member["metrics"] for member in members)
+    assert all(one[name] != two[name] for name in one)
+    seeded = ("given", "old", "class")
+    assert {name: one[name] for name in seeded} == {name: again[name] for name in seeded}
+    fresh = run(bench, GENERATORS).verdict["metrics"]  # its seed is 12
+    assert {name: fresh[name] for name in seeded} == {name: one[name] for name in seeded}
+    assert all(fresh[name] != one[name] for name in ("made", "plain", "numpy"))
