@@ -145,3 +145,30 @@ def test_generators_made_at_import_differ_between_trials(bench: Bench):
     fresh = run(bench, GENERATORS).verdict["metrics"]  # its seed is 12
     assert {name: fresh[name] for name in seeded} == {name: one[name] for name in seeded}
     assert all(fresh[name] != one[name] for name in ("made", "plain", "numpy"))
+
+
+IMPORTS = """
+import os, sys, time
+
+
+def objective(point):
+    known = {name: int(name in sys.modules) for name in ("colorsys", "own", "wave")}
+    import colorsys, own
+    if point["x"] == 4:
+        os.environ["WAVE"] = "short"
+        import wave
+    time.sleep(0.5)
+    return {"loss": 1, "metrics": known}
+"""
+
+
+def test_libraries_that_a_function_imports_are_loaded_for_the_next_points(bench: Bench):
+    """But not modules of the payload, and not after the function has set a variable for them."""
+    numbers = range(1, 8)
+    task = encoded([[[number, 0, number] for number in numbers]], {str(number): {"x": number} for number in numbers})
+    options = {"function": "train:objective", "objectives": ["loss"], "python": sys.executable}
+    files = {"payload/train.py": IMPORTS, "payload/own.py": ""}
+    members = bench.run(CALL, task=task, number=1, series=True, files=files, **options).verdict["members"]
+    found = [member["metrics"] for member in members]
+    assert (found[0]["colorsys"], found[-1]["colorsys"]) == (0, 1), json.dumps(members, indent=1)
+    assert not any(each["own"] or each["wave"] for each in found)
