@@ -192,7 +192,8 @@ def payload_of(function: "Callable[..., Any]", kept: "Kept") -> "Callable[[Dict[
 
         def work() -> None:
             call(function, kept.generators)
-            kept.note([name for name in sys.modules if name not in before and is_installed(name)], env)
+            with contextlib.suppress(OSError):
+                kept.note([name for name in list(sys.modules) if name not in before and is_installed(name)], env)
 
         end_with(work, orderly=True)
 

@@ -208,9 +208,8 @@ class _FunctionPayload:
             raise InputError(
                 f"space must be a mapping with each parameter's type and range, as {example}, not {space!r}"
             )
-        while isinstance(
-            function, functools._lru_cache_wrapper
-        ):  # a point cannot be its key, and no call has another's
+        # A point cannot be the key of a cache, and no call sees that of another.
+        while isinstance(function, functools._lru_cache_wrapper):
             function = function.__wrapped__
         _check_call(function, space)
         self._plain = re.sub(r"[^a-z0-9]+", "-", _name_of(function).lower()).strip("-") or "function"
@@ -248,8 +247,12 @@ class _FunctionPayload:
         new = self._text(name)
         before, after = yaml.safe_load(old), yaml.safe_load(new)
         sections = [key for key in before | after if key != "budget" and before.get(key) != after.get(key)]
-        is_same = old.startswith(self._header) and (self._folder / name / _FILE).exists()
-        return ", ".join([*([] if is_same else ["the function"]), *sections])
+        return ", ".join([*([] if self._is_sent_as(name) else ["the function"]), *sections])
+
+    def _is_sent_as(self, name: str) -> bool:
+        """Returns True if this function and its files are written under a name; another pickle is another payload."""
+        file, pickle = self._file(name), self._folder / name / _FILE
+        return pickle.exists() and file.exists() and file.read_text(encoding="utf-8").startswith(self._header)
 
     def name_among(self, states: Mapping[str, str]) -> tuple[str, str]:
         """Returns the name of the unfinished search of this function, else a new name, and a note for the user.
@@ -293,8 +296,8 @@ class _FunctionPayload:
             InputError: the search file is refused.
         """
         file, text = self._file(name), self._text(name)
-        before = None if self._changes(name) is None else file.read_bytes()
-        if before is None or not before.startswith(self._header.encode()):  # another pickle would be another payload
+        before = file.read_bytes() if file.exists() else None
+        if not self._is_sent_as(name):
             self._write_payload(self._folder / name)
         write_whole(file, text)
         try:
@@ -332,7 +335,8 @@ def _with_files(identity: str, folder: Path | None) -> str:
 
 def _name_of(function: Callable[..., Any]) -> str:
     named = getattr(function, "func", function)  # of functools.partial
-    return str(getattr(named, "__name__", type(named).__name__))
+    name = str(getattr(named, "__name__", type(named).__name__))
+    return "f" if name == "<lambda>" else name
 
 
 def _check_call(function: Callable[..., Any], parameters: Iterable[str]) -> None:

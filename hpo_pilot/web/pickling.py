@@ -26,6 +26,7 @@ import cloudpickle
 from hpo_pilot.errors import InputError
 
 _Cached = functools._lru_cache_wrapper
+_LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 
 
 def pickled(function: Callable[..., Any], files: Path | None) -> tuple[bytes, str]:
@@ -76,9 +77,8 @@ def _is_user_s(name: str, module: Any) -> bool:
         return False
     places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
     path = next((place for place in places if isinstance(place, str)), None)
-    libraries = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
     return path is not None and not (
-        path.startswith(libraries) or {"site-packages", "dist-packages"} & set(Path(path).parts)
+        path.startswith(_LIBRARIES) or {"site-packages", "dist-packages"} & set(Path(path).parts)
     )
 
 

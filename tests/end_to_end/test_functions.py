@@ -138,4 +138,4 @@ if __name__ == "__main__":
         print(found.record.name, len(found.trials))
 """
     output, errors = script.run()
-    assert output.splitlines() == ["itemgetter 2", "lambda 2", "fit 2", "cached 2"], errors
+    assert output.splitlines() == ["itemgetter 2", "f 2", "fit 2", "cached 2"], errors
