@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import importlib.util
 import itertools
 import math
 import os
@@ -154,23 +155,41 @@ def folder_mistake(files: str, base: Path) -> tuple[str, str] | None:
         return f"cannot be read: {error}", ""
 
 
-def missing_programs(files: str, command: str, base: Path) -> list[str]:
-    """Returns the scripts in `payload.command` that the existing folder does not have."""
+#: A payload's command if it is a function; the function follows.
+FUNCTION_COMMAND = "python3 hpo_pilot_function.py"
+
+
+def payload_notes(files: str, command: str, base: Path) -> list[tuple[str, str]]:
+    """Returns what a payload's command names and its existing folder does not have, and penalty values; with hints.
+
+    Args:
+        files: `payload.files`.
+        command: `payload.command`, also that of a function.
+        base: folder of the search file.
+    """
     folder = base / Path(files).expanduser()
+    return [*_missing_parts(files, command, folder), *_penalties(command, folder)]
+
+
+def _missing_parts(files: str, command: str, folder: Path) -> list[tuple[str, str]]:
+    called, _, function = command.partition(f"{FUNCTION_COMMAND} ")
+    if not called and function:
+        missing = _missing_function(files, folder, function)
+        return [missing] if missing else []
     return [
-        word
+        (f"{word} is not in {files}", "is the name right?")
         for word in _words(command)
         if word.endswith((".py", ".sh")) and not word.startswith(("/", "$", "~")) and not (folder / word).exists()
     ]
 
 
-def penalty_notes(files: str, command: str, base: Path) -> list[tuple[str, str]]:
+def _penalties(command: str, folder: Path) -> list[tuple[str, str]]:
     """Returns notes on Python scripts in `payload.command` that give a number for a failure, each with a hint."""
     notes = []
     for word in _words(command):
         module, is_function, _ = word.partition(":")
         name = f"{module.replace('.', '/')}.py" if is_function else word
-        if name.endswith(".py") and (penalty := _penalty(base / Path(files).expanduser() / name)):
+        if name.endswith(".py") and (penalty := _penalty(folder / name)):
             message = f"line {penalty[0]} of {name} gives {penalty[1]:g} where something fails"
             notes.append((message, "if it is a figure of merit, give NaN: that is a failure, a number is a result"))
     return notes
@@ -196,6 +215,48 @@ def _penalty(script: Path) -> tuple[int, float] | None:
             if isinstance(found, int | float) and _LEAST_PENALTY <= found < math.inf:
                 return node.lineno, found
     return None
+
+
+def _missing_function(files: str, folder: Path, function: str) -> tuple[str, str] | None:
+    """Returns why a function cannot be called, with a hint; None: nothing is known against it."""
+    module, _, name = function.partition(":")
+    if not name:  # a pickle
+        return None if (folder / function).exists() else (f"{function} is not in {files}", "is the name right?")
+    path = folder.joinpath(*module.split("."))
+    file = next((one for one in (path.with_name(f"{path.name}.py"), path / "__init__.py") if one.is_file()), None)
+    if file is None:
+        top = module.partition(".")[0]
+        if (folder / top).exists() or importlib.util.find_spec(top) is not None:  # perhaps compiled, or installed
+            return None
+        return f"there is no module {module} in {files}", "the name before ':' is that of a file, without .py"
+    try:
+        names = _module_names(ast.parse(file.read_bytes()))
+    except SyntaxError as error:
+        return f"{file.name} cannot be imported: line {error.lineno}: {error.msg}", "no trial would have a result"
+    except (OSError, ValueError):
+        return None
+    wanted = name.partition(".")[0]
+    if wanted in names or {"*", "__getattr__"} & names:
+        return None
+    close = difflib.get_close_matches(wanted, names, n=1)
+    return f"there is no {wanted} in {file.name}", f"did you mean {close[0]}?" if close else "is the name right?"
+
+
+def _module_names(tree: ast.Module) -> set[str]:
+    """Returns the names that a module defines; `*` if it imports all names of another one."""
+    names: set[str] = set()
+    left: list[ast.AST] = [*tree.body]
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+        else:
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+            left += ast.iter_child_nodes(node)
+    return names
 
 
 #: Words that a shell understands itself.

@@ -15,7 +15,10 @@ Standard library only, Python 3.6 syntax.
 
 import array
 import atexit
+import contextlib
 import functools
+import gc
+import hashlib
 import importlib
 import inspect
 import json
@@ -26,6 +29,7 @@ import signal
 import socket
 import struct
 import sys
+import tempfile
 import threading
 import traceback
 
@@ -39,6 +43,8 @@ PAYLOAD_FILE, JOB_FILE = "hpo_pilot_payload.json", "job.json"
 NAMES = {"point": "input.json", "result": "output.json", "progress": "progress.jsonl"}
 #: Signals that the runner handles; a payload starts with their default actions.
 HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP)
+#: Longest import of modules that is tried for the next jobs, in seconds.
+TRY_SECONDS = 300
 HEADER = struct.Struct("!Q")  # length of a request
 
 
@@ -94,11 +100,17 @@ def read(path: str) -> "Any":
         return json.loads(file.read().decode())
 
 
-def call(function: "Callable[..., Any]") -> None:
-    """Call the function with the point in the current folder, and write its result."""
+def call(function: "Callable[..., Any]", found: "Optional[List[Any]]" = None) -> None:
+    """Call the function with the point in the current folder, and write its result.
+
+    Args:
+        function: the payload's function.
+        found: the random generators of its modules; None: not looked for yet.
+    """
     payload = read(PAYLOAD_FILE)
     names = dict(NAMES, **{key: name for key, name in (payload.get("file_names") or {}).items() if name})
     point, trial = read(names["point"]), Trial(read(JOB_FILE), names["progress"])
+    seed_again(generators() if found is None else found, trial.seed)
     result = function(point, trial) if wants_trial(function) else function(point)
     if not isinstance(result, dict):
         if result is None:
@@ -112,6 +124,53 @@ def call(function: "Callable[..., Any]") -> None:
     os.rename(names["result"] + ".new", names["result"])
 
 
+def generators() -> "List[Any]":
+    """Return the random generators of this process: of random, numpy and torch, and those that modules have made."""
+    numpy, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")  # type: Any, Any
+    kinds = (random.Random, *(getattr(numpy, name) for name in ("Generator", "RandomState") if hasattr(numpy, name)))
+    known = gc.get_objects()
+    # By `type`: isinstance asks for __class__, which a proxy may answer with an error.
+    found = [
+        each for each in known if issubclass(type(each), kinds) and not issubclass(type(each), random.SystemRandom)
+    ]
+    if hasattr(torch, "Generator"):  # the collector does not know these
+        found += {id(each): each for each in gc.get_referents(*known) if type(each) is torch.Generator}.values()
+    return found
+
+
+def seed_again(found: "List[Any]", seed: int) -> None:
+    """Seed each generator with its state and the trial's seed.
+
+    Each trial begins with what a module has made while it was imported or pickled: without this, all would draw the
+    same "random" numbers. A generator that a module has seeded draws the same ones again in the same trial.
+    """
+    for each in found:
+        with contextlib.suppress(Exception):  # a class of the user's own, which cannot be seeded like that
+            seed_one(each, seed)
+
+
+def seed_one(generator: "Any", seed: int) -> None:
+    """Seed a generator with its state and a seed."""
+    if isinstance(generator, random.Random):
+        generator.seed(mixed(generator.getstate(), seed))
+    elif hasattr(generator, "bit_generator"):  # numpy.random.Generator
+        bits = generator.bit_generator
+        bits.state = type(bits)(mixed(bits.state, seed)).state
+    elif hasattr(generator, "manual_seed"):  # torch.Generator; torch's own together with those of the GPUs
+        torch = sys.modules["torch"]
+        seeded = torch if generator is torch.default_generator else generator
+        seeded.manual_seed(mixed(generator.get_state(), seed) >> 65)
+    else:  # numpy.random.RandomState
+        number = mixed(generator.get_state(), seed)
+        generator.seed([number >> shift & 0xFFFFFFFF for shift in range(0, 128, 32)])
+
+
+def mixed(state: "Any", seed: int) -> int:
+    """Return a number of 128 bits that depends on a generator's state and on a seed."""
+    text = json.dumps([state, seed], sort_keys=True, default=lambda array: array.tolist())
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], "big")
+
+
 def wants_trial(function: "Callable[..., Any]") -> bool:
     """Return whether the function takes a second positional argument."""
     try:
@@ -122,20 +181,111 @@ def wants_trial(function: "Callable[..., Any]") -> bool:
     return sum(kind in positional for kind in kinds) > 1 or inspect.Parameter.VAR_POSITIONAL in kinds
 
 
-def payload_of(function: "Callable[..., Any]") -> "Callable[[Dict[str, str]], None]":
+def payload_of(function: "Callable[..., Any]", kept: "Kept") -> "Callable[[Dict[str, str]], None]":
     """Return what the runner calls in the payload's process, with its environment, instead of starting a command."""
 
     def run(env: "Dict[str, str]") -> None:
         reset_signals()
         os.environ.clear()
         os.environ.update(env)
-        # Otherwise all points would draw the same "random" numbers.
-        random.seed()
-        if "numpy.random" in sys.modules:
-            sys.modules["numpy.random"].seed()
-        end_with(functools.partial(call, function), orderly=True)
+        before = set(sys.modules)
+
+        def work() -> None:
+            call(function, kept.generators)
+            with contextlib.suppress(OSError):
+                kept.note([name for name in list(sys.modules) if name not in before and is_installed(name)], env)
+
+        end_with(work, orderly=True)
 
     return run
+
+
+def is_installed(name: str) -> bool:
+    """Return whether a loaded module is of the standard library or an installed package: it knows of no trial."""
+    module = sys.modules[name]
+    file = getattr(module, "__file__", None) or ""
+    library = os.path.dirname(os.__file__) + os.sep
+    return getattr(module, "__name__", None) == name and (
+        file.startswith(library) or "/site-packages/" in file or "/dist-packages/" in file
+    )
+
+
+class Kept:
+    """What jobs leave for the next ones: the names of the modules that they imported while they ran.
+
+    A function may import its libraries when it is called. Without this, each job would load them again.
+    """
+
+    def __init__(self) -> None:
+        """Look for the random generators that exist now."""
+        self.generators = generators()
+        self.file = tempfile.TemporaryFile(dir=".")  # noqa: SIM115  open as long as this process
+        self.names = []  # type: List[str]
+        self.tried = set(self.names)
+        self.trying = 0
+
+    def note(self, names: "List[str]", env: "Dict[str, str]") -> None:
+        """Note the modules that this process has imported since its start with this environment."""
+        os.ftruncate(self.file.fileno(), 0)
+        os.pwrite(self.file.fileno(), json.dumps([names, changes(env)]).encode(), 0)
+
+    def recall(self) -> None:
+        """Import noted modules, once another process has shown that they do no harm to processes forked later."""
+        if self.trying:
+            pid, status = os.waitpid(self.trying, os.WNOHANG)
+            if not pid:
+                return
+            self.trying = 0
+            if not status:
+                load_modules(self.names)
+                self.generators = generators()
+        try:
+            text = os.pread(self.file.fileno(), os.fstat(self.file.fileno()).st_size, 0)
+            names, changed = json.loads(text.decode())
+        except ValueError:  # nothing, or the job was killed
+            return
+        os.ftruncate(self.file.fileno(), 0)
+        self.names = [name for name in names if name not in self.tried and name not in sys.modules]
+        self.tried.update(self.names)
+        if self.names:
+            flush()
+            self.trying = os.fork()
+            if not self.trying:
+                signal.alarm(TRY_SECONDS)
+                end_with(lambda: sys.exit(not is_harmless(self.names, changed)), orderly=False)
+
+    def close(self) -> None:
+        """End the process that tries modules."""
+        if self.trying:
+            os.kill(self.trying, signal.SIGKILL)
+            os.waitpid(self.trying, 0)
+
+
+def load_modules(names: "List[str]") -> None:
+    """Import modules; those that cannot be imported are left to the function."""
+    for name in names:
+        with contextlib.suppress(BaseException):
+            importlib.import_module(name)
+
+
+def is_harmless(modules: "List[str]", changed: "Dict[str, str]") -> bool:
+    """Import modules, and return whether a process that has done it may fork jobs.
+
+    Args:
+        modules: names of the modules.
+        changed: variables that the job has set: by importing them, or as settings for them.
+    """
+    before = dict(os.environ)
+    load_modules(modules)
+    own = changes(before)
+    devices = [os.path.realpath("/proc/self/fd/" + name) for name in os.listdir("/proc/self/fd")]
+    uses_gpu = any(path.startswith(("/dev/nvidia", "/dev/kfd")) for path in devices)
+    return threading.active_count() == 1 and not uses_gpu and changed.items() <= own.items()
+
+
+def changes(before: "Dict[str, str]") -> "Dict[str, str]":
+    """Return the variables of this process that are new or have another value."""
+    return {name: value for name, value in os.environ.items() if before.get(name) != value}
 
 
 def reset_signals() -> None:
@@ -177,7 +327,10 @@ class Runner:
 
     def __init__(self, function: "Optional[Callable[..., Any]]") -> None:
         """Load the runner in the current folder; `function`: the payload's, None: the payload is a command."""
-        self.globals = {"FUNCTION": payload_of(function)} if function else {}  # type: Dict[str, Any]
+        self.kept = Kept() if function else None
+        self.globals = {}  # type: Dict[str, Any]
+        if function and self.kept:
+            self.globals["FUNCTION"] = payload_of(function, self.kept)
         self.globals["START"] = functools.partial(Forked, self)
         self.programs = {}  # type: Dict[str, Any]
         for name in (RUNNER, POINT_RUNNER):
@@ -185,6 +338,11 @@ class Runner:
                 with open(name, "rb") as file:
                     self.programs[name] = compile(file.read(), name, "exec")
                 exec(self.programs[name], {"__name__": "loaded", "__file__": name})  # noqa: S102  for its imports
+
+    def prepare(self) -> None:
+        """Import what earlier jobs have imported; called before a job is forked."""
+        if self.kept:
+            self.kept.recall()
 
     def run(self, argv: "List[str]", folder: str, env: "Dict[str, str]") -> None:
         """Run the program argv[0] as the main program of this process, which a fork has made, and end the process."""
@@ -207,6 +365,7 @@ class Forked:
     ) -> None:
         """Start it; words: python3 -I -S PROGRAM ARGUMENTS."""
         self.returncode = None  # type: Optional[int]
+        runner.prepare()
         flush()
         self.pid = os.fork()
         if not self.pid:
@@ -243,7 +402,11 @@ def run_series(spec: str, argv: "List[str]") -> None:
     except BaseException:  # noqa: BLE001  each point will meet the same error, and it belongs into their logs
         os.execv(sys.executable, [sys.executable, "-I", "-S", *argv])  # noqa: S606
     sys.argv = argv
-    exec(runner.programs[RUNNER], dict(runner.globals, __name__="__main__", __file__=argv[0]))  # noqa: S102
+    try:
+        exec(runner.programs[RUNNER], dict(runner.globals, __name__="__main__", __file__=argv[0]))  # noqa: S102
+    finally:
+        if runner.kept:
+            runner.kept.close()
 
 
 def serve(descriptor: int, spec: str) -> None:
@@ -267,6 +430,7 @@ def serve(descriptor: int, spec: str) -> None:
         text, descriptors = receive(connection)
         if not text:
             return
+        runner.prepare()
         flush()
         connection.sendall(HEADER.pack(fork(runner, connection, json.loads(text.decode()), descriptors)))
         for each in descriptors:

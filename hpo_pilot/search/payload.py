@@ -15,6 +15,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.files import FUNCTION_COMMAND
 from hpo_pilot.search import limits
 from hpo_pilot.search.mistakes import FILE_PATTERN, Mistake, MistakeError, did_you_mean
 from hpo_pilot.search.parameters import Dimension
@@ -255,7 +256,7 @@ class Payload(Section):
         """Adds the command that calls the function, so that it runs everywhere."""
         if not isinstance(given, Mapping) or not isinstance(given.get("function"), str):
             return given
-        command = f"python3 hpo_pilot_function.py {given['function']}"
+        command = f"{FUNCTION_COMMAND} {given['function']}"
         if given.get("command", command) != command:
             message = "a payload has either a function or a command"
             raise MistakeError([Mistake(("function",), message, "remove one of the two")])

@@ -248,7 +248,7 @@ _WARMUP_TRIALS = 5
 _ETA = 3
 
 #: Default of `report_seconds`: at least these seconds, and more if all jobs together would exceed this report rate.
-_REPORT_SECONDS = 2.0
+_REPORT_SECONDS = 0.5
 _REPORTS_A_SECOND = 100.0
 
 
@@ -297,7 +297,7 @@ class EarlyStopping(ShortSection):
     )
     report_seconds: _Seconds | None = Field(
         None,
-        description="Seconds between two reports of a job with new values. Default: 2, or more if all jobs together "
+        description="Seconds between two reports of a job with new values. Default: 0.5, or more if all jobs together "
         "would send more than 100 reports a second. Pilots have a shortest interval of their own.",
     )
 

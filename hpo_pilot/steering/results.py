@@ -7,11 +7,13 @@ import logging
 import platform
 import tarfile
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpo_pilot.advice import Place
 from hpo_pilot.errors import GiveUpError, HpoPilotError, InputError, TryAgainError
@@ -19,11 +21,13 @@ from hpo_pilot.files import write_whole
 from hpo_pilot.hpc.site_files import price_of
 from hpo_pilot.panda.rucio import download, is_did, missing_client
 from hpo_pilot.panda.workflow_manager import WorkflowManager
+from hpo_pilot.report.documents import trial_documents
 from hpo_pilot.report.figure import PeerSearch, same_question
+from hpo_pilot.report.frames import trials_frame
 from hpo_pilot.report.html import ReportFacts, render_report
 from hpo_pilot.report.result_figures import PEER_LIMIT, drawn_trials
 from hpo_pilot.report.summary import best_trial, front_of, top_trials
-from hpo_pilot.search import Trial, TrialState
+from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.steering.embedded import EmbeddedPanda, connected_manager, manager_at, running_server, started_manager
 from hpo_pilot.steering.status import early_stopping_notes, fold_notes, search_notes
 from hpo_pilot.steering.workdir import WorkDir
@@ -34,11 +38,36 @@ from hpo_pilot.store.store import is_search_number
 from hpo_pilot.transformation.sandbox import UnsafeArchive, bounded, opened
 from hpo_pilot.transformation.transformation import UNPACKED_LIMIT
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 log = logging.getLogger(__name__)
 
 
 class ReportFailedError(HpoPilotError):
     """The report of a search cannot be made. The search and its results are unchanged."""
+
+
+class Trials(list[Trial]):
+    """The trials of a search, by number; prints as one line."""
+
+    def __init__(self, search: Search, trials: Iterable[Trial]) -> None:
+        """Takes the trials of a search."""
+        super().__init__(trials)
+        self._search = search
+
+    def dataframe(self) -> pd.DataFrame:
+        """Returns a data frame with one row per trial; see `hpo_pilot.report.frames.trials_frame`.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        return trials_frame(self._search, trial_documents(self._search, self, logs=False))
+
+    def __repr__(self) -> str:
+        counts = Counter(trial.state.value for trial in self)
+        states = ", ".join(f"{count} {state}" for state, count in counts.most_common())
+        return f"<{len(self)} trials{f': {states}' if states else ''}; .dataframe() has a row for each>"
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,6 +76,7 @@ class RunResult:
 
     Attributes:
         best: the best trial; None without a finished trial and with several objectives.
+        trials: all trials; `trials.dataframe()` has them as a data frame of pandas.
         front: the Pareto front in the order of the first objective; with one objective only the best trial.
         report: path of the HTML report.
         remarks: notes on problems and on earlier results.
@@ -54,7 +84,7 @@ class RunResult:
 
     record: SearchRecord
     best: Trial | None
-    trials: list[Trial]
+    trials: Trials
     report: Path
     front: list[Trial] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
@@ -134,7 +164,7 @@ def result_of(store: Store, workdir: WorkDir, record: SearchRecord) -> RunResult
         ) from error
     front = [standing.trial for standing in front_of(record.search, trials)]
     best = front[0] if front and len(record.search.objectives) == 1 else None
-    return RunResult(record, best, trials, path, front, search_notes(store, record))
+    return RunResult(record, best, Trials(record.search, trials), path, front, search_notes(store, record))
 
 
 def render_search_report(store: Store, record: SearchRecord, trials: list[Trial], place: Place) -> str:

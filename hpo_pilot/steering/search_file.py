@@ -16,7 +16,7 @@ import psutil
 from pydantic import ValidationError
 
 from hpo_pilot.errors import Problem, SearchFileError
-from hpo_pilot.files import first_program, folder_mistake, missing_programs, penalty_notes, python_word
+from hpo_pilot.files import first_program, folder_mistake, payload_notes, python_word
 from hpo_pilot.hpc.capacity import NodeShape
 from hpo_pilot.hpc.site_files import SiteFileError, known_site, load_site, site_files, unknown_site_hint
 from hpo_pilot.hpc.site_profile import SiteProfile
@@ -60,7 +60,7 @@ class NamedFiles:
         files: `payload.files` as written; None: none.
         command: `payload.command`.
         files_place: place of `files`, as a problem without a message.
-        command_place: place of `command`, as a problem without a message.
+        command_place: place of `command` or `function`, as a problem without a message.
     """
 
     files: str | None
@@ -142,9 +142,8 @@ def _examine(document: Document, folder: Path | None) -> Examination:
     named = None
     if payload is not None:
         _check_files(file, payload, folder)
-        named = NamedFiles(
-            payload.files, payload.command, *(document.problem(("payload", key), "") for key in ("files", "command"))
-        )
+        keys = ("files", "function" if payload.function else "command")
+        named = NamedFiles(payload.files, payload.command, *(document.problem(("payload", key), "") for key in keys))
     search = file.search()
     earlier = tuple(
         (source, document.problem(("warm_start", index), ""))
@@ -174,10 +173,10 @@ def _check_files(file: SearchFile, payload: Payload, folder: Path | None) -> Non
         if mistake is not None:
             file.tell(Mistake(("payload", "files"), *mistake))
         else:
-            for word in missing_programs(payload.files, payload.command, folder):
-                file.note(Mistake(("payload", "command"), f"{word} is not in {payload.files}", "is the name right?"))
-            for message, hint in penalty_notes(payload.files, payload.command, folder):
-                file.note(Mistake(("payload", "command"), message, hint))
+            key = "function" if payload.function else "command"
+            file.note(
+                *(Mistake(("payload", key), *part) for part in payload_notes(payload.files, payload.command, folder))
+            )
     places: dict[FieldPath, tuple[str, ...]] = {("payload", "inputs"): payload.inputs}
     for name, segment in (file.sections.get("segments") or {}).items():
         if segment.inputs is not None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from hpo_pilot.advice import command
 from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
 from hpo_pilot.logs import about
 from hpo_pilot.panda.workflow_manager import WorkflowManager
@@ -440,6 +441,11 @@ class _Family:
         return self._packed[0].search
 
     @property
+    def command(self) -> str:
+        """The command that runs the file."""
+        return command("run", self._packed[0].file)
+
+    @property
     def servers(self) -> dict[str, str | None]:
         """The server to which each search is bound or will be bound, by name of the search."""
         bound = {record.name: record.server for record in self.bound}
@@ -534,7 +540,7 @@ def _steer(
             service.run(over)
         if stopped.is_set() and not all(store.search(number).state.is_over for number in numbers):
             raise InterruptedRunError(
-                f"interrupted; nothing is lost: the same command continues search {_names(records)}"
+                f"interrupted; nothing is lost: the same call, or {family.command}, continues search {_names(records)}"
             )
 
 

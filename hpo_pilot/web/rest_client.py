@@ -21,14 +21,7 @@ import requests
 from typing_extensions import override
 
 from hpo_pilot.errors import HpoPilotError, InputError, Problem, SearchFileError, TryAgainError
-from hpo_pilot.files import (
-    folder_mistake,
-    missing_programs,
-    penalty_notes,
-    read_content,
-    result_mistake,
-    result_path,
-)
+from hpo_pilot.files import folder_mistake, payload_notes, read_content, result_mistake, result_path
 from hpo_pilot.panda.sandbox import SIZE_LIMIT, add_file, payload_files
 from hpo_pilot.report.documents import (
     OVER_SEARCHES,
@@ -394,10 +387,7 @@ class SearchSender:
         if mistake is not None:
             problems = [*found["problems"], _document(replace(place, message=mistake[0], suggestion=mistake[1]))]
             return SentExamination(_wrong(_in_order(problems), found["notes"]), content)
-        for word in missing_programs(named["files"], named["command"], file.parent):
-            note = replace(command, message=f"{word} is not in {named['files']}", suggestion="is the name right?")
-            found["notes"] = _in_order([*found["notes"], _document(note)])
-        for message, hint in penalty_notes(named["files"], named["command"], file.parent):
+        for message, hint in payload_notes(named["files"], named["command"], file.parent):
             note = replace(command, message=message, suggestion=hint)
             found["notes"] = _in_order([*found["notes"], _document(note)])
         return SentExamination(found, content, folder, results)

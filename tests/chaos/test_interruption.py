@@ -114,7 +114,7 @@ def test_ctrl_c_ends_in_order_and_the_same_command_goes_on(scan):
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 3, output
-    assert "the same command continues" in output
+    assert f"`hpo-pilot run {scan.file} --workdir {scan.workdir}`, continues search" in output
     scan("run", str(scan.file))
     assert [trial["state"] for trial in scan.trials()] == ["finished"] * 40
 

@@ -80,6 +80,14 @@ def test_jobs_of_a_search_import_the_function_once_for_each_slot(bench):
     assert not list((bench.pilot.workdir / "interpreters").glob("*/*"))
 
 
+def test_libraries_that_a_function_imports_are_loaded_for_later_jobs(bench):
+    body = "import sys, time; calls.extend([2] * ('colorsys' in sys.modules)); import colorsys; time.sleep(0.5)"
+    jobs = [bench.add(body) for _ in range(4)]
+    bench.pilot.start(slots=1)
+    found = [bench.verdict(job)["metrics"]["calls"] for job in jobs]
+    assert (found[0], found[-1]) == (1, 2), found
+
+
 def test_a_job_does_not_need_the_kept_interpreter(bench):
     """It may have been killed."""
     bench.pilot.start(slots=1)

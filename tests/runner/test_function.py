@@ -112,3 +112,63 @@ def test_points_of_one_job_whose_function_cannot_be_imported(bench: Bench):
     members = bench.run(CALL, task=task, number=1, series=True, files=files, **options).verdict["members"]
     assert all("No module named 'no_such_module'" in member["message"] for member in members)
     assert len(members) == 2
+
+
+GENERATORS = """
+import random
+import numpy as np
+
+made, given, old = random.Random(), random.Random(42), np.random.RandomState(1)
+
+
+class Data:
+    rng = np.random.default_rng(3)
+
+
+def objective(point):
+    found = {"made": made.random(), "given": given.random(), "old": float(old.normal()), "class": Data.rng.random()}
+    found.update(plain=random.random(), numpy=float(np.random.random()))
+    return {"loss": 1, "metrics": found}
+"""
+
+
+def test_generators_made_at_import_differ_between_trials(bench: Bench):
+    """Both in processes forked after the import and in fresh ones. A seed of the module's gives the same in a trial."""
+    task = encoded([[[1, 0, 12], [2, 0, 13], [3, 1, 12]]], {"1": {"x": 1}, "2": {"x": 2}, "3": {"x": 3}})
+    options = {"function": "train:objective", "objectives": ["loss"], "python": sys.executable}
+    files = {"payload/train.py": GENERATORS}
+    members = bench.run(CALL, task=task, number=1, series=True, files=files, **options).verdict["members"]
+    one, two, again = (member["metrics"] for member in members)
+    assert all(one[name] != two[name] for name in one)
+    seeded = ("given", "old", "class")
+    assert {name: one[name] for name in seeded} == {name: again[name] for name in seeded}
+    fresh = run(bench, GENERATORS).verdict["metrics"]  # its seed is 12
+    assert {name: fresh[name] for name in seeded} == {name: one[name] for name in seeded}
+    assert all(fresh[name] != one[name] for name in ("made", "plain", "numpy"))
+
+
+IMPORTS = """
+import os, sys, time
+
+
+def objective(point):
+    known = {name: int(name in sys.modules) for name in ("colorsys", "own", "wave")}
+    import colorsys, own
+    if point["x"] == 4:
+        os.environ["WAVE"] = "short"
+        import wave
+    time.sleep(0.5)
+    return {"loss": 1, "metrics": known}
+"""
+
+
+def test_libraries_that_a_function_imports_are_loaded_for_the_next_points(bench: Bench):
+    """But not modules of the payload, and not after the function has set a variable for them."""
+    numbers = range(1, 8)
+    task = encoded([[[number, 0, number] for number in numbers]], {str(number): {"x": number} for number in numbers})
+    options = {"function": "train:objective", "objectives": ["loss"], "python": sys.executable}
+    files = {"payload/train.py": IMPORTS, "payload/own.py": ""}
+    members = bench.run(CALL, task=task, number=1, series=True, files=files, **options).verdict["members"]
+    found = [member["metrics"] for member in members]
+    assert (found[0]["colorsys"], found[-1]["colorsys"]) == (0, 1), json.dumps(members, indent=1)
+    assert not any(each["own"] or each["wave"] for each in found)

@@ -144,7 +144,7 @@ def test_defaults_of_early_stopping() -> None:
 
 def test_reports_are_as_often_as_jobs_are_few() -> None:
     asha = EarlyStopping(method="asha")
-    assert [asha.seconds_between_reports(jobs) for jobs in (1, 100, 1000)] == [2.0, 2.0, 10.0]
+    assert [asha.seconds_between_reports(jobs) for jobs in (1, 100, 1000)] == [0.5, 1.0, 10.0]
     assert EarlyStopping(method="asha", report_seconds=0.5).seconds_between_reports(1000) == 0.5
 
 

@@ -263,6 +263,32 @@ def test_a_python_that_is_not_here_is_noted(folder: Path, command: str, more: st
 
 
 @pytest.mark.parametrize(
+    ("function", "noted"),
+    [
+        ("train:objective", None),
+        ("train:Model.fit", None),
+        ("train:loaded", None),
+        ("train:tried", None),
+        ("package.inner:anything", None),
+        ("json:loads", None),
+        ("train:objektive", "there is no objektive in train.py"),
+        ("trian:objective", "there is no module trian in digits"),
+        ("broken:objective", "broken.py cannot be imported: line 2: invalid syntax"),
+        ("objective.pkl", "objective.pkl is not in digits"),
+    ],
+)
+def test_a_function_that_is_not_there_is_noted(folder: Path, function: str, noted: str | None) -> None:
+    text = "from json import load as loaded\nclass Model:\n    def fit(self, point): pass\ndef objective(point): pass\n"
+    (folder / "digits" / "train.py").write_text(text + "try:\n    tried = 1\nexcept ValueError:\n    pass\n")
+    (folder / "digits" / "broken.py").write_text("\nx = = 1")
+    (folder / "digits" / "package").mkdir()
+    (folder / "digits" / "package" / "inner.py").write_text("from os.path import *")
+    found = notes_of(folder, GOOD.replace("command: python train.py", f'function: "{function}"'))
+    assert [place for place, _ in found] == (["payload.function"] if noted else [])
+    assert all(noted in text for _, text in found)
+
+
+@pytest.mark.parametrize(
     ("old", "new", "path", "message"),
     [
         (COMMAND, "python trian.py", "payload.command", "trian.py is not in digits"),

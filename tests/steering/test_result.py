@@ -54,6 +54,8 @@ def test_a_result_prints_as_one_line(file, store, workdir):
     add_results(workdir.root, "demo")
     result = result_of(store, workdir, store.search(1))
     assert repr(result) == f"<search 'demo'; running; 3 trials; best loss: 2.5 (trial 2); report: {report}>"
+    assert repr(result.trials) == "<3 trials: 2 finished, 1 failed; .dataframe() has a row for each>"
+    assert list(result.trials.dataframe().index) == [trial.number for trial in result.trials]
     several = replace(result, best=None, front=result.trials[1:])
     assert "; 2 trials on the front of loss; " in repr(several)
 

@@ -106,7 +106,9 @@ def test_it_shows_itself(workdir: Path) -> None:
 def test_watching_in_a_script_prints_lines(workdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with open_search("digits", workdir) as search:
         search.watch()
-    assert capsys.readouterr().out == "digits: done, 20 of 20 trials, 1 failed, best loss 2.50 ± 0.70 (trial 2)\n"
+    failure, line = capsys.readouterr().out.splitlines()
+    assert failure == "digits: trial 1 failed: fold 0: exit status 1"
+    assert line == "digits: done, 20 of 20 trials, 1 failed, best loss 2.50 ± 0.70 (trial 2)"
 
 
 def test_an_interrupt_ends_the_watching(capsys: pytest.CaptureFixture[str]) -> None:
