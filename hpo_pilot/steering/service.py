@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -646,6 +647,7 @@ def serve(
     folder = WorkDir.make(workdir)
     with contextlib.closing(SteeringStore.open(folder.store_url(store))) as database, contextlib.ExitStack() as stack:
         lease = stack.enter_context(held_lease(database.engine, "serve", target))
+        aside = stack.enter_context(ThreadPoolExecutor(2))
         api = ApiProcess(folder, store=store, reach=reach or NetworkOptions(), port=api_port)
         stack.callback(api.stop)
         api.start()
@@ -660,18 +662,21 @@ def serve(
                 on_warning(warning)
         else:
             manager = stack.enter_context(connected_manager(target, folder))
-        aside, reports = stack.enter_context(ThreadPoolExecutor(1)), ReportWriter(database, folder)
-        api.wait()
-
+        reports = ReportWriter(database, folder)
         snapshot = stack.enter_context(snapshots(folder.steering_metrics))
+        # Searches do not wait for the API, which may take long to start on a machine under load.
+        answering = [aside.submit(api.wait, math.inf)]
 
         def check() -> None:
             supervise()
-            api.check()
+            if not answering:
+                api.check()
+            elif answering[0].done():
+                answering.pop().result()
+                on_ready(ready, api)
             snapshot.loop_went_round()
 
         service = Service(database, manager, lease, supervise=check, server=target)
-        on_ready(ready, api)
         with stop_signals(service.stop):
             service.run(_aside(aside, reports.write_new))
             aside.submit(reports.write_new).result()  # of searches that ended in the last moment

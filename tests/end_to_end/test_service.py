@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
+import psutil
 import pytest
 
 from tests.command_here import command_here
@@ -57,6 +59,36 @@ def test_a_live_service_sees_an_extension_and_a_mended_payload(scan):
     assert len(values) == 22
     assert values[0] < 1
     assert values[-1] > 1000
+
+
+def test_searches_do_not_wait_for_pages_that_start_slowly_or_are_killed(scan):
+    scan.write({})
+    scan.here("submit", str(scan.file))
+    service = scan.start("serve", "--slots", "2")
+    try:
+        pages = child_of(service, "hpo_pilot.web")
+        pages.suspend()
+        scan.until("done")
+        pages.kill()
+        assert any("serving" in line for line in iter(service.stdout.readline, ""))
+        assert child_of(service, "hpo_pilot.web").pid != pages.pid
+        service.terminate()
+        service.communicate(timeout=60)
+        assert service.returncode == 0
+    finally:
+        service.kill()
+        service.communicate()
+
+
+def child_of(process, module):
+    """The process that runs `python -m module`, as soon as there is one."""
+    for _ in range(6000):
+        for child in psutil.Process(process.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if module in child.cmdline():
+                    return child
+        time.sleep(0.01)
+    raise AssertionError(module)
 
 
 def test_a_run_that_watches_takes_over_when_the_service_dies(scan):
