@@ -398,6 +398,7 @@ def run_all(
     """
     folder = WorkDir.make(workdir)
     with contextlib.closing(SteeringStore.open(folder.store_url(store))) as database:
+        database.note_sandboxes(folder.sandboxes)
         family = _Family(database, pack_searches(Path(search_file), folder))
         if family.goes_on:
             target = chosen_server(server, family.bound)
@@ -665,6 +666,7 @@ def serve(
         raise InputError(f"--queues describes the embedded server's queues; {target} has its own")
     folder = WorkDir.make(workdir)
     with contextlib.closing(SteeringStore.open(folder.store_url(store))) as database, contextlib.ExitStack() as stack:
+        database.note_sandboxes(folder.sandboxes)
         lease = stack.enter_context(
             held_lease(database.engine, "serve", target, partial(_check_server, folder, target))
         )

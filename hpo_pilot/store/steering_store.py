@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, update
 
@@ -26,6 +27,15 @@ from hpo_pilot.store.store import Store
 
 class SteeringStore(Store):
     """The store with the methods of the steering loop."""
+
+    def note_sandboxes(self, folder: Path) -> None:
+        """Corrects the paths of payload archives after their work folder was moved; `folder`: where they are now."""
+        with writing(self.engine) as connection:
+            for path in connection.execute(select(t.searches.c.sandbox).distinct()).scalars().all():
+                here = folder / Path(path or "").name
+                if path and not Path(path).exists() and here.is_file():
+                    of_path = t.searches.c.sandbox == path
+                    connection.execute(update(t.searches).where(of_path).values(sandbox=str(here)))
 
     def add_generation(
         self,
