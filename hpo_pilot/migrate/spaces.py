@@ -56,6 +56,7 @@ def read_space(file: ForeignFile, path: FieldPath, value: Any, library: str | No
 def _add_parameter(space: ForeignSpace, name: str, path: FieldPath, entry: Any) -> None:
     """Adds one parameter; its form says which tool it was written for."""
     kind = entry.get("type") if isinstance(entry, dict) else None
+    kind = kind if isinstance(kind, str) else None
     if isinstance(entry, list):
         _add_list(space, name, path, entry)
     elif not isinstance(entry, dict):
@@ -70,7 +71,7 @@ def _add_parameter(space: ForeignSpace, name: str, path: FieldPath, entry: Any) 
     elif kind in DIMENSION_TYPES:
         _add_own_dimension(space, name, path, entry)
     elif "type" in entry:
-        space.file.one_of((*path, "type"), kind, [*NEVERGRAD_KINDS, *_SKOPT_KEYS, *DIMENSION_TYPES])
+        space.file.one_of((*path, "type"), entry["type"], [*NEVERGRAD_KINDS, *_SKOPT_KEYS, *DIMENSION_TYPES])
     else:
         known = ("method", "dimension", "type")
         near = next((key for key in entry if closest(key, known)), None)

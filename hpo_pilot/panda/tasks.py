@@ -9,7 +9,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ import requests
 
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.jobs import JobReport, JobState, TaskRef, TaskState
-from hpo_pilot.jobs.results import finished_report, output_did, parse_reports, read_description
+from hpo_pilot.jobs.results import finished_report, job_state, output_did, parse_reports, read_description
 from hpo_pilot.panda.client_process import ClientProcess, RefusedError
 from hpo_pilot.panda.server import PandaServer
 from hpo_pilot.panda.workflow_manager import UnknownTaskError
@@ -101,8 +101,8 @@ def error_dialog(details: dict[str, Any]) -> str:
     return " ".join(html.unescape(text).split())[:_SHOWN]
 
 
-#: Seconds between two looks at a task: the first after a change, and the longest.
-INTERVAL = (10.0, 300.0)
+#: Seconds between two looks at a task: the first after a change, and the longest. A result is seen within a minute.
+INTERVAL = (10.0, 45.0)
 _GROWTH = 1.5
 #: Each pause varies at random by up to this share, so that many clients do not call at once.
 _JITTER = 0.2
@@ -112,14 +112,11 @@ _JITTER = 0.2
 WHOLE_SECONDS = 120.0
 
 
-#: Seconds between looks at a waiting task: its owner wants to know the reason.
-WAITING_SECONDS = 45.0
+#: Seconds between complete readings of a task whose running jobs' values are wanted; with the jitter at most 15.
+VALUES_SECONDS = 12.0
 
-#: Least seconds between looks at waiting tasks, for any number of tasks.
-_WAITING_SPACING = 2.0
-
-#: Seconds between complete readings of a task whose running jobs' values are wanted.
-VALUES_SECONDS = 30.0
+#: Least seconds between looks at any tasks of the server. This bounds the calls for a user with many tasks.
+SPACING = 0.5
 
 
 @dataclass
@@ -166,9 +163,7 @@ class Watches:
             watch.interval = INTERVAL[0]
             watch.due = self._clock() + self._jitter(watch.interval)
 
-    def looked(
-        self, task_id: int, face: Hashable, missing: Collection[int], *, values: bool = False, waits: bool = False
-    ) -> bool:
+    def looked(self, task_id: int, face: Hashable, missing: Collection[int], *, values: bool = False) -> bool:
         """Notes a look at a task.
 
         Args:
@@ -176,23 +171,20 @@ class Watches:
             face: its visible fields.
             missing: the jobs without a result at the caller.
             values: whether the values of running jobs are wanted, which the task does not show.
-            waits: whether the server makes no jobs of the task for now.
 
         Returns:
             True if it must be read completely: it has changed, the caller misses a result, or it is time.
         """
         now = self._clock()
-        longest, whole = (VALUES_SECONDS, VALUES_SECONDS / 2) if values else (max(INTERVAL), WHOLE_SECONDS)
+        longest, whole = (VALUES_SECONDS, 0.0) if values else (max(INTERVAL), WHOLE_SECONDS)
         with self._lock:
-            if waits:
-                longest = min(longest, max(WAITING_SECONDS, _WAITING_SPACING * len(self._tasks)))
             watch = self._watch(task_id)
             news = watch.face != face
             watch.interval = INTERVAL[0] if news else min(watch.interval * _GROWTH, longest)
-            watch.due = now + self._jitter(watch.interval)
+            watch.due = now + self._jitter(max(watch.interval, SPACING * len(self._tasks)))
             return news or watch.unready or bool(watch.told & set(missing)) or now - watch.read > whole
 
-    def read(self, task_id: int, face: Hashable, told: Collection[int], *, unready: bool = False) -> None:
+    def read(self, task_id: int, face: Hashable, told: Iterable[int], *, unready: bool = False) -> None:
         """Notes a complete reading of a task.
 
         Args:
@@ -471,6 +463,7 @@ class ForeignServerReader:
         self._unknown_since: dict[int, float] = {}
         self._bare_since: dict[int, float] = {}
         self._kept_back: dict[int, dict[int, tuple[float, str]]] = {}  # by task and job: time, state
+        self._told: dict[int, dict[int, int | None]] = {}  # by task and job with a result handed on: its number
 
     def status(self, refs: Collection[TaskRef]) -> dict[int, TaskState]:
         """Returns the states of the tasks that the server knows."""
@@ -501,23 +494,37 @@ class ForeignServerReader:
         """Returns the reports on the jobs after a change or at the end of the task; otherwise none."""
         look = self._look(ref)
         over = look.state.is_over
-        waits = look.state.is_waiting or bool(self._kept_back.get(ref.jedi_task_id))
-        if not self._watches.looked(ref.jedi_task_id, look.face, missing, values=values, waits=waits) and not over:
+        if not self._watches.looked(ref.jedi_task_id, look.face, missing, values=values) and not over:
             return []
-        metadata = finished_metadata(self._client, ref)
-        if metadata is None:
-            raise TryAgainError(f"the server does not give the results of task {ref.jedi_task_id}")
-        jobs = described_jobs(self._client, ref)
+        jobs, metadata = self._described(ref, missing)
         reports = [self._report(job, metadata.get(str(job["PandaID"]))) for job in jobs]
         self._note_kept_back(ref, reports, jobs)
         # A job leaves these states without a visible change of its task.
         unready = any(report.state in (JobState.HOLDING, JobState.TRANSFERRING) for report in reports)
-        told = {number for report in reports if report.reports and (number := report.number) is not None}
-        self._watches.read(ref.jedi_task_id, look.face, told, unready=unready)
+        told = self._told.setdefault(ref.jedi_task_id, {})
+        told.update({report.panda_id: report.number for report in reports if report.reports})
+        self._watches.read(ref.jedi_task_id, look.face, filter(None, told.values()), unready=unready)
         self._looks[ref.jedi_task_id] = replace(look, at=self._clock())
         if over and all(report.state.is_over for report in reports):
             self._watches.forget(ref.jedi_task_id)
+            self._told.pop(ref.jedi_task_id)
         return reports
+
+    def _described(self, ref: TaskRef, missing: Collection[int]) -> tuple[list[dict[str, Any]], dict[str, object]]:
+        """Reads the task's jobs, and the larger metadata only if a finished job is missing or new.
+
+        Returns:
+            The descriptions, without finished jobs if the metadata were not read; and the metadata.
+        """
+        told = self._told.get(ref.jedi_task_id, {})
+        jobs = described_jobs(self._client, ref)
+        ended = {int(job["PandaID"]) for job in jobs if job_state(str(job.get("jobStatus"))) is JobState.FINISHED}
+        if all(panda_id in told and told[panda_id] not in missing for panda_id in ended):
+            return [job for job in jobs if int(job["PandaID"]) not in ended], {}
+        metadata = finished_metadata(self._client, ref)
+        if metadata is None:
+            raise TryAgainError(f"the server does not give the results of task {ref.jedi_task_id}")
+        return jobs, metadata
 
     def _note_kept_back(self, ref: TaskRef, reports: list[JobReport], jobs: list[dict[str, Any]]) -> None:
         before, now = self._kept_back.pop(ref.jedi_task_id, {}), self._clock()

@@ -328,7 +328,7 @@ class Database:
         self._cache: dict[Any, Any] = {}
         self.waiting = WaitingJobs()
         self._engine = _engine(url)
-        self._lock = _ServerLock(_sqlite_path(self._engine))
+        self._lock = ServerLock(_sqlite_path(self._engine))
         try:
             with _opening(self._engine):
                 self._writing = self._engine.connect().execution_options(**{WRITES: True})
@@ -461,10 +461,16 @@ def _opening(engine: Engine) -> Iterator[None]:
         raise TryAgainError(f"the database {_shown(engine)} does not answer: {error.orig}") from error
 
 
-class _ServerLock:
+class ServerLock:
     """A lock beside the SQLite file against a second server. It ends with the process, also after a crash."""
 
     def __init__(self, database: Path | None) -> None:
+        """Takes the lock; None: there is no file.
+
+        Raises:
+            InputError: the folder cannot be written.
+            TryAgainError: a server has the lock, and does not end within seconds.
+        """
         self._descriptor: int | None = None
         if database is None:
             return
@@ -497,6 +503,7 @@ class _ServerLock:
                 return
 
     def release(self) -> None:
+        """Releases the lock."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

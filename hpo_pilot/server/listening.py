@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
 import resource
@@ -299,6 +300,9 @@ class _Uvicorn(uvicorn.Server):
             shown = f"[{host}]" if ":" in host else host
             scheme = "http" if self._certificate is None else "https"
             print(f"hpo-pilot {self._parts.name} ready on {scheme}://{shown}:{port}", flush=True)  # noqa: T201  # the process that started it waits for this
+        if self._lifeline is not None:
+            with contextlib.suppress(OSError):  # a pipe that cannot be written, or nobody reads it any more
+                os.write(self._lifeline, b"1")
 
     async def _watch_certificate(self, certificate: ServedCertificate) -> None:
         assert self.config.ssl is not None  # tells the type checker
@@ -311,6 +315,8 @@ class _Uvicorn(uvicorn.Server):
             alive = os.read(descriptor, 4096)
         except BlockingIOError:
             return
+        except OSError:  # its other end was closed before what we wrote was read
+            alive = b""
         if not alive:
             asyncio.get_running_loop().remove_reader(descriptor)
             self._end()
@@ -347,7 +353,8 @@ def serve(
     Args:
         server: the server that answers the calls.
         listener: a bound socket; the caller closes it.
-        lifeline: a file descriptor; the server ends at its end of file; None: no lifeline.
+        lifeline: a file descriptor; the server ends at its end of file, and writes a byte when it listens; None: no
+            lifeline.
         certificate: certificate for TLS; None: plain HTTP.
     """
     _allow_many_connections()

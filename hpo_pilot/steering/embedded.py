@@ -195,7 +195,7 @@ class EmbeddedPanda:
 
     def _wait_for_server(self) -> None:
         def ours() -> dict[str, str]:
-            # Only our server takes our token. Another program may hold the port, and our server be about to fail.
+            # Only our server takes our token: a proxy at the public URL may lead elsewhere.
             return {"Authorization": f"Bearer {self._tokens[Role.USER].read_text().strip()}"}
 
         call = "system/get_user_attributes"

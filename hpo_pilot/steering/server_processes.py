@@ -42,8 +42,9 @@ log = logging.getLogger(__name__)
 class ChildProcess:
     """One supervised process.
 
-    The child inherits the reading end of a pipe, the lifeline; this process holds the writing end. When this process
-    ends, even by SIGKILL, the pipe closes, and the child ends itself.
+    The child inherits one end of a pair of sockets, the lifeline; this process holds the other end. When this process
+    ends, even by SIGKILL, its end closes, and the child ends itself. A server writes a byte to the lifeline when it
+    listens.
     """
 
     def __init__(
@@ -62,26 +63,25 @@ class ChildProcess:
         self._log = LogFile(log_file)
         self._environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
-        self._lifeline: int | None = None
+        self._lifeline: socket.socket | None = None
+        self._listens = False
+        self._changing = threading.RLock()  # one thread may wait for its start while another stops it
         self._starts: list[float] = []
 
     def start(self) -> None:
         """Starts the process. `check` notices its end."""
         self._close_lifeline()
-        reading, self._lifeline = os.pipe()
-        try:
-            with self._log.opened() as log_file:
-                self._process = subprocess.Popen(
-                    [part.replace("{lifeline}", str(reading)) for part in self._argv],
-                    env={**os.environ, **self._environment},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log_file,
-                    stderr=log_file,
-                    pass_fds=[reading],
-                    start_new_session=True,  # Ctrl-C reaches only this process, which then ends the child.
-                )
-        finally:
-            os.close(reading)
+        self._lifeline, inherited = socket.socketpair()
+        with inherited, self._log.opened() as log_file:
+            self._process = subprocess.Popen(
+                [part.replace("{lifeline}", str(inherited.fileno())) for part in self._argv],
+                env={**os.environ, **self._environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log_file,
+                stderr=log_file,
+                pass_fds=[inherited.fileno()],
+                start_new_session=True,  # Ctrl-C reaches only this process, which then ends the child.
+            )
         self._starts = [*(t for t in self._starts if time.monotonic() - t < _WINDOW), time.monotonic()]
 
     @property
@@ -92,7 +92,28 @@ class ChildProcess:
     @property
     def exit_code(self) -> int | None:
         """Its exit code; None while it runs and before its start."""
-        return None if self._process is None else self._process.poll()
+        process = self._process
+        return None if process is None else process.poll()
+
+    @property
+    def is_started(self) -> bool:
+        """Whether it was started and not stopped since."""
+        return self._process is not None
+
+    def listens(self, seconds: float) -> bool:
+        """Waits until the process has said that it listens, at most `seconds`. Returns whether it has."""
+        lifeline = self._lifeline
+        if not self._listens and lifeline is not None:
+            try:
+                lifeline.settimeout(seconds)
+                self._listens = bool(lifeline.recv(1))
+            except TimeoutError:
+                return False
+            except OSError:
+                pass  # Another thread stops it.
+            if not self._listens:
+                time.sleep(seconds)  # It has ended, or is about to.
+        return self._listens
 
     def check(self) -> bool:
         """Restarts the process if it has ended, and bounds its log while it runs.
@@ -103,18 +124,19 @@ class ChildProcess:
         Raises:
             GiveUpError: it ends again and again; the message has the last line of its log.
         """
-        if self._process is None or self._process.poll() is None:
-            self.bound_log()
-            return False
-        code = self._process.returncode
-        if len(self._starts) >= _TRIES:
-            raise GiveUpError(
-                f"the {self.name} ended {_TRIES} times within {_WINDOW:.0f} s (status {code}): {self.last_line()}; "
-                f"its log is {self.log_file}"
-            )
-        log.warning("the %s ended (status %s) and is started again", self.name, code)
-        self.start()
-        return True
+        with self._changing:
+            code = self.exit_code
+            if code is None:
+                self.bound_log()
+                return False
+            if len(self._starts) >= _TRIES:
+                raise GiveUpError(
+                    f"the {self.name} ended {_TRIES} times within {_WINDOW:.0f} s (status {code}): {self.last_line()}; "
+                    f"its log is {self.log_file}"
+                )
+            log.warning("the %s ended (status %s) and is started again", self.name, code)
+            self.start()
+            return True
 
     def last_line(self) -> str:
         """Returns the last line of its log."""
@@ -129,19 +151,21 @@ class ChildProcess:
 
     def stop(self, seconds: float = 10.0) -> None:
         """Ends the process with SIGTERM, and after `seconds` with SIGKILL."""
-        process, self._process = self._process, None
-        if process is not None and process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self._close_lifeline()
+        with self._changing:
+            process, self._process = self._process, None
+            if process is not None and process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                try:
+                    process.wait(seconds)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+            self._close_lifeline()
 
     def _close_lifeline(self) -> None:
+        self._listens = False
         if self._lifeline is not None:
-            os.close(self._lifeline)
+            self._lifeline.close()
             self._lifeline = None
 
 
@@ -155,8 +179,11 @@ def wait_until_answering(
     call: str,
     authorities: Path | None,
     headers: Callable[[], Mapping[str, str]] = dict,
+    seconds: float = _START_SECONDS,
 ) -> None:
-    """Waits until a server answers a call with success.
+    """Waits until a server answers a call with success. A server that is killed meanwhile is started again.
+
+    Nothing is sent before the child listens: until then another program may hold the port.
 
     Args:
         child: the server, started.
@@ -164,19 +191,24 @@ def wait_until_answering(
         call: a call of its API, below ``/api/v1/``.
         authorities: folder of certificate authorities; None: the system's.
         headers: returns the headers; called for each try.
+        seconds: the longest wait.
 
     Raises:
         TryAgainError: the server does not start; the message has the reason.
         InputError: its options are wrong, or its certificate does not fit its address.
+        GiveUpError: it is killed again and again.
     """
-    end = time.monotonic() + _START_SECONDS
+    end = time.monotonic() + seconds
     trouble = ""
     with open_session(url, authorities) as session:
-        while time.monotonic() < end:
-            if (code := child.exit_code) is not None:
+        while child.is_started and time.monotonic() < end:
+            if (code := child.exit_code) is not None and code > 0:
                 # Wrong options need a user. The exit code tells a supervisor such as systemd not to restart.
                 wrong = InputError if code == InputError.exit_code else TryAgainError
                 raise wrong(f"the {child.name} did not start: {child.last_line()}")
+            child.check()
+            if not child.listens(_PAUSE):
+                continue
             try:
                 if session.get(f"{url}/api/v1/{call}", headers=dict(headers()), timeout=5).ok:
                     return
@@ -187,9 +219,9 @@ def wait_until_answering(
                 ) from error
             except requests.RequestException as error:
                 trouble = f": {error}"
-            time.sleep(_PAUSE)  # not listening yet
+            time.sleep(_PAUSE)
     raise TryAgainError(
-        f"the {child.name} did not answer at {url} within {_START_SECONDS:.0f} s{trouble}; see {child.log_file}"
+        f"the {child.name} did not answer at {url} within {seconds:.0f} s{trouble}; see {child.log_file}"
     )
 
 
@@ -483,19 +515,15 @@ class ApiProcess:
         """Starts the process; `wait` returns when it answers."""
         self._child.start()
 
-    def wait(self) -> None:
-        """Waits until the API answers, and writes its address to the work folder.
+    def wait(self, seconds: float = _START_SECONDS) -> None:
+        """Waits until the API answers, at most `seconds`, and writes its address to the work folder.
 
         Raises:
             TryAgainError: it does not start; the message has the reason.
             InputError: its certificate does not fit its address.
+            GiveUpError: it is killed again and again.
         """
-
-        def ours() -> dict[str, str]:
-            # Only our API takes our token. Another program may hold the port, and our API be about to fail.
-            return {"Authorization": f"Bearer {self.token_file.read_text()}"}
-
-        wait_until_answering(self._child, self.url, "service", self._authorities, ours)
+        wait_until_answering(self._child, self.url, "health", self._authorities, seconds=seconds)
         self._address.write_text(f"{self.url}\n")
 
     def link(self) -> str:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -22,6 +24,7 @@ from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
 from hpo_pilot.logs import about
 from hpo_pilot.panda.workflow_manager import WorkflowManager
 from hpo_pilot.search import Search
+from hpo_pilot.server.database import ServerLock
 from hpo_pilot.steering.embedded import (
     EmbeddedPanda,
     bind_to_server,
@@ -76,6 +79,7 @@ class _Entry:
         rests: no turn before this time, after an internal error.
         changed: tasks that may have changed since the last turn began; None: any task.
         has_news: whether something happened since then.
+        is_stale: whether another service may have changed the search.
     """
 
     state: SearchState | None = None
@@ -86,6 +90,7 @@ class _Entry:
     rests: float = 0.0
     changed: set[int] | None = None
     has_news: bool = False
+    is_stale: bool = False
 
     def may_have_changed(self, tasks: set[int] | None) -> None:
         """Marks tasks as changed; None: any task may have changed."""
@@ -202,7 +207,10 @@ class Service:
         """Renews the lease in a thread of its own, so that a slow call to a server cannot let it expire."""
         while not self._stopping.wait(LEASE_SECONDS / 4):
             try:
-                self._lease.renew()
+                if not self._lease.renew():
+                    log.warning("another service had this store for a while and has ended; this one goes on")
+                    for entry in list(self._entries.values()):
+                        entry.is_stale = True
             except LeaseLostError as error:
                 self._lost_lease = error
                 self.stop()
@@ -239,9 +247,9 @@ class Service:
         for number, entry in self._entries.items():
             if entry.turn is not None or entry.state is None or entry.next_turn > now:
                 continue
-            if entry.steering is not None and entry.steering.record.version != entry.version:
-                entry.steering = None  # A user has changed the search: load it again.
-                entry.changed = None
+            if entry.is_stale or (entry.steering is not None and entry.steering.record.version != entry.version):
+                entry.steering = None  # A user or another service has changed the search: load it again.
+                entry.changed, entry.is_stale = None, False
             entry.turn = self._turns.submit(self._turn, number, entry.steering, entry.changed, entry.state)
             entry.turn.add_done_callback(lambda _: self._news.put("turn"))
             entry.changed, entry.has_news = set(), False
@@ -391,6 +399,7 @@ def run_all(
     """
     folder = WorkDir.make(workdir)
     with contextlib.closing(SteeringStore.open(folder.store_url(store))) as database:
+        database.note_sandboxes(folder.sandboxes)
         family = _Family(database, pack_searches(Path(search_file), folder))
         if family.goes_on:
             target = chosen_server(server, family.bound)
@@ -515,7 +524,7 @@ def _steer(
     first = family.search
     with contextlib.ExitStack() as stack:
         workdir.check_space()
-        lease = stack.enter_context(held_lease(store.engine, "run", server))
+        lease = stack.enter_context(held_lease(store.engine, "run", server, partial(_check_server, workdir, server)))
         supervise: Callable[[], None] = workdir.check_space
         if server == EMBEDDED:
             count = slots or default_slots(first.resources.cores)
@@ -542,6 +551,16 @@ def _steer(
             raise InterruptedRunError(
                 f"interrupted; nothing is lost: the same call, or {family.command}, continues search {_names(records)}"
             )
+
+
+def _check_server(workdir: WorkDir, server: str) -> None:
+    """Checks that the embedded server of an expired lease has ended: a service that was only halted may go on.
+
+    Raises:
+        TryAgainError: it runs.
+    """
+    if server == EMBEDDED:
+        ServerLock(workdir.panda_database).release()
 
 
 #: Seconds in which `stop` tries to kill the jobs of a search that nothing steers.
@@ -579,7 +598,9 @@ def _end_at(store: SteeringStore, workdir: WorkDir, server: str, numbers: Sequen
 
     with contextlib.ExitStack() as stack:
         try:
-            lease = stack.enter_context(held_lease(store.engine, "stop", server))
+            lease = stack.enter_context(
+                held_lease(store.engine, "stop", server, partial(_check_server, workdir, server))
+            )
         except LeaseHeldError:
             return  # Another process has just begun to steer, and ends them.
         lease.steer_only(numbers)
@@ -651,7 +672,11 @@ def serve(
         raise InputError(f"--queues describes the embedded server's queues; {target} has its own")
     folder = WorkDir.make(workdir)
     with contextlib.closing(SteeringStore.open(folder.store_url(store))) as database, contextlib.ExitStack() as stack:
-        lease = stack.enter_context(held_lease(database.engine, "serve", target))
+        database.note_sandboxes(folder.sandboxes)
+        lease = stack.enter_context(
+            held_lease(database.engine, "serve", target, partial(_check_server, folder, target))
+        )
+        aside = stack.enter_context(ThreadPoolExecutor(2))
         api = ApiProcess(folder, store=store, reach=reach or NetworkOptions(), port=api_port)
         stack.callback(api.stop)
         api.start()
@@ -666,18 +691,21 @@ def serve(
                 on_warning(warning)
         else:
             manager = stack.enter_context(connected_manager(target, folder))
-        aside, reports = stack.enter_context(ThreadPoolExecutor(1)), ReportWriter(database, folder)
-        api.wait()
-
+        reports = ReportWriter(database, folder)
         snapshot = stack.enter_context(snapshots(folder.steering_metrics))
+        # Searches do not wait for the API, which may take long to start on a machine under load.
+        answering = [aside.submit(api.wait, math.inf)]
 
         def check() -> None:
             supervise()
-            api.check()
+            if not answering:
+                api.check()
+            elif answering[0].done():
+                answering.pop().result()
+                on_ready(ready, api)
             snapshot.loop_went_round()
 
         service = Service(database, manager, lease, supervise=check, server=target)
-        on_ready(ready, api)
         with stop_signals(service.stop):
             service.run(_aside(aside, reports.write_new))
             aside.submit(reports.write_new).result()  # of searches that ended in the last moment

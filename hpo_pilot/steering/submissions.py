@@ -44,6 +44,11 @@ _LOOK_SPACING = 0.1
 _LONG_LOOK = 0.03
 _LOOK_PAUSE = 9
 
+#: Seconds from the beginning of a slow look to the next one, at most: without and with early stopping. A result is then
+#: seen within a minute, and a killed job that the server starts again is killed before it runs for long.
+_SLOW_LOOKS = 45.0
+_SLOW_LOOKS_STOPPING = 12.0
+
 #: In a task that ended like this every job still reaches its own end. In other ended tasks some jobs never do.
 _COMPLETE = frozenset({TaskState.DONE, TaskState.FINISHED, TaskState.FAILED})
 
@@ -63,6 +68,7 @@ class Submissions:
         """Loads the open tasks from the store. Each is due for a look."""
         self._record = record
         self._search = record.search
+        self._slow_looks = _SLOW_LOOKS if record.search.early_stopping.method == "none" else _SLOW_LOOKS_STOPPING
         self._store = store
         self._manager = manager
         self.open: dict[int, TaskRecord] = {task.id: task for task in store.open_tasks(record.id)}
@@ -86,7 +92,8 @@ class Submissions:
         """Marks tasks as due that may have changed; `changed`: JEDI ids, or None for all."""
         now = time.monotonic()
         # Routine looks bring the states and values of running jobs, and replace a change report that got lost.
-        spread = max(_LOOK_SPACING * len(self.open), (_LOOK_PAUSE + 1) * sum(self._took.values()))
+        took = sum(self._took.values())
+        spread = max(_LOOK_SPACING * len(self.open), took + self._pause(took))
         overdue = now - max(self._manager.policy.look_seconds, spread)
         for task in self.open.values():
             reported = changed is None or task.jedi_task_id in changed
@@ -118,12 +125,16 @@ class Submissions:
         A look at a task of many jobs takes long, and each job that ends makes one due: such looks are spread.
         """
         now = self._looked[task.id] = time.monotonic()
-        self._not_before[task.id] = now + _LOOK_PAUSE * seconds if seconds > _LONG_LOOK else 0.0
+        self._not_before[task.id] = now + self._pause(seconds) if seconds > _LONG_LOOK else 0.0
         self._took[task.id] = seconds
         self._due.discard(task.id)
         self._unanswered.pop(task.id, None)
         if task.id not in self.open:
             del self._looked[task.id], self._not_before[task.id], self._took[task.id]
+
+    def _pause(self, seconds: float) -> float:
+        """Returns the pause after looks that took `seconds`: long enough that looks take at most half of the time."""
+        return min(_LOOK_PAUSE * seconds, max(self._slow_looks - seconds, seconds))
 
     def next_look(self) -> float:
         """Returns the seconds until the next task is due, at most `LOOK_SECONDS`."""

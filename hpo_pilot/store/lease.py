@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import socket
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -65,28 +65,39 @@ class Holder:
         return None in (server, self.server) or server == self.server
 
 
-@dataclass(frozen=True)
+@dataclass
 class Lease:
     """A held lease. `renew` it well within `LEASE_SECONDS`."""
 
     engine: Engine
-    holder: str
+    row: Mapping[str, object]
+    searches: Collection[int] = ()
 
-    def renew(self) -> None:
-        """Extends the lease.
+    @property
+    def holder(self) -> object:
+        """The random name of the holder."""
+        return self.row["holder"]
+
+    def renew(self) -> bool:
+        """Extends the lease. Takes it again if another process had taken it, as this one was halted, and released it.
+
+        Returns:
+            False if it was taken again: the other process may have changed everything in the store.
 
         Raises:
             LeaseLostError: another process has taken the lease.
             StoreAwayError: the store cannot be reached now.
         """
         with writing(self.engine) as connection:
-            held = connection.execute(
-                update(leases)
-                .where(leases.c.name == _NAME, leases.c.holder == self.holder)
-                .values(expires=_now(connection) + LEASE_SECONDS)
-            )
-            if not held.rowcount:
+            expires = _now(connection) + LEASE_SECONDS
+            held = update(leases).where(leases.c.name == _NAME, leases.c.holder == self.holder).values(expires=expires)
+            if connection.execute(held).rowcount:
+                return True
+            if connection.execute(select(leases.c.holder).where(leases.c.name == _NAME)).first() is not None:
                 raise LeaseLostError("another service has taken over this store; this one stops steering")
+            connection.execute(insert(leases).values(**self.row, name=_NAME, expires=expires))
+            self._note_searches(connection, expires)
+            return False
 
     def steer_only(self, searches: Collection[int]) -> None:
         """Notes that the holder steers these searches and no others.
@@ -94,16 +105,19 @@ class Lease:
         Raises:
             StoreAwayError: the store cannot be reached now.
         """
+        self.searches = searches
         with writing(self.engine) as connection:
-            mine = connection.execute(select(leases).where(leases.c.holder == self.holder)).mappings().all()
-            own = next((dict(row) for row in mine if row["name"] == _NAME), None)
-            if own is None:
-                return  # lost: `renew` raises the error
-            connection.execute(delete(leases).where(leases.c.holder == self.holder, leases.c.name != _NAME))
-            rows = [{**own, "name": f"{_OF_SEARCH}{number}"} for number in searches]
-            connection.execute(delete(leases).where(leases.c.name.in_([row["name"] for row in rows])))
-            if rows:
-                connection.execute(insert(leases), rows)
+            mine = (leases.c.name == _NAME) & (leases.c.holder == self.holder)
+            expires = connection.execute(select(leases.c.expires).where(mine)).scalar()
+            if expires is not None:  # else it is lost: `renew` raises the error
+                self._note_searches(connection, expires)
+
+    def _note_searches(self, connection: Connection, expires: float) -> None:
+        connection.execute(delete(leases).where(leases.c.holder == self.holder, leases.c.name != _NAME))
+        rows = [{**self.row, "name": f"{_OF_SEARCH}{number}", "expires": expires} for number in self.searches]
+        connection.execute(delete(leases).where(leases.c.name.in_([row["name"] for row in rows])))
+        if rows:
+            connection.execute(insert(leases), rows)
 
     def release(self) -> None:
         """Releases the lease."""
@@ -111,31 +125,38 @@ class Lease:
             connection.execute(delete(leases).where(leases.c.holder == self.holder))
 
 
-def acquire(engine: Engine, mode: str, server: str | None = None) -> Lease:
+def acquire(
+    engine: Engine, mode: str, server: str | None = None, before_taking_over: Callable[[], None] = lambda: None
+) -> Lease:
     """Takes the lease for this process, whose tasks go to `server`.
 
     It takes the lease of a dead process of this host at once, so that the same command works right after ``kill -9``.
-    It takes the lease of a process of another host after its expiry.
+    It takes the lease of a process of another host after its expiry. `before_taking_over` is called before; if it
+    raises, the other process keeps the lease.
 
     Raises:
         LeaseHeldError: a live service holds it; the message names it.
     """
     me, host = psutil.Process(), socket.gethostname()
-    identity = secrets.token_hex(8)
     values = {
-        "holder": identity,
+        "holder": secrets.token_hex(8),
         "mode": mode,
         "server": server,
         "host": host,
         "pid": me.pid,
         "pid_started": me.create_time(),
     }
+    present = select(leases).where(leases.c.name == _NAME)
+    with reading(engine) as connection:
+        now, row = _now(connection), connection.execute(present).one_or_none()
+    if row is not None and not _is_live(row.host, row.pid, row.pid_started, now < row.expires, host):
+        before_taking_over()
     with writing(engine) as connection:
         now = _now(connection)
-        values["expires"] = now + LEASE_SECONDS
-        row = connection.execute(select(leases).where(leases.c.name == _NAME)).one_or_none()
+        expires = now + LEASE_SECONDS
+        row = connection.execute(present).one_or_none()
         if row is None:
-            connection.execute(insert(leases).values(name=_NAME, **values))
+            connection.execute(insert(leases).values(name=_NAME, **values, expires=expires))
         elif _is_live(row.host, row.pid, row.pid_started, now < row.expires, host):
             raise LeaseHeldError(
                 row.mode,
@@ -145,10 +166,10 @@ def acquire(engine: Engine, mode: str, server: str | None = None) -> Lease:
         else:
             # Another process may have found the same dead holder: the first update wins.
             mine = (leases.c.name == _NAME) & (leases.c.holder == row.holder)
-            if not connection.execute(update(leases).where(mine).values(**values)).rowcount:
+            if not connection.execute(update(leases).where(mine).values(**values, expires=expires)).rowcount:
                 raise LeaseHeldError("service", "another service has just taken this store; wait for it, or stop it")
             connection.execute(delete(leases).where(leases.c.holder == row.holder))
-    return Lease(engine, identity)
+    return Lease(engine, values)
 
 
 def lease_holder(engine: Engine) -> Holder | None:
@@ -204,9 +225,11 @@ def _is_live(host: str, pid: int, started: float, in_time: bool, here: str) -> b
 
 
 @contextmanager
-def held_lease(engine: Engine, mode: str, server: str | None = None) -> Iterator[Lease]:
-    """Holds the lease during a block."""
-    lease = acquire(engine, mode, server)
+def held_lease(
+    engine: Engine, mode: str, server: str | None = None, before_taking_over: Callable[[], None] = lambda: None
+) -> Iterator[Lease]:
+    """Holds the lease during a block; for the arguments see `acquire`."""
+    lease = acquire(engine, mode, server, before_taking_over)
     try:
         yield lease
     finally:

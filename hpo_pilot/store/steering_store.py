@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, update
 
@@ -26,6 +27,15 @@ from hpo_pilot.store.store import Store
 
 class SteeringStore(Store):
     """The store with the methods of the steering loop."""
+
+    def note_sandboxes(self, folder: Path) -> None:
+        """Corrects the paths of payload archives after their work folder was moved; `folder`: where they are now."""
+        with writing(self.engine) as connection:
+            for path in connection.execute(select(t.searches.c.sandbox).distinct()).scalars().all():
+                here = folder / Path(path or "").name
+                if path and not Path(path).exists() and here.is_file():
+                    of_path = t.searches.c.sandbox == path
+                    connection.execute(update(t.searches).where(of_path).values(sandbox=str(here)))
 
     def add_generation(
         self,
@@ -198,7 +208,7 @@ class SteeringStore(Store):
             search_id: the search.
             attempts: new or changed attempts of jobs.
             ends: trials that are over with these.
-            ended_tasks: ids of tasks that are over.
+            ended_tasks: ids of tasks that are over. Their attempts whose end was not seen are closed.
             started: (trial, seconds since the epoch) of trials whose first job has started.
             events: texts for the log.
             resubmit: the task that submits lost folds again.
@@ -233,6 +243,7 @@ class SteeringStore(Store):
                 connection.execute(
                     update(t.tasks).where(t.tasks.c.id == task_id).values(state=TaskStage.ENDED, ended=time.time())
                 )
+                _close_attempts(connection, task_id)
             if stop_rest is not None:
                 over = [state.value for state in TrialState if state.is_over]
                 connection.execute(
@@ -319,6 +330,17 @@ def _record_attempts(connection: Connection, search_id: int, attempts: Sequence[
     for attempt in attempts:
         if attempt.progress:
             _record_progress(connection, search_id, attempt, look)
+
+
+def _close_attempts(connection: Connection, task_id: int) -> None:
+    """Closes the attempts of an ended task whose end nobody saw, e.g. because the server was lost."""
+    over = [state.value for state in JobState if state.is_over]
+    closed = {
+        "state": JobState.CLOSED,
+        "ended": func.coalesce(t.jobs.c.ended, time.time()),
+        "error": func.coalesce(t.jobs.c.error, "its task ended, and the end of this attempt is not known"),
+    }
+    connection.execute(update(t.jobs).where(t.jobs.c.task_id == task_id, t.jobs.c.state.not_in(over)).values(closed))
 
 
 def _record_progress(connection: Connection, search_id: int, attempt: Attempt, look: int | None) -> None:

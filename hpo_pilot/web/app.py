@@ -131,12 +131,15 @@ class _ApiAndPages:
         self._api = api
         self._pages = monitor.application()
         self._monitor = monitor
+        self._has_answered = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            self._monitor.warm_up()
         is_page = scope["type"] == "http" and not f"{scope['path']}/".startswith("/api/")
         await (self._pages if is_page else self._api)(scope, receive, send)
+        if scope["type"] == "http" and not self._has_answered:
+            # Not before the first answer, for which a service waits: it takes long if the store is large.
+            self._has_answered = True
+            self._monitor.warm_up()
 
 
 def build_api() -> FastAPI:

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from tests.end_to_end.conftest import Scan
 from tests.replay import check_replay
 
 
@@ -161,6 +162,17 @@ def test_a_budget_grows_by_command_and_by_the_file_and_any_other_change_is_refus
     scan.write({"budget": {"trials": 6, "hours": 5}}, payload="raise SystemExit(1)")
     assert "--new-payload" in scan.here("run", str(scan.file), status=2).stderr
     assert len(scan.trials()) == 5
+
+
+def test_a_search_goes_on_after_everything_was_moved(tmp_path):
+    here, there = (Scan(tmp_path / name) for name in ("here", "there"))
+    here.root.mkdir()
+    here.write({"budget": {"trials": 2}})
+    here("run", str(here.file))
+    here.root.rename(there.root)
+    there.write({"budget": {"trials": 3}})
+    there("run", str(there.file))
+    assert [trial["state"] for trial in there.trials()] == ["finished"] * 3
 
 
 def test_a_search_whose_run_was_killed_can_be_stopped(scan):

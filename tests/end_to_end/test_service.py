@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 import time
+from contextlib import closing, suppress
 
+import psutil
 import pytest
+from sqlalchemy import update
 
+from hpo_pilot.store.database import writing
+from hpo_pilot.store.tables import leases
 from tests.command_here import command_here
+from tests.rest_api import store_of
 
 SLOW = """
 import json, time
@@ -59,6 +66,36 @@ def test_a_live_service_sees_an_extension_and_a_mended_payload(scan):
     assert values[-1] > 1000
 
 
+def test_searches_do_not_wait_for_pages_that_start_slowly_or_are_killed(scan):
+    scan.write({})
+    scan.here("submit", str(scan.file))
+    service = scan.start("serve", "--slots", "2")
+    try:
+        pages = child_of(service, "hpo_pilot.web")
+        pages.suspend()
+        scan.until("done")
+        pages.kill()
+        assert any("serving" in line for line in iter(service.stdout.readline, ""))
+        assert child_of(service, "hpo_pilot.web").pid != pages.pid
+        service.terminate()
+        service.communicate(timeout=60)
+        assert service.returncode == 0
+    finally:
+        service.kill()
+        service.communicate()
+
+
+def child_of(process, module):
+    """The process that runs `python -m module`, as soon as there is one."""
+    for _ in range(6000):
+        for child in psutil.Process(process.pid).children():
+            with suppress(psutil.NoSuchProcess):
+                if module in child.cmdline():
+                    return child
+        time.sleep(0.01)
+    raise AssertionError(module)
+
+
 def test_a_run_that_watches_takes_over_when_the_service_dies(scan):
     scan.write({"budget": {"trials": 10, "parallel": 1}}, SLOW)
     scan.here("submit", str(scan.file))
@@ -69,6 +106,22 @@ def test_a_run_that_watches_takes_over_when_the_service_dies(scan):
         output, _ = run.communicate(timeout=180)
         assert run.returncode == 0, output
     assert [trial["state"] for trial in scan.trials()] == ["finished"] * 10
+
+
+def test_a_halted_service_outlasts_a_take_over_from_another_host(scan):
+    scan.write({"budget": {"trials": 400, "parallel": 2}}, SLOW)
+    scan.here("submit", str(scan.file))
+    with scan.serving("--slots", "2") as service:
+        before = scan.until("running", trials=1)["trials"]["finished"]
+        service.send_signal(signal.SIGSTOP)
+        with closing(store_of(scan.workdir)) as store, writing(store.engine) as connection:
+            connection.execute(update(leases).values(host="elsewhere", expires=time.time() - 1))
+        refused = scan("serve", "--slots", "2", status=3)
+        assert "another hpo-pilot server" in refused.stderr
+        service.send_signal(signal.SIGCONT)
+        scan.until("running", trials=before + 4)
+        scan.here("stop", "demo")
+        scan.until("stopped")
 
 
 @pytest.mark.parametrize(

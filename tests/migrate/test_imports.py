@@ -399,6 +399,12 @@ def test_a_wrong_request(refused: Refused) -> None:
     assert "nothing to search" in str(refused("idds", {"method": "nevergrad"})[0])
 
 
+@pytest.mark.parametrize("kind", [{}, [], ["Scalar"], None, 3])
+def test_a_type_that_is_no_text(refused: Refused, kind: Any) -> None:
+    (problem,) = refused("idds", {"opt_space": {"A": {"type": kind, "params": {"lower": 0, "upper": 1}}}})
+    assert problem.path == "opt_space.A.type"
+
+
 def test_what_is_written_is_a_search_file_and_says_where_things_came_from(tmp_path: Path, importing: Importing) -> None:
     imported = importing("phpo", PHPO, space__json=SPACE)
     (tmp_path / "search.yaml").write_text(imported.text)

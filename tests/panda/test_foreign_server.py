@@ -57,6 +57,22 @@ def test_nothing_new_costs_one_call(far):
     assert [each.values for report in far.manager.results(ref, [1, 2]) for each in report.reports] == [(1.0,)]
 
 
+def test_values_cost_two_calls_and_metadata_only_of_new_results(far):
+    ref = far.manager.submit(far.task())
+    first, second = far.pilot.acquire(2)
+    far.pilot.finish(first, 1.0)
+    assert sum(bool(report.reports) for report in far.manager.results(ref, [1, 2], values=True)) == 1
+    far.foreign.calls.clear()
+    for _ in range(3):
+        (running,) = far.manager.results(ref, [2], values=True)
+        assert running.panda_id == second["PandaID"]
+    assert far.foreign.calls == {"task/get_detailed_info": 3, "task/get_job_descriptions": 3}
+    far.pilot.finish(second, 2.0)
+    assert [each.values for report in far.manager.results(ref, [2], values=True) for each in report.reports][-1] == (
+        2.0,
+    )
+
+
 def test_a_new_manager_learns_everything_that_the_old_one_knew(far, tmp_path):
     ref = far.manager.submit(far.task())
     for job in far.pilot.acquire(2):

@@ -135,6 +135,7 @@ def _measured(api: RunningApi, names: list[str], count: int, repeats: int) -> di
         "trial": f"{big}/trials/{count // 2}",
         "errors": f"{big}/errors",
     }
+    browser.get(f"{api.url}/api/v1/health")
     time.sleep(2)  # nobody follows a link sooner; the pages have read the store meanwhile
     figures: dict[str, Any] = {"pages": {}}
     for name, path in paths.items():

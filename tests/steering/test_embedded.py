@@ -29,10 +29,12 @@ from hpo_pilot.steering.embedded import (
     nickname_at,
     write_queues,
 )
+from hpo_pilot.steering.server_processes import ApiProcess, NetworkOptions
 from hpo_pilot.steering.status import waiting_job_notes
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED, NewTask
 from hpo_pilot.web.server_jobs import NoServerError, ServerJobs
+from tests.certificates import self_signed
 from tests.made import made_search
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "queues.yaml"
@@ -82,6 +84,33 @@ def test_the_port_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
 
 
 # --- the queue file ---
+
+
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("kind", ["server", "API"])
+def test_another_program_on_the_port_is_said_and_gets_nothing(tmp_path: Path, kind: str, tls: bool) -> None:
+    workdir = WorkDir.make(tmp_path / "work")
+    reach = NetworkOptions()
+    if tls:
+        made = self_signed(tmp_path / "tls")
+        reach = NetworkOptions(certificate=made.chain, key=made.key, authority=made.chain)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        other.setblocking(False)
+        port = other.getsockname()[1]
+        panda = EmbeddedPanda(workdir, slots=0, reach=replace(reach, port=port))
+        api = ApiProcess(workdir, store=None, reach=reach, port=port)
+        try:
+            with pytest.raises(TryAgainError, match=f"port {port}"):
+                if kind == "server":
+                    panda.start()
+                else:
+                    api.start()
+                    api.wait()
+            with pytest.raises(BlockingIOError):
+                other.accept()
+        finally:
+            panda.stop()
+            api.stop()
 
 
 def test_the_local_pilot_needs_its_queue(tmp_path: Path) -> None:

@@ -152,6 +152,24 @@ def test_a_call_that_hangs_for_one_search_delays_no_other(store, add):
     assert len(store.trials(store.search("quick").id)) == 4
 
 
+def test_a_service_that_takes_its_lease_again_loads_its_searches_again(store, add, monkeypatch):
+    """It was halted, and another service had the store meanwhile."""
+    add("demo")
+    monkeypatch.setattr(service_module, "LEASE_SECONDS", 0.4)
+    loaded, load = [], Service._load
+    monkeypatch.setattr(Service, "_load", lambda service, number: (loaded.append(number), load(service, number))[1])
+    with held_lease(store.engine, "serve") as lease:
+
+        def over():
+            if len(loaded) == 1:
+                lease.release()
+            return len(loaded) == 2
+
+        _run_until(Service(store, Panda(), lease), over)
+        assert lease.renew()
+    assert loaded == [1, 1]
+
+
 def test_an_optimizer_that_thinks_for_long_delays_no_other_search(store, add, monkeypatch):
     add("slow", "quick")
     panda, thinks, let_go = Hanging("none"), threading.Event(), threading.Event()

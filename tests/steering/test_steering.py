@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
+from sqlalchemy import select
 
 from hpo_pilot.errors import GiveUpError, TryAgainError
 from hpo_pilot.jobs import JobReport, JobState, TaskState
-from hpo_pilot.panda.workflow_manager import EAGER
+from hpo_pilot.panda.workflow_manager import EAGER, UnknownTaskError
 from hpo_pilot.search import TrialState
 from hpo_pilot.steering.status import search_notes
 from hpo_pilot.store import SearchState
+from hpo_pilot.store.database import reading
+from hpo_pilot.store.tables import jobs
+from tests.clock import Clock
 from tests.replay import replayed
 from tests.steering.memory_panda import Panda, finish_all, go
 
@@ -188,6 +194,43 @@ def test_the_time_that_a_server_is_away_is_no_hand_over(steer, panda, monkeypatc
     del panda.broken["submit"]
     go(steering, 2)
     assert (steering._lookahead._hand_over or 0.0) < 1.5
+
+
+def test_no_attempt_of_a_lost_server_runs_on_in_a_search_that_is_done(steer, store, panda):
+    steering = steer(trials=2, parallel=2)
+    go(steering, 2)
+    panda.report(1, 1)
+    panda.report(1, 2)
+    go(steering, 1)
+    panda.broken["results", 1] = UnknownTaskError("gone")
+    finish_all(steering, panda)
+    assert steering.state is SearchState.DONE
+    with reading(store.engine) as connection:
+        states = Counter(connection.execute(select(jobs.c.state)).scalars())
+    assert states == {JobState.CLOSED: 2, JobState.FINISHED: 2}
+
+
+@pytest.mark.parametrize(("early_stopping", "longest"), [("none", 60.0), ("asha", 15.0)])
+@pytest.mark.parametrize("seconds", [1.0, 5.0])
+def test_slow_looks_are_far_apart_but_not_too_far(steer, panda, monkeypatch, early_stopping, longest, seconds):
+    now = Clock()
+    monkeypatch.setattr(time, "monotonic", now)
+    looks = []
+
+    def slow(ref, missing, *, values=False):
+        looks.append(now())
+        now.now += seconds
+        return list(panda.reports[ref.jedi_task_id].values())
+
+    steering = steer({"early_stopping": early_stopping}, trials=2, parallel=2)
+    go(steering, 2)
+    monkeypatch.setattr(panda, "results", slow)
+    for _ in range(600):
+        panda.report(1, 1, (1, now()))  # a new value each second
+        steering.advance({1}, steering.state)
+        now.now += 1.0
+    pauses = [later - earlier for earlier, later in pairwise(looks[1:])]
+    assert 2 * seconds <= min(pauses) and max(pauses) <= longest
 
 
 def test_no_more_is_asked_for_than_a_task_may_have(steer, panda, monkeypatch):

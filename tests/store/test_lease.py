@@ -61,7 +61,8 @@ def test_of_two_that_find_the_same_dead_holder_one_takes_it(store, monkeypatch):
     monkeypatch.setattr(lease, "writing", lambda engine: noted(writing(engine), opened))
 
     def dead(*_arguments):
-        opened[0].execute(update(leases).values(holder="the other one"))  # its update came first
+        if opened:
+            opened[0].execute(update(leases).values(holder="the other one"))  # its update came first
         return False
 
     monkeypatch.setattr(lease, "_is_live", dead)
@@ -91,6 +92,32 @@ def test_who_lost_it_is_told(store):
     change(store, holder="somebody else")
     with pytest.raises(TryAgainError, match="taken over"):
         mine.renew()
+
+
+def test_who_was_halted_takes_a_free_lease_again(store):
+    mine = lease.acquire(store.engine, "run", "embedded")
+    mine.steer_only([3])
+    before = lease.lease_holder(store.engine)
+    elsewhere(store, time.time() - 100)
+    other = lease.acquire(store.engine, "serve", "embedded")
+    with pytest.raises(lease.LeaseLostError):
+        mine.renew()
+    other.release()
+    assert not mine.renew(), "the store may have changed"
+    assert lease.lease_holder(store.engine) == before
+    assert mine.renew()
+
+
+def test_a_take_over_that_cannot_be_leaves_the_lease(store):
+    mine = lease.acquire(store.engine, "run")
+    elsewhere(store, time.time() - 100)
+
+    def refuse():
+        raise TryAgainError("its server runs")
+
+    with pytest.raises(TryAgainError, match="its server runs"):
+        lease.acquire(store.engine, "serve", None, refuse)
+    assert mine.renew()
 
 
 def test_a_clock_that_was_set_does_not_end_it(store):

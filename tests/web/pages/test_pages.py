@@ -10,11 +10,15 @@ import time
 from dataclasses import replace
 
 import pytest
+from starlette.testclient import TestClient
 
 from hpo_pilot.jobs import JobState
 from hpo_pilot.search import EarlyStop, Trial, TrialState
-from hpo_pilot.server.tokens import Role
+from hpo_pilot.server.tokens import Role, Tokens
+from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import SearchState
+from hpo_pilot.web.app import Api
+from hpo_pilot.web.app import Pages as Monitor
 from tests.html_page import Page
 from tests.made import made_attempt, made_end
 from tests.rest_api import add_trials
@@ -358,3 +362,15 @@ def test_searches_are_compared_on_one_page(pages):
     assert alice.get("/compare?search=nosuch").status_code == 404
     assert alice.get("/compare?" + "&".join(f"search=s{n}" for n in range(9))).status_code == 422
     assert "Mark searches" in check(alice.get("/compare"))
+
+
+def test_they_read_the_store_ahead_only_after_the_first_answer(pages, monkeypatch):
+    begun = []
+    monkeypatch.setattr(Monitor, "warm_up", lambda _monitor: begun.append(True))
+    tokens = Tokens(pages.root / "tokens")
+    api = Api(pages.store, WorkDir.make(pages.workdir), tokens, 1 << 20, sessions=pages.sessions)
+    with TestClient(api.application(), base_url="http://testserver") as client:
+        assert begun == []
+        for _ in range(2):
+            assert client.get("/api/v1/health").status_code == 200
+            assert len(begun) == 1
