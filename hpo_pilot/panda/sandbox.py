@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.files import rename_whole
 
 RUNNER = "hpo_pilot_runner.py"
 PAYLOAD_DOCUMENT = "hpo_pilot_payload.json"
@@ -76,7 +77,7 @@ def build_sandbox(
             for block in iter(lambda: packed_file.read(1 << 20), b""):
                 digest.update(block)
         final = folder / f"sources.{digest.hexdigest()}.tar.gz"
-        temporary.replace(final)
+        rename_whole(temporary, final)
     except OSError as error:
         raise TryAgainError(f"cannot write the sandbox to {folder}: {error.strerror or error}") from error
     finally:
