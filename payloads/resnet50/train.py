@@ -1,6 +1,6 @@
 """Trains ResNet-50 in PyTorch, as one process or as several ranks under Horovod.
 
-    python train.py --epochs 3                            # one process, synthetic images; Horovod need not be installed
+    python train.py --epochs 3                            # one process, made images, 20 minutes; Horovod is not needed
     horovodrun -np 2 --gloo python train.py --data DIR    # two ranks, a folder of images; also mpirun, srun, jsrun
 
 Reads `input.json` (the hyper-parameter point) and writes `progress.jsonl` (a line per epoch), `output.json` (the
