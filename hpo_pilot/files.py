@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import importlib.util
 import itertools
@@ -80,13 +81,14 @@ def _name(uid: int) -> str:
         return f"account {uid}"
 
 
-def write_whole(path: Path, text: str | bytes, mode: int = 0o666) -> None:
-    """Writes a file atomically: it always has the whole old or the whole new content.
+def write_whole(path: Path, text: str | bytes, mode: int = 0o666, *, scratch: bool = False) -> None:
+    """Writes a file atomically: it always has the whole old or the whole new content, also after a power cut.
 
     Args:
         path: the file; its folder exists.
         text: the content; text is written as UTF-8.
         mode: its permissions, before the process's umask.
+        scratch: it is not needed after a power cut, so it is not forced to the disk; for files of each job.
 
     Raises:
         OSError: it cannot be written, and is unchanged.
@@ -95,10 +97,32 @@ def write_whole(path: Path, text: str | bytes, mode: int = 0o666) -> None:
     try:
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
             stream.write(text.encode() if isinstance(text, str) else text)
-        part.replace(path)
+        if scratch:
+            part.replace(path)
+        else:
+            rename_whole(part, path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def rename_whole(part: Path, path: Path) -> None:
+    """Gives a completed file its name, and forces both to the disk.
+
+    Otherwise the name may be on the disk before the content, and a power cut leaves an empty file.
+
+    Raises:
+        OSError: the content cannot be written, or the file cannot be renamed; `path` is unchanged.
+    """
+    with part.open("rb") as stream:
+        os.fsync(stream.fileno())
+    part.replace(path)
+    with contextlib.suppress(OSError):  # some network file systems have no fsync of folders
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 #: Most bytes of a search file; one with a thousand start points has a tenth of it.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.files import rename_whole
 
 if TYPE_CHECKING:  # a client of a service checks addresses without this library
     from cryptography import x509
@@ -133,7 +134,7 @@ def _put(folder: Path, certificate: x509.Certificate) -> None:
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as stream:
         stream.write(content)
     part.chmod(0o644)  # independent of the umask
-    part.replace(path)
+    rename_whole(part, path)
 
 
 def _canonical(name: bytes) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.files import close_to_others, make_private
+from hpo_pilot.files import close_to_others, make_private, write_whole
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another account")
 STRANGER = 12345
@@ -27,6 +27,25 @@ def test_what_is_made_is_closed_and_what_is_there_keeps_its_mode(tmp_path: Path)
         assert mode(tmp_path / "new") == there
     close_to_others(tmp_path / "new")
     assert mode(tmp_path / "new") == 0o700
+
+
+def test_content_is_on_the_disk_before_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a power cut leaves an empty file. The real system call runs."""
+    path, forced, fsync = tmp_path / "key", [], os.fsync
+
+    def noted(descriptor: int) -> None:
+        fsync(descriptor)
+        forced.append(
+            (str(Path(f"/proc/self/fd/{descriptor}").readlink()), os.fstat(descriptor).st_size, path.exists())
+        )
+
+    monkeypatch.setattr(os, "fsync", noted)
+    write_whole(path, "secret")
+    (content, size, named), (folder, _, renamed) = forced
+    assert Path(content).parent == tmp_path and (size, named) == (6, False)
+    assert (folder, renamed) == (str(tmp_path), True)
+    write_whole(path, "not needed", scratch=True)
+    assert len(forced) == 2 and path.read_text() == "not needed"
 
 
 def test_a_folder_that_everybody_writes_is_refused(tmp_path: Path) -> None:

@@ -189,10 +189,13 @@ def waited(process: subprocess.Popen[bytes]) -> int | None:
 
 
 def progress(log: Path) -> str:
-    """How far a step is: the compiler's last percentage in the log, or the beginning of its last line."""
-    lines = log.read_text(errors="replace").splitlines()[-200:]
+    """How far a step is: the compiler's last percentage, or what pip does; the log also has pages of warnings."""
+    lines = log.read_text(errors="replace").rpartition("\n$ ")[2].splitlines()  # of this step
     found = [match[1] for line in lines if (match := re.match(r" *\[ *(\d+%)\]", line))]
-    return f"{found[-1]} compiled" if found else "".join(lines[-1:]).strip()[:80]
+    if found:
+        return f"{found[-1]} compiled"
+    told = [line for line in lines if line.startswith(("Collecting", "Downloading", "Installing"))]
+    return told[-1].split(" (")[0][:80] if told else "in progress"
 
 
 def ask(python: Path, expression: str) -> str:

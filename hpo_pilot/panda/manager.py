@@ -18,6 +18,7 @@ import requests
 from typing_extensions import override
 
 from hpo_pilot.errors import GiveUpError, TryAgainError
+from hpo_pilot.files import rename_whole
 from hpo_pilot.jobs import JobReport, TaskRef, TaskSpec, TaskState
 from hpo_pilot.panda import rucio
 from hpo_pilot.panda.client_process import ClientProcess, MissingCallError, NoAnswerError, RefusedError
@@ -266,7 +267,7 @@ class PandaManager(WorkflowManager):
                 with temporary.open("wb") as file:
                     for block in answer.iter_content(1 << 20):
                         file.write(block)
-            temporary.replace(destination)
+            rename_whole(temporary, destination)
         except requests.RequestException as error:
             raise TryAgainError(f"cannot fetch {output}: {error}") from error
         finally:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
 
 from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
+from hpo_pilot.files import rename_whole
 from hpo_pilot.transformation.sandbox import TooLarge, UnsafeArchive, check_bounds, unpack
 
 RUNNER = "hpo_pilot_runner.py"
@@ -80,7 +81,7 @@ def build_sandbox(
             for block in iter(lambda: packed_file.read(1 << 20), b""):
                 digest.update(block)
         final = folder / f"sources.{digest.hexdigest()}.tar.gz"
-        temporary.replace(final)
+        rename_whole(temporary, final)
     except OSError as error:
         raise TryAgainError(f"cannot write the sandbox to {folder}: {error.strerror or error}") from error
     finally:

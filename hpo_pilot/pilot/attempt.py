@@ -108,6 +108,7 @@ class JobRun:
         self._folder = parts.workdir.root  # where the command runs
         self._outcome = Outcome(exit_code=None)
         self._stored: dict[str, Any] = {}  # entries of `job_output_report`
+        self._archive, self._copied = "", 0.0  # name of the sandbox, and when it was copied
 
     def run(self) -> None:
         """Runs the job, then sends its final report or puts it back into the queue."""
@@ -163,6 +164,7 @@ class JobRun:
             if not parts.pool.enter(self._reservation, draining) or draining.is_set():
                 raise GivenBack(PilotErrorCode.SIGTERM, "the pilot was about to end when the job came")
             job = parse_job(self._data)
+            self._archive, self._copied = job.arguments.archive, time.monotonic()
             large = parts.sandboxes.copy_to(job.arguments, root, LARGE_FILE if parts.staging is not None else 0)
             document = PayloadDocument.read(str(root))
             assignment, prepared, wrapping = self._prepare(job, document, root, large)
@@ -181,6 +183,7 @@ class JobRun:
                 self._judge_launch(wrapping)
             if isinstance(self._outcome.failure, CutOff):
                 self._judge_cut_off(has_gone_on=kept is not None and kept.signature() not in (before, ()))
+            self._judge_sandbox()
             storage = parts.server_storage if job.server_stores else parts.own_storage
             if self._outcome.finished:
                 self._stored = store_outputs(storage, job, self._folder)
@@ -200,6 +203,17 @@ class JobRun:
 
     def _fail(self, failure: JobFailure) -> None:
         self._outcome = replace(self._outcome, failure=failure, ended=time.time())
+        self._judge_sandbox()
+
+    def _judge_sandbox(self) -> None:
+        """Gives a failed job back if its sandbox was damaged in the cache: the payload is not at fault."""
+        failure = self._outcome.failure
+        stopped = failure is not None and failure.code in (PilotErrorCode.SIGTERM, PilotErrorCode.PANDA_KILL)
+        if stopped or (failure is None and _is_good(self._outcome, self._folder)):
+            return
+        if self._parts.sandboxes.is_damaged(self._archive, self._copied):
+            why = GivenBack(PilotErrorCode.STAGE_IN_FAILED, f"{self._archive} was damaged in the pilot's cache")
+            self._outcome = replace(self._outcome, failure=why)
 
     def _prepare(
         self, job: Job, document: PayloadDocument, root: Path, large: Sequence[Path]

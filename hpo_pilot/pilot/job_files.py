@@ -6,6 +6,7 @@ import contextlib
 import errno
 import hashlib
 import io
+import json
 import logging
 import os
 import re
@@ -17,11 +18,12 @@ import uuid
 import zlib
 from abc import ABC, abstractmethod
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from hpo_pilot.errors import HpoPilotError, TryAgainError
-from hpo_pilot.files import PRIVATE
+from hpo_pilot.files import PRIVATE, rename_whole
 from hpo_pilot.logs import log_end
 from hpo_pilot.pilot.client import JobServer, retried
 from hpo_pilot.pilot.execution import LOG_FILE
@@ -36,11 +38,18 @@ log = logging.getLogger(__name__)
 _CHECKED = re.compile(r"sources\.([0-9a-f]{64})\.tar\.gz")
 
 
+#: Parts of a cached sandbox: the unpacked files, and the digest of each.
+_FILES, _DIGESTS = "files", "digests.json"
+
+#: Inode, size and times of a file; they change with its content while the machine runs.
+_State = tuple[int, int, int, int]
+
+
 class SandboxCache:
     """Unpacked sandboxes by name; the least recently used ones are removed when the cache grows too large.
 
     Several pilots may share the folder: a sandbox gets its name when it is complete, and is renamed before it is
-    deleted.
+    deleted. After a power cut it may be damaged, so a pilot checks the digests before it uses a sandbox first.
     """
 
     def __init__(self, folder: Path, server: JobServer, *, limit_mb: int, unpacked: int = UNPACKED_LIMIT) -> None:
@@ -56,6 +65,8 @@ class SandboxCache:
         self._limit, self._unpack_limit = limit_mb << 20, unpacked
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._sizes: dict[str, int] = {}
+        self._intact: dict[str, dict[str, _State]] = {}  # by sandbox and file: states in which the digest was right
+        self._damaged: dict[str, float] = {}  # when a damaged sandbox was removed
         folder.mkdir(parents=True, exist_ok=True)
 
     def copy_to(self, arguments: Arguments, target: Path, large: int = 0) -> list[Path]:
@@ -83,32 +94,53 @@ class SandboxCache:
             try:
                 copy_tree(self._unpacked(arguments), target, large, linked)
                 break
-            except FileNotFoundError as error:  # another pilot moved it away between look-up and copy
-                if last_try:
-                    raise JobFailure(PilotErrorCode.STAGE_IN_FAILED, f"{arguments.archive}: {error}") from error
-            except OSError as error:
+            except OSError as error:  # a damaged disk, or another pilot moved it away between look-up and copy
                 full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-                code = PilotErrorCode.NO_LOCAL_SPACE if full else PilotErrorCode.STAGE_IN_FAILED
-                raise JobFailure(code, f"{arguments.archive}: {error}") from error
+                if full or last_try:
+                    code = PilotErrorCode.NO_LOCAL_SPACE if full else PilotErrorCode.STAGE_IN_FAILED
+                    raise JobFailure(code, f"{arguments.archive}: {error}") from error
+                self.is_damaged(arguments.archive, time.monotonic())
+                shutil.rmtree(target)
+                target.mkdir(mode=PRIVATE)
+                linked.clear()
             except (HpoPilotError, TransformationFailure) as error:
-                raise JobFailure(PilotErrorCode.STAGE_IN_FAILED, str(error)) from error
+                if last_try or not isinstance(error, TryAgainError):
+                    raise JobFailure(PilotErrorCode.STAGE_IN_FAILED, str(error)) from error
         return linked
 
+    def is_damaged(self, archive: str, since: float) -> bool:
+        """Returns whether a sandbox was damaged when a job copied it. A damaged one is removed, and fetched again.
+
+        Args:
+            archive: its name; empty: there is none.
+            since: when the job copied it (`time.monotonic`).
+        """
+        folder = self._folder / archive
+        with self._locks[archive]:
+            if archive and folder.is_dir() and not self._is_intact(folder):
+                self._remove_damaged(folder)
+            return archive in self._damaged and self._damaged[archive] >= since
+
     def _unpacked(self, arguments: Arguments) -> Path:
-        folder = self._folder / arguments.archive
-        with self._locks[arguments.archive]:
+        archive = arguments.archive
+        folder = self._folder / archive
+        with self._locks[archive]:
             if folder.is_dir():
-                os.utime(folder)
-                return folder
-            new = self._folder / f".{arguments.archive}.{os.getpid()}"
+                if archive in self._intact or self._is_intact(folder):
+                    os.utime(folder)
+                    return folder / _FILES
+                self._remove_damaged(folder)
+            new = self._folder / f".{archive}.{os.getpid()}"
             packed = new.with_name(new.name + ".tar.gz")
             shutil.rmtree(new, ignore_errors=True)
             try:
                 with packed.open("wb") as file:
-                    self._server.download(arguments.source_url, arguments.archive, file, self._unpack_limit)
-                self._check(arguments.archive, packed)
-                new.mkdir()
-                unpack(str(packed), str(new), self._unpack_limit)
+                    self._server.download(arguments.source_url, archive, file, self._unpack_limit)
+                self._check(archive, packed)
+                (new / _FILES).mkdir(parents=True)
+                unpack(str(packed), str(new / _FILES), self._unpack_limit)
+                digests = {name: _digest(path) for name, path in _files(new / _FILES)}
+                (new / _DIGESTS).write_text(json.dumps(digests))
                 try:
                     new.rename(folder)
                 except OSError:  # another pilot was faster
@@ -117,15 +149,39 @@ class SandboxCache:
             finally:
                 packed.unlink(missing_ok=True)
                 shutil.rmtree(new, ignore_errors=True)
-            log.info("sandbox %s fetched", arguments.archive)
-            self._make_room(keep=arguments.archive)
-            return folder
+            log.info("sandbox %s fetched", archive)
+            self._make_room(keep=archive)
+            return folder / _FILES
+
+    def _is_intact(self, folder: Path) -> bool:
+        """Returns whether the files of a sandbox are as they were unpacked; unchanged files are not read again."""
+        seen = self._intact.pop(folder.name, {})
+        try:
+            digests = json.loads((folder / _DIGESTS).read_text())
+            present = dict(_files(folder / _FILES))
+            states = {name: _state(present[name]) for name in digests}
+            if any(seen.get(name) != states[name] and _digest(present[name]) != digests[name] for name in digests):
+                return False
+        except (OSError, ValueError, TypeError, LookupError):
+            return False
+        self._intact[folder.name] = states
+        return True
+
+    def _remove_damaged(self, folder: Path) -> None:
+        log.warning("sandbox %s was damaged in %s, and is fetched again", folder.name, self._folder)
+        self._damaged[folder.name] = time.monotonic()
+        self._remove(folder)
+
+    def _remove(self, folder: Path) -> None:
+        gone = folder.with_name(f".gone.{folder.name}.{os.getpid()}")
+        with contextlib.suppress(FileNotFoundError):  # another pilot has removed it
+            folder.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
     def _check(self, name: str, packed: Path) -> None:
         match = _CHECKED.fullmatch(name)
         if match:
-            with packed.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = _digest(packed)
             if digest != match[1]:
                 raise TryAgainError(f"{name} has a wrong checksum after the download: {digest}")
 
@@ -137,12 +193,7 @@ class SandboxCache:
             if total <= self._limit:
                 return
             if entry.name != keep:
-                gone = entry.with_name(f".gone.{entry.name}.{os.getpid()}")
-                try:
-                    entry.rename(gone)
-                except FileNotFoundError:  # another pilot has removed it
-                    continue
-                shutil.rmtree(gone, ignore_errors=True)
+                self._remove(entry)
                 total -= sizes[entry.name]
                 log.info("sandbox %s dropped from the cache", entry.name)
 
@@ -152,6 +203,26 @@ class SandboxCache:
                 Path(where, file).lstat().st_size for where, _, files in os.walk(folder) for file in files
             )
         return self._sizes[folder.name]
+
+
+def _files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yields name and path of each file and link."""
+    for where, folders, names in os.walk(folder):
+        for name in (*names, *(name for name in folders if Path(where, name).is_symlink())):
+            path = Path(where, name)
+            yield str(path.relative_to(folder)), path
+
+
+def _digest(path: Path) -> str:
+    if path.is_symlink():
+        return str(path.readlink())
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _state(path: Path) -> _State:
+    about = path.lstat()
+    return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
 def _last_use(folder: Path) -> float:
@@ -252,7 +323,7 @@ class FolderStorage(Storage):
                 part.write_bytes(content)
             else:
                 shutil.copyfile(content, part)
-            part.replace(target)
+            rename_whole(part, target)
         except OSError as error:
             with contextlib.suppress(OSError):
                 part.unlink()

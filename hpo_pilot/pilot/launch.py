@@ -467,7 +467,7 @@ class Launched(Wrapping):
         if steps is not None:
             said |= {"steps": list(steps.steps), "signal": list(steps.signal)}
         shutil.copy(_PROGRAM, folder)
-        write_whole(folder / LAUNCH_DOCUMENT, json.dumps(said), mode=0o600)
+        write_whole(folder / LAUNCH_DOCUMENT, json.dumps(said), mode=0o600, scratch=True)
 
     def _gpu_kind(self, gpus: int) -> str:
         if self.site.gpu_kind != "none" or not gpus:

@@ -339,7 +339,7 @@ _KEY_BYTES = 32
 
 
 def pilot_key(workdir: Path, worker_name: str) -> str:
-    """Returns the secret that identifies this worker at the server; makes it if needed.
+    """Returns the secret that identifies this worker at the server; makes it if it is missing or damaged.
 
     It is kept after the pilot has ended: the next pilot with its name sends the reports that this one could not send.
 
@@ -348,13 +348,14 @@ def pilot_key(workdir: Path, worker_name: str) -> str:
     """
     file = workdir / "jobs" / f"{worker_name}.key"
     try:
-        if not file.exists():
-            write_whole(file, secrets.token_urlsafe(_KEY_BYTES), mode=0o600)
-        key = file.read_text().strip()
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file} cannot be used: {error}; remove it, and the pilot makes a new one") from error
-    if not re.fullmatch(r"[A-Za-z0-9_-]{32,}", key):
-        raise InputError(f"{file} is damaged: remove it, and the pilot makes a new one")
+        key = file.read_bytes().decode("ascii", "replace").strip() if file.exists() else ""
+        if not re.fullmatch(r"[A-Za-z0-9_-]{32,}", key):
+            if file.exists():
+                log.warning("%s is damaged: a new key is made, and jobs of the earlier pilot count as lost", file)
+            key = secrets.token_urlsafe(_KEY_BYTES)
+            write_whole(file, key, mode=0o600)
+    except OSError as error:
+        raise InputError(f"{file} cannot be used: {error}") from error
     return key
 
 
@@ -469,8 +470,12 @@ class WorkDir:
             try:
                 report = json.loads(path.read_text())
                 report["job_id"], report["attempt_nr"], report["job_status"]
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                log.error("%s is not a report and is skipped: %s", path, error)
+            except OSError as error:
+                log.error("%s cannot be read and is skipped: %s", path, error)
+                continue
+            except (ValueError, KeyError, TypeError) as error:
+                log.error("%s is damaged and is removed; its job counts as lost: %r", path, error)
+                path.unlink(missing_ok=True)
                 continue
             yield report
 

@@ -272,7 +272,7 @@ def note_stage_in(folder: Path, seconds: float) -> None:
         first["metrics"] = {**(first.get("metrics") or {}), STAGE_IN_SECONDS: round(seconds, 3)}
         text = json.dumps(said)
         if len(text) < METADATA_LIMIT:
-            write_whole(path, text)
+            write_whole(path, text, scratch=True)
     except FileNotFoundError:
         return
     except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
@@ -579,7 +579,7 @@ class Staging:
         said = {"scratch": self._site.scratch, "folder": self._name, "variables": variables, "limit": self._limit}
         request = self._folder / f"{name}.json"
         try:
-            write_whole(request, json.dumps({**said, "copies": list(copies)}), mode=0o600)
+            write_whole(request, json.dumps({**said, "copies": list(copies)}), mode=0o600, scratch=True)
             done = run_step(
                 self._site,
                 [sys.executable, "-I", "-S", str(self._program), what, str(request)],

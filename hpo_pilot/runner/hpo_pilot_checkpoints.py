@@ -3,6 +3,7 @@
 Standard library only, Python 3.6 syntax.
 """
 
+import json
 import os
 import shutil
 import sys
@@ -12,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Iterator, List, Tuple
 
+SIZES = ".hpo_pilot_sizes.json"  # in a copy: the size of each file in bytes
 SAVE_EVERY = 5.0  # seconds between looks at the checkpoints
 QUIET = 0.5  # seconds without a write after which a checkpoint counts as complete
 
@@ -24,15 +26,37 @@ class Checkpoints:
         self.names, self.files_in, self.changed = names, files_in, 0.0
         self.kept, self.old, self.new = (os.path.join(folder, name) for name in (".kept", ".old", ".new"))
         self.next = time.monotonic() + SAVE_EVERY
-        self.copy(self.kept if os.path.isdir(self.kept) else self.old, ".")
+        for source in filter(self.is_whole, (self.kept, self.old)):
+            self.copy(source, ".")
+            break
         self.saved = self.look()
         self.marked = None  # type: List[Tuple[str, int, float]] | None
 
-    def copy(self, source: str, target: str) -> None:
-        """Copy the declared checkpoints from one folder to another."""
-        for name in self.files_in(source, self.names):
+    def copy(self, source: str, target: str) -> "List[str]":
+        """Copy the declared checkpoints from one folder to another; returns the files."""
+        names = list(self.files_in(source, self.names))
+        for name in names:
             os.makedirs(os.path.dirname(os.path.join(target, name)), exist_ok=True)
             shutil.copy2(os.path.join(source, name), os.path.join(target, name))
+        return names
+
+    def seal(self, folder: str, names: "List[str]") -> None:
+        """Force a copy to the disk, with the sizes of its files: a power cut must not leave a checkpoint in part."""
+        with open(os.path.join(folder, SIZES), "w") as file:
+            json.dump({name: os.path.getsize(os.path.join(folder, name)) for name in names}, file)
+        for name in (SIZES, *names):
+            with open(os.path.join(folder, name), "rb") as file:
+                os.fsync(file.fileno())
+
+    def is_whole(self, folder: str) -> bool:
+        """Return whether a copy is there and was not damaged; earlier versions wrote no sizes."""
+        try:
+            with open(os.path.join(folder, SIZES)) as file:
+                return all(
+                    os.path.getsize(os.path.join(folder, name)) == size for name, size in json.load(file).items()
+                )
+        except (OSError, ValueError, AttributeError):
+            return os.path.isdir(folder) and not os.path.exists(os.path.join(folder, SIZES))
 
     def look(self) -> "List[Tuple[str, int, float]]":
         """Return the present checkpoint files: (file, bytes, unix time of its last change)."""
@@ -65,7 +89,7 @@ class Checkpoints:
             if settled or time.time() - max(entry[2] for entry in seen) >= (QUIET / 10 if restless else QUIET):
                 for old in (self.new, self.old):
                     shutil.rmtree(old, ignore_errors=True)
-                self.copy(".", self.new)
+                self.seal(self.new, self.copy(".", self.new))
                 if self.look() == seen:
                     if os.path.isdir(self.kept):
                         os.rename(self.kept, self.old)

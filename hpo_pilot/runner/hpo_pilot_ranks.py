@@ -236,7 +236,14 @@ def meet(hvd: "Any", seconds: float = 120.0) -> None:
     rank = next(int(os.environ[name]) for name, _ in LAUNCHED if os.environ.get(name))
     nodes = int(os.environ.get("HPO_PILOT_NODES") or 1)
     local = max(1, size // nodes)
-    address, port = socket.gethostbyname(os.environ["MASTER_ADDR"]), int(os.environ["MASTER_PORT"])
+    name, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    try:
+        address = socket.gethostbyname(name)
+    except (OSError, UnicodeError) as error:
+        remedy = "set MASTER_ADDR to a name or an address of rank 0's node that this node knows"
+        raise SystemExit(
+            "hpo_pilot_ranks: MASTER_ADDR=%s has no address here: %s; %s" % (name, error, remedy)
+        ) from None
     if rank == 0:
         _serve(port, [(each % local, each // local) for each in range(size)], local, nodes)
     _wait(address, port, seconds)

@@ -226,8 +226,11 @@ class Series:
         """Return the verdict of an earlier attempt of this job, if there is one."""
         try:
             verdict = load(os.path.join(self.kept, name, VERDICT_FILE))  # type: Dict[str, Any]
+            if verdict.get("outputs"):
+                with tarfile.open(os.path.join(self.kept, name, OUTPUTS)) as part:
+                    part.getmembers()
             return verdict if verdict["seed"] == seed else None
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, tarfile.TarError, zlib.error):
             shutil.rmtree(os.path.join(self.kept, name), ignore_errors=True)  # it may be incomplete
             return None
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -283,6 +284,8 @@ def _mistakes_at(path: FieldPath, group: list[ErrorDetails]) -> list[Mistake]:
     for details in group:
         if details["type"] in _LIMITS:
             return [Mistake(path, f"{_LIMITS[details['type']](details.get('ctx', {}))}, not {show(value)}")]
+        if details["type"] == "too_short" and value:
+            return []  # all its entries are wrong, and each is a mistake of its own
         if details["type"] in ("string_too_short", "too_short"):
             return [Mistake(path, "is empty", "give it a value, or leave the key out")]
     expected = _expected(group)
@@ -312,16 +315,16 @@ def _wrong_kind(path: FieldPath, expected: list[str], value: Any) -> Mistake:
         meant = closest(value, [word for word in expected if " " not in word])
     if meant in expected:
         return Mistake(path, message, f"did you mean {meant}?", substitute=(meant,))
-    return Mistake(path, message, _kind_hint(expected, value))
+    return Mistake(path, message, _kind_hint(key, expected, value))
 
 
-def _kind_hint(expected: Sequence[str], value: Any) -> str:
-    """Returns a hint for a value of a wrong type."""
+def _kind_hint(key: str, expected: Sequence[str], value: Any) -> str:
+    """Returns a hint for the value of `key`, which has a wrong type."""
     numeric = any("number" in kind for kind in expected)
     if value is None:
         return "give it a value, or leave the key out"
     if isinstance(value, str) and numeric:
-        return _number_hint(value, "a whole number" in expected and "a number" not in expected)
+        return _number_hint(key, value, "a whole number" in expected and "a number" not in expected)
     if numeric and is_number(value) and value == int(value) and abs(value) < 1e15:
         return f"write {int(value)}"
     if isinstance(value, str) and "true or false" in expected:
@@ -330,19 +333,51 @@ def _kind_hint(expected: Sequence[str], value: Any) -> str:
         return f"did you mean {spoken[value.casefold()]}?" if value.casefold() in spoken else ""
     if "text" in expected and isinstance(value, bool | int | float):
         return f"put it in quotes: '{show(value)}'"
+    if "a single value" in expected and isinstance(value, list | tuple):
+        return "write it as text in quotes, as in '64 32', and let the training split it"
     if "a list" in expected and not isinstance(value, list | tuple):
         return "put it in brackets: [ ]" if isinstance(value, Mapping) else f"put it in brackets: [{show(value)}]"
     return ""
 
 
-def _number_hint(text: str, whole: bool) -> str:
+#: Units of sizes in bytes, and of times in seconds.
+_SIZES = {
+    name: base**power
+    for power, prefix in enumerate("kmgt", 1)
+    for name, base in ((prefix, 1000.0), (f"{prefix}b", 1000.0), (f"{prefix}i", 1024.0), (f"{prefix}ib", 1024.0))
+}
+_TIMES = {
+    name: seconds
+    for names, seconds in (("s sec second", 1.0), ("m min minute", 60.0), ("h hr hour", 3600.0), ("d day", 86400.0))
+    for word in names.split()
+    for name in (word, f"{word}s")
+}
+#: Keys end in the unit of their values.
+_KEY_UNITS = {"mb": 1e6, "seconds": 1.0, "minutes": 60.0, "hours": 3600.0}
+
+
+def _in_unit_of(key: str, number: float, unit: str) -> float | None:
+    """Returns the number in the unit that the key has; None: it is not clear."""
+    own = key.rpartition("_")[2]
+    if own not in _KEY_UNITS or key in ("gpu_hours", "core_hours"):
+        return None
+    unit = unit.casefold()
+    known = _SIZES if own == "mb" else _TIMES
+    return number * known[unit] / _KEY_UNITS[own] if unit in known else None
+
+
+def _number_hint(key: str, text: str, whole: bool) -> str:
     bare = text.strip().replace("_", "").replace(",", ".")
     try:
         number = float(bare)
     except ValueError:
-        if re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?\s*[A-Za-z%]+", text.strip()):
+        found = re.fullmatch(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*([A-Za-z%]+)", text.strip())
+        if found is None:
+            return ""
+        converted = _in_unit_of(key, float(found[1]), found[2])
+        if converted is None:
             return "leave the unit out"
-        return ""
+        return f"write {math.ceil(converted - 1e-9) if whole else f'{converted:.6g}'}"
     if not is_number(number) or (whole and number != int(number)):
         return ""
     if bare == text.strip():

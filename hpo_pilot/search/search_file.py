@@ -7,6 +7,7 @@ across sections use all valid sections.
 
 from __future__ import annotations
 
+import ast
 import copy
 import itertools
 import re
@@ -18,7 +19,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from hpo_pilot.errors import Problem
 from hpo_pilot.search.mistakes import FieldPath, Mistake, keys_of, mistakes_of, unknown_key
-from hpo_pilot.search.parameters import DIMENSION, DIMENSION_TYPES, Dimension, Integer, Real
+from hpo_pilot.search.parameters import DIMENSION, DIMENSION_TYPES, Categorical, Dimension, Integer, Ordinal, Real
 from hpo_pilot.search.payload import Payload
 from hpo_pilot.search.search import (
     Budget,
@@ -32,8 +33,8 @@ from hpo_pilot.search.search import (
 from hpo_pilot.search.sections import EarlyStopping, Objective, Resources, objective_mistakes
 from hpo_pilot.search.space import SearchSpace, condition_mistakes, constraint_mistakes, name_mistakes
 from hpo_pilot.search.trials import budget_mistakes, width_mistakes
-from hpo_pilot.search.values import Scalar, StrictStr, show
-from hpo_pilot.search.yaml_document import Document, plain_tag, scalar_value
+from hpo_pilot.search.values import Scalar, StrictStr, is_number, show
+from hpo_pilot.search.yaml_document import STR, Document, plain_tag, scalar_value
 
 #: Number of checks of one section: a wrong key may hide a wrong value, which may hide wrong bounds.
 _ROUNDS = 4
@@ -231,7 +232,9 @@ class SearchFile:
             try:
                 return adapter.validate_python(value)
             except ValidationError as error:
-                mistakes = [_with_example(mistake, model) for mistake in mistakes_of(error, value, model, ELSEWHERE)]
+                mistakes = [
+                    _with_example(mistake, model, value) for mistake in mistakes_of(error, value, model, ELSEWHERE)
+                ]
             self.tell(*(m for m in mistakes if (m.path, m.message) not in told), under=path)
             told |= {(mistake.path, mistake.message) for mistake in mistakes}
             mended = copy.deepcopy(value)
@@ -273,7 +276,9 @@ class SearchFile:
         sound: dict[str, Dimension] = {}
         for name, domain in value.items():
             dimension = self._validate(DIMENSION, domain, ("space", name), DIMENSION_TYPES)
-            if dimension is not None:
+            split = _split_tuples(dimension.choices) if isinstance(dimension, Categorical | Ordinal) else []
+            self.tell(*split, under=("space", name, "choices"))
+            if dimension is not None and not split:
                 sound[name] = dimension
         faulty = value.keys() - sound.keys()
         wrong = condition_mistakes(sound, faulty)
@@ -316,11 +321,54 @@ class SearchFile:
         self.note(*_notes(self))
 
 
-def _with_example(mistake: Mistake, model: object) -> Mistake:
-    """Adds an example as the hint if a whole section is of a wrong type."""
-    whole = isinstance(model, type) and not mistake.path and "must be a mapping" in mistake.message
-    example = _EXAMPLES.get(model) if whole else None
+def _with_example(mistake: Mistake, model: object, value: object) -> Mistake:
+    """Adds an example as the hint if a whole section or parameter is of a wrong type."""
+    if mistake.path or "must be a mapping" not in mistake.message:
+        return mistake
+    if model is DIMENSION_TYPES:
+        return replace(mistake, hint=_domain_hint(value) or mistake.hint)
+    example = _EXAMPLES.get(model)
     return replace(mistake, hint=f"as in {example}") if example else mistake
+
+
+def _domain_hint(value: object) -> str:
+    """Returns the domain that a parameter's bare values stand for, as a hint; empty: not clear."""
+    try:
+        given = ast.literal_eval(value) if isinstance(value, str) else value  # (1, 2), as Python has it
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        given = value
+    if isinstance(given, str) and given.startswith("("):  # YAML has split it at a comma
+        return "write a tuple as a list, in brackets: [64, 32]"
+    listed = list(given) if isinstance(given, list | tuple) else [given]
+    values = [one for one in listed if isinstance(one, bool | int | float | str)]
+    if not values or len(values) < len(listed):
+        return ""
+    shown = ", ".join(map(_in_yaml, values))
+    numbers = [one for one in values if not isinstance(one, str) and is_number(one)]
+    if len(numbers) < len(values):
+        return f"as in {{type: categorical, choices: [{shown}]}}"
+    choices = f"{{type: ordinal, choices: [{shown}]}}"
+    if len(numbers) != 2 or not numbers[0] < numbers[1]:
+        return f"as in {choices}"
+    kind = "integer" if all(isinstance(one, int) for one in numbers) else "real"
+    return f"as in {{type: {kind}, low: {show(numbers[0])}, high: {show(numbers[1])}}}, or {choices}"
+
+
+def _in_yaml(value: Scalar) -> str:
+    """Returns a value as it is written in a list; text in quotes where it would be something else without them."""
+    if not isinstance(value, str):
+        return show(value)
+    return value if re.fullmatch(r"[A-Za-z_][\w. -]*", value) and plain_tag(value) == STR else repr(value)
+
+
+def _split_tuples(choices: Collection[Scalar]) -> list[Mistake]:
+    """Returns the mistake of tuples as in Python among the choices: YAML ends a text at each comma."""
+    texts = [choice if isinstance(choice, str) else "" for choice in choices]
+    opened = [index for index, text in enumerate(texts) if text.startswith("(") and ")" not in text]
+    if not opened or not any(text.endswith(")") and "(" not in text for text in texts[opened[0] :]):
+        return []
+    hint = "put the whole value in quotes, as in '(64, 32)': the training gets this text"
+    return [Mistake((opened[0],), f"{texts[opened[0]]!r} is only a part: YAML splits (64, 32) at the comma", hint)]
 
 
 def _usable(sound: Mapping[str, Dimension], unusable: set[str]) -> dict[str, Dimension]:
@@ -386,6 +434,9 @@ def _slips(file: SearchFile) -> list[Mistake]:
             hint = "goal: maximize? `goal: minimize` confirms it"
             notes.append(Mistake(place, f"the search looks for the smallest {objective.metric}", hint))
     space = file.section("space", SearchSpace)
+    for path in sorted(path for path in file.document.spoken if path[0] == "space" and path[2:3] == ("choices",)):
+        hint = "write true or false for a boolean, or put the word in quotes"
+        notes.append(Mistake(path, "is text here; other readers of YAML make a boolean of it", hint))
     for name, domain in space.dimensions.items() if space is not None else ():
         if not isinstance(domain, Real | Integer) or "scale" in domain.model_fields_set or domain.step is not None:
             continue

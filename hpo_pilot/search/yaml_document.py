@@ -38,6 +38,7 @@ _INT = re.compile(r"(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)\Z")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
 _NOT_FINITE = re.compile(r"(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z")
 
+_SPOKEN = frozenset({"yes", "no", "on", "off"})
 _UNUSABLE = re.compile("[\\0\\ud800-\\udfff]")
 
 
@@ -130,6 +131,7 @@ class Document:
         keys: place of each key of a mapping by the path of its value.
         problems: mistakes in the YAML itself.
         faulty: paths of values that could not be read; they are None in `value`.
+        spoken: paths of words without quotes that are text in YAML 1.2, and true or false in YAML 1.1.
     """
 
     file: str
@@ -138,6 +140,7 @@ class Document:
     keys: dict[FieldPath, Mark] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     faulty: set[FieldPath] = field(default_factory=set)
+    spoken: set[FieldPath] = field(default_factory=set)
 
     def place(self, path: FieldPath, *, at_key: bool = False) -> Mark:
         """Returns the place of `path` or, if it is missing, of the innermost value around it."""
@@ -288,6 +291,8 @@ class _Builder:
 
     def _value(self, node: yaml.Node, path: FieldPath) -> Any:
         if isinstance(node, yaml.ScalarNode) and node.tag in _SCALAR_TAGS | {MERGE}:
+            if node.style is None and node.value.casefold() in _SPOKEN:
+                self._document.spoken.add(path)
             try:
                 return scalar_value(node.tag, node.value)
             except ValueError as error:

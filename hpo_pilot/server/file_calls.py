@@ -124,7 +124,7 @@ async def upload_cache_file(call: Call) -> Envelope:
                 return failure(f"{ERROR_WRITE}: a task of another user waits for {name}")
             if server.cache.find(name) is not None and not await _is_owner(server, call.caller, name):
                 return failure(ERROR_OVERWRITE)
-            upload.keep(name)
+            await asyncio.to_thread(upload.keep, name)
             size, checksum = upload.size, upload.checksum
     except FileExistsError as error:
         present = str(error.filename)
@@ -217,7 +217,7 @@ async def upload_hpo_checkpoint(call: Call) -> Envelope:
             if refused := await database.read(lambda tx: _may_change(tx, call, task_id, sub_id)):
                 return refused
             name = str(checkpoint_name(task_id, sub_id))
-            upload.keep(name)
+            await asyncio.to_thread(upload.keep, name)
             size, checksum = upload.size, upload.checksum
     except FileRefused as error:
         return failure(str(error).replace("Exceeded size limit", ERROR_SIZE_LIMIT))
@@ -321,7 +321,7 @@ async def _store(server: Server, request: Request, caller: Caller, name: str) ->
             await receive(request.stream(), upload, STORAGE_LIMIT)
             if not await may():  # the job may have been lost meanwhile, and another pilot may have it
                 return refused
-            upload.keep(name)
+            await asyncio.to_thread(upload.keep, name)
     except FileRefused as error:
         return _refuse(str(error), 413)
     return Response(to_json(success()), media_type="application/json")

@@ -15,6 +15,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.files import rename_whole, write_whole
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
@@ -80,20 +81,15 @@ def cache_limit(name: str) -> int:
 
 
 def read_secret(file: Path, make: Callable[[], bytes]) -> bytes:
-    """Returns the secret that a file holds; a missing file gets the one that `make` returns.
+    """Returns the secret that a file holds; a missing or empty file gets the one that `make` returns.
 
     Raises:
         InputError: the file cannot be read or written, or is damaged.
     """
     try:
-        try:
-            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        except FileExistsError:
-            secret = file.read_bytes()
-        else:
-            secret = make()
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(secret)
+        if not file.exists() or not file.stat().st_size:
+            write_whole(file, make(), 0o600)
+        secret = file.read_bytes()
     except OSError as error:
         raise InputError(f"{file}: {error.strerror}") from error
     if len(secret) < _SECRET_BYTES:
@@ -185,9 +181,9 @@ class Upload:
             return hashlib.file_digest(content, "sha256").hexdigest() == match[1]
 
     def keep(self, name: str) -> None:
-        """Gives the file its name; an older file of this name is replaced."""
+        """Gives the file its name; an older file of this name is replaced. It waits for the disk."""
         self.stream.close()
-        self._part.replace(self._folder / name)
+        rename_whole(self._part, self._folder / name)
 
     @property
     def checksum(self) -> str | None:

@@ -539,7 +539,7 @@ class Authority:
 
     def _load_key(self) -> ec.EllipticCurvePrivateKey:
         path = self.folder / _KEY
-        if not path.exists():
+        if not path.exists() or not path.stat().st_size:
             made = ec.generate_private_key(ec.SECP256R1())
             pem = made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
             write_private(path, pem.decode())

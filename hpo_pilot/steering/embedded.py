@@ -150,7 +150,7 @@ class EmbeddedPanda:
             self._make_pilot_folders()
         self._server.start()
         self._wait_for_server()
-        (self._workdir.tokens / _ADDRESS).write_text(f"{self.url}\n{self.server.authorities or ''}")
+        write_whole(self._workdir.tokens / _ADDRESS, f"{self.url}\n{self.server.authorities or ''}")
         write_address(self._workdir.root, self.server)
         self._note_monitor()
         if self._slots:

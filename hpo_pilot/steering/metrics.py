@@ -69,7 +69,7 @@ class _Snapshot:
         self._due = time.monotonic() + _EVERY
         text = b"".join(generate_latest(registry) for registry in (REGISTRY, PANDA_REGISTRY)).decode()
         try:
-            write_whole(self._path, text, 0o600)
+            write_whole(self._path, text, 0o600, scratch=True)
         except OSError as error:
             log.warning("%s is not written: %s", self._path, error.strerror or error)
 

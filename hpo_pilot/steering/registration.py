@@ -7,6 +7,7 @@ store. `first_task` returns the task of the first generation, without a server.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 import secrets
@@ -18,7 +19,7 @@ from typing import Any
 
 from hpo_pilot.advice import command
 from hpo_pilot.errors import InputError, Problem, TryAgainError
-from hpo_pilot.files import result_path
+from hpo_pilot.files import PRIVATE, result_path, write_whole
 from hpo_pilot.jobs import task_name
 from hpo_pilot.panda.manager import scouts
 from hpo_pilot.panda.sandbox import build_sandbox, same_payload
@@ -41,7 +42,7 @@ from hpo_pilot.steering.search_file import Examination, in_order, load_search, p
 from hpo_pilot.steering.submissions import official_group, task_jobs, task_spec, trial_seed, trials_per_task
 from hpo_pilot.steering.workdir import DEFAULT_QUEUE, WorkDir, nickname
 from hpo_pilot.store import EMBEDDED, NameTakenError, SearchRecord, Store
-from hpo_pilot.transformation.job import keep_environment
+from hpo_pilot.transformation.job import without_secrets
 
 
 @dataclass(frozen=True)
@@ -217,7 +218,8 @@ def note_environment(folder: Path, uid: str) -> None:
         TryAgainError: it cannot be written.
     """
     try:
-        keep_environment(str(folder), uid, os.environ)
+        folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+        write_whole(folder / f"{uid}.json", json.dumps(without_secrets(os.environ)), 0o600)
     except OSError as error:
         raise TryAgainError(f"cannot keep the environment in {folder}: {error.strerror or error}") from error
 

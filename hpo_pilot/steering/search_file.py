@@ -296,7 +296,10 @@ def _too_large(
         message = f"{where} has {memory_mb} MB of memory, not {resources.memory_mb}"
         mistakes.append(Mistake(("memory_mb",), message, f"use {memory_mb} or less; the unit is MB"))
     if gpus is not None and resources.gpus_per_node > gpus:
-        message = f"{where} has {f'{gpus} GPUs' if gpus else 'no GPU'}, not {resources.gpus_per_node}"
+        wanted = resources.gpus_per_node
+        message = (
+            f"{where} has {gpus} GPUs, not {wanted}" if gpus else f"{where} has no GPU, and a job asks for {wanted}"
+        )
         hint = f"use {gpus} or fewer{remedy}" if gpus else "use 0, or a site with GPUs"
         mistakes.append(Mistake(("gpus_per_node",), message, hint))
     return mistakes

@@ -342,31 +342,12 @@ _PROXY = "_PROXY"
 _OF_THE_JOB = ("COBALT_", "FLUX_", "LSB_", "LSF_", "OMPI_", "PALS_", "PBS_", "PMI", "SLURM")
 
 
-def keep_environment(folder: str, name: str, environment: Mapping[str, str]) -> None:
-    """Stores the environment of the submitting process, without credentials, for jobs that run on this machine.
-
-    Args:
-        folder: where it is stored; made if needed.
-        name: name for `kept_environment`.
-        environment: environment of the submitting process.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    path = os.path.join(folder, name + ".json")
-    new = "%s.%d" % (path, os.getpid())
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(without_secrets(environment), file)
-    os.rename(new, path)
-
-
 def kept_environment(folder: str, name: str, here: Mapping[str, str]) -> Optional[Dict[str, str]]:
     """Returns a stored environment; None: there is none.
 
     Args:
-        folder: as for `keep_environment`.
-        name: as for `keep_environment`.
+        folder: where the environments of submitting processes are stored.
+        name: the search's uid.
         here: environment of this process; its variables of the batch system are used.
     """
     try:

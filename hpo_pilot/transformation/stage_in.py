@@ -271,21 +271,17 @@ class CacheEntry:
 
     @property
     def meta(self) -> Optional[Dict[str, Any]]:
-        """Metadata of the last fetch; None: the entry does not exist."""
+        """Metadata of the last fetch; None: the entry does not exist, or was damaged by a power cut."""
         try:
             with open(os.path.join(self.folder, "meta.json")) as file:
                 found = json.load(file)
-        except (OSError, ValueError):
+            return found if found["sizes"] == [os.path.getsize(path) for path in self.files()] else None
+        except (OSError, ValueError, TypeError, KeyError):
             return None
-        return found if isinstance(found, dict) else None
 
     def files(self) -> List[str]:
         """Returns the paths of its files, sorted."""
-        return [
-            os.path.join(where, name)
-            for where, _, names in sorted(os.walk(os.path.join(self.folder, "files")))
-            for name in sorted(names)
-        ]
+        return _files_in(self.folder)
 
     def begin(self) -> str:
         """Returns an empty folder for a fetch; the remains of an interrupted fetch are removed."""
@@ -295,10 +291,12 @@ class CacheEntry:
 
     def publish(self, meta: Dict[str, Any]) -> None:
         """Replaces the entry with the completed fetch."""
-        for where, _, names in os.walk(self.new):
-            for name in names:
-                os.chmod(os.path.join(where, name), 0o444)  # jobs get links to the file and must not change it
-        self.note(meta, self.new)
+        paths = _files_in(self.new)
+        for path in paths:
+            os.chmod(path, 0o444)  # jobs get links to the file and must not change it
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())  # otherwise a power cut may leave other content of the same size
+        self.note(dict(meta, sizes=[os.path.getsize(path) for path in paths]), self.new)
         shutil.rmtree(self.folder, ignore_errors=True)
         os.rename(self.new, self.folder)
 
@@ -312,6 +310,11 @@ class CacheEntry:
     def drop_new(self) -> None:
         """Removes a failed fetch."""
         shutil.rmtree(self.new, ignore_errors=True)
+
+
+def _files_in(entry: str) -> List[str]:
+    folders = sorted(os.walk(os.path.join(entry, "files")))
+    return [os.path.join(where, name) for where, _, names in folders for name in sorted(names)]
 
 
 class InputCache:

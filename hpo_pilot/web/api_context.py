@@ -252,7 +252,7 @@ class Uploads:
                     upload.write(part, self.limit)
                 if content.hexdigest() != digest:
                     raise ApiError(422, "input", f"the payload does not match its digest {digest}: send it again")
-                upload.keep(_name(digest))
+                await asyncio.to_thread(upload.keep, _name(digest))
         except FileRefused:
             raise self._too_large() from None
         except OSError as error:

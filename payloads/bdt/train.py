@@ -22,12 +22,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+try:
+    import numpy as np
+    from sklearn.model_selection import StratifiedKFold
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error}: pip install scikit-learn, which brings numpy and joblib too") from None
 from boosting import FAMILIES, Task, TrainingError, save_cut
 from collisions import Events, collisions
 from event_files import ENDINGS, Columns, read_events
 from figures import ams_above, auc, best_cut, kolmogorov_smirnov, log_loss
-from sklearn.model_selection import StratifiedKFold
 
 #: Every trial sees the same events in the same parts: what differs between trials then comes from their points.
 SAMPLE_SEED = 20_120_704

@@ -22,8 +22,11 @@ from typing import Any
 # One thread for each rank, unless the launcher says otherwise; torch reads it when it is loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import numpy as np
-import torch
+try:
+    import numpy as np
+    import torch
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error}: pip install torch numpy, or `make horovod` for a Python with Horovod too") from None
 from figure import energy_bins, profiles
 from files import ENDINGS, read_showers
 from gan import Batches, Gan
@@ -67,6 +70,10 @@ class Checkpoint:
             optimizer.load_state_dict(state)
         history: list[dict[str, float]] = found["history"]
         return history
+
+    def drop(self) -> None:
+        """Removes the file when the training has ended: the next training of this point begins anew."""
+        self.path.unlink(missing_ok=True)
 
 
 def split(showers: Showers, fold: int, folds: int) -> tuple[Showers, Showers]:
@@ -119,7 +126,7 @@ def train(
     ranks.measure(gan.optimizers.values())
     is_writer = ranks.rank == 0
     if is_writer and history:
-        print(f"going on after epoch {len(history)}", flush=True)
+        print(f"going on after epoch {len(history)}: {checkpoint.path} is of a training that was ended", flush=True)
     with (folder / "progress.jsonl").open("w") if is_writer else contextlib.nullcontext() as progress:
         if progress:
             progress.writelines(json.dumps(line) + "\n" for line in history)
@@ -142,6 +149,7 @@ def train(
     stop()
     if is_writer:
         torch.save(gan.generator.state_dict(), folder / "generator.pt")
+        checkpoint.drop()
     last = {name: value for name, value in history[-1].items() if name != "step"}
     sizes = {
         f"{model}_parameters": sum(p.numel() for p in getattr(gan, model).parameters()) for model in gan.optimizers

@@ -20,13 +20,16 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import joblib
-import numpy as np
-import sklearn
-from sklearn.datasets import load_digits
-from sklearn.metrics import log_loss
-from sklearn.model_selection import StratifiedKFold
-from sklearn.neural_network import MLPClassifier
+try:
+    import joblib
+    import numpy as np
+    import sklearn
+    from sklearn.datasets import load_digits
+    from sklearn.metrics import log_loss
+    from sklearn.model_selection import StratifiedKFold
+    from sklearn.neural_network import MLPClassifier
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error}: pip install scikit-learn, which brings numpy and joblib too") from None
 
 #: Every trial sees the same folds: differences between trials then come from their points, not from their data.
 SPLIT_SEED = 20_240_229
@@ -125,6 +128,10 @@ class Checkpoint:
         state = joblib.load(self.path)
         return state["model"], state["history"]
 
+    def drop(self) -> None:
+        """Removes the file when the training has ended: the next training of this point begins anew."""
+        self.path.unlink(missing_ok=True)
+
 
 def run_epoch(model: MLPClassifier, images: np.ndarray, labels: np.ndarray, epoch: int) -> None:
     """One pass over the training data.
@@ -173,7 +180,7 @@ def train(point: dict[str, Any], fold: int, folds: int, seed: int, folder: Path)
     found = checkpoint.load()
     if found is not None:
         model, history = found
-        print(f"going on after epoch {len(history)}", flush=True)
+        print(f"going on after epoch {len(history)}: {checkpoint.path} is of a training that was ended", flush=True)
 
     with (folder / "progress.jsonl").open("w") as progress:
         progress.writelines(json.dumps(line) + "\n" for line in history)
@@ -190,6 +197,7 @@ def train(point: dict[str, Any], fold: int, folds: int, seed: int, folder: Path)
     weights = {f"coef_{i}": array for i, array in enumerate(model.coefs_)}
     biases = {f"intercept_{i}": array for i, array in enumerate(model.intercepts_)}
     np.savez(folder / "model.npz", **weights, **biases)
+    checkpoint.drop()
     last = history[-1]
     return {
         "status": 0,

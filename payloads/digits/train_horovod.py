@@ -22,11 +22,15 @@ from typing import Any
 # One thread for each rank, unless the launcher says otherwise; torch reads it when it is loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import torch
-from sklearn.datasets import load_digits
-from sklearn.model_selection import StratifiedKFold
-from torch.nn.functional import cross_entropy
-
+try:
+    import torch
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import StratifiedKFold
+    from torch.nn.functional import cross_entropy
+except ModuleNotFoundError as error:
+    raise SystemExit(
+        f"{error}: pip install torch scikit-learn, or `make horovod` for a Python with Horovod too"
+    ) from None
 try:
     import horovod.torch as hvd
 except ImportError:  # then as one process
@@ -217,6 +221,10 @@ class Checkpoint:
         history: list[dict[str, float]] = state["history"]
         return history
 
+    def drop(self) -> None:
+        """Removes the file when the training has ended: the next training of this point begins anew."""
+        self.path.unlink(missing_ok=True)
+
 
 def run_epoch(
     point: dict[str, Any],
@@ -282,7 +290,7 @@ def train(point: dict[str, Any], fold: int, folds: int, seed: int, folder: Path,
         optimizer = measured.optimizer(optimizer)
     is_writer = ranks.rank == 0
     if is_writer and history:
-        print(f"going on after epoch {len(history)}", flush=True)
+        print(f"going on after epoch {len(history)}: {checkpoint.path} is of a training that was ended", flush=True)
     with (folder / "progress.jsonl").open("w") if is_writer else contextlib.nullcontext() as progress:
         if progress:
             progress.writelines(json.dumps(line) + "\n" for line in history)
@@ -300,6 +308,7 @@ def train(point: dict[str, Any], fold: int, folds: int, seed: int, folder: Path,
         measured.stop()
     if is_writer:
         torch.save(model.state_dict(), folder / "model.pt")
+        checkpoint.drop()
     last = history[-1]
     return {
         "status": 0,

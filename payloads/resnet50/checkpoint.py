@@ -33,3 +33,7 @@ class Checkpoint:
             part.load_state_dict(state[name])
         history: list[dict[str, float]] = state["history"]
         return history
+
+    def drop(self) -> None:
+        """Removes the file when the training has ended: the next training of this point begins anew."""
+        self.path.unlink(missing_ok=True)

@@ -206,3 +206,14 @@ def test_a_cmake_that_does_is_used_and_another_is_fetched(build, tmp_path, monke
         found = build.find_cmake(Path("/venv/bin/python"), tmp_path / "log")
         assert found == (str(tmp_path / "cmake") if does else "/venv/bin/cmake"), version
         assert bool(fetched) is not does
+
+
+def test_progress_is_no_compiler_warning(build: ModuleType, tmp_path: Path) -> None:
+    log = tmp_path / "build.log"
+    warnings = "  file.h:7:3: warning: deprecated\n     7 |   int x;\n       |   ^~~~~~~~~\n" * 200
+    log.write_text(f"\n$ pip install torch\nCollecting torch==2.13.0 (from x)\n{warnings}")
+    assert build.progress(log) == "Collecting torch==2.13.0"
+    log.write_text(log.read_text() + f"\n$ pip wheel horovod\n{warnings}")
+    assert build.progress(log) == "in progress"
+    log.write_text(log.read_text() + f"  [ 10%] Building CXX object a.o\n  [ 27%] Building CXX object b.o\n{warnings}")
+    assert build.progress(log) == "27% compiled"

@@ -118,17 +118,18 @@ def test_killed_and_gone_on_equals_undisturbed_bit_for_bit(
     (killed / "progress.jsonl").unlink()  # the next attempt starts in a new folder, with the checkpoint alone
 
     capsys.readouterr()
+    run_here(killed, {**point, "epochs": 1})
+    assert capsys.readouterr().out.startswith("epoch   1"), "the checkpoint is of another point"
     run_here(killed, point)
     assert capsys.readouterr().out.startswith("going on after epoch ")
     for name in RESULTS:
         assert (killed / name).read_bytes() == (undisturbed / name).read_bytes(), name
 
 
-def test_a_checkpoint_of_another_point_is_not_picked_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    point = {**POINT, "epochs": 5}
-    run_here(tmp_path, point)
+def test_a_training_that_had_ended_begins_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = run_here(tmp_path, {**POINT, "epochs": 5})
     capsys.readouterr()
-    run_here(tmp_path, {**point, "width": 17})
+    assert run_here(tmp_path, {**POINT, "epochs": 5}) == first
     assert capsys.readouterr().out.startswith("epoch   1")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,3 +36,14 @@ def test_unions_are_in_annotations_alone_and_those_are_put_off(path: Path) -> No
     assert unions_in_checks(tree) == []
     put_off = any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body)
     assert put_off or not any(isinstance(node, ast.AnnAssign | ast.FunctionDef) for node in ast.walk(tree))
+
+
+@pytest.mark.parametrize(
+    "name", ["bdt/train", "calo_gan/train", "digits/train", "digits/train_horovod", "resnet50/train"]
+)
+def test_a_missing_package_is_said_with_its_remedy(tmp_path: Path, name: str) -> None:
+    """By hand, with a Python that has the standard library alone."""
+    argv = [sys.executable, "-I", "-S", str(PAYLOADS / f"{name}.py")]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith("No module named ") and "pip install " in done.stderr and done.stderr.count("\n") == 1

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import io
 import json
@@ -45,7 +46,10 @@ def sandbox(command: str, files: Mapping[str, str] | None = None, **payload: Any
 
 def archive_of(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+    with (
+        gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as packed,  # the same members are the same archive
+        tarfile.open(fileobj=packed, mode="w") as archive,
+    ):
         for info, content in members:
             info.size = len(content) if info.isreg() else 0
             archive.addfile(info, io.BytesIO(content))

@@ -17,7 +17,7 @@ import pytest
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.pilot.client import JobServer
 from hpo_pilot.pilot.pilot import Pilot
-from hpo_pilot.pilot.settings import WorkDir
+from hpo_pilot.pilot.settings import WorkDir, pilot_key
 from tests.pilot.conftest import GOOD, archive_of, in_background, verdict
 from tests.programs import program
 
@@ -84,6 +84,53 @@ def test_one_pilot_per_name(pilot, make_settings):
     assert pilot.start().wait(30) == TryAgainError.exit_code
     assert "give this one another --worker-id" in pilot.said()
     assert WorkDir(make_settings(worker_id=2)).key != first.key
+
+
+@pytest.mark.parametrize("left", [b"", b"a key that was cu", b"\xff" * 43])
+def test_a_damaged_key_is_replaced(make_settings, tmp_path, left):
+    WorkDir(make_settings())
+    (file,) = (tmp_path / "work" / "jobs").glob("*.key")
+    file.write_bytes(left)
+    key = WorkDir(make_settings(worker_id=2)).key and pilot_key(tmp_path / "work", file.stem)
+    assert len(key) > 40 and pilot_key(tmp_path / "work", file.stem) == key
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_job_with_a_damaged_sandbox_is_not_at_fault(panda, pilot, until):
+    """Neither if its program cannot be read, nor if its description cannot."""
+    panda.takes_back = True
+    pilot.start()
+    train = "python3 -I -S train.py"
+    files = {"train.py": "import json\njson.dump({'status': 0, 'loss': 0.5}, open('output.json', 'w'))\n"}
+    for number, name in enumerate(("train.py", "hpo_pilot_payload.json"), 1):
+        for _ in range(2):  # the first fetches it, the second has checked it
+            assert verdict(panda.final(panda.add_job(train, files)))["value"] == 0.5
+        path = next((pilot.workdir / "cache").rglob(name))
+        os.truncate(path, path.stat().st_size // 2)
+        damaged = panda.add_job(train, files)
+        until(lambda number=number: len(panda.given_back) == number)
+        assert panda.given_back[-1] == [damaged, 1] and not panda.of(damaged, "finished")
+    assert verdict(panda.final(panda.add_job(train, files)))["value"] == 0.5
+
+
+@pytest.mark.parametrize("part", [0.0, 0.5])
+def test_after_a_power_cut_the_next_pilot_runs_everything(panda, pilot, until, part):
+    """All files of the work folder are empty or cut off when it starts."""
+    command = "sleep $(cat seconds); " + GOOD
+    process = pilot.start("--harvester-id", "one", slots=1)
+    held = panda.add_job(command, {"seconds": "60"})
+    until(lambda: panda.of(held, "running"))
+    process.kill()
+    process.wait()
+    found = [path for path in pilot.workdir.rglob("*") if path.is_file()]
+    assert {"one-1.key", "hpo_pilot_payload.json", "digests.json"} <= {path.name for path in found}
+    for path in found:
+        os.truncate(path, int(path.stat().st_size * part))
+    pilot.start("--harvester-id", "one", slots=1)
+    again = panda.add_job(command, {"seconds": "60"})
+    until(lambda: panda.of(again, "running"))
+    panda.commands[again] = "tobekilled"
+    assert verdict(panda.final(panda.add_job(command, {"seconds": "0"})))["value"] == 0.5
 
 
 def test_the_server_s_commands_end_an_attempt(panda, pilot, alive, until):

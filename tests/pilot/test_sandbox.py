@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,41 @@ def test_fetched_once_copied_for_each(panda, cache, tmp_path):
     assert copied(cache, job_of(panda, name), tmp_path / "2") == first
     assert first["d/e/train.py"] == "print(1)"
     assert [fetched for fetched, _ in panda.fetched] == [name]
+
+
+def _damage(path: Path, size: int) -> None:
+    """As a power cut leaves a file whose content was not yet on the disk."""
+    os.truncate(path, size)
+
+
+@pytest.mark.parametrize("part", [0.0, 0.5])
+def test_a_damaged_one_is_fetched_again_by_the_next_pilot(panda, cache, tmp_path, make_settings, part):
+    name, panda.cache[name] = sandbox("true", {"d/train.py": "print(1)"})
+    first = copied(cache, job_of(panda, name), tmp_path / "1")
+    cached = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert len(cached) > len(first)
+    for number, path in enumerate(cached):
+        _damage(path, int(path.stat().st_size * part))
+        panda.fetched.clear()
+        after = SandboxCache(tmp_path / "cache", JobServer(make_settings(panda.url)), limit_mb=1)
+        assert copied(after, job_of(panda, name), tmp_path / f"after{number}") == first, path
+        assert len(panda.fetched) == 1
+        assert copied(after, job_of(panda, name), tmp_path / f"later{number}") == first
+        assert len(panda.fetched) == 1
+    assert {path.name for path in (tmp_path / "cache").iterdir()} == {name}
+
+
+def test_a_job_knows_whether_its_copy_was_damaged(panda, cache, tmp_path):
+    """Also if another job has found the damage first, and a third has fetched the sandbox again."""
+    name, panda.cache[name] = sandbox("true", {"train.py": "print(1)"})
+    before = time.monotonic()
+    first = copied(cache, job_of(panda, name), tmp_path / "1")
+    assert not cache.is_damaged(name, before) and not cache.is_damaged("", before)
+    next((tmp_path / "cache").rglob("train.py")).unlink()
+    assert cache.is_damaged(name, before)
+    later = time.monotonic()
+    assert copied(cache, job_of(panda, name), tmp_path / "2") == first
+    assert cache.is_damaged(name, before) and not cache.is_damaged(name, later)
 
 
 def test_the_least_recently_used_goes_first(panda, cache, tmp_path):

@@ -92,6 +92,7 @@ def test_it_goes_on_from_a_checkpoint_with_another_number_of_ranks(train, kill_a
     again = train("alone", "python train.py", point)
     assert "going on after epoch" in again["said"]
     assert again["loss"] == undisturbed["loss"]
+    assert not list((tmp_path / "alone" / "ckpt").iterdir()), "another training of this point would begin anew"
     two = train("killed", TWO_RANKS, point)
     assert "going on after epoch" in two["said"]
     assert two["metrics"]["epochs"] == 12

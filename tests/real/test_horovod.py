@@ -93,13 +93,16 @@ def test_a_batch_smaller_than_the_ranks_leaves_some_without_images(train):
     assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)
 
 
-def test_it_goes_on_from_a_checkpoint_with_another_number_of_ranks(train, kill_after_a_checkpoint):
+def test_it_goes_on_from_a_checkpoint_with_another_number_of_ranks(train, kill_after_a_checkpoint, tmp_path):
     point = {**POINT, "epochs": 40}
     undisturbed = train("undisturbed", "python train_horovod.py", point)
     kill_after_a_checkpoint("killed", "python train_horovod.py", point)
     again = train("killed", TWO_RANKS, point)
     assert "going on after epoch" in again["said"]
     assert again["loss"] == pytest.approx(undisturbed["loss"], rel=1e-3)
+    assert not list((tmp_path / "killed" / "ckpt").iterdir())
+    assert "going on" not in train("killed", TWO_RANKS, {**POINT, "epochs": 5})["said"]
+    assert "epoch   1 " in train("killed", TWO_RANKS, {**POINT, "epochs": 5})["said"], "it begins anew"
 
 
 def test_a_training_that_diverges_ends_on_all_ranks_with_one_verdict(train):

@@ -214,7 +214,7 @@ def test_a_training_learns_and_goes_on(train: Any, tmp_path: Path, environment: 
     assert whole["metrics"]["images_per_second"] > 0
     assert "one process, " in whole["said"] and "float32" in whole["said"]
     assert (tmp_path / "whole" / "model.pt").exists()
-    (file,) = (tmp_path / "whole" / "ckpt").iterdir()
+    assert not list((tmp_path / "whole" / "ckpt").iterdir()), "another training of this point would begin anew"
     # As a kill after the second epoch leaves it: only that epoch's checkpoint, put into another run's folder.
     killed = tmp_path / "killed"
     killed.mkdir()
@@ -232,7 +232,7 @@ def test_a_training_learns_and_goes_on(train: Any, tmp_path: Path, environment: 
         check=False,
     )
     assert done.returncode == 3
-    assert [path.name for path in (killed / "ckpt").iterdir()] == [file.name]
+    assert len(list((killed / "ckpt").iterdir())) == 1
     again = train("killed", f"{SMALL} --epochs 4", point)
     assert "going on after epoch 2" in again["said"]
     assert again["lines"] == whole["lines"], "the same as if nothing had happened"

@@ -267,6 +267,14 @@ def test_who_has_nobody_to_meet(monkeypatch, environment):
     assert "HOROVOD_RANK" not in os.environ
 
 
+def test_a_name_without_an_address_is_said(monkeypatch):
+    told = {"PMI_RANK": "1", "PMI_SIZE": "2", "MASTER_ADDR": "no-such-node.invalid", "MASTER_PORT": "1"}
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit, match=r"MASTER_ADDR=no-such-node\.invalid has no address here: .*set MASTER_ADDR"):
+        hpo_pilot_ranks.meet(SimpleNamespace(mpi_built=lambda: False), 0.0)
+
+
 def test_a_rank_that_does_not_meet_the_first_says_where_it_looked(monkeypatch):
     told = {"PMI_RANK": "1", "PMI_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     for name, value in told.items():

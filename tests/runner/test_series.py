@@ -180,6 +180,15 @@ def test_told_to_stop_it_leaves_nothing_running_and_the_next_attempt_goes_on(job
     assert not list(job.root.glob("1a2b3c4d/*"))
 
 
+def test_damaged_outputs_of_a_point_are_made_again(job, until):
+    process = job.begin(until, 5, {5: 60}, outputs=["model.txt"])
+    process.terminate()
+    job.end(process, code=1)
+    (packed,) = job.root.glob("1a2b3c4d/series-*/t4f0/outputs.tar.gz")
+    os.truncate(packed, packed.stat().st_size // 2)
+    assert [m["ran_in"] for m in job.run(outputs=["model.txt"])] == [1, None, None, None]
+
+
 def test_killed_it_is_repeated_from_the_point_that_ran(job, until, alive):
     process = job.begin(until, 4, {4: 60})
     os.killpg(process.pid, 9)

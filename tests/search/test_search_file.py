@@ -211,6 +211,17 @@ def test_a_long_job_that_needs_a_large_allocation_is_noted(told: Told) -> None:
     assert [note.message for note in found.notes] == ["at summit only allocations of 46 nodes or more last 300 minutes"]
 
 
+def test_words_that_are_booleans_elsewhere_are_noted(tmp_path: Path) -> None:
+    """In YAML 1.2 they are text; quotes confirm it."""
+    (tmp_path / "search.yaml").write_text(SMALL % '{a: {type: categorical, choices: [yes, "no", OFF]}}' + "\nbudget: 3")
+    notes = examine(tmp_path / "search.yaml").notes
+    assert [(note.path, note.line, note.column) for note in notes if "choices" in note.path] == [
+        ("space.a.choices[0]", 2, 42),
+        ("space.a.choices[2]", 2, 53),
+    ]
+    assert all("true or false" in note.suggestion for note in notes if "choices" in note.path)
+
+
 def test_a_site_of_ones_own(folder: Path, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     sites = folder / "sites"
     sites.mkdir()
@@ -220,7 +231,7 @@ def test_a_site_of_ones_own(folder: Path, told: Told, monkeypatch: pytest.Monkey
         ("cores: 2", None),
         ("ranks_per_node: 1", None),
         ("cores: 3", "a node of ours has 2 cores, not 3"),
-        ("gpus_per_node: 1", "a node of ours has no GPU, not 1"),
+        ("gpus_per_node: 1", "a node of ours has no GPU, and a job asks for 1"),
         ("cores: 2, ranks_per_node: 2", "ours has no launcher for 1 x 2 ranks"),
         ("nodes: 2", "ours has no launcher for 2 x 1 ranks"),
     ):

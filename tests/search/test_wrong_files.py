@@ -45,7 +45,14 @@ ONE_MISTAKE = [
     ("low: 1e-4", "min: 1e-4", 4, 31, "min: is not a key that is known here", "did you mean low?"),
     ("scale: log}\n  lay", "scale: logarithmic}\n  lay", 4, 61, "scale: must be linear or log", "did you mean log?"),
     (LAYERS, "low: 4, high: 1", 5, 32, "layers.low: low (4) must be below high (1)", "swap the two?"),
-    ("{type: integer, low: 1, high: 4}", "[1, 4]", 5, 11, "layers: must be a mapping, not a list", ""),
+    (
+        "{type: integer, low: 1, high: 4}",
+        "[1, 4]",
+        5,
+        11,
+        "layers: must be a mapping, not a list",
+        "as in {type: integer, low: 1, high: 4}, or {type: ordinal, choices: [1, 4]}",
+    ),
     ("[adam, sgd]", "[adam, sgd, adam]", 7, 52, "choices[2]: 'adam' is listed twice", "remove one"),
     ("choices: [adam, sgd]", "values: [adam, sgd]", 7, 31, "values: is not a key", "did you mean choices?"),
     # conditions and constraints
@@ -72,7 +79,7 @@ ONE_MISTAKE = [
     ("optimizer: random", "optimizer: bayesain", 11, 12, "optimizer: must be auto, random, grid,", "mean bayesian?"),
     ("optimizer: random", "optimizer: {name: random, seed: 3}", 11, 27, "seed: is not a key", "at the top level"),
     ("trials: 64", "trials: 1e2", 12, 18, "budget.trials: must be a whole number, not 100.0", "write 100"),
-    ("trials: 64", "trials: 64, hours: 12h", 12, 29, "budget.hours: must be a number, not '12h'", "the unit out"),
+    ("trials: 64", "trials: 64, hours: 12h", 12, 29, "budget.hours: must be a number, not '12h'", "write 12"),
     ("trials: 64", "trials: 64, queued: atuo", 12, 30, "queued: must be a whole number or auto", "did you mean auto?"),
     ("top: 3", "top: 65", 13, 16, "confirm.top: is 65, and the search has 64 trials", "use 64 or less"),
     ("require: 5", "require: 6", 14, 24, "folds.require: is 6, and a trial has 5 folds", ""),
@@ -86,7 +93,7 @@ ONE_MISTAKE = [
     ("files: digits", "files: digits/train.py", 17, 10, "payload.files: is a file, not a folder", ""),
     ("files: digits", "outputs: [/a.npz]\n  files: digits", 17, 13, "outputs[0]: must be a path inside", "no '/'"),
     ("cores: 1", "cores: 1000", 19, 20, "resources.cores: this machine has 8 cores, not 1000", "use 8 or fewer"),
-    ("cores: 1", "gpus_per_node: 1", 19, 28, "this machine has no GPU, not 1", "use 0"),
+    ("cores: 1", "gpus_per_node: 1", 19, 28, "this machine has no GPU, and a job asks for 1", "use 0"),
     ("cores: 1", "nodes: 2", 19, 20, "the local site is one machine, not 2 nodes", "use nodes: 1"),
     ("minutes: 10", "minutes: 1,5", 19, 51, "resources.5: a key must be text", "a decimal comma?"),
     ("profile: local", "profile: sumit", 20, 17, "there is no site profile 'sumit'", "did you mean summit?"),
@@ -349,3 +356,52 @@ def test_a_space_with_fewer_points_than_trials_is_noted(folder: Path) -> None:
     assert notes_of(folder, text) == [("space", points)]
     start = text + "start: [{x: 1}, {x: 2}]\nbudget: {trials: 1}\n"
     assert notes_of(folder, start) == [("start", "there are 2 start points, more than 1 trials (budget.trials)")]
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("memory_mb: 4GB", "write 4000"),
+        ("memory_mb: 4 GiB", "write 4295"),
+        ("memory_mb: 1.5T", "write 1500000"),
+        ("memory_mb: 100 kB", "write 1"),
+        ("minutes: 2h", "write 120"),
+        ("minutes: 90 s", "write 1.5"),
+        ("minutes: 1d", "write 1440"),
+        ("minutes: 2 minutes", "write 2"),
+        ("minutes: 2 moons", "leave the unit out"),
+        ("cores: 4 cores", "leave the unit out"),
+    ],
+)
+def test_a_unit_is_converted(problems: Find, text: str, remedy: str) -> None:
+    key = text.partition(":")[0]
+    before = {"memory_mb": "memory_mb: 2000", "minutes": "minutes: 10", "cores": "cores: 1"}[key]
+    (found,) = problems(before, text)
+    assert (found.path, found.suggestion) == (f"resources.{key}", remedy)
+
+
+def test_choices_are_single_values(problems: Find) -> None:
+    """A tuple of Python is two texts in YAML, and a list in it is no value that all optimizers and exports have."""
+    found = problems("choices: [adam, sgd]", "choices: [(64, 32), (8, 4)]")[0]
+    assert (found.path, found.line, found.column) == ("space.solver.choices[0]", 7, 41) and "quotes" in found.suggestion
+    found, other, *_ = problems("choices: [adam, sgd]", "choices: [[64, 32], [8]]")
+    assert (found.path, other.path) == ("space.solver.choices[0]", "space.solver.choices[1]")
+    assert "as text" in found.suggestion
+
+
+@pytest.mark.parametrize(
+    ("values", "domain"),
+    [
+        ("[1, 2, 3, 4]", "{type: ordinal, choices: [1, 2, 3, 4]}"),
+        ("[relu, 'on', a b]", "{type: categorical, choices: [relu, on, a b]}"),
+        ("[1, big]", "{type: categorical, choices: [1, big]}"),
+        ("[true, false]", "{type: categorical, choices: [true, false]}"),
+        ("[0.1, 10]", "{type: real, low: 0.1, high: 10}, or {type: ordinal, choices: [0.1, 10]}"),
+        ("(1, 4)", "{type: integer, low: 1, high: 4}, or {type: ordinal, choices: [1, 4]}"),
+        ("(1, 2, 3)", "{type: ordinal, choices: [1, 2, 3]}"),
+    ],
+)
+def test_bare_values_of_a_parameter_are_shown_as_its_domain(problems: Find, values: str, domain: str) -> None:
+    assert [found.suggestion for found in problems("{type: integer, low: 1, high: 4}", values)][:1] == [
+        f"as in {domain}"
+    ]

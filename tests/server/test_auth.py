@@ -198,9 +198,12 @@ def test_files_are_private_and_hold_no_token(authority: Authority) -> None:
     assert stat.S_IMODE(authority.folder.stat().st_mode) == 0o700
 
 
-def test_a_lost_key_is_replaced_with_its_public_half(authority: Authority, clock: Clock) -> None:
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_lost_key_is_replaced_with_its_public_half(authority: Authority, clock: Clock, empty: bool) -> None:
     old, _ = authority.issue("jane", Role.USER, 1)
     (authority.folder / "signing-key.pem").unlink()
+    if empty:  # after a power cut
+        (authority.folder / "signing-key.pem").touch(0o600)
     new, _ = Authority(authority.folder, clock=clock).issue("jane", Role.USER, 1)
     tokens = Tokens(authority.folder, clock=clock)
     assert tokens.verify(f"Bearer {new}") is not None

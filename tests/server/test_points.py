@@ -214,7 +214,9 @@ def test_the_secret_stays_and_is_private(tmp_path: Path) -> None:
         (first, 7, None, None, None)
     )
     assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
-    (tmp_path / "key").write_bytes(b"")
+    (tmp_path / "key").write_bytes(b"")  # after a power cut
+    assert Capabilities(tmp_path / "key").of(7) not in (first, "")
+    (tmp_path / "key").write_bytes(b"half")
     with pytest.raises(InputError, match="damaged"):
         Capabilities(tmp_path / "key")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import ssl
 import subprocess
@@ -144,6 +145,17 @@ def test_killed_in_the_middle_it_leaves_nothing_that_is_taken_for_whole(web, sta
     assert (second / "a.csv").read_bytes() == web.files["/a.csv"]
     (entry,) = [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
     assert [path.name for path in entry.rglob("*.csv")] == ["a.csv"]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "meta.json"])
+def test_a_damaged_file_is_fetched_again(web, staging, work, tmp_path, name):
+    web.files["/a.csv"] = b"x" * 1000
+    staging.bring(str(work(web.url + "/a.csv")))
+    (cached,) = (tmp_path / "cache").rglob(name)
+    os.truncate(cached, cached.stat().st_size // 2)
+    folder = work(web.url + "/a.csv")
+    staging.bring(str(folder))
+    assert (folder / "a.csv").read_bytes() == web.files["/a.csv"] and len(web.asked) == 2
 
 
 def test_a_pilot_that_ends_waits_for_no_download(web, work, tmp_path):
