@@ -62,7 +62,7 @@ class Workload:
                 f"{needs.minutes / together:g} at most, and would be ended"
             )
         return cls(
-            JobNeeds(needs.nodes, needs.gpus_per_node, needs.cores, needs.memory_mb, needs.minutes, needs.ranks),
+            search.job_needs,
             60.0 * minutes,
             segments * math.ceil(trials / together),
             search.folds.k,

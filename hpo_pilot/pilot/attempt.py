@@ -108,6 +108,7 @@ class JobRun:
         self._folder = parts.workdir.root  # where the command runs
         self._outcome = Outcome(exit_code=None)
         self._stored: dict[str, Any] = {}  # entries of `job_output_report`
+        self._resumes = False  # whether the attempt goes on from a checkpoint
 
     def run(self) -> None:
         """Runs the job, then sends its final report or puts it back into the queue."""
@@ -122,7 +123,9 @@ class JobRun:
                 self._outcome = Outcome(exit_code=None, failure=why)
             outcome = self._outcome
             # The next job starts while this one is reported.
-            parts.pool.free(self._reservation, _ending(outcome, self._folder))
+            ending = _ending(outcome, self._folder)
+            resumed = self._resumes and ending is Ending.FINISHED
+            parts.pool.free(self._reservation, Ending.RESUMED if resumed else ending)
             is_reserved = False
             if not outcome.finished:
                 log.info("job %s failed: %s", panda_id, outcome.failure or outcome.last_line)
@@ -173,6 +176,7 @@ class JobRun:
             # Only an allocation may end before its jobs, so only there the checkpoints matter.
             kept = kept_checkpoint(job, parts.settings.checkpoint_root) if parts.settings.allocation else None
             before = kept.signature() if kept else ()
+            self._resumes = bool(before)
             given = (parts.settings, job, document, prepared, root, parts.lifeline, assignment.variables)
             self._execute(Execution(*given, wrapping))
             if isinstance(wrapping, InContainer) and (fault := self._image_fault(job)):
