@@ -243,6 +243,7 @@ class AllocationPool(Pool[AllocationReservation]):
         self._names = tuple(node.name for node in allocation.nodes)
         self._shapes = {node.name: node.shape for node in allocation.nodes}
         now = clock()
+        self._half_time = now + allocation.seconds / 2
         policy = Policy(margin=margin, checkpointed=checkpointed)
         self._scheduler = Scheduler(allocation.nodes, begins=now, ends=now + allocation.seconds, policy=policy)
         self.most = site.job_steps or min(_MOST, sum(node.shape.cores for node in allocation.nodes))
@@ -519,6 +520,7 @@ class AllocationPool(Pool[AllocationReservation]):
             memory_mb=planned.needs.memory_mb,
             allocation=self._names,
             seconds=math.ceil(planned.limit),
+            is_late=self._clock() > self._half_time,
         )
 
     def _gpus(self, count: int) -> tuple[Gpu, ...]:

@@ -19,6 +19,7 @@ from hpo_pilot.pilot.checkpoints import CheckpointShipping, kept_checkpoint
 from hpo_pilot.pilot.client import Delivery, GivingBack
 from hpo_pilot.pilot.execution import LOG_FILE, Execution, InContainer, Refused, Wrapping
 from hpo_pilot.pilot.job import (
+    CutLate,
     CutOff,
     GivenBack,
     Job,
@@ -184,7 +185,8 @@ class JobRun:
             if isinstance(wrapping, Launched):
                 self._judge_launch(wrapping)
             if isinstance(self._outcome.failure, CutOff):
-                self._judge_cut_off(has_gone_on=kept is not None and kept.signature() not in (before, ()))
+                has_gone_on = kept is not None and kept.signature() not in (before, ())
+                self._judge_cut_off(has_gone_on=has_gone_on, is_late=assignment.is_late)
             storage = parts.server_storage if job.server_stores else parts.own_storage
             if self._outcome.finished:
                 self._stored = store_outputs(storage, job, self._folder)
@@ -321,12 +323,13 @@ class JobRun:
         kind = NodeLost if failed.lost else JobFailure
         return kind(code, f"the launcher failed, not the payload: {failed.why}")
 
-    def _judge_cut_off(self, *, has_gone_on: bool) -> None:
+    def _judge_cut_off(self, *, has_gone_on: bool, is_late: bool) -> None:
         """Corrects the outcome of a job that the end of the allocation has stopped.
 
         Args:
             has_gone_on: whether this attempt has kept a checkpoint. A job without progress must not be given back for
                 ever.
+            is_late: whether it began late in the allocation, which would not be its fault.
         """
         failure = self._outcome.failure
         if _is_good(self._outcome, self._folder):  # it finished in time
@@ -334,6 +337,8 @@ class JobRun:
         elif has_gone_on:
             why = GivenBack(PilotErrorCode.SIGTERM, f"{failure}; a checkpoint is kept")
             self._outcome = replace(self._outcome, failure=why)
+        elif is_late:
+            self._outcome = replace(self._outcome, failure=CutLate(PilotErrorCode.SIGTERM, str(failure)))
 
 
 def _is_good(outcome: Outcome, folder: Path) -> bool:

@@ -9,7 +9,7 @@ import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -139,8 +139,8 @@ def _side_by_side(source: TrialSource, node: Node) -> int:
 # given twice.
 #
 # Used is a GPU's time with trials that finish. Time of trials that failed, were cut by the end, or lost a node is not
-# used; with checkpoints, it is used up to the last one if the trial was cut or lost. No rule knows of checkpoints, so
-# both figures are of the same run. For trials of whole nodes these are node-hours.
+# used; with checkpoints, it is used up to the last one if the trial was cut or lost. Both figures are of the same run,
+# in which rules know of checkpoints only where a load declares them. For trials of whole nodes these are node-hours.
 #
 # The next trial of a search comes PAUSE seconds after one has ended, under every rule.
 #
@@ -215,6 +215,7 @@ COMING = [
 ]
 KNOWN = TrialSource("known", _whole(1, 60), median=900, sigma=0.5, count=2300)
 LATE = TrialSource("late", _whole(1, 75), median=1200, sigma=0.4, arrives=4500.0)
+LONGER = TrialSource("longer", replace(_whole(1, 480), checkpoints=True), median=14_400, sigma=0.2)
 LONG = TrialSource("long", _whole(1, 130), median=2400, sigma=0.4)
 
 
@@ -246,6 +247,7 @@ LOADS = [
     _new("a search every two minutes", *COMING),
     _new("a search late", KNOWN, LATE),
     _new("trials that may take 130 minutes", LONG),
+    _new("trials of four hours with checkpoints", LONGER),
 ]
 RULES = ("hpo-pilot", "EASY backfill", "first come", "static split")
 

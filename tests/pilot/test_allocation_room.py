@@ -166,6 +166,9 @@ def test_a_job_without_a_limit_has_an_hour_and_one_that_would_end_too_late_goes_
 def test_a_job_with_checkpoints_need_not_end_before_the_allocation():
     made = Made(1, seconds=7200)
     assert made.begin({"minutes": 6000.0, "checkpoint": ["ckpt"]})[1].nodes == ("n1",)
+    assert not made.begin()[1].is_late
+    made.now += 3601
+    assert made.begin()[1].is_late
 
 
 def test_the_end_gives_back_what_waits():
