@@ -47,7 +47,7 @@ _SERVE = "`hpo-pilot serve --host 0.0.0.0 --tls-cert FILE --tls-key FILE`"
 class _Allocations:
     """The options that `pilots submit` and `pilots keep` share."""
 
-    site: Annotated[str, option("--site", metavar="S", help="The site profile (hpo-pilot sites).")]
+    site: Annotated[str, option("--site", metavar="S", help="The site profile (hpo-pilot sites), or its file.")]
     walltime: Annotated[
         str, option("--walltime", metavar="H:MM", help="Walltime of each allocation: 2:00, or 1-12:00 with days.")
     ]
@@ -169,7 +169,7 @@ def _checked(**given: Any) -> Iterator[_Allocations]:
     from hpo_pilot.hpc.batch_systems import make_batch_system
     from hpo_pilot.hpc.site_files import find_site
 
-    wanted = _Allocations(**given)
+    wanted = _Allocations(**{**given, "site": site_named(given["site"])})
     make_batch_system(find_site(wanted.site).batch.system)
     walltime_minutes(wanted.walltime)
     yield wanted
@@ -391,6 +391,22 @@ def look_first_in(folder: Path) -> None:
         raise InputError(f"--sites {folder}: there is no such folder")
     named = [str(folder.resolve()), os.environ.get(SITES_VARIABLE, "")]
     os.environ[SITES_VARIABLE] = os.pathsep.join(name for name in named if name)
+
+
+def site_named(given: str) -> str:
+    """Returns the name of a profile that is given by its name or its file, as `sites check` takes it.
+
+    Raises:
+        SiteFileError: the file has mistakes.
+    """
+    from hpo_pilot.hpc.site_files import load_site
+
+    file = Path(given)
+    if file.suffix != ".yaml":
+        return given
+    name = load_site(file).name
+    look_first_in(file.parent)
+    return name
 
 
 def list_sites(context: typer.Context, as_json: JsonOption = False) -> None:

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from hpo_pilot.cli.options import MOST_NODES, JsonOption, client_of, option
 from hpo_pilot.cli.output import console, cost_text, counted, dump
+from hpo_pilot.cli.pilots import site_named
 from hpo_pilot.errors import InputError, SearchFileError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from hpo_pilot.hpc.scaling import Advice, ScalingPoint
     from hpo_pilot.hpc.site_profile import SiteProfile
     from hpo_pilot.search import Resources, Search
+    from hpo_pilot.search.trials import Cost
 
 
 def add_to(app: typer.Typer) -> None:
@@ -29,7 +31,7 @@ def add_to(app: typer.Typer) -> None:
 
 def plan(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The search file.", show_default=False)],
-    site: Annotated[str, option("--site", metavar="S", help="The site profile (hpo-pilot sites).")],
+    site: Annotated[str, option("--site", metavar="S", help="The site profile (hpo-pilot sites), or its file.")],
     nodes: Annotated[
         int | None, option("--nodes", min=1, max=MOST_NODES, help="Nodes of one allocation. Default: they are chosen.")
     ] = None,
@@ -55,17 +57,16 @@ def plan(
 ) -> None:
     """Say what a search would take at a site: layout, nodes, time, cost, and the job script. Submits nothing."""
     from hpo_pilot.hpc.plan import Workload, make_plan
-    from hpo_pilot.hpc.site_files import find_site, job_watts
-    from hpo_pilot.search.trials import Price
+    from hpo_pilot.hpc.site_files import find_site
     from hpo_pilot.steering.search_file import examine_for
 
+    site = site_named(site)
     profile = find_site(site)
     found = examine_for(file, site)
     search = found.search
     if search is None:
         raise SearchFileError(found.problems)
     work = Workload.of(search, minutes_per_trial)
-    price = Price(search.resources.gpus, search.resources.all_cores, job_watts(profile, search.resources))
     if profile.batch.system == "none":
         made = _without_batch_system(work, profile, nodes, walltime, queue)
         script = None
@@ -76,9 +77,9 @@ def plan(
     advice = None
     if scaling:
         advice = _advice(_points(scaling, workdir), search, made, profile)
-    document = _document(search, profile, made, price, minutes_per_trial, advice)
+    document = _document(search, profile, made, minutes_per_trial, advice)
     document |= {
-        "notes": [str(note) for note in found.notes],
+        "notes": [*map(str, found.notes), *_site_notes(profile)],
         "launch": _launch_line(search, profile),
         "script": script,
     }
@@ -100,6 +101,15 @@ def plan(
             submit = "`hpo-pilot pilots submit --node-cores N --node-gpus N`"
         typer.echo(f"\n# The job script; words in capitals are to be filled in, {submit} does it:")
         typer.echo(script, nl=False)
+
+
+def _site_notes(profile: SiteProfile) -> list[str]:
+    if profile.batch.system == "none" or profile.node.cores or profile.node.gpus:
+        return []
+    return [
+        f"the profile of {profile.name} does not describe its nodes, so a job is assumed to fill a node: fill in "
+        "`node` in a copy of it, and give that file to --site"
+    ]
 
 
 def _walltime_minutes(walltime: str | None) -> int | None:
@@ -216,14 +226,13 @@ def _document(
     search: Search,
     profile: SiteProfile,
     made: Plan,
-    price: Any,
     minutes_per_trial: float | None,
     advice: Advice | None,
 ) -> dict[str, Any]:
     from dataclasses import asdict
 
     from hpo_pilot.report.documents import cost_document
-    from hpo_pilot.search.trials import Spent, seconds_allowed
+    from hpo_pilot.search.trials import seconds_allowed
 
     layout, allocation = made.layout, made.allocation
     work, allowed = made.work, seconds_allowed(search.budget, search.resources)
@@ -253,8 +262,10 @@ def _document(
         "generations": -(-made.work.jobs // max(1, allocation.at_once)),
         "hours": made.seconds / 3600,
         "node_hours": made.node_hours,
-        "node_hours_used": made.share_used,
-        "cost": cost_document(price.cost(Spent(made.work.job_seconds))),
+        "cores_used": made.cores_used,
+        "gpus_used": made.gpus_used,
+        "allocations_per_job": made.allocations_per_job,
+        "cost": cost_document(_cost(search, profile, made)),
         "budget": {
             "gpu_hours": _of_all(search.budget.gpu_hours, made.work),
             "core_hours": _of_all(search.budget.core_hours, made.work),
@@ -263,6 +274,21 @@ def _document(
         },
         "advice": None if advice is None else asdict(advice),
     }
+
+
+def _cost(search: Search, profile: SiteProfile, made: Plan) -> Cost:
+    """Returns the cost of all jobs; the energy is that of whole nodes, which nobody else can use."""
+    from dataclasses import replace
+
+    from hpo_pilot.hpc.site_files import job_watts
+    from hpo_pilot.search.trials import Price, Spent
+
+    needs, power = search.resources, profile.node.power
+    cost = Price(needs.gpus, needs.all_cores, job_watts(profile, needs)).cost(Spent(made.job_seconds))
+    if power is None or profile.batch.system == "none":
+        return cost
+    busy = needs.nodes * (power.watts(needs.cores, needs.gpus_per_node) - power.idle)
+    return replace(cost, energy_kwh=(made.node_hours * power.idle + made.job_seconds / 3600 * busy) / 1000)
 
 
 _Row = tuple[str, str]
@@ -324,7 +350,11 @@ def _allocation_rows(plan: Mapping[str, Any]) -> Iterator[_Row]:
     said = [f"{value} {name}" for name, value in limits.items() if value is not None]
     beside = f"; the queue takes {', '.join(said)} of a user" if said else ""
     yield "submissions", f"{plan['submissions']}, one after another{beside}"
-    yield "node-hours", f"{plan['node_hours']:.4g}; jobs use {100 * plan['node_hours_used']:.0f}% of them"
+    if plan["allocations_per_job"] > 1:
+        yield "each job", f"runs across {plan['allocations_per_job']} allocations, each time from its checkpoint"
+    shares = [("cores", plan["cores_used"]), ("GPUs", plan["gpus_used"])]
+    used = " and ".join(f"{100 * share:.0f}% of their {name}" for name, share in shares if share is not None)
+    yield "node-hours", f"{plan['node_hours']:.4g}" + (f"; jobs use {used}" if used else "")
 
 
 def _budget_rows(plan: Mapping[str, Any]) -> Iterator[_Row]:

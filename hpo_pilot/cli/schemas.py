@@ -125,7 +125,9 @@ class PlanDocument(TypedDict):
     generations: int
     hours: float
     node_hours: float
-    node_hours_used: float
+    cores_used: float | None
+    gpus_used: float | None
+    allocations_per_job: int
     cost: CostDocument
     budget: PlannedBudgetDocument
     advice: dict[str, Any] | None

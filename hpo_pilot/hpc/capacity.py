@@ -6,7 +6,7 @@ import heapq
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -549,6 +549,38 @@ def _placed(key: _Key, needs: JobNeeds) -> tuple[float, tuple[int, int, Level], 
 
 
 @dataclass(frozen=True)
+class TimeLeft:
+    """The time in which the jobs of an allocation must end, and the rule by which they start within it.
+
+    A job that may take longer than that starts all the same if enough is left for it: an idle node is a certain loss, a
+    cut job only a likely one, and none if it goes on from a checkpoint in the next allocation.
+
+    Attributes:
+        seconds: the time left.
+        share: the share of its run time that must be left for a job.
+        checkpointed: the seconds that are enough for a job with declared checkpoints, whatever its run time.
+    """
+
+    seconds: float = math.inf
+    share: float = 1.0
+    checkpointed: float = math.inf
+
+    def needed(self, needs: JobNeeds, measured: float | None) -> float:
+        """Returns the seconds for which a job that starts now has its nodes; infinity: too little time is left for it.
+
+        Args:
+            needs: the needs of the job.
+            measured: the likely run time of jobs of its search; None: not known, so its minutes count.
+        """
+        limit = 60.0 * needs.minutes
+        likely = limit if measured is None else min(limit, measured)
+        if likely <= self.seconds:
+            return likely
+        enough = min(self.share * likely, self.checkpointed if needs.checkpoints else math.inf)
+        return self.seconds if enough <= self.seconds else math.inf
+
+
+@dataclass(frozen=True)
 class JobRequest:
     """The jobs that a scheduler could take next.
 
@@ -561,16 +593,30 @@ class JobRequest:
         later: the openings for one job that has to wait; it needs one of these for all its minutes, by the likely ends
             of running jobs.
         seconds: the measured run time of jobs by search, for `now`; for other searches it is the minutes asked for.
+        left: the time until the end of the allocation, for `now`.
     """
 
     now: Openings
     later: tuple[Opening, ...]
     seconds: Mapping[str, float]
+    left: TimeLeft = TimeLeft()
 
     @property
     def free(self) -> list[Opening]:
         """All openings of `now`, blocks included."""
         return [*self.now, *self.now.blocks]
+
+    def needed(self, search: str, needs: JobNeeds, waited: float = 0.0) -> float:
+        """Returns the seconds for which a job needs room in `now`; infinity: it does not start any more.
+
+        Args:
+            search: its search.
+            needs: its needs.
+            waited: seconds since the request.
+        """
+        left = replace(self.left, seconds=self.left.seconds - waited)
+        seconds = left.needed(needs, self.seconds.get(search))
+        return seconds if math.isinf(seconds) else min(waited + seconds, self.left.seconds)
 
     def to_text(self) -> str:
         """Returns one line of ASCII for an HTTP header; `from_text` reads it. It leaves out the smallest openings.
@@ -584,6 +630,11 @@ class JobRequest:
             "seconds": {
                 search: math.ceil(min(seconds, _FAR)) for search, seconds in list(self.seconds.items())[:_MOST_SEARCHES]
             },
+            "left": [
+                math.floor(max(0.0, min(self.left.seconds, _FAR))),
+                self.left.share,
+                math.ceil(min(self.left.checkpointed, _FAR)),
+            ],
         }
         return json.dumps(document, separators=(",", ":"))
 
@@ -598,12 +649,16 @@ class JobRequest:
             document = json.loads(text)
             now, blocks, later = (document.get(key, []) for key in ("now", "blocks", "later"))
             seconds = document.get("seconds", {})
+            left, share, checkpointed = document.get("left", (_FAR, 1, _FAR))
+            if not 0 <= float(share) <= 1:
+                raise ValueError(f"{share!r} is not a share")
             if max(len(now), len(blocks), len(later)) > _MOST_OPENINGS or len(seconds) > _MOST_SEARCHES:
                 raise ValueError(f"more than {_MOST_OPENINGS} openings, or run times of {_MOST_SEARCHES} searches")
             return cls(
                 Openings([_opening(values) for values in now], [_opening(values) for values in blocks]),
                 tuple(_opening(values) for values in later),
                 {str(search): float(_count(value)) for search, value in seconds.items()},
+                TimeLeft(float(_count(left)), float(share), float(_count(checkpointed))),
             )
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(f"no openings of an allocation: {error}") from error

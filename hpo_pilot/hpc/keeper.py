@@ -120,6 +120,7 @@ def _waiting(shape: Mapping[str, Any]) -> WaitingJobs:
         cores=max(1, int(shape["cores"])),
         memory_mb=int(shape["memory_mb"]),
         minutes=float(shape["minutes"]),
+        checkpoints=bool(shape.get("checkpoints")),
     )
     return WaitingJobs(int(shape["jobs"]), needs)
 

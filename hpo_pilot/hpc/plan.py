@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import heapq
 import math
+import sys
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self, cast
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.hpc.capacity import Node, NodeShape
+from hpo_pilot.hpc.capacity import Node, NodeShape, TimeLeft
 from hpo_pilot.hpc.scheduler import Policy, Scheduler
 from hpo_pilot.hpc.usage import Ending, Job
 from hpo_pilot.jobs import JobNeeds
@@ -62,7 +63,7 @@ class Workload:
                 f"{needs.minutes / together:g} at most, and would be ended"
             )
         return cls(
-            JobNeeds(needs.nodes, needs.gpus_per_node, needs.cores, needs.memory_mb, needs.minutes, needs.ranks),
+            search.job_needs,
             60.0 * minutes,
             segments * math.ceil(trials / together),
             search.folds.k,
@@ -85,13 +86,20 @@ class Workload:
 def node_shape(profile: SiteProfile, needs: JobNeeds) -> NodeShape:
     """Returns a node of the site for the scheduler.
 
-    If the profile does not give the node's resources, a job is assumed to fill a node.
+    What the profile does not give is assumed to be enough for as many jobs as the rest holds; if it gives nothing, a
+    job is assumed to fill a node.
     """
     node = profile.node
+    asked = (
+        (node.cores, needs.cores),
+        (node.memory_mb, needs.memory_mb),
+        (node.gpu_count, needs.gpus_per_node),
+    )
+    each = max(1, min((there // wanted for there, wanted in asked if there and wanted), default=1))
     return NodeShape(
-        cores=node.cores or needs.cores,
-        memory_mb=node.memory_mb or needs.memory_mb,
-        gpus=node.gpu_count if node.gpus is not None or node.cores is not None else needs.gpus_per_node,
+        cores=node.cores or each * needs.cores,
+        memory_mb=node.memory_mb or each * max(1, needs.memory_mb),
+        gpus=node.gpu_count if node.gpus is not None or node.cores is not None else each * needs.gpus_per_node,
     )
 
 
@@ -123,10 +131,17 @@ def jobs_at_once(profile: SiteProfile, needs: JobNeeds, nodes: int, minutes: flo
         nodes: nodes of the allocation.
         minutes: walltime of the allocation.
     """
-    margin = min(Policy().margin / 60, minutes / 10)  # the time that its pilot keeps free at the end
-    if needs.nodes > nodes or needs.minutes + margin > minutes:
+    margin = min(Policy().margin, 60 * minutes / 10)  # the time that its pilot keeps free at the end
+    if needs.nodes > nodes or not _would_start(needs, 60 * minutes - margin):
         return 0
     return most_at_once(node_shape(profile, needs), needs, nodes, profile.batch.job_steps)
+
+
+def _would_start(needs: JobNeeds, seconds: float) -> bool:
+    """Returns True if an allocation starts a job of unknown run time with this time left."""
+    policy = Policy()
+    left = TimeLeft(seconds, policy.at_end, policy.checkpointed)
+    return not math.isinf(left.needed(needs, None))
 
 
 def nodes_for(shape: NodeShape, needs: JobNeeds, jobs: int) -> int:
@@ -240,7 +255,8 @@ def largest_allocation(profile: SiteProfile, queue: BatchQueue) -> int:
 def _sizes(work: Workload, profile: SiteProfile, queue: BatchQueue) -> list[int]:
     """Returns sizes to compare: for all jobs at once, for simple parts of them, and the sizes of walltime bins."""
     shape, most = node_shape(profile, work.needs), largest_allocation(profile, queue)
-    jobs = min(work.parallel, work.groups) * work.folds
+    # An allocation with more nodes than its job steps can use would run no more jobs.
+    jobs = min(min(work.parallel, work.groups) * work.folds, profile.batch.job_steps or sys.maxsize)
     wanted = {nodes_for(shape, work.needs, math.ceil(jobs / parts)) for parts in (1, 2, 3, 4, 8)} | {work.needs.nodes}
     edges = {smaller.nodes + 1 for smaller in queue.walltime[:-1]} | {one.nodes for one in queue.walltime}
     needed = max(wanted)
@@ -264,12 +280,11 @@ def _choice(
     at_once = most_at_once(shape, work.needs, nodes, profile.batch.job_steps)
     at_once = min(at_once, min(work.parallel, work.groups) * work.folds)
     walltime = 60.0 * (minutes if minutes is not None else round(60 * longest))
-    last_start = walltime - Policy().margin - 60.0 * work.needs.minutes
-    if at_once < 1 or last_start < 0:
+    left = walltime - Policy().margin
+    each = _waves_within(work, left)
+    if at_once < 1 or each <= 0 or not _would_start(work.needs, left):
         return None
     waves = math.ceil(work.jobs / at_once)
-    # A job may start as long as its time limit fits; each takes its real run time.
-    each = 1 + math.floor(last_start / work.seconds + 1e-9)
     submissions = math.ceil(waves / each)
     seconds = waves * work.seconds
     if minutes is None:
@@ -277,6 +292,21 @@ def _choice(
         used = min(waves, each) * work.seconds + max(0.0, 60.0 * work.needs.minutes - work.seconds) + Policy().margin
         walltime = min(walltime, 900.0 * math.ceil(used / 900.0))
     return AllocationChoice(nodes, round(walltime / 60), submissions, at_once, seconds, nodes * seconds / 3600)
+
+
+def _waves_within(work: Workload, seconds: float) -> float:
+    """Returns the number of jobs that run one after another in this time; of jobs with checkpoints parts count too."""
+    whole = math.floor(seconds / work.seconds + 1e-9)
+    rest = seconds - whole * work.seconds
+    if not work.needs.checkpoints or rest < Policy().checkpointed:
+        return whole
+    return whole + _saved(rest) / work.seconds
+
+
+def _saved(seconds: float) -> float:
+    """Returns the part of a run up to its last checkpoint, in seconds."""
+    every = Policy().checkpointed / 2
+    return every * math.floor(seconds / every + 1e-9)
 
 
 def _why_none(work: Workload, profile: SiteProfile, queue: BatchQueue, sizes: list[int], minutes: int | None) -> str:
@@ -295,8 +325,9 @@ def _why_none(work: Workload, profile: SiteProfile, queue: BatchQueue, sizes: li
     margin = Policy().margin / 60
     allowed = (minutes if minutes is not None else 60 * longest) - margin
     return (
-        f"a job may take {needs.minutes:g} minutes, and an allocation has {allowed:g} for it ({margin:g} at its end "
-        "are kept free): ask for fewer resources.minutes, or for a longer walltime, which more nodes may have"
+        f"a job takes {work.seconds / 60:g} minutes and may take {needs.minutes:g}, and an allocation has "
+        f"{allowed:g} for it ({margin:g} at its end are kept free): ask for fewer resources.minutes, or for a longer "
+        "walltime, which more nodes may have, or declare payload.checkpoint: then a job goes on in the next allocation"
     )
 
 
@@ -317,7 +348,7 @@ class SimulatedAllocation:
         seconds: time until its last job, and so its pilot, has ended.
         jobs: number of jobs that ended in it.
         at_once: most jobs side by side.
-        busy: node-seconds of jobs; of shared nodes, their shares.
+        busy: run time of its jobs together, in seconds.
     """
 
     seconds: float
@@ -331,6 +362,8 @@ def simulate(
 ) -> list[SimulatedAllocation]:
     """Simulates the allocations of a search, one after another.
 
+    Jobs with checkpoints that an allocation does not finish go on in the next one.
+
     Args:
         work: the jobs, which all have the same run time.
         shape: resources of a node.
@@ -343,13 +376,14 @@ def simulate(
     """
     waiting = deque((group, fold) for group in range(work.groups) for fold in range(work.folds))
     open_folds: Counter[int] = Counter()
+    rest: dict[_Key, float] = {}
     runs: list[SimulatedAllocation] = []
     while waiting:
-        run = _allocation(work, shape, nodes, seconds, steps, waiting, open_folds)
-        if not run.jobs or len(runs) >= _MOST:
+        run = _allocation(work, shape, nodes, seconds, steps, waiting, open_folds, rest)
+        if not run.at_once or len(runs) >= _MOST:
             raise InputError(
                 f"a job of {work.seconds / 60:g} minutes does not end within a walltime of {seconds / 60:g} minutes: "
-                "ask for fewer resources.minutes, or a longer walltime"
+                "ask for fewer resources.minutes, or a longer walltime, or declare payload.checkpoint"
             )
         runs.append(run)
     return runs
@@ -363,22 +397,32 @@ def _allocation(
     steps: int | None,
     waiting: deque[_Key],
     open_folds: Counter[int],
+    rest: dict[_Key, float],
 ) -> SimulatedAllocation:
+    """Simulates one allocation; `rest` has the seconds that jobs still need which earlier ones began."""
     policy = Policy(at_end=1.0)  # all jobs run equally long: none ends in less time
     scheduler = Scheduler([Node(f"n{i}", shape) for i in range(nodes)], ends=seconds, policy=policy)
-    ends: list[tuple[float, _Key]] = []
-    now, done, most = 0.0, 0, 0
+    ends: list[tuple[float, _Key, float]] = []
+    now, busy, done, most = 0.0, 0.0, 0, 0
     while True:
         _feed(work, scheduler, now, steps, waiting, open_folds)
         for start in scheduler.starts(now):
-            heapq.heappush(ends, (now + work.seconds, cast(_Key, start.job.key)))
+            key = cast(_Key, start.job.key)
+            heapq.heappush(ends, (min(now + rest.get(key, work.seconds), seconds - policy.margin), key, now))
         most = max(most, scheduler.running)
         waiting.extendleft(cast(_Key, job.key) for job in reversed(scheduler.hand_back(now)))
         if not ends:
-            return SimulatedAllocation(now, done, most, scheduler.usage(now).nodes.used)
+            return SimulatedAllocation(now, done, most, busy)
         now = ends[0][0]
         while ends and ends[0][0] <= now:
-            _, key = heapq.heappop(ends)
+            _, key, began = heapq.heappop(ends)
+            busy += now - began
+            left = rest.pop(key, work.seconds)
+            if left > now - began + 1e-6:
+                scheduler.ended(key, Ending.CHECKPOINTED, now)
+                rest[key] = left - _saved(now - began)
+                waiting.appendleft(key)
+                continue
             scheduler.ended(key, Ending.FINISHED, now)
             done += 1
             open_folds[key[0]] -= 1
@@ -391,16 +435,17 @@ def _feed(
 ) -> None:
     """Adds the jobs that the scheduler has room for, from as many groups as may run at the same time."""
     wish = scheduler.wish(now)
-    seconds = wish.seconds.get(_SEARCH, 60.0 * work.needs.minutes)
+    needs = replace(work.needs, minutes=work.seconds / 60.0)  # as if the run time had been measured before
+    seconds = wish.needed(_SEARCH, needs)
     while waiting and (steps is None or scheduler.running + scheduler.waiting < steps):
         group, _ = waiting[0]
         if group not in open_folds and len(open_folds) >= work.parallel:
             return
-        if not wish.now.take(work.needs, seconds):
+        if not wish.now.take(needs, seconds):
             return
         if group not in open_folds:
             open_folds[group] = work.folds
-        scheduler.add(Job(waiting.popleft(), _SEARCH, work.needs))
+        scheduler.add(Job(waiting.popleft(), _SEARCH, needs))
 
 
 @dataclass(frozen=True)
@@ -414,6 +459,8 @@ class Plan:
         queue: the queue's name; None: the batch system's default.
         runs: the simulated allocations.
         limits: on the jobs of a user; None: no batch system allocates the nodes.
+        node_cores: cores of a node, which no other user gets; None: not known.
+        node_gpus: GPUs of a node; None: it has none, or this is not known.
     """
 
     work: Workload
@@ -422,6 +469,8 @@ class Plan:
     queue: str | None
     runs: tuple[SimulatedAllocation, ...]
     limits: JobLimits | None
+    node_cores: int | None = None
+    node_gpus: int | None = None
 
     @property
     def seconds(self) -> float:
@@ -434,10 +483,32 @@ class Plan:
         return self.allocation.nodes * self.seconds / 3600
 
     @property
-    def share_used(self) -> float:
-        """The share of the nodes' time that jobs use."""
-        available = self.allocation.nodes * self.seconds
-        return sum(run.busy for run in self.runs) / available if available else 0.0
+    def job_seconds(self) -> float:
+        """Run time of all jobs together, with what is repeated after the last checkpoint."""
+        return sum(run.busy for run in self.runs)
+
+    @property
+    def cores_used(self) -> float | None:
+        """The share of the nodes' cores that jobs use; None: not known."""
+        return self._share(self.work.needs.cores, self.node_cores)
+
+    @property
+    def gpus_used(self) -> float | None:
+        """The share of the nodes' GPUs that jobs use; None: they have none, or this is not known."""
+        return self._share(self.work.needs.gpus_per_node, self.node_gpus)
+
+    def _share(self, own: int, there: int | None) -> float | None:
+        if not there or not self.node_hours:
+            return None
+        return self.job_seconds / 3600 * self.work.needs.nodes * own / (self.node_hours * there)
+
+    @property
+    def allocations_per_job(self) -> int:
+        """The allocations that a job runs in, one after another: more than 1 if it is longer than one."""
+        left = 60.0 * self.allocation.minutes - Policy().margin
+        if not self.allocation.minutes or self.work.seconds <= left:
+            return 1
+        return 1 + math.ceil((self.work.seconds - left) / _saved(left))
 
 
 def make_plan(
@@ -464,7 +535,8 @@ def make_plan(
     shape, steps = node_shape(profile, work.needs), profile.batch.job_steps
     runs = simulate(work, shape, chosen.nodes, 60.0 * chosen.minutes, steps=steps)
     layout = Layout.of(work, max(run.at_once for run in runs))
-    return Plan(work, layout, chosen, name, tuple(runs), rules.limits)
+    node = profile.node
+    return Plan(work, layout, chosen, name, tuple(runs), rules.limits, node.cores, node.gpu_count or None)
 
 
 def make_open_plan(work: Workload, shape: NodeShape, nodes: int) -> Plan:

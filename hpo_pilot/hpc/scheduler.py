@@ -20,6 +20,7 @@ from hpo_pilot.hpc.capacity import (
     Opening,
     Openings,
     Part,
+    TimeLeft,
     close_together,
     members,
     node_set,
@@ -37,8 +38,9 @@ class Policy:
 
     Attributes:
         quantile: the run time of a job is assumed to be this quantile of its search's run times.
-        at_end: a job with less time left than that starts if it has at least this share of it: an idle node is a
-            certain loss, a cut job only a likely one, and none if it saves checkpoints.
+        at_end: a job that may not end before the allocation starts if at least this share of its run time is left; see
+            `TimeLeft`.
+        checkpointed: a job with declared checkpoints starts if that many seconds are left: two checkpoint intervals.
         measurements: with fewer measured run times of a search, its jobs are assumed to take the minutes asked for, and
             also while nearly all of them still run.
         block: share of the run time of a job on several nodes, for which these nodes are kept for another job on as
@@ -49,6 +51,7 @@ class Policy:
 
     quantile: float = 0.75
     at_end: float = 0.25
+    checkpointed: float = 600.0
     block: float = 0.02
     measurements: int = 1
     margin: float = 120.0
@@ -435,10 +438,10 @@ class Scheduler:
 
         Add the jobs that the server hands out for it in the server's order.
         """
-        remaining = self._last_end - now
-        seconds = {search: known for search in self._run_times if (known := self._needed(search, now)) is not None}
+        left, remaining = self._left(now), self._last_end - now
+        seconds = {search: known for search in self._run_times if (known := self._measured(search, now)) is not None}
         if self._draining or remaining <= 0:
-            return JobRequest(Openings([]), (), seconds)
+            return JobRequest(Openings([]), (), seconds, left)
         self._forget_blocks(now)
         kept, until = self._kept
         blocked = union(block.nodes for block in self._blocks)
@@ -452,7 +455,7 @@ class Scheduler:
             ),
             [Opening(block.count, *self._capacity.least(block.nodes), remaining) for block in self._blocks],
         )
-        return JobRequest(openings, () if self._waiting else self._later(now), seconds)
+        return JobRequest(openings, () if self._waiting else self._later(now), seconds, left)
 
     def usage(self, now: float) -> Usage:
         """Returns the usage of the allocation so far."""
@@ -497,7 +500,7 @@ class Scheduler:
             if self._is_late(line, now):
                 place += 1
                 continue
-            needs, seconds = line.needs, _at_most_its_limit(line.first, self._measured(line.search, now))
+            needs, seconds = line.needs, self._needed(line, now)
             kept, until = self._kept if oldest else (0, 0.0)
             tiers = [self._capacity.up & ~kept & ~self._closed(needs)]
             if kept and seconds <= until - now:
@@ -636,18 +639,19 @@ class Scheduler:
         return (self._reservation.nodes, self._reservation.start) if self._reservation else (0, 0.0)
 
     def _is_late(self, line: JobGroup, now: float) -> bool:
-        needed = _at_most_its_limit(line.first, self._needed(line.search, now))
-        return needed > self._last_end - now or line.first.key in self._late
+        return math.isinf(self._needed(line, now)) or line.first.key in self._late
+
+    def _left(self, now: float) -> TimeLeft:
+        return TimeLeft(self._last_end - now, self._policy.at_end, self._policy.checkpointed)
 
     def _measured(self, search: str, now: float) -> float | None:
         """Returns the seconds that jobs of a search are likely to run; None: nothing is known yet."""
         times = self._run_times.get(search)
         return times.quantile(now) if times else None
 
-    def _needed(self, search: str, now: float) -> float | None:
-        """Returns the seconds that jobs of a search need to start now; None: their minutes, for nothing is known."""
-        known = self._measured(search, now)
-        return known if known is None or known <= self._last_end - now else self._policy.at_end * known
+    def _needed(self, line: JobGroup, now: float) -> float:
+        """Returns the seconds for which jobs that start now have their nodes; infinity: they do not start any more."""
+        return self._left(now).needed(line.needs, self._measured(line.search, now))
 
     def _closed(self, needs: JobNeeds) -> int:
         """Returns the nodes that are kept for jobs on more nodes."""
@@ -741,11 +745,6 @@ class Scheduler:
                 ]
             self._outlook = now, tuple(found)
         return self._outlook[1]
-
-
-def _at_most_its_limit(job: Job, seconds: float | None) -> float:
-    """Returns the seconds, but not more than a job's time limit; the limit if they are not known."""
-    return job.limit if seconds is None else min(job.limit, seconds)
 
 
 def _is_able(shape: NodeShape, needs: JobNeeds) -> bool:

@@ -35,6 +35,7 @@ class Ending(StrEnum):
     """How a job ended."""
 
     FINISHED = "finished"  #: by itself, with success: its run time counts as measured
+    RESUMED = "resumed"  #: with success too, but it began in an earlier attempt: its whole run time is not known
     FAILED = "failed"  #: by itself, or at the limit of its minutes
     LOST = "lost"  #: it lost a node
     CUT = "cut"  #: the allocation ended, and its work is lost
@@ -43,7 +44,7 @@ class Ending(StrEnum):
     @property
     def is_useful(self) -> bool:
         """True if the job's time was used and not lost."""
-        return self in (Ending.FINISHED, Ending.CHECKPOINTED)
+        return self in (Ending.FINISHED, Ending.RESUMED, Ending.CHECKPOINTED)
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,7 @@ class JobNeeds:
         memory_mb: memory of each node, in MB.
         minutes: walltime limit of the payload in minutes, for all points of the job together.
         ranks_per_node: processes that a launcher starts on each node; 0: no launcher, the command runs once.
+        checkpoints: whether the job declares checkpoints, from which its next attempt goes on.
     """
 
     nodes: int = 1
@@ -104,6 +105,7 @@ class JobNeeds:
     memory_mb: int = 2000
     minutes: float = 60.0
     ranks_per_node: int = 0
+    checkpoints: bool = False
 
 
 @dataclass(frozen=True)

@@ -169,6 +169,8 @@ def task_parameters(
         result["transPath"] = server + _TRANSFORMATION
         result["hpoWalltime"] = seconds  # the limit that its pilots enforce
         result["hpoPayloadSeconds"] = seconds - WALLTIME_MARGIN  # the run time for the scheduler of an allocation
+        if needs.checkpoints:
+            result["hpoCheckpoints"] = True  # it may run across several allocations
         if task.wants_values:
             result["hpoValues"] = True  # it reports values of running jobs too
         if needs.nodes > 1:

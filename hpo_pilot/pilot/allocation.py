@@ -222,6 +222,7 @@ class AllocationPool(Pool[AllocationReservation]):
         site: Site,
         *,
         margin: float,
+        checkpointed: float = Policy.checkpointed,
         when_lost: Callable[[int, JobFailure], None],
         is_away: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
@@ -232,6 +233,7 @@ class AllocationPool(Pool[AllocationReservation]):
             allocation: as it is now.
             site: where it is.
             margin: seconds before its end when every job should have ended.
+            checkpointed: seconds before that until which jobs with checkpoints start.
             when_lost: is called with the PandaID of each job that lost a node, and the failure.
             is_away: returns whether the launcher starts nothing now: then no jobs are requested, and jobs that would
                 start are given back.
@@ -241,9 +243,9 @@ class AllocationPool(Pool[AllocationReservation]):
         self._names = tuple(node.name for node in allocation.nodes)
         self._shapes = {node.name: node.shape for node in allocation.nodes}
         now = clock()
-        self._scheduler = Scheduler(
-            allocation.nodes, begins=now, ends=now + allocation.seconds, policy=Policy(margin=margin)
-        )
+        self._half_time = now + allocation.seconds / 2
+        policy = Policy(margin=margin, checkpointed=checkpointed)
+        self._scheduler = Scheduler(allocation.nodes, begins=now, ends=now + allocation.seconds, policy=policy)
         self.most = site.job_steps or min(_MOST, sum(node.shape.cores for node in allocation.nodes))
         self._up = set(self._names)
         self._keeps_cores = allocation.reclaim is not None
@@ -506,6 +508,7 @@ class AllocationPool(Pool[AllocationReservation]):
             memory_mb=job.memory_mb or max(1, least * job.cores),
             minutes=document.minutes or job.walltime / 60 or MINUTES_WITHOUT_LIMIT,
             ranks_per_node=document.ranks_per_node,
+            checkpoints=bool(document.checkpoint),
         )
 
     def _assignment(self, planned: Planned, start: Start) -> Assignment:
@@ -517,6 +520,7 @@ class AllocationPool(Pool[AllocationReservation]):
             memory_mb=planned.needs.memory_mb,
             allocation=self._names,
             seconds=math.ceil(planned.limit),
+            is_late=self._clock() > self._half_time,
         )
 
     def _gpus(self, count: int) -> tuple[Gpu, ...]:

@@ -19,6 +19,7 @@ from hpo_pilot.pilot.checkpoints import CheckpointShipping, kept_checkpoint
 from hpo_pilot.pilot.client import Delivery, GivingBack
 from hpo_pilot.pilot.execution import LOG_FILE, Execution, InContainer, Refused, Wrapping
 from hpo_pilot.pilot.job import (
+    CutLate,
     CutOff,
     GivenBack,
     Job,
@@ -109,6 +110,7 @@ class JobRun:
         self._outcome = Outcome(exit_code=None)
         self._stored: dict[str, Any] = {}  # entries of `job_output_report`
         self._archive, self._copied = "", 0.0  # name of the sandbox, and when it was copied
+        self._resumes = False  # whether the attempt goes on from a checkpoint
 
     def run(self) -> None:
         """Runs the job, then sends its final report or puts it back into the queue."""
@@ -123,7 +125,9 @@ class JobRun:
                 self._outcome = Outcome(exit_code=None, failure=why)
             outcome = self._outcome
             # The next job starts while this one is reported.
-            parts.pool.free(self._reservation, _ending(outcome, self._folder))
+            ending = _ending(outcome, self._folder)
+            resumed = self._resumes and ending is Ending.FINISHED
+            parts.pool.free(self._reservation, Ending.RESUMED if resumed else ending)
             is_reserved = False
             if not outcome.finished:
                 log.info("job %s failed: %s", panda_id, outcome.failure or outcome.last_line)
@@ -175,6 +179,7 @@ class JobRun:
             # Only an allocation may end before its jobs, so only there the checkpoints matter.
             kept = kept_checkpoint(job, parts.settings.checkpoint_root) if parts.settings.allocation else None
             before = kept.signature() if kept else ()
+            self._resumes = bool(before)
             given = (parts.settings, job, document, prepared, root, parts.lifeline, assignment.variables)
             self._execute(Execution(*given, wrapping))
             if isinstance(wrapping, InContainer) and (fault := self._image_fault(job)):
@@ -182,7 +187,8 @@ class JobRun:
             if isinstance(wrapping, Launched):
                 self._judge_launch(wrapping)
             if isinstance(self._outcome.failure, CutOff):
-                self._judge_cut_off(has_gone_on=kept is not None and kept.signature() not in (before, ()))
+                has_gone_on = kept is not None and kept.signature() not in (before, ())
+                self._judge_cut_off(has_gone_on=has_gone_on, is_late=assignment.is_late)
             self._judge_sandbox()
             storage = parts.server_storage if job.server_stores else parts.own_storage
             if self._outcome.finished:
@@ -331,12 +337,13 @@ class JobRun:
         kind = NodeLost if failed.lost else JobFailure
         return kind(code, f"the launcher failed, not the payload: {failed.why}")
 
-    def _judge_cut_off(self, *, has_gone_on: bool) -> None:
+    def _judge_cut_off(self, *, has_gone_on: bool, is_late: bool) -> None:
         """Corrects the outcome of a job that the end of the allocation has stopped.
 
         Args:
             has_gone_on: whether this attempt has kept a checkpoint. A job without progress must not be given back for
                 ever.
+            is_late: whether it began late in the allocation, which would not be its fault.
         """
         failure = self._outcome.failure
         if _is_good(self._outcome, self._folder):  # it finished in time
@@ -344,6 +351,8 @@ class JobRun:
         elif has_gone_on:
             why = GivenBack(PilotErrorCode.SIGTERM, f"{failure}; a checkpoint is kept")
             self._outcome = replace(self._outcome, failure=why)
+        elif is_late:
+            self._outcome = replace(self._outcome, failure=CutLate(PilotErrorCode.SIGTERM, str(failure)))
 
 
 def _is_good(outcome: Outcome, folder: Path) -> bool:

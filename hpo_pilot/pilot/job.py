@@ -159,5 +159,11 @@ class CutOff(JobFailure):
     """The allocation ended while the job ran. The job is given back if this attempt has kept a checkpoint."""
 
 
+class CutLate(CutOff):
+    """As `CutOff`, of a job that began in the second half of the allocation: the next one may give it all its time."""
+
+    is_given_back = True
+
+
 class NodeLost(JobFailure):
     """The job lost a node."""

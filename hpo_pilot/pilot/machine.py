@@ -164,6 +164,7 @@ class Assignment:
         memory_mb: on each node; 0: not given.
         allocation: all nodes of the allocation; empty: there is none.
         seconds: time limit of the job; 0: not given.
+        is_late: whether the job begins in the second half of the allocation.
     """
 
     nodes: tuple[str, ...]
@@ -173,6 +174,7 @@ class Assignment:
     memory_mb: int = 0
     allocation: tuple[str, ...] = ()
     seconds: int = 0
+    is_late: bool = False
 
 
 class Reservation:

@@ -168,7 +168,12 @@ class Pilot:
             give_up=self._give_up_allocation,
         )
         pool = AllocationPool(
-            allocation, site, margin=margin, when_lost=watchdog.stop_job, is_away=lambda: outage.is_on
+            allocation,
+            site,
+            margin=margin,
+            checkpointed=2 * settings.checkpoint_every,
+            when_lost=watchdog.stop_job,
+            is_away=lambda: outage.is_on,
         )
         self._watch = AllocationWatch(
             pool, site, allocation, margin=margin, idle=settings.end_idle, end=lambda: self.stop(at_once=True)

@@ -231,7 +231,10 @@ class Payload(Section):
         description="Files kept for the best trials; `hpo-pilot fetch best` gets them.",
     )
     checkpoint: tuple[_Text, ...] = Field(
-        (), max_length=limits.MOST_NAMES, description="Files and folders kept from one attempt of a fold to the next."
+        (),
+        max_length=limits.MOST_NAMES,
+        description="Files and folders kept from one attempt of a fold to the next. So a training may be longer than a "
+        "batch allocation: it runs across several.",
     )
     file_names: FileNames = Field(FileNames(), description="The payload's names for its files.")
     point: PointShape = Field(

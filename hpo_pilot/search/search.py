@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from hpo_pilot.jobs.tasks import JobNeeds
 from hpo_pilot.search import limits
 from hpo_pilot.search.mistakes import NAME_PATTERN, QUEUE_PATTERN, QUEUES_PATTERN, Mistake, MistakeError
 from hpo_pilot.search.parameters import Dimension
@@ -311,6 +312,14 @@ class Search(Section):
     def space(self) -> SearchSpace:
         """The space with its constraints."""
         return SearchSpace(dimensions=self.space_dimensions, constraints=self.constraints)
+
+    @property
+    def job_needs(self) -> JobNeeds:
+        """The needs of each job."""
+        needs, checkpoints = self.resources, bool(self.payload.checkpoint)
+        return JobNeeds(
+            needs.nodes, needs.gpus_per_node, needs.cores, needs.memory_mb, needs.minutes, needs.ranks, checkpoints
+        )
 
     @property
     def segment(self) -> str | None:

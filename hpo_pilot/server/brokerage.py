@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import json
-import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -298,6 +297,7 @@ class Needs:
         cores: cores on each node; memory and GPUs are also per node.
         seconds: walltime.
         payload_seconds: time limit of the payload, by which the time of an allocation is divided; 0: not known.
+        checkpoints: whether the job declares checkpoints, so that it may run across several allocations.
         gpus: number of GPUs.
         architecture: the hardware in the format of prun.
         container: whether the job runs in a container.
@@ -313,6 +313,7 @@ class Needs:
     container: bool = False
     nodes: int = 1
     payload_seconds: int = 0
+    checkpoints: bool = False
 
     @property
     def all_cores(self) -> int:
@@ -352,6 +353,7 @@ def needs_of(parameters: TaskParameters) -> Needs:
         container=bool(parameters.container),
         nodes=_whole(parameters.params, "hpoNodes") or 1,
         payload_seconds=_whole(parameters.params, "hpoPayloadSeconds"),
+        checkpoints=bool(parameters.params.get("hpoCheckpoints")),
     )
 
 
@@ -400,30 +402,25 @@ class FreeRoom:
     def take(self, needs: Needs, campaign: str, most: int) -> int:
         """Takes room for at most `most` jobs of a campaign, and returns the number that fit."""
         self._before = self._now.copy()
-        return self._now.take_many(_on_nodes(needs), self._seconds(needs, campaign), most)
+        wanted = _on_nodes(needs)
+        return self._now.take_many(wanted, self._allocation.needed(campaign, wanted, self._waited), most)
 
     def correct(self, needs: Needs, campaign: str, count: int) -> None:
         """Gives back the last room taken, except for `count` jobs: no more were waiting."""
         self._now = self._before
-        self._now.take_many(_on_nodes(needs), self._seconds(needs, campaign), count)
+        self.take(needs, campaign, count)
 
     def may_wait(self, needs: Needs) -> bool:
         """Returns whether the pilot would make room for such a job, although it has none now."""
-        wanted, seconds = _on_nodes(needs), self._waited + _limit(needs)
+        wanted = _on_nodes(needs)
+        seconds = self._waited + 60.0 * wanted.minutes
         return any(opening.nodes >= needs.nodes and opening.fits(wanted, seconds) for opening in self._allocation.later)
-
-    def _seconds(self, needs: Needs, campaign: str) -> float:
-        """Returns a job's run time by the pilot's measurements, plus the time since its request; seconds."""
-        return self._waited + min(self._allocation.seconds.get(campaign, math.inf), _limit(needs))
-
-
-def _limit(needs: Needs) -> float:
-    return float(needs.payload_seconds or needs.seconds) or 60.0 * MINUTES_WITHOUT_LIMIT
 
 
 @lru_cache(maxsize=1024)
 def _on_nodes(needs: Needs) -> JobNeeds:
-    return JobNeeds(needs.nodes, needs.gpus, needs.cores, needs.ram_mb)
+    minutes = (needs.payload_seconds or needs.seconds) / 60.0 or MINUTES_WITHOUT_LIMIT
+    return JobNeeds(needs.nodes, needs.gpus, needs.cores, needs.ram_mb, minutes, checkpoints=needs.checkpoints)
 
 
 # Waiting jobs in memory, sorted so that the cost of a pilot's request does not grow with their number.

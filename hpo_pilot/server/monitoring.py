@@ -575,7 +575,8 @@ def demand(tx: Transaction, call: Call, *, queue: str = "", task_ids: list[int] 
         data; times are in seconds before now:
 
         - ``waiting``: one entry for each shape of waiting jobs: the number of ``jobs``; ``since``, the start of the
-          longest wait; ``nodes``, ``gpus``, ``cores``, ``memory_mb`` and ``minutes`` of one job (0: not given);
+          longest wait; ``nodes``, ``gpus``, ``cores``, ``memory_mb`` and ``minutes`` of one job (0: not given), and
+          whether it has ``checkpoints``, so that it may run across several allocations;
         - ``going``: the number of jobs, of any task, at these pilots;
         - ``offers``: one entry for each pilot that asked for jobs in the last hour: the time when it last ``asked``,
           the most that it had free at once (0: not given), and ``is_busy``: it has jobs, so it may not ask now;
@@ -636,4 +637,5 @@ def _shape(needs: Needs) -> dict[str, Any]:
         "cores": needs.cores,
         "memory_mb": needs.ram_mb,
         "minutes": (needs.payload_seconds or needs.seconds) / _MINUTE,
+        "checkpoints": needs.checkpoints,
     }

@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import select
 
+from hpo_pilot.hpc.capacity import JobRequest as AllocationRequest
 from hpo_pilot.server.database import AT_PILOT, AnyRow, Transaction, jobs, tasks, workers
 from hpo_pilot.server.descriptions import texts_of
 from hpo_pilot.server.dispatch import JobRequest
@@ -63,8 +64,14 @@ def offer_of(request: JobRequest, now: float) -> Offer:
         max((opening.cores for opening in openings), default=0),
         max((opening.memory_mb for opening in openings), default=0),
         # From searches with measured run times, it also takes jobs with a longer limit.
-        0.0 if request.allocation.seconds else max((opening.seconds for opening in openings), default=0.0) / 60,
+        0.0 if request.allocation.seconds else _longest_limit(request.allocation) / 60,
     )
+
+
+def _longest_limit(allocation: AllocationRequest) -> float:
+    """Returns the longest time limit, in seconds, of a job without checkpoints that the allocation would start."""
+    openings = [*allocation.free, *allocation.later]
+    return max((opening.seconds for opening in openings), default=0.0) / (allocation.left.share or 1.0)
 
 
 def most_of(one: Offer, other: Offer) -> Offer:

@@ -233,8 +233,11 @@ def _check_site(file: SearchFile) -> None:
             file.tell(Mistake(path, f"its file is wrong: {error.problems[0]}{more}", hint))
         else:
             if resources is not None:
-                file.tell(*site_mistakes(resources, profile), under=("resources",))
-                file.note(*(mistake.under("resources") for mistake in _allocation_notes(resources, profile)))
+                payload = file.section("payload", Payload)
+                checkpoints = payload is not None and bool(payload.checkpoint)
+                file.tell(*site_mistakes(resources, profile, checkpoints=checkpoints), under=("resources",))
+                notes = _allocation_notes(resources, profile, checkpoints=checkpoints)
+                file.note(*(mistake.under("resources") for mistake in notes))
     elif name not in _BUILT_IN:
         file.tell(Mistake(path, f"there is no site profile {name!r}", unknown_site_hint(name, files)))
     if resources is not None and name == "local":
@@ -263,17 +266,18 @@ def _default_resources(resources: Resources, site: SiteChoice) -> dict[str, int]
     }
 
 
-def site_mistakes(resources: Resources, profile: SiteProfile) -> list[Mistake]:
+def site_mistakes(resources: Resources, profile: SiteProfile, *, checkpoints: bool) -> list[Mistake]:
     """Returns why no allocation of the site fits one job; paths start at a resource.
 
     Args:
         resources: resources of the job.
         profile: site profile; only values given there are checked.
+        checkpoints: whether the payload declares checkpoints; then a job may be longer than an allocation.
     """
     return [
         *_node_mistakes(resources, profile),
         *_launcher_mistakes(resources, profile),
-        *_batch_mistakes(resources, profile),
+        *_batch_mistakes(resources, profile, checkpoints=checkpoints),
     ]
 
 
@@ -314,21 +318,21 @@ def _launcher_mistakes(resources: Resources, profile: SiteProfile) -> list[Mista
     return [Mistake(("nodes",) if resources.nodes > 1 else ("ranks_per_node",), message, hint)]
 
 
-def _batch_mistakes(resources: Resources, profile: SiteProfile) -> list[Mistake]:
+def _batch_mistakes(resources: Resources, profile: SiteProfile, *, checkpoints: bool) -> list[Mistake]:
     sizes = [size for size in (profile.batch.largest(), profile.node.count) if size is not None]
     if sizes and resources.nodes > min(sizes):
         message = f"a job at {profile.name} has at most {min(sizes)} nodes, not {resources.nodes}"
         return [Mistake(("nodes",), message, f"use {min(sizes)} or fewer")]
     # An allocation runs many jobs; a larger one may be allowed to last longer.
     longest = profile.batch.longest(resources.nodes)
-    if longest is None or resources.minutes <= 60 * longest:
+    if checkpoints or longest is None or resources.minutes <= 60 * longest:
         return []
     message = f"no allocation at {profile.name} lasts longer than {60 * longest:g} minutes, not {resources.minutes:g}"
-    hint = f"use {60 * longest:g} or less, and payload.checkpoint, so that the next attempt continues from there"
+    hint = f"use {60 * longest:g} or less, or declare payload.checkpoint: then a job goes on in the next allocation"
     return [Mistake(("minutes",), message, hint)]
 
 
-def _allocation_notes(resources: Resources, profile: SiteProfile) -> list[Mistake]:
+def _allocation_notes(resources: Resources, profile: SiteProfile, *, checkpoints: bool) -> list[Mistake]:
     notes = []
     if profile.node.gpu_count and not resources.gpus_per_node:
         message = (
@@ -337,7 +341,7 @@ def _allocation_notes(resources: Resources, profile: SiteProfile) -> list[Mistak
         hint = "say how many a trial uses, or use a site profile of nodes without GPUs (`hpo-pilot sites`)"
         notes.append(Mistake(("gpus_per_node",), message, hint))
     needed = profile.batch.smallest(resources.nodes, resources.minutes / 60)
-    if needed is None or needed <= resources.nodes:
+    if checkpoints or needed is None or needed <= resources.nodes:
         return notes
     message = f"at {profile.name} only allocations of {needed} nodes or more last {resources.minutes:g} minutes"
     hint = f"submit pilots for {needed} nodes or more, or use fewer minutes"

@@ -342,6 +342,8 @@ def _reaches(offer: Mapping[str, Any], shape: Mapping[str, Any], name: str) -> b
     """Returns True if a pilot offers enough of one need. The pilot may leave out cores, memory and time."""
     if name in ("nodes", "gpus"):
         return bool(offer[name] >= shape[name])
+    if name == "minutes" and shape.get("checkpoints"):
+        return True  # it may run across several allocations
     return not offer[name] or bool(offer[name] >= shape[name])
 
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpo_pilot.errors import GiveUpError, TryAgainError
-from hpo_pilot.jobs import JobNeeds, JobState, Member, Members, TaskOptions, TaskRef, TaskSpec, TaskState, task_name
+from hpo_pilot.jobs import JobState, Member, Members, TaskOptions, TaskRef, TaskSpec, TaskState, task_name
 from hpo_pilot.panda.rucio import is_did
 from hpo_pilot.panda.task_parameters import ENCODED_LIMIT, encode_points
 from hpo_pilot.panda.workflow_manager import TaskNameTakenError, UnknownOutcomeError, WorkflowManager
@@ -356,7 +356,6 @@ def task_spec(
         jobs: members of job 1, 2, ….
         points: points by trial number; may have more trials than the jobs.
     """
-    needs = search.resources
     return TaskSpec(
         name=name,
         search=search.name,
@@ -366,7 +365,7 @@ def task_spec(
         points={trial: search.payload.point.payload_point(points[trial]) for job in jobs for trial, _, _ in job},
         jobs=jobs,
         sandbox=sandbox,
-        needs=JobNeeds(needs.nodes, needs.gpus_per_node, needs.cores, needs.memory_mb, needs.minutes, needs.ranks),
+        needs=search.job_needs,
         container=search.payload.container,
         has_outputs=bool(search.payload.kept_files),
         queue=search.site.queue,

@@ -116,6 +116,39 @@ def test_the_script_for_nodes_that_the_profile_does_not_describe(plan):
     assert "`hpo-pilot pilots submit --node-cores N --node-gpus N` does it" in shown
 
 
+def test_a_site_file_takes_the_place_of_a_name(plan, folder):
+    (folder / "ours.yaml").write_text("name: ours\nnode: {cores: 64}\nbatch: {system: slurm}\n")
+    found = json.loads(plan("--site", "ours.yaml", "--json", nodes=1, gpus_per_node=0, cores=8, memory_mb=8000))
+    assert (found["site"], found["allocation"]["jobs_at_once"], found["notes"]) == ("ours", 8, [])
+    (folder / "ours.yaml").write_text("name: ours\nnode: {cores: none}\n")
+    assert "ours.yaml:2:15: node.cores" in plan("--site", "ours.yaml", status=2)
+
+
+def test_nodes_that_the_profile_does_not_describe_are_noted(plan):
+    found = json.loads(plan("--site", "generic-slurm", "--json", nodes=1))
+    assert found["cores_used"] is None and found["gpus_used"] is None
+    assert "does not describe its nodes" in found["notes"][0]
+    assert "% of their" not in plan("--site", "generic-slurm", nodes=1)
+
+
+def test_whole_nodes_are_charged(plan):
+    one = {"nodes": 1, "gpus_per_node": 0, "cores": 1, "memory_mb": 2000, "minutes": 60}
+    words = ("--site", "frontier", "--nodes", "1")
+    found = json.loads(plan(*words, "--json", budget={"trials": 12, "parallel": 3}, **one))
+    assert found["node_hours"] == 4.0
+    assert found["cost"]["core_hours"] == 12.0 and 2.48 < found["cost"]["energy_kwh"] < 2.6  # four hours at 620 W
+    assert "jobs use 5% of their cores and 0% of their GPUs" in plan(
+        *words, budget={"trials": 12, "parallel": 3}, **one
+    )
+
+
+def test_a_training_that_is_longer_than_an_allocation(plan):
+    payload = {"payload": {"command": "python train.py", "checkpoint": ["ckpt"]}}
+    assert "declare payload.checkpoint" in plan("--site", "summit", status=2, minutes=2000)
+    shown = plan("--site", "summit", "--nodes", "48", more=payload, minutes=2000)
+    assert "runs across 6 allocations, each time from its checkpoint" in " ".join(shown.split())
+
+
 def test_gpus_that_stay_idle_are_noted(plan):
     assert plan("--site", "summit", gpus_per_node=0).startswith("note: ")
     (note,) = json.loads(plan("--site", "summit", "--json", gpus_per_node=0))["notes"]

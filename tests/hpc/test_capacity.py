@@ -17,6 +17,7 @@ from hpo_pilot.hpc.capacity import (
     NodeShape,
     Opening,
     Openings,
+    TimeLeft,
     choose_cores,
     choose_gpus,
     close_together,
@@ -162,9 +163,8 @@ def test_a_block_is_for_one_job_on_as_many_nodes() -> None:
 def test_a_wish_survives_the_way_to_the_server() -> None:
     now = [Opening(4000, (3, 3), 42, 512_000, 7199.7), Opening(2, (1,), 7, 60_000, math.inf), Opening(1, (), 3, 5, 0.4)]
     blocks = [Opening(12, (3, 3), 42, 512_000, 900.9)] * 2
-    wish = JobRequest(
-        Openings(now, blocks), (Opening(64, (3, 3), 42, 512_000, 3600.0),), {"ada/gan.0f": 59.2, "büro/ü": 1.0}
-    )
+    later, left = (Opening(64, (3, 3), 42, 512_000, 3600.0),), TimeLeft(7199.7, 0.25, 599.5)
+    wish = JobRequest(Openings(now, blocks), later, {"ada/gan.0f": 59.2, "büro/ü": 1.0}, left)
     text = wish.to_text()
     assert text.isascii()
     assert "\n" not in text
@@ -172,6 +172,8 @@ def test_a_wish_survives_the_way_to_the_server() -> None:
     assert set(read.now) == {Opening(4000, (3, 3), 42, 512_000, 7199.0), Opening(2, (1,), 7, 60_000, 1e9)}
     assert read.now.blocks == [Opening(12, (3, 3), 42, 512_000, 900.0)] * 2
     assert read.later == wish.later
+    assert read.left == TimeLeft(7199.0, 0.25, 600.0)
+    assert JobRequest.from_text("{}").left.needed(JobNeeds(minutes=1e6), None) == 6e7  # of an earlier version
     assert read.seconds == {"ada/gan.0f": 60.0, "büro/ü": 1.0}
     assert JobRequest.from_text(read.to_text()).to_text() == read.to_text()
 
@@ -198,6 +200,9 @@ def test_of_many_openings_the_largest_are_told() -> None:
         '{"now": [[0, [3], 1, 1, 1]]}',
         '{"now": [[true, [3], 1, 1, 1]]}',
         '{"now": [[1, [2, 3], 1, 1, 1]]}',
+        '{"left": [1, 2, 3]}',
+        '{"left": [1.5, 0.5, 3]}',
+        '{"left": [1, NaN, 3]}',
         '{"now": [[1, [0], 1, 1, 1]]}',
         '{"now": [[1, ["a"], 1, 1, 1]]}',
         '{"now": [[1, 3, 1, 1, 1]]}',

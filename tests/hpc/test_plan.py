@@ -10,10 +10,12 @@ from hpo_pilot.hpc.plan import (
     Layout,
     Workload,
     choose_allocations,
+    jobs_at_once,
     jobs_per_node,
     make_open_plan,
     make_plan,
     most_at_once,
+    node_shape,
     nodes_for,
     simulate,
 )
@@ -70,7 +72,7 @@ def test_the_allocation_on_summit(job, nodes, submissions):
     plan = make_plan(job, find_site("summit"))
     assert (plan.allocation.nodes, len(plan.runs)) == (nodes, submissions)
     assert plan.queue == "batch" and plan.limits.eligible == 4
-    assert plan.share_used == pytest.approx(1.0)
+    assert plan.cores_used == plan.gpus_used == pytest.approx(1.0)
     assert plan.node_hours == pytest.approx(job.job_seconds / 3600 * 6)
 
 
@@ -116,7 +118,8 @@ def test_an_allocation_is_no_longer_than_it_helps():
 @pytest.mark.parametrize(
     ("job", "options", "said"),
     [
-        (work(JobNeeds(6, 6, 42, 1000, 119), 100, 8, 1), {"nodes": 6}, "has 118 for it .* fewer resources.minutes"),
+        (work(JobNeeds(6, 6, 42, 1000, 119), 119, 8, 1), {"nodes": 6}, "has 118 for it .* fewer resources.minutes"),
+        (work(JobNeeds(6, 6, 42, 1000, 480), 60, 8, 1), {"nodes": 6}, "declare payload.checkpoint"),
         (work(GAN, 60, 8, 1), {"nodes": 5}, "a job has 6 nodes, more than an allocation of 5"),
         (work(GAN, 60, 8, 1), {"nodes": 5000}, "5000 nodes are more than the 4608"),
         (work(GAN, 60, 8, 1), {"nodes": 45, "minutes": 300}, "more than the 120 that summit gives such allocations"),
@@ -150,6 +153,45 @@ def test_several_walltimes_make_several_searches():
 def test_where_nothing_is_allocated_the_search_has_all_the_time():
     plan = make_open_plan(work(JobNeeds(1, 0, 1, 100, 600), 600, 10, 8), NodeShape(4, 16_000), 1)
     assert plan.seconds == 3 * 36_000 and plan.allocation.at_once == 4 and len(plan.runs) == 1
+
+
+def test_a_run_time_that_fits_is_enough_as_for_the_scheduler():
+    job = work(JobNeeds(6, 6, 42, 1000, 400), 100, 8, 1)
+    plan = make_plan(job, find_site("summit"), nodes=6)
+    assert (plan.allocation.minutes, len(plan.runs), plan.allocations_per_job) == (120, 8, 1)
+    assert jobs_at_once(find_site("summit"), job.needs, 6, 120) == 1
+    assert jobs_at_once(find_site("summit"), JobNeeds(6, 6, 42, 1000, 480), 6, 120) == 0
+
+
+def test_jobs_with_checkpoints_run_across_allocations():
+    keeps = JobNeeds(6, 6, 42, 1000, 300, checkpoints=True)
+    plan = make_plan(work(keeps, 300, 4, 2), find_site("summit"), nodes=12, minutes=120)
+    # 115 of 118 minutes are kept: two jobs need 300 - 115 - 115 in their third allocation, and two more follow there.
+    assert plan.allocations_per_job == 3
+    assert len(plan.runs) == 6 and sum(run.jobs for run in plan.runs) == 4
+    assert plan.job_seconds == pytest.approx(60 * 4 * 300, rel=0.05) and plan.job_seconds > 60 * 4 * 300
+    assert jobs_at_once(find_site("summit"), keeps, 12, 120) == 2
+    short = make_plan(work(JobNeeds(6, 6, 42, 1000, 60, checkpoints=True), 50, 8, 1), find_site("summit"), nodes=6)
+    assert short.allocations_per_job == 1 and len(short.runs) == 4  # of the third job 18 minutes are in the first
+
+
+def test_an_allocation_has_the_nodes_that_its_job_steps_can_use():
+    job = work(JobNeeds(1, 1, 7, 60_000, 60), 60, 10_000, 1024)
+    plan = make_plan(job, find_site("frontier"))
+    assert (plan.allocation.nodes, plan.allocation.at_once) == (13, 100)
+    assert len(plan.runs) < 110
+
+
+def test_the_cores_that_jobs_leave_idle_are_not_used():
+    plan = make_plan(work(JobNeeds(1, 0, 1, 2000, 60), 60, 12, 3), find_site("frontier"), nodes=1)
+    assert plan.cores_used == pytest.approx(3 / 56) and plan.gpus_used == 0.0
+
+
+def test_what_a_profile_leaves_out_is_no_limit():
+    needs = JobNeeds(1, 0, 8, 8000, 60)
+    for node, each in (({}, 1), ({"cores": 64}, 8), ({"cores": 4}, 0), ({"memory_mb": 64_000}, 8)):
+        profile = SiteProfile.model_validate({"name": "x", "node": node, "batch": {"system": "slurm"}})
+        assert jobs_per_node(node_shape(profile, needs), needs) == each
 
 
 def test_the_workload_of_a_search():

@@ -143,10 +143,50 @@ def test_nodes_that_come_free_take_the_place_of_those_kept() -> None:
     assert _places(scheduler.starts(310.0)) == {"two": ["n2", "n3"]}
 
 
+def test_what_keeps_checkpoints_starts_while_two_of_them_are_left() -> None:
+    scheduler = _scheduler(2, ends=7320.0)
+    scheduler.add(_job("long", WHOLE, minutes=6000, checkpoints=True))
+    assert list(_places(scheduler.starts(0.0))) == ["long"]
+    scheduler.add(_job("next", WHOLE, minutes=6000, checkpoints=True))
+    assert not scheduler.starts(6601.0)
+    assert [job.key for job in scheduler.hand_back(6601.0)] == ["next"]
+    scheduler.ended("long", Ending.CHECKPOINTED, 6601.0)
+    scheduler.add(_job("next", WHOLE, minutes=6000, checkpoints=True))
+    assert list(_places(scheduler.starts(6600.0))) == ["next"]
+
+
+def test_nodes_are_not_kept_for_a_job_that_may_not_end_there_and_others_do_not_delay_it() -> None:
+    """A reservation is for all minutes, and what may take longer than until then starts elsewhere."""
+    scheduler = _scheduler(2, ends=7200.0, policy=Policy(margin=0.0))
+    _add(scheduler, _job("a", WHOLE, minutes=30), _job("both", WHOLE, nodes=2, minutes=60))
+    assert list(_places(scheduler.starts(0.0))) == ["a"]
+    assert scheduler.reserved[1] == 1800.0
+    long = _job("long", WHOLE, minutes=100, checkpoints=True, search="new")  # type: ignore[arg-type]
+    wish = scheduler.wish(0.0)
+    assert not wish.now.take(long.needs, wish.needed("new", long.needs))
+    scheduler.add(long)
+    assert not scheduler.starts(0.0)
+    scheduler.ended("a", Ending.FINISHED, 10.0)
+    assert list(_places(scheduler.starts(10.0))) == ["both"]
+    other = _scheduler(2, ends=7200.0)
+    _add(other, _job("a", WHOLE, minutes=30), _job("two", WHOLE, nodes=2, minutes=600, checkpoints=True))
+    assert list(_places(other.starts(0.0))) == ["a"]
+    assert other.reserved is None
+
+
+def test_the_run_time_of_a_job_that_went_on_from_a_checkpoint_is_not_measured() -> None:
+    scheduler = _scheduler(1)
+    scheduler.add(_job("rest"))
+    scheduler.starts(0.0)
+    scheduler.ended("rest", Ending.RESUMED, 10.0)
+    assert not scheduler.wish(10.0).seconds
+    assert scheduler.usage(10.0).nodes.used == 10.0
+
+
 def test_nothing_starts_that_would_not_end_in_time() -> None:
     scheduler = _scheduler(2, ends=3600.0, policy=Policy(margin=300.0))
-    _add(scheduler, _job("fits", minutes=55), _job("late", minutes=56))
-    assert list(_places(scheduler.starts(0.0))) == ["fits"]
+    _add(scheduler, _job("fits", minutes=55), _job("a quarter fits", minutes=220), _job("late", minutes=221))
+    assert list(_places(scheduler.starts(0.0))) == ["fits", "a quarter fits"]
     assert [job.key for job in scheduler.hand_back(0.0)] == ["late"]
     assert scheduler.waiting == 0
     assert {opening.seconds for opening in scheduler.wish(100.0).now} == {3200.0}
@@ -356,7 +396,9 @@ def test_a_job_starts_before_the_end_if_it_has_a_quarter_of_the_usual_time() -> 
         scheduler.ended(str(number), Ending.FINISHED, 400.0 * number + 10.0 * (number + 1))
     likely = scheduler.wish(8000.0).seconds["s"]
     assert 150.0 <= likely <= 170.0
-    assert scheduler.wish(9900.0).seconds["s"] == likely / 4
+    left = likely / 4 + 1.0
+    assert scheduler.wish(10_000.0 - left).needed("s", WHOLE) == pytest.approx(left)
+    assert scheduler.wish(10_000.0 - left + 2.0).needed("s", WHOLE) == math.inf
     late = 10_000.0 - likely / 4 + 1.0
     scheduler.add(_job("late", WHOLE))
     assert not scheduler.starts(late)

@@ -37,7 +37,7 @@ def test_trials_of_one_shape_use_the_machine_and_few_are_cut_by_its_end() -> Non
     assert outcome.most_running == 16
     counts = endings(outcome.events)
     assert counts.get(Ending.CUT, 0) < 0.02 * counts[Ending.FINISHED]
-    asked = endings(_run(MIXED[:1], lost=0, policy=Policy(measurements=10**9)).events)
+    asked = endings(_run(MIXED[:1], lost=0, policy=Policy(measurements=10**9, at_end=1.0)).events)
     assert Ending.CUT not in asked  # by the minutes asked for, every trial ends in time
 
 
@@ -117,6 +117,19 @@ def test_a_few_nodes_are_used_before_many_run_times_are_known(minutes: int) -> N
         cut, finished = cut + counts.get(Ending.CUT, 0), finished + counts[Ending.FINISHED]
     assert sum(shares) / len(shares) > 0.9  # the last of them do not fit into what is left
     assert cut < 0.1 * finished
+
+
+@pytest.mark.parametrize(("minutes", "arrives"), [(60, 4500.0), (130, 0.0)])
+def test_searches_without_measurements_use_the_nodes_as_a_plain_queue_does(minutes: int, arrives: float) -> None:
+    """A search that comes late, or whose trials may take longer than the allocation."""
+    known = TrialSource("known", JobNeeds(1, 6, 42, 400_000, 60), 900, sigma=0.5, count=int(64 * arrives / 1000))
+    new = TrialSource("new", JobNeeds(1, 6, 42, 400_000, minutes), median=1200, sigma=0.4, arrives=arrives)
+    used = []
+    for turns in (False, True):
+        outcome = Simulation(NODES, TrialServer([known, new], seed=5), 7200.0, turns=turns).run()
+        checked = check(NODES, outcome.events)
+        used.append(checked.node_seconds(checked.useful))
+    assert used[0] > 0.98 * used[1] > 0.8 * 64 * 7200.0
 
 
 # --- the checker itself finds what is given twice ---

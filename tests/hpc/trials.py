@@ -77,10 +77,9 @@ class TrialServer:
         while turns:
             name = min(turns, key=lambda name: (self._cores[name], name))
             needs = self._sources[name].needs
-            seconds = wish.seconds.get(name, 60.0 * needs.minutes)
             if not self._has(name, now):
                 turns.remove(name)
-            elif wish.now.take(needs, seconds):
+            elif wish.now.take(needs, wish.needed(name, needs)):
                 found.append(self._job(name))
             elif any(
                 opening.nodes >= needs.nodes and opening.fits(needs, 60.0 * needs.minutes) for opening in wish.later

@@ -198,6 +198,13 @@ def test_only_jobs_of_several_nodes_say_how_many(task, ours):
     assert "hpoNodes" not in parameters_of(many, ours=False)
 
 
+def test_an_embedded_server_knows_which_jobs_go_on_from_checkpoints(task, ours):
+    assert "hpoCheckpoints" not in ours
+    keeps = replace(task, needs=replace(task.needs, checkpoints=True))
+    assert parameters_of(keeps)["hpoCheckpoints"] is True
+    assert "hpoCheckpoints" not in parameters_of(keeps, ours=False)
+
+
 def test_a_submitted_task_is_recognised_by_its_points(task, ours):
     assert submitted_points(json.loads(json.dumps(ours))) == points_document(task)
     other = replace(task, points={1: {"x": 0.25}, 2: {"x": 0.75}})

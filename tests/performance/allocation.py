@@ -9,7 +9,7 @@ import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -139,8 +139,8 @@ def _side_by_side(source: TrialSource, node: Node) -> int:
 # given twice.
 #
 # Used is a GPU's time with trials that finish. Time of trials that failed, were cut by the end, or lost a node is not
-# used; with checkpoints, it is used up to the last one if the trial was cut or lost. No rule knows of checkpoints, so
-# both figures are of the same run. For trials of whole nodes these are node-hours.
+# used; with checkpoints, it is used up to the last one if the trial was cut or lost. Both figures are of the same run,
+# in which rules know of checkpoints only where a load declares them. For trials of whole nodes these are node-hours.
 #
 # The next trial of a search comes PAUSE seconds after one has ended, under every rule.
 #
@@ -204,6 +204,21 @@ def _few(nodes: int, minutes: float) -> Load:
     return Load(f"trials of 20 minutes that may take {minutes:g}", nodes, 2.0, [source])
 
 
+def _new(name: str, *sources: TrialSource) -> Load:
+    """Searches without measured run times, at 512 nodes for two hours."""
+    return Load(f"new: {name}", 512, 2.0, sources)
+
+
+COMING = [
+    TrialSource(f"new {number:02}", _whole(1, 80), 1200, 0.4, count=120, arrives=120.0 * number, parallel=60)
+    for number in range(24)
+]
+KNOWN = TrialSource("known", _whole(1, 60), median=900, sigma=0.5, count=2300)
+LATE = TrialSource("late", _whole(1, 75), median=1200, sigma=0.4, arrives=4500.0)
+LONGER = TrialSource("longer", replace(_whole(1, 480), checkpoints=True), median=14_400, sigma=0.2)
+LONG = TrialSource("long", _whole(1, 130), median=2400, sigma=0.4)
+
+
 def _random(seed: int) -> Load:
     """Two to four searches of random sizes, times and widths: nobody chose them, so no rule was made for them."""
     dice = random.Random(f"load {seed}")
@@ -229,6 +244,10 @@ LOADS = [
     Load("two-node trials, one node in ten lost", 256, 12.0, TWO_NODES, lost=26),
     *(_few(nodes, minutes) for nodes, minutes in [(1, 90), (4, 60), (4, 110), (64, 110)]),
     *(_random(seed) for seed in range(100, 108)),
+    _new("a search every two minutes", *COMING),
+    _new("a search late", KNOWN, LATE),
+    _new("trials that may take 130 minutes", LONG),
+    _new("trials of four hours with checkpoints", LONGER),
 ]
 RULES = ("hpo-pilot", "EASY backfill", "first come", "static split")
 

@@ -160,7 +160,15 @@ def test_a_job_without_a_limit_has_an_hour_and_one_that_would_end_too_late_goes_
     made = Made(1, seconds=7200)
     assert made.begin({"minutes": 0.0})[1].seconds == 3600
     with pytest.raises(GivenBack, match="would not end before"):
-        made.begin({"minutes": 0.0}, maxWalltime=7300)
+        made.begin({"minutes": 0.0}, maxWalltime=4 * 7300)
+
+
+def test_a_job_with_checkpoints_need_not_end_before_the_allocation():
+    made = Made(1, seconds=7200)
+    assert made.begin({"minutes": 6000.0, "checkpoint": ["ckpt"]})[1].nodes == ("n1",)
+    assert not made.begin()[1].is_late
+    made.now += 3601
+    assert made.begin()[1].is_late
 
 
 def test_the_end_gives_back_what_waits():

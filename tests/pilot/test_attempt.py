@@ -10,23 +10,24 @@ import pytest
 
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.pilot import attempt
-from hpo_pilot.pilot.job import CutOff, GivenBack
+from hpo_pilot.pilot.job import CutLate, CutOff, GivenBack
 from hpo_pilot.pilot.launch import NOTHING_STAGED
 from hpo_pilot.pilot.machine import Reservation
 from hpo_pilot.pilot.report import Outcome
 
 
 @pytest.mark.parametrize(
-    ("status", "exit_code", "has_gone_on", "failure", "ending"),
+    ("status", "exit_code", "has_gone_on", "is_late", "failure", "ending"),
     [
-        (0, 0, False, None, Ending.FINISHED),  # it finished in time
-        (1, 0, False, CutOff, Ending.CUT),  # its ranks had the batch system's signal before this pilot
-        (1, 0, True, GivenBack, Ending.CHECKPOINTED),
-        (None, 1, False, CutOff, Ending.CUT),
-        (None, 1, True, GivenBack, Ending.CHECKPOINTED),
+        (0, 0, False, True, None, Ending.FINISHED),  # it finished in time
+        (1, 0, False, False, CutOff, Ending.CUT),  # its ranks had the batch system's signal before this pilot
+        (1, 0, True, False, GivenBack, Ending.CHECKPOINTED),
+        (None, 1, False, False, CutOff, Ending.CUT),
+        (None, 1, False, True, CutLate, Ending.CUT),  # it goes back: it had less time than other jobs
+        (None, 1, True, True, GivenBack, Ending.CHECKPOINTED),
     ],
 )
-def test_the_end_of_an_allocation(tmp_path, status, exit_code, has_gone_on, failure, ending):
+def test_the_end_of_an_allocation(tmp_path, status, exit_code, has_gone_on, is_late, failure, ending):
     draining = threading.Event()
     draining.set()
     noted = []
@@ -46,7 +47,8 @@ def test_the_end_of_an_allocation(tmp_path, status, exit_code, has_gone_on, fail
     judged._outcome = Outcome(exit_code, started=1.0)
     judged._judge_launch(launched)
     if isinstance(judged._outcome.failure, CutOff):
-        judged._judge_cut_off(has_gone_on=has_gone_on)
+        judged._judge_cut_off(has_gone_on=has_gone_on, is_late=is_late)
     assert type(judged._outcome.failure) is (failure or type(None))
+    assert failure is None or failure.is_given_back == (failure is not CutOff)
     assert attempt._ending(judged._outcome, tmp_path) is ending
     assert bool(noted) == (failure is None), "a launch that was cut off says nothing of its nodes"

@@ -212,6 +212,24 @@ def test_a_trial_goes_on_in_the_next_allocation(
     assert verdict["attempt"] in (2, 3)  # a pilot that is just ending may have been handed it, and have given it back
 
 
+def test_a_training_longer_than_an_allocation_runs_across_several(
+    slurm: Slurm, embedded: Embedded, files: Path, allocation: Callable[..., str], tmp_path: Path
+) -> None:
+    """More of them than a job has attempts: each goes on from the checkpoint, and none counts as an attempt."""
+    needs = JobNeeds(nodes=1, ranks_per_node=1, cores=1, memory_mb=500, minutes=5.0, checkpoints=True)
+    task = embedded.submit("python3 counting.py 300", 1, needs=needs, files=files, checkpoint=["count"])
+    jobs: list[str] = []
+    while embedded.state(task) != "done":
+        assert len(jobs) < 12
+        jobs.append(allocation("--lifetime", "12", "--checkpoint-every", "2", nodes=1))
+        slurm.wait(jobs[-1], "COMPLETED")
+    (verdict,) = embedded.verdicts(task)
+    assert verdict["metrics"]["count"] == 300 and verdict["metrics"]["began"] > 0
+    assert 3 < verdict["attempt"] <= len(jobs)
+    said = [(tmp_path / f"pilot-{job}.log").read_text() for job in jobs]
+    assert "1 resumed" in said[-1] and sum("1 checkpointed" in one for one in said) == verdict["attempt"] - 1
+
+
 def test_what_cannot_run_fails_alone(
     slurm: Slurm, panda: FakePanda, allocation: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -293,7 +311,7 @@ def test_a_node_that_is_lost_takes_its_own_jobs_along(
     assert verdict["attempt"] == 2
     three.run("scancel", "--batch", "--signal=TERM", job)
     three.wait(job, "COMPLETED", "FAILED", "CANCELLED")
-    assert "4 finished, 1 lost" in said() and "srun: error: Node failure on n2" in said()
+    assert "3 finished, 1 lost, 1 resumed" in said() and "srun: error: Node failure on n2" in said()
 
 
 def test_jobs_wait_while_slurms_controller_is_away(

@@ -120,7 +120,7 @@ def test_a_search_from_its_file_to_its_report(slurm: Slurm, folder: Path, image:
         until(lambda: scan.json("status", "demo")["state"] == "done", log, 120)
         assert f"cancelled {name}, job {job}" in scan("pilots", "cancel", name).stdout
         until(lambda: "pilot ends" in log.read_text(), log)
-        assert f"{TRIALS} finished" in log.read_text()
+        assert f"{TRIALS} resumed" in log.read_text()
         trials = scan.trials()
         scan("report", "demo", "-o", str(folder / "report.html"))
     assert [trial["state"] for trial in trials] == ["finished"] * TRIALS

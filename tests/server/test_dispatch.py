@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import event
 
 from hpo_pilot.hpc.capacity import JobRequest as Wish
-from hpo_pilot.hpc.capacity import Opening, Openings
+from hpo_pilot.hpc.capacity import Opening, Openings, TimeLeft
 from hpo_pilot.server.brokerage import GpuOffer
 from hpo_pilot.server.database import Database
 from hpo_pilot.server.dispatch import JobRequest, acquire
@@ -229,8 +229,9 @@ def room(
     later: tuple[Opening, ...] = (),
     seconds: dict[str, float] | None = None,
     blocks: tuple[Opening, ...] = (),
+    left: TimeLeft = TimeLeft(),  # noqa: B008 - frozen
 ) -> Wish:
-    return Wish(Openings(now, blocks), later, seconds or {})
+    return Wish(Openings(now, blocks), later, seconds or {}, left)
 
 
 def test_an_allocation_gets_what_it_has_room_for(queue: Queue) -> None:
@@ -263,6 +264,18 @@ def test_measured_times_decide_what_ends_in_time(queue: Queue) -> None:
     assert queue.acquire(9, allocation=room(opening, seconds={"me/slow.1": 1e6})) == [], "no longer than its limit"
     assert len(queue.acquire(9, allocation=room(opening, seconds={"me/slow.1": 590.0}), waited=10.0)) == 2
     assert queue.status(slow) == "running"
+
+
+def test_jobs_that_may_not_end_in_time_start_if_enough_is_left_for_them(queue: Queue) -> None:
+    quarter = queue.submit(1, hpoWalltime=2400, taskPriority=900)
+    queue.submit(1, hpoWalltime=2404, taskPriority=500)
+    kept = queue.submit(1, hpoWalltime=36_000, hpoCheckpoints=True, taskPriority=100)
+    left, reserved = TimeLeft(600.0, 0.25, 590.0), Opening(1, (), 4, 8000, 599.0)
+    assert queue.acquire(9, allocation=room(reserved, left=left)) == [], "others wait for these nodes"
+    told = room(reserved, Opening(1, (), 1, 8000, 600.0), left=left)
+    assert task_ids(queue.acquire(9, allocation=told)) == [quarter]
+    assert queue.acquire(9, allocation=told, waited=10.5) == []
+    assert task_ids(queue.acquire(9, allocation=told, waited=9.7)) == [kept]
 
 
 def test_in_an_allocation_a_job_takes_what_its_payload_may_and_no_margin(queue: Queue) -> None:
