@@ -137,6 +137,8 @@ def _read(lines: Iterable[str]) -> dict[str, BatchJob]:
     return found
 
 
+_FREES_CORES = (23, 2, 3)  # the first version without bug 16691
+
 _ALONE = 8  # nodes to try one by one, if not all of them are free
 
 
@@ -178,8 +180,12 @@ class SlurmAllocation(BatchAllocation):
             return Remainder(lost)
 
     def keeps_cores(self) -> bool:
-        """See BatchAllocation."""
-        return True
+        """See BatchAllocation: True before Slurm 23.02.3, or if the version is not known."""
+        try:
+            found = re.search(r"(\d+)\.(\d+)\.(\d+)", self.ask(["scontrol", "--version"]))
+        except InputError:
+            return True
+        return found is None or tuple(map(int, found.groups())) < _FREES_CORES
 
     def reclaim(self, nodes: Sequence[str]) -> list[str]:
         """See BatchAllocation.

@@ -66,6 +66,22 @@ def test_what_slurm_takes_away():
 
 
 @pytest.mark.parametrize(
+    ("version", "keeps"),
+    [
+        ("slurm-wlm 22.05.8", True),
+        ("slurm 23.02.2", True),
+        ("slurm 23.02.3", False),
+        ("slurm 25.11.0-0rc1", False),
+        ("?", True),
+    ],
+)
+def test_the_versions_of_slurm_that_keep_cores(version, keeps):
+    env = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "SLURM_JOB_END_TIME": "4000000000"}
+    asked = saying({"scontrol show hostnames n1": "n1", "scontrol --version": version})
+    assert (find_allocation(Site(launcher=SRUN, batch="slurm"), 0.0, env, asked).reclaim is not None) == keeps
+
+
+@pytest.mark.parametrize(
     ("steps", "wholly_free", "back"),
     [
         ("7.batch n1\n7.extern n[1-6]\n7.TBD \n", {"n1,n3,n4"}, ["n1", "n3", "n4"]),
