@@ -45,8 +45,8 @@ class Launch:
         found = False
         for step in self.steps():
             words = [word.replace("%SIGNAL", name) for word in self.said["signal"]] + [step]
-            done = run(words)
-            found = found or (done is not None and done.returncode == 0)
+            # The status says little: scancel 22.05 fails if the allocation has nodes without this step, and signals it.
+            found = run(words) is not None or found
         return found
 
     def steps(self) -> "List[str]":

@@ -75,10 +75,12 @@ if sys.argv[1] == "ignores":
 while count < 20:
     time.sleep(1)
     count += 1
-    with open("count.new", "w") as file:
-        file.write(str(count))
-    os.rename("count.new", "count")
-json.dump({"loss": 1.0, "metrics": {"began": began}}, open("output.json", "w"))
+    if os.environ["SLURM_PROCID"] == "0":
+        with open("count.new", "w") as file:
+            file.write(str(count))
+        os.rename("count.new", "count")
+if os.environ["SLURM_PROCID"] == "0":
+    json.dump({"loss": 1.0, "metrics": {"began": began}}, open("output.json", "w"))
 """
 
 

@@ -193,6 +193,13 @@ def test_a_step_is_told_past_its_launcher(stubbed):
     assert (tools / "sent").read_text() == "TERM 1.0\n"
 
 
+def test_a_sender_of_signals_that_complains_has_sent_them(stubbed):
+    bench, tools, files = stubbed
+    program(tools / "signal", f"kill -$1 $(cat {tools}/rank.pid); exit 225\n")
+    saves = "trap 'sleep 0.5; echo saved; exit 0' TERM; while :; do sleep 0.05; done"
+    assert "saved" in bench.run(saves, minutes=0.01, files=files).verdict["log_tail"]
+
+
 def test_a_launcher_that_is_missing_is_named(bench):
     files = {"hpo_pilot_launch.json": json.dumps({"before": ["no-such-launcher"]})}
     ended = bench.run("true", files=files)
