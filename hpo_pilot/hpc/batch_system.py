@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shlex
@@ -493,6 +494,19 @@ class AllocatedNode:
     cpus: int = 0
 
 
+@dataclass(frozen=True)
+class Remainder:
+    """What an allocation still has.
+
+    Attributes:
+        lost: nodes that the batch system has taken away since the start.
+        seconds: seconds until the end as it is planned now: a preemption brings it forward; infinity: not known.
+    """
+
+    lost: tuple[str, ...] = ()
+    seconds: float = math.inf
+
+
 class BatchAllocation(ABC):
     """Reads the nodes and the end of an allocation, from inside a job of the batch system."""
 
@@ -526,16 +540,20 @@ class BatchAllocation(ABC):
             InputError: the end is not known.
         """
 
-    def lost(self) -> list[str]:
-        """Returns the nodes that the batch system has taken away since the start.
+    def remainder(self, now: float) -> Remainder:
+        """Returns what the allocation still has; without an own method, a batch system is not asked.
+
+        Args:
+            now: seconds since the epoch.
 
         Raises:
             InputError: the batch system does not tell.
         """
-        return []
+        return Remainder()
 
-    #: Whether job steps that lost a node may keep cores of their other nodes: see `reclaim`.
-    keeps_cores = False
+    def keeps_cores(self) -> bool:
+        """Returns whether job steps keep their cores after their end if the allocation lost a node: see `reclaim`."""
+        return False
 
     def reclaim(self, nodes: Sequence[str]) -> list[str]:
         """Returns the nodes that are wholly free again after the loss of others.

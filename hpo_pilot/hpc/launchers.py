@@ -97,13 +97,14 @@ SSH_FAILED = r"ssh: (?:Could not resolve hostname|connect to host) ([\w.-]+)"
 
 @dataclass(frozen=True)
 class Traces:
-    """Regular expressions for a launcher's own lines in logs; empty: there are none. The runner uses the first three.
+    """Regular expressions for a launcher's own lines in logs; empty: there are none. The runner uses the first four.
 
     Attributes:
         label: the label before each line of a rank; group 1 is the rank.
         dead: a rank has failed; group 1, if any, is the rank. The first such line counts: later ones may come from
             ranks that are being ended.
         own: lines of the launcher that do not tell the cause of a failure.
+        cancelled: the ranks were ended from outside, unless a rank has failed before.
         broken: a node is unusable; a group names it.
         lost: the batch system has taken a node away; a group names it. `broken` matches these lines too.
         not_started: nothing was started, for any reason.
@@ -113,6 +114,7 @@ class Traces:
     label: str = ""
     dead: str = ""
     own: str = ""
+    cancelled: str = ""
     broken: str = ""
     lost: str = ""
     not_started: str = ""
@@ -394,8 +396,11 @@ class Srun(Launcher):
     chooses_gpus = True
     traces = Traces(
         label=r"^ *(\d+): ?",
-        dead=r"^srun: error: \S+: tasks? (\d+)[\d,-]*: ",
+        dead=r"^srun: error: \S+: tasks? (\d+)[\d,-]*: |slurmstepd\S*: error: .*memory limit",
         own=r"^(srun|slurmstepd\S*): (?!error: (execve|Unable|Task launch|Node failure))",
+        # slurmstepd's lines have the label of a rank.
+        cancelled=r"slurmstepd\S*: error: \*\*\* STEP \S+ ON \S+ CANCELLED AT (?!.* DUE TO TASK FAILURE)"
+        r"|^srun: Job step aborted",
         broken=r"[Tt]ask launch for \S+ failed on node (\S+):|Node failure on (\S+)",
         lost=r"Node failure on (\S+)",
         not_started=r"^srun: (fatal: |error: (Unable to create step|[Tt]ask launch for|Application launch failed))",

@@ -23,6 +23,7 @@ from hpo_pilot.hpc.batch_system import (
     BatchState,
     BatchSystem,
     CommandFailedError,
+    Remainder,
     last_word,
     run_command,
     walltime_text,
@@ -136,6 +137,8 @@ def _read(lines: Iterable[str]) -> dict[str, BatchJob]:
     return found
 
 
+_FREES_CORES = (23, 2, 3)  # the first version without bug 16691
+
 _ALONE = 8  # nodes to try one by one, if not all of them are free
 
 
@@ -143,7 +146,6 @@ class SlurmAllocation(BatchAllocation):
     """An allocation of sbatch or salloc."""
 
     variable = "SLURM_JOB_ID"
-    keeps_cores = True
 
     def nodes(self) -> list[AllocatedNode]:
         """See BatchAllocation."""
@@ -159,24 +161,37 @@ class SlurmAllocation(BatchAllocation):
             return int(said) - now
         text = self.ask(["squeue", "--noheader", f"--jobs={self.job}", "--format=%e"])
         try:
-            return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S")) - now
+            return _time(text) - now
         except ValueError as error:  # N/A: the job has no limit
             raise InputError(f"squeue gives {text!r} as the end of job {self.job}") from error
 
-    def lost(self) -> list[str]:
-        """See BatchAllocation."""
+    def remainder(self, now: float) -> Remainder:
+        """See BatchAllocation. Preempted with a grace time, a job still runs, and its end is that of the grace time."""
+        said = self.ask(["squeue", "--noheader", f"--jobs={self.job}", "--format=%T %e %D %N"])
+        if said.startswith("COMPLETING "):  # its nodes go one by one
+            return Remainder(seconds=0.0)
+        _, end, count, listed = said.split()
         given = [node.name for node in self.nodes()]
-        count, listed = self.ask(["squeue", "--noheader", f"--jobs={self.job}", "--format=%D %N"]).split()
-        if int(count) >= len(given):
-            return []
-        left = self._expanded(listed)
-        return [name for name in given if name not in left]
+        left = self._expanded(listed) if int(count) < len(given) else given
+        lost = tuple(name for name in given if name not in left)
+        try:
+            return Remainder(lost, _time(end) - now)
+        except ValueError:  # NONE: the job has no limit
+            return Remainder(lost)
+
+    def keeps_cores(self) -> bool:
+        """See BatchAllocation: True before Slurm 23.02.3, or if the version is not known."""
+        try:
+            found = re.search(r"(\d+)\.(\d+)\.(\d+)", self.ask(["scontrol", "--version"]))
+        except InputError:
+            return True
+        return found is None or tuple(map(int, found.groups())) < _FREES_CORES
 
     def reclaim(self, nodes: Sequence[str]) -> list[str]:
         """See BatchAllocation.
 
-        Up to Slurm 23.02.2, cores of a step that outlives the loss of a node stay allocated after its end (SchedMD's
-        bug 16691). A step on a whole node frees all of its cores; with any version, its start shows that they are free.
+        Before Slurm 23.02.3, the cores of every step that runs when the allocation loses a node, on whichever nodes,
+        stay allocated after its end (SchedMD's bug 16691). A step on a whole node frees all of its cores.
         """
         steps = self.ask(["squeue", "--steps", "--noheader", f"--jobs={self.job}", "--format=%i %N"]).splitlines()
         listed = {line.split()[1] for line in steps if re.match(r"\S+\.\d+\s+\S", line)}  # not the steps of the script
@@ -215,6 +230,11 @@ class SlurmAllocation(BatchAllocation):
     def _number(self, name: str) -> int:
         said = self.environment.get(name, "")
         return int(said) if said.isdecimal() else 0
+
+
+def _time(text: str) -> float:
+    """Returns the seconds since the epoch of a time as squeue prints it; ValueError: there is none."""
+    return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
 
 
 def _repeated(text: str) -> list[int]:

@@ -15,7 +15,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from hpo_pilot.errors import HpoPilotError, InputError
-from hpo_pilot.hpc.batch_system import AllocatedNode, BatchAllocation, RunCommand, ask_batch_system
+from hpo_pilot.hpc.batch_system import AllocatedNode, BatchAllocation, Remainder, RunCommand, ask_batch_system
 from hpo_pilot.hpc.batch_systems import BATCH_SYSTEMS
 from hpo_pilot.hpc.capacity import MINUTES_WITHOUT_LIMIT, Node, NodeShape
 from hpo_pilot.hpc.scheduler import Policy, Scheduler
@@ -37,7 +37,7 @@ class Allocation:
         nodes: in the batch system's order.
         seconds: remaining time; infinity: no limit.
         job: its name at the batch system.
-        lost: returns the nodes that the batch system has taken away since.
+        remainder: returns what the allocation still has.
         reclaim: returns which of the given nodes are completely free, for batch systems that may keep cores of other
             nodes when they take one away; None: this batch system keeps none.
     """
@@ -45,7 +45,7 @@ class Allocation:
     nodes: tuple[Node, ...]
     seconds: float
     job: str = ""
-    lost: Callable[[], Sequence[str]] = tuple
+    remainder: Callable[[], Remainder] = Remainder
     reclaim: Callable[[Sequence[str]], Sequence[str]] | None = None
 
 
@@ -77,8 +77,8 @@ def find_allocation(
             "on other nodes: name another launcher in its profile, such as srun"
         )
     nodes = tuple(Node(node.name, _shape(site, node, batch)) for node in given)
-    reclaim = batch.reclaim if batch.keeps_cores else None
-    return Allocation(nodes, _seconds(batch, lifetime), batch.job, batch.lost, reclaim)
+    reclaim = batch.reclaim if batch.keeps_cores() else None
+    return Allocation(nodes, _seconds(batch, lifetime), batch.job, lambda: batch.remainder(time.time()), reclaim)
 
 
 def _batch(site: Site, env: Mapping[str, str], asked: RunCommand) -> BatchAllocation:
@@ -548,6 +548,8 @@ _USAGE = 600.0  # seconds between log lines on the use of the allocation
 #: Batch systems may warn earlier than requested: Slurm by up to a minute (sbatch, --signal).
 _EARLY = 90.0
 
+_SOONER = 60.0  # an end that is sooner by this many seconds than the known one is a preemption, not a clock's error
+
 
 def ending_margin(seconds: float, most: float) -> float:
     """Returns the seconds before the end of an allocation when its jobs must save and stop.
@@ -592,10 +594,11 @@ class AllocationWatch(threading.Thread):
         self._began = self._busy = time.monotonic()
         self._idle = idle or math.inf
         self._ends = self._began + allocation.seconds
-        self._lost, self._reclaim = allocation.lost, allocation.reclaim
+        self._remainder, self._reclaim = allocation.remainder, allocation.reclaim
         self._failed_launches, self._ask_at = 0, self._began + _ASK
         self._asked = self._reclaim_at = self._began
-        self._reclaiming = threading.Lock()
+        self._asking, self._reclaiming = threading.Lock(), threading.Lock()
+        self._cancelled: set[Hashable] = set()  # jobs whose steps were cancelled while the allocation went on
         self._not_free: list[str] = []  # nodes whose hold by the batch system was logged
         self._warned = threading.Event()
         self._enough = threading.Event()
@@ -609,6 +612,31 @@ class AllocationWatch(threading.Thread):
     def warn(self) -> None:
         """Notes the batch system's warning."""
         self._warned.set()
+
+    def is_cut_off(self, job: Hashable) -> bool:
+        """Returns whether a job whose step was cancelled, but not by this pilot, goes back to the queue uncounted.
+
+        Slurm signals the steps of an allocation that is preempted long before it signals the pilot. So the batch system
+        is asked, and if the end is near, no job is started any more. If the allocation goes on, somebody has cancelled
+        the step alone: a user, or a program that watches over the nodes. Then a job is cut off once; if that happens to
+        it again at this pilot, the attempt counts, because the job may be the reason.
+
+        Args:
+            job: identifies it, in all its attempts.
+        """
+        asked = time.monotonic()
+        with self._asking:
+            if self._asked < asked and not self._enough.is_set():  # else another thread has just asked
+                self._ask_batch_system()
+            if self._enough.is_set():
+                return True
+            is_first = job not in self._cancelled
+            self._cancelled.add(job)
+            return is_first
+
+    def ask_soon(self) -> None:
+        """Asks the batch system what is left: this process had a signal."""
+        self._ask_at = 0.0
 
     def drain(self) -> None:
         """Starts no more jobs; the pilot ends when the running jobs have ended."""
@@ -632,7 +660,7 @@ class AllocationWatch(threading.Thread):
             if self._enough.is_set() and not drained:
                 drained = True
                 self._pool.drain()
-            self._look_for_losses(now)
+            self._look_for_changes(now)
             self._look_for_free_nodes(now)
             if self._pool.is_gone:
                 log.error("all nodes of the allocation are lost")
@@ -653,18 +681,32 @@ class AllocationWatch(threading.Thread):
             self._over.wait(min(_TICK, max(0.05, self._ends - self._margin - now)))
         return None
 
-    def _look_for_losses(self, now: float) -> None:
-        """Checks for nodes that were taken away, at intervals and after a failed launch."""
+    def _look_for_changes(self, now: float) -> None:
+        """Asks the batch system at intervals and after a failed launch."""
         failed = self._pool.failed_launches
         if now < self._ask_at and failed == self._failed_launches:
             return
         self._ask_at, self._failed_launches = now + _ASK, failed
+        with self._asking:
+            self._ask_batch_system()
+
+    def _ask_batch_system(self) -> None:
+        """Removes nodes that were taken away, and drains if the allocation ends sooner than was known."""
+        now = time.monotonic()
         try:
-            for node in self._lost():
-                self._pool.lose(node, TAKEN_AWAY, taken_since=self._asked)
-            self._asked = now
+            left = self._remainder()
         except (HpoPilotError, ValueError) as error:
-            log.info("the batch system does not list the remaining nodes: %s", error)
+            log.info("the batch system does not say what is left of the allocation: %s", error)
+            return
+        if now + left.seconds < self._ends - _SOONER:
+            self._ends = now + left.seconds
+            self._margin = min(self._margin, left.seconds / 2)
+            log.warning("the allocation ends in %.0f s, sooner than planned: no more jobs start", left.seconds)
+            self._enough.set()
+            self._pool.drain()  # at once: the caller may be about to free nodes
+        for node in left.lost:
+            self._pool.lose(node, TAKEN_AWAY, taken_since=self._asked)
+        self._asked = now
 
     def _look_for_free_nodes(self, now: float) -> None:
         """Checks, in a thread of its own, whether blocked nodes are free: the end must not wait for the answer."""

@@ -15,6 +15,7 @@ from hpo_pilot.errors import HpoPilotError
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.logs import log_end
 from hpo_pilot.pilot import report
+from hpo_pilot.pilot.allocation import AllocationWatch
 from hpo_pilot.pilot.checkpoints import CheckpointShipping, kept_checkpoint
 from hpo_pilot.pilot.client import Delivery, GivingBack
 from hpo_pilot.pilot.execution import LOG_FILE, Execution, InContainer, Refused, Wrapping
@@ -31,7 +32,7 @@ from hpo_pilot.pilot.job import (
     parse_job,
 )
 from hpo_pilot.pilot.job_files import FolderStorage, SandboxCache, ServerStorage, store_log, store_outputs
-from hpo_pilot.pilot.launch import Launched, LauncherOutage, LaunchFailure
+from hpo_pilot.pilot.launch import STEP_CANCELLED, Launched, LauncherOutage, LaunchFailure
 from hpo_pilot.pilot.machine import Assignment, Pool, Reservation
 from hpo_pilot.pilot.report import Outcome, Starting, payload_succeeded
 from hpo_pilot.pilot.settings import PilotSettings, Site, WorkDir
@@ -71,6 +72,7 @@ class PilotParts:
         own_storage: for outputs, at other servers.
         staging: copies files that many jobs read to the nodes; None: nothing is copied.
         outage: detects that the launcher does not work; None: the pilot has no allocation.
+        watch: watches the allocation; None: the pilot has none.
         draining: is set when the pilot is about to end.
         lifeline: reading end of a pipe that closes when the pilot dies.
     """
@@ -90,6 +92,7 @@ class PilotParts:
     own_storage: FolderStorage
     staging: Staging | None
     outage: LauncherOutage | None
+    watch: AllocationWatch | None
     draining: threading.Event
     lifeline: int
 
@@ -316,16 +319,28 @@ class JobRun:
             note_stage_in(self._folder, launched.staged.seconds)
         if self._outcome.failure is not None:
             return
-        if not _is_good(self._outcome, self._folder) and self._is_ending(launched):
-            self._outcome = replace(self._outcome, failure=CutOff(PilotErrorCode.SIGTERM, "the allocation was ended"))
-        elif failed := None if payload_succeeded(self._folder) else launched.launch_failure(self._folder):
+        failed = None if payload_succeeded(self._folder) else launched.launch_failure(self._folder)
+        if not _is_good(self._outcome, self._folder) and (why := self._cut_off(launched, failed)):
+            self._outcome = replace(self._outcome, failure=CutOff(PilotErrorCode.SIGTERM, why))
+        elif failed is not None:
             self._outcome = replace(self._outcome, failure=self._of_launcher(launched, failed))
         else:
             self._parts.pool.note_launch(self._reservation, None)
 
-    def _is_ending(self, launched: Launched) -> bool:
-        """Returns whether the allocation is ending; a job's ranks may get the signal before this pilot."""
-        return bool(launched.assignment.allocation) and self._parts.draining.wait(_SIGNAL_SECONDS)
+    def _cut_off(self, launched: Launched, failed: LaunchFailure | None) -> str:
+        """Returns why the job was cut off; empty: it was not. Its ranks may get a signal before this pilot.
+
+        Args:
+            launched: the job's ranks.
+            failed: a failure of the launcher, such as a lost node, after which it cancels the step itself.
+        """
+        watch, draining = self._parts.watch, self._parts.draining
+        if watch is None or not launched.assignment.allocation:
+            return ""
+        if failed is None and self._outcome.last_line.endswith(STEP_CANCELLED) and not draining.is_set():
+            job = kept_checkpoint(launched.job, self._parts.settings.checkpoint_root)
+            return "its job step was cancelled" if watch.is_cut_off(job) else ""
+        return "the allocation was ended" if draining.wait(_SIGNAL_SECONDS) else ""
 
     def _of_launcher(self, launched: Launched, failed: LaunchFailure) -> JobFailure:
         """Returns a failure that lets the job run elsewhere; the payload is not judged."""

@@ -276,6 +276,9 @@ _RUNNER_TELLS = (
 )
 _LIFELINE = "HPO_PILOT_LIFELINE_FD"
 
+#: The end of the runner's last line if the ranks were ended from outside: then it gives no verdict on the payload.
+STEP_CANCELLED = "the job step was cancelled"
+
 #: Script that limits ranks to their node's GPUs, if the launcher does not.
 _VISIBLE_SCRIPT = "hpo_pilot_visible.sh"
 
@@ -463,7 +466,7 @@ class Launched(Wrapping):
             )
         traces, steps = self.launcher.traces, self.launcher.step_commands(env)
         said: dict[str, Any] = {"before": list(before), "name": placement.name}
-        said |= {"label": traces.label, "dead": traces.dead, "own": traces.own}
+        said |= {"label": traces.label, "dead": traces.dead, "own": traces.own, "cancelled": traces.cancelled}
         if steps is not None:
             said |= {"steps": list(steps.steps), "signal": list(steps.signal)}
         shutil.copy(_PROGRAM, folder)

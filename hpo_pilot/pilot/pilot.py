@@ -143,6 +143,7 @@ class Pilot:
             own_storage=FolderStorage(settings.storage_folder),
             staging=staging,
             outage=outage,
+            watch=self._watch,
             draining=self._draining,
             lifeline=lifeline,
         )
@@ -260,6 +261,8 @@ class Pilot:
             self._changed.notify_all()
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
+        if self._watch is not None:
+            self._watch.ask_soon()
         # The handler may interrupt this thread while it holds the lock that `stop` needs.
         threading.Thread(target=self.stop, daemon=True).start()
 

@@ -22,6 +22,8 @@ SECONDS = 30.0  # time limit for a command of the batch system
 CONSEQUENCE = re.compile("HorovodInternalError|Horovod has been shut down|ChildFailedError|^KeyboardInterrupt")
 #: What a shell says of a process that a signal ended. A launcher may pass on the rank's own output after it.
 ENDED = re.compile("(Killed|Aborted|Bus error|Segmentation fault|Floating point exception|Illegal instruction)( |$)")
+#: The end of the launcher's line on a rank that SIGTERM has ended; it may come before the line on the step's end.
+TERMINATED = ": Terminated"
 
 
 class Launch:
@@ -43,8 +45,8 @@ class Launch:
         found = False
         for step in self.steps():
             words = [word.replace("%SIGNAL", name) for word in self.said["signal"]] + [step]
-            done = run(words)
-            found = found or (done is not None and done.returncode == 0)
+            # The status says little: scancel 22.05 fails if the allocation has nodes without this step, and signals it.
+            found = run(words) is not None or found
         return found
 
     def steps(self) -> "List[str]":
@@ -52,6 +54,16 @@ class Launch:
         done = run(self.said["steps"]) if self.said.get("steps") else None
         listed = [line.split() for line in done.stdout.decode("utf-8", "replace").splitlines()] if done else []
         return [words[0] for words in listed if words[1:] == [self.said["name"]]]
+
+    def was_cancelled(self, log: str) -> bool:
+        """Return whether the step was ended from outside: the launcher says so before it says that a rank failed."""
+        dead, cancelled = (re.compile(self.said.get(key) or "(?!)") for key in ("dead", "cancelled"))
+        for line in log.splitlines():
+            if cancelled.search(line):
+                return True
+            if dead.search(line) and not line.rstrip().endswith(TERMINATED):
+                return False
+        return False
 
     def last_words(self, log: str) -> str:
         """Return the last line of the rank that failed first, or the launcher's error line if no rank wrote one.

@@ -6,10 +6,10 @@
 It picks point n, writes input.json, runs the payload's command, reads output.json and writes userJobMetadata.json. The
 search may name these files differently. A failure of the payload (a crash, NaN, no output.json, its time limit) is a
 verdict: the runner exits with 0 and writes the reason into the metadata, because PanDA keeps no metadata of failed jobs
-and a retry would fail again. A failure that PanDA should retry (full disk, a signal to stop, a dead pilot, a broken
---task) ends with exit status 1 and one line. The file uses only the standard library, Python 3.6 syntax and no
-site-packages. It starts once for each point, so rarely used modules are imported where they are used.
-hpo_pilot_series.py starts it several times, one point after another.
+and a retry would fail again. A failure that PanDA should retry (full disk, a signal to stop, a dead pilot, a
+cancelled job step, a broken --task) ends with exit status 1 and one line. The file uses only the standard library,
+Python 3.6 syntax and no site-packages. It starts once for each point, so rarely used modules are imported where they
+are used. hpo_pilot_series.py starts it several times, one point after another.
 """
 # ruff: noqa: B905  (zip's strict= is newer than 3.6)
 
@@ -310,7 +310,9 @@ class Life:
             self.checkpoints.changed = 0.0
             # A shell around the training dies of the signal; the training may save and end with an exit code.
             saved = exited and self.checkpoints.has_changed()
-            self.checkpoints.save(settled=not killed and (os.WIFEXITED(status) or saved))
+            # Above 128: a shell or a launcher says that a signal ended the training, which may have been writing.
+            exited = os.WIFEXITED(status) and os.WEXITSTATUS(status) <= 128
+            self.checkpoints.save(settled=not killed and (exited or saved))
         return status
 
 
@@ -407,6 +409,8 @@ def run(options: "Dict[str, str]") -> None:
         ended = clean(read(STOP_FILE, 1000), 1000)
     elif cause:
         sys.exit("hpo_pilot_runner: " + ("told to stop" if cause == "term" else "the pilot died"))
+    elif status and LAUNCH in payload and payload[LAUNCH].was_cancelled(tail):
+        sys.exit("hpo_pilot_runner: the job step was cancelled")
     else:
         ended = how_it_ended(status)
         said = payload[LAUNCH].last_words(tail) if LAUNCH in payload else tail.strip().rpartition("\n")[2]

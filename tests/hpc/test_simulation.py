@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 
 import pytest
@@ -57,6 +58,26 @@ def test_trials_of_all_shapes_use_the_machine_and_the_large_ones_get_their_turn(
     counted = {ending: sum(one.endings.get(ending, 0) for one in usage.searches.values()) for ending in Ending}
     assert {ending: count for ending, count in counted.items() if count} == endings(outcome.events)
     assert sum(one.nodes.used for one in usage.searches.values()) == pytest.approx(usage.nodes.used)
+
+
+def test_nodes_with_jobs_can_be_held_after_each_loss() -> None:
+    """As under Slurm before 23.02.3: they get no new jobs until they are empty."""
+    losses = list(nodes_lost([node.name for node in NODES], 4, DAY / 3, 5))
+    outcome = Simulation(NODES, TrialServer(MIXED, seed=5), DAY / 3, losses, keeps_cores=True).run()
+    check(NODES, outcome.events)
+    running: dict[Hashable, Start] = {}
+    held: set[str] = set()
+    for event in outcome.events:
+        if event.lost is not None:
+            held |= {share.node for start in running.values() for share in start.shares}
+        if event.start is not None:
+            assert not held & {share.node for share in event.start.shares}
+            running[event.start.job.key] = event.start
+        if event.ending is not None:
+            del running[event.ended]
+            held &= {share.node for start in running.values() for share in start.shares}
+    plain = Simulation(NODES, TrialServer(MIXED, seed=5), DAY / 3, losses).run()
+    assert outcome.usage.nodes.idle > 2 * plain.usage.nodes.idle
 
 
 def test_the_same_input_gives_the_same_decisions_and_gpu_seconds_of_use_are_exact() -> None:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.hpc.batch_system import Remainder
 from hpo_pilot.hpc.launchers import make_launcher
 from hpo_pilot.pilot.allocation import find_allocation
 from hpo_pilot.pilot.settings import Site
@@ -50,13 +52,33 @@ def test_slurm():
     assert 98 < find_allocation(site, 0.0, env, asked).seconds <= 100
 
 
-def test_slurm_takes_nodes_away():
+def test_what_slurm_takes_away():
     env = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_END_TIME": "4000000000"}
-    answers = {"scontrol show hostnames n[1-3]": "n1\nn2\nn3", "squeue": "3 n[1-3]"}
+    end = in_an_hour("%Y-%m-%dT%H:%M:%S")
+    answers = {"scontrol show hostnames n[1-3]": "n1\nn2\nn3", "squeue": f"RUNNING {end} 3 n[1-3]"}
     found = find_allocation(Site(launcher=SRUN, batch="slurm"), 0.0, env, saying(answers))
-    assert not found.lost()
-    answers |= {"squeue": "2 n[1,3]", "scontrol show hostnames n[1,3]": "n1\nn3"}
-    assert found.lost() == ["n2"]
+    left = found.remainder()
+    assert not left.lost and 3590 < left.seconds <= 3601
+    answers |= {"squeue": "RUNNING NONE 2 n[1,3]", "scontrol show hostnames n[1,3]": "n1\nn3"}
+    assert found.remainder() == Remainder(("n2",), math.inf)
+    answers |= {"squeue": f"COMPLETING {end} 1 n1"}
+    assert found.remainder() == Remainder((), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("version", "keeps"),
+    [
+        ("slurm-wlm 22.05.8", True),
+        ("slurm 23.02.2", True),
+        ("slurm 23.02.3", False),
+        ("slurm 25.11.0-0rc1", False),
+        ("?", True),
+    ],
+)
+def test_the_versions_of_slurm_that_keep_cores(version, keeps):
+    env = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "SLURM_JOB_END_TIME": "4000000000"}
+    asked = saying({"scontrol show hostnames n1": "n1", "scontrol --version": version})
+    assert (find_allocation(Site(launcher=SRUN, batch="slurm"), 0.0, env, asked).reclaim is not None) == keeps
 
 
 @pytest.mark.parametrize(

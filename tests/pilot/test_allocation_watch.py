@@ -3,16 +3,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.hpc.batch_system import Remainder
 from hpo_pilot.hpc.capacity import Node, NodeShape
 from hpo_pilot.hpc.launchers import make_launcher
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.pilot import allocation
 from hpo_pilot.pilot.allocation import Allocation, AllocationPool, AllocationReservation, AllocationWatch
-from hpo_pilot.pilot.job import parse_job
+from hpo_pilot.pilot.job import GivenBack, parse_job
 from hpo_pilot.pilot.report import Starting
 from hpo_pilot.pilot.settings import Site
 from hpo_pilot.transformation.job import PayloadDocument
@@ -57,7 +59,7 @@ def test_an_allocation_without_jobs_is_given_back(room, watch, monkeypatch):
 def three():
     """Of three nodes, of which the batch system takes the second away as soon as it is asked."""
     nodes = tuple(Node(name, NodeShape(4, 4000)) for name in ("n1", "n2", "n3"))
-    return Allocation(nodes, 1e4, lost=lambda: ["n2"], reclaim=Batch().reclaim)
+    return Allocation(nodes, 1e4, remainder=lambda: Remainder(("n2",)), reclaim=Batch().reclaim)
 
 
 class Batch:
@@ -100,4 +102,31 @@ def test_a_lost_node_drains_nothing(three, tmp_path, monkeypatch, until):
     room.lose("n1", "gone")
     room.lose("n3", "gone")
     assert ended.wait(20)
+    watch.stop()
+
+
+def test_an_allocation_that_ends_sooner_starts_no_more_jobs():
+    answers = [Remainder(seconds=9990.0), InputError("squeue has not answered"), Remainder(seconds=20.0)]
+
+    def remainder() -> Remainder:
+        if isinstance(answer := answers.pop(0), InputError):
+            raise answer
+        return answer
+
+    given, ended = Allocation(ALLOCATION.nodes, 1e4, remainder=remainder), threading.Event()
+    room = AllocationPool(given, SITE, margin=0.0, when_lost=lambda *_: None)
+    watch = AllocationWatch(room, SITE, given, margin=120.0, idle=0, end=ended.set)
+    told = threading.Event()
+    # A step that was cancelled alone: once for each job, however often it is asked.
+    assert watch.is_cut_off("job") and not watch.is_cut_off("job")
+    assert room.wait_for_some(told).slots and watch.remaining > 9000
+    assert watch.is_cut_off("job") and watch.is_cut_off("other") and not answers
+    assert watch.remaining <= 20
+    claim = room.reserve({"PandaID": 1, "attemptNr": 1, "jobPars": "-a s.tar.gz -p x", "coreCount": 4})
+    job = parse_job({"PandaID": 1, "attemptNr": 1, "jobPars": "-a s.tar.gz -p x", "coreCount": 4})
+    with pytest.raises(GivenBack):
+        room.assign(claim, job, PayloadDocument(minutes=0.1), Starting(job, Path(), told))
+    room.free(claim)
+    watch.start()
+    assert ended.wait(20), "nothing runs any more"
     watch.stop()

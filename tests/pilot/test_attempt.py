@@ -32,7 +32,9 @@ def test_the_end_of_an_allocation(tmp_path, status, exit_code, has_gone_on, is_l
     draining.set()
     noted = []
     pool = SimpleNamespace(note_launch=lambda *what: noted.append(what))
-    parts = SimpleNamespace(workdir=SimpleNamespace(root=tmp_path), draining=draining, pool=pool, outage=None)
+    parts = SimpleNamespace(
+        workdir=SimpleNamespace(root=tmp_path), draining=draining, pool=pool, outage=None, watch=SimpleNamespace()
+    )
     launched = SimpleNamespace(
         staged=NOTHING_STAGED,
         assignment=SimpleNamespace(allocation=("n1",), nodes=("n1",)),

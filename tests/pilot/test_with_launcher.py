@@ -66,7 +66,7 @@ def tools(tmp_path):
         "srun": LAUNCHER.format(folder=folder),
         "horovodrun": LAUNCHER.format(folder=folder),
         "scontrol": "echo n1; echo n2",
-        "squeue": f'[ "$1" = --steps ] || echo {end}',
+        "squeue": f"""case "$*" in *--steps*) ;; *%T*) echo RUNNING {end} 2 'n[1-2]' ;; *) echo {end} ;; esac""",
         "scancel": f'echo "$@" >> {folder}/cancelled',
     }
     for name, text in scripts.items():

@@ -70,8 +70,11 @@ SlurmctldLogFile={folder}/log/slurmctld.log
 SlurmdLogFile={folder}/log/slurmd.%n.log
 JobCompType=jobcomp/filetxt
 JobCompLoc={folder}/log/jobs.txt
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 {nodes}
-PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=30
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2 PreemptMode=OFF
 """
 _NODE = "NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={cpus} RealMemory={memory_mb}"
 
@@ -229,7 +232,7 @@ def _wait_until_idle(cluster: Slurm, daemons: list[subprocess.Popen[bytes]]) -> 
     end = time.monotonic() + _START_SECONDS
     while True:
         said = subprocess.run(
-            ["sinfo", "--noheader", "--Node", "--format=%T"],
+            ["sinfo", "--noheader", "--Node", "--partition=debug", "--format=%T"],
             env=cluster.environment,
             capture_output=True,
             text=True,

@@ -66,6 +66,24 @@ json.dump({"loss": 1.0, "metrics": {"began": began, "count": count}}, open("outp
 """
 
 
+#: Keeps its count every second; SIGTERM ends it, or does nothing to it.
+HEEDLESS = """
+import json, os, signal, sys, time
+count = began = int(open("count").read()) if os.path.exists("count") else 0
+if sys.argv[1] == "ignores":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+while count < 20:
+    time.sleep(1)
+    count += 1
+    if os.environ["SLURM_PROCID"] == "0":
+        with open("count.new", "w") as file:
+            file.write(str(count))
+        os.rename("count.new", "count")
+if os.environ["SLURM_PROCID"] == "0":
+    json.dump({"loss": 1.0, "metrics": {"began": began}}, open("output.json", "w"))
+"""
+
+
 @pytest.fixture
 def embedded(tmp_path: Path) -> Iterator[Embedded]:
     server = Embedded(tmp_path / "server")
@@ -79,6 +97,7 @@ def files(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "ranks.py").write_text(RANKS)
     (folder / "counting.py").write_text(COUNTING)
+    (folder / "heedless.py").write_text(HEEDLESS)
     return folder
 
 
@@ -116,6 +135,7 @@ def allocation(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Calla
                 f"-N{nodes}",
                 "--exclusive",
                 "--no-kill",
+                "--no-requeue",
                 "--time=10",
                 f"--output={tmp_path}/pilot-%j.log",
                 script,
@@ -228,6 +248,63 @@ def test_a_training_longer_than_an_allocation_runs_across_several(
     assert 3 < verdict["attempt"] <= len(jobs)
     said = [(tmp_path / f"pilot-{job}.log").read_text() for job in jobs]
     assert "1 resumed" in said[-1] and sum("1 checkpointed" in one for one in said) == verdict["attempt"] - 1
+
+
+def steps_of_pilots(slurm: Slurm) -> list[str]:
+    lines = slurm.run("squeue", "--steps", "--noheader", "--format=%i %j").splitlines()
+    return [line.split()[0] for line in lines if " hpo-pilot-" in line]
+
+
+def test_a_preempted_allocation_gives_its_trials_back(
+    slurm: Slurm, embedded: Embedded, files: Path, allocation: Callable[..., str], until: Any, tmp_path: Path
+) -> None:
+    """Slurm signals the steps at once and the pilot after the grace time; no trial heeds the signal."""
+    alone = JobNeeds(nodes=1, ranks_per_node=2, cores=2, memory_mb=500, minutes=1.0)
+    across = JobNeeds(nodes=2, ranks_per_node=1, cores=1, memory_mb=500, minutes=1.0)
+    given = [("dies", alone, "a"), ("dies", across, "b"), ("ignores", alone, "c")]
+    tasks = [
+        embedded.submit(
+            f"python3 heedless.py {how}", 1, needs=needs, files=files, search=name, first=number, checkpoint=["count"]
+        )
+        for number, (how, needs, name) in enumerate(given)
+    ]
+    first = allocation()
+    until(lambda: len(list(tmp_path.glob("work/checkpoints/*/t*f0/.kept/count"))) == len(tasks))
+    urgent = slurm.run("sbatch", "--parsable", "-N2", "--exclusive", "--partition=urgent", "--wrap=true")
+    until(lambda: "no more jobs start" in (tmp_path / f"pilot-{first}.log").read_text())
+    tasks.append(embedded.submit("python3 heedless.py dies", 1, needs=alone, files=files, search="d", first=3))
+    slurm.wait(first, "COMPLETED")  # by itself, in the grace time
+    slurm.wait(urgent, "COMPLETED")
+    said = (tmp_path / f"pilot-{first}.log").read_text()
+    assert said.count("; a checkpoint is kept") == 3 and "; 3 checkpointed; 0 run, 0 wait" in said
+    allocation()
+    until(lambda: all(embedded.state(task) == "done" for task in tasks), 90)
+    for task in tasks:
+        (verdict,) = embedded.verdicts(task)
+        assert verdict["status"] == 0 and (verdict["metrics"]["began"] > 0) == (task != tasks[-1])
+        # A request for jobs that is open at the time may bring a job, which is given back too.
+        assert verdict["attempt"] <= (2 if task == tasks[-1] else 3)
+
+
+def test_a_step_that_somebody_cancels_is_no_verdict(
+    slurm: Slurm, embedded: Embedded, files: Path, allocation: Callable[..., str], until: Any, tmp_path: Path
+) -> None:
+    """The allocation goes on, and so does the trial there: the first time uncounted, the second time not."""
+    needs = JobNeeds(nodes=1, ranks_per_node=1, cores=1, memory_mb=500, minutes=1.0)
+    task = embedded.submit("python3 heedless.py dies", 1, needs=needs, files=files, checkpoint=["count"])
+    job = allocation()
+    count, kept = 0, tmp_path / "work" / "checkpoints" / "1a2b3c4d" / "t0f0" / ".kept" / "count"
+    for _ in range(2):
+        until(lambda: kept.exists() and int(kept.read_text()) > count)  # noqa: B023
+        (step,) = steps_of_pilots(slurm)
+        slurm.run("scancel", step)
+        until(lambda: step not in steps_of_pilots(slurm))  # noqa: B023
+        count = int(kept.read_text())
+    until(lambda: embedded.state(task) == "done", 90)
+    (verdict,) = embedded.verdicts(task)
+    assert verdict["status"] == 0 and verdict["attempt"] == 3 and verdict["metrics"]["began"] >= count
+    said = (tmp_path / f"pilot-{job}.log").read_text()
+    assert said.count("is in the queue again") == 1 and "no more jobs start" not in said
 
 
 def test_what_cannot_run_fails_alone(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hpo_pilot.hpc.launchers import LAUNCHERS, LauncherSettings
+from hpo_pilot.pilot.launch import STEP_CANCELLED
 from tests.programs import program
 from tests.runner.conftest import RUNNER
 
@@ -90,7 +91,7 @@ def launch(folder: Path, **said: Any) -> Any:
 
 def traces(name: str) -> dict[str, str]:
     found = LAUNCHERS["mpirun"](LauncherSettings(mpi=name)) if name == "mpich" else LAUNCHERS[name]()
-    return {key: getattr(found.traces, key) for key in ("label", "dead", "own")}
+    return {key: getattr(found.traces, key) for key in ("label", "dead", "own", "cancelled")}
 
 
 @pytest.mark.parametrize("name", list(LOGS))
@@ -123,6 +124,50 @@ wait $!
 """
 
 
+#: What Slurm 22.05 left of steps that it preempted, on one node and on two, and of one that a user cancelled.
+CANCELLED = {
+    "preempted": """\
+0: epoch 1
+0: slurmstepd-n1: error: *** STEP 1.2 ON n1 CANCELLED AT 2026-11-23T14:41:50 ***
+srun: error: n1: tasks 0-1: Exited with exit code 1
+srun: launch/slurm: _step_signal: Terminating StepId=1.2
+""",
+    "preempted, the other node first": """\
+srun: error: n2: task 1: Terminated
+srun: launch/slurm: _step_signal: Terminating StepId=1.5
+0: slurmstepd-n1: error: *** STEP 1.5 ON n1 CANCELLED AT 2026-11-23T14:41:50 ***
+srun: error: n1: task 0: Terminated
+""",
+    "cancelled alone": """\
+srun: Job step aborted: Waiting up to 4 seconds for job step to finish.
+srun: error: n2: task 1: Killed
+0: slurmstepd-n1: error: *** STEP 1.3 ON n1 CANCELLED AT 2026-11-23T14:41:48 ***
+""",
+}
+#: The payload's own failures, after which Slurm ends the rest of the step; the second by its src/interfaces.
+FAILED = {
+    "a rank failed": LOGS["srun"],
+    "memory": """\
+0: slurmstepd: error: StepId=1.3 exceeded memory limit (1100 > 1000), being killed
+0: slurmstepd: error: *** STEP 1.3 ON n1 CANCELLED AT 2026-11-23T14:41:48 ***
+srun: error: n1: task 0: Killed
+""",
+    "a signal to one rank": "srun: error: n1: task 0: Terminated\nsrun: Force Terminated StepId=1.5\n",
+    "a later version": "0: slurmstepd: error: *** STEP 1.3 ON n1 CANCELLED AT 2026-11-23 DUE TO TASK FAILURE ***\n",
+}
+
+
+@pytest.mark.parametrize(("log", "is_verdict"), [(log, 0) for log in CANCELLED] + [(log, 1) for log in FAILED])
+def test_a_cancelled_step_is_no_verdict_on_the_payload(log, is_verdict, bench, tmp_path):
+    (tmp_path / "said").write_text((CANCELLED | FAILED)[log])
+    program(tmp_path / "srun", f"cat {tmp_path}/said; exit 143\n")
+    files = {"hpo_pilot_launch.json": json.dumps({"before": [str(tmp_path / "srun")], **traces("srun")})}
+    process, folder = bench.start("true", files=files)
+    said, _ = process.communicate(timeout=60)
+    assert (folder / "userJobMetadata.json").exists() == bool(is_verdict)
+    assert (process.returncode, said) == ((0, "") if is_verdict else (1, f"hpo_pilot_runner: {STEP_CANCELLED}\n"))
+
+
 @pytest.fixture
 def stubbed(bench, tmp_path):
     """Runs with a launcher, a lister of its steps, and a sender of signals to them."""
@@ -146,6 +191,13 @@ def test_a_step_is_told_past_its_launcher(stubbed):
     ended = bench.run("trap 'echo saved; exit 0' TERM; while :; do sleep 0.05; done", minutes=0.01, files=files)
     assert ended.verdict["cause"] == "limit" and "saved" in ended.verdict["log_tail"]
     assert (tools / "sent").read_text() == "TERM 1.0\n"
+
+
+def test_a_sender_of_signals_that_complains_has_sent_them(stubbed):
+    bench, tools, files = stubbed
+    program(tools / "signal", f"kill -$1 $(cat {tools}/rank.pid); exit 225\n")
+    saves = "trap 'sleep 0.5; echo saved; exit 0' TERM; while :; do sleep 0.05; done"
+    assert "saved" in bench.run(saves, minutes=0.01, files=files).verdict["log_tail"]
 
 
 def test_a_launcher_that_is_missing_is_named(bench):

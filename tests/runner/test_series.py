@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from hpo_pilot.hpc.launchers import Srun
 from hpo_pilot.runner import hpo_pilot_series
+from tests.programs import program
 from tests.runner.conftest import Bench, encoded
 
 MEMBERS = [[3, 0, 13], [4, 0, 14], [5, 0, 15], [6, 0, 16]]
@@ -229,6 +231,18 @@ def test_a_broken_machine_keeps_the_verdicts_that_are_there(job):
     assert "cannot work in" in members[2]["message"]
     job.run("mkdir userJobMetadata.json.new", code=1)
     assert "cannot work in" in job.said, "without any verdict it is for the infrastructure"
+
+
+def test_a_cancelled_step_ends_the_job_and_the_next_attempt_goes_on(job, tmp_path):
+    cancelled = "slurmstepd: error: *** STEP 1.2 ON n1 CANCELLED AT 2026-11-23T14:41:50 ***"
+    again = f"[ -e {tmp_path}/again ]"
+    first = f'if grep -q 5 input.json && ! {again}; then touch {tmp_path}/again; echo "{cancelled}"; exit 143; fi'
+    program(tmp_path / "srun", f'{first}\nexec "$@"\n')
+    launch = {"before": [str(tmp_path / "srun")], "cancelled": Srun.traces.cancelled}
+    job.run(beside={"hpo_pilot_launch.json": json.dumps(launch)}, code=1)
+    assert job.said.endswith("hpo_pilot_runner: the job step was cancelled\n") and "point 6" not in job.said
+    members = job.run(beside={"hpo_pilot_launch.json": json.dumps(launch)})
+    assert [(m["value"], m["ran_in"]) for m in members] == [(0.3, 1), (0.4, 1), (0.5, None), (0.6, None)]
 
 
 def test_all_metadata_together_stays_small(job):
