@@ -23,11 +23,12 @@ from hpo_pilot.errors import GiveUpError, InputError
 from hpo_pilot.files import write_whole
 from hpo_pilot.hpc.launchers import VISIBLE_GPUS, Launcher, Placement, site_variables
 from hpo_pilot.logs import log_end
-from hpo_pilot.pilot.execution import InContainer, Wrapping, by_our_python
+from hpo_pilot.pilot.execution import ORPHANS_PROGRAM, InContainer, Wrapping, by_our_python, ended_with_all
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.machine import Assignment
 from hpo_pilot.pilot.settings import Site
 from hpo_pilot.transformation.job import PayloadDocument, without_secrets
+from hpo_pilot.transformation.process import WORKER_MARK
 from hpo_pilot.transformation.transformation import Prepared
 
 log = logging.getLogger(__name__)
@@ -201,7 +202,7 @@ def run_step(
         process = subprocess.Popen(
             launcher.command(argv, placement),
             cwd=folder,
-            env=launcher.environment(placement, without_secrets(os.environ)),
+            env={**launcher.environment(placement, without_secrets(os.environ)), WORKER_MARK: ""},  # it is of no job
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -275,6 +276,9 @@ _RUNNER_TELLS = (
     *("SEED", "TRIAL", "UID"),
 )
 _LIFELINE = "HPO_PILOT_LIFELINE_FD"
+
+#: Runs a rank so that it ends together with all that it has started. The nodes of a site may lack the pilot's Python.
+_ENDED_WITH_ALL = 'if [ -x "$0" ]; then exec "$0" -I -S "$@"; fi; shift; exec "$@"'
 
 #: Script that limits ranks to their node's GPUs, if the launcher does not.
 _VISIBLE_SCRIPT = "hpo_pilot_visible.sh"
@@ -378,7 +382,7 @@ class Launched(Wrapping):
         except InputError as error:
             raise JobFailure(PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, str(error)) from error
         if not ours:
-            return [*before, *argv], started
+            return ended_with_all([*before, *argv]), started
         self._tell(folder, before, placement, env)
         return by_our_python(argv), started
 
@@ -442,10 +446,13 @@ class Launched(Wrapping):
     def _around(self, placement: Placement, binds: Sequence[Path], folder: Path, workdir: str) -> list[str]:
         """Returns the words between the launcher and the payload: choice of GPUs, and container."""
         words: list[str] = []
+        if self.assignment.allocation and self.launcher.programs:  # ranks are not below the runner
+            shutil.copy(ORPHANS_PROGRAM, folder)
+            words = ["/bin/sh", "-c", _ENDED_WITH_ALL, sys.executable, str(folder / ORPHANS_PROGRAM.name)]
         if placement.gpus_on and not self.launcher.chooses_gpus:
             script = folder / _VISIBLE_SCRIPT
             script.write_text(_visible_script(placement))
-            words = ["/bin/sh", str(script)]
+            words += ["/bin/sh", str(script)]
         if not self.job.container:
             return words
         names = dict(placement.environment) | dict.fromkeys(self.launcher.exported(placement), "")

@@ -359,7 +359,7 @@ class Pilot:
             return None
 
     def _end_leftovers(self, whose: str, grace: float) -> None:
-        ended = end_leftovers(worker_mark(self._settings), grace)
+        ended = end_leftovers(worker_mark(self._settings), grace, adopted=True)
         if ended.found:
             log.warning("%d processes of jobs of %s were left and have been ended", ended.found, whose)
         if ended.left:

@@ -196,7 +196,7 @@ def test_the_launcher_stands_around_the_container(panda, pilot, tools, tmp_path)
 def test_a_warning_ends_it_and_what_kept_a_checkpoint_goes_back(panda, pilot, tools, tmp_path, until):
     panda.takes_back = True
     saves = panda.add_job("echo 1 > ckpt; exec sleep 300", checkpoint=["ckpt"])
-    does_not = panda.add_job("exec sleep 300")
+    does_not = panda.add_job("sleep 300")
     waits = panda.add_job(GOOD, job={"coreCount": 4}, nodes=2, ranks_per_node=1)
     process = begin(pilot, tools, "--heartbeat", "0.2")
     until(lambda: panda.of(saves, "running") and panda.of(does_not, "running") and panda.of(waits, "starting"))
