@@ -64,18 +64,20 @@ class JobServer:
     Any thread may call any method. The methods raise only ServerAway, TokenRefused or CallRefused.
     """
 
-    def __init__(self, settings: PilotSettings, key: str = "") -> None:
+    def __init__(self, settings: PilotSettings, key: str = "", site: str = "") -> None:
         """Opens no connection yet.
 
         Args:
             settings: settings of the pilot.
             key: identifies this pilot among pilots with the same token; empty: none.
+            site: name of its site profile; empty: it has none.
 
         Raises:
             InputError: the token file, the proxy or the authorities cannot be used.
         """
         self._settings = settings
         self._key = {"X-HPO-Pilot-Key": key} if key else {}
+        self._site = {"X-HPO-Pilot-Site": site} if site else {}
         self._token = ""
         self._token_seen = (0, 0)
         self._read_token()
@@ -116,7 +118,7 @@ class JobServer:
         if remaining:
             body["remaining_time"] = remaining
         # Not among PanDA's own arguments.
-        headers = {"X-HPO-Pilot-Wait": f"{wait:g}", "X-HPO-Pilot-Cores": str(free.cores)}
+        headers = {"X-HPO-Pilot-Wait": f"{wait:g}", "X-HPO-Pilot-Cores": str(free.cores), **self._site}
         if free.request is not None:
             headers["X-HPO-Pilot-Openings"] = free.request.to_text()
         envelope = self._call("pilot/acquire_jobs", body, headers, wait + _ANSWER_SECONDS)

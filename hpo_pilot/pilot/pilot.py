@@ -115,7 +115,7 @@ class Pilot:
         site = load_site(settings.site) if settings.site is not None else None
         workdir = WorkDir(settings)
         self._settings = settings
-        self._server = server or JobServer(settings, workdir.key)
+        self._server = server or JobServer(settings, workdir.key, site.name if site else "")
         self._draining, self._at_once = threading.Event(), threading.Event()
         self._changed = threading.Condition()
         self._watch: AllocationWatch | None = None

@@ -575,7 +575,8 @@ def demand(tx: Transaction, call: Call, *, queue: str = "", task_ids: list[int] 
         data; times are in seconds before now:
 
         - ``waiting``: one entry for each shape of waiting jobs: the number of ``jobs``; ``since``, the start of the
-          longest wait; ``nodes``, ``gpus``, ``cores``, ``memory_mb`` and ``minutes`` of one job (0: not given);
+          longest wait; ``site``, the site profile that their search names; ``nodes``, ``gpus``, ``cores``,
+          ``memory_mb`` and ``minutes`` of one job (0: not given);
         - ``going``: the number of jobs, of any task, at these pilots;
         - ``offers``: one entry for each pilot that asked for jobs in the last hour: the time when it last ``asked``,
           the most that it had free at once (0: not given), and ``is_busy``: it has jobs, so it may not ask now;
@@ -631,6 +632,7 @@ def _may_go(row: AnyRow, queue: str) -> bool:
 
 def _shape(needs: Needs) -> dict[str, Any]:
     return {
+        "site": needs.site,
         "nodes": needs.nodes,
         "gpus": needs.gpus,
         "cores": needs.cores,

@@ -64,6 +64,8 @@ WAIT_HEADER = "X-HPO-Pilot-Wait"
 OPENINGS_HEADER = "X-HPO-Pilot-Openings"
 #: Cores that a pilot has for the jobs of one answer together; PanDA's own arguments cannot state it.
 CORES_HEADER = "X-HPO-Pilot-Cores"
+#: Name of the pilot's site profile.
+SITE_HEADER = "X-HPO-Pilot-Site"
 
 
 class StatusCode(IntEnum):
@@ -182,6 +184,7 @@ async def acquire_jobs(
         worker_id="" if worker_id is None else str(worker_id)[:128],
         scheduler_id=scheduler_id or "",
         allocation=allocation,
+        profile=call.header(SITE_HEADER)[:128],
     )
     try:
         found = await _wait_for_jobs(call, request)

@@ -35,6 +35,7 @@ class Offer:
         cores: free cores of a node.
         memory_mb: free memory of a node, in MB.
         minutes: time for one job, in minutes.
+        site: name of its site profile; empty: it states none.
     """
 
     queue: str
@@ -46,6 +47,7 @@ class Offer:
     cores: int
     memory_mb: int
     minutes: float
+    site: str = ""
 
 
 def offer_of(request: JobRequest, now: float) -> Offer:
@@ -53,7 +55,7 @@ def offer_of(request: JobRequest, now: float) -> Offer:
     who = (request.site[:_LONGEST], request.harvester_id, request.worker_id)
     if request.allocation is None:
         gpus = sum(gpu.count for gpu in request.gpus or ())
-        return Offer(*who, now, 1, gpus, request.cores, request.memory, request.remaining_time / 60)
+        return Offer(*who, now, 1, gpus, request.cores, request.memory, request.remaining_time / 60, request.profile)
     openings = [*request.allocation.free, *request.allocation.later]
     return Offer(
         *who,
@@ -64,6 +66,7 @@ def offer_of(request: JobRequest, now: float) -> Offer:
         max((opening.memory_mb for opening in openings), default=0),
         # From searches with measured run times, it also takes jobs with a longer limit.
         0.0 if request.allocation.seconds else max((opening.seconds for opening in openings), default=0.0) / 60,
+        request.profile,
     )
 
 

@@ -24,13 +24,13 @@ from hpo_pilot.pilot.machine import find_gpus
 from hpo_pilot.search import Mistake, OptimizerChoice, Payload, Resources, Search, SearchSpace, SiteChoice
 from hpo_pilot.search.mistakes import FieldPath, closest, listing, mistakes_of
 from hpo_pilot.search.payload import input_mistakes, missing_paths
+from hpo_pilot.search.search import BUILT_IN_SITES
 from hpo_pilot.search.search_file import ELSEWHERE, SearchFile
 from hpo_pilot.search.space import feasibility_mistakes, is_seen_feasible
 from hpo_pilot.search.values import show
 from hpo_pilot.search.yaml_document import Document, decode_document, parse_document, read_document
 
 #: Profiles of every installation, also without their files.
-_BUILT_IN = ("local", "grid")
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def _check_site(file: SearchFile) -> None:
             if resources is not None:
                 file.tell(*site_mistakes(resources, profile), under=("resources",))
                 file.note(*(mistake.under("resources") for mistake in _allocation_notes(resources, profile)))
-    elif name not in _BUILT_IN:
+    elif name not in BUILT_IN_SITES:
         file.tell(Mistake(path, f"there is no site profile {name!r}", unknown_site_hint(name, files)))
     if resources is not None and name == "local":
         file.tell(*local_mistakes(resources, this_machine()), under=("resources",))

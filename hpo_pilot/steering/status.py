@@ -329,6 +329,13 @@ def why_they_wait(demand: Mapping[str, Any]) -> list[str]:
 
 def _lacking(shape: Mapping[str, Any], offers: Sequence[Mapping[str, Any]]) -> str:
     """Returns a note on the needs of these jobs that no pilot meets; empty if one pilot meets all of them."""
+    if site := shape.get("site"):
+        offers = [offer for offer in offers if (offer.get("site") or site) == site]
+        if not offers:
+            remedy = f"`hpo-pilot pilots submit --site {site}` submits some"
+            return (
+                f"{_jobs(shape['jobs'])} for the site profile {site}, and no pilot with it has asked lately: {remedy}"
+            )
     if any(all(_reaches(offer, shape, name) for name, _ in _SIZES) for offer in offers):
         return ""
     lacking = [text(shape[name]) for name, text in _SIZES if not any(_reaches(one, shape, name) for one in offers)]
