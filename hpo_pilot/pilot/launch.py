@@ -7,6 +7,7 @@ import itertools
 import json
 import logging
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -24,8 +25,8 @@ from hpo_pilot.files import write_whole
 from hpo_pilot.hpc.launchers import VISIBLE_GPUS, Launcher, Placement, site_variables
 from hpo_pilot.logs import log_end
 from hpo_pilot.pilot.execution import ORPHANS_PROGRAM, InContainer, Wrapping, by_our_python, ended_with_all
-from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
-from hpo_pilot.pilot.machine import Assignment
+from hpo_pilot.pilot.job import Job, JobFailure, LauncherMissing, PilotErrorCode
+from hpo_pilot.pilot.machine import HERE, Assignment
 from hpo_pilot.pilot.settings import Site
 from hpo_pilot.transformation.job import PayloadDocument, without_secrets
 from hpo_pilot.transformation.process import WORKER_MARK
@@ -233,6 +234,38 @@ def _wait(process: subprocess.Popen[bytes], seconds: float, is_over: Callable[[]
     return why
 
 
+_AVOIDED, _MOST_AVOIDED = 60.0, 900.0  # seconds: the first time, and at most
+
+
+class Avoided:
+    """The tasks whose launcher is missing here. Any thread may call any method.
+
+    The server gives this pilot no jobs of their searches for a while, then one try again, and shows the reason.
+    """
+
+    def __init__(self) -> None:
+        """Begins without tasks."""
+        self._until: dict[int, tuple[float, float]] = {}  # monotonic time, and seconds of the pause
+        self._lock = threading.Lock()
+        self.why = ""  #: the newest reason
+
+    def add(self, task_id: int, why: str) -> None:
+        """Avoids a task, each time twice as long."""
+        now = time.monotonic()
+        with self._lock:
+            until, pause = self._until.get(task_id, (0.0, _AVOIDED / 2))
+            if until < now:  # else several of its jobs came together
+                pause = min(2 * pause, _MOST_AVOIDED)
+                log.warning("no jobs of task %s and its search are taken for %.0f s: %s", task_id, pause, why)
+                self._until[task_id] = now + pause, pause
+            self.why = why
+
+    def now(self) -> list[int]:
+        """Returns the tasks to avoid now."""
+        with self._lock:
+            return [task_id for task_id, (until, _) in self._until.items() if until > time.monotonic()]
+
+
 _PROBE_SECONDS = 60.0
 _PROBE_MEMORY_MB = 64  # of each process
 #: srun prints this while it waits for cores of other steps: the controller has answered.
@@ -360,19 +393,18 @@ class Launched(Wrapping):
 
     @property
     def launcher(self) -> Launcher:
-        """The site's."""
-        return self.site.launcher
+        """The site's; a command that runs once may not need it."""
+        launcher, (first, *others) = self.site.launcher, self.assignment.nodes
+        if self.document.ranks_per_node or others:
+            return launcher
+        return launcher.once(first.partition(".")[0] in (HERE, platform.node().partition(".")[0]))
 
     def wrap(
         self, argv: Sequence[str], env: Mapping[str, str], binds: Sequence[Path], folder: Path
     ) -> tuple[list[str], dict[str, str]]:
         """See Wrapping. Our runner gets the launcher's words in a file and starts the payload with them."""
-        if missing := [name for name in self.launcher.programs if not shutil.which(name, path=env.get("PATH"))]:
-            raise JobFailure(
-                PilotErrorCode.PAYLOAD_EXECUTION_FAILURE,
-                f"{missing[0]}, which starts the ranks at site {self.site.name!r}, is not in the pilot's PATH: load "
-                "its module before the pilot starts, or name another launcher in the site's profile",
-            )
+        if lacking := self.launcher.lacks(env.get("PATH")):
+            raise LauncherMissing(PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, f"at site {self.site.name!r} {lacking}")
         ours = (folder / RUNNER_FILE).is_file()
         try:
             placement = self.placement(env, _told(self.document) if ours else ())

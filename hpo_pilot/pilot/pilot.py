@@ -26,7 +26,7 @@ from hpo_pilot.pilot.checkpoints import CheckpointShipping
 from hpo_pilot.pilot.client import Backoff, CallRefused, Delivery, GivingBack, JobServer
 from hpo_pilot.pilot.job import CutOff, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.job_files import FolderStorage, SandboxCache, ServerStorage
-from hpo_pilot.pilot.launch import LauncherOutage, probe_launcher
+from hpo_pilot.pilot.launch import Avoided, LauncherOutage, probe_launcher
 from hpo_pilot.pilot.machine import MachinePool, Pool, Reservation, choose_gpus, find_gpus, machine_cores
 from hpo_pilot.pilot.report import METRICS_REGISTRY
 from hpo_pilot.pilot.settings import PilotSettings, Site, WorkDir, load_site, worker_mark
@@ -143,6 +143,7 @@ class Pilot:
             own_storage=FolderStorage(settings.storage_folder),
             staging=staging,
             outage=outage,
+            avoided=Avoided(),
             draining=self._draining,
             lifeline=lifeline,
         )
@@ -278,7 +279,8 @@ class Pilot:
             asked = time.monotonic()
             wait = min(_POLL, free.patience)
             try:
-                found = self._server.acquire(free, wait, parts.workdir.free_mb(), self._remaining())
+                disk_mb, remaining = parts.workdir.free_mb(), self._remaining()
+                found = self._server.acquire(free, wait, disk_mb, remaining, parts.avoided.now(), parts.avoided.why)
             except TryAgainError as error:
                 log.debug("no jobs: %s", error)
                 backoff.pause(self._draining)

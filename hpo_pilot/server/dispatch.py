@@ -138,6 +138,8 @@ class JobRequest:
             it has no allocation.
         waited: seconds since `allocation` was stated.
         profile: the site profile of the pilot.
+        avoids: tasks of searches whose jobs the pilot cannot start now.
+        why: the reason.
         pilot: the pilot that asks; None: any pilot may report on the jobs.
         only_node: whether all reports on the jobs will come from `node`.
     """
@@ -162,6 +164,8 @@ class JobRequest:
     allocation: AllocationRequest | None = None
     waited: float = 0.0
     profile: str = ""
+    avoids: tuple[int, ...] = ()
+    why: str = ""
     pilot: PilotIdentity | None = None
     only_node: bool = False
 
@@ -292,6 +296,7 @@ class _Picking:
     def jobs(self) -> list[AnyRow]:
         """Returns the jobs, in the order in which they were chosen."""
         bounds = _Bounds(self._request, self._room_left)
+        avoided = {row.campaign for task_id in self._request.avoids if (row := task_row(self._tx, task_id))}
         # A queue that is off brokerage gets only jobs that name it, not jobs that may run at any queue.
         queues = [self._request.site] if self._request.queue.status == "brokeroff" else [self._request.site, ""]
         for priority, groups in self._waiting.groups(dict.fromkeys(queues)):
@@ -300,6 +305,7 @@ class _Picking:
                 for queue, kind, group in groups
                 if bounds.fits(kind, queue)
                 for campaign, heap in group.items()
+                if campaign not in avoided
             ]
             self._serve(candidates)
             if not self._missing:

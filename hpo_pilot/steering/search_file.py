@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from hpo_pilot.errors import Problem, SearchFileError
 from hpo_pilot.files import first_program, folder_mistake, missing_programs, python_word
 from hpo_pilot.hpc.capacity import NodeShape
+from hpo_pilot.hpc.launchers import make_launcher
 from hpo_pilot.hpc.site_files import SiteFileError, known_site, load_site, site_files, unknown_site_hint
 from hpo_pilot.hpc.site_profile import SiteProfile
 from hpo_pilot.pilot.machine import find_gpus
@@ -194,8 +195,10 @@ def _check_files(file: SearchFile, payload: Payload, folder: Path | None) -> Non
             file.tell(gone)
         else:
             file.note(replace(gone, hint="it must exist where the jobs run"))
-    if folder is not None and is_local and not image:
-        _check_programs(file, payload)
+    if folder is not None and is_local:
+        if not image:
+            _check_programs(file, payload)
+        _check_launcher(file, payload)
 
 
 def _check_programs(file: SearchFile, payload: Payload) -> None:
@@ -214,6 +217,18 @@ def _check_programs(file: SearchFile, payload: Payload) -> None:
     place = "python" if word == payload.python else "command"
     hint = "activate its environment before you submit, or give the path of the Python in payload.python"
     file.note(Mistake(("payload", place), f"there is no {word} in PATH on this machine", hint))
+
+
+def _check_launcher(file: SearchFile, payload: Payload) -> None:
+    """Notes a missing launcher of ranks on this machine; their Python may bring it."""
+    resources, site = file.section("resources", Resources), known_site("local")
+    if resources is None or site is None or not resources.ranks:
+        return
+    python, path = shutil.which(payload.python or ""), os.environ.get("PATH", os.defpath)
+    path = f"{Path(python).parent}{os.pathsep}{path}" if python else path
+    lacking, _, remedy = make_launcher(site.launcher.model_dump()).lacks(path).partition(": ")
+    if lacking:
+        file.note(Mistake(("resources",), f"{lacking} on this machine", remedy))
 
 
 def _check_site(file: SearchFile) -> None:

@@ -324,7 +324,10 @@ def why_they_wait(demand: Mapping[str, Any]) -> list[str]:
         ]
     if not offers:
         return []  # The pilots that have jobs asked for them before the server started.
-    return [note for shape in waiting if (note := _lacking(shape, offers))]
+    able = [offer for offer in offers if not offer.get("why")]
+    if not able:
+        return [f"{_jobs(jobs)}, and no pilot can start them: {'; '.join(sorted({one['why'] for one in offers}))}"]
+    return [note for shape in waiting if (note := _lacking(shape, able))]
 
 
 def _lacking(shape: Mapping[str, Any], offers: Sequence[Mapping[str, Any]]) -> str:

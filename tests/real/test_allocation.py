@@ -253,7 +253,7 @@ def test_what_cannot_run_fails_alone(
     reasons = {
         panda.add_job(good, nodes=3, ranks_per_node=1): "needs 3 nodes",
         panda.add_job(good, gpus_per_node=1): "with 1 GPUs",
-        panda.add_job(good): "horovodrun, which starts the ranks at site 'generic-slurm', is not in the pilot's PATH",
+        panda.add_job(good): "at site 'generic-slurm' horovodrun, which starts the ranks, is not in PATH",
     }
     other = panda.add_job(good, job={"container_name": str(image)})
     allocation(path=str(tools), launcher={"name": "horovodrun"}, containers={"runtime": "charliecloud"})

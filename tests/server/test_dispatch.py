@@ -232,6 +232,14 @@ def test_a_site_profile_keeps_pilots_of_other_sites_away(queue: Queue) -> None:
     assert task_ids(queue.acquire(9)) == [there, there]
 
 
+def test_a_pilot_without_the_launcher_of_a_search_gets_others(queue: Queue) -> None:
+    first = queue.submit(2, campaign="ranks.1", userName="me", taskPriority=900)
+    second = queue.submit(2, campaign="ranks.1", userName="me", taskPriority=900)
+    other = queue.submit(1)
+    assert task_ids(queue.acquire(9, avoids=(first, 10**9))) == [other]
+    assert task_ids(queue.acquire(9)) == [first, first, second, second]
+
+
 def room(
     *now: Opening,
     later: tuple[Opening, ...] = (),

@@ -78,3 +78,9 @@ def test_a_site_profile_that_no_pilot_has() -> None:
     assert "the site profile summit" in remark and "hpo-pilot pilots submit --site summit" in remark
     assert said([{"site": "summit"}], [{"site": "summit"}, {"site": "local"}]) == []
     assert said([{"site": "summit"}], [{"site": ""}]) == []
+
+
+def test_pilots_that_cannot_start_them() -> None:
+    (remark,) = said([{}], [{"why": "srun is not in PATH"}])
+    assert remark.startswith("3 jobs wait, and no pilot can start them: srun is not in PATH")
+    assert said([{}], [{"why": "srun is not in PATH"}, {"why": ""}]) == []
