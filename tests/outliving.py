@@ -10,22 +10,23 @@ from pathlib import Path
 
 import psutil
 
-#: How its processes try to outlive the job: each but the first runs in a session of its own.
-KINDS = ("child", "session", "daemon", "stubborn")
+#: How its processes try to outlive the job: but the first, in a session of their own, the last without environment.
+KINDS = ("child", "session", "daemon", "stubborn", "hidden")
 
 #: Every process notes each 10 ms that it lives: its attempt and the time, in a file of its own.
 SCRIPT = """
 import os, signal, sys, time
 
-folder, kind = sys.argv[1:]
+folder, kind, attempt = [*sys.argv[1:], os.environ.get("PANDA_ATTEMPTNR", "1")][:3]
 if kind == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-if os.fork() == 0:
+if kind != "alone" and os.fork() == 0:
     if kind != "child":
         os.setsid()
-    if kind == "daemon" and os.fork():
+    if kind in ("daemon", "hidden") and os.fork():
         os._exit(0)
-attempt = os.environ.get("PANDA_ATTEMPTNR", "1")
+    if kind == "hidden":
+        os.execve(sys.executable, [sys.executable, sys.argv[0], folder, "alone", attempt], {})
 with open("%s/%s.%d" % (folder, attempt, os.getpid()), "w", 1) as file:
     while not os.path.exists(folder + "/over"):
         file.write("%.4f\\n" % time.monotonic())

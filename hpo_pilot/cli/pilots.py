@@ -111,7 +111,7 @@ class _Allocations:
                 raise InputError(f"--server {url} also needs {missing}")
             # The virtual organisation of the user's own PanDA tokens; without such tokens that of our tokens.
             vo = environment_vo() if os.environ.get("PANDA_AUTH") == "oidc" else PilotSettings.vo
-            return PilotAccess(url, self.panda_queue, self.token_file, self.ca, vo)
+            return PilotAccess(url, self.panda_queue, self.token_file, self.ca, vo, self.site)
         found = running_server(folder)
         if found is None:
             raise InputError(
@@ -128,7 +128,7 @@ class _Allocations:
         if ca is None and found.authorities is not None:
             ca = found.authorities / AUTHORITIES
         token = self.token_file or folder.tokens / f"{Role.PILOT.value}.token"
-        return PilotAccess(found.url, self.panda_queue or DEFAULT_QUEUE, token, ca, found.vo)
+        return PilotAccess(found.url, self.panda_queue or DEFAULT_QUEUE, token, ca, found.vo, self.site)
 
     def _root(self) -> Path:
         """Returns the folder that login and compute nodes share."""

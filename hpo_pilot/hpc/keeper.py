@@ -70,6 +70,7 @@ class PilotAccess:
         token_file: file with a pilot's token, read at every call.
         ca: PEM file of the server's certificate authorities; None: the system's.
         vo: the virtual organisation of the token.
+        site: name of the pilots' site profile.
     """
 
     server: str
@@ -77,9 +78,10 @@ class PilotAccess:
     token_file: Path
     ca: Path | None
     vo: str
+    site: str
 
     def demand(self) -> Demand:
-        """Returns the waiting and running jobs.
+        """Returns the jobs that wait and that these pilots may take, and the running jobs.
 
         Raises:
             InputError: the token cannot be read, or is refused.
@@ -103,7 +105,8 @@ class PilotAccess:
             answer = session.get(f"{url}/{_STATISTICS}", headers=headers, timeout=_SECONDS)
             return _counted(self._data(answer).get(self.queue, {}))
         data = self._data(answer)
-        return Demand(tuple(map(_waiting, data["waiting"])), int(data["going"]))
+        ours = [shape for shape in data["waiting"] if shape.get("site", "") in ("", self.site)]
+        return Demand(tuple(map(_waiting, ours)), int(data["going"]))
 
     def _data(self, answer: requests.Response) -> dict[str, Any]:
         if answer.status_code in (401, 403):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -260,10 +261,23 @@ class Launcher(ABC):
         """The launcher that starts one process on each node."""
         return self
 
+    def once(self, here: bool) -> Launcher:
+        """Returns the launcher for a command that runs once, on one node; `here`: the node of the caller."""
+        return self
+
     @property
     def programs(self) -> tuple[str, ...]:
         """The programs that must be in PATH."""
         return (self.name,)
+
+    def lacks(self, path: str | None) -> str:
+        """Returns which program is missing in a PATH (None: that of this process) and the remedy; empty: none is."""
+        missing = next((name for name in self.programs if not shutil.which(name, path=path)), None)
+        if missing is None:
+            return ""
+        remedy = "build it with `make horovod`, or " if missing == Horovodrun.name else ""
+        remedy += "load its module before the pilot starts, or name another launcher in the site's profile"
+        return f"{missing}, which starts the ranks, is not in PATH: {remedy}"
 
     @abstractmethod
     def command(self, argv: Sequence[str], placement: Placement) -> list[str]:
@@ -327,6 +341,11 @@ class Plain(Launcher):
         return list(argv)
 
 
+def _plain_here(launcher: Launcher, here: bool) -> Launcher:
+    """See `Launcher.once`: these launchers divide nothing among jobs, so on this node none is needed."""
+    return Plain(launcher.settings) if here else launcher
+
+
 #: MPICH does not name the rank that failed.
 _MPICH = Traces(
     label=r"^\[(\d+)\] ?",
@@ -347,6 +366,7 @@ class Mpirun(Launcher):
     """
 
     name = "mpirun"
+    once = _plain_here
     #: Of Open MPI.
     traces = Traces(
         label=r"^\[\d+,(\d+)\]<std(?:out|err)>:",
@@ -535,6 +555,7 @@ class Horovodrun(Launcher):
     """
 
     name = "horovodrun"
+    once = _plain_here
     traces = Traces(
         label=r"^\[(?:\d+,)?(\d+)\]<std(?:out|err)>:",
         dead=r"^Process (\d+) exit with status code|^  Process name: \[\[\d+,\d+\],(\d+)\]",
@@ -597,6 +618,10 @@ class Torchrun(Launcher):
         # The value for each rank, not for the torchrun that starts the ranks.
         env["OMP_NUM_THREADS"] = super().environment(placement, {})["OMP_NUM_THREADS"]
         return env
+
+    def once(self, here: bool) -> Launcher:
+        """See Launcher. Without a starter there is only this node."""
+        return self._starter.once(here) if self._starter else Plain(self.settings)
 
     @property
     def per_node(self) -> Launcher:

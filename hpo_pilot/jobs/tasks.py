@@ -121,6 +121,7 @@ class TaskOptions:
         architecture: CPU and GPU, in prun's form; None: any.
         exclude: queues that must not run the jobs.
         official: whether the outputs belong to the working group, whose production role the user has.
+        profile: the site profile of the pilots that may take the jobs, on a server of ours; None: any.
     """
 
     label: str = "user"
@@ -131,6 +132,7 @@ class TaskOptions:
     architecture: str | None = None
     exclude: tuple[str, ...] = ()
     official: bool = False
+    profile: str | None = None
 
 
 class Member(NamedTuple):

@@ -219,9 +219,9 @@ def _programs(document: Mapping[str, Any]) -> dict[str, str]:
     programs = {RUNNER: RUNNER}
     if document.get("trials_per_job", 1) > 1:
         programs = {RUNNER: "hpo_pilot_series.py", "hpo_pilot_point.py": RUNNER}
-    # Only the payload decides whether it uses these, and only its node whether it has energy counters.
+    # Only the payload decides whether it uses these or leaves processes, and only its node whether it has counters.
     names = ["hpo_pilot_hpogrid.py"] if "hyperparameters" in document else []
-    names += ["hpo_pilot_results.py", "hpo_pilot_ranks.py", "hpo_pilot_energy.py", "hpo_pilot_python.py"]
+    names += [f"hpo_pilot_{name}.py" for name in ("results", "ranks", "energy", "orphans", "python")]
     names += ["hpo_pilot_function.py"] if document.get("function") else []
     names += ["hpo_pilot_checkpoints.py"] if document.get("checkpoint") else []
     return programs | {name: name for name in names}

@@ -175,6 +175,8 @@ def task_parameters(
             result["hpoValues"] = True  # it reports values of running jobs too
         if needs.nodes > 1:
             result["hpoNodes"] = needs.nodes  # only pilots in an allocation get the job
+        if options.profile:
+            result["hpoSite"] = options.profile  # no pilot with another site profile gets the job
         if needs.gpus_per_node:
             result["nGPU"] = needs.gpus_per_node  # for its brokerage; a real server reads the architecture
     if options.priority is not None:

@@ -26,13 +26,14 @@ from hpo_pilot.pilot.job import (
     Job,
     JobFailure,
     LauncherAway,
+    LauncherMissing,
     NodeLost,
     PilotErrorCode,
     job_identity,
     parse_job,
 )
 from hpo_pilot.pilot.job_files import FolderStorage, SandboxCache, ServerStorage, store_log, store_outputs
-from hpo_pilot.pilot.launch import STEP_CANCELLED, Launched, LauncherOutage, LaunchFailure
+from hpo_pilot.pilot.launch import STEP_CANCELLED, Avoided, Launched, LauncherOutage, LaunchFailure
 from hpo_pilot.pilot.machine import Assignment, Pool, Reservation
 from hpo_pilot.pilot.report import Outcome, Starting, payload_succeeded
 from hpo_pilot.pilot.settings import PilotSettings, Site, WorkDir
@@ -73,6 +74,7 @@ class PilotParts:
         staging: copies files that many jobs read to the nodes; None: nothing is copied.
         outage: detects that the launcher does not work; None: the pilot has no allocation.
         watch: watches the allocation; None: the pilot has none.
+        avoided: tasks whose launcher is missing.
         draining: is set when the pilot is about to end.
         lifeline: reading end of a pipe that closes when the pilot dies.
     """
@@ -93,6 +95,7 @@ class PilotParts:
     staging: Staging | None
     outage: LauncherOutage | None
     watch: AllocationWatch | None
+    avoided: Avoided
     draining: threading.Event
     lifeline: int
 
@@ -202,6 +205,8 @@ class JobRun:
             if not isinstance(self._outcome.failure, Forgotten | GivenBack):
                 self._stored = store_log(storage, job, self._folder)
         except JobFailure as failure:
+            if isinstance(failure, LauncherMissing):
+                parts.avoided.add(parse_job(self._data).task_id, str(failure))
             self._fail(failure)
         except TransformationFailure as failure:
             self._fail(JobFailure.of(failure))
@@ -261,7 +266,7 @@ class JobRun:
             return Refused(str(fault))
         if site is None:
             if document.ranks_per_node:
-                raise JobFailure(
+                raise LauncherMissing(
                     PilotErrorCode.PAYLOAD_EXECUTION_FAILURE,
                     f"the job has {document.ranks_per_node} ranks per node, and this pilot does not know the launcher: "
                     "start the pilot with --site",

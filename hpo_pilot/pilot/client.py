@@ -36,6 +36,7 @@ _CONNECT_SECONDS = 10.0
 _ANSWER_SECONDS = 60.0
 _BLOCK = 1 << 20
 _NO_PERMISSION = 70  # StatusCode
+_MOST_AVOIDED, _LONGEST_WHY = 100, 500  # tasks and characters in a header
 
 
 class ServerAway(TryAgainError):
@@ -64,18 +65,20 @@ class JobServer:
     Any thread may call any method. The methods raise only ServerAway, TokenRefused or CallRefused.
     """
 
-    def __init__(self, settings: PilotSettings, key: str = "") -> None:
+    def __init__(self, settings: PilotSettings, key: str = "", site: str = "") -> None:
         """Opens no connection yet.
 
         Args:
             settings: settings of the pilot.
             key: identifies this pilot among pilots with the same token; empty: none.
+            site: name of its site profile; empty: it has none.
 
         Raises:
             InputError: the token file, the proxy or the authorities cannot be used.
         """
         self._settings = settings
         self._key = {"X-HPO-Pilot-Key": key} if key else {}
+        self._site = {"X-HPO-Pilot-Site": site} if site else {}
         self._token = ""
         self._token_seen = (0, 0)
         self._read_token()
@@ -91,7 +94,15 @@ class JobServer:
         self._lock = threading.Lock()
         self._away_since: float | None = None
 
-    def acquire(self, free: FreeResources, wait: float, disk_mb: int, remaining: int) -> list[dict[str, Any]]:
+    def acquire(
+        self,
+        free: FreeResources,
+        wait: float,
+        disk_mb: int,
+        remaining: int,
+        avoided: Sequence[int] = (),
+        why: str = "",
+    ) -> list[dict[str, Any]]:
         """Asks for jobs; returned jobs belong to this pilot.
 
         Args:
@@ -99,6 +110,8 @@ class JobServer:
             wait: seconds to wait at the server for a job, if the server supports that.
             disk_mb: free disk.
             remaining: remaining seconds of this pilot; 0: not given.
+            avoided: tasks of searches whose jobs cannot be started here now.
+            why: the reason.
         """
         settings = self._settings
         body: dict[str, Any] = {
@@ -116,9 +129,11 @@ class JobServer:
         if remaining:
             body["remaining_time"] = remaining
         # Not among PanDA's own arguments.
-        headers = {"X-HPO-Pilot-Wait": f"{wait:g}", "X-HPO-Pilot-Cores": str(free.cores)}
+        headers = {"X-HPO-Pilot-Wait": f"{wait:g}", "X-HPO-Pilot-Cores": str(free.cores), **self._site}
         if free.request is not None:
             headers["X-HPO-Pilot-Openings"] = free.request.to_text()
+        if avoided:
+            headers["X-HPO-Pilot-Avoids"] = json.dumps({"tasks": avoided[-_MOST_AVOIDED:], "why": why[:_LONGEST_WHY]})
         envelope = self._call("pilot/acquire_jobs", body, headers, wait + _ANSWER_SECONDS)
         data = envelope.get("data")
         jobs = data.get("jobs") if isinstance(data, dict) else None

@@ -54,9 +54,20 @@ class Wrapping(ABC):
         """
 
 
+#: Ends what a command leaves behind.
+ORPHANS_PROGRAM = Path(__file__).parent.parent / "runner" / "hpo_pilot_orphans.py"
+
+
 def by_our_python(argv: Sequence[str]) -> list[str]:
     """Returns the command; the pilot's own Python starts our runner, the user's `python3` is for the payload."""
-    return [sys.executable, *argv[1:]] if list(argv[:3]) == ["python3", "-I", "-S"] else list(argv)
+    if list(argv[:3]) == ["python3", "-I", "-S"]:
+        return [sys.executable, *argv[1:]]
+    return ended_with_all(argv)
+
+
+def ended_with_all(argv: Sequence[str]) -> list[str]:
+    """Returns a command that ends together with all processes that it has started; our runner does that itself."""
+    return [sys.executable, "-I", "-S", str(ORPHANS_PROGRAM), *argv]
 
 
 @dataclass(frozen=True)
@@ -80,7 +91,7 @@ class InContainer(Wrapping):
         if not self.image:
             return by_our_python(argv), dict(env)
         runtime = choose_runtime(self.runtime, self.image)
-        return runtime.wrap(argv, self.image, binds, env, folder, self.inside), dict(env)
+        return ended_with_all(runtime.wrap(argv, self.image, binds, env, folder, self.inside)), dict(env)
 
 
 @dataclass(frozen=True)
@@ -359,10 +370,10 @@ class Execution:
                 self.keep_interpreter()
             else:
                 self._end_interpreter()
-                end_leftovers(forked, grace)
+                end_leftovers(forked, grace, adopted=True)
         if status == 0 and not has_orphans(marks):
             return
-        ended = end_leftovers(marks, grace)
+        ended = end_leftovers(marks, grace, adopted=True)
         if ended.found:
             log.warning("%d processes of job %s outlived its command and were ended", ended.found, self.job.panda_id)
         if ended.left:

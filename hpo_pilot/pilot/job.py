@@ -155,6 +155,10 @@ class LauncherAway(GivenBack):
     """The launcher starts no job at all, so the job is not at fault."""
 
 
+class LauncherMissing(LauncherAway):
+    """The launcher that the job needs is not installed here: this pilot takes no jobs of its search for a while."""
+
+
 class CutOff(JobFailure):
     """The allocation ended while the job ran. The job is given back if this attempt has kept a checkpoint."""
 

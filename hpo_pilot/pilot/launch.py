@@ -7,6 +7,7 @@ import itertools
 import json
 import logging
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -23,11 +24,12 @@ from hpo_pilot.errors import GiveUpError, InputError
 from hpo_pilot.files import write_whole
 from hpo_pilot.hpc.launchers import VISIBLE_GPUS, Launcher, Placement, site_variables
 from hpo_pilot.logs import log_end
-from hpo_pilot.pilot.execution import InContainer, Wrapping, by_our_python
-from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
-from hpo_pilot.pilot.machine import Assignment
+from hpo_pilot.pilot.execution import ORPHANS_PROGRAM, InContainer, Wrapping, by_our_python, ended_with_all
+from hpo_pilot.pilot.job import Job, JobFailure, LauncherMissing, PilotErrorCode
+from hpo_pilot.pilot.machine import HERE, Assignment
 from hpo_pilot.pilot.settings import Site
 from hpo_pilot.transformation.job import PayloadDocument, without_secrets
+from hpo_pilot.transformation.process import WORKER_MARK
 from hpo_pilot.transformation.transformation import Prepared
 
 log = logging.getLogger(__name__)
@@ -201,7 +203,7 @@ def run_step(
         process = subprocess.Popen(
             launcher.command(argv, placement),
             cwd=folder,
-            env=launcher.environment(placement, without_secrets(os.environ)),
+            env={**launcher.environment(placement, without_secrets(os.environ)), WORKER_MARK: ""},  # it is of no job
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -230,6 +232,38 @@ def _wait(process: subprocess.Popen[bytes], seconds: float, is_over: Callable[[]
                 with contextlib.suppress(ProcessLookupError):  # it has just ended
                     os.killpg(process.pid, which)
     return why
+
+
+_AVOIDED, _MOST_AVOIDED = 60.0, 900.0  # seconds: the first time, and at most
+
+
+class Avoided:
+    """The tasks whose launcher is missing here. Any thread may call any method.
+
+    The server gives this pilot no jobs of their searches for a while, then one try again, and shows the reason.
+    """
+
+    def __init__(self) -> None:
+        """Begins without tasks."""
+        self._until: dict[int, tuple[float, float]] = {}  # monotonic time, and seconds of the pause
+        self._lock = threading.Lock()
+        self.why = ""  #: the newest reason
+
+    def add(self, task_id: int, why: str) -> None:
+        """Avoids a task, each time twice as long."""
+        now = time.monotonic()
+        with self._lock:
+            until, pause = self._until.get(task_id, (0.0, _AVOIDED / 2))
+            if until < now:  # else several of its jobs came together
+                pause = min(2 * pause, _MOST_AVOIDED)
+                log.warning("no jobs of task %s and its search are taken for %.0f s: %s", task_id, pause, why)
+                self._until[task_id] = now + pause, pause
+            self.why = why
+
+    def now(self) -> list[int]:
+        """Returns the tasks to avoid now."""
+        with self._lock:
+            return [task_id for task_id, (until, _) in self._until.items() if until > time.monotonic()]
 
 
 _PROBE_SECONDS = 60.0
@@ -278,6 +312,9 @@ _LIFELINE = "HPO_PILOT_LIFELINE_FD"
 
 #: The end of the runner's last line if the ranks were ended from outside: then it gives no verdict on the payload.
 STEP_CANCELLED = "the job step was cancelled"
+
+#: Runs a rank so that it ends together with all that it has started. The nodes of a site may lack the pilot's Python.
+_ENDED_WITH_ALL = 'if [ -x "$0" ]; then exec "$0" -I -S "$@"; fi; shift; exec "$@"'
 
 #: Script that limits ranks to their node's GPUs, if the launcher does not.
 _VISIBLE_SCRIPT = "hpo_pilot_visible.sh"
@@ -359,19 +396,18 @@ class Launched(Wrapping):
 
     @property
     def launcher(self) -> Launcher:
-        """The site's."""
-        return self.site.launcher
+        """The site's; a command that runs once may not need it."""
+        launcher, (first, *others) = self.site.launcher, self.assignment.nodes
+        if self.document.ranks_per_node or others:
+            return launcher
+        return launcher.once(first.partition(".")[0] in (HERE, platform.node().partition(".")[0]))
 
     def wrap(
         self, argv: Sequence[str], env: Mapping[str, str], binds: Sequence[Path], folder: Path
     ) -> tuple[list[str], dict[str, str]]:
         """See Wrapping. Our runner gets the launcher's words in a file and starts the payload with them."""
-        if missing := [name for name in self.launcher.programs if not shutil.which(name, path=env.get("PATH"))]:
-            raise JobFailure(
-                PilotErrorCode.PAYLOAD_EXECUTION_FAILURE,
-                f"{missing[0]}, which starts the ranks at site {self.site.name!r}, is not in the pilot's PATH: load "
-                "its module before the pilot starts, or name another launcher in the site's profile",
-            )
+        if lacking := self.launcher.lacks(env.get("PATH")):
+            raise LauncherMissing(PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, f"at site {self.site.name!r} {lacking}")
         ours = (folder / RUNNER_FILE).is_file()
         try:
             placement = self.placement(env, _told(self.document) if ours else ())
@@ -381,7 +417,7 @@ class Launched(Wrapping):
         except InputError as error:
             raise JobFailure(PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, str(error)) from error
         if not ours:
-            return [*before, *argv], started
+            return ended_with_all([*before, *argv]), started
         self._tell(folder, before, placement, env)
         return by_our_python(argv), started
 
@@ -445,10 +481,13 @@ class Launched(Wrapping):
     def _around(self, placement: Placement, binds: Sequence[Path], folder: Path, workdir: str) -> list[str]:
         """Returns the words between the launcher and the payload: choice of GPUs, and container."""
         words: list[str] = []
+        if self.assignment.allocation and self.launcher.programs:  # ranks are not below the runner
+            shutil.copy(ORPHANS_PROGRAM, folder)
+            words = ["/bin/sh", "-c", _ENDED_WITH_ALL, sys.executable, str(folder / ORPHANS_PROGRAM.name)]
         if placement.gpus_on and not self.launcher.chooses_gpus:
             script = folder / _VISIBLE_SCRIPT
             script.write_text(_visible_script(placement))
-            words = ["/bin/sh", str(script)]
+            words += ["/bin/sh", str(script)]
         if not self.job.container:
             return words
         names = dict(placement.environment) | dict.fromkeys(self.launcher.exported(placement), "")

@@ -251,7 +251,7 @@ class Pool(ABC, Generic[R]):
 _PATIENCE, _PATIENCE_WITH_LARGE = 5.0, 0.5
 
 #: Launchers' name of the machine that they run on.
-_HERE = "localhost"
+HERE = "localhost"
 
 
 class MachineReservation(Reservation):
@@ -340,9 +340,9 @@ class MachinePool(Pool[MachineReservation]):
         elif not self._shows_gpus:
             variables = gpu_variables(())
         return Assignment(
-            (_HERE,),
+            (HERE,),
             variables,
-            gpus={_HERE: tuple(gpu.identifier for gpu in reservation.gpus)},
+            gpus={HERE: tuple(gpu.identifier for gpu in reservation.gpus)},
             cores=reservation.cores,
         )
 

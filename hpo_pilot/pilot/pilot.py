@@ -26,7 +26,7 @@ from hpo_pilot.pilot.checkpoints import CheckpointShipping
 from hpo_pilot.pilot.client import Backoff, CallRefused, Delivery, GivingBack, JobServer
 from hpo_pilot.pilot.job import CutOff, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.job_files import FolderStorage, SandboxCache, ServerStorage
-from hpo_pilot.pilot.launch import LauncherOutage, probe_launcher
+from hpo_pilot.pilot.launch import Avoided, LauncherOutage, probe_launcher
 from hpo_pilot.pilot.machine import MachinePool, Pool, Reservation, choose_gpus, find_gpus, machine_cores
 from hpo_pilot.pilot.report import METRICS_REGISTRY
 from hpo_pilot.pilot.settings import PilotSettings, Site, WorkDir, load_site, worker_mark
@@ -115,7 +115,7 @@ class Pilot:
         site = load_site(settings.site) if settings.site is not None else None
         workdir = WorkDir(settings)
         self._settings = settings
-        self._server = server or JobServer(settings, workdir.key)
+        self._server = server or JobServer(settings, workdir.key, site.name if site else "")
         self._draining, self._at_once = threading.Event(), threading.Event()
         self._changed = threading.Condition()
         self._watch: AllocationWatch | None = None
@@ -144,6 +144,7 @@ class Pilot:
             staging=staging,
             outage=outage,
             watch=self._watch,
+            avoided=Avoided(),
             draining=self._draining,
             lifeline=lifeline,
         )
@@ -286,7 +287,8 @@ class Pilot:
             asked = time.monotonic()
             wait = min(_POLL, free.patience)
             try:
-                found = self._server.acquire(free, wait, parts.workdir.free_mb(), self._remaining())
+                disk_mb, remaining = parts.workdir.free_mb(), self._remaining()
+                found = self._server.acquire(free, wait, disk_mb, remaining, parts.avoided.now(), parts.avoided.why)
             except TryAgainError as error:
                 log.debug("no jobs: %s", error)
                 backoff.pause(self._draining)
@@ -367,7 +369,7 @@ class Pilot:
             return None
 
     def _end_leftovers(self, whose: str, grace: float) -> None:
-        ended = end_leftovers(worker_mark(self._settings), grace)
+        ended = end_leftovers(worker_mark(self._settings), grace, adopted=True)
         if ended.found:
             log.warning("%d processes of jobs of %s were left and have been ended", ended.found, whose)
         if ended.left:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import heapq
 import logging
 import os
@@ -19,6 +18,7 @@ from hpo_pilot.pilot.execution import Execution
 from hpo_pilot.pilot.job import Identity, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.report import Starting
 from hpo_pilot.pilot.settings import PilotSettings, WorkDir
+from hpo_pilot.transformation.process import adopt_orphans
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +136,6 @@ class Heartbeats(threading.Thread):
 
 _TICK = 1.0  # seconds
 _SCAN = 5.0  # seconds between scans of all processes; a scan takes about 10 ms
-_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
 class Watchdog(threading.Thread):
@@ -189,7 +188,7 @@ class Watchdog(threading.Thread):
 
     def run(self) -> None:
         """Watches until it is told to stop."""
-        _adopt_orphans(1)
+        adopt_orphans()
         self._workdir.remove_stale()
         unseen = False  # whether jobs ran since the last scan of all processes
         while True:
@@ -205,7 +204,7 @@ class Watchdog(threading.Thread):
                 self._scan_at = now + _SCAN
                 unseen = self._scan() or bool(running)
             time.sleep(_TICK / 4)  # limits the rate if it is woken often
-        _adopt_orphans(0)
+        adopt_orphans(False)
 
     def _scan(self) -> bool:
         """Scans all processes: checks each job's memory and reaps ended orphans; returns whether any were reaped."""
@@ -269,10 +268,3 @@ def _own_share(process: psutil.Process) -> int:
     except psutil.Error:
         return 0  # it has ended
     return int(getattr(memory, "pss", memory.rss))
-
-
-def _adopt_orphans(whether: int) -> None:
-    try:
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, whether, 0, 0, 0)
-    except (OSError, AttributeError) as error:
-        log.info("not on Linux: processes that leave their jobs cannot be found: %s", error)

@@ -23,6 +23,11 @@ import sys
 import time
 import zlib
 
+try:
+    import ctypes
+except ImportError:  # a Python that was built without it
+    ctypes = None  # type: ignore[assignment]
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
@@ -39,6 +44,7 @@ FILE_LIMIT = 10 * 1024 * 1024  # bytes of output.json, and bytes read from the e
 PROGRESS_KEPT = METRICS_KEPT = 200  # with LOG_SHOWN these limits keep the metadata below PanDA's 1 MB
 HERE = os.path.dirname(os.path.abspath(__file__))
 PYTHON, RANKS, RESULTS = "hpo_pilot_python", "hpo_pilot_ranks", "hpo_pilot_results"
+ORPHANS = "hpo_pilot_orphans"
 LAUNCH = "hpo_pilot_launch"  # the pilot writes its .py and .json here if a launcher starts the payload
 COUNTERS = ("/sys/cray/pm_counters", "/sys/class/powercap", "/proc/driver/nvidia")  # possible energy counters
 GRACE = 10.0  # seconds between TERM and KILL, for the payload to write its checkpoint
@@ -172,13 +178,21 @@ def start(command: str, env: "Dict[str, str]", output: int, launch: "Any") -> in
 
 
 def adopt_orphans() -> None:
-    """Become the parent of the payload's orphaned processes, to reap them; only on Linux."""
+    """Become the parent of the payload's orphaned processes, to end and reap them; only on Linux."""
     try:
-        import ctypes  # noqa: PLC0415  only if a payload is ended
-
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
-    except (ImportError, AttributeError) as error:
-        del error  # no ctypes, not Linux
+    except (OSError, AttributeError) as error:
+        del error  # not Linux
+
+
+def end_orphans() -> None:
+    """End what an ended payload has left in other process groups."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return  # nothing, as a rule
+    companion(ORPHANS)["end_all"]()
 
 
 class Life:
@@ -206,6 +220,7 @@ class Life:
             env.setdefault("OMP_NUM_THREADS", str(payload["cores"]))
         if TIMELINE in (payload.get("outputs") or ()):
             env["HOROVOD_TIMELINE"] = os.path.abspath(TIMELINE)
+        adopt_orphans()
         self.pid = start(payload["command"], env, output, self.launch)
         os.close(output)
 
@@ -257,6 +272,14 @@ class Life:
                 return True
         return False
 
+    def has_ended(self) -> bool:
+        """Return whether the payload has ended; reaps its orphans that have ended, and not the payload itself."""
+        while True:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None or ended.si_pid == self.pid:
+                return ended is not None
+            os.waitpid(ended.si_pid, 0)
+
     def watch(self) -> str:
         """Wait until the payload has ended ("") or must be ended; returns the cause: limit, term or lifeline."""
         while True:
@@ -268,7 +291,7 @@ class Life:
             if self.wake in events:
                 if set(os.read(self.wake, 512)) - {signal.SIGCHLD}:
                     return "term"
-                if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                if self.has_ended():
                     return ""
             elif self.lifeline in events:
                 return "lifeline"
@@ -282,8 +305,6 @@ class Life:
         which = 0 if cause and self.launch and self.launch.tell("TERM") else signal.SIGTERM
         status, until = None, time.monotonic() + GRACE  # type: Optional[int], float
         told, exited = False, False
-        if cause:
-            adopt_orphans()
         while cause and time.monotonic() < until and self.tell(which):
             which = 0  # later rounds only test whether the group is empty
             if self.checkpoints and not told:
@@ -291,7 +312,7 @@ class Life:
             told = True
             try:
                 reaped, ended = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:  # the pilot has adopted the others, whose parents ended before we could
+            except ChildProcessError:  # not Linux: others have adopted them
                 reaped, ended = 0, 0
                 if not self.is_running():
                     break
@@ -305,7 +326,8 @@ class Life:
         if killed and self.launch:
             self.launch.tell("KILL")
         status = os.waitpid(self.pid, 0)[1] if status is None else status
-        any(not self.read_log() for _ in range(1024))  # at most 64 MB: a process that left the group may go on writing
+        end_orphans()
+        any(not self.read_log() for _ in range(1024))  # at most 64 MB: a process that cannot be ended may go on writing
         if self.checkpoints:
             self.checkpoints.changed = 0.0
             # A shell around the training dies of the signal; the training may save and end with an exit code.

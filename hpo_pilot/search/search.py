@@ -141,13 +141,17 @@ class Folds(ShortSection):
         return self.k if self.require is None else self.require
 
 
+#: The profiles that are not of a certain site: this machine, and any site of a PanDA server.
+BUILT_IN_SITES = ("local", "grid")
+
+
 class SiteChoice(Section):
     """The site of the jobs."""
 
     profile: _Queue = Field(
         "local",
         description="The site profile: local is this machine, grid is any site of a PanDA server; "
-        "`hpo-pilot sites` lists the others.",
+        "`hpo-pilot sites` lists the others, whose jobs go to no pilot with a different profile.",
     )
     queue: _Queues | None = Field(
         None,
@@ -160,6 +164,11 @@ class SiteChoice(Section):
     architecture: Text | None = Field(
         None, description="CPU and GPU required, in the form of prun --architecture: '@el9#x86_64&nvidia'."
     )
+
+    @property
+    def named(self) -> str | None:
+        """The profile, if it is one of a certain site."""
+        return None if self.profile in BUILT_IN_SITES else self.profile
 
     @field_validator("architecture")
     @classmethod

@@ -286,6 +286,7 @@ def offered_gpus(target_architecture: Mapping[str, Any]) -> tuple[GpuOffer, ...]
 
 
 _CAMPAIGN_LIMIT = 250
+_LONGEST_SITE = 128
 _UNITS = {"": 1, "MB": 1, "GB": 1024, "TB": 1024 * 1024}
 
 
@@ -298,6 +299,7 @@ class Needs:
         seconds: walltime.
         payload_seconds: time limit of the payload, by which the time of an allocation is divided; 0: not known.
         checkpoints: whether the job declares checkpoints, so that it may run across several allocations.
+        site: the site profile that the search names.
         gpus: number of GPUs.
         architecture: the hardware in the format of prun.
         container: whether the job runs in a container.
@@ -314,6 +316,7 @@ class Needs:
     nodes: int = 1
     payload_seconds: int = 0
     checkpoints: bool = False
+    site: str = ""
 
     @property
     def all_cores(self) -> int:
@@ -327,6 +330,11 @@ class Needs:
 
     def __str__(self) -> str:
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+
+def site_fits(needs: Needs, profile: str) -> bool:
+    """Returns whether pilots with a site profile may take jobs; `profile` empty: the pilot states none."""
+    return needs.site in ("", profile) or not profile
 
 
 @lru_cache(maxsize=4096)
@@ -354,6 +362,7 @@ def needs_of(parameters: TaskParameters) -> Needs:
         nodes=_whole(parameters.params, "hpoNodes") or 1,
         payload_seconds=_whole(parameters.params, "hpoPayloadSeconds"),
         checkpoints=bool(parameters.params.get("hpoCheckpoints")),
+        site=str(parameters.params.get("hpoSite") or "")[:_LONGEST_SITE],
     )
 
 

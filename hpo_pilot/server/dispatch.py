@@ -25,6 +25,7 @@ from hpo_pilot.server.brokerage import (
     gpus_fit,
     needs_of,
     parse_needs,
+    site_fits,
 )
 from hpo_pilot.server.database import (
     AT_PILOT,
@@ -97,7 +98,8 @@ def read_loads(tx: Transaction) -> None:
 #
 # A job fits a pilot if it names the pilot's queue or none, and if label, task and needs (memory, cores, disk, time,
 # GPUs, hardware) fit what the pilot states, or else what the queue file states. A job of several nodes fits only a
-# pilot in a batch allocation, which states its free room.
+# pilot in a batch allocation, which states its free room. A job of a search that names a site profile fits pilots
+# with that profile, and pilots that state none, such as a Pilot 3.
 #
 # The highest priority goes first. At equal priority, the campaign (a search) with the fewest cores at pilots goes
 # first, then the campaign that was served longest ago. Within a campaign the oldest task goes first, within a task
@@ -135,6 +137,9 @@ class JobRequest:
         allocation: the free room in the pilot's allocation, which then replaces `cores` and the number of GPUs. None:
             it has no allocation.
         waited: seconds since `allocation` was stated.
+        profile: the site profile of the pilot.
+        avoids: tasks of searches whose jobs the pilot cannot start now.
+        why: the reason.
         pilot: the pilot that asks; None: any pilot may report on the jobs.
         only_node: whether all reports on the jobs will come from `node`.
     """
@@ -158,6 +163,9 @@ class JobRequest:
     patience: float = 0.0
     allocation: AllocationRequest | None = None
     waited: float = 0.0
+    profile: str = ""
+    avoids: tuple[int, ...] = ()
+    why: str = ""
     pilot: PilotIdentity | None = None
     only_node: bool = False
 
@@ -188,6 +196,7 @@ class _Bounds:
         queue = request.queue
         self.many_nodes = room is not None
         self.site = f",{request.site},"
+        self.profile = request.profile
         self.labels = _labels(request)
         self.resource_type = request.resource_type
         self.cores = _lesser(0 if room else request.cores, queue.cores)
@@ -210,6 +219,7 @@ class _Bounds:
             (not self.labels or kind.label in self.labels)
             and (bool(queue) or not kind.included or self.site in kind.included)
             and (bool(queue) or self.site not in kind.excluded)
+            and site_fits(needs, self.profile)
             and (needs.nodes == 1 or self.many_nodes)
             and (not self.cores or needs.cores <= self.cores)
             and (not self.memory or needs.ram_mb <= self.memory)
@@ -286,6 +296,7 @@ class _Picking:
     def jobs(self) -> list[AnyRow]:
         """Returns the jobs, in the order in which they were chosen."""
         bounds = _Bounds(self._request, self._room_left)
+        avoided = {row.campaign for task_id in self._request.avoids if (row := task_row(self._tx, task_id))}
         # A queue that is off brokerage gets only jobs that name it, not jobs that may run at any queue.
         queues = [self._request.site] if self._request.queue.status == "brokeroff" else [self._request.site, ""]
         for priority, groups in self._waiting.groups(dict.fromkeys(queues)):
@@ -294,6 +305,7 @@ class _Picking:
                 for queue, kind, group in groups
                 if bounds.fits(kind, queue)
                 for campaign, heap in group.items()
+                if campaign not in avoided
             ]
             self._serve(candidates)
             if not self._missing:

@@ -575,11 +575,13 @@ def demand(tx: Transaction, call: Call, *, queue: str = "", task_ids: list[int] 
         data; times are in seconds before now:
 
         - ``waiting``: one entry for each shape of waiting jobs: the number of ``jobs``; ``since``, the start of the
-          longest wait; ``nodes``, ``gpus``, ``cores``, ``memory_mb`` and ``minutes`` of one job (0: not given), and
-          whether it has ``checkpoints``, so that it may run across several allocations;
+          longest wait; ``site``, the site profile that their search names; ``nodes``, ``gpus``, ``cores``,
+          ``memory_mb`` and ``minutes`` of one job (0: not given), and whether it has ``checkpoints``, so that it may
+          run across several allocations;
         - ``going``: the number of jobs, of any task, at these pilots;
         - ``offers``: one entry for each pilot that asked for jobs in the last hour: the time when it last ``asked``,
-          the most that it had free at once (0: not given), and ``is_busy``: it has jobs, so it may not ask now;
+          the most that it had free at once (0: not given), ``is_busy``: it has jobs, so it may not ask now, and
+          ``why`` it cannot start jobs of these tasks (empty: it can);
         - ``known_for``: the time since the server started to listen.
     """
     found: dict[Needs, dict[str, Any]] = {}
@@ -598,7 +600,9 @@ def demand(tx: Transaction, call: Call, *, queue: str = "", task_ids: list[int] 
     offers = []
     for offer in call.server.known_pilots.offers(queue):
         is_busy = (offer.harvester_id, offer.worker_id) in busy
-        offers.append({**asdict(offer), "asked": max(0.0, tx.now - offer.asked), "is_busy": is_busy})
+        told = {"asked": max(0.0, tx.now - offer.asked), "is_busy": is_busy}
+        avoids = offer.avoids if task_ids is None else set(offer.avoids) & set(task_ids)
+        offers.append(asdict(offer) | told | {"why": offer.why if avoids else ""})
     at_pilots = select(func.count()).select_from(jobs).where(AT_PILOT)
     going = tx.connection.scalar(at_pilots.where(queue_of_job == queue) if queue else at_pilots) or 0
     known = max(0.0, tx.now - call.server.known_pilots.began)
@@ -632,6 +636,7 @@ def _may_go(row: AnyRow, queue: str) -> bool:
 
 def _shape(needs: Needs) -> dict[str, Any]:
     return {
+        "site": needs.site,
         "nodes": needs.nodes,
         "gpus": needs.gpus,
         "cores": needs.cores,

@@ -64,6 +64,11 @@ WAIT_HEADER = "X-HPO-Pilot-Wait"
 OPENINGS_HEADER = "X-HPO-Pilot-Openings"
 #: Cores that a pilot has for the jobs of one answer together; PanDA's own arguments cannot state it.
 CORES_HEADER = "X-HPO-Pilot-Cores"
+#: Name of the pilot's site profile.
+SITE_HEADER = "X-HPO-Pilot-Site"
+#: Tasks of searches whose jobs the pilot cannot start for now, and the reason: ``{"tasks": […], "why": "…"}``.
+AVOIDS_HEADER = "X-HPO-Pilot-Avoids"
+_MOST_AVOIDED, _LONGEST_WHY = 100, 500
 
 
 class StatusCode(IntEnum):
@@ -95,6 +100,22 @@ def _allocation(call: Call) -> AllocationRequest | None:
     """
     text = call.header(OPENINGS_HEADER)
     return AllocationRequest.from_text(text) if text else None
+
+
+def _avoids(call: Call) -> tuple[tuple[int, ...], str]:
+    """Returns the tasks that the pilot avoids, and why.
+
+    Raises:
+        InputError: the header is not valid.
+    """
+    text = call.header(AVOIDS_HEADER)
+    if not text:
+        return (), ""
+    try:
+        said = json.loads(text)
+        return tuple(int(task) for task in said["tasks"][:_MOST_AVOIDED]), str(said["why"])[:_LONGEST_WHY]
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise InputError(f"{AVOIDS_HEADER} is not valid: {error!r}") from error
 
 
 async def _wait_for_jobs(call: Call, request: JobRequest) -> list[dict[str, Any]]:
@@ -162,7 +183,7 @@ async def acquire_jobs(
     A pilot in a batch allocation states its free room with `OPENINGS_HEADER`.
     """
     try:
-        gpus, allocation = _gpus(target_architecture), _allocation(call)
+        gpus, allocation, (avoids, why) = _gpus(target_architecture), _allocation(call), _avoids(call)
     except InputError as error:
         return failure(str(error))
     request = JobRequest(
@@ -182,6 +203,9 @@ async def acquire_jobs(
         worker_id="" if worker_id is None else str(worker_id)[:128],
         scheduler_id=scheduler_id or "",
         allocation=allocation,
+        profile=call.header(SITE_HEADER)[:128],
+        avoids=avoids,
+        why=why,
     )
     try:
         found = await _wait_for_jobs(call, request)

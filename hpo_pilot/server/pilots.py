@@ -36,6 +36,9 @@ class Offer:
         cores: free cores of a node.
         memory_mb: free memory of a node, in MB.
         minutes: time for one job, in minutes.
+        site: name of its site profile; empty: it states none.
+        avoids: tasks of searches whose jobs it cannot start.
+        why: the reason.
     """
 
     queue: str
@@ -47,14 +50,18 @@ class Offer:
     cores: int
     memory_mb: int
     minutes: float
+    site: str = ""
+    avoids: tuple[int, ...] = ()
+    why: str = ""
 
 
 def offer_of(request: JobRequest, now: float) -> Offer:
     """Returns the free room that a request states."""
     who = (request.site[:_LONGEST], request.harvester_id, request.worker_id)
+    more = (request.profile, request.avoids, request.why)
     if request.allocation is None:
         gpus = sum(gpu.count for gpu in request.gpus or ())
-        return Offer(*who, now, 1, gpus, request.cores, request.memory, request.remaining_time / 60)
+        return Offer(*who, now, 1, gpus, request.cores, request.memory, request.remaining_time / 60, *more)
     openings = [*request.allocation.free, *request.allocation.later]
     return Offer(
         *who,
@@ -65,6 +72,7 @@ def offer_of(request: JobRequest, now: float) -> Offer:
         max((opening.memory_mb for opening in openings), default=0),
         # From searches with measured run times, it also takes jobs with a longer limit.
         0.0 if request.allocation.seconds else _longest_limit(request.allocation) / 60,
+        *more,
     )
 
 

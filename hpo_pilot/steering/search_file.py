@@ -18,19 +18,20 @@ from pydantic import ValidationError
 from hpo_pilot.errors import Problem, SearchFileError
 from hpo_pilot.files import first_program, folder_mistake, payload_notes, python_word
 from hpo_pilot.hpc.capacity import NodeShape
+from hpo_pilot.hpc.launchers import make_launcher
 from hpo_pilot.hpc.site_files import SiteFileError, known_site, load_site, site_files, unknown_site_hint
 from hpo_pilot.hpc.site_profile import SiteProfile
 from hpo_pilot.pilot.machine import find_gpus
 from hpo_pilot.search import Mistake, OptimizerChoice, Payload, Resources, Search, SearchSpace, SiteChoice
 from hpo_pilot.search.mistakes import FieldPath, closest, listing, mistakes_of
 from hpo_pilot.search.payload import input_mistakes, missing_paths
+from hpo_pilot.search.search import BUILT_IN_SITES
 from hpo_pilot.search.search_file import ELSEWHERE, SearchFile
 from hpo_pilot.search.space import feasibility_mistakes, is_seen_feasible
 from hpo_pilot.search.values import show
 from hpo_pilot.search.yaml_document import Document, decode_document, parse_document, read_document
 
 #: Profiles of every installation, also without their files.
-_BUILT_IN = ("local", "grid")
 
 
 @dataclass(frozen=True)
@@ -196,8 +197,10 @@ def _check_files(file: SearchFile, payload: Payload, folder: Path | None) -> Non
             file.tell(gone)
         else:
             file.note(replace(gone, hint="it must exist where the jobs run"))
-    if folder is not None and is_local and not image:
-        _check_programs(file, payload)
+    if folder is not None and is_local:
+        if not image:
+            _check_programs(file, payload)
+        _check_launcher(file, payload)
 
 
 def _check_programs(file: SearchFile, payload: Payload) -> None:
@@ -216,6 +219,18 @@ def _check_programs(file: SearchFile, payload: Payload) -> None:
     place = "python" if word == payload.python else "command"
     hint = "activate its environment before you submit, or give the path of the Python in payload.python"
     file.note(Mistake(("payload", place), f"there is no {word} in PATH on this machine", hint))
+
+
+def _check_launcher(file: SearchFile, payload: Payload) -> None:
+    """Notes a missing launcher of ranks on this machine; their Python may bring it."""
+    resources, site = file.section("resources", Resources), known_site("local")
+    if resources is None or site is None or not resources.ranks:
+        return
+    python, path = shutil.which(payload.python or ""), os.environ.get("PATH", os.defpath)
+    path = f"{Path(python).parent}{os.pathsep}{path}" if python else path
+    lacking, _, remedy = make_launcher(site.launcher.model_dump()).lacks(path).partition(": ")
+    if lacking:
+        file.note(Mistake(("resources",), f"{lacking} on this machine", remedy))
 
 
 def _check_site(file: SearchFile) -> None:
@@ -238,7 +253,7 @@ def _check_site(file: SearchFile) -> None:
                 file.tell(*site_mistakes(resources, profile, checkpoints=checkpoints), under=("resources",))
                 notes = _allocation_notes(resources, profile, checkpoints=checkpoints)
                 file.note(*(mistake.under("resources") for mistake in notes))
-    elif name not in _BUILT_IN:
+    elif name not in BUILT_IN_SITES:
         file.tell(Mistake(path, f"there is no site profile {name!r}", unknown_site_hint(name, files)))
     if resources is not None and name == "local":
         file.tell(*local_mistakes(resources, this_machine()), under=("resources",))

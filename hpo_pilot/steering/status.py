@@ -324,11 +324,21 @@ def why_they_wait(demand: Mapping[str, Any]) -> list[str]:
         ]
     if not offers:
         return []  # The pilots that have jobs asked for them before the server started.
-    return [note for shape in waiting if (note := _lacking(shape, offers))]
+    able = [offer for offer in offers if not offer.get("why")]
+    if not able:
+        return [f"{_jobs(jobs)}, and no pilot can start them: {'; '.join(sorted({one['why'] for one in offers}))}"]
+    return [note for shape in waiting if (note := _lacking(shape, able))]
 
 
 def _lacking(shape: Mapping[str, Any], offers: Sequence[Mapping[str, Any]]) -> str:
     """Returns a note on the needs of these jobs that no pilot meets; empty if one pilot meets all of them."""
+    if site := shape.get("site"):
+        offers = [offer for offer in offers if (offer.get("site") or site) == site]
+        if not offers:
+            remedy = f"`hpo-pilot pilots submit --site {site}` submits some"
+            return (
+                f"{_jobs(shape['jobs'])} for the site profile {site}, and no pilot with it has asked lately: {remedy}"
+            )
     if any(all(_reaches(offer, shape, name) for name, _ in _SIZES) for offer in offers):
         return ""
     lacking = [text(shape[name]) for name, text in _SIZES if not any(_reaches(one, shape, name) for one in offers)]

@@ -378,6 +378,7 @@ def task_spec(
             architecture=search.site.architecture,
             exclude=search.site.exclude,
             official=search.panda.official,
+            profile=search.site.named,
         ),
         datasets=tuple(name for name in search.payload.inputs if is_did(name)),
         wants_values=search.early_stopping.is_on,

@@ -10,12 +10,18 @@ import time
 from types import FrameType
 from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set
 
+try:
+    import ctypes
+except ImportError:  # a Python that was built without it
+    ctypes = None  # type: ignore[assignment]
+
 from hpo_pilot.transformation.job import ExitCode, TransformationFailure
 
-# A process of a job may leave its parent's group and session, but it keeps its environment, also in a container. So
-# each job gets variables that no other job has, and all processes with these variables are ended with the job. If the
-# process that started the job is killed, a separate process, the keeper, ends them. Only Linux shows environments; on
-# other systems no such processes are found.
+# A process of a job may leave its parent's group and session. Two things find it then, both only on Linux:
+# - The process that starts a job is a "child subreaper" (prctl(2)), as is the payload's runner below it. So what
+#   outlives the runner becomes a child of this process, also if its environment is gone.
+# - Each job gets variables that no other job has. They are seen also where a process is not below this one, as in a
+#   container, and when the process that started the job is killed: a separate process, the keeper, then ends them.
 
 #: The variable that identifies the worker; with PanDA's own variables it identifies one attempt of a job.
 WORKER_MARK = "HPO_PILOT_WORKER"
@@ -29,7 +35,9 @@ SHORT_GRACE = 2.0
 _KILLED = 10.0  # seconds to wait for killed processes to end
 _PAUSES = (0.01, 0.02, 0.05, 0.1)  # seconds between checks; the last value repeats
 _PROC = "/proc"
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _ENDED = (b"Z", b"X")
+_END_OF_ENVIRONMENT = 48  # index in _status; 0 until the process has its environment
 _LOOKS = 5  # checks of the children; if some end at each check, all processes are checked
 
 
@@ -50,7 +58,15 @@ class Ended(NamedTuple):
     left: List[int]
 
 
-def end_leftovers(variables: Mapping[str, str], grace: float) -> Ended:
+def adopt_orphans(whether: bool = True) -> None:
+    """Makes this process the parent of processes below it whose own parents have ended; only on Linux."""
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(whether), 0, 0, 0)
+    except (OSError, AttributeError):
+        return
+
+
+def end_leftovers(variables: Mapping[str, str], grace: float, adopted: bool = False) -> Ended:
     """Ends all processes with these variables, and their descendants; returns when they are gone.
 
     The topmost processes get TERM first, because runners and launchers end their own processes in order.
@@ -58,11 +74,12 @@ def end_leftovers(variables: Mapping[str, str], grace: float) -> Ended:
     Args:
         variables: identify the job; all of them are in the environment of each of its processes.
         grace: seconds between TERM and KILL; 0: no TERM.
+        adopted: also end the children of this process that no job claims, see `has_orphans`.
     """
     known, told = {}, set()  # type: Dict[int, bytes], Set[int]
     began, looks, clear = time.monotonic(), 0, 0
     while True:
-        found = _find(variables, known)
+        found = _find(variables, known, adopted)
         known.update((pid, process.started) for pid, process in found.items())
         clear = 0 if found else clear + 1
         passed = time.monotonic() - began
@@ -82,11 +99,11 @@ def end_leftovers(variables: Mapping[str, str], grace: float) -> Ended:
 def has_orphans(variables: Mapping[str, str]) -> bool:
     """Returns whether an ended job may have left processes; faster than a check of all processes.
 
-    Only for a process that adopts orphans (a "subreaper") and gives its other jobs the same variables with other
-    values. Processes that outlive their job are then descendants of this process.
+    Only for a process that adopts orphans and gives its other jobs the same variables with other values. Processes that
+    outlive their job are then descendants of this process. The runner of each job adopts orphans too, so that those
+    of a job that runs are not children of this process.
     """
-    wanted, mark, known = _entries(variables), WORKER_MARK.encode() + b"=", set()  # type: Set[bytes], bytes, Set[int]
-    group = str(os.getpgrp()).encode()  # processes that this process starts for itself are in its group
+    wanted, known = _entries(variables), set()  # type: Set[bytes], Set[int]
     try:
         for _ in range(_LOOKS):
             ended = set()
@@ -97,7 +114,7 @@ def has_orphans(variables: Mapping[str, str]) -> bool:
                     fields, entries = [_ENDED[0]], set()
                 if fields[0] in _ENDED:
                     ended.add(child)
-                elif fields[2] != group and (wanted <= entries or not any(each.startswith(mark) for each in entries)):
+                elif not _is_ours(fields) and (wanted <= entries or _is_unclaimed(fields, entries)):
                     return True
             if ended <= known:
                 return False
@@ -157,9 +174,22 @@ def _ignore(number: int, frame: Optional[FrameType]) -> None:
     """Ignores the signal: the keeper ends when its work is done."""
 
 
-def _find(variables: Mapping[str, str], known: Mapping[int, bytes]) -> Dict[int, _Process]:
+def _is_ours(fields: List[bytes]) -> bool:
+    """Returns whether a child was started by this process for itself: it is in the same group then."""
+    return int(fields[2]) == os.getpgrp()
+
+
+def _is_unclaimed(fields: List[bytes], entries: Set[bytes]) -> bool:
+    """Returns whether an adopted child belongs to no job; `fields`, `entries`: its status and environment."""
+    if fields[_END_OF_ENVIRONMENT] == b"0" or entries == _environment(os.getpid()):
+        return False  # it was started here, and is just starting its program
+    return not any(each.startswith(WORKER_MARK.encode() + b"=") for each in entries)
+
+
+def _find(variables: Mapping[str, str], known: Mapping[int, bytes], adopted: bool) -> Dict[int, _Process]:
     """Returns the running processes with these variables, the known ones, and the descendants of both."""
     wanted, everyone, found = _entries(variables), {}, set()  # type: Set[bytes], Dict[int, _Process], Set[int]
+    this = os.getpid()
     for name in os.listdir(_PROC) if os.path.isdir(_PROC) else ():
         if not name.isdigit():
             continue
@@ -169,14 +199,17 @@ def _find(variables: Mapping[str, str], known: Mapping[int, bytes]) -> Dict[int,
             if fields[0] in _ENDED:
                 continue
             everyone[pid] = process = _Process(int(fields[1]), fields[19])
-            if known.get(pid) == process.started or wanted <= _environment(pid):
+            if known.get(pid) == process.started:
+                found.add(pid)
+                continue
+            entries, may_be_unclaimed = _environment(pid), adopted and process.parent == this and not _is_ours(fields)
+            if wanted <= entries or (may_be_unclaimed and _is_unclaimed(fields, entries)):
                 found.add(pid)
         except OSError:
             continue  # it has ended, or belongs to another user
-    own = os.getpid()
-    while own in everyone:  # never this process or its ancestors, which may have a copied environment
-        found.discard(own)
-        own = everyone[own].parent
+    while this in everyone:  # never this process or its ancestors, which may have a copied environment
+        found.discard(this)
+        this = everyone[this].parent
     new = found
     while new:
         new = {pid for pid, process in everyone.items() if process.parent in new and pid not in found}
@@ -248,6 +281,7 @@ def run_payload(
     env = dict(environment, HPO_PILOT_LIFELINE_FD=str(lifeline), **marks)
     argv = command(env)
     sys.stdout.flush()
+    adopt_orphans()
     try:
         keeper = Keeper(marks, lifeline, grace)
         process = subprocess.Popen(
@@ -271,18 +305,27 @@ def run_payload(
 
     before = {which: signal.signal(which, pass_on) for which in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     try:
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        _wait_for(process.pid)
         insist.cancel()
         signal_group(process.pid, signal.SIGKILL)
         status = process.wait()
         was_told = insist.ident is not None
-        end_leftovers(marks, SHORT_GRACE if was_told or status in OWN_STATUS else grace)
+        end_leftovers(marks, SHORT_GRACE if was_told or status in OWN_STATUS else grace, adopted=True)
     finally:
         for which, handler in before.items():
             signal.signal(which, handler)
         os.close(kept)
     keeper.wait()
     return status if status >= 0 else 128 - status
+
+
+def _wait_for(pid: int) -> None:
+    """Waits until a child has ended and does not reap it; reaps the adopted processes that end meanwhile."""
+    while True:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        if ended is None or ended.si_pid == pid:
+            return
+        os.waitpid(ended.si_pid, 0)
 
 
 def signal_group(group: int, which: int) -> None:

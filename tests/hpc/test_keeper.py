@@ -283,7 +283,7 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answers:
             return answer
 
         monkeypatch.setattr(requests.Session, "send", send)
-        return PilotAccess("http://127.0.0.1:9", "Q", token, None, "vo")
+        return PilotAccess("http://127.0.0.1:9", "Q", token, None, "vo", "here")
 
     return make
 
@@ -308,7 +308,8 @@ def test_the_embedded_server_has_the_needs_of_jobs(answers: Answers) -> None:
     shape = {"jobs": 3, "since": 5.0, "nodes": 2, "gpus": 4, "cores": 8, "memory_mb": 500, "minutes": 90.0}
     shape["checkpoints"] = True
     needs = JobNeeds(nodes=2, gpus_per_node=4, cores=8, memory_mb=500, minutes=90.0, checkpoints=True)
-    data = {"waiting": [shape], "going": 2, "offers": [], "known_for": 9.0}
+    elsewhere = {**shape, "site": "there"}
+    data = {"waiting": [shape, elsewhere], "going": 2, "offers": [], "known_for": 9.0}
     assert answers(OURS, {"success": True, "data": data}).demand() == Demand((WaitingJobs(3, needs),), 2)
 
 

@@ -33,7 +33,7 @@ def test_what_is_packed(payload, tmp_path):
     with tarfile.open(archive) as packed:
         modes = {member.name: member.mode for member in packed}
     names = "train.py sub/data.csv hpo_pilot_payload.json hpo_pilot_runner.py hpo_pilot_results.py hpo_pilot_ranks.py"
-    names += " hpo_pilot_python.py hpo_pilot_energy.py"
+    names += " hpo_pilot_python.py hpo_pilot_energy.py hpo_pilot_orphans.py"
     assert modes == {"go.sh": 0o755, **dict.fromkeys(names.split(), 0o644)}
 
 

@@ -188,6 +188,12 @@ def test_whoever_needs_a_gpu_of_a_real_server_gets_one(task):
     assert parameters_of(amd, ours=False)["architecture"] == "&amd"
 
 
+def test_the_site_profile_is_told_to_a_server_that_knows_of_it(task, ours):
+    assert "hpoSite" not in ours
+    named = replace(task, options=TaskOptions(profile="summit"))
+    assert parameters_of(named)["hpoSite"] == "summit" and "hpoSite" not in parameters_of(named, ours=False)
+
+
 def test_only_jobs_of_several_nodes_say_how_many(task, ours):
     assert "hpoNodes" not in ours
     many = replace(task, needs=replace(task.needs, nodes=6, gpus_per_node=2, cores=7, memory_mb=21_000))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import psutil
 import pytest
@@ -61,7 +62,7 @@ def bench(panda, pilot, until, tmp_path):
     (made.folder / "over").touch()
 
 
-@pytest.mark.parametrize("kind", ["daemon", "stubborn"])
+@pytest.mark.parametrize("kind", ["daemon", "stubborn", "hidden"])
 def test_a_killed_runner(bench, kind):
     process = bench.start(kind)
     bench.runner(process).kill()
@@ -72,7 +73,7 @@ def test_a_killed_runner(bench, kind):
     bench.second_attempt_ends_well()
 
 
-@pytest.mark.parametrize(("kind", "with_runner"), [("stubborn", False), ("daemon", True)])
+@pytest.mark.parametrize(("kind", "with_runner"), [("stubborn", False), ("hidden", False), ("daemon", True)])
 def test_a_killed_pilot(bench, kind, with_runner):
     """No other pilot comes."""
     process = bench.start(kind)
@@ -93,9 +94,10 @@ def test_the_next_pilot_ends_what_is_left(bench):
     bench.second_attempt_ends_well()
 
 
-def test_what_a_good_payload_leaves_running(bench):
+@pytest.mark.parametrize("kind", ["daemon", "hidden"])
+def test_what_a_good_payload_leaves_running(bench, kind):
     started = (
-        f"{sys.executable} {outliving.NAME} {bench.folder} daemon & until ls {bench.folder}/1.*; do sleep 0.01; done"
+        f"{sys.executable} {outliving.NAME} {bench.folder} {kind} & until ls {bench.folder}/1.*; do sleep 0.01; done"
     )
     bench.folder.mkdir()
     job = bench.panda.add_job(f"{started}; {GOOD}", {outliving.NAME: outliving.SCRIPT})
@@ -106,16 +108,17 @@ def test_what_a_good_payload_leaves_running(bench):
 
 def test_only_processes_of_the_job_are_ended(bench):
     """Those of another job of this pilot go on, and so do those of the same job's number at another pilot."""
-    process = bench.start("daemon")
+    process = bench.start("hidden")
     runner = bench.runner(process)
     waits = f"until test -e {bench.folder}/over; do sleep 0.01; done"
-    other = bench.panda.add_job(f"setsid sleep 300 & {waits}; kill $! && {GOOD}")
+    other = bench.panda.add_job(f"(env -i setsid sleep 300 & echo $! > pid); {waits}; kill $(cat pid) && {GOOD}")
     bench.until(lambda: bench.panda.of(other, "running"))
     env = dict(os.environ, PANDAID=str(bench.job["PandaID"]), PANDA_ATTEMPTNR="1", HPO_PILOT_WORKER="another@pilot")
     foreign = subprocess.Popen(["sleep", "300"], env=env, start_new_session=True)
     try:
         runner.send_signal(signal.SIGKILL)
         bench.panda.final(bench.job["PandaID"], 40)
+        assert bench.is_clear()
         assert foreign.poll() is None
         (bench.folder / "over").touch()
         report = bench.panda.final(other)
@@ -124,3 +127,20 @@ def test_only_processes_of_the_job_are_ended(bench):
     finally:
         foreign.kill()
         foreign.wait()
+
+
+def test_a_command_that_is_not_ours(bench):
+    """Such a job has no runner; what it hides is not ended with another job, and is ended with its own."""
+    process = bench.start("hidden")
+    runner = bench.runner(process)
+    pid, over = bench.folder / "pid", bench.folder / "go"
+    command = f"(env -i setsid sleep 300 & echo $! > {pid}); until test -e {over}; do sleep 0.01; done"
+    other = bench.panda.add_job("true", job={"jobPars": f'-j "" -r . -p "{quote(command)}"'})
+    bench.until(lambda: pid.exists() and pid.read_text().strip())
+    hidden = psutil.Process(int(pid.read_text()))
+    runner.kill()
+    bench.panda.final(bench.job["PandaID"], 40)
+    assert bench.is_clear() and hidden.is_running()
+    over.touch()
+    assert bench.panda.final(other)["job_status"] == "finished"
+    assert not hidden.is_running() or hidden.status() == psutil.STATUS_ZOMBIE

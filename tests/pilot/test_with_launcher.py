@@ -117,6 +117,41 @@ def test_ranks_on_one_machine(panda, pilot, tools, tmp_path):
     assert "-np 2 -H localhost:2 /bin/sh -c echo" in line
 
 
+def bare(tmp_path: Path) -> str:
+    """A PATH without launchers, whatever the machine has."""
+    folder = tmp_path / "bare"
+    folder.mkdir()
+    for name in ("sh", "python3", "cat"):
+        (folder / name).symlink_to(shutil.which(name) or name)
+    return str(folder)
+
+
+def test_a_missing_launcher_costs_no_attempt(panda, pilot, tmp_path, until):
+    """Its search is left to others for a while; other jobs go on."""
+    panda.takes_back = True
+    job, good = panda.add_job(GOOD, ranks_per_node=2, job={"coreCount": 2}), panda.add_job(GOOD)
+    pilot.start(*site(tmp_path, "horovodrun"), "--cores", "2", variables={"PATH": bare(tmp_path)})
+    until(lambda: panda.given_back == [[job, 1]])
+    assert verdict(panda.final(good))["value"] == 0.5
+    until(lambda: "X-HPO-Pilot-Avoids" in panda.headers[-1])
+    said = json.loads(panda.headers[-1]["X-HPO-Pilot-Avoids"])
+    assert said["tasks"] == [5] and "horovodrun" in said["why"] and "`make horovod`" in said["why"]
+    assert panda.headers[-1]["X-HPO-Pilot-Site"] == "here"
+    assert not panda.of(job, "failed")
+
+
+def test_a_command_that_runs_once_needs_no_launcher_of_ranks(panda, pilot, tools, tmp_path):
+    job = panda.add_job(GOOD)
+    launcher = {"name": "torchrun", "starter": "srun"}
+    profile = {"name": "here", "launcher": launcher, "node": {"cores": 4, "memory_mb": 4000}, **SLURM}
+    (tmp_path / "site.json").write_text(json.dumps(profile))
+    environment = {**inside(tools), "PATH": f"{tools}{os.pathsep}{bare(tmp_path)}"}
+    pilot.start("--site", str(tmp_path / "site.json"), "--allocation", variables=environment)
+    assert verdict(panda.final(job))["value"] == 0.5
+    (line,) = launched(tools)
+    assert "/srun -N1 -n1 " in line and "torchrun" not in line
+
+
 @pytest.mark.parametrize(
     ("launcher", "table"),
     [
@@ -130,7 +165,10 @@ def test_ranks_on_one_machine(panda, pilot, tools, tmp_path):
         (
             "mpirun",
             [
-                ({"ranks_per_node": 1}, "mpirun, which starts the ranks at site 'here', is not in the pilot's"),
+                (
+                    {"ranks_per_node": 1},
+                    "at site 'here' mpirun, which starts the ranks, is not in PATH: load its module",
+                ),
                 ({"ranks_per_node": 1, "gpus_per_node": 99}, "needs 99 GPUs, and this pilot has"),
             ],
         ),
@@ -139,12 +177,7 @@ def test_ranks_on_one_machine(panda, pilot, tools, tmp_path):
 )
 def test_what_cannot_be_started_fails_alone(panda, pilot, tmp_path, launcher, table):
     jobs, good = [panda.add_job(GOOD, **document) for document, _ in table], panda.add_job(GOOD)
-    # The launcher that is missing is missing here, whatever the machine has.
-    bare = tmp_path / "bare"
-    bare.mkdir()
-    for name in ("sh", "python3", "cat"):
-        (bare / name).symlink_to(shutil.which(name) or name)
-    pilot.start(*(site(tmp_path, launcher) if launcher else []), variables={"PATH": str(bare)})
+    pilot.start(*(site(tmp_path, launcher) if launcher else []), variables={"PATH": bare(tmp_path)})
     for job, (document, why) in zip(jobs, table, strict=True):
         report = panda.final(job)
         assert report["job_status"] == "failed" and why in report["pilot_error_diag"], document
@@ -196,7 +229,7 @@ def test_the_launcher_stands_around_the_container(panda, pilot, tools, tmp_path)
 def test_a_warning_ends_it_and_what_kept_a_checkpoint_goes_back(panda, pilot, tools, tmp_path, until):
     panda.takes_back = True
     saves = panda.add_job("echo 1 > ckpt; exec sleep 300", checkpoint=["ckpt"])
-    does_not = panda.add_job("exec sleep 300")
+    does_not = panda.add_job("sleep 300")
     waits = panda.add_job(GOOD, job={"coreCount": 4}, nodes=2, ranks_per_node=1)
     process = begin(pilot, tools, "--heartbeat", "0.2")
     until(lambda: panda.of(saves, "running") and panda.of(does_not, "running") and panda.of(waits, "starting"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import platform
 import shlex
 import struct
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from hpo_pilot.hpc.site_files import load_site
@@ -202,6 +204,29 @@ def test_a_rank_that_dies_ends_all_and_its_words_are_the_reason(
     assert verdict["status"] == 1 and verdict["message"].endswith("rank 1: ValueError: boom")
 
 
+@pytest.mark.parametrize("ends", ["well", "badly"])
+def test_nothing_outlives_a_trial(
+    slurm: Slurm, embedded: Embedded, files: Path, allocation: Callable[..., str], until: Any, ends: str
+) -> None:
+    """Ranks are not below the pilot, and their batch system does not end what left their session."""
+    (files / "leave.py").write_text(
+        "import os, subprocess, sys\n"
+        "for _ in range(3):\n"
+        "    words = ['env', '-i', 'setsid', '-f', 'sleep', sys.argv[1]]\n"
+        "    subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n"
+        "if sys.argv[2] == 'badly':\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "open('output.json', 'w').write('{\"loss\": 1}')\n"
+    )
+    needs, seconds = JobNeeds(nodes=2, ranks_per_node=1, cores=1, memory_mb=500, minutes=1.0), f"7{os.getpid()}"
+    task = embedded.submit(f"python3 leave.py {seconds} {ends}", 2, needs=needs, files=files)
+    allocation()
+    until(lambda: embedded.state(task) == "done")
+    assert [verdict["status"] for verdict in embedded.verdicts(task)] == [0 if ends == "well" else 1] * 2
+    running = [process.info["cmdline"] for process in psutil.process_iter(["cmdline"])]
+    assert running.count(["sleep", seconds]) == 0
+
+
 @pytest.mark.parametrize("end", [("--batch", "--signal=USR1"), ()], ids=["warned", "cancelled"])
 def test_a_trial_goes_on_in_the_next_allocation(
     slurm: Slurm,
@@ -323,7 +348,7 @@ def test_what_cannot_run_fails_alone(
     reasons = {
         panda.add_job(good, nodes=3, ranks_per_node=1): "needs 3 nodes",
         panda.add_job(good, gpus_per_node=1): "with 1 GPUs",
-        panda.add_job(good): "horovodrun, which starts the ranks at site 'generic-slurm', is not in the pilot's PATH",
+        panda.add_job(good): "at site 'generic-slurm' horovodrun, which starts the ranks, is not in PATH",
     }
     other = panda.add_job(good, job={"container_name": str(image)})
     allocation(path=str(tools), launcher={"name": "horovodrun"}, containers={"runtime": "charliecloud"})

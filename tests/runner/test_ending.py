@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-FAMILY = "sleep 300 & echo $! >> pids; (sleep 300 & echo $! >> pids; wait) & echo $! >> pids; echo $$ >> pids; "
+FAMILY = "(env -i setsid sleep 300 & echo $! >> pids); "
+FAMILY += "sleep 300 & echo $! >> pids; (sleep 300 & echo $! >> pids; wait) & echo $! >> pids; echo $$ >> pids; "
 
 
-def started(folder: Path, count: int = 4) -> bool:
+def started(folder: Path, count: int = 5) -> bool:
     path = folder / "pids"
     return path.exists() and len(path.read_text().split()) >= count
 

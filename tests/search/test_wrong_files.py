@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpo_pilot.errors import Problem, SearchFileError
-from hpo_pilot.steering.search_file import examine, load_search
+from hpo_pilot.steering.search_file import Examination, examine, load_search
 
 from .conftest import GOOD
 
@@ -242,12 +242,17 @@ def test_alias_bombs_are_stopped(problems: Find, first: str, item: str) -> None:
     assert any("has more than 100000 values" in problem.message for problem in problems("\n".join(lines)))
 
 
-def notes_of(folder: Path, text: str) -> list[tuple[str, str]]:
-    """Path and message of the notes on a file without mistakes."""
+def examine_text(folder: Path, text: str) -> Examination:
+    """A file without mistakes, with its notes."""
     (folder / "search.yaml").write_text(text)
     found = examine(folder / "search.yaml")
     assert found.problems == () and found.search is not None
-    return [(note.path, note.message) for note in found.notes]
+    return found
+
+
+def notes_of(folder: Path, text: str) -> list[tuple[str, str]]:
+    """Path and message of the notes on a file without mistakes."""
+    return [(note.path, note.message) for note in examine_text(folder, text).notes]
 
 
 @pytest.mark.parametrize(
@@ -267,6 +272,16 @@ def test_a_python_that_is_not_here_is_noted(folder: Path, command: str, more: st
     wanted = [(noted, "there is no python9 in PATH on this machine")] if noted else []
     assert notes_of(folder, text) == wanted
     assert notes_of(folder, text.replace("profile: local", "profile: grid")) == []
+
+
+def test_a_launcher_that_is_not_here_is_noted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the remedy, before the first trial."""
+    text = GOOD.replace("minutes: 10", "minutes: 10, ranks_per_node: 1")
+    monkeypatch.setenv("PATH", str(folder))
+    found = [note for note in examine_text(folder, text).notes if note.path == "resources"]
+    assert ["horovodrun" in note.message and "`make horovod`" in str(note) for note in found] == [True]
+    (folder / "horovodrun").touch(mode=0o755)
+    assert not [note for note in examine_text(folder, text).notes if note.path == "resources"]
 
 
 @pytest.mark.parametrize(

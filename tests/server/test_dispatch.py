@@ -224,6 +224,22 @@ def test_plain_pilots_get_no_jobs_of_several_nodes(queue: Queue) -> None:
     assert (job["taskID"], job["coreCount"]) == (many, 4)
 
 
+def test_a_site_profile_keeps_pilots_of_other_sites_away(queue: Queue) -> None:
+    """Pilots that state none, as a Pilot 3, take what waits at their queue."""
+    there, anywhere = queue.submit(3, hpoSite="summit", taskPriority=900), queue.submit(1)
+    assert task_ids(queue.acquire(9, profile="local")) == [anywhere]
+    assert task_ids(queue.acquire(1, profile="summit")) == [there]
+    assert task_ids(queue.acquire(9)) == [there, there]
+
+
+def test_a_pilot_without_the_launcher_of_a_search_gets_others(queue: Queue) -> None:
+    first = queue.submit(2, campaign="ranks.1", userName="me", taskPriority=900)
+    second = queue.submit(2, campaign="ranks.1", userName="me", taskPriority=900)
+    other = queue.submit(1)
+    assert task_ids(queue.acquire(9, avoids=(first, 10**9))) == [other]
+    assert task_ids(queue.acquire(9)) == [first, first, second, second]
+
+
 def room(
     *now: Opening,
     later: tuple[Opening, ...] = (),

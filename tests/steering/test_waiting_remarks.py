@@ -71,3 +71,16 @@ def test_no_pilot_has_what_is_wanted(shape: dict[str, Any], offers: list[dict[st
     (remark,) = said([shape], offers)
     assert remark.startswith(f"3 jobs wait, and no pilot that asked lately {lacking}")
     assert said([shape, {"minutes": 20.0}], offers) == [remark]  # others fit
+
+
+def test_a_site_profile_that_no_pilot_has() -> None:
+    (remark,) = said([{"site": "summit"}], [{"site": "local"}])
+    assert "the site profile summit" in remark and "hpo-pilot pilots submit --site summit" in remark
+    assert said([{"site": "summit"}], [{"site": "summit"}, {"site": "local"}]) == []
+    assert said([{"site": "summit"}], [{"site": ""}]) == []
+
+
+def test_pilots_that_cannot_start_them() -> None:
+    (remark,) = said([{}], [{"why": "srun is not in PATH"}])
+    assert remark.startswith("3 jobs wait, and no pilot can start them: srun is not in PATH")
+    assert said([{}], [{"why": "srun is not in PATH"}, {"why": ""}]) == []
