@@ -434,7 +434,7 @@ def _slips(file: SearchFile) -> list[Mistake]:
             hint = "goal: maximize? `goal: minimize` confirms it"
             notes.append(Mistake(place, f"the search looks for the smallest {objective.metric}", hint))
     space = file.section("space", SearchSpace)
-    for path in sorted(path for path in file.document.spoken if path[0] == "space" and path[2:3] == ("choices",)):
+    for path in sorted(path for path in file.document.spoken if path[:1] == ("space",) and path[2:3] == ("choices",)):
         hint = "write true or false for a boolean, or put the word in quotes"
         notes.append(Mistake(path, "is text here; other readers of YAML make a boolean of it", hint))
     for name, domain in space.dimensions.items() if space is not None else ():
