@@ -23,10 +23,10 @@ def objective(point):
     return scale(point["x"]) + len(NAMES)
 
 
-PAUSE = 0.1
+PAUSE = 0.2
 SPACE = {"x": {"type": "real", "low": 0, "high": 1}}
 if __name__ == "__main__":
-    result = hpo_pilot.run(objective, SPACE, workdir="work", budget={"trials": 12, "parallel": 2}, slots=2)
+    result = hpo_pilot.run(objective, SPACE, workdir="work", budget={"trials": 24, "parallel": 2}, slots=2)
     print(result.record.name, len(result.trials), result.best.value >= 4)
 """
 
@@ -60,7 +60,7 @@ class Script:
         assert process.stderr is not None
         next(line for line in process.stderr if "best value" in line)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=240)
         return errors.splitlines()[-1]
 
 
@@ -72,19 +72,19 @@ def script(tmp_path: Path) -> Script:
 def test_an_interrupted_script_goes_on(script: Script) -> None:
     assert "script.py" not in (ended := script.interrupt()), ended
     assert "functions/objective.yaml --workdir work`, continues search 'objective'" in ended
-    script.text = script.text.replace('"trials": 12', '"trials": 4')
+    script.text = script.text.replace('"trials": 24', '"trials": 4')
     _, errors = script.run()
     assert "budget.trials shrank" in errors
-    script.text = "# a comment\n" + SCRIPT.replace("PAUSE = 0.1", "PAUSE = 0.1\n\n")
+    script.text = "# a comment\n" + SCRIPT.replace("PAUSE = 0.2", "PAUSE = 0.2\n\n")
     output, errors = script.run(seed=7)
-    assert output == "objective 12 True", errors
+    assert output == "objective 24 True", errors
     assert "search 'objective' continues" in errors
-    assert "objective: done, 12 of 12 trials" in errors
+    assert "objective: done, 24 of 24 trials" in errors
 
 
 def test_a_function_that_changed_begins_a_new_search(script: Script) -> None:
     script.interrupt()
-    script.text = SCRIPT.replace("len(NAMES)", "len(NAMES) + 1").replace('"trials": 12', '"trials": 4')
+    script.text = SCRIPT.replace("len(NAMES)", "len(NAMES) + 1").replace('"trials": 24', '"trials": 4')
     output, errors = script.run()
     assert output == "objective-2 4 True", errors
     assert "search 'objective-2' is a new one: the function changed since search 'objective' began" in errors
@@ -93,7 +93,7 @@ def test_a_function_that_changed_begins_a_new_search(script: Script) -> None:
     assert "InputError: the function changed since search 'objective' began" in errors
     assert errors.startswith("Traceback")
     script.text = SCRIPT
-    assert script.run()[0] == "objective 12 True"
+    assert script.run()[0] == "objective 24 True"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_function_that_changed_begins_a_new_search(script: Script) -> None:
 )
 def test_a_function_that_always_fails(script: Script, body: str, reason: str) -> None:
     script.text = SCRIPT.replace("time.sleep(PAUSE)", body).replace("    return", "    0 and")
-    script.text = script.text.replace('"trials": 12', '"trials": 3')
+    script.text = script.text.replace('"trials": 24', '"trials": 3')
     output, errors = script.run()
     assert not output
     assert errors.splitlines()[-1].startswith(
