@@ -120,8 +120,8 @@ def test_report_and_exports(client, shown):
     assert report.lower().startswith("<!doctype html")
     assert shown in report
     rows = client.export(shown, "csv").splitlines()
-    head = "number,generation,state,value,std,x,kind,fold_0,fold_1,error,submitted,started,ended,"
-    assert rows[0] == head + "job_seconds,gpu_hours,core_hours,energy_kwh"
+    head = "number,generation,state,value,std,x,kind,seed,fold_0,fold_1,error,submitted,started,ended,confirms,told,"
+    assert rows[0] == head + "job_seconds,gpu_hours,core_hours,energy_kwh,panda_ids"
     assert len(rows) == 4
     exported = json.loads(client.export(shown, "json"))
     assert exported["trials"] == client.trials(shown)

@@ -240,7 +240,7 @@ def test_the_page_of_a_trial_and_its_log(pages, ended):
 
 
 def test_a_best_point_at_a_bound_and_ties_are_remarked(pages):
-    name = pages.submit("bounded", space={"x": {"type": "real", "low": 0.0002, "high": 0.5}}, folds=1)
+    name = pages.submit("at-bounds", space={"x": {"type": "real", "low": 0.0002, "high": 0.5}}, folds=1)
     add_trials(pages.store, name, [Trial(n, 1, {"x": n / 10_000}, seed=n) for n in (2, 3)])
     ends = [made_end(n, TrialState.FINISHED, 0.5, told=n, ended=time.time()) for n in (2, 3)]
     pages.store.record(pages.store.search(name).id, (), ends)
