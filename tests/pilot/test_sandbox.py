@@ -78,7 +78,7 @@ def test_a_job_knows_whether_its_copy_was_damaged(panda, cache, tmp_path):
 def test_the_least_recently_used_goes_first(panda, cache, tmp_path):
     names = []
     for number in range(3):
-        name, panda.cache[name] = sandbox("true", {"big": str(number) * 400_000})
+        name, panda.cache[name] = sandbox("true", {"big": str(number) * 360_000})
         names.append(name)
         copied(cache, job_of(panda, name), tmp_path / f"{number}")
         os.utime(tmp_path / "cache" / name, (number, number))
