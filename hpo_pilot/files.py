@@ -15,6 +15,7 @@ import secrets
 import shlex
 import shutil
 import stat
+import symtable
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -254,33 +255,18 @@ def _missing_function(files: str, folder: Path, function: str) -> tuple[str, str
             return None
         return f"there is no module {module} in {files}", "the name before ':' is that of a file, without .py"
     try:
-        names = _module_names(ast.parse(file.read_bytes()))
+        source = file.read_text(encoding="utf-8")
+        table = symtable.symtable(source, file.name, "exec")
     except SyntaxError as error:
         return f"{file.name} cannot be imported: line {error.lineno}: {error.msg}", "no trial would have a result"
     except (OSError, ValueError):
         return None
+    names = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
     wanted = name.partition(".")[0]
-    if wanted in names or {"*", "__getattr__"} & names:
+    if wanted in names or "__getattr__" in names or re.search(r"\bimport\s*\*", source):
         return None
     close = difflib.get_close_matches(wanted, names, n=1)
     return f"there is no {wanted} in {file.name}", f"did you mean {close[0]}?" if close else "is the name right?"
-
-
-def _module_names(tree: ast.Module) -> set[str]:
-    """Returns the names that a module defines; `*` if it imports all names of another one."""
-    names: set[str] = set()
-    left: list[ast.AST] = [*tree.body]
-    while left:
-        node = left.pop()
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            names |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
-        else:
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                names.add(node.id)
-            left += ast.iter_child_nodes(node)
-    return names
 
 
 #: Words that a shell understands itself.

@@ -496,7 +496,7 @@ class AllocatedNode:
 
 @dataclass(frozen=True)
 class Remainder:
-    """What an allocation still has.
+    """The remaining time of an allocation, and the nodes that it has lost.
 
     Attributes:
         lost: nodes that the batch system has taken away since the start.
@@ -541,7 +541,7 @@ class BatchAllocation(ABC):
         """
 
     def remainder(self, now: float) -> Remainder:
-        """Returns what the allocation still has; without an own method, a batch system is not asked.
+        """Returns the remaining time and the lost nodes; by default, the batch system is not asked.
 
         Args:
             now: seconds since the epoch.

@@ -660,7 +660,7 @@ class JobRequest:
                 {str(search): float(_count(value)) for search, value in seconds.items()},
                 TimeLeft(float(_count(left)), float(share), float(_count(checkpointed))),
             )
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise InputError(f"no openings of an allocation: {error}") from error
 
 

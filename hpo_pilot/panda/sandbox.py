@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
 
-from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
+from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.files import rename_whole
 from hpo_pilot.transformation.sandbox import TooLarge, UnsafeArchive, check_bounds, unpack
 
@@ -124,7 +124,7 @@ def _payload_of(archive: Path) -> dict[str, Any]:
 # Users' archives are unpacked, and their files packed again, in a process of their own with a low priority: the process
 # that answers requests stays free.
 
-#: Of these processes, at once; seconds to wait for one of them.
+#: Most of these processes at once, and the seconds to wait for one of them to end.
 _AT_ONCE = threading.BoundedSemaphore(2)
 _PATIENCE = 2.0
 
@@ -157,7 +157,6 @@ def _build(payload: str, document: Mapping[str, Any], folder: str) -> str:
 
 
 _FUNCTIONS: dict[str, Callable[..., str]] = {"unpack": unpack_payload, "build": _build}
-_ERRORS: dict[str, type[HpoPilotError]] = {error.__name__: error for error in (InputError, TryAgainError)}
 
 
 def in_worker(function: Literal["unpack", "build"], *arguments: Any) -> Path:
@@ -165,7 +164,7 @@ def in_worker(function: Literal["unpack", "build"], *arguments: Any) -> Path:
 
     Raises:
         InputError: the archive or the payload is refused.
-        TryAgainError: there is no room for it, or the service unpacks too many at once.
+        TryAgainError: there is no room for it, the worker was killed, or the service unpacks too many at once.
     """
     if not _AT_ONCE.acquire(timeout=_PATIENCE):
         raise TryAgainError("the service unpacks other payloads now: try again in a few seconds")
@@ -177,21 +176,19 @@ def in_worker(function: Literal["unpack", "build"], *arguments: Any) -> Path:
         ):
             assert worker.stdin is not None
             assert worker.stdout is not None
-            worker.stdin.write(json.dumps([function, *map(_plain, arguments)]) + "\n")
+            worker.stdin.write(json.dumps([function, *arguments], default=str) + "\n")
             worker.stdin.flush()  # it stays open: the worker ends with this process
             answer = worker.stdout.readline()
     finally:
         _AT_ONCE.release()
     if not answer:
         raise TryAgainError("the service could not unpack the payload: its worker was killed, see the log")
-    error, text = json.loads(answer)
-    if error:
-        raise _ERRORS[error](text)
-    return Path(text)
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value
+    result, refused, failed = json.loads(answer)
+    if refused:
+        raise InputError(refused)
+    if failed:
+        raise TryAgainError(failed)
+    return Path(result)
 
 
 def _end_with_parent() -> None:
@@ -204,12 +201,14 @@ def _work() -> None:
     os.nice(5)
     function, *arguments = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    error, text = "", ""
+    result, refused, failed = "", "", ""
     try:
-        text = _FUNCTIONS[function](*arguments)
-    except (InputError, TryAgainError) as trouble:
-        error, text = type(trouble).__name__, str(trouble)
-    sys.stdout.write(json.dumps([error, text]) + "\n")
+        result = _FUNCTIONS[function](*arguments)
+    except InputError as error:
+        refused = str(error)
+    except TryAgainError as error:
+        failed = str(error)
+    sys.stdout.write(json.dumps([result, refused, failed]) + "\n")
     sys.stdout.flush()
     os._exit(0)  # the thread waits for more
 

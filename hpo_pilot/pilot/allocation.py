@@ -614,12 +614,12 @@ class AllocationWatch(threading.Thread):
         self._warned.set()
 
     def is_cut_off(self, job: Hashable) -> bool:
-        """Returns whether a job whose step was cancelled, but not by this pilot, goes back to the queue uncounted.
+        """Returns whether a job whose step was cancelled, but not by this pilot, was cut off by no fault of its own.
 
         Slurm signals the steps of an allocation that is preempted long before it signals the pilot. So the batch system
         is asked, and if the end is near, no job is started any more. If the allocation goes on, somebody has cancelled
         the step alone: a user, or a program that watches over the nodes. Then a job is cut off once; if that happens to
-        it again at this pilot, the attempt counts, because the job may be the reason.
+        it again at this pilot, it has failed, because the job may be the reason.
 
         Args:
             job: identifies it, in all its attempts.

@@ -387,6 +387,6 @@ def _ending(outcome: Outcome, folder: Path) -> Ending:
         return Ending.FINISHED if _is_good(outcome, folder) else Ending.FAILED
     if isinstance(failure, NodeLost):
         return Ending.LOST
-    if isinstance(failure, GivenBack) and outcome.started and not isinstance(failure, LauncherAway):
+    if isinstance(failure, GivenBack) and outcome.started and failure.code is PilotErrorCode.SIGTERM:
         return Ending.CHECKPOINTED
     return Ending.CUT if isinstance(failure, GivenBack | CutOff) else Ending.FAILED

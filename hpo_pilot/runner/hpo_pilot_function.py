@@ -125,7 +125,7 @@ def call(function: "Callable[..., Any]", found: "Optional[List[Any]]" = None) ->
 
 
 def generators() -> "List[Any]":
-    """Return the random generators of this process: of random, numpy and torch, and those that modules have made."""
+    """Return the random generators of this process: of random, numpy and torch, and of all its modules."""
     numpy, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")  # type: Any, Any
     kinds = (random.Random, *(getattr(numpy, name) for name in ("Generator", "RandomState") if hasattr(numpy, name)))
     known = gc.get_objects()
@@ -211,7 +211,7 @@ def is_installed(name: str) -> bool:
 
 
 class Kept:
-    """What jobs leave for the next ones: the names of the modules that they imported while they ran.
+    """Modules that jobs have imported while they ran; they are imported once for the next jobs.
 
     A function may import its libraries when it is called. Without this, each job would load them again.
     """
@@ -262,7 +262,7 @@ class Kept:
 
 
 def load_modules(names: "List[str]") -> None:
-    """Import modules; those that cannot be imported are left to the function."""
+    """Import modules; if one cannot be imported, the function meets the error."""
     for name in names:
         with contextlib.suppress(BaseException):
             importlib.import_module(name)

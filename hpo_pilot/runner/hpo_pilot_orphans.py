@@ -109,7 +109,7 @@ def run(words: "List[str]") -> int:
     pid = os.fork()
     if not pid:
         try:
-            control(PR_SET_PDEATHSIG, signal.SIGKILL)  # whoever kills this process means the command
+            control(PR_SET_PDEATHSIG, signal.SIGKILL)  # a signal that kills this process is for the command
             for which in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and exec would pass that on
                 signal.signal(which, signal.SIG_DFL)
             os.execvp(words[0], words)  # noqa: S606

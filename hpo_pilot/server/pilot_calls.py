@@ -69,6 +69,7 @@ SITE_HEADER = "X-HPO-Pilot-Site"
 #: Tasks of searches whose jobs the pilot cannot start for now, and the reason: ``{"tasks": […], "why": "…"}``.
 AVOIDS_HEADER = "X-HPO-Pilot-Avoids"
 _MOST_AVOIDED, _LONGEST_WHY = 100, 500
+_HIGHEST_ID = 2**63 - 1  # that a database takes
 
 
 class StatusCode(IntEnum):
@@ -113,8 +114,11 @@ def _avoids(call: Call) -> tuple[tuple[int, ...], str]:
         return (), ""
     try:
         said = json.loads(text)
-        return tuple(int(task) for task in said["tasks"][:_MOST_AVOIDED]), str(said["why"])[:_LONGEST_WHY]
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        avoided = tuple(int(task) for task in said["tasks"][:_MOST_AVOIDED])
+        if any(not 0 <= task <= _HIGHEST_ID for task in avoided):
+            raise ValueError("a task's id is out of range")
+        return avoided, str(said["why"])[:_LONGEST_WHY]
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         raise InputError(f"{AVOIDS_HEADER} is not valid: {error!r}") from error
 
 

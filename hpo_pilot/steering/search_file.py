@@ -31,8 +31,6 @@ from hpo_pilot.search.space import feasibility_mistakes, is_seen_feasible
 from hpo_pilot.search.values import show
 from hpo_pilot.search.yaml_document import Document, decode_document, parse_document, read_document
 
-#: Profiles of every installation, also without their files.
-
 
 @dataclass(frozen=True)
 class Examination:

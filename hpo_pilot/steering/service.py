@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -524,7 +523,7 @@ def _steer(
     first = family.search
     with contextlib.ExitStack() as stack:
         workdir.check_space()
-        lease = stack.enter_context(held_lease(store.engine, "run", server, partial(_check_server, workdir, server)))
+        lease = stack.enter_context(_held_lease(store, workdir, "run", server))
         supervise: Callable[[], None] = workdir.check_space
         if server == EMBEDDED:
             count = slots or default_slots(first.resources.cores)
@@ -553,14 +552,16 @@ def _steer(
             )
 
 
-def _check_server(workdir: WorkDir, server: str) -> None:
-    """Checks that the embedded server of an expired lease has ended: a service that was only halted may go on.
+def _held_lease(
+    store: SteeringStore, workdir: WorkDir, mode: str, server: str
+) -> contextlib.AbstractContextManager[Lease]:
+    """Holds the lease. Takes over an expired one only if its embedded server has ended: its service may go on."""
 
-    Raises:
-        TryAgainError: it runs.
-    """
-    if server == EMBEDDED:
-        ServerLock(workdir.panda_database).release()
+    def check_server() -> None:
+        if server == EMBEDDED:
+            ServerLock(workdir.panda_database).release()
+
+    return held_lease(store.engine, mode, server, check_server)
 
 
 #: Seconds in which `stop` tries to kill the jobs of a search that nothing steers.
@@ -598,9 +599,7 @@ def _end_at(store: SteeringStore, workdir: WorkDir, server: str, numbers: Sequen
 
     with contextlib.ExitStack() as stack:
         try:
-            lease = stack.enter_context(
-                held_lease(store.engine, "stop", server, partial(_check_server, workdir, server))
-            )
+            lease = stack.enter_context(_held_lease(store, workdir, "stop", server))
         except LeaseHeldError:
             return  # Another process has just begun to steer, and ends them.
         lease.steer_only(numbers)
@@ -673,9 +672,7 @@ def serve(
     folder = WorkDir.make(workdir)
     with contextlib.closing(SteeringStore.open(folder.store_url(store))) as database, contextlib.ExitStack() as stack:
         database.note_sandboxes(folder.sandboxes)
-        lease = stack.enter_context(
-            held_lease(database.engine, "serve", target, partial(_check_server, folder, target))
-        )
+        lease = stack.enter_context(_held_lease(database, folder, "serve", target))
         aside = stack.enter_context(ThreadPoolExecutor(2))
         api = ApiProcess(folder, store=store, reach=reach or NetworkOptions(), port=api_port)
         stack.callback(api.stop)

@@ -311,7 +311,7 @@ class _FunctionPayload:
         self._folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
             staged = Path(scratch, payload.name)
-            for inside, path in _files_of(self._files):
+            for inside, path in list(payload_files(self._files)):  # the scratch folder may be in it
                 (staged / inside).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, staged / inside)
             staged.mkdir(exist_ok=True)
@@ -320,15 +320,10 @@ class _FunctionPayload:
             staged.rename(payload)
 
 
-def _files_of(folder: Path | None) -> list[tuple[str, Path]]:
-    """Returns the files to send with a function, with their names."""
-    return list(payload_files(folder))
-
-
 def _with_files(identity: str, folder: Path | None) -> str:
     """Returns the identity of a function together with the files that go with it."""
     digest = hashlib.sha256(identity.encode())
-    for name, path in _files_of(folder):
+    for name, path in payload_files(folder):
         digest.update(f"{name} {path.stat().st_mode & 0o100} ".encode() + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
 

@@ -62,13 +62,13 @@ def _own_modules(function: Callable[..., Any], files: Path | None) -> list[Modul
     """Returns the modules to send by value: the function's unless a library's, and all that a job cannot import."""
     inner = getattr(function, "func", None)  # of functools.partial
     homes = {getattr(each, "__module__", None) for each in (function, inner)}
-    loaded = {name: module for name, module in list(sys.modules.items()) if _is_user_s(name, module)}
+    loaded = {name: module for name, module in list(sys.modules.items()) if _is_of_user(name, module)}
     own = {name for name in loaded if name in homes}
     tops = sorted(name for name in loaded if "." not in name)
     return [loaded[name] for name in sorted(own | _not_found(tops, files))]
 
 
-def _is_user_s(name: str, module: Any) -> bool:
+def _is_of_user(name: str, module: Any) -> bool:
     """Returns True for modules from files that are neither the standard library's, nor installed packages, nor ours."""
     top = name.partition(".")[0]
     if top in ("__main__", "__mp_main__", "hpo_pilot") or top in sys.stdlib_module_names:
@@ -100,7 +100,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._own = own
 
     def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, _Cached) and _goes_by_value(value, self._own):
+        if isinstance(value, _Cached) and _is_sent_by_value(value, self._own):
             options = value.cache_parameters()
             made = (value.__wrapped__, options["maxsize"], options["typed"], functools._CacheInfo)
             return _Cached, made, vars(value)
@@ -111,7 +111,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 _MADE_AT_RUN_TIME = 1 << 9
 
 
-def _goes_by_value(value: Any, own: frozenset[str]) -> bool:
+def _is_sent_by_value(value: Any, own: frozenset[str]) -> bool:
     """Returns True if a function or class cannot be imported from its module by a job."""
     if isinstance(value, type) and not value.__flags__ & _MADE_AT_RUN_TIME:  # some have no name in any module
         return False
@@ -144,14 +144,15 @@ def identity_of(function: Callable[..., Any], own: frozenset[str] = frozenset())
     return digest.text
 
 
-#: Attributes of classes that do not say what they do, or whose order is that of a set.
-_NO_CONTENT = frozenset(
+#: Attributes of classes that do not change what they do, or whose order is that of a set.
+_IGNORED_ATTRIBUTES = frozenset(
     {
         *("__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl", "__firstlineno__"),
         *("__static_attributes__", "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__"),
     }
 )
 _SCALARS = frozenset({bool, int, float, complex, type(None), type(...), type(NotImplemented)})
+_PLAIN = _SCALARS | {str, bytes}
 
 
 class _Digest:
@@ -165,7 +166,7 @@ class _Digest:
     def text(self) -> str:
         return self._hash.hexdigest()
 
-    def _say(self, *texts: str | bytes) -> None:
+    def _update(self, *texts: str | bytes) -> None:
         for text in texts:
             content = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
             self._hash.update(b"%d:" % len(content) + content)
@@ -173,48 +174,48 @@ class _Digest:
     def add(self, value: Any) -> None:
         """Adds an object."""
         kind = type(value)
-        self._say(f"{kind.__module__}.{kind.__qualname__}")
+        self._update(f"{kind.__module__}.{kind.__qualname__}")
         if kind in _SCALARS:
-            self._say(pickle.dumps(value, 4))
+            self._update(pickle.dumps(value, 4))
         elif kind in (str, bytes):
-            self._say(value)
+            self._update(value)
         elif kind is tuple:
             self._add_all(value)
         elif kind is CodeType:
             self._add_code(value)
         elif id(value) in self._seen:
-            self._say(str(self._seen[id(value)][0]))
+            self._update(str(self._seen[id(value)][0]))
         else:
             self._seen[id(value)] = len(self._seen), value
             self._add_new(value)
 
     def _add_all(self, values: Sequence[Any]) -> None:
-        self._say(str(len(values)))
+        self._update(str(len(values)))
         if set(map(type, values)) <= _SCALARS:  # perhaps a million numbers
-            self._say(pickle.dumps(list(values), 4))
+            self._update(pickle.dumps(list(values), 4))
             return
         for each in values:
             self.add(each)
 
     def _add_new(self, value: Any) -> None:
         if isinstance(value, ModuleType):
-            self._say(value.__name__)
+            self._update(value.__name__)
             if _is_one_of(value.__name__, self._own):
                 self._add_named(vars(value), (name for name in vars(value) if not name.startswith("__")))
-        elif isinstance(value, FunctionType | type | _Cached) and not _goes_by_value(value, self._own):
-            self._say(value.__module__, value.__qualname__)
+        elif isinstance(value, FunctionType | type | _Cached) and not _is_sent_by_value(value, self._own):
+            self._update(value.__module__, value.__qualname__)
         elif isinstance(value, FunctionType):
             self._add_function(value)
         elif isinstance(value, type):
-            self._say(value.__name__)
+            self._update(value.__name__)
             self.add((type(value), *value.__bases__))
-            self._add_named(vars(value), vars(value).keys() - _NO_CONTENT)
+            self._add_named(vars(value), vars(value).keys() - _IGNORED_ATTRIBUTES)
         elif isinstance(value, _Cached):
             self.add((value.__wrapped__, value.cache_parameters()))
         elif isinstance(value, MethodType):
             self.add((value.__func__, value.__self__))
         elif type(value) in (set, frozenset):
-            self._say(*sorted(self._of(each) for each in value))
+            self._update(*sorted(self._digest_of(each) for each in value))
         elif type(value) is list:
             self._add_all(value)
         elif type(value) is dict:
@@ -222,15 +223,15 @@ class _Digest:
         elif not _is_generator(value):
             self._add_reduced(value)
 
-    def _of(self, value: Any) -> str:
+    def _digest_of(self, value: Any) -> str:
         """Returns the digest of one element of a set, which has no order."""
-        digest = _Digest(self._own, dict(self._seen))
+        digest = _Digest(self._own, {} if type(value) in _PLAIN else dict(self._seen))
         digest.add(value)
         return digest.text
 
     def _add_named(self, values: Any, names: Iterable[str]) -> None:
         for name in sorted(names):
-            self._say(name)
+            self._update(name)
             self.add(values[name])
 
     def _add_function(self, function: FunctionType) -> None:
@@ -245,7 +246,7 @@ class _Digest:
         self._add_all([*counts, code.co_varnames, code.co_freevars, code.co_exceptiontable])
         instructions = list(dis.get_instructions(code))
         for instruction, following in zip(instructions, [*instructions[1:], None], strict=True):
-            self._say(instruction.opname)
+            self._update(instruction.opname)
             # The body of a class sets it to its line, since Python 3.13.
             if following is None or following.argval != "__firstlineno__":
                 self.add(instruction.argval)
@@ -254,7 +255,7 @@ class _Digest:
         reducer = cloudpickle.Pickler.dispatch_table.get(type(value))
         reduced = reducer(value) if reducer is not None else value.__reduce_ex__(4)
         if isinstance(reduced, str):
-            self._say(value.__module__ or "", reduced)
+            self._update(value.__module__ or "", reduced)
             return
         made, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
         self._add_all([made, arguments, state, list(items or ()), list(pairs or ())])

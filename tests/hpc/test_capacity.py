@@ -210,6 +210,8 @@ def test_of_many_openings_the_largest_are_told() -> None:
         '{"later": [[1, [3], 1, 1, 1e400]]}',
         '{"seconds": {"s": -1}}',
         '{"seconds": [1]}',
+        '{"left": [1, NaN, 1]}',
+        f'{{"left": [1, {10**400}, 1]}}',
         json.dumps({"now": [[1, [3], 1, 1, 1]] * 65}),
         "[" * 100_000,
     ],

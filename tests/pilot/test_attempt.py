@@ -10,10 +10,16 @@ import pytest
 
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.pilot import attempt
-from hpo_pilot.pilot.job import CutLate, CutOff, GivenBack
+from hpo_pilot.pilot.job import CutLate, CutOff, GivenBack, PilotErrorCode
 from hpo_pilot.pilot.launch import NOTHING_STAGED
 from hpo_pilot.pilot.machine import Reservation
 from hpo_pilot.pilot.report import Outcome
+
+
+def test_the_work_of_a_job_with_a_damaged_sandbox_is_lost(tmp_path):
+    """It goes back to the queue like a job with a checkpoint."""
+    for code, ending in ((PilotErrorCode.STAGE_IN_FAILED, Ending.CUT), (PilotErrorCode.SIGTERM, Ending.CHECKPOINTED)):
+        assert attempt._ending(Outcome(1, started=1.0, failure=GivenBack(code, "")), tmp_path) is ending
 
 
 @pytest.mark.parametrize(

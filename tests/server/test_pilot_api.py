@@ -106,6 +106,14 @@ def test_changes(server: Any, user: Any, pilot: Any) -> None:
     assert user.get("hpo_pilot/changes", cursor=10**9, timeout=20)["data"]["cursor"] >= after["cursor"]
 
 
+@pytest.mark.parametrize("tasks", ["[Infinity]", "[1e30]", f"[{10**30}]", "[null]", "7"])
+def test_tasks_to_avoid_that_are_none(pilot: Any, tasks: str) -> None:
+    headers = {"X-HPO-Pilot-Avoids": f'{{"tasks": {tasks}, "why": "no launcher"}}'}
+    reply = pilot.post("pilot/acquire_jobs", headers=headers, site_name="NODES", n_jobs=1)
+    assert reply["success"] is False
+    assert "X-HPO-Pilot-Avoids" in reply["message"]
+
+
 def test_an_allocation_says_what_it_has_room_for(user: Any, pilot: Any) -> None:
     user.submit(make_params("user.me.nodes/", 2, site="NODES", hpoNodes=3, coreCount=2))
     ask = {"site_name": "NODES", "n_jobs": 5}
