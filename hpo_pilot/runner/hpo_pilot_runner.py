@@ -436,7 +436,7 @@ def run(options: "Dict[str, str]") -> None:
     else:
         ended = how_it_ended(status)
         said = payload[LAUNCH].last_words(tail) if LAUNCH in payload else tail.strip().rpartition("\n")[2]
-        ended += ": " + said[-300:] if ended and said else ""
+        ended += ": " + said[:300] if ended and said else ""
     names, wanted = payload["file_names"], payload.get("objectives") or [payload.get("metric") or "loss"]
     if os.environ.get("HPO_PILOT_IDDS_URL") and not ended and not os.path.lexists(names["result"]):
         companion(RESULTS)["fetch_loss"](names["result"], wanted[0])

@@ -104,23 +104,24 @@ def has_orphans(variables: Mapping[str, str]) -> bool:
     of a job that runs are not children of this process.
     """
     wanted, known = _entries(variables), set()  # type: Set[bytes], Set[int]
-    try:
-        for _ in range(_LOOKS):
-            ended = set()
-            for child in _children():
-                try:
-                    fields, entries = _status(child), _environment(child)
-                except OSError:
-                    fields, entries = [_ENDED[0]], set()
-                if fields[0] in _ENDED:
-                    ended.add(child)
-                elif not _is_ours(fields) and (wanted <= entries or _is_unclaimed(fields, entries)):
-                    return True
-            if ended <= known:
-                return False
-            known |= ended  # their children may have become ours since the last check
-    except OSError:
-        pass  # this system does not list children
+    for _ in range(_LOOKS):
+        ended = set()
+        try:
+            children = list(_children())
+        except OSError:
+            continue  # a thread has just ended, and another has its children; or this system does not list them
+        for child in children:
+            try:
+                fields, entries = _status(child), _environment(child)
+            except OSError:
+                fields, entries = [_ENDED[0]], set()
+            if fields[0] in _ENDED:
+                ended.add(child)
+            elif not _is_ours(fields) and (wanted <= entries or _is_unclaimed(fields, entries)):
+                return True
+        if ended <= known:
+            return False
+        known |= ended  # their children may have become ours since the last check
     return True
 
 

@@ -18,6 +18,7 @@ from tests.rest_api import add_results, set_state, store_of, write_search
 
 PACKAGE = Path(hpo_pilot.__file__).parent
 NAMED = re.compile(r"`hpo-pilot ([^`]+)`")
+PROGRAM = get_command(app)
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def work(folder):
 
 def check(words):
     """Makes sure that a command of these words exists and takes its options."""
-    found = get_command(app)
+    found = PROGRAM
     words = list(words)
     while hasattr(found, "commands") and words and not words[0].startswith("-"):
         assert words[0] in found.commands, words

@@ -110,7 +110,7 @@ def test_a_search_of_large_trials_keeps_its_nodes_from_one_trial_to_the_next() -
 
     def finished(policy: Policy) -> int:
         server = TrialServer(sources, seed=5, pause=3.0)
-        usage = Simulation(NODES, server, DAY / 3, policy=policy).run().usage
+        usage = Simulation(NODES, server, DAY / 6, policy=policy).run().usage
         return usage.searches["half"].endings[Ending.FINISHED]
 
     assert finished(Policy()) > 1.5 * finished(Policy(block=0.0))

@@ -40,8 +40,10 @@ def test_the_named_python_is_python(bench, venv, called, by_name):
 
 
 def test_a_python_that_is_not_there(bench):
+    """The reason is said also where PATH is long, as with the modules of a cluster."""
+    env = {"PATH": f"{os.environ['PATH']}:/{'module' * 100}"}
     for python in ("/no/such place/python", "python-nowhere"):
-        message = bench.run("python train.py", python=python).message
+        message = bench.run("python train.py", python=python, env=env).message
         assert "exit code 127" in message and "payload.python: there is no " + python in message
 
 

@@ -23,6 +23,23 @@ from hpo_pilot.transformation.process import run_payload
 sys.exit(run_payload(lambda env: sys.argv[1:], os.getcwd(), os.environ, {GRACE}))
 """
 
+#: Asks often whether there are orphans, while threads end at any moment; there is none.
+ASK = """
+import threading, time
+from hpo_pilot.transformation.process import has_orphans
+
+def run_threads():
+    while asking:
+        each = threading.Thread(target=time.sleep, args=[0.0005])
+        each.start()
+        each.join()
+
+asking = True
+threading.Thread(target=run_threads).start()
+print(sum(has_orphans({"HPO_PILOT_WORKER": "nobody"}) for _ in range(1000)))
+asking = False
+"""
+
 
 @pytest.fixture
 def folder(tmp_path):
@@ -107,3 +124,8 @@ def test_a_process_is_told_to_end_once(tmp_path, until):
         until((tmp_path / "ready").exists)
         assert end_leftovers(marks, 1.0).left == []
     assert (tmp_path / "told").read_text() == "told\n"
+
+
+def test_a_thread_that_ends_is_no_orphan():
+    """A pilot has threads for each job; it would end the kept interpreter and look at all processes."""
+    assert subprocess.run([sys.executable, "-c", ASK], capture_output=True, check=True).stdout == b"0\n"
