@@ -77,6 +77,12 @@ def known_site(name: str) -> SiteProfile | None:
     return None if path is None else _profile(path, path.stat().st_mtime_ns)
 
 
+def site_here(name: str) -> SiteProfile | None:
+    """Returns the profile with that name if jobs of it can run on this machine: no batch system, and not the grid."""
+    profile = None if name == "grid" else known_site(name)
+    return profile if profile is not None and profile.batch.system == "none" else None
+
+
 def unknown_site_hint(name: str, files: Mapping[str, Path]) -> str:
     """Returns the hint for an unknown profile name: similar names, and where to put a new profile."""
     own = f"a site's own file goes into ~/.config/hpo_pilot/sites, or a folder that --sites or {SITES_VARIABLE} names"

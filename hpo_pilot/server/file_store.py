@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import struct
@@ -20,6 +21,7 @@ from hpo_pilot.files import rename_whole, write_whole
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
+log = logging.getLogger(__name__)
 
 # Sandboxes are in ``cache/``, outputs and logs of jobs in ``storage/``. A file is written under another name and then
 # renamed, so it is never there in part. Names come from clients: only a single, plain path component is accepted.
@@ -120,6 +122,20 @@ class Folder:
         """Returns the file with this name; None: there is none, or the name is not safe."""
         path = self.path / name
         return path if is_safe(name) and path.is_file() else None
+
+    def find_whole(self, name: str, size: int) -> Path | None:
+        """Returns the file with this name as `find` does; one that was damaged since its upload is removed."""
+        path = self.find(name)
+        if path is None:
+            return None
+        whole = path.stat().st_size == size
+        if whole and (digest := _DIGEST_NAME.fullmatch(name)):
+            with path.open("rb") as stream:
+                whole = hashlib.file_digest(stream, "sha256").hexdigest() == digest[1]
+        if not whole:
+            log.warning("%s is damaged, and is removed: its owner sends it again", path)
+            self.remove(name)
+        return path if whole else None
 
     def __iter__(self) -> Iterator[Path]:
         return (path for path in self.path.iterdir() if is_safe(path.name) and path.is_file())

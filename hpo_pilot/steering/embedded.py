@@ -25,7 +25,7 @@ from pydantic import ValidationError
 
 from hpo_pilot.errors import InputError, Problem, SearchFileError, TryAgainError
 from hpo_pilot.files import write_whole
-from hpo_pilot.hpc.site_files import find_site, site_files
+from hpo_pilot.hpc.site_files import find_site, site_files, site_here
 from hpo_pilot.http import open_session
 from hpo_pilot.panda.client_process import ClientProcess
 from hpo_pilot.panda.server import (
@@ -85,6 +85,7 @@ class EmbeddedPanda:
         queue: str = DEFAULT_QUEUE,
         reach: NetworkOptions | None = None,
         queues: Path | None = None,
+        site: str = LOCAL_SITE,
     ) -> None:
         """Prepares both; `start` runs them.
 
@@ -94,6 +95,7 @@ class EmbeddedPanda:
             queue: the queue that the local pilot serves.
             reach: network options of the server; None: this machine only.
             queues: the queue file (YAML); None: any name is a queue.
+            site: the site profile of the local pilot; one with a batch system is not this machine's.
 
         Raises:
             InputError: a file of `reach` or `queues` cannot be used, or this machine's site profile is wrong.
@@ -127,7 +129,7 @@ class EmbeddedPanda:
                 *("--environments", str(workdir.environments)),
                 *("--worker-id", str(WORKER), "--harvester-id", HARVESTER, "--lifeline-fd", "{lifeline}"),
                 *(("--ca", str(self.authority_file)) if self.authority_file else ()),
-                *(("--site", str(site)) if slots and (site := _described_site(workdir)) else ()),
+                *(("--site", str(described)) if slots and (described := _described_site(workdir, site)) else ()),
             ],
             workdir.log("pilot"),
         )
@@ -222,12 +224,15 @@ def _described_queues(workdir: WorkDir, file: Path, served: str) -> Path:
     return described
 
 
-def _described_site(workdir: WorkDir) -> Path | None:
-    """Writes this machine's site profile in the form that the local pilot reads. None: there is no profile."""
-    if LOCAL_SITE not in site_files():
-        return None
+def _described_site(workdir: WorkDir, name: str) -> Path | None:
+    """Writes a site profile, or this machine's, in the form that the local pilot reads. None: there is no profile."""
+    profile = site_here(name)
+    if profile is None:
+        if LOCAL_SITE not in site_files():
+            return None
+        profile = find_site(LOCAL_SITE)
     described = workdir.root / "site.json"
-    write_whole(described, json.dumps(find_site(LOCAL_SITE).model_dump(mode="json")))
+    write_whole(described, json.dumps(profile.model_dump(mode="json")))
     return described
 
 

@@ -19,7 +19,7 @@ from hpo_pilot.errors import Problem, SearchFileError
 from hpo_pilot.files import first_program, folder_mistake, payload_notes, python_word
 from hpo_pilot.hpc.capacity import NodeShape
 from hpo_pilot.hpc.launchers import make_launcher
-from hpo_pilot.hpc.site_files import SiteFileError, known_site, load_site, site_files, unknown_site_hint
+from hpo_pilot.hpc.site_files import SiteFileError, known_site, load_site, site_files, site_here, unknown_site_hint
 from hpo_pilot.hpc.site_profile import SiteProfile
 from hpo_pilot.pilot.machine import find_gpus
 from hpo_pilot.search import Mistake, OptimizerChoice, Payload, Resources, Search, SearchSpace, SiteChoice
@@ -195,10 +195,10 @@ def _check_files(file: SearchFile, payload: Payload, folder: Path | None) -> Non
             file.tell(gone)
         else:
             file.note(replace(gone, hint="it must exist where the jobs run"))
-    if folder is not None and is_local:
-        if not image:
-            _check_programs(file, payload)
-        _check_launcher(file, payload)
+    if folder is not None and is_local and not image:
+        _check_programs(file, payload)
+    if folder is not None and site is not None and (profile := site_here(site.profile)) is not None:
+        _check_launcher(file, payload, profile)
 
 
 def _check_programs(file: SearchFile, payload: Payload) -> None:
@@ -219,10 +219,10 @@ def _check_programs(file: SearchFile, payload: Payload) -> None:
     file.note(Mistake(("payload", place), f"there is no {word} in PATH on this machine", hint))
 
 
-def _check_launcher(file: SearchFile, payload: Payload) -> None:
+def _check_launcher(file: SearchFile, payload: Payload, site: SiteProfile) -> None:
     """Notes a missing launcher of ranks on this machine; their Python may bring it."""
-    resources, site = file.section("resources", Resources), known_site("local")
-    if resources is None or site is None or not resources.ranks:
+    resources = file.section("resources", Resources)
+    if resources is None or not resources.ranks:
         return
     python, path = shutil.which(payload.python or ""), os.environ.get("PATH", os.defpath)
     path = f"{Path(python).parent}{os.pathsep}{path}" if python else path

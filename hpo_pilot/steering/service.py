@@ -528,7 +528,7 @@ def _steer(
         if server == EMBEDDED:
             count = slots or default_slots(first.resources.cores)
             queue = (first.site.queue or DEFAULT_QUEUE).split(",")[0]
-            panda = EmbeddedPanda(workdir, slots=count, queue=queue)
+            panda = EmbeddedPanda(workdir, slots=count, queue=queue, site=first.site.profile)
             manager = stack.enter_context(started_manager(panda, workdir))
 
             def check() -> None:

@@ -47,6 +47,18 @@ def test_a_search_file_that_is_not_there(scan):
     assert "nosuch.yaml" in one_line(scan("run", "nosuch.yaml", status=2))
 
 
+def test_a_damaged_payload_at_the_server_is_sent_again(scan):
+    """As after a power cut between two runs: no trial fails for it."""
+    scan.write({"budget": {"trials": 2, "parallel": 1}})
+    scan("run", "search.yaml")
+    (packed,) = (scan.workdir / "panda-files" / "cache").glob("sources.*")
+    os.truncate(packed, packed.stat().st_size // 2)
+    shutil.rmtree(scan.workdir / "pilots")
+    scan("extend", "demo", "--trials", "+2")
+    scan("run", "search.yaml")
+    assert [trial["state"] for trial in scan.trials()] == ["finished"] * 4
+
+
 FULL_DISK = """
 set -e
 mount -t tmpfs -o size=300m tmpfs "$2"
@@ -89,3 +101,12 @@ def test_a_full_disk(scan, tmp_path):
     trials = json.loads(Path(scan.root, "trials.json").read_text())
     assert [t for t in trials if t["state"] == "finished"]
     assert not [t for t in trials if t["state"] == "failed"]
+
+
+def test_the_profile_of_a_machine_without_batch_system_runs_here(scan, tmp_path):
+    profiles = tmp_path / "profiles"
+    profiles.mkdir()
+    (profiles / "mine.yaml").write_text("name: mine\nlauncher: {name: torchrun}\n")
+    scan.write({"site": {"profile": "mine"}, "budget": {"trials": 2, "parallel": 1}})
+    scan("--sites", str(profiles), "run", "search.yaml")
+    assert [trial["state"] for trial in scan.trials()] == ["finished"] * 2
