@@ -558,14 +558,15 @@ class Authority:
 
     def _read(self, name: str) -> dict[str, Any]:
         path = self.folder / name
+        remedy = f"restore it from a backup, or delete {self.folder}: all tokens are then made anew"
         try:
             content = json.loads(path.read_text())
         except FileNotFoundError:
             return {}
         except ValueError as error:
-            raise InputError(f"{path} is damaged: {error}") from error
+            raise InputError(f"{path} is damaged: {error}; {remedy}") from error
         if not isinstance(content, dict):
-            raise InputError(f"{path} is damaged: an object is expected")
+            raise InputError(f"{path} is damaged: an object is expected; {remedy}")
         return content
 
     @contextmanager

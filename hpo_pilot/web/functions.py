@@ -122,6 +122,8 @@ def run(
 
     try:
         if not callable(search):
+            if not isinstance(search, str | Path):
+                raise InputError(f"the first argument must be a function or a search file, not {search!r}")
             if space is not None or name is not None or files is not None or sections:
                 raise InputError("space, name, files and sections are those of the search file")
             return run_at(Path(search))

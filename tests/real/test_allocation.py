@@ -295,7 +295,9 @@ def test_a_preempted_allocation_gives_its_trials_back(
     ]
     first = allocation()
     until(lambda: len(list(tmp_path.glob("work/checkpoints/*/t*f0/.kept/count"))) == len(tasks))
-    urgent = slurm.run("sbatch", "--parsable", "-N2", "--exclusive", "--partition=urgent", "--wrap=true")
+    urgent = slurm.run(
+        "sbatch", "--parsable", "-N2", "--exclusive", "--partition=urgent", "--output=/dev/null", "--wrap=true"
+    )
     until(lambda: "no more jobs start" in (tmp_path / f"pilot-{first}.log").read_text())
     tasks.append(embedded.submit("python3 heedless.py dies", 1, needs=alone, files=files, search="d", first=3))
     slurm.wait(first, "COMPLETED")  # by itself, in the grace time
