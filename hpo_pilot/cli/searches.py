@@ -84,6 +84,7 @@ def run(
     """
     from hpo_pilot.cli.progress import RunProgress
 
+    _say_notes(client, file)
     progress = RunProgress(Console(stderr=True) if as_json else Console(), client)
     try:
         result = client.run(file, progress, slots=slots, server=server, on_server=_say_server)
@@ -123,6 +124,11 @@ def _shortest(path: Path) -> str:
         return str(path)
 
 
+def _say_notes(client: SearchClient, file: Path) -> None:
+    for note in client.validate(file)["notes"]:
+        typer.echo(f"note: {Problem(**note)}", err=True)
+
+
 def _say_server(server: str) -> None:
     if server != EMBEDDED_SERVER:
         typer.echo(f"PanDA server: {server}", err=True)
@@ -142,8 +148,7 @@ def submit(
         dump_plain(client.rehearse(file, server=server))
         return
     search = client.submit(file, server=server)
-    for note in client.validate(file)["notes"]:
-        typer.echo(f"note: {Problem(**note)}", err=True)
+    _say_notes(client, file)
     if as_json:
         short = {"id": search["id"], "name": search["name"], "state": search["state"]}
         dump({**short, "segments": search["segments"]} if "segments" in search else short)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -109,7 +110,7 @@ def test_a_function_that_always_fails(script: Script, body: str, reason: str) ->
         "hpo_pilot.errors.GiveUpError: no trial of search 'objective' has a result"
     )
     assert reason in errors.splitlines()[-1]
-    assert "objective: trial 1 failed" in errors
+    assert re.search(r"objective: trial \d failed", errors)
 
 
 def test_library_functions_and_methods(script: Script) -> None:
