@@ -262,14 +262,14 @@ def test_a_training_longer_than_an_allocation_runs_across_several(
 ) -> None:
     """More of them than a job has attempts: each goes on from the checkpoint, and none counts as an attempt."""
     needs = JobNeeds(nodes=1, ranks_per_node=1, cores=1, memory_mb=500, minutes=5.0, checkpoints=True)
-    task = embedded.submit("python3 counting.py 300", 1, needs=needs, files=files, checkpoint=["count"])
+    task = embedded.submit("python3 counting.py 420", 1, needs=needs, files=files, checkpoint=["count"])
     jobs: list[str] = []
     while embedded.state(task) != "done":
-        assert len(jobs) < 12
+        assert len(jobs) < 16
         jobs.append(allocation("--lifetime", "12", "--checkpoint-every", "2", nodes=1))
         slurm.wait(jobs[-1], "COMPLETED")
     (verdict,) = embedded.verdicts(task)
-    assert verdict["metrics"]["count"] == 300 and verdict["metrics"]["began"] > 0
+    assert verdict["metrics"]["count"] == 420 and verdict["metrics"]["began"] > 0
     assert 3 < verdict["attempt"] <= len(jobs)
     said = [(tmp_path / f"pilot-{job}.log").read_text() for job in jobs]
     assert "1 resumed" in said[-1] and sum("1 checkpointed" in one for one in said) == verdict["attempt"] - 1
