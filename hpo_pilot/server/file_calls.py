@@ -173,7 +173,7 @@ def validate_cache_file(tx: Transaction, call: Call, *, file_size: int, checksum
         .order_by(cache_files.c.created.desc())
         .limit(1)
     )
-    if name is None or not call.server.cache.find_whole(plain_name(name), file_size):
+    if name is None or call.server.cache.find_whole(plain_name(name)) is None:
         return failure("NOTFOUND")
     # The client adds its own port to the host.
     return success(message=f"FOUND:{call.request.url.hostname}:{name}")

@@ -123,19 +123,17 @@ class Folder:
         path = self.path / name
         return path if is_safe(name) and path.is_file() else None
 
-    def find_whole(self, name: str, size: int) -> Path | None:
-        """Returns the file with this name as `find` does; one that was damaged since its upload is removed."""
-        path = self.find(name)
-        if path is None:
-            return None
-        whole = path.stat().st_size == size
-        if whole and (digest := _DIGEST_NAME.fullmatch(name)):
-            with path.open("rb") as stream:
-                whole = hashlib.file_digest(stream, "sha256").hexdigest() == digest[1]
-        if not whole:
-            log.warning("%s is damaged, and is removed: its owner sends it again", path)
-            self.remove(name)
-        return path if whole else None
+    def find_whole(self, name: str) -> Path | None:
+        """Returns the file with this name as `find` does; one that is not what its name says is damaged and removed."""
+        path, digest = self.find(name), _DIGEST_NAME.fullmatch(name)
+        if path is None or digest is None:
+            return path
+        with path.open("rb") as stream:
+            if hashlib.file_digest(stream, "sha256").hexdigest() == digest[1]:
+                return path
+        log.warning("%s is damaged, and is removed: its owner sends it again", path)
+        self.remove(name)
+        return None
 
     def __iter__(self) -> Iterator[Path]:
         return (path for path in self.path.iterdir() if is_safe(path.name) and path.is_file())
