@@ -11,7 +11,7 @@ import numpy.typing as npt
 from scipy.special import erfcx, log_ndtr
 
 from hpo_pilot.optimizers.gaussian_process import Pool, Posterior
-from hpo_pilot.optimizers.nondominated import crowding, front
+from hpo_pilot.search.nondominated import crowding, front
 
 Array = npt.NDArray[np.float64]
 

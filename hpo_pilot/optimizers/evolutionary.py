@@ -45,11 +45,11 @@ from deap import base, tools
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer, stream
-from hpo_pilot.optimizers.nondominated import costs_of, crowding, ranks
 from hpo_pilot.optimizers.phase import default_population
 from hpo_pilot.optimizers.proposals import Proposals
 from hpo_pilot.search import Point, SearchSpace
 from hpo_pilot.search.limits import MOST_POPULATION
+from hpo_pilot.search.nondominated import costs_of, crowding, ranks
 
 #: Probability that a child has the category of the fitter parent; the crossover of numbers prefers this parent, too.
 FROM_FITTER = 0.75

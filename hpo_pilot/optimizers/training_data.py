@@ -15,8 +15,8 @@ from scipy.optimize import minimize_scalar
 from hpo_pilot.optimizers.base import Observation
 from hpo_pilot.optimizers.feasible_region import UnitCube, feasible_region
 from hpo_pilot.optimizers.gaussian_process import Basis
-from hpo_pilot.optimizers.nondominated import ranks
 from hpo_pilot.search import Dimension, SearchSpace
+from hpo_pilot.search.nondominated import ranks
 
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

@@ -11,8 +11,8 @@ from typing import Any
 from markupsafe import escape
 
 from hpo_pilot.report.formatting import number, scalar
-from hpo_pilot.report.summary import without_far
 from hpo_pilot.search import Search, Trial
+from hpo_pilot.search.ranking import without_far
 from hpo_pilot.search.values import value_key
 
 #: Larger values are drawn here: plotly shows nothing from 1.8e304 on.

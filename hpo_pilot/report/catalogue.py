@@ -11,8 +11,8 @@ from hpo_pilot.report.importance import failure_figures, importance_figures
 from hpo_pilot.report.parameter_figures import contour_figures, parallel_figures, slice_figures
 from hpo_pilot.report.result_figures import convergence_figures, curve_figures, fold_figures, front_figures
 from hpo_pilot.report.slot_figures import slots_figures
-from hpo_pilot.report.summary import figures_of_merit
 from hpo_pilot.search import Search
+from hpo_pilot.search.ranking import figures_of_merit
 
 
 class Kind(NamedTuple):

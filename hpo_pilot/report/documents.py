@@ -20,8 +20,8 @@ from hpo_pilot.jobs import Attempt, JobState
 from hpo_pilot.jobs.results import from_epoch
 
 if TYPE_CHECKING:
-    from hpo_pilot.report.summary import Standing
     from hpo_pilot.search import Fold, Search, Trial, TrialState
+    from hpo_pilot.search.ranking import Standing
     from hpo_pilot.search.trials import Cost, Estimate, Gain, Price, Spent
     from hpo_pilot.store import Annotation, Event, PointRequest, SearchRecord, Store
     from hpo_pilot.store.queries import Failure

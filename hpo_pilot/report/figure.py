@@ -17,8 +17,8 @@ from markupsafe import escape
 
 from hpo_pilot.report.axes import FARTHEST, Axis, label, rounded
 from hpo_pilot.report.formatting import count, number, plus_minus, scalar
-from hpo_pilot.report.summary import figure_of_merit, ranking
 from hpo_pilot.search import Search, Trial, TrialState
+from hpo_pilot.search.ranking import figure_of_merit, ranking
 
 _Item = TypeVar("_Item")
 

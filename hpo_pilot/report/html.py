@@ -23,20 +23,10 @@ from hpo_pilot.advice import Place
 from hpo_pilot.report import formatting
 from hpo_pilot.report.catalogue import build, kinds
 from hpo_pilot.report.figure import Figure, FigureData, PeerSearch, Reports
-from hpo_pilot.report.summary import (
-    RANK_MEASURES,
-    Standing,
-    efficiencies,
-    failure_groups,
-    figures_of_merit,
-    front_of,
-    front_volume,
-    ranking,
-    search_gain,
-    shortened,
-)
+from hpo_pilot.report.summary import RANK_MEASURES, efficiencies, failure_groups, search_gain, shortened
 from hpo_pilot.search import KnownResult, Point, Search, Trial, TrialState
-from hpo_pilot.search.trials import NO_COST, Cost, best_remarks, trial_counts_of
+from hpo_pilot.search.ranking import Standing, best_remarks, figures_of_merit, front_of, front_volume, ranking
+from hpo_pilot.search.trials import NO_COST, Cost, trial_counts_of
 
 
 @dataclass(frozen=True)

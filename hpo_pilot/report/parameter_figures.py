@@ -35,8 +35,8 @@ from hpo_pilot.report.figure import (
 )
 from hpo_pilot.report.formatting import count, number, scalar
 from hpo_pilot.report.importance import LEAST_TRIALS, QUICK, importances, too_few
-from hpo_pilot.report.summary import figures_of_merit, ranking
 from hpo_pilot.search import Search, Trial
+from hpo_pilot.search.ranking import figures_of_merit, ranking
 
 #: Markers in all slices together.
 SLICE_POINT_LIMIT = 10_000

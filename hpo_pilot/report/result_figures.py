@@ -39,8 +39,9 @@ from hpo_pilot.report.figure import (
     view_note,
 )
 from hpo_pilot.report.formatting import count, number, plus_minus
-from hpo_pilot.report.summary import (
-    NOTHING_BEYOND,
+from hpo_pilot.report.summary import NOTHING_BEYOND
+from hpo_pilot.search import Search, Trial, TrialState
+from hpo_pilot.search.ranking import (
     convergence,
     figure_of_merit,
     figures_of_merit,
@@ -49,7 +50,6 @@ from hpo_pilot.report.summary import (
     reference_of,
     results_in_order,
 )
-from hpo_pilot.search import Search, Trial, TrialState
 
 #: Above this number of trials, error bars hide the points.
 BAR_LIMIT = 200

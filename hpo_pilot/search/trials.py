@@ -18,10 +18,9 @@ from hpo_pilot.jobs import Attempt
 from hpo_pilot.jobs.results import figure_of
 from hpo_pilot.search.limits import MOST_JOBS_OUT, MOST_RUNS_PER_TASK
 from hpo_pilot.search.mistakes import Mistake
-from hpo_pilot.search.parameters import Integer, Real
 from hpo_pilot.search.search import Budget, Folds, Search
 from hpo_pilot.search.sections import Resources
-from hpo_pilot.search.values import Point, show
+from hpo_pilot.search.values import Point
 
 EnergySource = Literal["measured", "estimated", "mixed"]
 
@@ -436,38 +435,6 @@ def trial_counts_of(search: Search, trials: Iterable[Trial], *, is_over: bool) -
     failed = sum(trial.state is TrialState.FAILED for trial in over)
     confirmations = sum(trial.confirms is not None for trial in over)
     return trial_counts(search, is_over=is_over, over=len(over), failed=failed, confirmations=confirmations)
-
-
-#: A real number is at a bound if it is within this share of its range.
-_AT_BOUND = 1e-3
-
-#: Counts, shares and probabilities end here: such a bound is not remarked.
-_NATURAL = (0, 1)
-
-
-def best_remarks(search: Search, point: Point, ties: int) -> list[str]:
-    """Returns remarks on the best trial: parameters at a bound of the space, and other trials with the same value.
-
-    With several objectives there are none: the ends of a front are often at bounds.
-
-    Args:
-        search: the search.
-        point: the point of the best trial.
-        ties: number of trials with its value.
-    """
-    if len(search.objectives) > 1:
-        return []
-    remarks = [f"{ties} trials have this value"] if ties > 1 else []
-    for name, value in point.items():
-        dimension = search.space.dimensions.get(name)
-        if not isinstance(dimension, Real | Integer):
-            continue
-        for side, end in (("lower", 0.0), ("upper", 1.0)):
-            bound = dimension.from_unit(end)
-            is_near = not dimension.is_discrete and abs(dimension.to_unit(value) - end) <= _AT_BOUND
-            if (value == bound or is_near) and bound not in _NATURAL:
-                remarks.append(f"{name} is at its {side} bound, {show(bound)}: a wider range may have better points")
-    return remarks
 
 
 #: The pace is measured on at least this number of the last results, and on two rounds of `budget.parallel`.

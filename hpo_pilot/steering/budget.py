@@ -12,8 +12,8 @@ from datetime import datetime
 from hpo_pilot.advice import command
 from hpo_pilot.errors import GiveUpError
 from hpo_pilot.jobs import Attempt, JobState
-from hpo_pilot.report.summary import best_trial
 from hpo_pilot.search import Budget, Search, Trial, TrialState
+from hpo_pilot.search.ranking import best_by_folds
 from hpo_pilot.search.trials import seconds_allowed
 from hpo_pilot.steering.ledger import Ledger
 from hpo_pilot.store import SearchRecord, SearchState, Store
@@ -205,7 +205,7 @@ def final_state(
 
 
 def _final_state(search: Search, trials: Sequence[Trial], told: int, *, exhausted: bool) -> tuple[SearchState, str]:
-    if best_trial(search, trials) is None:
+    if best_by_folds(search, trials) is None:
         if exhausted and not trials:
             return SearchState.FAILED, "no point that satisfies the constraints was found"
         reason = f"none of its {told} trials gave a figure of merit" if told else "its budget allowed no trial"
@@ -227,7 +227,7 @@ def overspent(search: Search, trials: Mapping[int, Trial], limits: str, out: int
         limits: the limits in words.
         out: number of open trials.
     """
-    state = SearchState.FAILED if best_trial(search, list(trials.values())) is None else SearchState.DONE
+    state = SearchState.FAILED if best_by_folds(search, trials.values()) is None else SearchState.DONE
     others = "the trial that was still out was" if out == 1 else f"the {out} trials that were still out were"
     return state, f"the budget of {limits} is used up; {others} stopped"
 

@@ -21,9 +21,9 @@ from hpo_pilot.errors import ExhaustedError, GiveUpError, TryAgainError
 from hpo_pilot.jobs import JobState, TaskRef, TaskState
 from hpo_pilot.optimizers import Optimizer, create_optimizer
 from hpo_pilot.panda.workflow_manager import UnknownTaskError, WorkflowManager
-from hpo_pilot.report.summary import top_trials
 from hpo_pilot.search import Generation, Point, Search, Trial, TrialState, point_key
 from hpo_pilot.search.earlier_results import EarlierResults
+from hpo_pilot.search.ranking import ranked_by_folds
 from hpo_pilot.search.sections import costs
 from hpo_pilot.steering import metrics
 from hpo_pilot.steering.budget import Allowance, Spending, final_state, overspent
@@ -533,10 +533,9 @@ def optimizer_of(search: Search, earlier: Sequence[EarlierResults]) -> Optimizer
 
 def confirmation_runs(search: Search, trials: Collection[Trial]) -> list[Trial]:
     """Returns the trials to confirm, each once per run that is still due. Stopped runs are due again."""
-    searched = [trial for trial in trials if trial.confirms is None]
     runs = Counter(trial.confirms for trial in trials if trial.state is not TrialState.STOPPED)
     return [
         trial
-        for trial in top_trials(search, searched, search.confirm.top)
+        for trial in ranked_by_folds(search, trials)[: search.confirm.top]
         for _ in range(search.confirm.repeats - runs[trial.number])
     ]

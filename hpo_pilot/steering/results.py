@@ -26,8 +26,8 @@ from hpo_pilot.report.figure import PeerSearch, same_question
 from hpo_pilot.report.frames import trials_frame
 from hpo_pilot.report.html import ReportFacts, render_report
 from hpo_pilot.report.result_figures import PEER_LIMIT, drawn_trials
-from hpo_pilot.report.summary import best_trial, front_of, top_trials
 from hpo_pilot.search import Search, Trial, TrialState
+from hpo_pilot.search.ranking import best_confirmed_first, front_of, ranked_by_folds, ranking
 from hpo_pilot.steering.embedded import EmbeddedPanda, connected_manager, manager_at, running_server, started_manager
 from hpo_pilot.steering.status import early_stopping_notes, fold_notes, search_notes
 from hpo_pilot.steering.workdir import WorkDir
@@ -254,12 +254,13 @@ class KeptOutputs:
             return
         self._numbers |= set(new)
         candidates = [trials[number] for number in self._numbers if trials[number].confirms is None]
-        best = top_trials(self._record.search, candidates, self._count)
+        kept = {trial.number for trial in ranked_by_folds(self._record.search, candidates)[: self._count]}
         if self._record.search.confirm.top:
             # Confirmed trials keep their outputs too, even if an extended search finds better trials later.
             confirmations = [trial for trial in trials.values() if trial.confirms is not None]
-            best += top_trials(self._record.search, candidates + confirmations, self._count)
-        gone = sorted(self._numbers - {trial.number for trial in best})
+            confirmed_first = ranking(self._record.search, candidates + confirmations)[: self._count]
+            kept |= {standing.trial.number for standing in confirmed_first}
+        gone = sorted(self._numbers - kept)
         if gone:
             for archive in self._store.unwanted_archives(self._record.id, gone):
                 self._manager.discard(archive)
@@ -305,10 +306,10 @@ def kept_outputs(store: Store, record: SearchRecord, which: str) -> tuple[int, d
         there = f"trials {front} of the front have outputs" if front else "no trial of the front has outputs yet"
         raise InputError(f"search {record.name!r} has several objectives: name a trial instead of `best`; {there}")
     if which == "best":
-        trial = best_trial(record.search, store.trials(record.id))
-        if trial is None:
+        best = best_confirmed_first(record.search, store.trials(record.id, folds=False))
+        if best is None:
             raise InputError(f"search {record.name!r} has no finished trial yet")
-        number = trial.number
+        number = best.trial.number
     elif is_search_number(which):
         number = _trial_of(store, record, int(which)).number
     else:

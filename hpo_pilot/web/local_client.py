@@ -49,8 +49,8 @@ from hpo_pilot.report.exports import exporter
 from hpo_pilot.web.operations import OnProgress, OnServer, Operation, SearchClient, User, unpack_outputs
 
 if TYPE_CHECKING:
-    from hpo_pilot.report.summary import Standing
     from hpo_pilot.search import Trial, TrialState
+    from hpo_pilot.search.ranking import Standing
     from hpo_pilot.search.trials import Estimate, TrialCounts
     from hpo_pilot.steering.registration import PackedSearch
     from hpo_pilot.steering.results import RunResult
@@ -355,8 +355,7 @@ class LocalClient(SearchClient):
     @override
     def best(self, identity: str) -> TrialDocument | list[TrialDocument] | None:
         from hpo_pilot.hpc.site_files import price_of
-        from hpo_pilot.report.summary import front_of
-        from hpo_pilot.search.trials import best_remarks
+        from hpo_pilot.search.ranking import best_remarks, front_of
 
         store, record = self._search(identity)
         price = price_of(record.search)
@@ -619,7 +618,7 @@ def _failures(store: Store, record: SearchRecord, failed: int) -> list[FailureDo
 def run_document(result: RunResult) -> RunDocument:
     """Returns the document of a finished run."""
     from hpo_pilot.hpc.site_files import price_of
-    from hpo_pilot.report.summary import ranking
+    from hpo_pilot.search.ranking import ranking
     from hpo_pilot.search.trials import trial_counts_of
 
     record, trials = result.record, result.trials
@@ -649,7 +648,7 @@ def examination_document(found: Examination) -> ExaminationDocument:
 
 def best_of(store: Store, record: SearchRecord) -> Standing | None:
     """Returns the best trial; reads all trials only if the search confirms its best."""
-    from hpo_pilot.report.summary import Standing, ranking
+    from hpo_pilot.search.ranking import Standing, ranking
 
     if record.search.confirm.top:
         return next(iter(ranking(record.search, store.trials(record.id))), None)
@@ -664,7 +663,7 @@ def front_document(store: Store, record: SearchRecord, counts: Mapping[TrialStat
 
 
 def _front_of(record: SearchRecord, trials: list[Trial]) -> FrontDocument | None:
-    from hpo_pilot.report.summary import front_of, front_volume, reference_of
+    from hpo_pilot.search.ranking import front_of, front_volume, reference_of
 
     volume, reference = front_volume(record.search, trials), reference_of(record.search, trials)
     if volume is None or reference is None:

@@ -19,9 +19,10 @@ from hpo_pilot.report.catalogue import build, kinds
 from hpo_pilot.report.figure import FigureData, PeerSearch, same_question
 from hpo_pilot.report.formatting import count, duration, number, plus_minus, span
 from hpo_pilot.report.result_figures import drawn_trials
-from hpo_pilot.report.summary import Standing, convergence, figure_of_merit, front_of, ranking, shortened
+from hpo_pilot.report.summary import shortened
 from hpo_pilot.search import Search, Trial, TrialState
-from hpo_pilot.search.trials import Cost, Spent, best_remarks
+from hpo_pilot.search.ranking import Standing, best_remarks, convergence, figure_of_merit, front_of, ranking
+from hpo_pilot.search.trials import Cost, Spent
 from hpo_pilot.steering.status import Outlook, outlook
 from hpo_pilot.store import Annotation, SearchRecord, SearchState, Store, UnknownSearchError
 from hpo_pilot.store.queries import (

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpo_pilot.optimizers import create_optimizer
-from hpo_pilot.optimizers.nondominated import costs_of, hypervolume
 from hpo_pilot.search import SearchSpace
+from hpo_pilot.search.nondominated import costs_of, hypervolume
 
 Costs = tuple[float, ...]
 

@@ -13,11 +13,11 @@ from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.optimizers.acquisition import HypervolumeImprovement, Surrogate, log_h, open_boxes
 from hpo_pilot.optimizers.bayesian import BatchChooser, Candidates
 from hpo_pilot.optimizers.gaussian_process import Hyperparameters, Posterior
-from hpo_pilot.optimizers.nondominated import costs_of, front, hypervolume
 from hpo_pilot.optimizers.objective_models import Caution
 from hpo_pilot.optimizers.proposals import Proposals
 from hpo_pilot.optimizers.training_data import FeatureMap
 from hpo_pilot.search import SearchSpace
+from hpo_pilot.search.nondominated import costs_of, front, hypervolume
 from tests.optimizers.runs import REAL, run
 
 

@@ -13,8 +13,8 @@ from hpo_pilot.report.axes import FARTHEST, choice_labels, merit_axis, parameter
 from hpo_pilot.report.figure import FAILURE_LIMIT, POINT_LIMIT, PeerSearch, Results
 from hpo_pilot.report.parameter_figures import SLICE_POINT_LIMIT
 from hpo_pilot.report.result_figures import PEER_LIMIT, comparison_figures
-from hpo_pilot.report.summary import without_far
 from hpo_pilot.search import EarlyStop, Search, Trial, TrialState
+from hpo_pilot.search.ranking import without_far
 from tests.made import made_fold
 from tests.report.figures.made_up import (
     ROWS,

@@ -8,8 +8,8 @@ from deap import tools
 
 from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.optimizers.evolutionary import CrowdedPopulation, EvolutionaryOptimizer, Individual, crowded_fitness
-from hpo_pilot.optimizers.nondominated import costs_of, crowding, front, hypervolume, ranked, ranks
 from hpo_pilot.search import SearchSpace
+from hpo_pilot.search.nondominated import costs_of, crowding, front, hypervolume, ranked, ranks
 
 ROWS = [(1.0, 4.0), (2.0, 2.0), (4.0, 1.0), (2.0, 3.0), (4.0, 4.0), (2.0, 2.0)]
 
