@@ -14,6 +14,7 @@ from hpo_pilot.hpc.site_folders import SITES_VARIABLE, site_folders
 from hpo_pilot.hpc.site_profile import SiteProfile
 from hpo_pilot.search import Resources, Search
 from hpo_pilot.search.mistakes import Mistake, did_you_mean, keys_of, mistakes_of
+from hpo_pilot.search.search import SearchOutline
 from hpo_pilot.search.trials import Price
 from hpo_pilot.search.yaml_document import Document, read_document
 
@@ -64,11 +65,7 @@ def find_site(name: str) -> SiteProfile:
 
 def site_files() -> dict[str, Path]:
     """Returns the files of all profiles, sorted by name; of files with one name the first in search order."""
-    found: dict[str, Path] = {}
-    for folder in site_folders():
-        for path in sorted(folder.glob("*.yaml")):
-            found.setdefault(path.stem, path)
-    return dict(sorted(found.items()))
+    return dict(_site_files(tuple((folder, _changed(folder)) for folder in site_folders())))
 
 
 def known_site(name: str) -> SiteProfile | None:
@@ -109,7 +106,7 @@ def _mistakes(data: dict[str, Any]) -> list[Mistake]:
     return []
 
 
-def price_of(search: Search) -> Price:
+def price_of(search: Search | SearchOutline) -> Price:
     """Returns the resources of one job of the search, and its watts if its site profile has power figures."""
     resources = search.resources
     profile = known_site(search.site.profile)
@@ -134,6 +131,23 @@ def job_watts(profile: SiteProfile, resources: Resources) -> float | None:
     share = max((wanted / all_of_it for wanted, all_of_it in asked if all_of_it), default=1.0)
     busy = power.watts(resources.cores, resources.gpus_per_node) - power.idle
     return resources.nodes * (min(1.0, share) * power.idle + busy)
+
+
+@lru_cache(maxsize=8)
+def _site_files(folders: tuple[tuple[Path, int], ...]) -> dict[str, Path]:
+    """Lists the folders again when one of them has changed."""
+    found: dict[str, Path] = {}
+    for folder, _ in folders:
+        for path in sorted(folder.glob("*.yaml")):
+            found.setdefault(path.stem, path)
+    return dict(sorted(found.items()))
+
+
+def _changed(folder: Path) -> int:
+    try:
+        return folder.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 @lru_cache(maxsize=32)

@@ -8,7 +8,7 @@ lacks information that it needs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NotRequired, TypeVar, cast
@@ -20,9 +20,10 @@ from hpo_pilot.jobs import Attempt, JobState
 from hpo_pilot.jobs.results import from_epoch
 
 if TYPE_CHECKING:
-    from hpo_pilot.search import Fold, Search, Trial, TrialState
+    from hpo_pilot.search import Fold, Search, Trial
+    from hpo_pilot.search.progress import SearchProgress
     from hpo_pilot.search.ranking import Standing
-    from hpo_pilot.search.trials import Cost, Estimate, Gain, Price, Spent
+    from hpo_pilot.search.trials import Cost, Estimate, Gain, Price
     from hpo_pilot.store import Annotation, Event, PointRequest, SearchRecord, Store
     from hpo_pilot.store.queries import Failure
 
@@ -306,8 +307,19 @@ class FigureDocument(TypedDict):
     std: float | None
 
 
+class ConfirmedBestDocument(TypedDict):
+    """The best confirmed trial: the mean over its confirmation runs, and their number."""
+
+    number: int
+    value: float
+    runs: int
+
+
 class ProgressDocument(TypedDict):
-    """The progress of a search in few bytes: `over` of `total` trials are over; `best` ignores confirmation runs.
+    """The progress of a search in few bytes: `over` of `total` trials are over.
+
+    `best` is the best trial by its own folds; `confirmed` is the best one by its confirmation runs, which people should
+    be shown instead; it is null where no trial was confirmed.
 
     `steered` is as in `SearchDocument`. `failures` has the first failed trial for each of at most 5 reasons, without
     failures from before the search was last resumed.
@@ -325,6 +337,7 @@ class ProgressDocument(TypedDict):
     over: NotRequired[int]
     total: int
     best: FigureDocument | None
+    confirmed: NotRequired[ConfirmedBestDocument | None]
     front: NotRequired[FrontSizeDocument | None]
     remarks: NotRequired[list[str]]
     steered: NotRequired[bool | None]
@@ -513,14 +526,10 @@ def _finite(value: Any) -> Any:
 
 
 def search_document(
-    record: SearchRecord,
-    counts: Mapping[TrialState, int],
-    best: Standing | None,
-    price: Price,
-    front: FrontDocument | None = None,
+    record: SearchRecord, progress: SearchProgress, best: Standing | None, price: Price
 ) -> SearchDocument:
-    """Returns a search with its progress as a document; `front` is for several objectives."""
-    objectives: list[ObjectiveDocument] = [{"metric": o.metric, "goal": o.goal} for o in record.search.objectives]
+    """Returns a search with its progress as a document; `best` is its best trial, with one objective."""
+    objectives: list[ObjectiveDocument] = [{"metric": o.metric, "goal": o.goal} for o in record.outline.objectives]
     document: SearchDocument = {
         "id": record.id,
         "name": record.name,
@@ -530,32 +539,38 @@ def search_document(
         "server": record.server,
         "family": record.family,
         "objective": objectives if len(objectives) > 1 else objectives[0],
-        "trials": {state.value: count for state, count in sorted(counts.items())},
-        "budget": record.search.budget.model_dump(),
+        "trials": {state.value: count for state, count in sorted(progress.counts.items())},
+        "budget": record.outline.budget.model_dump(),
         "best": None if best is None else best_document(best, price, logs=False),
         "created": time_text(record.created),
         "started": time_text(record.started),
         "ended": time_text(record.ended),
     }
     if len(objectives) > 1:
-        document["front"] = front
+        document["front"] = _front_document(progress)
     return document
+
+
+def _front_document(progress: SearchProgress) -> FrontDocument | None:
+    """Returns the Pareto front; None while no trial has finished."""
+    if progress.hypervolume is None:
+        return None
+    numbers, reference = list(progress.front), list(progress.reference)
+    return {"trials": numbers, "hypervolume": progress.hypervolume, "reference": reference}
 
 
 def status_document(
     record: SearchRecord,
-    counts: Mapping[TrialState, int],
+    progress: SearchProgress,
     best: Standing | None,
     price: Price,
-    spent: Spent,
     gain: Gain | None,
     outlook: OutlookDocument,
-    front: FrontDocument | None = None,
 ) -> StatusDocument:
-    """Returns all that is known of one search as a document; `spent` is the use of all its jobs."""
-    cost = cost_document(price.cost(spent))
+    """Returns all that is known of one search as a document."""
+    cost = cost_document(price.cost(progress.spent))
     return {
-        **search_document(record, counts, best, price, front),
+        **search_document(record, progress, best, price),
         "job_seconds": cost["job_seconds"],
         "gpu_hours": cost["gpu_hours"],
         "cost": cost,
@@ -566,30 +581,30 @@ def status_document(
     }
 
 
-def progress_document(
-    record: SearchRecord,
-    counts: Mapping[TrialState, int],
-    extent: tuple[int, int],
-    best: tuple[int, float, float | None] | None,
-    front: FrontDocument | None = None,
-) -> ProgressDocument:
-    """Returns the progress of a search as a document.
-
-    `extent` has the number of trials that are over and of all trials; `best` has number, value and standard deviation
-    of the best trial so far; `front` is for several objectives.
-    """
+def progress_document(record: SearchRecord, progress: SearchProgress) -> ProgressDocument:
+    """Returns the progress of a search as a document."""
+    search, best, confirmed = record.outline, None, None
+    if progress.best is not None and progress.best_value is not None:
+        best = FigureDocument(number=progress.best, value=progress.best_value, std=progress.best_std)
+    if progress.confirmed is not None and progress.confirmed_value is not None:
+        confirmed = ConfirmedBestDocument(
+            number=progress.confirmed, value=progress.confirmed_value, runs=progress.confirmed_runs
+        )
+    extent = progress.counts_of(search, is_over=record.state.is_over)
     document: ProgressDocument = {
         "id": record.id,
         "name": record.name,
         "state": record.state.value,
         "message": record.message,
-        "metric": ", ".join(objective.metric for objective in record.search.objectives),
-        "trials": {state.value: count for state, count in sorted(counts.items())},
-        "over": extent[0],
-        "total": extent[1],
-        "best": None if best is None else {"number": best[0], "value": best[1], "std": best[2]},
+        "metric": ", ".join(objective.metric for objective in search.objectives),
+        "trials": {state.value: count for state, count in sorted(progress.counts.items())},
+        "over": extent.over,
+        "total": extent.planned,
+        "best": best,
+        "confirmed": confirmed,
     }
-    if len(record.search.objectives) > 1:
+    if len(search.objectives) > 1:
+        front = _front_document(progress)
         document["front"] = front and {"size": len(front["trials"]), "hypervolume": front["hypervolume"]}
     return document
 

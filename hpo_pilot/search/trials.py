@@ -18,7 +18,7 @@ from hpo_pilot.jobs import Attempt
 from hpo_pilot.jobs.results import figure_of
 from hpo_pilot.search.limits import MOST_JOBS_OUT, MOST_RUNS_PER_TASK
 from hpo_pilot.search.mistakes import Mistake
-from hpo_pilot.search.search import Budget, Folds, Search
+from hpo_pilot.search.search import Budget, Folds, Search, SearchOutline
 from hpo_pilot.search.sections import Resources
 from hpo_pilot.search.values import Point
 
@@ -52,6 +52,12 @@ class Spent:
             if attempt.joules is not None:
                 metered, joules = metered + ran, joules + attempt.joules
         return cls(seconds, metered, joules)
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(self.seconds + other.seconds, self.metered + other.metered, self.joules + other.joules)
+
+    def __sub__(self, other: Spent) -> Spent:
+        return Spent(self.seconds - other.seconds, self.metered - other.metered, self.joules - other.joules)
 
 
 @dataclass(frozen=True)
@@ -412,7 +418,9 @@ class TrialCounts:
     confirmations: int
 
 
-def trial_counts(search: Search, *, is_over: bool, over: int, failed: int, confirmations: int) -> TrialCounts:
+def trial_counts(
+    search: Search | SearchOutline, *, is_over: bool, over: int, failed: int, confirmations: int
+) -> TrialCounts:
     """Returns the counters of a search with `planned` computed.
 
     Args:
@@ -488,13 +496,13 @@ def spans_of(trials: Iterable[Trial], limit: int) -> list[Span]:
     ]
 
 
-def window(search: Search) -> int:
+def window(search: Search | SearchOutline) -> int:
     """Returns the number of the last results that `estimate` uses."""
     return max(_RESULTS, _ROUNDS * search.budget.parallel)
 
 
 def estimate(
-    search: Search,
+    search: Search | SearchOutline,
     spans: Sequence[Span],
     *,
     over: int,

@@ -22,7 +22,7 @@ from hpo_pilot.jobs import Attempt, JobReport, JobState, Member, Members, RunRep
 from hpo_pilot.jobs.results import from_epoch
 from hpo_pilot.panda.task_parameters import output_name
 from hpo_pilot.search import EarlyStop, Fold, Search, Trial, TrialState
-from hpo_pilot.search.trials import means_and_stds, measured_joules
+from hpo_pilot.search.trials import Spent, means_and_stds, measured_joules
 from hpo_pilot.store import TaskRecord
 
 #: A fold that was lost more often than this counts as failed. PanDA's own retries of a job (`panda.attempts`) come
@@ -155,7 +155,7 @@ class Ledger:
         known = self._known.get(attempt.key)
         self._known[attempt.key] = attempt
         changes.attempts.append(attempt)
-        changes.seconds += (attempt.seconds or 0.0) - ((known.seconds if known else None) or 0.0)
+        changes.spent += Spent.of([attempt]) - Spent.of([known] if known else [])
 
     def _take_late_cost(self, attempt: Attempt, changes: Changes) -> None:
         """Enters an attempt of a trial that was stopped early: its run time is charged, its result does not count."""
@@ -460,7 +460,7 @@ class Changes:
         attempts: new or changed attempts.
         ends: trials that are over now.
         again: jobs to submit again.
-        seconds: growth of the run time of all jobs together.
+        spent: growth of time and energy of all jobs together.
         look: number of this query, if it brought intermediate values for the early-stopping rule.
         stops: trials that are told to stop early, by number.
     """
@@ -470,7 +470,7 @@ class Changes:
     started: list[tuple[int, float]] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
     again: list[Members] = field(default_factory=list)
-    seconds: float = 0.0
+    spent: Spent = field(default_factory=Spent)
     look: int | None = None
     stops: dict[int, EarlyStop] = field(default_factory=dict)
 

@@ -23,8 +23,10 @@ from hpo_pilot.optimizers import Optimizer, create_optimizer
 from hpo_pilot.panda.workflow_manager import UnknownTaskError, WorkflowManager
 from hpo_pilot.search import Generation, Point, Search, Trial, TrialState, point_key
 from hpo_pilot.search.earlier_results import EarlierResults
+from hpo_pilot.search.progress import ProgressTracker, SearchProgress
 from hpo_pilot.search.ranking import ranked_by_folds
 from hpo_pilot.search.sections import costs
+from hpo_pilot.search.trials import Spent
 from hpo_pilot.steering import metrics
 from hpo_pilot.steering.budget import Allowance, Spending, final_state, overspent
 from hpo_pilot.steering.early_stopping import TrialStopper
@@ -41,6 +43,8 @@ from hpo_pilot.store import (
     StoreAwayError,
     TaskRecord,
 )
+from hpo_pilot.store.progress import stored_progress
+from hpo_pilot.store.queries import spent
 
 #: The largest number of points in one ask. A wider search asks several times in a row.
 _ASK_LIMIT = 500
@@ -112,6 +116,19 @@ class SearchSteering:
             if not trial.state.is_over:
                 self._ledger.add(OpenTrial(trial))
         self._ledger.restore(store.open_attempts(record.id))
+        self._progress = self._checked_progress(last)
+
+    def _checked_progress(self, generations: int) -> ProgressTracker:
+        """Computes the progress from the trials, and corrects the row of the store if it says something else."""
+        trials, used = self._trials.values(), spent(self._store.engine, self.record.id)
+        tracker = ProgressTracker(self._search, trials, spent=used, generations=generations)
+        stored = stored_progress(self._store.engine, self.record.id)
+        if stored is None or not stored.agrees(tracker.progress):
+            text = None if stored is None else "its row of progress did not agree with its trials and was corrected"
+            if text is not None:
+                log.warning("search %s: %s", self.record.name, text)
+            self._store.correct_progress(self.record.id, tracker.progress, text)
+        return tracker
 
     # --- the loop body ---
 
@@ -194,7 +211,12 @@ class SearchSteering:
         )
         if changes or resubmission:
             task = self._store.record(
-                self.record.id, changes.attempts, changes.ends, events=changes.events, resubmit=resubmission
+                self.record.id,
+                changes.attempts,
+                changes.ends,
+                events=changes.events,
+                resubmit=resubmission,
+                progress=self._progress_with(changes),
             )
             if task is not None:
                 self._tasks.add(task)
@@ -277,6 +299,7 @@ class SearchSteering:
             look=changes.look,
             stops=changes.stops,
             resubmit=None if self._ending else self._tasks.resubmission(task.generation, changes.again),
+            progress=self._progress_with(changes),
         )
         if ended:
             self._tasks.ended(task)
@@ -286,9 +309,12 @@ class SearchSteering:
         if resubmitted is not None:
             self._send(resubmitted)
 
+    def _progress_with(self, changes: Changes) -> SearchProgress:
+        return self._progress.change((number for number, _ in changes.started), changes.ends, changes.spent)
+
     def _learn(self, changes: Changes) -> None:
         """Applies committed changes to the objects in memory."""
-        self._spent.job_seconds += changes.seconds
+        self._spent.job_seconds += changes.spent.seconds
         self._spent.ran(changes.attempts)
         for end in changes.ends:
             self._trials[end.number] = end
@@ -372,6 +398,7 @@ class SearchSteering:
             trials=trials,
             task=NewTask(name, number, 0, self._tasks.jobs(trials)),
             fulfilled=fulfilled,
+            progress=self._progress.add(trials),
         )
         self._next = replace(self._next, number=number + 1)
         for trial in trials:
@@ -414,7 +441,10 @@ class SearchSteering:
             self._collects_at_end = False
             self._tasks.collect_last(self._look)
         killed = self._allowance.killed()
-        self._store.record(self.record.id, killed, ended_tasks=list(self._tasks.open), stop_rest=message)
+        progress = self._progress.stop_rest(Spent.of(killed))
+        self._store.record(
+            self.record.id, killed, ended_tasks=list(self._tasks.open), stop_rest=message, progress=progress
+        )
         self._set_state(state, message)
 
     def abandon(self, message: str) -> None:

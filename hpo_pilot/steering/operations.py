@@ -22,6 +22,7 @@ from hpo_pilot.steering.budget import extend_command
 from hpo_pilot.steering.status import is_steered
 from hpo_pilot.store import NewPointRequest, PointRequest, SearchRecord, SearchState, Store
 from hpo_pilot.store.lease import lease_holder
+from hpo_pilot.store.progress import progress_of
 from hpo_pilot.store.queries import spent
 
 #: The log names at most this many trials, and counts the others.
@@ -287,7 +288,7 @@ def annotate(
         found = store.trials(record.id, after=trial - 1, limit=1, folds=False) if 0 < trial < 2**31 else []
         if not found or found[0].number != trial:
             raise InputError(
-                f"search {record.name!r} has no trial {trial}; it has {sum(store.counts(record.id).values())}"
+                f"search {record.name!r} has no trial {trial}; it has {progress_of(store.engine, record.id).trials}"
             )
     store.annotate(record.id, trial, note, tags, who)
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from hpo_pilot.advice import command
 from hpo_pilot.errors import HpoPilotError
 from hpo_pilot.optimizers.phase import Knowledge, optimizer_phase
-from hpo_pilot.search import Search, Trial, TrialState, point_key
-from hpo_pilot.search.trials import Cost, estimate, spans_of, trial_counts_of, window
+from hpo_pilot.search import Point, Search, point_key
+from hpo_pilot.search.progress import SearchProgress
+from hpo_pilot.search.trials import Estimate, estimate, window
 from hpo_pilot.store import EMBEDDED, SearchRecord, SearchState, Store
 from hpo_pilot.store.lease import Holder
-from hpo_pilot.store.queries import fold_spreads, open_tasks, reported_a_number, waiting_tasks
+from hpo_pilot.store.progress import progress_of
+from hpo_pilot.store.queries import last_spans, open_tasks, reported_a_number, running_since, waiting_tasks
 
 log = logging.getLogger(__name__)
 
@@ -28,106 +28,80 @@ _FURTHEST = 3650 * 86400.0
 _COMPARED = 1000
 
 
-@dataclass(frozen=True)
-class Outlook:
-    """The progress of a search and its expected end.
+def expected_end(
+    store: Store, record: SearchRecord, progress: SearchProgress, now: float, *, steered: bool = True
+) -> Estimate | None:
+    """Returns the estimated end of a search at the present rate.
 
-    Attributes:
-        over: number of trials that are over, as `hpo_pilot.search.trials.TrialCounts` counts them.
-        planned: number of trials at the end, counted in the same way.
-        end: expected end at the present rate; None: unknown, or the search does not run.
-        limit: the limit that ends it then: `trials`, `hours`, `gpu_hours` or `core_hours`.
-        basis: the basis of the estimate, in words.
-        since_best: number of results since the best one; None before the first result.
+    Args:
+        store: its store.
+        record: the search.
+        progress: its progress.
+        now: the present time, in seconds since the epoch.
+        steered: whether something steers it; else its end is unknown.
+
+    Returns:
+        The estimate; None: it is unknown, or the search does not run.
     """
+    if record.state is not SearchState.RUNNING or not steered or not progress.over:
+        return None
+    expected = estimate(
+        record.outline,
+        last_spans(store.engine, record.id, window(record.outline)),
+        over=progress.over - progress.confirmations_over,
+        confirmed=progress.confirmations_over,
+        out=running_since(store.engine, record.id),
+        job_seconds=progress.job_seconds,
+        clock=None if record.clock is None else record.clock.timestamp(),
+        now=now,
+    )
+    return expected if expected is not None and expected.seconds < _FURTHEST else None
 
-    over: int
-    planned: int
-    end: datetime | None
-    limit: str
-    basis: str
-    since_best: int | None
 
-
-def outlook(
+def optimizer_words(
     search: Search,
     state: SearchState,
-    trials: Sequence[Trial],
+    progress: SearchProgress,
+    tried: Callable[[int], Sequence[Point]],
     *,
-    clock: datetime | None,
-    cost: Cost,
-    best: int | None,
-    now: datetime,
     steered: bool = True,
-) -> Outlook:
-    """Returns the progress of a search and its expected end.
+) -> str:
+    """Describes in words the present work of the optimizer.
 
     Args:
         search: the search.
         state: its state.
-        trials: all its trials; folds are not needed.
-        clock: start of `budget.hours`.
-        cost: cost of its jobs so far.
-        best: number of its best trial.
-        now: the present time.
-        steered: whether something steers it; else its end is unknown.
+        progress: its progress.
+        tried: returns at most this number of points of trials that count against the budget.
+        steered: whether something steers it.
     """
-    over = [trial for trial in trials if trial.is_result]
-    extent = trial_counts_of(search, over, is_over=state.is_over)
-    told = max((trial.told for trial in trials if trial.told is not None), default=0)
-    of_best = next((trial.told for trial in trials if trial.number == best), None)
-    expected = None
-    if state is SearchState.RUNNING and steered:
-        expected = estimate(
-            search,
-            spans_of(over, window(search)),
-            over=extent.over - extent.confirmations,
-            confirmed=extent.confirmations,
-            out=[trial.started.timestamp() for trial in trials if trial.started and not trial.state.is_over],
-            job_seconds=cost.job_seconds,
-            clock=None if clock is None else clock.timestamp(),
-            now=now.timestamp(),
-        )
-    end, limit, basis = None, "trials", ""
-    if expected is not None and expected.seconds < _FURTHEST:
-        end, limit, basis = now + timedelta(seconds=expected.seconds), expected.limit, expected.basis
-    since_best = None if of_best is None else told - of_best
-    return Outlook(extent.over, extent.planned, end, limit, basis, since_best)
-
-
-def optimizer_words(search: Search, state: SearchState, trials: Sequence[Trial], *, steered: bool = True) -> str:
-    """Describes in words the present work of the optimizer; the folds of the trials are not needed."""
     if not (steered or state.is_over):
         return "nothing steers the search: proposes no points"
-    scanned = [trial for trial in trials if trial.confirms is None]
-    out = [trial for trial in scanned if not trial.state.is_over]
-    confirmations = [trial for trial in trials if trial.confirms is not None]
+    out = progress.pending + progress.running - (progress.confirmations - progress.confirmations_over)
     if state.is_over:
         return "at its end: proposes no more points"
     if state in (SearchState.PAUSED, SearchState.STOPPING):
-        waits = f"; {len(out)} trial{'s' * (len(out) != 1)} still out" if out else ""
+        waits = f"; {out} trial{'s' * (out != 1)} still out" if out else ""
         return ("paused: proposes no points" if state is SearchState.PAUSED else "stopping") + waits
-    if confirmations:
-        ended = sum(trial.state.is_over for trial in confirmations)
-        return f"confirming: {ended} of {len(confirmations)} fresh runs of the best points are over"
+    if progress.confirmations:
+        ended, all_of_them = progress.confirmations_over, progress.confirmations
+        return f"confirming: {ended} of {all_of_them} fresh runs of the best points are over"
     if state is SearchState.SUBMITTED:
         return "waiting for a service to take the search up"
-    counted = [trial for trial in scanned if trial.counts]
-    if len(counted) >= search.budget.trials:
-        return f"all trials are submitted: the last {len(out)} {'are' if len(out) != 1 else 'is'} not over"
-    results = [trial for trial in scanned if trial.told is not None]
-    tried = {point_key(trial.point) for trial in counted} if len(counted) <= _COMPARED else None
-    starts = {point_key(search.space.canonical(point)) for point in search.start}
-    untried = set() if tried is None else starts - tried
-    if untried:
-        return f"trying the start points of its file: {len(starts) - len(untried)} of {len(starts)} are submitted"
+    if progress.counted >= search.budget.trials:
+        return f"all trials are submitted: the last {out} {'are' if out != 1 else 'is'} not over"
+    known = progress.counted
+    if progress.counted <= _COMPARED:
+        distinct = {point_key(point) for point in tried(_COMPARED)}
+        starts = {point_key(search.space.canonical(point)) for point in search.start}
+        if untried := starts - distinct:
+            return f"trying the start points of its file: {len(starts) - len(untried)} of {len(starts)} are submitted"
+        known = len(distinct)
     # The known results of the file count as results of this search.
-    good = sum(trial.state is TrialState.FINISHED for trial in results)
-    good += sum(known.figures is not None for known in search.known)
     knowledge = Knowledge(
-        known=len(counted if tried is None else tried) + len(search.known),
-        told=len(results) + len(search.known),
-        good=good,
+        known=known + len(search.known),
+        told=progress.told + len(search.known),
+        good=progress.good + sum(result.figures is not None for result in search.known),
         earlier=bool(search.warm_start),
     )
     return optimizer_phase(
@@ -188,7 +162,7 @@ _SHOWN = 5
 def early_stopping_notes(store: Store, record: SearchRecord) -> list[str]:
     """Returns a note if early stopping is on, trials have finished, and none reported an intermediate value."""
     early = record.search.early_stopping
-    if not early.is_on or not store.counts(record.id).get(TrialState.FINISHED):
+    if not early.is_on or not progress_of(store.engine, record.id).finished:
         return []
     if reported_a_number(store.engine, record.id):
         return []
@@ -221,8 +195,9 @@ def fold_notes(store: Store, record: SearchRecord) -> list[str]:
     """Returns a note if all folds of every finished trial gave the same value."""
     if record.search.folds.k == 1:
         return []
-    finished, apart = fold_spreads(store.engine, record.id)
-    if finished < _EQUAL_FOLDS or apart:
+    progress = progress_of(store.engine, record.id)
+    finished = progress.with_std
+    if finished < _EQUAL_FOLDS or progress.with_spread:
         return []
     return [
         f"in each of {finished} finished trials all folds gave exactly the same value: the training probably ignores "

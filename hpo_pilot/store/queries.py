@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import Engine, Row, and_, case, func, null, or_, select, text
+from sqlalchemy import Connection, Engine, Row, and_, case, func, not_, null, or_, select, text, tuple_
 
 from hpo_pilot.jobs import Attempt, JobState
-from hpo_pilot.search import Search, Trial, TrialState
-from hpo_pilot.search.trials import Span, Spent, TrialCounts, trial_counts
+from hpo_pilot.search import Point, Trial, TrialState
+from hpo_pilot.search.trials import Span, Spent
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.database import reading
 from hpo_pilot.store.records import (
@@ -24,42 +24,6 @@ from hpo_pilot.store.records import (
     search_record,
     trial_record,
 )
-
-
-def stored_trial_counts(engine: Engine, search_id: int, search: Search, *, is_over: bool) -> TrialCounts:
-    """Returns the counters of a search, as `hpo_pilot.search.trials.trial_counts_of`, without reading its trials.
-
-    Args:
-        engine: engine of the store.
-        search_id: the search's number.
-        search: the search.
-        is_over: whether it has ended.
-    """
-    trials = t.trials.c
-    ended = (TrialState.FINISHED.value, TrialState.FAILED.value)
-    stopped_early = and_(trials.state == TrialState.STOPPED.value, trials.told.is_not(None))
-    query = (
-        select(
-            func.count(),
-            func.sum(case((trials.state == TrialState.FAILED.value, 1), else_=0)),
-            func.sum(case((trials.confirms.is_not(None), 1), else_=0)),
-        )
-        .select_from(t.trials)
-        .where(trials.search_id == search_id, or_(trials.state.in_(ended), stopped_early))
-    )
-    with reading(engine) as connection:
-        over, failed, confirmations = (int(number or 0) for number in connection.execute(query).one())
-    return trial_counts(search, is_over=is_over, over=over, failed=failed, confirmations=confirmations)
-
-
-def fold_spreads(engine: Engine, search_id: int) -> tuple[int, int]:
-    """Returns the number of finished trials with a spread over their folds, and the number whose spread is not 0."""
-    trials = t.trials.c
-    finished = (trials.search_id == search_id, trials.state == TrialState.FINISHED.value, trials.std.is_not(None))
-    query = select(func.count(), func.sum(case((trials.std != 0.0, 1), else_=0))).where(*finished)
-    with reading(engine) as connection:
-        count, apart = connection.execute(query).one()
-    return int(count), int(apart or 0)
 
 
 def reported_a_number(engine: Engine, search_id: int) -> bool:
@@ -78,14 +42,6 @@ def last_reporting(engine: Engine, search_id: int) -> int:
     return int(last or 0)
 
 
-def generations_made(engine: Engine) -> dict[int, int]:
-    """Returns the number of generations of each search."""
-    generations = t.generations.c
-    query = select(generations.search_id, func.max(generations.number)).group_by(generations.search_id)
-    with reading(engine) as connection:
-        return {int(search_id): int(number) for search_id, number in connection.execute(query)}
-
-
 def size_of(engine: Engine) -> int:
     """Returns the size of the store in bytes, its journal included."""
     if engine.dialect.name != "sqlite":
@@ -96,12 +52,17 @@ def size_of(engine: Engine) -> int:
 
 
 def spent(engine: Engine, search_id: int) -> Spent:
-    """Returns the time and energy of all ended attempts of a search's jobs."""
+    """Returns the time and energy of all ended attempts of a search's jobs; reads all of them."""
+    with reading(engine) as connection:
+        return spent_in(connection, search_id)
+
+
+def spent_in(connection: Connection, search_id: int) -> Spent:
+    """Returns the time and energy as `spent`, within the caller's transaction."""
     jobs = t.jobs.c
     metered = case((jobs.joules.is_not(None), jobs.seconds))
     query = select(func.sum(jobs.seconds), func.sum(metered), func.sum(jobs.joules)).where(jobs.search_id == search_id)
-    with reading(engine) as connection:
-        return Spent(*(float(value or 0.0) for value in connection.execute(query).one()))
+    return Spent(*(float(value or 0.0) for value in connection.execute(query).one()))
 
 
 def measured_runs(engine: Engine, search_id: int) -> tuple[int, float]:
@@ -113,20 +74,6 @@ def measured_runs(engine: Engine, search_id: int) -> tuple[int, float]:
     with reading(engine) as connection:
         count, seconds = connection.execute(query).one()
     return int(count), float(seconds or 0.0)
-
-
-def first_figure(engine: Engine, search_id: int) -> float | None:
-    """Returns the first figure of merit of a search in the order of results; None: there is none."""
-    trials = t.trials.c
-    query = (
-        select(trials.value)
-        .where(trials.search_id == search_id, trials.told.is_not(None), trials.state == TrialState.FINISHED.value)
-        .order_by(trials.told)
-        .limit(1)
-    )
-    with reading(engine) as connection:
-        value: float | None = connection.execute(query).scalar()
-    return value
 
 
 def waiting_tasks(engine: Engine, search_id: int) -> list[tuple[int, str]]:
@@ -182,18 +129,24 @@ def running_since(engine: Engine, search_id: int) -> list[float]:
         return list(connection.execute(query).scalars())
 
 
-def last_failure(engine: Engine, search_id: int) -> Failure | None:
-    """Returns the failed trial that ended last; None: none failed."""
+def failure_of(engine: Engine, search_id: int, number: int) -> Failure:
+    """Returns a failed trial."""
     trials = t.trials.c
-    query = (
-        select(trials.number, trials.error, trials.ended)
-        .where(trials.search_id == search_id, trials.state == TrialState.FAILED.value)
-        .order_by(trials.ended.desc(), trials.number.desc())
-        .limit(1)
+    query = select(trials.number, trials.error, trials.ended).where(trials.search_id == search_id)
+    with reading(engine) as connection:
+        row = connection.execute(query.where(trials.number == number)).one()
+    return Failure(row.number, row.error or "", row.ended)
+
+
+def points_tried(engine: Engine, search_id: int, limit: int) -> list[Point]:
+    """Returns the points of a search's trials that count against its budget, at most `limit`."""
+    trials = t.trials.c
+    ended_with_search = and_(trials.state == TrialState.STOPPED.value, trials.told.is_(None))
+    query = select(trials.point).where(
+        trials.search_id == search_id, trials.confirms.is_(None), not_(ended_with_search)
     )
     with reading(engine) as connection:
-        row = connection.execute(query).one_or_none()
-    return None if row is None else Failure(row.number, row.error or "", row.ended)
+        return list(connection.execute(query.order_by(trials.number).limit(limit)).scalars())
 
 
 def first_failures(engine: Engine, search_id: int, forgiven: int) -> list[Failure]:
@@ -214,31 +167,6 @@ def first_failures(engine: Engine, search_id: int, forgiven: int) -> list[Failur
     )
     with reading(engine) as connection:
         return [Failure(row.number, row.error or "", row.ended) for row in connection.execute(query)]
-
-
-def best_values(engine: Engine, search_id: int, sign: int, points: int) -> list[float]:
-    """Returns the best value so far, as reported, after the last result and at results evenly spaced before it.
-
-    Args:
-        engine: engine of the store.
-        search_id: a search with one objective.
-        sign: +1: smaller is better, -1: larger is better.
-        points: most values.
-    """
-    trials = t.trials.c
-    query = (
-        select(trials.value)
-        .where(trials.search_id == search_id, trials.told.is_not(None), trials.confirms.is_(None))
-        .where(trials.state == TrialState.FINISHED.value, trials.value.is_not(None))
-        .order_by(trials.told)
-    )
-    best: list[float] = []
-    with reading(engine) as connection:
-        for value in connection.execute(query).scalars():
-            better = not best or sign * value < sign * best[-1]
-            best.append(value if better else best[-1])
-    count = min(points, len(best))
-    return [best[-1 - (len(best) - 1) * (count - 1 - i) // max(1, count - 1)] for i in range(count)]
 
 
 #: Variables in one statement: SQLite takes 32,766, other databases fewer.
@@ -346,7 +274,7 @@ def annotations_of(engine: Engine, numbers: Collection[int]) -> dict[int, dict[i
     a = t.notes.c
     found: dict[int, dict[int, Annotation]] = {number: {} for number in numbers}
     with reading(engine) as connection:
-        for some in _in_groups(numbers):
+        for some in in_groups(numbers):
             for row in connection.execute(select(t.notes).where(a.search_id.in_(some))):
                 found[row.search_id][row.trial] = Annotation(row.note, tuple(row.tags))
     return found
@@ -356,7 +284,7 @@ def records_of(engine: Engine, numbers: Collection[int]) -> list[SearchRecord]:
     """Returns the searches with these numbers."""
     found: list[SearchRecord] = []
     with reading(engine) as connection:
-        for some in _in_groups(numbers):
+        for some in in_groups(numbers):
             rows = connection.execute(select(t.searches).where(t.searches.c.id.in_(some)))
             found += [search_record(row) for row in rows]
     return found
@@ -375,7 +303,7 @@ def pulses(engine: Engine, numbers: Collection[int]) -> dict[int, Pulse]:
     )
     found = dict.fromkeys(numbers, Pulse(0, 0, 0, 0))
     with reading(engine) as connection:
-        for some in _in_groups(numbers):
+        for some in in_groups(numbers):
             query = select(*columns).where(c.search_id.in_(some)).group_by(c.search_id)
             for row in connection.execute(query):
                 found[row.search_id] = Pulse(row.trials, int(row.running), int(row.over), row.told or 0)
@@ -395,7 +323,7 @@ def trials_changed(engine: Engine, search_id: int, after: int, open_trials: Coll
     of_search = select(t.trials).where(c.search_id == search_id)
     with reading(engine) as connection:
         rows: list[Row[Any]] = list(connection.execute(of_search.where(c.number > after)))
-        for some in _in_groups(open_trials):
+        for some in in_groups(open_trials):
             rows += connection.execute(of_search.where(c.number.in_(some)))
     return [trial_record(row, {}) for row in rows]
 
@@ -413,7 +341,7 @@ def trials_with_folds(engine: Engine, search_id: int, numbers: Collection[int] |
     light = [null().label(column.name) if column.name in left_out else column for column in t.jobs.columns]
     of_search = select(t.trials).where(c.search_id == search_id)
     of_jobs = select(*light).where(j.search_id == search_id).order_by(j.fold, j.task_id, j.attempt)
-    groups: Sequence[list[int] | None] = [None] if numbers is None else _in_groups(numbers)
+    groups: Sequence[list[int] | None] = [None] if numbers is None else in_groups(numbers)
     rows: list[Row[Any]] = []
     attempts: dict[int, dict[int, list[Attempt]]] = defaultdict(lambda: defaultdict(list))
     with reading(engine) as connection:
@@ -427,12 +355,39 @@ def trials_with_folds(engine: Engine, search_id: int, numbers: Collection[int] |
     return [trial_record(row, attempts.get(row.number, {})) for row in sorted(rows, key=lambda row: row.number)]
 
 
+def best_trials(engine: Engine, numbers: Mapping[int, int]) -> dict[int, Trial]:
+    """Returns one trial of each of these searches with its folds, without logs; `numbers`: of the trials, by search."""
+    light = [null().label("log_tail") if column.name == "log_tail" else column for column in t.jobs.columns]
+    rows: list[Row[Any]] = []
+    attempts: dict[int, dict[int, list[Attempt]]] = defaultdict(lambda: defaultdict(list))
+    with reading(engine) as connection:
+        for some in in_groups(numbers):
+            pairs = [(search_id, numbers[search_id]) for search_id in some]
+            rows += connection.execute(
+                select(t.trials).where(tuple_(t.trials.c.search_id, t.trials.c.number).in_(pairs))
+            )
+            of_trials = select(*light).where(tuple_(t.jobs.c.search_id, t.jobs.c.trial).in_(pairs))
+            for job in connection.execute(of_trials.order_by(t.jobs.c.fold, t.jobs.c.task_id, t.jobs.c.attempt)):
+                attempts[job.search_id][job.fold].append(attempt_record(job))
+    return {row.search_id: trial_record(row, attempts.get(row.search_id, {})) for row in rows}
+
+
+def search_annotations(engine: Engine, numbers: Collection[int]) -> dict[int, Annotation]:
+    """Returns the note and tags of each of these searches that has some; without those of its trials."""
+    found: dict[int, Annotation] = {}
+    with reading(engine) as connection:
+        for some in in_groups(numbers):
+            for row in connection.execute(select(t.notes).where(t.notes.c.search_id.in_(some), t.notes.c.trial == 0)):
+                found[row.search_id] = Annotation(row.note, tuple(row.tags))
+    return found
+
+
 def failed_folds_logs(engine: Engine, search_id: int, trials: Collection[int]) -> dict[int, str]:
     """Returns the log tail of a failed fold for each of these trials that has one."""
     j = t.jobs.c
     found: dict[int, str] = {}
     with reading(engine) as connection:
-        for some in _in_groups(trials):
+        for some in in_groups(trials):
             query = select(j.trial, j.log_tail).where(
                 j.search_id == search_id, j.trial.in_(some), j.log_tail.is_not(None), j.error.is_not(None)
             )
@@ -466,7 +421,7 @@ def job_ids(engine: Engine, search_id: int, limit: int) -> list[int]:
         return [int(row) for row in connection.execute(query.order_by(j.panda_id.desc()).limit(limit)).scalars()]
 
 
-def _in_groups(numbers: Collection[int]) -> list[list[int]]:
+def in_groups(numbers: Collection[int]) -> list[list[int]]:
     """Splits numbers, in order, into groups for one statement each."""
     ordered = sorted(numbers)
     return [ordered[start : start + _AT_ONCE] for start in range(0, len(ordered), _AT_ONCE)]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select
@@ -15,6 +16,7 @@ from hpo_pilot.jobs.results import from_epoch
 from hpo_pilot.search import EarlyStop, Fold, Point, Search, Trial, TrialState
 from hpo_pilot.search.earlier_results import EarlierResults
 from hpo_pilot.search.limits import read_stored
+from hpo_pilot.search.search import SearchOutline
 from hpo_pilot.store import tables as t
 
 #: The name of the embedded PanDA server in the store: its address changes with each start.
@@ -55,7 +57,8 @@ class SearchRecord:
         server: URL of the PanDA server of its tasks, or `EMBEDDED`; None: none yet.
         family: the name of the search file with segments, if it is one of these; None: it is not.
         forgiven: failures up to this place in the order of results no longer count as failures in a row.
-        filed: the search as last read from its file; `search` may have a larger budget.
+        definition: the search as JSON values, with a budget extended by commands.
+        filed_definition: the search as its file last had it, as JSON values.
         version: grows at each change except of the state, so that the service reads it again.
         clock: the start of the budget's hours.
     """
@@ -68,8 +71,8 @@ class SearchRecord:
     family: str | None
     state: SearchState
     message: str
-    search: Search
-    filed: Search
+    definition: Mapping[str, Any]
+    filed_definition: Mapping[str, Any]
     version: int
     source: str
     forgiven: int
@@ -78,6 +81,21 @@ class SearchRecord:
     started: datetime | None
     clock: datetime | None
     ended: datetime | None
+
+    @cached_property
+    def search(self) -> Search:
+        """The search; checked when it is first used, which takes a millisecond."""
+        return read_stored(Search, self.definition)
+
+    @cached_property
+    def outline(self) -> SearchOutline:
+        """The parts of `search` that lists need."""
+        return read_stored(SearchOutline, self.definition)
+
+    @property
+    def filed(self) -> Search:
+        """The search as last read from its file; `search` may have a larger budget."""
+        return read_stored(Search, self.filed_definition)
 
 
 @dataclass(frozen=True)
@@ -183,8 +201,8 @@ def search_record(row: Row[Any]) -> SearchRecord:
         family=row.family,
         state=SearchState(row.state),
         message=row.message,
-        search=read_stored(Search, row.definition),
-        filed=read_stored(Search, row.filed),
+        definition=row.definition,
+        filed_definition=row.filed,
         version=row.version,
         source=row.source,
         forgiven=row.forgiven,

@@ -10,8 +10,10 @@ from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, u
 
 from hpo_pilot.jobs import Attempt, JobState
 from hpo_pilot.search import EarlyStop, Trial, TrialState
+from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.database import reading, writing
+from hpo_pilot.store.progress import write_progress
 from hpo_pilot.store.records import (
     NewTask,
     TaskRecord,
@@ -48,6 +50,7 @@ class SteeringStore(Store):
         trials: Sequence[Trial],
         task: NewTask,
         fulfilled: Mapping[int, int] | None = None,
+        progress: SearchProgress | None = None,
     ) -> TaskRecord:
         """Registers a generation, its trials and the intent to submit them as `task`, before anything is submitted.
 
@@ -60,6 +63,7 @@ class SteeringStore(Store):
             trials: the trials of the generation.
             task: its first task.
             fulfilled: numbers of the trials that fulfil point requests, by the request's id.
+            progress: the progress of the search with these trials; None: readers compute it from the trials.
         """
         cut = {"history": history, "pending": list(pending), "asked": asked, "budget": budget}
         now = time.time()
@@ -86,6 +90,7 @@ class SteeringStore(Store):
             )
             for request, number in (fulfilled or {}).items():
                 self._fulfil(connection, request, number)
+            write_progress(connection, search_id, progress)
             return self._add_task(connection, search_id, task, now)
 
     def fulfil(self, request: int, number: int) -> None:
@@ -201,6 +206,7 @@ class SteeringStore(Store):
         stop_rest: str | None = None,
         look: int | None = None,
         stops: Mapping[int, EarlyStop] | None = None,
+        progress: SearchProgress | None = None,
     ) -> TaskRecord | None:
         """Records all results of one look at the server in one transaction.
 
@@ -215,12 +221,16 @@ class SteeringStore(Store):
             stop_rest: ends all open trials as stopped, for this reason.
             look: the number of this look, for new intermediate values.
             stops: trials to be stopped early, with the reasons.
+            progress: the progress of the search with these changes; None: readers compute it from the trials.
 
         Returns:
             The task of `resubmit`.
         """
+        attempts, started, ends = list(attempts), list(started), list(ends)
         with writing(self.engine) as connection:
-            _record_attempts(connection, search_id, list(attempts), look)
+            _record_attempts(connection, search_id, attempts, look)
+            if progress is not None or attempts or started or ends or stop_rest is not None:
+                write_progress(connection, search_id, progress)
             for number, when in started:
                 connection.execute(
                     update(t.trials)
@@ -254,6 +264,13 @@ class SteeringStore(Store):
             for what in events:
                 self._event(connection, search_id, "service", what)
             return self._add_task(connection, search_id, resubmit, time.time()) if resubmit else None
+
+    def correct_progress(self, search_id: int, progress: SearchProgress, event: str | None) -> None:
+        """Writes the progress of a search; `event`: a text for the log."""
+        with writing(self.engine) as connection:
+            write_progress(connection, search_id, progress)
+            if event is not None:
+                self._event(connection, search_id, "service", event)
 
     def values_by_look(self, search_id: int) -> list[list[tuple[int, int, int, float]]]:
         """Returns the intermediate values of all trials except confirmation runs, look by look.

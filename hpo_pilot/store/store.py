@@ -26,6 +26,7 @@ from hpo_pilot.store.database import (
     writing,
 )
 from hpo_pilot.store.lease import lease_holder_in
+from hpo_pilot.store.progress import add_progress
 from hpo_pilot.store.records import (
     EMBEDDED,
     Annotation,
@@ -126,6 +127,7 @@ class Store:
                 )
             ).inserted_primary_key
             assert row_id is not None
+            add_progress(connection, row_id[0])
             add_earlier(connection, row_id[0], earlier)
             self._event(connection, row_id[0], owner, "submitted")
             for one in earlier:
@@ -197,7 +199,7 @@ class Store:
         """
         wanted = select(t.trials).where(t.trials.c.search_id == search_id).order_by(t.trials.c.number).limit(limit)
         of_jobs = select(t.jobs).where(t.jobs.c.search_id == search_id)
-        if after:
+        if after > 0:
             wanted = wanted.where(t.trials.c.number > after)
         with reading(self.engine) as connection:
             rows = connection.execute(wanted).all()
@@ -209,6 +211,11 @@ class Store:
         for job in jobs:
             attempts[job.trial][job.fold].append(attempt_record(job))
         return [trial_record(row, attempts.get(row.number, {})) for row in rows]
+
+    def trial(self, search_id: int, number: int) -> Trial | None:
+        """Returns one trial with its folds; None: there is none with that number."""
+        found = self.trials(search_id, after=number - 1, limit=1)
+        return found[0] if found and found[0].number == number else None
 
     def generations(self, search_id: int) -> list[Generation]:
         """Returns all generations, by number."""
@@ -223,42 +230,6 @@ class Store:
         return [
             Generation(r.number, r.history, tuple(r.pending), tuple(members[r.number]), r.asked, r.budget) for r in rows
         ]
-
-    def counts(self, search_id: int) -> dict[TrialState, int]:
-        """Returns the number of trials in each state."""
-        with reading(self.engine) as connection:
-            rows = connection.execute(
-                select(t.trials.c.state, func.count())
-                .where(t.trials.c.search_id == search_id)
-                .group_by(t.trials.c.state)
-            )
-            return {TrialState(state): count for state, count in rows}
-
-    def best_so_far(self, search_id: int, sign: int) -> tuple[int, float, float | None] | None:
-        """Returns number, value and spread of the best finished trial, without confirmation runs; a cheap query.
-
-        Args:
-            search_id: the search.
-            sign: +1: smaller is better, -1: larger is better.
-        """
-        best = (
-            select(t.trials.c.number, t.trials.c.value, t.trials.c.std)
-            .where(t.trials.c.search_id == search_id, t.trials.c.value.is_not(None), t.trials.c.confirms.is_(None))
-            .where(t.trials.c.state == TrialState.FINISHED.value)
-            .order_by(t.trials.c.value if sign > 0 else t.trials.c.value.desc(), t.trials.c.number)
-            .limit(1)
-        )
-        with reading(self.engine) as connection:
-            row = connection.execute(best).one_or_none()
-        return None if row is None else (row.number, row.value, row.std)
-
-    def count_of_value(self, search_id: int, value: float) -> int:
-        """Returns the number of finished trials with this value, without confirmation runs."""
-        found = select(func.count()).where(
-            t.trials.c.search_id == search_id, t.trials.c.value == value, t.trials.c.confirms.is_(None)
-        )
-        with reading(self.engine) as connection:
-            return connection.execute(found.where(t.trials.c.state == TrialState.FINISHED.value)).scalar_one()
 
     def trials_with_outputs(self, search_id: int) -> set[int]:
         """Returns the trials with outputs at the server."""

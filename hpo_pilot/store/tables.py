@@ -114,6 +114,33 @@ trials = Table(
     C("ended", Float, nullable=True),
     UniqueConstraint("search_id", "number"),
     UniqueConstraint("search_id", "told"),
+    Index(None, "search_id", "state"),
+    Index(None, "search_id", "ended"),
+)
+
+#: One row a search: its `hpo_pilot.search.progress.SearchProgress`, which has the meaning of the columns.
+progress = Table(
+    "progress",
+    metadata,
+    C("search_id", ForeignKey("searches.id"), primary_key=True),
+    C("version", Integer, nullable=False),  # of the computation; 0: the row is out of date
+    *(
+        C(name, Integer, nullable=False)
+        for name in (
+            *("pending", "running", "finished", "failed", "stopped", "stopped_early"),
+            *("confirmations", "confirmations_over", "good", "with_std", "with_spread"),
+            *("told", "generations", "failures_in_a_row", "ties", "confirmed_runs"),
+        )
+    ),
+    *(C(name, Integer, nullable=True) for name in ("last_failure", "best", "best_told", "confirmed", "confirmed_told")),
+    *(C(name, Float, nullable=False) for name in ("job_seconds", "metered_seconds", "joules")),
+    *(
+        C(name, Float, nullable=True)
+        for name in ("first_value", "best_value", "best_std", "confirmed_value", "hypervolume")
+    ),
+    C("front", JSON, nullable=False),  # [trial, …]
+    C("reference", JSON, nullable=False),  # [value, …]
+    C("course", JSON, nullable=False),  # [[told, value], …]
 )
 
 #: Points requested by users: they become trials before the optimizer's points, in the order of their ids.

@@ -22,6 +22,7 @@ from typing_extensions import TypedDict
 from hpo_pilot import __version__
 from hpo_pilot.errors import SearchFileError
 from hpo_pilot.files import MAX_SEARCH_FILE_BYTES
+from hpo_pilot.operations.documents import examination_document
 from hpo_pilot.panda.sandbox import build_sandbox, in_worker
 from hpo_pilot.report.documents import (
     EventDocument,
@@ -55,7 +56,7 @@ from hpo_pilot.web.api_context import (
     answers,
     caller_of,
 )
-from hpo_pilot.web.local_client import LocalClient, examination_document
+from hpo_pilot.web.local_client import LocalClient
 from hpo_pilot.web.operations import Operation, operations
 from hpo_pilot.web.rendering import json_answer, packed_answer
 

@@ -33,7 +33,8 @@ from hpo_pilot.steering.metrics import last_snapshot
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import SearchRecord, Store
 from hpo_pilot.store.lease import lease_holder
-from hpo_pilot.store.queries import generations_made, size_of, spent
+from hpo_pilot.store.progress import all_progress
+from hpo_pilot.store.queries import size_of
 from hpo_pilot.web import forms, pages
 from hpo_pilot.web.api import changing_router, reading_router, service_router
 from hpo_pilot.web.api_context import (
@@ -272,18 +273,20 @@ def _of_searches(store: Store, records: list[SearchRecord]) -> list[Metric]:
     seconds = GaugeMetricFamily("hpo_pilot_search_job_seconds", "Seconds that its jobs ran.", labels=["search"])
     best = GaugeMetricFamily(
         "hpo_pilot_search_best_value",
-        "The best figure of merit, of searches with one objective.",
+        "The best figure of merit of searches with one objective; of confirmed trials the mean of the runs.",
         labels=["search", "metric"],
     )
-    generations = generations_made(store.engine)
+    progress = all_progress(store.engine, [record.id for record in records])
     for record in records:
-        for state, number in sorted(store.counts(record.id).items()):
-            trials.add_metric([record.name, state.value], number)
-        budget.add_metric([record.name], record.search.budget.trials)
-        made.add_metric([record.name], generations.get(record.id, 0))
-        seconds.add_metric([record.name], spent(store.engine, record.id).seconds)
-        if len(record.search.objectives) == 1 and (found := store.best_so_far(record.id, record.search.objective.sign)):
-            best.add_metric([record.name, record.search.objective.metric[:100]], found[1])
+        name, now, objectives = record.name, progress[record.id], record.outline.objectives
+        for state, number in sorted(now.counts.items()):
+            trials.add_metric([name, state.value], number)
+        budget.add_metric([name], record.outline.budget.trials)
+        made.add_metric([name], now.generations)
+        seconds.add_metric([name], now.job_seconds)
+        value = now.best_value if now.confirmed is None else now.confirmed_value
+        if len(objectives) == 1 and value is not None:
+            best.add_metric([name, objectives[0].metric[:100]], value)
     return [trials, budget, made, seconds, best]
 
 

@@ -18,13 +18,14 @@ import yaml
 from hpo_pilot.advice import Place, command
 from hpo_pilot.errors import GiveUpError, HpoPilotError, InputError
 from hpo_pilot.files import write_whole
+from hpo_pilot.operations.documents import search_progress
 from hpo_pilot.panda.sandbox import payload_files
 from hpo_pilot.report.documents import OVER_SEARCHES
 from hpo_pilot.steering.results import RunResult
 from hpo_pilot.steering.service import Progress
 from hpo_pilot.steering.service import run as run_file
 from hpo_pilot.steering.workdir import WorkDir
-from hpo_pilot.web.local_client import LocalClient, progress_of
+from hpo_pilot.web.local_client import LocalClient
 from hpo_pilot.web.notebook import OpenedSearch, ProgressDisplay, open_search
 from hpo_pilot.web.rest_client import connect
 
@@ -109,7 +110,7 @@ def run(
     show = ProgressDisplay(sys.stderr, seconds=_LINE_SECONDS)
 
     def show_record(*found: Any) -> None:
-        show(progress_of(*found))
+        show(search_progress(*found))
 
     def run_at(file: Path) -> RunResult | OpenedSearch:
         if service is None:

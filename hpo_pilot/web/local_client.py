@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
@@ -16,11 +15,8 @@ from hpo_pilot.report.documents import (
     OVER_SEARCHES,
     EventDocument,
     ExaminationDocument,
-    FailureDocument,
     FindingDocument,
-    FrontDocument,
     IntermediateDocument,
-    OutlookDocument,
     ProgressDocument,
     RunDocument,
     SearchDocument,
@@ -28,10 +24,7 @@ from hpo_pilot.report.documents import (
     TrialDocument,
     add_annotation,
     all_intermediate,
-    best_document,
-    eta_document,
     event_document,
-    failure_document,
     family_cost,
     family_document,
     family_progress,
@@ -39,25 +32,17 @@ from hpo_pilot.report.documents import (
     is_unsteered,
     latest_eta,
     of_one_segment,
-    progress_document,
-    search_document,
-    status_document,
     trial_documents,
-    wish_document,
 )
 from hpo_pilot.report.exports import exporter
 from hpo_pilot.web.operations import OnProgress, OnServer, Operation, SearchClient, User, unpack_outputs
 
 if TYPE_CHECKING:
-    from hpo_pilot.search import Trial, TrialState
-    from hpo_pilot.search.ranking import Standing
-    from hpo_pilot.search.trials import Estimate, TrialCounts
+    from hpo_pilot.search import Trial
     from hpo_pilot.steering.registration import PackedSearch
-    from hpo_pilot.steering.results import RunResult
     from hpo_pilot.steering.search_file import Examination
     from hpo_pilot.steering.workdir import WorkDir
     from hpo_pilot.store import SearchRecord, Store
-    from hpo_pilot.store.lease import Holder
 
 
 class NoStoreError(InputError):
@@ -185,18 +170,20 @@ class LocalClient(SearchClient):
 
     def _documents(self, records: Sequence[SearchRecord]) -> SearchDocument:
         """Returns the document of a search, or of a family."""
+        from hpo_pilot.operations.documents import search_documents
         from hpo_pilot.store.lease import lease_holder
 
         store, family = self._opened(), records[0].family
-        steers = lease_holder(store.engine)
+        documents = search_documents(store, records, lease_holder(store.engine))
         if family is None or len(records) == 1 != len(store.family(family)):
-            return document_of(store, records[0], steers)
-        return family_document(family, [document_of(store, record, steers) for record in records])
+            return documents[0]
+        return family_document(family, documents)
 
     # --- search files ---
 
     @override
     def validate(self, file: Path) -> ExaminationDocument:
+        from hpo_pilot.operations.documents import examination_document
         from hpo_pilot.steering.search_file import examine
 
         return examination_document(self.examined(examine(file), file.parent))
@@ -252,13 +239,14 @@ class LocalClient(SearchClient):
         server: str | None = None,
         on_server: OnServer = lambda _server: None,
     ) -> RunDocument:
+        from hpo_pilot.operations.documents import run_document, search_progress
         from hpo_pilot.steering.service import run_all
 
         def show(store: Store, record: SearchRecord) -> None:
             if record.family is None:
-                on_progress(progress_of(store, record))
+                on_progress(search_progress(store, record))
             elif (members := store.family(record.family))[0].id == record.id:  # once for all of them
-                on_progress(family_progress(record.family, [progress_of(store, member) for member in members]))
+                on_progress(family_progress(record.family, [search_progress(store, member) for member in members]))
 
         options = {"store": self._url, "slots": slots, "server": server}
         results = run_all(file, self._root, **options, on_server=on_server, on_progress=show)  # type: ignore[arg-type]
@@ -275,6 +263,7 @@ class LocalClient(SearchClient):
     def searches(
         self, text: str = "", owner: str = "", tag: str = "", state: str = "", limit: int = 0, page: int = 1
     ) -> list[SearchDocument]:
+        from hpo_pilot.operations.documents import search_documents
         from hpo_pilot.store.lease import lease_holder
         from hpo_pilot.store.queries import FILTER_STATES, SearchFilter, records_of, search_heads
 
@@ -284,14 +273,15 @@ class LocalClient(SearchClient):
         found = [head.id for head in search_heads(store.engine) if wanted.matches(head)]
         if limit:
             found = found[max(0, page - 1) * limit :][:limit]
-        steers = lease_holder(store.engine)
         records = sorted(records_of(store.engine, found), key=lambda record: record.id)
-        return [document_of(store, record, steers) for record in records]
+        return search_documents(store, records, lease_holder(store.engine))
 
     @override
     def status(self, identity: str) -> StatusDocument:
+        from hpo_pilot.operations.documents import search_status
+
         if family := self._opened().family(identity):
-            members = [status_of(self._opened(), record, self._folder().root) for record in family]
+            members = [search_status(self._opened(), record, self._folder().root) for record in family]
             return {
                 **family_document(identity, members),
                 "remarks": [f"{one['name']}: {remark}" for one in members for remark in one.get("remarks", ())],
@@ -309,14 +299,16 @@ class LocalClient(SearchClient):
                 "source": members[0]["source"],
                 "definition": members[0]["definition"],
             }
-        return status_of(*self._search(identity), self._folder().root)
+        return search_status(*self._search(identity), self._folder().root)
 
     def progress(self, identity: str) -> ProgressDocument:
         """Returns the progress of a search."""
+        from hpo_pilot.operations.documents import search_progress
+
         if family := self._opened().family(identity):
             store = self._opened()
-            return family_progress(identity, [progress_of(store, record) for record in family])
-        return progress_of(*self._search(identity))
+            return family_progress(identity, [search_progress(store, record) for record in family])
+        return search_progress(*self._search(identity))
 
     @override
     def watch(self, identity: str) -> Iterator[ProgressDocument]:
@@ -354,19 +346,9 @@ class LocalClient(SearchClient):
 
     @override
     def best(self, identity: str) -> TrialDocument | list[TrialDocument] | None:
-        from hpo_pilot.hpc.site_files import price_of
-        from hpo_pilot.search.ranking import best_remarks, front_of
+        from hpo_pilot.operations.documents import best_documents
 
-        store, record = self._search(identity)
-        price = price_of(record.search)
-        if len(record.search.objectives) > 1:
-            front = front_of(record.search, store.trials(record.id))
-            return [best_document(standing, price) for standing in front] or None
-        found = best_of(store, record)
-        if found is None:
-            return None
-        ties = 1 if found.confirmed else store.count_of_value(record.id, found.value)
-        return {**best_document(found, price), "remarks": best_remarks(record.search, found.trial.point, ties)}
+        return best_documents(*self._search(identity))
 
     @override
     def events(self, identity: str) -> list[EventDocument]:
@@ -486,43 +468,6 @@ class LocalClient(SearchClient):
         )
 
 
-# --- documents of searches and trials, made from a store ---
-
-_Result = TypeVar("_Result")
-
-#: What takes reading all trials, as it was for the last state of each search: a watched search asks for it often.
-_computed: WeakKeyDictionary[Store, dict[tuple[int, str], tuple[object, Any]]] = WeakKeyDictionary()
-
-
-def _once(store: Store, record: SearchRecord, what: str, standing: object, compute: Callable[[], _Result]) -> _Result:
-    """Returns `compute()`, or its last result for this search as long as `standing` is the same."""
-    known = _computed.setdefault(store, {})
-    key = (record.id, what)
-    if key not in known or known[key][0] != standing:
-        known[key] = (standing, compute())
-    result: _Result = known[key][1]
-    return result
-
-
-#: The most failure reasons in a progress document.
-_REASONS = 5
-
-_Document = TypeVar("_Document", SearchDocument, StatusDocument)
-
-
-def document_of(store: Store, record: SearchRecord, holder: Holder | None) -> SearchDocument:
-    """Returns the document of a search; `holder`: holder of the store's lease."""
-    from hpo_pilot.hpc.site_files import price_of
-
-    counts, price = store.counts(record.id), price_of(record.search)
-    if len(record.search.objectives) > 1:
-        document = search_document(record, counts, None, price, front_document(store, record, counts))
-    else:
-        document = search_document(record, counts, best_of(store, record), price)
-    add_annotation(document, store.annotations(record.id).get(0))
-    return _standing(document, extent_in(store, record), record, holder)
-
-
 def _annotated_trials(
     store: Store, record: SearchRecord, trials: Sequence[Trial], *, logs: bool
 ) -> list[TrialDocument]:
@@ -531,220 +476,3 @@ def _annotated_trials(
     for document in documents:
         add_annotation(document, annotations.get(document["number"]))
     return documents
-
-
-def status_of(store: Store, record: SearchRecord, workdir: Path | None = None) -> StatusDocument:
-    """Returns all that is known of a search, except its trials; `workdir`: the one whose server may have its jobs."""
-    from hpo_pilot.hpc.site_files import price_of
-    from hpo_pilot.search.trials import gain_of, volume_gain
-    from hpo_pilot.steering.status import is_steered, search_notes, why_not
-    from hpo_pilot.store.lease import lease_holder
-    from hpo_pilot.store.queries import first_figure, spent
-
-    counts, price = store.counts(record.id), price_of(record.search)
-    took, extent, steers, gain = (
-        spent(store.engine, record.id),
-        extent_in(store, record),
-        lease_holder(store.engine),
-        None,
-    )
-    steered = is_steered(record, steers) is not False
-    outlook = outlook_document(store, record, counts, took.seconds, extent, steered=steered)
-    if len(record.search.objectives) > 1:
-        if (front := front_document(store, record, counts)) is not None:
-            gain = volume_gain(front["hypervolume"], price.cost(took))
-        document = status_document(record, counts, None, price, took, gain, outlook, front)
-    else:
-        best, first = best_of(store, record), first_figure(store.engine, record.id)
-        if best is not None and best.trial.value is not None and first is not None:
-            gain = gain_of(first, best.trial.value, record.search.objective.sign, price.cost(took))
-        document = status_document(record, counts, best, price, took, gain, outlook)
-    _standing(document, extent, record, steers)
-    add_annotation(document, store.annotations(record.id).get(0))
-    unsteered = why_not(record, steers)
-    document["remarks"] = [*([unsteered] if unsteered else []), *search_notes(store, record, workdir)]
-    return document
-
-
-def _standing(document: _Document, extent: TrialCounts, record: SearchRecord, holder: Holder | None) -> _Document:
-    """Adds to a document the progress of the search, and whether a process steers it."""
-    from hpo_pilot.steering.status import is_steered
-
-    document["over"], document["planned"] = extent.over, extent.planned
-    document["confirmations"] = extent.confirmations
-    document["steered"] = is_steered(record, holder)
-    return document
-
-
-def extent_in(store: Store, record: SearchRecord) -> TrialCounts:
-    """Returns the counts of trials that are over and planned."""
-    from hpo_pilot.store import queries
-
-    return queries.stored_trial_counts(store.engine, record.id, record.search, is_over=record.state.is_over)
-
-
-def progress_of(store: Store, record: SearchRecord) -> ProgressDocument:
-    """Returns the progress of a search."""
-    from hpo_pilot.steering.status import is_steered, waiting_task_notes
-    from hpo_pilot.store.lease import lease_holder
-
-    counts, extent = store.counts(record.id), extent_in(store, record)
-    best = front = None
-    if len(record.search.objectives) > 1:
-        front = front_document(store, record, counts)
-    else:
-        best = store.best_so_far(record.id, record.search.objective.sign)
-    document = progress_document(record, counts, (extent.over, extent.planned), best, front)
-    document["steered"] = is_steered(record, lease_holder(store.engine))
-    document["remarks"] = waiting_task_notes(store, record)
-    document["failures"] = _failures(store, record, extent.failed)
-    return document
-
-
-def _failures(store: Store, record: SearchRecord, failed: int) -> list[FailureDocument]:
-    """Returns the first failed trial for each reason, since the search last started or resumed."""
-    from hpo_pilot.report.summary import kind_of
-    from hpo_pilot.store.queries import first_failures
-
-    def read() -> list[FailureDocument]:
-        found: dict[str, FailureDocument] = {}
-        for failure in first_failures(store.engine, record.id, record.forgiven):
-            found.setdefault(kind_of(failure.error), failure_document(failure))
-        return list(found.values())[:_REASONS]
-
-    return _once(store, record, "failures", (failed, record.forgiven), read) if failed else []
-
-
-def run_document(result: RunResult) -> RunDocument:
-    """Returns the document of a finished run."""
-    from hpo_pilot.hpc.site_files import price_of
-    from hpo_pilot.search.ranking import ranking
-    from hpo_pilot.search.trials import trial_counts_of
-
-    record, trials = result.record, result.trials
-    counts = {trial.state: 0 for trial in trials}
-    for trial in trials:
-        counts[trial.state] += 1
-    several = len(record.search.objectives) > 1
-    front = _front_of(record, trials) if several else None
-    best = None if several else next(iter(ranking(record.search, trials)), None)
-    document = search_document(record, counts, best, price_of(record.search), front)
-    _standing(document, trial_counts_of(record.search, trials, is_over=record.state.is_over), record, None)
-    return {**document, "report": str(result.report), "remarks": list(result.remarks)}
-
-
-def examination_document(found: Examination) -> ExaminationDocument:
-    """Returns the document of the check of a search file."""
-    from hpo_pilot.files import python_here
-
-    return {
-        "valid": found.search is not None,
-        "problems": [asdict(problem) for problem in found.problems],  # type: ignore[misc]  # the same fields
-        "notes": [asdict(note) for note in found.notes],  # type: ignore[misc]
-        "search": None if found.search is None else found.search.to_dict(),
-        "python": None if found.search is None else python_here(found.search),
-    }
-
-
-def best_of(store: Store, record: SearchRecord) -> Standing | None:
-    """Returns the best trial; reads all trials only if the search confirms its best."""
-    from hpo_pilot.search.ranking import Standing, ranking
-
-    if record.search.confirm.top:
-        return next(iter(ranking(record.search, store.trials(record.id))), None)
-    found = store.best_so_far(record.id, record.search.objective.sign)
-    trials = [] if found is None else store.trials(record.id, after=found[0] - 1, limit=1)
-    return next((Standing(trial, trial.values) for trial in trials), None)
-
-
-def front_document(store: Store, record: SearchRecord, counts: Mapping[TrialState, int]) -> FrontDocument | None:
-    """Returns the Pareto front of a search; None while no trial has finished. `counts`: its trials by state."""
-    return _once(store, record, "front", counts, lambda: _front_of(record, store.trials(record.id, folds=False)))
-
-
-def _front_of(record: SearchRecord, trials: list[Trial]) -> FrontDocument | None:
-    from hpo_pilot.search.ranking import front_of, front_volume, reference_of
-
-    volume, reference = front_volume(record.search, trials), reference_of(record.search, trials)
-    if volume is None or reference is None:
-        return None
-    numbers = [standing.trial.number for standing in front_of(record.search, trials)]
-    return {"trials": numbers, "hypervolume": volume, "reference": list(reference)}
-
-
-#: Points of the curve of the best value: they fit on a line of a terminal.
-_COURSE = 60
-
-
-def outlook_document(
-    store: Store,
-    record: SearchRecord,
-    counts: Mapping[TrialState, int],
-    job_seconds: float,
-    extent: TrialCounts,
-    *,
-    steered: bool,
-) -> OutlookDocument:
-    """Returns estimated end, last failure, curve of the best value and requested points of a search.
-
-    Args:
-        store: the store.
-        record: the search.
-        counts: its trials by state.
-        job_seconds: run time of all its jobs, in seconds.
-        extent: its trials that are over and planned.
-        steered: whether a process steers it.
-    """
-    from hpo_pilot.panda.server import bigpanda_link
-    from hpo_pilot.store.queries import best_values, last_failure
-
-    now, objectives = time.time(), record.search.objectives
-    expected = _estimate(store, record, job_seconds, extent, now) if steered else None
-    failed = last_failure(store.engine, record.id) if extent.failed else None
-    return {
-        "eta": None if expected is None else eta_document(expected, now),
-        "last_failure": None if failed is None else failure_document(failed),
-        "course": best_values(store.engine, record.id, objectives[0].sign, _COURSE) if len(objectives) == 1 else None,
-        "wishes": [wish_document(wish) for wish in store.requested_points(record.id)],
-        "hours_used": _hours_used(record, now),
-        "optimizer_state": _optimizer_words(store, record, counts, steered=steered),
-        "monitor": bigpanda_link(record.server, record.uid, monitor=record.search.panda.monitor),
-    }
-
-
-def _estimate(
-    store: Store, record: SearchRecord, job_seconds: float, extent: TrialCounts, now: float
-) -> Estimate | None:
-    from hpo_pilot.search.trials import estimate, window
-    from hpo_pilot.store import SearchState
-    from hpo_pilot.store.queries import last_spans, running_since
-
-    if record.state is not SearchState.RUNNING:
-        return None
-    return estimate(
-        record.search,
-        last_spans(store.engine, record.id, window(record.search)),
-        over=extent.over - extent.confirmations,
-        confirmed=extent.confirmations,
-        out=running_since(store.engine, record.id),
-        job_seconds=job_seconds,
-        clock=None if record.clock is None else record.clock.timestamp(),
-        now=now,
-    )
-
-
-def _hours_used(record: SearchRecord, now: float) -> float | None:
-    if record.clock is None:
-        return None
-    until = now if record.ended is None else record.ended.timestamp()
-    return max(0.0, until - record.clock.timestamp()) / 3600
-
-
-def _optimizer_words(store: Store, record: SearchRecord, counts: Mapping[TrialState, int], *, steered: bool) -> str:
-    from hpo_pilot.steering.status import optimizer_words
-
-    def describe() -> str:
-        trials = store.trials(record.id, folds=False) if steered and not record.state.is_over else []
-        return optimizer_words(record.search, record.state, trials, steered=steered)
-
-    return _once(store, record, "optimizer", (record.state, record.version, counts, steered), describe)

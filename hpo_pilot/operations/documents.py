@@ -1,0 +1,227 @@
+"""The documents of searches, made from a store: each reads a row of progress, and the best trial if it is shown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from hpo_pilot.files import python_here
+from hpo_pilot.hpc.site_files import price_of
+from hpo_pilot.panda.server import bigpanda_link
+from hpo_pilot.report.documents import (
+    ExaminationDocument,
+    FailureDocument,
+    ProgressDocument,
+    RunDocument,
+    SearchDocument,
+    StatusDocument,
+    TrialDocument,
+    add_annotation,
+    best_document,
+    eta_document,
+    failure_document,
+    progress_document,
+    search_document,
+    status_document,
+    wish_document,
+)
+from hpo_pilot.report.summary import kind_of
+from hpo_pilot.search import Trial
+from hpo_pilot.search.progress import ProgressTracker, SearchProgress
+from hpo_pilot.search.ranking import Standing, best_confirmed_first, best_remarks, front_of
+from hpo_pilot.search.trials import Gain, Spent, gain_of, volume_gain
+from hpo_pilot.steering.results import RunResult
+from hpo_pilot.steering.status import (
+    expected_end,
+    is_steered,
+    optimizer_words,
+    search_notes,
+    waiting_task_notes,
+    why_not,
+)
+from hpo_pilot.store import SearchRecord, Store
+from hpo_pilot.store.lease import Holder, lease_holder
+from hpo_pilot.store.progress import all_progress, progress_of
+from hpo_pilot.store.queries import best_trials, failure_of, first_failures, points_tried, search_annotations
+
+if TYPE_CHECKING:
+    from hpo_pilot.steering.search_file import Examination
+
+_Document = TypeVar("_Document", SearchDocument, StatusDocument)
+
+#: The most failure reasons in a progress document.
+_REASONS = 5
+
+#: Points of the curve of the best value: they fit on a line of a terminal.
+_COURSE = 60
+
+
+def search_documents(store: Store, records: Sequence[SearchRecord], holder: Holder | None) -> list[SearchDocument]:
+    """Returns the documents of searches; `holder`: holder of the store's lease."""
+    progress = all_progress(store.engine, [record.id for record in records])
+    wanted = {
+        number: each.best_for_people
+        for number, each in progress.items()
+        if not each.front and each.best_for_people is not None
+    }
+    trials = best_trials(store.engine, wanted)
+    notes = search_annotations(store.engine, progress)
+    found = []
+    for record in records:
+        best = _standing(trials.get(record.id), progress[record.id])
+        document = search_document(record, progress[record.id], best, price_of(record.outline))
+        add_annotation(document, notes.get(record.id))
+        found.append(_extended(document, record, progress[record.id], holder))
+    return found
+
+
+def search_status(store: Store, record: SearchRecord, workdir: Path | None = None) -> StatusDocument:
+    """Returns all that is known of a search, except its trials; `workdir`: the one whose server may have its jobs."""
+    progress, price, holder = progress_of(store.engine, record.id), price_of(record.search), lease_holder(store.engine)
+    trials = {} if progress.front else best_trials(store.engine, {record.id: progress.best_for_people or 0})
+    best, now = _standing(trials.get(record.id), progress), time.time()
+    steered = is_steered(record, holder) is not False
+    expected = expected_end(store, record, progress, now, steered=steered)
+    failed = None if progress.last_failure is None else failure_of(store.engine, record.id, progress.last_failure)
+    document = status_document(
+        record,
+        progress,
+        best,
+        price,
+        search_gain(record, progress, best),
+        {
+            "eta": None if expected is None else eta_document(expected, now),
+            "last_failure": None if failed is None else failure_document(failed),
+            "course": _course(progress) if len(record.search.objectives) == 1 else None,
+            "wishes": [wish_document(wish) for wish in store.requested_points(record.id)],
+            "hours_used": hours_used(record, now),
+            "optimizer_state": words_of(store, record, progress, steered=steered),
+            "monitor": bigpanda_link(record.server, record.uid, monitor=record.search.panda.monitor),
+        },
+    )
+    _extended(document, record, progress, holder)
+    add_annotation(document, search_annotations(store.engine, [record.id]).get(record.id))
+    unsteered = why_not(record, holder)
+    document["remarks"] = [*([unsteered] if unsteered else []), *search_notes(store, record, workdir)]
+    return document
+
+
+def search_progress(store: Store, record: SearchRecord) -> ProgressDocument:
+    """Returns the progress of a search."""
+    progress = progress_of(store.engine, record.id)
+    document = progress_document(record, progress)
+    document["steered"] = is_steered(record, lease_holder(store.engine))
+    document["remarks"] = waiting_task_notes(store, record)
+    document["failures"] = _failures(store, record) if progress.failed else []
+    return document
+
+
+def best_documents(store: Store, record: SearchRecord) -> TrialDocument | list[TrialDocument] | None:
+    """Returns the best trial, or the Pareto front of several objectives; None while there is no figure of merit."""
+    progress, search = progress_of(store.engine, record.id), record.search
+    price = price_of(search)
+    if progress.front:
+        trials = [store.trial(record.id, number) for number in progress.front]
+        standings = [Standing(trial, trial.values) for trial in trials if trial is not None]
+        if progress.confirmations_over:
+            standings = front_of(search, store.trials(record.id))
+        return [best_document(standing, price) for standing in standings] or None
+    best = _standing(store.trial(record.id, progress.best_for_people or 0), progress)
+    if best is None:
+        return None
+    remarks = best_remarks(search, best.trial.point, 1 if best.confirmed else progress.ties)
+    return {**best_document(best, price), "remarks": remarks}
+
+
+def run_document(result: RunResult) -> RunDocument:
+    """Returns the document of a finished run."""
+    record, trials = result.record, result.trials
+    progress = ProgressTracker(record.search, trials, spent=Spent(), generations=0).progress
+    best = None if progress.front else best_confirmed_first(record.search, trials)
+    document = search_document(record, progress, best, price_of(record.search))
+    _extended(document, record, progress, None)
+    return {**document, "report": str(result.report), "remarks": list(result.remarks)}
+
+
+def examination_document(found: Examination) -> ExaminationDocument:
+    """Returns the document of the check of a search file."""
+    return {
+        "valid": found.search is not None,
+        "problems": [asdict(problem) for problem in found.problems],  # type: ignore[misc]  # the same fields
+        "notes": [asdict(note) for note in found.notes],  # type: ignore[misc]
+        "search": None if found.search is None else found.search.to_dict(),
+        "python": None if found.search is None else python_here(found.search),
+    }
+
+
+def search_gain(record: SearchRecord, progress: SearchProgress, best: Standing | None) -> Gain | None:
+    """Returns the gain of a search; None while it has no result. `best`: its best trial, with one objective."""
+    cost = price_of(record.outline).cost(progress.spent)
+    if progress.hypervolume is not None:
+        return volume_gain(progress.hypervolume, cost)
+    if best is None or best.trial.value is None or progress.first_value is None:
+        return None
+    return gain_of(progress.first_value, best.trial.value, record.outline.objective.sign, cost)
+
+
+def words_of(store: Store, record: SearchRecord, progress: SearchProgress, *, steered: bool) -> str:
+    """Describes in words the present work of a search's optimizer."""
+    return optimizer_words(
+        record.search,
+        record.state,
+        progress,
+        lambda limit: points_tried(store.engine, record.id, limit),
+        steered=steered,
+    )
+
+
+def hours_used(record: SearchRecord, now: float) -> float | None:
+    """Returns the used part of the budget's hours at `now`, in seconds since the epoch; None before the start."""
+    if record.clock is None:
+        return None
+    until = now if record.ended is None else record.ended.timestamp()
+    return max(0.0, until - record.clock.timestamp()) / 3600
+
+
+def _standing(trial: Trial | None, progress: SearchProgress) -> Standing | None:
+    """Returns the rank of the best trial; None: there is none."""
+    if trial is None:
+        return None
+    if progress.confirmed is not None and progress.confirmed_value is not None:
+        return Standing(trial, (progress.confirmed_value,), progress.confirmed_runs, confirmed=True)
+    return Standing(trial, trial.values)
+
+
+def _extended(document: _Document, record: SearchRecord, progress: SearchProgress, holder: Holder | None) -> _Document:
+    """Adds to a document the counters of the search, and whether a process steers it."""
+    extent = progress.counts_of(record.outline, is_over=record.state.is_over)
+    document["over"], document["planned"] = extent.over, extent.planned
+    document["confirmations"] = extent.confirmations
+    document["steered"] = is_steered(record, holder)
+    return document
+
+
+def _failures(store: Store, record: SearchRecord) -> list[FailureDocument]:
+    """Returns the first failed trial for each reason, since the search last started or resumed."""
+    found: dict[str, FailureDocument] = {}
+    for failure in first_failures(store.engine, record.id, record.forgiven):
+        found.setdefault(kind_of(failure.error), failure_document(failure))
+    return list(found.values())[:_REASONS]
+
+
+def _course(progress: SearchProgress) -> list[float]:
+    """Returns the best value after the last result, and after results evenly spaced before it."""
+    if not progress.course:
+        return []
+    first, places = progress.course[0][0], []
+    count = min(_COURSE, progress.told - first + 1)
+    places = [progress.told - (progress.told - first) * (count - 1 - i) // max(1, count - 1) for i in range(count)]
+    best, ahead = [], list(progress.course)
+    for place in places:
+        while len(ahead) > 1 and ahead[1][0] <= place:
+            ahead.pop(0)
+        best.append(ahead[0][1])
+    return best

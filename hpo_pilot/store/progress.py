@@ -1,0 +1,86 @@
+"""The rows of progress, one a search: reads and writes them, and computes rows that are missing or out of date."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import asdict, fields
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Row, func, insert, select, update
+
+from hpo_pilot.search.limits import read_stored
+from hpo_pilot.search.progress import ProgressTracker, SearchProgress
+from hpo_pilot.search.search import Search
+from hpo_pilot.store import tables as t
+from hpo_pilot.store.database import reading, writing
+from hpo_pilot.store.queries import in_groups, spent_in
+from hpo_pilot.store.records import trial_record
+
+#: Version of the computation: rows of another version are computed anew. Increase it if a field changes its meaning.
+VERSION = 1
+
+_OUT_OF_DATE = 0
+_NAMES = [field.name for field in fields(SearchProgress)]
+
+
+def progress_of(engine: Engine, search_id: int) -> SearchProgress:
+    """Returns the progress of a search."""
+    return all_progress(engine, [search_id])[search_id]
+
+
+def all_progress(engine: Engine, search_ids: Collection[int]) -> dict[int, SearchProgress]:
+    """Returns the progress of these searches by number, without searches that do not exist."""
+    found: dict[int, SearchProgress] = {}
+    with reading(engine) as connection:
+        for some in in_groups(search_ids):
+            wanted = t.progress.c.search_id.in_(some) & (t.progress.c.version == VERSION)
+            found |= {row.search_id: _value(row) for row in connection.execute(select(t.progress).where(wanted))}
+    for missing in sorted(set(search_ids) - found.keys()):
+        with writing(engine) as connection:
+            row = connection.execute(select(t.searches).where(t.searches.c.id == missing).with_for_update()).first()
+            if row is not None:
+                search = read_stored(Search, row.definition)
+                found[missing] = _computed(connection, missing, search)
+                write_progress(connection, missing, found[missing])
+    return found
+
+
+def stored_progress(engine: Engine, search_id: int) -> SearchProgress | None:
+    """Returns the row of a search; None: it is missing or out of date."""
+    query = select(t.progress).where(t.progress.c.search_id == search_id, t.progress.c.version == VERSION)
+    with reading(engine) as connection:
+        row = connection.execute(query).one_or_none()
+    return None if row is None else _value(row)
+
+
+def write_progress(connection: Connection, search_id: int, progress: SearchProgress | None) -> None:
+    """Writes the row of a search; None: the trials change in a way that the caller has not computed."""
+    values: dict[str, Any] = {"version": _OUT_OF_DATE}
+    if progress is not None:
+        values = {"version": VERSION} | {name: getattr(progress, name) for name in _NAMES}
+    this = t.progress.c.search_id == search_id
+    if not connection.execute(update(t.progress).where(this).values(**values)).rowcount and progress is not None:
+        connection.execute(insert(t.progress).values(search_id=search_id, **values))
+
+
+def add_progress(connection: Connection, search_id: int) -> None:
+    """Adds the row of a new search."""
+    connection.execute(insert(t.progress).values(search_id=search_id, version=VERSION, **asdict(SearchProgress())))
+
+
+def _value(row: Row[Any]) -> SearchProgress:
+    columns = {name: getattr(row, name) for name in _NAMES}
+    columns["front"], columns["reference"] = tuple(row.front), tuple(row.reference)
+    columns["course"] = tuple((int(told), value) for told, value in row.course)
+    return SearchProgress(**columns)
+
+
+def _computed(connection: Connection, search_id: int, search: Search) -> SearchProgress:
+    trials = connection.execute(select(t.trials).where(t.trials.c.search_id == search_id))
+    last = select(func.max(t.generations.c.number)).where(t.generations.c.search_id == search_id)
+    return ProgressTracker(
+        search,
+        (trial_record(trial, {}) for trial in trials),
+        spent=spent_in(connection, search_id),
+        generations=connection.execute(last).scalar() or 0,
+    ).progress
