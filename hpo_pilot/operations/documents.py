@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from hpo_pilot.files import python_here
 from hpo_pilot.hpc.site_files import price_of
 from hpo_pilot.panda.server import bigpanda_link
 from hpo_pilot.report.documents import (
-    ExaminationDocument,
     FailureDocument,
     ProgressDocument,
     RunDocument,
@@ -33,7 +30,6 @@ from hpo_pilot.search import Trial
 from hpo_pilot.search.progress import ProgressTracker, SearchProgress
 from hpo_pilot.search.ranking import Standing, best_confirmed_first, best_remarks, front_of
 from hpo_pilot.search.trials import Gain, Spent, gain_of, volume_gain
-from hpo_pilot.steering.results import RunResult
 from hpo_pilot.steering.status import (
     expected_end,
     is_steered,
@@ -48,7 +44,7 @@ from hpo_pilot.store.progress import all_progress, progress_of
 from hpo_pilot.store.queries import best_trials, failure_of, first_failures, points_tried, search_annotations
 
 if TYPE_CHECKING:
-    from hpo_pilot.steering.search_file import Examination
+    from hpo_pilot.steering.results import RunResult
 
 _Document = TypeVar("_Document", SearchDocument, StatusDocument)
 
@@ -144,17 +140,6 @@ def run_document(result: RunResult) -> RunDocument:
     document = search_document(record, progress, best, price_of(record.search))
     _extended(document, record, progress, None)
     return {**document, "report": str(result.report), "remarks": list(result.remarks)}
-
-
-def examination_document(found: Examination) -> ExaminationDocument:
-    """Returns the document of the check of a search file."""
-    return {
-        "valid": found.search is not None,
-        "problems": [asdict(problem) for problem in found.problems],  # type: ignore[misc]  # the same fields
-        "notes": [asdict(note) for note in found.notes],  # type: ignore[misc]
-        "search": None if found.search is None else found.search.to_dict(),
-        "python": None if found.search is None else python_here(found.search),
-    }
 
 
 def search_gain(record: SearchRecord, progress: SearchProgress, best: Standing | None) -> Gain | None:

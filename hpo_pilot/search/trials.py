@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 import statistics
@@ -485,15 +484,6 @@ class Estimate:
     def text(self) -> str:
         """The duration in words."""
         return duration_text(self.seconds)
-
-
-def spans_of(trials: Iterable[Trial], limit: int) -> list[Span]:
-    """Returns the spans of the last `limit` trials with `is_result`, in the order of their ends."""
-    ended = [(trial.ended, trial) for trial in trials if trial.ended is not None and trial.is_result]
-    last = heapq.nlargest(limit, ended, key=lambda each: (each[0], each[1].number))
-    return [
-        Span((trial.started or trial.submitted or end).timestamp(), end.timestamp()) for end, trial in reversed(last)
-    ]
 
 
 def window(search: Search | SearchOutline) -> int:

@@ -9,19 +9,20 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import psutil
 from pydantic import ValidationError
 
 from hpo_pilot.errors import Problem, SearchFileError
-from hpo_pilot.files import first_program, folder_mistake, payload_notes, python_word
+from hpo_pilot.files import first_program, folder_mistake, payload_notes, python_here, python_word
 from hpo_pilot.hpc.capacity import NodeShape
 from hpo_pilot.hpc.launchers import make_launcher
 from hpo_pilot.hpc.site_files import SiteFileError, known_site, load_site, site_files, site_here, unknown_site_hint
 from hpo_pilot.hpc.site_profile import SiteProfile
 from hpo_pilot.pilot.machine import find_gpus
+from hpo_pilot.report.documents import ExaminationDocument
 from hpo_pilot.search import Mistake, OptimizerChoice, Payload, Resources, Search, SearchSpace, SiteChoice
 from hpo_pilot.search.mistakes import FieldPath, closest, listing, mistakes_of
 from hpo_pilot.search.payload import input_mistakes, missing_paths
@@ -427,3 +428,14 @@ def infeasible_mistakes(space: SearchSpace, *, grid: bool = False) -> list[Mista
     from hpo_pilot.optimizers.feasible_region import feasible_region  # noqa: PLC0415 - numpy takes its time to load
 
     return [] if feasible_region(space).share > 0.0 else feasibility_mistakes(space, grid=grid)
+
+
+def examination_document(found: Examination) -> ExaminationDocument:
+    """Returns the document of the check of a search file."""
+    return {
+        "valid": found.search is not None,
+        "problems": [asdict(problem) for problem in found.problems],  # type: ignore[misc]  # the same fields
+        "notes": [asdict(note) for note in found.notes],  # type: ignore[misc]
+        "search": None if found.search is None else found.search.to_dict(),
+        "python": None if found.search is None else python_here(found.search),
+    }

@@ -40,7 +40,7 @@ def all_progress(engine: Engine, search_ids: Collection[int]) -> dict[int, Searc
             row = connection.execute(select(t.searches).where(t.searches.c.id == missing).with_for_update()).first()
             if row is not None:
                 search = read_stored(Search, row.definition)
-                found[missing] = _computed(connection, missing, search)
+                found[missing] = computed_progress(connection, missing, search)
                 write_progress(connection, missing, found[missing])
     return found
 
@@ -75,7 +75,8 @@ def _value(row: Row[Any]) -> SearchProgress:
     return SearchProgress(**columns)
 
 
-def _computed(connection: Connection, search_id: int, search: Search) -> SearchProgress:
+def computed_progress(connection: Connection, search_id: int, search: Search) -> SearchProgress:
+    """Computes the progress of a search from all its trials, within the caller's transaction."""
     trials = connection.execute(select(t.trials).where(t.trials.c.search_id == search_id))
     last = select(func.max(t.generations.c.number)).where(t.generations.c.search_id == search_id)
     return ProgressTracker(

@@ -22,7 +22,6 @@ from typing_extensions import TypedDict
 from hpo_pilot import __version__
 from hpo_pilot.errors import SearchFileError
 from hpo_pilot.files import MAX_SEARCH_FILE_BYTES
-from hpo_pilot.operations.documents import examination_document
 from hpo_pilot.panda.sandbox import build_sandbox, in_worker
 from hpo_pilot.report.documents import (
     EventDocument,
@@ -42,7 +41,7 @@ from hpo_pilot.search.sections import is_result_file
 from hpo_pilot.search.values import Scalar
 from hpo_pilot.steering.registration import earlier_results, first_task_of, packed_family, payload_document
 from hpo_pilot.steering.results import fetched_outputs, kept_outputs
-from hpo_pilot.steering.search_file import examine_content
+from hpo_pilot.steering.search_file import examination_document, examine_content
 from hpo_pilot.store.lease import lease_holder
 from hpo_pilot.web import api_context
 from hpo_pilot.web.api_context import (

@@ -183,8 +183,7 @@ class LocalClient(SearchClient):
 
     @override
     def validate(self, file: Path) -> ExaminationDocument:
-        from hpo_pilot.operations.documents import examination_document
-        from hpo_pilot.steering.search_file import examine
+        from hpo_pilot.steering.search_file import examination_document, examine
 
         return examination_document(self.examined(examine(file), file.parent))
 

@@ -8,6 +8,7 @@ import pytest
 
 from hpo_pilot.optimizers.early_stopping import Report, create_rule
 from hpo_pilot.store import SearchState, SteeringStore
+from hpo_pilot.store.progress import progress_of
 from tests.rest_api import store_of
 
 
@@ -74,7 +75,7 @@ def test_hopeless_trials_are_stopped_and_their_slots_go_on(scan):
     assert sorted(trial["told"] for trial in trials) == [1, 2, 3, 4, 5] and not any(t["stopped"] for t in good)
     with closing(store_of(scan.workdir)) as store:
         record = store.search("demo")
-        assert record.state is SearchState.DONE and store.best_so_far(1, 1)[0] == 1
+        assert record.state is SearchState.DONE and progress_of(store.engine, 1).best == 1
         stops = {trial.number: trial.stop for trial in store.trials(1) if trial.stop}
         assert replayed(store) == {number: (stop.look, stop.reason) for number, stop in stops.items()}
         assert all(stop.projected[0] > 0.3 + 1 / 27 for stop in stops.values())

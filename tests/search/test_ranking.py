@@ -10,6 +10,7 @@ from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.search.ranking import (
     best_by_folds,
     best_confirmed_first,
+    best_remarks,
     convergence,
     front_of,
     front_volume,
@@ -17,6 +18,7 @@ from hpo_pilot.search.ranking import (
     ranking,
     reference_of,
 )
+from tests.made import made_search
 from tests.report.figures.made_up import ROWS, TWO, draw, make_search, make_trial, several_trials
 
 
@@ -160,3 +162,25 @@ def test_figures_near_the_largest_float_have_a_reference_and_a_volume():
     assert reference[1] < -1e308
     assert 0 < front_volume(search, trials) < math.inf
     assert "drawn there" in draw("convergence", search, trials)[0].note
+
+
+@pytest.mark.parametrize(
+    ("dimension", "value", "remark"),
+    [
+        ({"type": "real", "low": 1e-4, "high": 0.1, "scale": "log"}, 0.1, "upper bound, 0.1"),
+        ({"type": "real", "low": 1e-4, "high": 0.1, "scale": "log"}, 1.0001e-4, "lower bound, 0.0001"),
+        ({"type": "real", "low": 1e-4, "high": 0.1, "scale": "log"}, 0.09, ""),
+        ({"type": "real", "low": 2, "high": 9, "step": 4}, 6.0, "upper bound, 6"),
+        ({"type": "integer", "low": 2, "high": 512, "scale": "log"}, 512, "upper bound, 512"),
+        ({"type": "integer", "low": 2, "high": 512, "scale": "log"}, 511, ""),
+        ({"type": "integer", "low": 1, "high": 4}, 1, ""),  # a count cannot be less
+        ({"type": "real", "low": 0, "high": 1}, 1.0, ""),  # a share cannot be more
+        ({"type": "ordinal", "choices": [16, 32]}, 32, ""),
+        ({"type": "categorical", "choices": ["a", "b"]}, "b", ""),
+    ],
+)
+def test_the_best_point_at_a_bound_is_remarked(dimension, value, remark):
+    search = made_search(space={"p": dimension, "q": {"type": "real", "low": -1, "high": 2}})
+    remarks = best_remarks(search, {"p": value, "q": 0.5}, 1)
+    assert [(one.startswith("p is at its "), remark in one) for one in remarks] == [(True, True)] * bool(remark)
+    assert best_remarks(search, {"q": 0.5}, 3) == ["3 trials have this value"]  # p is inactive

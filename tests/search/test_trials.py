@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -14,18 +13,15 @@ from hpo_pilot.search.trials import (
     Price,
     Span,
     Spent,
-    best_remarks,
     budget_mistakes,
     duration_text,
     estimate,
     gain_of,
     measured_joules,
     seconds_allowed,
-    spans_of,
     volume_gain,
-    window,
 )
-from tests.made import made_attempt, made_search
+from tests.made import made_attempt
 
 
 def attempt(state: JobState, *values: float, seconds: float | None = 1.0, attempt: int = 1) -> Attempt:
@@ -55,28 +51,6 @@ def test_a_trial_sums_its_attempts_and_counts_its_good_folds():
     folds = (Fold(0, (LOST, GOOD)), Fold(1, (BAD,)))
     trial = Trial(1, 1, {}, TrialState.FINISHED, values=(0.5, 3.0), folds=folds)
     assert (trial.value, trial.std, trial.good_folds, trial.spent.seconds) == (0.5, None, 1, 3.0)
-
-
-@pytest.mark.parametrize(
-    ("dimension", "value", "remark"),
-    [
-        ({"type": "real", "low": 1e-4, "high": 0.1, "scale": "log"}, 0.1, "upper bound, 0.1"),
-        ({"type": "real", "low": 1e-4, "high": 0.1, "scale": "log"}, 1.0001e-4, "lower bound, 0.0001"),
-        ({"type": "real", "low": 1e-4, "high": 0.1, "scale": "log"}, 0.09, ""),
-        ({"type": "real", "low": 2, "high": 9, "step": 4}, 6.0, "upper bound, 6"),
-        ({"type": "integer", "low": 2, "high": 512, "scale": "log"}, 512, "upper bound, 512"),
-        ({"type": "integer", "low": 2, "high": 512, "scale": "log"}, 511, ""),
-        ({"type": "integer", "low": 1, "high": 4}, 1, ""),  # a count cannot be less
-        ({"type": "real", "low": 0, "high": 1}, 1.0, ""),  # a share cannot be more
-        ({"type": "ordinal", "choices": [16, 32]}, 32, ""),
-        ({"type": "categorical", "choices": ["a", "b"]}, "b", ""),
-    ],
-)
-def test_the_best_point_at_a_bound_is_remarked(dimension, value, remark):
-    search = made_search(space={"p": dimension, "q": {"type": "real", "low": -1, "high": 2}})
-    remarks = best_remarks(search, {"p": value, "q": 0.5}, 1)
-    assert [(one.startswith("p is at its "), remark in one) for one in remarks] == [(True, True)] * bool(remark)
-    assert best_remarks(search, {"q": 0.5}, 3) == ["3 trials have this value"]  # p is inactive
 
 
 # --- cost and gain ---
@@ -234,25 +208,6 @@ def test_confirmation_runs_are_waited_for():
     spans = [Span(10.0 * i, 10.0 * i + 10) for i in range(20)]
     assert judged(search, spans, 200.0).seconds == pytest.approx(100, abs=1)
     assert judged(search, spans, 200.0, confirmed=10).seconds == 0
-
-
-def test_spans_are_of_trials_that_ended_by_themselves():
-    start = datetime(2026, 1, 1, tzinfo=UTC)
-
-    def trial(number, state, seconds, told):
-        end = None if seconds is None else start + timedelta(seconds=seconds)
-        return Trial(number, 1, {}, state, submitted=start, ended=end, told=told)
-
-    trials = [
-        trial(1, TrialState.FINISHED, 30, 2),
-        trial(2, TrialState.FAILED, 20, 1),
-        trial(3, TrialState.STOPPED, 40, None),
-        trial(4, TrialState.STOPPED, 50, 3),
-        trial(5, TrialState.RUNNING, None, None),
-    ]
-    assert [span.ended - start.timestamp() for span in spans_of(trials, 10)] == [20, 30, 50]
-    assert [span.ended - start.timestamp() for span in spans_of(trials, 2)] == [30, 50]
-    assert window(search_of(parallel=40)) == 80
 
 
 @pytest.mark.parametrize(

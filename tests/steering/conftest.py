@@ -1,4 +1,7 @@
-"""A store, a workflow manager in memory, and the steering of a search by them."""
+"""A store, a workflow manager in memory, and the steering of a search by them.
+
+After each test, the rows of progress must agree with the trials.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import pytest
 
 from hpo_pilot.steering.loop import SearchSteering
 from hpo_pilot.store import SteeringStore
+from hpo_pilot.store.database import reading
+from hpo_pilot.store.progress import computed_progress, stored_progress
 from tests.made import made_search
 from tests.steering.memory_panda import AtOnce, Panda
 
@@ -14,6 +19,11 @@ from tests.steering.memory_panda import AtOnce, Panda
 def store(tmp_path):
     opened = SteeringStore.open(f"sqlite:///{tmp_path / 'hpo-pilot.db'}")
     yield opened
+    for record in opened.searches():
+        with reading(opened.engine) as connection:
+            computed = computed_progress(connection, record.id, record.search)
+        stored = stored_progress(opened.engine, record.id)
+        assert stored is None or stored.agrees(computed), f"stored: {stored}\ncomputed: {computed}"
     opened.close()
 
 

@@ -18,6 +18,7 @@ from hpo_pilot.steering.ledger import Changes, OpenTrial
 from hpo_pilot.steering.loop import Proposer
 from hpo_pilot.steering.registration import payload_document
 from hpo_pilot.store import SearchState
+from hpo_pilot.store.progress import progress_of
 from hpo_pilot.store.queries import spent
 from tests.made import made_attempt, made_end, made_search
 from tests.steering.memory_panda import AtOnce, Panda, go
@@ -71,7 +72,7 @@ def test_a_hopeless_trial_is_killed_and_its_slot_goes_on(steer, store, panda):
     go(steering, 4)
     assert steering.state is SearchState.DONE
     assert [trial.state for trial in store.trials(1)] == [FINISHED, STOPPED, FINISHED]
-    assert store.best_so_far(1, 1)[:2] == (1, 0.1)
+    assert (now := progress_of(store.engine, 1)).best == 1 and now.best_value == 0.1
 
 
 @pytest.mark.parametrize("goal", ["minimize", "maximize"])

@@ -111,11 +111,11 @@ def test_a_lost_attempt_is_not_a_verdict():
 def test_a_pilot_that_says_the_first_attempt_of_every_one_takes_none_s_place():
     book, t = ledger(1, folds=2), task([(1, 0), (1, 1)])
     lost = JobReport(100, JobState.FAILED, 1, 1, error="node died", started=100.0, ended=130.0)
-    assert book.absorb(t, [lost, other(1, JobState.RUNNING, panda_id=200, attempt=2)], 1.0).seconds == 30.0
+    assert book.absorb(t, [lost, other(1, JobState.RUNNING, panda_id=200, attempt=2)], 1.0).spent.seconds == 30.0
     verdict = finished(1, 1, 0, 5.0, panda_id=200, attempt=1)
     changes = book.absorb(t, [verdict], 2.0)
     assert [(o.attempt, o.panda_id, o.value) for o in changes.attempts] == [(2, 200, 5.0)]
-    assert changes.seconds == 2.0, "the time of the lost attempt stays on the bill"
+    assert changes.spent.seconds == 2.0, "the time of the lost attempt stays on the bill"
     assert not book.absorb(t, [lost, verdict], 3.0)
 
 
@@ -227,7 +227,7 @@ def test_every_member_of_a_job_has_its_own_verdict():
     assert book.missing(t) == [1, 2]
     changes = book.absorb(t, [several(1, {(1, 0): 0.5, (2, 0): None}), finished(2, 3, 0, 0.1)], 5.0)
     assert [(end.number, end.value) for end in changes.ends] == [(1, 0.5), (2, None), (3, 0.1)]
-    assert changes.seconds == 6.0
+    assert changes.spent.seconds == 6.0
     assert not changes.again
 
 
@@ -273,7 +273,7 @@ def test_a_lost_job_goes_out_again_as_it_was_without_what_has_spoken():
     lost = JobReport(102, JobState.FAILED, 1, 2, error="node died", started=100.0, ended=130.0)
     changes = book.absorb(t, [lost], 6.0)
     assert [outcome.seconds for outcome in changes.attempts] == [10.0] * 3, "its time is counted once"
-    assert changes.seconds == 30.0
+    assert changes.spent.seconds == 30.0
     (again,) = book.give_up(t, "the task ended as finished", 7.0).again
     assert [member[:2] for member in again] == [(1, 1), (2, 1), (3, 1)]
 
@@ -281,11 +281,11 @@ def test_a_lost_job_goes_out_again_as_it_was_without_what_has_spoken():
 def test_verdicts_of_the_attempt_before_take_their_own_time_from_it():
     book, t = ledger(1, 2), task([[(1, 0), (2, 0)]])
     lost = JobReport(100, JobState.FAILED, 1, 1, error="node died", started=100.0, ended=130.0)
-    assert book.absorb(t, [lost], 5.0).seconds == 30.0
+    assert book.absorb(t, [lost], 5.0).spent.seconds == 30.0
     kept = made_report(UID, 1, 1, 0, 1, 2, 0.5, "", ran_in=1, seconds=20.0)
     changes = book.absorb(t, [lost, several(1, {(1, 0): kept, (2, 0): 0.7}, panda_id=200, attempt=2)], 6.0)
     assert [(end.number, end.value) for end in changes.ends] == [(1, 0.5), (2, 0.7)]
-    assert changes.seconds == 20.0 - 15.0 + 2.0
+    assert changes.spent.seconds == 20.0 - 15.0 + 2.0
 
 
 def test_progress_is_that_of_the_member_that_runs():

@@ -17,6 +17,7 @@ from hpo_pilot.search import TrialState
 from hpo_pilot.steering.status import search_notes
 from hpo_pilot.store import SearchState
 from hpo_pilot.store.database import reading
+from hpo_pilot.store.progress import progress_of
 from hpo_pilot.store.tables import jobs
 from tests.clock import Clock
 from tests.replay import replayed
@@ -85,7 +86,7 @@ def test_one_task_that_the_server_does_not_tell_of_holds_up_no_other(steer, stor
         panda.finish(number, 1)
         go(steering, 4)
     assert len(panda.tasks) == 6 - 1
-    assert store.counts(1)[TrialState.FINISHED] == 5
+    assert progress_of(store.engine, 1).finished == 5
 
 
 def test_while_a_search_cannot_be_ended_it_is_not_tried_all_the_time(steer, panda):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -10,7 +11,9 @@ from sqlalchemy import text
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import JobState, Member
 from hpo_pilot.search import Trial, TrialState
+from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.store import Annotation, NewTask, SearchState, TaskStage
+from hpo_pilot.store.progress import all_progress, progress_of, stored_progress
 from hpo_pilot.store.queries import annotations_of, search_heads, spent
 from tests.made import made_attempt, made_end
 
@@ -102,9 +105,23 @@ def test_results_are_recorded_with_their_trials(store, record):
     assert spent(store.engine, record.id).seconds == 5.0
     assert store.outputs(record.id, 1) == {1: "out.tgz"}
     assert store.intermediate_values(record.id, [1, 2]) == {1: {0: [*reported]}}
-    assert store.counts(record.id) == {TrialState.FINISHED: 1, TrialState.PENDING: 1}
+    assert progress_of(store.engine, record.id).counts == {TrialState.FINISHED: 1, TrialState.PENDING: 1}
     assert "hello" in [event.what for event in store.events(record.id)]
     assert {o.trial for o in store.open_attempts(record.id)} == {2}
+
+
+def test_a_row_of_progress_is_computed_where_the_writer_gave_none(store, record):
+    assert stored_progress(store.engine, record.id) == SearchProgress()
+    add_generation(store, record, POINTS)
+    assert stored_progress(store.engine, record.id) is None
+    assert all_progress(store.engine, [record.id, 99]) == {record.id: stored_progress(store.engine, record.id)}
+    assert progress_of(store.engine, record.id).pending == 2
+    given = replace(progress_of(store.engine, record.id), finished=1, pending=1)
+    end = made_end(1, TrialState.FINISHED, 0.6, told=1, ended=100.0)
+    store.record(record.id, (), [end], progress=given)
+    assert stored_progress(store.engine, record.id) == given
+    store.record(record.id, events=["no trial changes"])
+    assert stored_progress(store.engine, record.id) == given
 
 
 def test_no_place_in_the_order_of_results_is_given_twice(store, record):

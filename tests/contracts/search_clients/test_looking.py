@@ -106,6 +106,7 @@ def test_remarks_on_the_best(place, client, name):
     assert bound.startswith("x is at its lower bound")
     with closing(store_of(place.workdir)) as store, store.engine.begin() as connection:
         connection.execute(update(tables.trials).where(tables.trials.c.number == 3).values(value=2.5))
+        connection.execute(update(tables.progress).values(version=0))
     assert client.best(name)["remarks"] == ["2 trials have this value", bound]
 
 
