@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from hpo_pilot.advice import printable
 from hpo_pilot.cli.options import MOST_NUMBER, IdArgument, JsonOption, complete_form, complete_trial, on_client
@@ -91,7 +90,7 @@ def list_searches(
     if as_json:
         dump(client.searches(text, owner, tag, state, _PAGE if page else 0, number))
         return
-    found = client.searches(text, owner, tag, state, _PAGE, number)
+    found = client.searches(text, owner, tag, state, _PAGE, number, costs=False)
     if not found and (number > 1 or text or owner or tag or state):
         typer.echo("no search matches" if number == 1 else f"there is no page {number}")
         return
@@ -188,6 +187,8 @@ def status(
 
 
 def _show_status(client: SearchClient, search: StatusDocument) -> None:
+    from rich.table import Table
+
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -321,6 +322,8 @@ def log(client: SearchClient, identity: IdArgument, as_json: JsonOption = False)
     if as_json:
         dump(events)
         return
+    from rich.table import Table
+
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, max_width=16)

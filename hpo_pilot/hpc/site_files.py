@@ -14,7 +14,6 @@ from hpo_pilot.hpc.site_folders import SITES_VARIABLE, site_folders
 from hpo_pilot.hpc.site_profile import SiteProfile
 from hpo_pilot.search import Resources, Search
 from hpo_pilot.search.mistakes import Mistake, did_you_mean, keys_of, mistakes_of
-from hpo_pilot.search.search import SearchOutline
 from hpo_pilot.search.trials import Price
 from hpo_pilot.search.yaml_document import Document, read_document
 
@@ -106,7 +105,7 @@ def _mistakes(data: dict[str, Any]) -> list[Mistake]:
     return []
 
 
-def price_of(search: Search | SearchOutline) -> Price:
+def price_of(search: Search) -> Price:
     """Returns the resources of one job of the search, and its watts if its site profile has power figures."""
     resources = search.resources
     profile = known_site(search.site.profile)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from hpo_pilot.hpc.site_files import price_of
 from hpo_pilot.panda.server import bigpanda_link
 from hpo_pilot.report.documents import (
     FailureDocument,
@@ -26,10 +25,9 @@ from hpo_pilot.report.documents import (
     wish_document,
 )
 from hpo_pilot.report.summary import kind_of
-from hpo_pilot.search import Trial
 from hpo_pilot.search.progress import ProgressTracker, SearchProgress
 from hpo_pilot.search.ranking import Standing, best_confirmed_first, best_remarks, front_of
-from hpo_pilot.search.trials import Gain, Spent, gain_of, volume_gain
+from hpo_pilot.search.trials import Gain, Price, Spent, Trial, gain_of, volume_gain
 from hpo_pilot.steering.status import (
     expected_end,
     is_steered,
@@ -55,8 +53,17 @@ _REASONS = 5
 _COURSE = 60
 
 
-def search_documents(store: Store, records: Sequence[SearchRecord], holder: Holder | None) -> list[SearchDocument]:
-    """Returns the documents of searches; `holder`: holder of the store's lease."""
+def search_documents(
+    store: Store, records: Sequence[SearchRecord], holder: Holder | None, *, costs: bool = True
+) -> list[SearchDocument]:
+    """Returns the documents of searches.
+
+    Args:
+        store: their store.
+        records: the searches.
+        holder: holder of the store's lease.
+        costs: with the costs of the best trials: these need the whole definitions of the searches.
+    """
     progress = all_progress(store.engine, [record.id for record in records])
     wanted = {
         number: each.best_for_people
@@ -68,7 +75,7 @@ def search_documents(store: Store, records: Sequence[SearchRecord], holder: Hold
     found = []
     for record in records:
         best = _standing(trials.get(record.id), progress[record.id])
-        document = search_document(record, progress[record.id], best, price_of(record.outline))
+        document = search_document(record, progress[record.id], best, _price(record) if costs else None)
         add_annotation(document, notes.get(record.id))
         found.append(_extended(document, record, progress[record.id], holder))
     return found
@@ -76,7 +83,7 @@ def search_documents(store: Store, records: Sequence[SearchRecord], holder: Hold
 
 def search_status(store: Store, record: SearchRecord, workdir: Path | None = None) -> StatusDocument:
     """Returns all that is known of a search, except its trials; `workdir`: the one whose server may have its jobs."""
-    progress, price, holder = progress_of(store.engine, record.id), price_of(record.search), lease_holder(store.engine)
+    progress, price, holder = progress_of(store.engine, record.id), _price(record), lease_holder(store.engine)
     trials = {} if progress.front else best_trials(store.engine, {record.id: progress.best_for_people or 0})
     best, now = _standing(trials.get(record.id), progress), time.time()
     steered = is_steered(record, holder) is not False
@@ -118,7 +125,7 @@ def search_progress(store: Store, record: SearchRecord) -> ProgressDocument:
 def best_documents(store: Store, record: SearchRecord) -> TrialDocument | list[TrialDocument] | None:
     """Returns the best trial, or the Pareto front of several objectives; None while there is no figure of merit."""
     progress, search = progress_of(store.engine, record.id), record.search
-    price = price_of(search)
+    price = _price(record)
     if progress.front:
         trials = [store.trial(record.id, number) for number in progress.front]
         standings = [Standing(trial, trial.values) for trial in trials if trial is not None]
@@ -137,19 +144,19 @@ def run_document(result: RunResult) -> RunDocument:
     record, trials = result.record, result.trials
     progress = ProgressTracker(record.search, trials, spent=Spent(), generations=0).progress
     best = None if progress.front else best_confirmed_first(record.search, trials)
-    document = search_document(record, progress, best, price_of(record.search))
+    document = search_document(record, progress, best, _price(record))
     _extended(document, record, progress, None)
     return {**document, "report": str(result.report), "remarks": list(result.remarks)}
 
 
 def search_gain(record: SearchRecord, progress: SearchProgress, best: Standing | None) -> Gain | None:
     """Returns the gain of a search; None while it has no result. `best`: its best trial, with one objective."""
-    cost = price_of(record.outline).cost(progress.spent)
+    cost = _price(record).cost(progress.spent)
     if progress.hypervolume is not None:
         return volume_gain(progress.hypervolume, cost)
     if best is None or best.trial.value is None or progress.first_value is None:
         return None
-    return gain_of(progress.first_value, best.trial.value, record.outline.objective.sign, cost)
+    return gain_of(progress.first_value, best.trial.value, record.search.objective.sign, cost)
 
 
 def words_of(store: Store, record: SearchRecord, progress: SearchProgress, *, steered: bool) -> str:
@@ -171,6 +178,12 @@ def hours_used(record: SearchRecord, now: float) -> float | None:
     return max(0.0, until - record.clock.timestamp()) / 3600
 
 
+def _price(record: SearchRecord) -> Price:
+    from hpo_pilot.hpc.site_files import price_of  # noqa: PLC0415 - a list without costs loads no pydantic
+
+    return price_of(record.search)
+
+
 def _standing(trial: Trial | None, progress: SearchProgress) -> Standing | None:
     """Returns the rank of the best trial; None: there is none."""
     if trial is None:
@@ -182,7 +195,7 @@ def _standing(trial: Trial | None, progress: SearchProgress) -> Standing | None:
 
 def _extended(document: _Document, record: SearchRecord, progress: SearchProgress, holder: Holder | None) -> _Document:
     """Adds to a document the counters of the search, and whether a process steers it."""
-    extent = progress.counts_of(record.outline, is_over=record.state.is_over)
+    extent = progress.extent(record.planned_trials, is_over=record.state.is_over)
     document["over"], document["planned"] = extent.over, extent.planned
     document["confirmations"] = extent.confirmations
     document["steered"] = is_steered(record, holder)

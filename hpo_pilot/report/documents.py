@@ -389,9 +389,15 @@ class FindingDocument(TypedDict):
 # --- trials: one writer, one reader ---
 
 
-def trial_document(trial: Trial, price: Price, *, logs: bool = True) -> TrialDocument:
-    """Returns a trial as a document; `price` is that of its search, `logs` includes the log tails of its folds."""
-    return {
+def trial_document(trial: Trial, price: Price | None, *, logs: bool = True) -> TrialDocument:
+    """Returns a trial as a document.
+
+    Args:
+        trial: the trial.
+        price: that of its search; None: without the cost.
+        logs: with the log tails of its folds.
+    """
+    document: TrialDocument = {
         "number": trial.number,
         "generation": trial.generation,
         "state": trial.state.value,
@@ -408,8 +414,10 @@ def trial_document(trial: Trial, price: Price, *, logs: bool = True) -> TrialDoc
         "submitted": time_text(trial.submitted),
         "started": time_text(trial.started),
         "ended": time_text(trial.ended),
-        "cost": cost_document(price.cost(trial.spent)),
     }
+    if price is not None:
+        document["cost"] = cost_document(price.cost(trial.spent))
+    return document
 
 
 def trial_documents(search: Search, trials: Sequence[Trial], *, logs: bool = True) -> list[TrialDocument]:
@@ -420,7 +428,7 @@ def trial_documents(search: Search, trials: Sequence[Trial], *, logs: bool = Tru
     return [trial_document(trial, price, logs=logs) for trial in trials]
 
 
-def best_document(best: Standing, price: Price, *, logs: bool = True) -> TrialDocument:
+def best_document(best: Standing, price: Price | None, *, logs: bool = True) -> TrialDocument:
     """Returns the best trial, or one of the front, as a document."""
     document = trial_document(best.trial, price, logs=logs)
     if best.confirmed:
@@ -526,10 +534,17 @@ def _finite(value: Any) -> Any:
 
 
 def search_document(
-    record: SearchRecord, progress: SearchProgress, best: Standing | None, price: Price
+    record: SearchRecord, progress: SearchProgress, best: Standing | None, price: Price | None
 ) -> SearchDocument:
-    """Returns a search with its progress as a document; `best` is its best trial, with one objective."""
-    objectives: list[ObjectiveDocument] = [{"metric": o.metric, "goal": o.goal} for o in record.outline.objectives]
+    """Returns a search with its progress as a document.
+
+    Args:
+        record: the search.
+        progress: its progress.
+        best: its best trial, with one objective.
+        price: for the cost of the best trial; None: without it.
+    """
+    objectives: list[ObjectiveDocument] = [{"metric": o["metric"], "goal": o["goal"]} for o in record.objectives]
     document: SearchDocument = {
         "id": record.id,
         "name": record.name,
@@ -540,7 +555,7 @@ def search_document(
         "family": record.family,
         "objective": objectives if len(objectives) > 1 else objectives[0],
         "trials": {state.value: count for state, count in sorted(progress.counts.items())},
-        "budget": record.outline.budget.model_dump(),
+        "budget": dict(record.budget),
         "best": None if best is None else best_document(best, price, logs=False),
         "created": time_text(record.created),
         "started": time_text(record.started),
@@ -583,27 +598,28 @@ def status_document(
 
 def progress_document(record: SearchRecord, progress: SearchProgress) -> ProgressDocument:
     """Returns the progress of a search as a document."""
-    search, best, confirmed = record.outline, None, None
+    metrics = [objective["metric"] for objective in record.objectives]
+    best = confirmed = None
     if progress.best is not None and progress.best_value is not None:
         best = FigureDocument(number=progress.best, value=progress.best_value, std=progress.best_std)
     if progress.confirmed is not None and progress.confirmed_value is not None:
         confirmed = ConfirmedBestDocument(
             number=progress.confirmed, value=progress.confirmed_value, runs=progress.confirmed_runs
         )
-    extent = progress.counts_of(search, is_over=record.state.is_over)
+    extent = progress.extent(record.planned_trials, is_over=record.state.is_over)
     document: ProgressDocument = {
         "id": record.id,
         "name": record.name,
         "state": record.state.value,
         "message": record.message,
-        "metric": ", ".join(objective.metric for objective in search.objectives),
+        "metric": ", ".join(metrics),
         "trials": {state.value: count for state, count in sorted(progress.counts.items())},
         "over": extent.over,
         "total": extent.planned,
         "best": best,
         "confirmed": confirmed,
     }
-    if len(search.objectives) > 1:
+    if len(metrics) > 1:
         front = _front_document(progress)
         document["front"] = front and {"size": len(front["trials"]), "hypervolume": front["hypervolume"]}
     return document

@@ -25,8 +25,9 @@ from hpo_pilot.report.catalogue import build, kinds
 from hpo_pilot.report.figure import Figure, FigureData, PeerSearch, Reports
 from hpo_pilot.report.summary import RANK_MEASURES, efficiencies, failure_groups, search_gain, shortened
 from hpo_pilot.search import KnownResult, Point, Search, Trial, TrialState
+from hpo_pilot.search.progress import ProgressTracker
 from hpo_pilot.search.ranking import Standing, best_remarks, figures_of_merit, front_of, front_volume, ranking
-from hpo_pilot.search.trials import NO_COST, Cost, trial_counts_of
+from hpo_pilot.search.trials import NO_COST, Cost, Spent
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,9 @@ def render_report(
         remarks=_remarks(search, standings) if standings else [],
         seconds=formatting.span(facts.started, facts.ended),
         gain=search_gain(search, trials, facts.cost),
-        extent=trial_counts_of(search, trials, is_over=facts.state in ("done", "failed", "stopped")),
+        extent=ProgressTracker(search, trials, spent=Spent(), generations=0).progress.extent(
+            search.planned_trials, is_over=facts.state in ("done", "failed", "stopped")
+        ),
         best=standings[0] if standings and not several else None,
         best_json=_point_json(standings[0].trial.point) if standings else "",
         best_yaml=_yaml(standings[0].trial.point) if standings else "",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpo_pilot.jobs.results import MEASURES, figure_of
-from hpo_pilot.search import Fold, Search, Trial, TrialState
 from hpo_pilot.search.ranking import best_confirmed_first, front_volume, results_in_order
-from hpo_pilot.search.trials import Cost, Gain, gain_of, volume_gain
+from hpo_pilot.search.trials import Cost, Fold, Gain, Trial, TrialState, gain_of, volume_gain
+
+if TYPE_CHECKING:
+    from hpo_pilot.search.search import Search
 
 #: The meaning of a hypervolume of 0.
 NOTHING_BEYOND = "no trial is better than the reference point in every objective"

@@ -7,23 +7,30 @@ the payload, `parameters.py` the domains of parameters, and `space.py` the searc
 words. `limits.py` has the largest numbers that a search file may give.
 """
 
-from hpo_pilot.search.mistakes import Mistake, MistakeError
-from hpo_pilot.search.parameters import Categorical, Dimension, Integer, Ordinal, Real
-from hpo_pilot.search.payload import FileNames, Payload, PointShape
-from hpo_pilot.search.search import (
-    Budget,
-    Confirm,
-    Folds,
-    KnownResult,
-    OptimizerChoice,
-    PandaOptions,
-    Search,
-    SiteChoice,
-)
-from hpo_pilot.search.sections import EarlyStopping, Objective, Resources, Segment, segment_search_name
-from hpo_pilot.search.space import SearchSpace
-from hpo_pilot.search.trials import EarlyStop, Fold, Generation, Trial, TrialState, mean_and_std
-from hpo_pilot.search.values import Point, Scalar, point_key
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hpo_pilot.search.fields import Scalar
+    from hpo_pilot.search.mistakes import Mistake, MistakeError
+    from hpo_pilot.search.parameters import Categorical, Dimension, Integer, Ordinal, Real
+    from hpo_pilot.search.payload import FileNames, Payload, PointShape
+    from hpo_pilot.search.search import (
+        Budget,
+        Confirm,
+        Folds,
+        KnownResult,
+        OptimizerChoice,
+        PandaOptions,
+        Search,
+        SiteChoice,
+    )
+    from hpo_pilot.search.sections import EarlyStopping, Objective, Resources, Segment, segment_search_name
+    from hpo_pilot.search.space import SearchSpace
+    from hpo_pilot.search.trials import EarlyStop, Fold, Generation, Trial, TrialState, mean_and_std
+    from hpo_pilot.search.values import Point, point_key
 
 __all__ = [
     "Budget",
@@ -60,3 +67,24 @@ __all__ = [
     "point_key",
     "segment_search_name",
 ]
+
+#: The names of each module. They are imported when they are used: a list of searches needs no pydantic.
+_MODULES = {
+    "fields": "Scalar",
+    "mistakes": "Mistake MistakeError",
+    "parameters": "Categorical Dimension Integer Ordinal Real",
+    "payload": "FileNames Payload PointShape",
+    "search": "Budget Confirm Folds KnownResult OptimizerChoice PandaOptions Search SiteChoice",
+    "sections": "EarlyStopping Objective Resources Segment segment_search_name",
+    "space": "SearchSpace",
+    "trials": "EarlyStop Fold Generation Trial TrialState mean_and_std",
+    "values": "Point point_key",
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return found

@@ -10,8 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator, model_validator
 
 from hpo_pilot.search import limits
+from hpo_pilot.search.fields import Scalar, StrictFloat, StrictInt
 from hpo_pilot.search.mistakes import Mistake, MistakeError, listing
-from hpo_pilot.search.values import Scalar, StrictFloat, StrictInt, is_number, show, value_key
+from hpo_pilot.search.values import is_number, show, value_key
 
 
 class Domain(BaseModel, ABC):

@@ -17,9 +17,10 @@ from pydantic_core import CoreSchema
 from hpo_pilot.errors import InputError
 from hpo_pilot.files import FUNCTION_COMMAND
 from hpo_pilot.search import limits
+from hpo_pilot.search.fields import Section, StrictStr
 from hpo_pilot.search.mistakes import FILE_PATTERN, Mistake, MistakeError, did_you_mean
 from hpo_pilot.search.parameters import Dimension
-from hpo_pilot.search.values import Point, Section, StrictStr, show
+from hpo_pilot.search.values import Point, show
 from hpo_pilot.transformation.stage_in import InputKind, InputSource, parse_source
 
 

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 from hpo_pilot.search.ranking import (
     Standing,
@@ -20,8 +21,10 @@ from hpo_pilot.search.ranking import (
     hypervolume_of,
     reference_of,
 )
-from hpo_pilot.search.search import Search, SearchOutline
-from hpo_pilot.search.trials import Spent, Trial, TrialCounts, TrialState, trial_counts
+from hpo_pilot.search.trials import Spent, Trial, TrialCounts, TrialState
+
+if TYPE_CHECKING:
+    from hpo_pilot.search.search import Search
 
 #: Two sums of the same numbers in another order may differ by this share.
 _ROUNDING = 1e-6
@@ -134,10 +137,10 @@ class SearchProgress:
         best = self.best_told if self.confirmed is None else self.confirmed_told
         return None if best is None else self.told - best
 
-    def counts_of(self, search: Search | SearchOutline, *, is_over: bool) -> TrialCounts:
-        """Returns the counters of the search; `is_over`: it has ended."""
-        over, confirmations = self.over, self.confirmations_over
-        return trial_counts(search, is_over=is_over, over=over, failed=self.failed, confirmations=confirmations)
+    def extent(self, planned: int, *, is_over: bool) -> TrialCounts:
+        """Returns the counters of a search ; `planned`: its `planned_trials`, `is_over`: it has ended."""
+        planned = self.over if is_over else max(planned, self.over)
+        return TrialCounts(self.over, planned, self.failed, self.confirmations_over)
 
     def failed_in_a_row(self, forgiven: int) -> int:
         """Returns the failures at the end of the results, without results up to the one numbered `forgiven`."""

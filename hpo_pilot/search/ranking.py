@@ -13,12 +13,14 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hpo_pilot.search.parameters import Integer, Real
-from hpo_pilot.search.search import Search
-from hpo_pilot.search.sections import Objective, costs
 from hpo_pilot.search.trials import Trial, TrialState
 from hpo_pilot.search.values import Point, show
+
+if TYPE_CHECKING:
+    from hpo_pilot.search.search import Search
+    from hpo_pilot.search.sections import Objective
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,11 @@ class Standing:
     def value(self) -> float:
         """The figure of the first objective."""
         return self.figures[0]
+
+
+def costs(objectives: Sequence[Objective], figures: Sequence[float]) -> tuple[float, ...]:
+    """Returns figures of merit as optimizers use them: lower is better."""
+    return tuple(objective.sign * figure for objective, figure in zip(objectives, figures, strict=True))
 
 
 def figure_of_merit(trial: Trial) -> float | None:
@@ -297,6 +304,8 @@ def best_remarks(search: Search, point: Point, ties: int) -> list[str]:
         point: the point of the best trial.
         ties: number of trials with its value.
     """
+    from hpo_pilot.search.parameters import Integer, Real  # noqa: PLC0415 - lists load no pydantic
+
     if len(search.objectives) > 1:
         return []
     remarks = [f"{ties} trials have this value"] if ties > 1 else []

@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     StrictBool,
@@ -24,6 +23,17 @@ from pydantic import (
 
 from hpo_pilot.jobs.tasks import JobNeeds
 from hpo_pilot.search import limits
+from hpo_pilot.search.fields import (
+    Amount,
+    Count,
+    Scalar,
+    Section,
+    ShortSection,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    Text,
+)
 from hpo_pilot.search.mistakes import NAME_PATTERN, QUEUE_PATTERN, QUEUES_PATTERN, Mistake, MistakeError
 from hpo_pilot.search.parameters import Dimension
 from hpo_pilot.search.payload import Payload
@@ -42,18 +52,8 @@ from hpo_pilot.search.sections import (
     warm_start_mistakes,
 )
 from hpo_pilot.search.space import SearchSpace
-from hpo_pilot.search.values import (
-    Amount,
-    Count,
-    Scalar,
-    Section,
-    ShortSection,
-    StrictFloat,
-    StrictInt,
-    StrictStr,
-    Text,
-    point_key,
-)
+from hpo_pilot.search.trials import planned_trials
+from hpo_pilot.search.values import point_key
 
 _Figure = Annotated[StrictFloat, Field(allow_inf_nan=False)]
 _Queue = Annotated[StrictStr, Field(pattern=QUEUE_PATTERN)]
@@ -245,23 +245,6 @@ class KnownResult(Section):
         return (self.value,) if isinstance(self.value, float) else self.value
 
 
-class SearchOutline(BaseModel):
-    """The parts of a stored search that lists need; reading them takes a tenth of the time of a whole `Search`."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    objectives: Objectives = Field((Objective(),), alias="objective")
-    budget: Budget = Budget()
-    confirm: Confirm = Confirm()
-    resources: Resources = Resources()
-    site: SiteChoice = SiteChoice()
-
-    @property
-    def objective(self) -> Objective:
-        """The objective, or the first of several."""
-        return self.objectives[0]
-
-
 class Search(Section):
     """A hyper-parameter search, complete and checked."""
 
@@ -334,6 +317,11 @@ class Search(Section):
     def objective(self) -> Objective:
         """The objective, or the first of several."""
         return self.objectives[0]
+
+    @property
+    def planned_trials(self) -> int:
+        """Number of trials that there will be, confirmation runs included."""
+        return planned_trials(self.budget.trials, len(self.objectives), self.confirm.top, self.confirm.repeats)
 
     @cached_property
     def space(self) -> SearchSpace:
@@ -469,3 +457,43 @@ def confirm_mistakes(confirm: Confirm, budget: Budget) -> list[Mistake]:
         message = f"{confirm.top} trials, {confirm.repeats} times each, are more than {limits.MOST_TRIALS}"
         return [Mistake(("confirm", "repeats"), message, f"use {limits.MOST_TRIALS // confirm.top} or less")]
     return []
+
+
+def width_mistakes(budget: Budget, resources: Resources, folds: Folds) -> list[Mistake]:
+    """Returns counts that are too large together; paths are those of a search file."""
+    mistakes = []
+    per_job, k = resources.trials_per_job, folds.k
+    queued = 0 if budget.queued == "auto" else budget.queued
+    jobs = -(-(budget.parallel + queued) // per_job) * k
+    if jobs > limits.MOST_JOBS_OUT:
+        what = "budget.parallel" + (" and budget.queued" if queued else "") + (f" with {k} folds" if k > 1 else "")
+        message = f"{what} would have {jobs} jobs submitted at once; the limit is {limits.MOST_JOBS_OUT}"
+        hint = (
+            f"use {max(1, limits.MOST_JOBS_OUT // k * per_job - queued)} or less"
+            if queued < limits.MOST_JOBS_OUT // k
+            else ""
+        )
+        mistakes.append(Mistake(("budget", "parallel"), message, hint))
+    if k * per_job > limits.MOST_RUNS_PER_TASK:
+        message = (
+            f"{per_job} trials of {k} folds would be submitted together; the limit is {limits.MOST_RUNS_PER_TASK} folds"
+        )
+        mistakes.append(
+            Mistake(("resources", "trials_per_job"), message, f"use {max(1, limits.MOST_RUNS_PER_TASK // k)}")
+        )
+    return mistakes
+
+
+def budget_mistakes(budget: Budget, resources: Resources, folds: Folds) -> list[Mistake]:
+    """Returns limits too low for one trial that takes all of `resources.minutes`; paths start at a limit."""
+    mistakes = []
+    hours = folds.k * resources.minutes / 60 / resources.trials_per_job
+    for name, each, unit in (
+        ("gpu_hours", resources.gpus, "GPU-hours"),
+        ("core_hours", resources.all_cores, "core-hours"),
+    ):
+        limit = getattr(budget, name)
+        if limit is not None and limit < hours * each:
+            message = f"one trial may take {hours * each:.4g} {unit} (resources.minutes): {limit:g} allows no trial"
+            mistakes.append(Mistake((name,), message, f"allow {hours * each:.4g} or more, or fewer resources.minutes"))
+    return mistakes

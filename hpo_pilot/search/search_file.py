@@ -18,6 +18,7 @@ from typing import Annotated, Any, TypeVar, cast
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from hpo_pilot.errors import Problem
+from hpo_pilot.search.fields import Scalar, StrictStr
 from hpo_pilot.search.mistakes import FieldPath, Mistake, keys_of, mistakes_of, unknown_key
 from hpo_pilot.search.parameters import DIMENSION, DIMENSION_TYPES, Categorical, Dimension, Integer, Ordinal, Real
 from hpo_pilot.search.payload import Payload
@@ -27,13 +28,14 @@ from hpo_pilot.search.search import (
     OptimizerChoice,
     Search,
     SiteChoice,
+    budget_mistakes,
     mistakes_across,
     start_mistakes,
+    width_mistakes,
 )
 from hpo_pilot.search.sections import EarlyStopping, Objective, Resources, objective_mistakes
 from hpo_pilot.search.space import SearchSpace, condition_mistakes, constraint_mistakes, name_mistakes
-from hpo_pilot.search.trials import budget_mistakes, width_mistakes
-from hpo_pilot.search.values import Scalar, StrictStr, is_number, show
+from hpo_pilot.search.values import is_number, show
 from hpo_pilot.search.yaml_document import STR, Document, plain_tag, scalar_value
 
 #: Number of checks of one section: a wrong key may hide a wrong value, which may hide wrong bounds.

@@ -11,9 +11,9 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from hpo_pilot.search import limits
+from hpo_pilot.search.fields import Amount, Count, Section, ShortSection, StrictFloat, StrictInt, StrictStr
 from hpo_pilot.search.mistakes import Mistake, MistakeError
 from hpo_pilot.search.parameters import Dimension
-from hpo_pilot.search.values import Amount, Count, Section, ShortSection, StrictFloat, StrictInt, StrictStr
 
 
 class Objective(Section):
@@ -89,11 +89,6 @@ def known_value_mistakes(count: int, values: Sequence[float | Sequence[float] | 
         if value is not None and (len(value) != count or count == 1 if isinstance(value, Sequence) else count > 1)
     ]
     return [Mistake(("known", index, "value"), f"must be {wanted}; null: it failed") for index in wrong]
-
-
-def costs(objectives: Sequence[Objective], figures: Sequence[float]) -> tuple[float, ...]:
-    """Returns figures of merit as optimizers use them: lower is better."""
-    return tuple(objective.sign * figure for objective, figure in zip(objectives, figures, strict=True))
 
 
 def _without_default(schema: dict[str, Any]) -> None:

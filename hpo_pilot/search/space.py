@@ -20,9 +20,10 @@ import simpleeval
 from pydantic import ValidationError, model_validator
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.search.fields import Section
 from hpo_pilot.search.mistakes import Mistake, MistakeError, did_you_mean, listing, mistakes_of
 from hpo_pilot.search.parameters import DIMENSION, DIMENSION_TYPES, Dimension
-from hpo_pilot.search.values import Point, Section, show, value_key
+from hpo_pilot.search.values import Point, show, value_key
 
 
 class SearchSpace(Section):

@@ -11,15 +11,15 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from hpo_pilot.jobs import Attempt
 from hpo_pilot.jobs.results import figure_of
-from hpo_pilot.search.limits import MOST_JOBS_OUT, MOST_RUNS_PER_TASK
-from hpo_pilot.search.mistakes import Mistake
-from hpo_pilot.search.search import Budget, Folds, Search, SearchOutline
-from hpo_pilot.search.sections import Resources
 from hpo_pilot.search.values import Point
+
+if TYPE_CHECKING:
+    from hpo_pilot.search.search import Budget, Search
+    from hpo_pilot.search.sections import Resources
 
 EnergySource = Literal["measured", "estimated", "mixed"]
 
@@ -133,38 +133,6 @@ def hours_allowed(budget: Budget, resources: Resources) -> dict[str, float]:
     return {
         name: _SECONDS_PER_HOUR * hours / each for name, (hours, each) in limits.items() if hours is not None and each
     }
-
-
-def width_mistakes(budget: Budget, resources: Resources, folds: Folds) -> list[Mistake]:
-    """Returns counts that are too large together; paths are those of a search file."""
-    mistakes = []
-    per_job, k = resources.trials_per_job, folds.k
-    queued = 0 if budget.queued == "auto" else budget.queued
-    jobs = -(-(budget.parallel + queued) // per_job) * k
-    if jobs > MOST_JOBS_OUT:
-        what = "budget.parallel" + (" and budget.queued" if queued else "") + (f" with {k} folds" if k > 1 else "")
-        message = f"{what} would have {jobs} jobs submitted at once; the limit is {MOST_JOBS_OUT}"
-        hint = f"use {max(1, MOST_JOBS_OUT // k * per_job - queued)} or less" if queued < MOST_JOBS_OUT // k else ""
-        mistakes.append(Mistake(("budget", "parallel"), message, hint))
-    if k * per_job > MOST_RUNS_PER_TASK:
-        message = f"{per_job} trials of {k} folds would be submitted together; the limit is {MOST_RUNS_PER_TASK} folds"
-        mistakes.append(Mistake(("resources", "trials_per_job"), message, f"use {max(1, MOST_RUNS_PER_TASK // k)}"))
-    return mistakes
-
-
-def budget_mistakes(budget: Budget, resources: Resources, folds: Folds) -> list[Mistake]:
-    """Returns limits too low for one trial that takes all of `resources.minutes`; paths start at a limit."""
-    mistakes = []
-    hours = folds.k * resources.minutes / 60 / resources.trials_per_job
-    for name, each, unit in (
-        ("gpu_hours", resources.gpus, "GPU-hours"),
-        ("core_hours", resources.all_cores, "core-hours"),
-    ):
-        limit = getattr(budget, name)
-        if limit is not None and limit < hours * each:
-            message = f"one trial may take {hours * each:.4g} {unit} (resources.minutes): {limit:g} allows no trial"
-            mistakes.append(Mistake((name,), message, f"allow {hours * each:.4g} or more, or fewer resources.minutes"))
-    return mistakes
 
 
 class TrialState(StrEnum):
@@ -406,7 +374,7 @@ class TrialCounts:
     Attributes:
         over: trials that finished, failed or were stopped early, including confirmation runs, without trials stopped
             together with their search.
-        planned: expected number of trials; for a search that is over the same as `over`.
+        planned: expected number of trials, at least `over`; for a search that is over the same as `over`.
         failed: failed trials, including those tried again: the retry is another trial.
         confirmations: confirmation runs in `over`, which do not count against the budget.
     """
@@ -417,31 +385,16 @@ class TrialCounts:
     confirmations: int
 
 
-def trial_counts(
-    search: Search | SearchOutline, *, is_over: bool, over: int, failed: int, confirmations: int
-) -> TrialCounts:
-    """Returns the counters of a search with `planned` computed.
+def planned_trials(trials: int, objectives: int, confirmed: int, repeats: int) -> int:
+    """Returns the number of trials that a search will have, confirmation runs included.
 
     Args:
-        search: the search.
-        is_over: whether it has ended.
-        over: as in `TrialCounts`.
-        failed: as in `TrialCounts`.
-        confirmations: as in `TrialCounts`.
+        trials: trials of its budget.
+        objectives: number of objectives.
+        confirmed: trials to confirm.
+        repeats: confirmation runs of each.
     """
-    planned = over
-    if not is_over:
-        confirming = search.confirm.top * search.confirm.repeats if len(search.objectives) == 1 else 0
-        planned = max(search.budget.trials + confirming, over)
-    return TrialCounts(over, planned, failed, confirmations)
-
-
-def trial_counts_of(search: Search, trials: Iterable[Trial], *, is_over: bool) -> TrialCounts:
-    """Returns the counters of a search from all its trials; their folds are not needed."""
-    over = [trial for trial in trials if trial.is_result]
-    failed = sum(trial.state is TrialState.FAILED for trial in over)
-    confirmations = sum(trial.confirms is not None for trial in over)
-    return trial_counts(search, is_over=is_over, over=len(over), failed=failed, confirmations=confirmations)
+    return trials + (confirmed * repeats if objectives == 1 else 0)
 
 
 #: The pace is measured on at least this number of the last results, and on two rounds of `budget.parallel`.
@@ -486,13 +439,13 @@ class Estimate:
         return duration_text(self.seconds)
 
 
-def window(search: Search | SearchOutline) -> int:
+def window(search: Search) -> int:
     """Returns the number of the last results that `estimate` uses."""
     return max(_RESULTS, _ROUNDS * search.budget.parallel)
 
 
 def estimate(
-    search: Search | SearchOutline,
+    search: Search,
     spans: Sequence[Span],
     *,
     over: int,

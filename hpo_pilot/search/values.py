@@ -1,4 +1,4 @@
-"""Hyper-parameter values and points, and field types for the sections of a search file."""
+"""Hyper-parameter values and points."""
 
 from __future__ import annotations
 
@@ -6,19 +6,7 @@ import json
 import math
 import numbers
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
-
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, Strict, model_validator
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
-
-StrictInt = Annotated[int, Strict()]
-StrictFloat = Annotated[float, Strict()]
-StrictStr = Annotated[str, Strict()]
-StrictBool = Annotated[bool, Strict()]
-
-#: Value of a hyper-parameter. Strict types keep `1`, `1.0` and `true` apart.
-Scalar = StrictBool | StrictInt | StrictFloat | StrictStr | None
+from typing import Any
 
 #: A hyper-parameter point: the active dimensions only, as native Python values.
 Point = dict[str, Any]
@@ -59,31 +47,3 @@ def show(value: Any) -> str:
         return short if float(short) == value else repr(value)
     text = repr(value) if isinstance(value, str) else str(value)
     return text if len(text) <= 60 else f"{text[:56]}…{text[-1]}"
-
-
-Text = Annotated[StrictStr, Field(min_length=1)]
-Count = Annotated[StrictInt, Field(ge=1)]
-Amount = Annotated[StrictFloat, Field(gt=0, allow_inf_nan=False)]
-
-
-class Section(BaseModel):
-    """Base of the sections of a search file: frozen, and unknown keys are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ShortSection(Section):
-    """A section that may be given as the value of its main key alone: `folds: 5` is `folds: {k: 5}`."""
-
-    #: The main key, the type of its value, and the JSON Schema of the value alone.
-    short: ClassVar[tuple[str, type, JsonSchemaValue]]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_value_alone(cls, value: Any) -> Any:
-        key, kind, _ = cls.short
-        return {key: value} if type(value) is kind else value  # True is no int here
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"anyOf": [cls.short[2], handler(schema)]}

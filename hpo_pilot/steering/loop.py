@@ -24,8 +24,7 @@ from hpo_pilot.panda.workflow_manager import UnknownTaskError, WorkflowManager
 from hpo_pilot.search import Generation, Point, Search, Trial, TrialState, point_key
 from hpo_pilot.search.earlier_results import EarlierResults
 from hpo_pilot.search.progress import ProgressTracker, SearchProgress
-from hpo_pilot.search.ranking import ranked_by_folds
-from hpo_pilot.search.sections import costs
+from hpo_pilot.search.ranking import costs, ranked_by_folds
 from hpo_pilot.search.trials import Spent
 from hpo_pilot.steering import metrics
 from hpo_pilot.steering.budget import Allowance, Spending, final_state, overspent

@@ -17,7 +17,8 @@ from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.search import Budget, Point, Search, Trial, TrialState, point_key
 from hpo_pilot.search.limits import MOST_HOURS, MOST_MACHINE_HOURS, MOST_PARALLEL, MOST_TRIALS
 from hpo_pilot.search.mistakes import Mistake, mistakes_of
-from hpo_pilot.search.trials import seconds_allowed, width_mistakes
+from hpo_pilot.search.search import width_mistakes
+from hpo_pilot.search.trials import seconds_allowed
 from hpo_pilot.steering.budget import extend_command
 from hpo_pilot.steering.status import is_steered
 from hpo_pilot.store import NewPointRequest, PointRequest, SearchRecord, SearchState, Store

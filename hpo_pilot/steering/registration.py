@@ -34,7 +34,8 @@ from hpo_pilot.search.earlier_results import (
     read_results,
 )
 from hpo_pilot.search.payload import absolute_inputs
-from hpo_pilot.search.sections import costs, is_result_file
+from hpo_pilot.search.ranking import costs
+from hpo_pilot.search.sections import is_result_file
 from hpo_pilot.steering.embedded import chosen_server
 from hpo_pilot.steering.loop import optimizer_of
 from hpo_pilot.steering.operations import RESUMABLE, TAKES_PAYLOAD, budget_difference

@@ -6,18 +6,21 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpo_pilot.advice import command
 from hpo_pilot.errors import HpoPilotError
 from hpo_pilot.optimizers.phase import Knowledge, optimizer_phase
-from hpo_pilot.search import Point, Search, point_key
 from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.search.trials import Estimate, estimate, window
+from hpo_pilot.search.values import Point, point_key
 from hpo_pilot.store import EMBEDDED, SearchRecord, SearchState, Store
 from hpo_pilot.store.lease import Holder
 from hpo_pilot.store.progress import progress_of
 from hpo_pilot.store.queries import last_spans, open_tasks, reported_a_number, running_since, waiting_tasks
+
+if TYPE_CHECKING:
+    from hpo_pilot.search.search import Search
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +49,8 @@ def expected_end(
     if record.state is not SearchState.RUNNING or not steered or not progress.over:
         return None
     expected = estimate(
-        record.outline,
-        last_spans(store.engine, record.id, window(record.outline)),
+        record.search,
+        last_spans(store.engine, record.id, window(record.search)),
         over=progress.over - progress.confirmations_over,
         confirmed=progress.confirmations_over,
         out=running_since(store.engine, record.id),

@@ -13,7 +13,6 @@ from pathlib import Path
 from hpo_pilot.advice import Place
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.files import make_private
-from hpo_pilot.pilot.settings import PilotSettings
 
 STORE_VARIABLE = "HPO_PILOT_STORE"
 DEFAULT = Path("hpo-pilot")
@@ -85,6 +84,8 @@ class WorkDir:
             TryAgainError: there is too little for the local pilot to take jobs.
         """
         free = shutil.disk_usage(self.root).free / 1e6
+        from hpo_pilot.pilot.settings import PilotSettings  # noqa: PLC0415 - looking starts quickly
+
         if free < PilotSettings.min_free_mb:
             raise TryAgainError(
                 f"only {free:.0f} MB of disk are free in {self.root}, too little to run jobs; nothing is lost: free "

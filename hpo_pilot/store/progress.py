@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import asdict, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Engine, Row, func, insert, select, update
 
-from hpo_pilot.search.limits import read_stored
 from hpo_pilot.search.progress import ProgressTracker, SearchProgress
-from hpo_pilot.search.search import Search
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.database import reading, writing
 from hpo_pilot.store.queries import in_groups, spent_in
-from hpo_pilot.store.records import trial_record
+from hpo_pilot.store.records import stored_search, trial_record
+
+if TYPE_CHECKING:
+    from hpo_pilot.search.search import Search
 
 #: Version of the computation: rows of another version are computed anew. Increase it if a field changes its meaning.
 VERSION = 1
@@ -39,7 +40,7 @@ def all_progress(engine: Engine, search_ids: Collection[int]) -> dict[int, Searc
         with writing(engine) as connection:
             row = connection.execute(select(t.searches).where(t.searches.c.id == missing).with_for_update()).first()
             if row is not None:
-                search = read_stored(Search, row.definition)
+                search = stored_search(row.definition)
                 found[missing] = computed_progress(connection, missing, search)
                 write_progress(connection, missing, found[missing])
     return found

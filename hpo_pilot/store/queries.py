@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Engine, Row, and_, case, func, not_, null, or_, select, text, tuple_
 
 from hpo_pilot.jobs import Attempt, JobState
-from hpo_pilot.search import Point, Trial, TrialState
-from hpo_pilot.search.trials import Span, Spent
+from hpo_pilot.search.trials import Span, Spent, Trial, TrialState
+from hpo_pilot.search.values import Point
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.database import reading
 from hpo_pilot.store.records import (

@@ -7,17 +7,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Row, insert, select
 
 from hpo_pilot.jobs import Attempt, JobState, Member, Members
 from hpo_pilot.jobs.results import from_epoch
-from hpo_pilot.search import EarlyStop, Fold, Point, Search, Trial, TrialState
-from hpo_pilot.search.earlier_results import EarlierResults
-from hpo_pilot.search.limits import read_stored
-from hpo_pilot.search.search import SearchOutline
+from hpo_pilot.search.trials import EarlyStop, Fold, Trial, TrialState, planned_trials
+from hpo_pilot.search.values import Point
 from hpo_pilot.store import tables as t
+
+if TYPE_CHECKING:
+    from hpo_pilot.search.earlier_results import EarlierResults
+    from hpo_pilot.search.search import Search
 
 #: The name of the embedded PanDA server in the store: its address changes with each start.
 EMBEDDED = "embedded"
@@ -84,18 +86,31 @@ class SearchRecord:
 
     @cached_property
     def search(self) -> Search:
-        """The search; checked when it is first used, which takes a millisecond."""
-        return read_stored(Search, self.definition)
+        """The search; checked when it is first used, which takes a millisecond, and a tenth of a second to import."""
+        return stored_search(self.definition)
 
-    @cached_property
-    def outline(self) -> SearchOutline:
-        """The parts of `search` that lists need."""
-        return read_stored(SearchOutline, self.definition)
+    @property
+    def objectives(self) -> list[dict[str, Any]]:
+        """The objectives as JSON values."""
+        objective = self.definition["objective"]
+        return objective if isinstance(objective, list) else [objective]
+
+    @property
+    def budget(self) -> dict[str, Any]:
+        """The budget as JSON values."""
+        budget: dict[str, Any] = self.definition["budget"]
+        return budget
+
+    @property
+    def planned_trials(self) -> int:
+        """`Search.planned_trials`, without a check of the whole search."""
+        confirm = self.definition["confirm"]
+        return planned_trials(self.budget["trials"], len(self.objectives), confirm["top"], confirm["repeats"])
 
     @property
     def filed(self) -> Search:
         """The search as last read from its file; `search` may have a larger budget."""
-        return read_stored(Search, self.filed_definition)
+        return stored_search(self.filed_definition)
 
 
 @dataclass(frozen=True)
@@ -214,6 +229,14 @@ def search_record(row: Row[Any]) -> SearchRecord:
     )
 
 
+def stored_search(definition: Mapping[str, Any]) -> Search:
+    """Returns a stored search."""
+    from hpo_pilot.search.fields import read_stored  # noqa: PLC0415 - lists load no pydantic
+    from hpo_pilot.search.search import Search  # noqa: PLC0415 - as above
+
+    return read_stored(Search, definition)
+
+
 def trial_record(row: Row[Any], attempts: Mapping[int, Sequence[Attempt]]) -> Trial:
     """Returns a row of `trials` as a value; `attempts`: of its jobs by fold, oldest first."""
     return Trial(
@@ -315,6 +338,8 @@ def add_earlier(connection: Connection, search_id: int, earlier: Sequence[Earlie
 
 def earlier_of(connection: Connection, search_id: int) -> list[EarlierResults]:
     """Reads a search's results of earlier searches, in the order of its file."""
+    from hpo_pilot.search.earlier_results import EarlierResults  # noqa: PLC0415 - lists load no pydantic
+
     table = t.earlier_results
     rows = connection.execute(select(table).where(table.c.search_id == search_id).order_by(table.c.number))
     return [

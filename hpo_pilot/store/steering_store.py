@@ -9,8 +9,8 @@ from pathlib import Path
 from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, update
 
 from hpo_pilot.jobs import Attempt, JobState
-from hpo_pilot.search import EarlyStop, Trial, TrialState
 from hpo_pilot.search.progress import SearchProgress
+from hpo_pilot.search.trials import EarlyStop, Trial, TrialState
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.database import reading, writing
 from hpo_pilot.store.progress import write_progress

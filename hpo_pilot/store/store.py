@@ -6,15 +6,14 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from sqlalchemy import Connection, Engine, Row, func, insert, select, update
 
 from hpo_pilot.databases import make_tables, tables_are_current
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import Attempt
-from hpo_pilot.search import Generation, Search, Trial, TrialState
-from hpo_pilot.search.earlier_results import EarlierResults
+from hpo_pilot.search.trials import Generation, Trial, TrialState
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.database import (
     NameTakenError,
@@ -45,9 +44,15 @@ from hpo_pilot.store.records import (
     trial_record,
 )
 
+if TYPE_CHECKING:
+    from hpo_pilot.search.earlier_results import EarlierResults
+    from hpo_pilot.search.search import Search
+
 #: Returns the new definition of a search, the requested points and a text for the log, from the search's record, its
 #: trials (without folds) and the waiting points.
-RequestCheck = Callable[[SearchRecord, list[Trial], list[PointRequest]], tuple[Search, Sequence[NewPointRequest], str]]
+RequestCheck = Callable[
+    [SearchRecord, list[Trial], list[PointRequest]], "tuple[Search, Sequence[NewPointRequest], str]"
+]
 
 
 class Store:

@@ -36,9 +36,9 @@ from hpo_pilot.report.documents import (
 )
 from hpo_pilot.report.exports import TEXT_FORMS
 from hpo_pilot.search import Search
+from hpo_pilot.search.fields import Scalar
 from hpo_pilot.search.limits import MOST_MACHINE_HOURS, MOST_PARALLEL
 from hpo_pilot.search.sections import is_result_file
-from hpo_pilot.search.values import Scalar
 from hpo_pilot.steering.registration import earlier_results, first_task_of, packed_family, payload_document
 from hpo_pilot.steering.results import fetched_outputs, kept_outputs
 from hpo_pilot.steering.search_file import examination_document, examine_content

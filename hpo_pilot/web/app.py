@@ -278,15 +278,15 @@ def _of_searches(store: Store, records: list[SearchRecord]) -> list[Metric]:
     )
     progress = all_progress(store.engine, [record.id for record in records])
     for record in records:
-        name, now, objectives = record.name, progress[record.id], record.outline.objectives
+        name, now, objectives = record.name, progress[record.id], record.objectives
         for state, number in sorted(now.counts.items()):
             trials.add_metric([name, state.value], number)
-        budget.add_metric([name], record.outline.budget.trials)
+        budget.add_metric([name], record.budget["trials"])
         made.add_metric([name], now.generations)
         seconds.add_metric([name], now.job_seconds)
         value = now.best_value if now.confirmed is None else now.confirmed_value
         if len(objectives) == 1 and value is not None:
-            best.add_metric([name, objectives[0].metric[:100]], value)
+            best.add_metric([name, objectives[0]["metric"][:100]], value)
     return [trials, budget, made, seconds, best]
 
 

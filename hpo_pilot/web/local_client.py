@@ -260,7 +260,14 @@ class LocalClient(SearchClient):
 
     @override
     def searches(
-        self, text: str = "", owner: str = "", tag: str = "", state: str = "", limit: int = 0, page: int = 1
+        self,
+        text: str = "",
+        owner: str = "",
+        tag: str = "",
+        state: str = "",
+        limit: int = 0,
+        page: int = 1,
+        costs: bool = True,
     ) -> list[SearchDocument]:
         from hpo_pilot.operations.documents import search_documents
         from hpo_pilot.store.lease import lease_holder
@@ -273,7 +280,7 @@ class LocalClient(SearchClient):
         if limit:
             found = found[max(0, page - 1) * limit :][:limit]
         records = sorted(records_of(store.engine, found), key=lambda record: record.id)
-        return search_documents(store, records, lease_holder(store.engine))
+        return search_documents(store, records, lease_holder(store.engine), costs=costs)
 
     @override
     def status(self, identity: str) -> StatusDocument:

@@ -38,7 +38,7 @@ from hpo_pilot.report.formatting import count, number, plus_minus, scalar
 from hpo_pilot.report.frames import folds_frame, intermediate_frame, pandas, trials_frame
 from hpo_pilot.report.result_figures import PEER_LIMIT
 from hpo_pilot.search import Search
-from hpo_pilot.search.limits import read_stored
+from hpo_pilot.search.fields import read_stored
 from hpo_pilot.web.operations import SearchClient
 
 if TYPE_CHECKING:

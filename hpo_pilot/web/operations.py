@@ -284,7 +284,14 @@ class SearchClient(ABC):
 
     @rest("GET", "searches")
     def searches(
-        self, text: str = "", owner: str = "", tag: str = "", state: str = "", limit: int = 0, page: int = 1
+        self,
+        text: str = "",
+        owner: str = "",
+        tag: str = "",
+        state: str = "",
+        limit: int = 0,
+        page: int = 1,
+        costs: bool = True,
     ) -> list[SearchDocument]:
         """Returns all searches, or those that match the filters, oldest first; every user sees all of them.
 
@@ -295,6 +302,7 @@ class SearchClient(ABC):
             state: a state, or `active` or `over`.
             limit: most searches of a page; 0: all.
             page: the page, from 1; the first one has the newest searches.
+            costs: with the costs of the best trials.
 
         Raises:
             InputError: there is no such state.

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.site_files import load_site
 from hpo_pilot.search import Search
-from hpo_pilot.search.limits import read_stored
+from hpo_pilot.search.fields import read_stored
 from hpo_pilot.steering.embedded import load_queues
 from hpo_pilot.steering.search_file import examine_content
 

@@ -9,11 +9,11 @@ import pytest
 
 from hpo_pilot.jobs import Attempt, JobState
 from hpo_pilot.search import Budget, Fold, Folds, Resources, Search, Trial, TrialState
+from hpo_pilot.search.search import budget_mistakes
 from hpo_pilot.search.trials import (
     Price,
     Span,
     Spent,
-    budget_mistakes,
     duration_text,
     estimate,
     gain_of,
