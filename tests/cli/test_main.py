@@ -107,7 +107,7 @@ def test_names_of_parameters_do_not_steer_the_terminal(capsys):
 
 
 def test_ctrl_c_in_any_command_means_try_again(monkeypatch, work):
-    def interrupted(*_given):
+    def interrupted(*_given, **_named):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("hpo_pilot.web.local_client.LocalClient.searches", interrupted)

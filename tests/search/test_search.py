@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from hpo_pilot.errors import SearchFileError
 from hpo_pilot.search import EarlyStopping, Objective, Search
 from hpo_pilot.search.mistakes import mistakes_of
-from hpo_pilot.search.sections import costs, early_stopping_mistakes
+from hpo_pilot.search.ranking import costs
+from hpo_pilot.search.sections import early_stopping_mistakes
 from hpo_pilot.steering.search_file import parse_search
 
 DATA: dict[str, Any] = {

@@ -6,10 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from hpo_pilot.jobs import Member
 from hpo_pilot.search import Search, Trial, TrialState
-from hpo_pilot.search.trials import NO_COST
-from hpo_pilot.steering.status import optimizer_words, outlook
-from hpo_pilot.store import SearchState
+from hpo_pilot.search.progress import ProgressTracker
+from hpo_pilot.search.trials import Spent
+from hpo_pilot.steering.status import expected_end, optimizer_words
+from hpo_pilot.store import NewTask, SearchState
+from hpo_pilot.store.progress import progress_of
 from tests.made import made_search
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -35,7 +38,9 @@ def trials(over: int, out: int = 0) -> list[Trial]:
 
 
 def words(state: SearchState = SearchState.RUNNING, found: list[Trial] | None = None, **more) -> str:
-    return optimizer_words(search(**more), state, trials(10, 2) if found is None else found)
+    known, scan = trials(10, 2) if found is None else found, search(**more)
+    progress = ProgressTracker(scan, known, spent=Spent(), generations=1).progress
+    return optimizer_words(scan, state, progress, lambda limit: [one.point for one in known if one.counts][:limit])
 
 
 def test_start_points_are_told_and_out():
@@ -69,13 +74,20 @@ def test_the_last_trials_and_their_confirmation():
     assert words(found=again, budget=budget) == "confirming: 1 of 2 fresh runs of the best points are over"
 
 
-def test_progress_and_the_end():
-    found = outlook(
-        search(), SearchState.RUNNING, trials(48, 4), clock=NOW - timedelta(hours=1), cost=NO_COST, best=45, now=NOW
-    )
-    assert (found.over, found.planned, found.since_best, found.limit) == (48, 96, 3, "trials")
-    assert timedelta(minutes=30) < found.end - NOW < timedelta(minutes=75)
-    paused = outlook(search(), SearchState.PAUSED, trials(48), clock=NOW, cost=NO_COST, best=None, now=NOW)
-    assert (paused.end, paused.since_best) == (None, None)
-    done = outlook(search(), SearchState.DONE, trials(40), clock=NOW, cost=NO_COST, best=40, now=NOW)
-    assert (done.over, done.planned) == (40, 40)
+def test_a_running_search_ends_at_its_present_pace(store, register):
+    record = register(search())
+    assert expected_end(store, record, progress_of(store.engine, record.id), 0.0) is None
+    found = trials(48, 4)
+    store.add_generation(record.id, history=0, pending=[], trials=found, task=NewTask("t", 1, 0, ((Member(1, 0, 0),),)))
+    started = [(trial.number, trial.started.timestamp()) for trial in found]
+    store.record(record.id, ends=[trial for trial in found if trial.state.is_over], started=started)
+    store.set_state(record.id, SearchState.RUNNING, "service")
+    record, progress = store.search(record.id), progress_of(store.engine, record.id)
+    assert progress.extent(record.planned_trials, is_over=False).planned == 96
+    expected = expected_end(store, record, progress, NOW.timestamp())
+    assert expected.limit == "trials" and 30 * 60 < expected.seconds < 75 * 60
+    assert expected_end(store, record, progress, NOW.timestamp(), steered=False) is None
+    store.set_state(record.id, SearchState.PAUSED, "me")
+    assert expected_end(store, store.search(record.id), progress, NOW.timestamp()) is None
+    done = progress_of(store.engine, record.id).extent(record.planned_trials, is_over=True)
+    assert (done.over, done.planned) == (48, 48)
