@@ -32,11 +32,11 @@ from hpo_pilot.cli.output import (
     write_text,
 )
 from hpo_pilot.errors import InputError
+from hpo_pilot.operations.families import family_document
 from hpo_pilot.report.documents import (
     SearchDocument,
     StatusDocument,
     TrialDocument,
-    family_document,
     is_unsteered,
     over_count,
     planned_count,

@@ -34,7 +34,8 @@ from hpo_pilot.cli.output import (
     metrics_of,
 )
 from hpo_pilot.errors import InputError, Problem, SearchFileError
-from hpo_pilot.report.documents import RunDocument, SearchDocument, is_unsteered, over_count, segments_of
+from hpo_pilot.operations.families import segments_of
+from hpo_pilot.report.documents import RunDocument, SearchDocument, is_unsteered, over_count
 from hpo_pilot.web.operations import SearchClient
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
+from hpo_pilot.operations.families import family_document, family_progress, family_status, for_each, of_one_segment
 from hpo_pilot.report.documents import (
     OVER_SEARCHES,
     EventDocument,
@@ -25,13 +26,7 @@ from hpo_pilot.report.documents import (
     add_annotation,
     all_intermediate,
     event_document,
-    family_cost,
-    family_document,
-    family_progress,
-    for_each,
     is_unsteered,
-    latest_eta,
-    of_one_segment,
     trial_documents,
 )
 from hpo_pilot.report.exports import exporter
@@ -288,23 +283,7 @@ class LocalClient(SearchClient):
 
         if family := self._opened().family(identity):
             members = [search_status(self._opened(), record, self._folder().root) for record in family]
-            return {
-                **family_document(identity, members),
-                "remarks": [f"{one['name']}: {remark}" for one in members for remark in one.get("remarks", ())],
-                "job_seconds": sum(member["job_seconds"] for member in members),
-                "gpu_hours": sum(member["gpu_hours"] for member in members),
-                "gain": None,
-                "wishes": [wish for member in members for wish in member.get("wishes", ())],
-                "eta": latest_eta(members),
-                "last_failure": None,
-                "course": None,
-                "optimizer_state": None,
-                "monitor": None,
-                "hours_used": None,
-                "cost": family_cost([member["cost"] for member in members]),
-                "source": members[0]["source"],
-                "definition": members[0]["definition"],
-            }
+            return family_status(identity, members)
         return search_status(*self._search(identity), self._folder().root)
 
     def progress(self, identity: str) -> ProgressDocument:

@@ -22,6 +22,7 @@ from typing_extensions import override
 
 from hpo_pilot.errors import HpoPilotError, InputError, Problem, SearchFileError, TryAgainError
 from hpo_pilot.files import folder_mistake, payload_notes, read_content, result_mistake, result_path
+from hpo_pilot.operations.families import family_document
 from hpo_pilot.panda.sandbox import SIZE_LIMIT, add_file, payload_files
 from hpo_pilot.report.documents import (
     OVER_SEARCHES,
@@ -34,7 +35,6 @@ from hpo_pilot.report.documents import (
     SearchDocument,
     StatusDocument,
     TrialDocument,
-    family_document,
 )
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.web.connection import Connection, LostAnswerError

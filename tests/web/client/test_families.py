@@ -7,7 +7,8 @@ from typing import Any, cast
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.report.documents import SearchDocument, combined_state, family_document, for_each
+from hpo_pilot.operations.families import combined_state, family_document, for_each
+from hpo_pilot.report.documents import SearchDocument
 
 
 def member(name: str, state: str, **more: Any) -> SearchDocument:
