@@ -27,7 +27,7 @@ from hpo_pilot.cli.output import (
     next_step,
     print_columns,
     print_fitting,
-    value_text,
+    ranked_text,
     value_texts,
     write_text,
 )
@@ -145,7 +145,7 @@ def _searches_table() -> list[Column]:
 
 
 def _add_search(table: list[Column], search: SearchDocument, indent: str = "") -> None:
-    value = value_text(search["best"]) if search["best"] else "-"
+    value = ranked_text(search["best"]) if search["best"] else "-"
     if front := search.get("front"):
         value = front_text(front)
     progress = f"{over_count(search)}/{planned_count(search)}"

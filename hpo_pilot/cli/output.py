@@ -81,8 +81,13 @@ def best_text(trial: Mapping[str, Any]) -> str:
     """Returns the value of the best trial, and the mean of its confirmation runs if it has some."""
     if (confirmed := trial.get("confirmed")) is None:
         return value_text(trial)
-    mean = ", ".join(value_texts({**confirmed, "std": None}, 1))
-    return f"{value_text(trial)}; {mean} on average over {counted(confirmed['runs'], 'confirmation run')}"
+    return f"{value_text(trial)}; {ranked_text(trial)} on average over {counted(confirmed['runs'], 'confirmation run')}"
+
+
+def ranked_text(trial: Mapping[str, Any]) -> str:
+    """Returns the value by which the best trial is ranked: the mean of its confirmation runs if it has some."""
+    confirmed = trial.get("confirmed")
+    return value_text(trial if confirmed is None else {**confirmed, "std": None})
 
 
 def value_texts(trial: Mapping[str, Any], objectives: int, digits: int = 6) -> list[str]:

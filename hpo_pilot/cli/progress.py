@@ -19,12 +19,14 @@ from rich.text import Text
 from hpo_pilot.advice import printable
 from hpo_pilot.cli.output import (
     advised,
+    best_text,
     counted,
     eta_text,
     figure_text,
     front_text,
     metrics_of,
     next_step,
+    ranked_text,
     value_text,
 )
 from hpo_pilot.errors import TryAgainError
@@ -66,8 +68,11 @@ class RunProgress:
 
     def __call__(self, now: ProgressDocument) -> None:
         """Shows the present progress."""
-        best, failed = now["best"], now["trials"].get("failed", 0)
+        best, confirmed, failed = now["best"], now.get("confirmed"), now["trials"].get("failed", 0)
         found = "no result yet" if best is None else f"best {now['metric']} {value_text(best)}"
+        if confirmed:
+            runs = counted(confirmed["runs"], "confirmation run")
+            found = f"best {now['metric']} {figure_text(confirmed['value'], None)}, the mean of {runs}"
         if front := now.get("front"):
             found = front_text(front)
         if not now["id"]:  # a family: its models are not compared
@@ -226,7 +231,7 @@ def _progress_bar(part: int, whole: int, cells: int) -> Text:
 
 def _results(search: StatusDocument, room: int) -> Iterator[tuple[str, str | Text]]:
     if found := search["best"]:
-        yield "best", f"{metrics_of(search)[0]} {value_text(found)}, trial {found['number']}"
+        yield "best", f"{metrics_of(search)[0]} {best_text(found)}, trial {found['number']}"
     elif front := search.get("front"):
         yield "best", front_text(front)
     else:
@@ -281,7 +286,7 @@ def _costs(search: StatusDocument) -> Iterator[str]:
 
 def _segment(segment: StatusDocument, room: int) -> Text:
     best = segment["best"]
-    value = f" {value_text(best)}" if best else ""
+    value = f" {ranked_text(best)}" if best else ""
     state = f"{segment['state']} (not steered)" if is_unsteered(segment) else segment["state"]
     text = f" {over_count(segment)} of {planned_count(segment)} {state}{value}"
     name = segment["name"]

@@ -273,7 +273,10 @@ class OpenedSearch:
         best = status["best"]
         if best is not None and not isinstance(best["value"], list) and not isinstance(best["std"], list):
             metric = self._search.objective.metric
-            facts.append((f"best {metric}", f"{plus_minus(best['value'], best['std'])} (trial {best['number']})"))
+            text = f"{plus_minus(best['value'], best['std'])} (trial {best['number']})"
+            if (confirmed := best.get("confirmed")) and isinstance(confirmed["value"], float):
+                text += f"; {number(confirmed['value'])} on average over {count(confirmed['runs'], 'confirmation run')}"
+            facts.append((f"best {metric}", text))
             facts += [(name, scalar(value)) for name, value in best["point"].items()]
         if front := status.get("front"):
             facts.append(("front", f"{len(front['trials'])} trials, hypervolume {number(front['hypervolume'])}"))
@@ -351,7 +354,12 @@ def progress_line(now: ProgressDocument) -> str:
     parts = [f"{now['name']}: {now['state']}, {over_count(now)} of {count(now['total'], 'trial')}"]
     parts += [f"{failed} failed"] if failed else []
     parts += ["nothing steers it now"] if is_unsteered(now) else []
-    if best := now["best"]:
+    if confirmed := now.get("confirmed"):
+        runs = count(confirmed["runs"], "confirmation run")
+        parts.append(
+            f"best {now['metric']} {number(confirmed['value'])}, the mean of {runs} (trial {confirmed['number']})"
+        )
+    elif best := now["best"]:
         parts.append(f"best {now['metric']} {plus_minus(best['value'], best['std'])} (trial {best['number']})")
     if front := now.get("front"):
         parts.append(f"{count(front['size'], 'trial')} on the front, hypervolume {number(front['hypervolume'])}")
