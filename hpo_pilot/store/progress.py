@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Engine, Row, func, insert, select, update
+from sqlalchemy import Connection, Engine, Row, bindparam, func, insert, select, update
 
 from hpo_pilot.search.progress import ProgressTracker, SearchProgress
 from hpo_pilot.store import tables as t
@@ -22,6 +22,12 @@ VERSION = 1
 
 _OUT_OF_DATE = 0
 _NAMES = [field.name for field in fields(SearchProgress)]
+#: Made once: to make it takes as long as to execute it, and it is executed with every result.
+_CHANGE = (
+    update(t.progress)
+    .where(t.progress.c.search_id == bindparam("of_search"))
+    .values({name: bindparam(name) for name in ("version", *_NAMES)})
+)
 
 
 def progress_of(engine: Engine, search_id: int) -> SearchProgress:
@@ -56,12 +62,13 @@ def stored_progress(engine: Engine, search_id: int) -> SearchProgress | None:
 
 def write_progress(connection: Connection, search_id: int, progress: SearchProgress | None) -> None:
     """Writes the row of a search; None: the trials change in a way that the caller has not computed."""
-    values: dict[str, Any] = {"version": _OUT_OF_DATE}
-    if progress is not None:
-        values = {"version": VERSION} | {name: getattr(progress, name) for name in _NAMES}
-    this = t.progress.c.search_id == search_id
-    if not connection.execute(update(t.progress).where(this).values(**values)).rowcount and progress is not None:
-        connection.execute(insert(t.progress).values(search_id=search_id, **values))
+    if progress is None:
+        this = t.progress.c.search_id == search_id
+        connection.execute(update(t.progress).where(this).values(version=_OUT_OF_DATE))
+        return
+    row = {"version": VERSION} | {name: getattr(progress, name) for name in _NAMES}
+    if not connection.execute(_CHANGE, row | {"of_search": search_id}).rowcount:
+        connection.execute(insert(t.progress), row | {"search_id": search_id})
 
 
 def add_progress(connection: Connection, search_id: int) -> None:

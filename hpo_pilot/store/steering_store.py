@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, update
+from sqlalchemy import Connection, Update, and_, bindparam, func, insert, or_, select, update
 
 from hpo_pilot.jobs import Attempt, JobState
 from hpo_pilot.search.progress import SearchProgress
@@ -238,17 +240,9 @@ class SteeringStore(Store):
                     .values(state=TrialState.RUNNING, started=when)
                 )
             for end in ends:
-                connection.execute(
-                    update(t.trials)
-                    .where(t.trials.c.search_id == search_id, t.trials.c.number == end.number)
-                    .values(**trial_end_row(end))
-                )
+                _change_trial(connection, search_id, end.number, trial_end_row(end))
             for number, stop in (stops or {}).items():
-                connection.execute(
-                    update(t.trials)
-                    .where(t.trials.c.search_id == search_id, t.trials.c.number == number)
-                    .values(**stop_row(stop))
-                )
+                _change_trial(connection, search_id, number, stop_row(stop))
             for task_id in ended_tasks:
                 connection.execute(
                     update(t.tasks).where(t.tasks.c.id == task_id).values(state=TaskStage.ENDED, ended=time.time())
@@ -316,6 +310,17 @@ class SteeringStore(Store):
             )
 
 
+@cache
+def _trial_change(columns: tuple[str, ...]) -> Update:
+    """Returns the statement that changes these columns of a trial; to make it takes as long as to execute it."""
+    this = (t.trials.c.search_id == bindparam("of_search"), t.trials.c.number == bindparam("of_number"))
+    return update(t.trials).where(*this).values({name: bindparam(name) for name in columns})
+
+
+def _change_trial(connection: Connection, search_id: int, number: int, values: Mapping[str, Any]) -> None:
+    connection.execute(_trial_change(tuple(values)), {**values, "of_search": search_id, "of_number": number})
+
+
 _KEY = (t.jobs.c.task_id, t.jobs.c.trial, t.jobs.c.fold, t.jobs.c.attempt)
 _CHANGING = [
     column.name for column in t.jobs.c if column.name not in {"id", "search_id", *(column.name for column in _KEY)}
@@ -331,8 +336,9 @@ def _record_attempts(connection: Connection, search_id: int, attempts: Sequence[
     """Records attempts in few statements: other writers wait for the lock meanwhile."""
     if not attempts:
         return
-    of_tasks = t.jobs.c.task_id.in_({attempt.task_id for attempt in attempts})
-    known = {tuple(row) for row in connection.execute(select(*_KEY).where(of_tasks))}
+    tasks, trials = {attempt.task_id for attempt in attempts}, {attempt.trial for attempt in attempts}
+    these = and_(t.jobs.c.task_id.in_(tasks), t.jobs.c.trial.in_(trials))
+    known = {tuple(row) for row in connection.execute(select(*_KEY).where(these))}
     last = {attempt.key: attempt_row(attempt) for attempt in attempts}  # of two for one attempt the last one counts
     changed = [
         {f"the_{column.name}": part for column, part in zip(_KEY, key, strict=True)}
