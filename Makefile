@@ -61,7 +61,7 @@ schemas: venv  ## write schemas/ and the manual's reference from models and comm
 	$(BIN)/python -m hpo_pilot.cli.reference
 
 bench: venv  ## the benchmarks: how fast, as a ratio to the peer named
-	$(BIN)/python -m tests.performance
+	$(BIN)/python -m tests.performance --trials 4000
 
 pictures: venv  ## take the manual's screenshots anew, from real runs in a real browser
 	HPO_PILOT_TEST_REAL=1 HPO_PILOT_PICTURES=build/pictures $(BIN)/pytest tests/real/test_monitor.py

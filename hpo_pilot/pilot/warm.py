@@ -124,12 +124,15 @@ class WarmInterpreter:
     def _has_forked(self, pid: int) -> bool:
         """Returns whether this process is a job's: code of the payload in the interpreter may answer for it."""
         try:
-            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            state, parent, group = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:3]
+            parent, group = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1:3]
         except OSError:
             return False
-        # One that has ended already shows no environment.
-        is_marked = f"{WARM_MARK}={self.mark}".encode() in environment or state == b"Z"
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+        except ProcessLookupError:
+            environment = b""
+        # One that ends or has ended shows none: an empty file, or an error of newer kernels.
+        is_marked = not environment or f"{WARM_MARK}={self.mark}".encode() in environment.split(b"\0")
         return is_marked and (int(parent), int(group)) == (os.getpid(), pid)
 
     def last_line(self) -> str:

@@ -118,8 +118,10 @@ class Heartbeats(threading.Thread):
         return min(self._settings.heartbeat, max(shortest, execution.report_seconds))
 
     def _push(self, execution: Execution | Starting, pause: float) -> None:
-        heapq.heappush(self._due, (time.monotonic() + pause, execution.job.identity, execution))
-        self._changed.notify()
+        entry = (time.monotonic() + pause, execution.job.identity, execution)
+        heapq.heappush(self._due, entry)
+        if self._due[0] is entry:  # else the thread wakes before it is due
+            self._changed.notify()
 
     def _next(self) -> Execution | Starting:
         with self._changed:

@@ -50,6 +50,7 @@ COUNTERS = ("/sys/cray/pm_counters", "/sys/class/powercap", "/proc/driver/nvidia
 GRACE = 10.0  # seconds between TERM and KILL, for the payload to write its checkpoint
 SECRETS = {"TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS", "X509", "OIDC"}
 SHELL_SIGNS = set("\"'\\$`;&|<>()[]{}*?!#~=\n")
+SPAWN = getattr(os, "posix_spawnp", None)  # type: Any  # Python 3.8
 FUNCTION = globals().get("FUNCTION")  # calls the payload's function if hpo_pilot_function.py has forked this process
 
 
@@ -149,8 +150,27 @@ def hold(folder: str) -> None:
         del error  # a file system without locks
 
 
+def spawn(command: str, env: "Dict[str, str]", output: int) -> int:
+    """Start the payload's command as `start` does, but quicker, because it does not copy this process."""
+    for fd in map(int, os.listdir("/dev/fd")):
+        try:
+            os.set_inheritable(fd, fd < 3)
+        except OSError as error:
+            del error  # that of the list itself, closed by now
+    files = ((0, 0, os.devnull, os.O_RDONLY, 0), (2, output, 1), (2, output, 2))  # POSIX_SPAWN_OPEN, POSIX_SPAWN_DUP2
+    kept = {"file_actions": files, "setpgroup": 0, "setsigdef": (signal.SIGPIPE, signal.SIGXFSZ)}  # as in `start`
+    words = [] if SHELL_SIGNS & set(command) else command.split()
+    path = words[0] if words else "/bin/sh"
+    return int(SPAWN(path, words or ["sh", "-c", command], env, **kept))
+
+
 def start(command: str, env: "Dict[str, str]", output: int, launch: "Any") -> int:
     """Start the payload, through the launcher if there is one, as leader of a process group; returns its pid."""
+    if SPAWN and not (FUNCTION or launch):
+        try:
+            return spawn(command, env, output)
+        except OSError as error:
+            del error  # no such program: below, a shell reports that
     pid = os.fork()
     try:
         os.setpgid(pid, pid)  # parent and child both do it: it must be done before either goes on

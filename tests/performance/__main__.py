@@ -13,12 +13,15 @@ import functools
 import json
 import os
 import platform
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tests.performance import (
     allocation,
     documents,
     early_stopping,
+    large_store,
     pages,
     scaling,
     searches,
@@ -48,16 +51,21 @@ BENCHMARKS = {
     "optimizer-speed": speed.measure,
 }
 
-NAMES = (*BENCHMARKS, "optimizers")
+NAMES = (*BENCHMARKS, "large-store", "optimizers")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.performance", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; default: all")
     parser.add_argument("--quick", action="store_true", help="fewer trials; under 3 minutes in all")
+    large_store.add_options(parser)
     suite.add_options(parser)
     options = parser.parse_args()
-    benchmarks = {**BENCHMARKS, "optimizers": functools.partial(suite.measure, options=options)}
+    benchmarks: dict[str, Callable[..., dict[str, Any]]] = {
+        **BENCHMARKS,
+        "large-store": functools.partial(large_store.measure, trials=options.trials),
+        "optimizers": functools.partial(suite.measure, options=options),
+    }
     unknown = set(options.names) - set(benchmarks)
     if unknown:
         parser.error(f"no benchmark {', '.join(sorted(unknown))}")

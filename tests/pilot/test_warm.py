@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hpo_pilot.pilot.warm import Kind, WarmInterpreter
 from tests import outliving
 
 BODY = """
@@ -151,6 +152,28 @@ def test_a_function_cannot_name_the_process_of_its_job(bench, whose, tmp_path):
     go.touch()
     assert bench.verdict(other)["value"] == 1
     assert bench.pilot.end() == 0
+
+
+NAMES_IT = """
+import socket, struct, sys
+connection = socket.socket(fileno=int(sys.argv[4]))
+connection.sendall(struct.pack("!Q", 0))
+connection.recv(1 << 16)
+connection.sendall(struct.pack("!Q", int(sys.argv[1])))
+"""
+
+
+def test_a_job_that_ends_before_the_pilot_knows_its_process_is_not_started_again(tmp_path):
+    pid = os.posix_spawn("/bin/true", ["true"], {}, setpgroup=0)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    kind = Kind("sandbox", "", (sys.executable, "-c", NAMES_IT, str(pid)), ())
+    interpreter = WarmInterpreter(kind, tmp_path, os.environ, "1-1")
+    try:
+        assert interpreter.is_ready(30, lambda: False)
+        assert interpreter.fork([], tmp_path, {}, 1, 0) == pid
+    finally:
+        interpreter.end()
+        os.waitpid(pid, 0)
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
