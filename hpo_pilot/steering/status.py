@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from hpo_pilot.advice import command
 from hpo_pilot.errors import HpoPilotError
-from hpo_pilot.optimizers.phase import Knowledge, optimizer_phase
 from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.search.trials import Estimate, estimate, window
 from hpo_pilot.search.values import Point, point_key
@@ -100,6 +99,8 @@ def optimizer_words(
         if untried := starts - distinct:
             return f"trying the start points of its file: {len(starts) - len(untried)} of {len(starts)} are submitted"
         known = len(distinct)
+    from hpo_pilot.optimizers.phase import Knowledge, optimizer_phase  # noqa: PLC0415 - lists load no pydantic
+
     # The known results of the file count as results of this search.
     knowledge = Knowledge(
         known=known + len(search.known),

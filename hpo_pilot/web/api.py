@@ -544,6 +544,9 @@ def extend(request: Request, client: Client, identity: Identity, extension: Anno
 #: JSON bodies of declared operations whose limits OpenAPI describes; others are derived from the parameters.
 _BODIES: dict[str, type[BaseModel]] = {"retry": Retry, "add_point": WantedPoint, "set_parallel": Width}
 
+#: Limits of parameters in the query, by type.
+_LIMITS: dict[type, dict[str, int]] = {int: {"ge": 0, "le": 2**31 - 1}, str: {"max_length": 200}, bool: {}}
+
 #: Examples of answers.
 _EXAMPLES: tuple[tuple[Any, Any], ...] = (
     (SearchDocument, api_context.SEARCH),
@@ -588,8 +591,7 @@ def _add_route(operation: Operation) -> None:
     only = inspect.Parameter.KEYWORD_ONLY
     parameters = [inspect.Parameter(name, only, annotation=kind) for name, kind in kinds.items()]
     for name, (kind, default) in query.items():
-        limits = {"ge": 0, "le": 2**31 - 1} if kind is int else {"max_length": 200}
-        annotation = Annotated[kind, Query(**limits)]  # type: ignore[valid-type]  # FastAPI reads it at run time
+        annotation = Annotated[kind, Query(**_LIMITS[kind])]  # type: ignore[valid-type]  # FastAPI reads it at run time
         parameters.append(inspect.Parameter(name, only, default=default, annotation=annotation))
     if operation.keyed:
         parameters.append(inspect.Parameter("idempotency_key", only, default=None, annotation=CallKey))

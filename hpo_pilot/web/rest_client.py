@@ -284,7 +284,9 @@ class RestClient(SearchClient):
     @override
     def perform(self, operation: Operation, fields: Mapping[str, Any], *, key: str | None = None) -> Any:
         body = {name: _json_value(value) for name, value in fields.items() if name != "identity"}
-        query = {name: value for name, value in body.items() if value} if operation.method == "GET" else None
+        query = None
+        if operation.method == "GET":
+            query = {name: value for name, value in body.items() if value != operation.fields()[name][1]}
         path = operation.path
         if "identity" in fields:
             path = _of(fields["identity"]) + path.removeprefix("searches/{identity}")
