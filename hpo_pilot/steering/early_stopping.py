@@ -203,9 +203,12 @@ class TrialStopper:
         Raises:
             TryAgainError: the server does not answer.
         """
-        stopped = (number in self._over for job in task.jobs for number, _, _ in job)
-        if self._manager.policy.revives and any(stopped):
+        if self._manager.policy.revives and self.has_stopped(task):
             self._manager.kill(ref)
+
+    def has_stopped(self, task: TaskRecord) -> bool:
+        """Returns whether a trial of the task was stopped early."""
+        return any(number in self._over for job in task.jobs for number, _, _ in job)
 
 
 def _to_judge(trials: Mapping[int, OpenTrial]) -> list[int]:

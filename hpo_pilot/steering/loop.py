@@ -265,6 +265,8 @@ class SearchSteering:
                     self._manager.kill(ref)  # Its waiting jobs would run a second time beside the resubmitted ones.
         except UnknownTaskError as error:
             over = str(error)
+        if task.id not in self._tasks.open:
+            return
         missing = self._ledger.missing(task)
         changes = self._ledger.give_up(task, over, time.time()) if missing and over else Changes()
         if not (missing or over):
@@ -277,8 +279,14 @@ class SearchSteering:
         if not missing:
             return set()
         reports = self._manager.results(ref, missing, values=self._stopper.is_on)
+        changes = self._ledger.absorb(task, reports, time.time())
+        # In one transaction with its last results, except if jobs of stopped trials may have to be killed before.
+        stopped = any(end.state is TrialState.STOPPED for end in changes.ends) or self._stopper.has_stopped(task)
+        is_over = not (stopped or self._ledger.missing(task))
         # Commit before the next call to the server: if that call fails, these results are not lost.
-        self._commit(task, self._ledger.absorb(task, reports, time.time()), ended=False)
+        self._commit(task, changes, ended=is_over)
+        if is_over:
+            return set()
         self._tasks.note_waiting(task, ref)
         self._stopper.kill(task, reports, self._ledger.open)
         return {report.state for report in reports if not report.state.is_over}
