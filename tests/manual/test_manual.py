@@ -18,7 +18,9 @@ from hpo_pilot.cli.main import app
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.site_files import load_site
 from hpo_pilot.manual import PAGES, page_named
+from hpo_pilot.server import database
 from hpo_pilot.steering.workdir import nickname
+from hpo_pilot.store import tables
 from hpo_pilot.web.pages import anchor, as_html
 from tests.manual.pages import MANUAL, REPOSITORY, listings, prose
 
@@ -48,6 +50,16 @@ def test_links_lead_somewhere(page):
         if fragment:
             heads = {anchor(head) for head in re.findall(r"^#+ (.*)$", prose(there), re.MULTILINE)}
             assert fragment in heads, (target, heads)
+
+
+def test_the_page_on_architecture_names_every_folder_and_every_table():
+    page = page_named("architecture")
+    folders = [path.parent.name for path in (REPOSITORY / "hpo_pilot").glob("*/__init__.py")]
+    rooms = {path.relative_to(REPOSITORY / "tests").parts[0] for path in (REPOSITORY / "tests").glob("*/**/test_*.py")}
+    assert [name for name in [*folders, *rooms] if f"{name}/`" not in page.text()] == []
+    picture = (page.path.parent / "pictures" / "tables.svg").read_text()
+    drawn = re.findall(r'<text class="h"[^>]*>(\w+)</text>', picture)
+    assert sorted(drawn) == sorted([*tables.metadata.tables, *database.metadata.tables])
 
 
 def test_html_in_a_page_is_text():
