@@ -19,7 +19,6 @@ from sqlalchemy.exc import DBAPIError
 from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.server import metrics
 from hpo_pilot.server.brokerage import BROKERED
-from hpo_pilot.server.calls import utc
 from hpo_pilot.server.database import (
     AT_PILOT,
     AT_PILOT_STATES,
@@ -36,6 +35,7 @@ from hpo_pilot.server.database import (
     tasks,
     workers,
 )
+from hpo_pilot.server.replies import utc
 from hpo_pilot.server.task_parameters import CHANGEABLE_PARAMETERS, SPLIT_RULES, TaskParameters, known_task
 from hpo_pilot.server.tokens import PilotIdentity
 

@@ -12,15 +12,13 @@ import asyncio
 import hmac
 import json
 import logging
-import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from http import HTTPStatus
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Column, ColumnElement, and_, case, func, or_, select
 from sqlalchemy.exc import DBAPIError
@@ -29,7 +27,6 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from hpo_pilot.jobs import JobState, TaskState
-from hpo_pilot.server.calls import dump, utc
 from hpo_pilot.server.database import OVER, AnyRow, Transaction, in_slices, jobs, last_attempts, tasks
 from hpo_pilot.server.descriptions import (
     ERRORS,
@@ -43,8 +40,9 @@ from hpo_pilot.server.descriptions import (
     task_part,
     texts_of,
 )
-from hpo_pilot.server.file_store import read_secret
-from hpo_pilot.server.monitoring import SCANNED, FindFile, file_finder
+from hpo_pilot.server.monitoring import SCANNED, FindFile
+from hpo_pilot.server.replies import dump, utc
+from hpo_pilot.server.state import ServerState
 from hpo_pilot.server.task_parameters import (
     KnownTask,
     TaskParameters,
@@ -54,13 +52,8 @@ from hpo_pilot.server.task_parameters import (
 )
 from hpo_pilot.server.tokens import Role, TokenRefused
 
-if TYPE_CHECKING:
-    from hpo_pilot.server.app import Server
-
 log = logging.getLogger(__name__)
 
-#: Name of the file with the key, in the server's folder.
-KEY_FILE = "bigmon.key"
 _HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 
 #: Number of jobs or tasks that are read and written at once. Other calls can run between two slices.
@@ -78,19 +71,10 @@ _LARGEST = 2**63 - 1
 _TIME = "%Y-%m-%d %H:%M:%S"  # panda-client reads it
 
 
-def reading_key(folder: Path) -> bytes:
-    """Returns the key for paths below ``/bigmon/``, and makes it if needed.
-
-    Raises:
-        InputError: the file cannot be read or written.
-    """
-    return read_secret(folder / KEY_FILE, lambda: secrets.token_urlsafe().encode()).strip()
+_Handler = Callable[[ServerState, "Question", Request], Awaitable[Response]]
 
 
-_Handler = Callable[["Server", "Question", Request], Awaitable[Response]]
-
-
-def routes(server: Server) -> list[Route]:
+def routes(server: ServerState) -> list[Route]:
     """Returns the routes of one server."""
     return [
         Route(prefix + path + tail, _answering(server, handle), methods=["GET"])
@@ -100,7 +84,7 @@ def routes(server: Server) -> list[Route]:
     ]
 
 
-def _answering(server: Server, handle: _Handler) -> Callable[[Request], Awaitable[Response]]:
+def _answering(server: ServerState, handle: _Handler) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         if (refused := _refusal(server, request)) is not None:
             return refused
@@ -115,7 +99,7 @@ def _answering(server: Server, handle: _Handler) -> Callable[[Request], Awaitabl
     return answer
 
 
-def _refusal(server: Server, request: Request) -> Response | None:
+def _refusal(server: ServerState, request: Request) -> Response | None:
     """Returns the refusal; None if the caller may read."""
     key = request.path_params.get("key")
     if key is not None:
@@ -144,7 +128,7 @@ def _streamed(parts: AsyncIterator[str]) -> Response:
 
 
 async def _many(
-    server: Server, ids: list[int], size: int, read: Callable[[Transaction, list[int]], list[dict[str, Any]]]
+    server: ServerState, ids: list[int], size: int, read: Callable[[Transaction, list[int]], list[dict[str, Any]]]
 ) -> AsyncIterator[str]:
     """Yields the records of `ids` as JSON, slice by slice, with commas between."""
     first = True
@@ -156,7 +140,7 @@ async def _many(
             first = False
 
 
-async def _tasks(server: Server, question: Question, request: Request) -> Response:
+async def _tasks(server: ServerState, question: Question, request: Request) -> Response:
     """Answers with a list of tasks."""
     ids = await server.database.read(lambda tx: find_tasks(tx, question))
     extra = question.words("extra")
@@ -182,7 +166,7 @@ async def _tasks(server: Server, question: Question, request: Request) -> Respon
     return _streamed(parts())
 
 
-async def _task(server: Server, question: Question, request: Request) -> Response:
+async def _task(server: ServerState, question: Question, request: Request) -> Response:
     """Answers with one task: its record, its parameters as submitted, and its datasets."""
     task_id = _one(question, "jeditaskid", request.path_params.get("task_id"))
 
@@ -202,7 +186,7 @@ async def _task(server: Server, question: Question, request: Request) -> Respons
     return _error(HTTPStatus.NOT_FOUND, f"there is no task {task_id}") if found is None else _json(found)
 
 
-async def _jobs(server: Server, question: Question, request: Request) -> Response:
+async def _jobs(server: ServerState, question: Question, request: Request) -> Response:
     """Answers with a list of jobs, a summary of them, and their errors."""
     panda_ids, summary, errors = await server.database.read(lambda tx: find_jobs(tx, question))
     with_metadata = "metastruct" in question.words("extra")
@@ -219,16 +203,15 @@ async def _jobs(server: Server, question: Question, request: Request) -> Respons
     return _streamed(parts())
 
 
-async def _job(server: Server, question: Question, request: Request) -> Response:
+async def _job(server: ServerState, question: Question, request: Request) -> Response:
     """Answers with one job and its files."""
     panda_id = _one(question, "pandaid", request.path_params.get("panda_id"))
-    find = file_finder(server)
 
     def read(tx: Transaction) -> dict[str, Any] | None:
         for row in _rows(tx, jobs.c.panda_id, [panda_id]):
             (record,) = job_records(tx, [panda_id], with_metadata=True)
             record["jobparameters"] = texts_of(known_task(tx, row.task_id), row).job_pars
-            files = files_of(tx, row, find)
+            files = files_of(tx, row, server.find_file)
             return {"files": files, "job": record, "dsfiles": [one for one in files if one["type"] != "pseudo_input"]}
         return None
 

@@ -12,8 +12,8 @@ from sqlalchemy import ColumnElement, func, select
 
 from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.server.brokerage import campaign_of
-from hpo_pilot.server.calls import utc
 from hpo_pilot.server.database import AnyRow, Transaction, in_slices, job_documents, jobs, last_attempts, tasks
+from hpo_pilot.server.replies import utc
 from hpo_pilot.server.task_parameters import (
     FILE_FIELDS,
     INPUT_FIELDS,

@@ -23,7 +23,6 @@ from hpo_pilot.server.brokerage import (
     campaign_of,
     cpu_fits,
     gpus_fit,
-    needs_of,
     parse_needs,
     site_fits,
 )
@@ -80,7 +79,7 @@ def _waiting_task(tx: Transaction, row: AnyRow, queue: str) -> WaitingTask:
     if campaign is None or needs is None:
         known = known_task(tx, row.task_id)
         campaign = campaign_of(known.parameters.params, row.user_name, row.name)
-        needs = str(needs_of(known.parameters))
+        needs = str(known.parameters.needs)
     kind = Kind(row.label, row.included or "", row.excluded or "", parse_needs(needs))
     return WaitingTask(row.task_id, queue, row.priority, campaign, kind)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import URL, ColumnElement, TextClause, and_, func, or_, select
 from sqlalchemy.exc import DBAPIError
@@ -20,19 +20,17 @@ from hpo_pilot.databases import sqlite_engine, tables_are_current
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import JobState, RunReport
 from hpo_pilot.jobs.results import parse_reports
-from hpo_pilot.server.brokerage import Needs, WaitingJobs, needs_of, parse_needs
-from hpo_pilot.server.calls import ANYBODY_KNOWN, USERS, Access, Call, Envelope, endpoint, failure, success
+from hpo_pilot.server.brokerage import Needs, WaitingJobs, parse_needs
+from hpo_pilot.server.calls import ANYBODY_KNOWN, USERS, Access, Call, endpoint
 from hpo_pilot.server.database import AT_PILOT, WAITS, AnyRow, Transaction, in_slices, job_documents, jobs, tasks
 from hpo_pilot.server.descriptions import error_fields, texts_of
 from hpo_pilot.server.file_store import is_safe
 from hpo_pilot.server.pilots import key_of, pilots_shown
 from hpo_pilot.server.points import assignment_of
-from hpo_pilot.server.queues import Queue, find_output
+from hpo_pilot.server.queues import Queue
+from hpo_pilot.server.replies import Envelope, failure, success
 from hpo_pilot.server.task_parameters import known_task
 from hpo_pilot.transformation.sandbox import UnsafeArchive, opened
-
-if TYPE_CHECKING:
-    from hpo_pilot.server.app import Server
 
 #: Characters of a reason.
 _LONGEST_REASON = 500
@@ -341,15 +339,6 @@ _STATES = frozenset(state.value for state in JobState)
 _NO_JOB = "no job"
 
 
-def file_finder(server: Server) -> FindFile:
-    """Returns a function that finds an output or log by its name, in the server's storage or a queue's."""
-
-    def find(name: str) -> Path | None:
-        return server.storage.find(name) or find_output(server.queues, name)
-
-    return find
-
-
 @endpoint("hpo_pilot/job_list", "GET", USERS, Access.READ)
 def job_list(
     tx: Transaction,
@@ -381,7 +370,7 @@ def job_list(
     """
     return _job_list(
         tx,
-        file_finder(call.server),
+        call.server.find_file,
         task_ids=task_ids,
         search=search,
         states=states,
@@ -439,7 +428,7 @@ def _job_list(
 @endpoint("hpo_pilot/job_view", "GET", USERS, Access.READ)
 def job_view(tx: Transaction, call: Call, *, panda_id: int) -> Envelope:
     """Returns one job: data ``{"job", "attempts", "files", "measures"}``."""
-    return _job_view(tx, file_finder(call.server), panda_id=panda_id)
+    return _job_view(tx, call.server.find_file, panda_id=panda_id)
 
 
 def _job_view(tx: Transaction, find: FindFile, *, panda_id: int) -> Envelope:
@@ -450,7 +439,7 @@ def _job_view(tx: Transaction, find: FindFile, *, panda_id: int) -> Envelope:
 @endpoint("hpo_pilot/job_log", "GET", USERS, Access.WAIT)
 async def job_log(call: Call, *, panda_id: int, size: int = 65536) -> Envelope:
     """Returns the end of a job's log, at most `size` characters: data ``{"text", "is_whole"}``."""
-    find = file_finder(call.server)
+    find = call.server.find_file
     sources = await call.server.database.read(lambda tx: log_sources(tx, panda_id, find))
     return await asyncio.to_thread(_job_log, sources, panda_id, size)
 
@@ -591,7 +580,7 @@ def demand(tx: Transaction, call: Call, *, queue: str = "", task_ids: list[int] 
     for row in chain.from_iterable(map(tx.connection.execute, queries)):
         if not _may_go(row, queue):
             continue
-        needs = parse_needs(row.needs) if row.needs else needs_of(known_task(tx, row.task_id).parameters)
+        needs = parse_needs(row.needs) if row.needs else known_task(tx, row.task_id).parameters.needs
         entry = found.setdefault(needs, {"jobs": 0, "since": 0.0})
         entry["jobs"] += row.n_jobs
         entry["since"] = max(entry["since"], tx.now - row.since)

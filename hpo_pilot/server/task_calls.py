@@ -12,20 +12,7 @@ import regex
 from sqlalchemy import select
 
 from hpo_pilot.jobs import TaskState
-from hpo_pilot.server.calls import (
-    ANYBODY_KNOWN,
-    EVERYBODY,
-    MAX_WAIT,
-    PILOTS,
-    USERS,
-    Access,
-    Call,
-    Envelope,
-    endpoint,
-    failure,
-    load,
-    success,
-)
+from hpo_pilot.server.calls import ANYBODY_KNOWN, EVERYBODY, MAX_WAIT, PILOTS, USERS, Access, Call, endpoint
 from hpo_pilot.server.database import OVER, AnyRow, Transaction, jobs, tasks
 from hpo_pilot.server.descriptions import (
     FILTERS,
@@ -43,6 +30,7 @@ from hpo_pilot.server.descriptions import (
 from hpo_pilot.server.dispatch import MAX_JOBS
 from hpo_pilot.server.dispatch import give_back as give_back_attempts
 from hpo_pilot.server.queues import Queue
+from hpo_pilot.server.replies import Envelope, failure, load, success
 from hpo_pilot.server.task_parameters import LISTED_TASK_FIELDS, TASK_FIELDS
 from hpo_pilot.server.tasks import Outcome, command, incremental_execution, kill_job, set_debug
 from hpo_pilot.server.tasks import submit as submit_task

@@ -22,10 +22,11 @@ import pytest
 import requests
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from hpo_pilot.server.calls import BodyRefused, dump, load, pairs
+from hpo_pilot.server.calls import BodyRefused, pairs
 from hpo_pilot.server.database import Database
 from hpo_pilot.server.dispatch import JobRequest, acquire
 from hpo_pilot.server.listening import HEAD_LIMIT
+from hpo_pilot.server.replies import dump, load
 from hpo_pilot.server.tasks import submit
 from hpo_pilot.server.tokens import Role, TokenRefused, verified
 from tests.bearer import token

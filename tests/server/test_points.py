@@ -15,7 +15,8 @@ import pytest
 import requests
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.server.points import CAPABILITY_KEY, Capabilities
+from hpo_pilot.server.points import CAPABILITY_KEY
+from hpo_pilot.server.tokens import Capabilities
 from tests.server.conftest import bearer, send
 from tests.task_parameters import make_params
 
