@@ -5,7 +5,8 @@ and `tasks` (a task from its submission to its end). `state` holds what all call
 calls. The calls are in `task_calls`, `pilot_calls` (also those of Pilot 3), `file_calls`, `monitoring` (ours, for
 pages), `points` (iDDS) and `bigpanda`. `attempts` records the reports of pilots, ends attempts and decides whether a
 job gets another one. `dispatch` and `brokerage` choose jobs for a pilot, `queues` has the queues that they choose from.
-`descriptions` describes tasks and jobs as PanDA does, `task_parameters` reads what prun sends. `database` and
+`job_records` joins a job's row with its task; `descriptions` describes jobs and tasks as PanDA does, from it;
+`task_parameters` reads what prun sends. `database` and
 `file_store` keep everything; `tokens` and `issuers` identify callers; `replies` has JSON and PanDA's envelope;
 `listening` has socket and TLS, `metrics` is for Prometheus. Modules import only modules below them; `setup.cfg` checks
 this.

@@ -278,14 +278,15 @@ def endpoint(
     """
 
     def register(handler: _Handler) -> _Handler:
-        parameters = _declared(handler) | {one.name: one for one in more}
+        parameters = parameters_of(handler) | {one.name: one for one in more}
         TABLE[path] = Endpoint(path, method, roles, access, handler, parameters, owner_of, raw_body)
         return handler
 
     return register
 
 
-def _declared(handler: Callable[..., Any]) -> dict[str, Parameter]:
+def parameters_of(handler: Callable[..., Any]) -> dict[str, Parameter]:
+    """Returns the API's arguments of a function: its keyword-only arguments, by name."""
     hints = typing.get_type_hints(handler)
     declared = {}
     for name, parameter in inspect.signature(handler).parameters.items():

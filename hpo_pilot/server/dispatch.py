@@ -39,6 +39,7 @@ from hpo_pilot.server.database import (
     tasks,
 )
 from hpo_pilot.server.descriptions import pilot_job
+from hpo_pilot.server.job_records import job_records
 from hpo_pilot.server.queues import UNDESCRIBED, Queue
 from hpo_pilot.server.task_parameters import HIGH_MEMORY, known_task
 from hpo_pilot.server.tokens import PilotIdentity
@@ -185,7 +186,7 @@ def acquire(tx: Transaction, request: JobRequest) -> list[dict[str, Any]]:
     for task_id in {job.task_id for job in found}:
         task = existing_task(tx, task_id)
         change_task(tx, task, started=task.started or tx.now)
-    return [pilot_job(known_task(tx, job.task_id), job) for job in found]
+    return [pilot_job(job) for job in job_records(tx, found)]
 
 
 class _Bounds:

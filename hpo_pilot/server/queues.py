@@ -15,7 +15,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from hpo_pilot.server.descriptions import TRANSFORMATION, scope
+from hpo_pilot.server.descriptions import TRANSFORMATION
+from hpo_pilot.server.job_records import scope
 from hpo_pilot.server.replies import failure, to_json
 from hpo_pilot.server.tokens import Tokens, WatchedFile
 from hpo_pilot.transformation.executable import build

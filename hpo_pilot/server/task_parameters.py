@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy import bindparam, select
@@ -407,7 +408,7 @@ class TaskParameters:
         """Returns the jobs' parameters with their placeholders."""
         return "".join(piece.text for piece in self._pieces)
 
-    @property
+    @cached_property
     def datasets(self) -> list[tuple[str, str]]:
         """Returns name and kind of each dataset: pseudo_input, which numbers the jobs; then output and log."""
         return [
