@@ -140,7 +140,7 @@ async def _wait_for_jobs(call: Call, request: JobRequest) -> list[dict[str, Any]
             pilots.looks(waiter)
             now = replace(request, waited=time.monotonic() - begun)
             if found := await call.server.database.write(partial(acquire, request=now)):
-                call.server.watch.job_went_out()
+                call.server.watch.job_sent()
                 return found
             pilots.found_nothing(waiter)
             if not await pilots.wait(waiter, end - time.monotonic()):

@@ -410,7 +410,7 @@ class WaitingPilots:
             waiter.rouse("")
 
 
-class Changes:
+class WaitingClients:
     """Clients that wait for a change to the tasks of a user."""
 
     def __init__(self) -> None:

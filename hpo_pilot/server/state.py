@@ -8,7 +8,7 @@ from pathlib import Path
 from hpo_pilot.server.attempts import HeartbeatWatch
 from hpo_pilot.server.database import Database, Transaction
 from hpo_pilot.server.file_store import Folder
-from hpo_pilot.server.pilots import Changes, KnownPilots, WaitingPilots
+from hpo_pilot.server.pilots import KnownPilots, WaitingClients, WaitingPilots
 from hpo_pilot.server.queues import Queues, find_output
 from hpo_pilot.server.tasks import Limits
 from hpo_pilot.server.tokens import BIGMON_KEY, Capabilities, Tokens, read_secret
@@ -23,7 +23,7 @@ class ServerState:
         reading_key: the key of paths below ``/bigmon/``.
         pilots: pilots that wait for jobs.
         known_pilots: pilots that asked for jobs in the last hour.
-        changes: clients that wait for changes to tasks.
+        clients: clients that wait for changes to tasks.
         watch: ends attempts whose pilots are silent.
     """
 
@@ -59,7 +59,7 @@ class ServerState:
         self.queues = Queues(queue_file, files / "grid")
         self.pilots = WaitingPilots()
         self.known_pilots = KnownPilots()
-        self.changes = Changes()
+        self.clients = WaitingClients()
         self.watch = HeartbeatWatch(database, heartbeat_timeout)
         database.announce = self._announce
 
@@ -67,7 +67,7 @@ class ServerState:
         if transaction.activated:
             self.pilots.announce(transaction.activated_at)
         if transaction.users:
-            self.changes.announce(transaction.users)
+            self.clients.announce(transaction.users)
 
     def find_file(self, name: str) -> Path | None:
         """Returns the path of an output or log, here or where a Pilot 3 moved it; None: there is none."""
@@ -76,4 +76,4 @@ class ServerState:
     def close_waiting(self) -> None:
         """Answers every long poll now, so that the process can end."""
         self.pilots.close()
-        self.changes.close()
+        self.clients.close()

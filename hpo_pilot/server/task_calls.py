@@ -405,11 +405,11 @@ async def changes(call: Call, *, cursor: int, timeout: float = 0.0, outcomes: bo
     end = time.monotonic() + max(0.0, min(timeout, MAX_WAIT))
     while True:
         # It listens before it looks, so that no change is missed in between.
-        future = call.server.changes.listen("" if call.caller.is_operator else call.caller.name)
+        future = call.server.clients.listen("" if call.caller.is_operator else call.caller.name)
         found = await call.server.database.read(lambda tx: _changed(tx, call.caller, cursor, outcomes=outcomes))
-        if found["task_ids"] or cursor < 0 or not await call.server.changes.wait(future, end - time.monotonic()):
+        if found["task_ids"] or cursor < 0 or not await call.server.clients.wait(future, end - time.monotonic()):
             future.cancel()
-            call.server.changes.forget(future)
+            call.server.clients.forget(future)
             return success(found)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from hpo_pilot.server.pilots import Changes, Waiter, WaitingPilots
+from hpo_pilot.server.pilots import Waiter, WaitingClients, WaitingPilots
 
 
 class Pilot:
@@ -120,7 +120,7 @@ def test_a_call_while_one_is_looking_is_not_missed() -> None:
 
 def test_changes_reach_whom_they_concern() -> None:
     async def scenario() -> None:
-        changes = Changes()
+        changes = WaitingClients()
         mine, yours, anybodys = changes.listen("me"), changes.listen("you"), changes.listen("")
         changes.announce({"me"})
         assert await changes.wait(mine, 1) is True
