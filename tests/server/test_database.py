@@ -7,13 +7,13 @@ import os
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, func, insert, select
+from sqlalchemy import create_engine, func, select
 from sqlalchemy.exc import DBAPIError
 
 from hpo_pilot.jobs.tasks import JobState
 from hpo_pilot.server import tasks
 from hpo_pilot.server.attempts import lose_silent, record_report
-from hpo_pilot.server.database import Database, Transaction, cache_files, jobs, metadata
+from hpo_pilot.server.database import Database, Transaction, jobs, metadata
 from hpo_pilot.server.dispatch import JobRequest, acquire
 from hpo_pilot.server.tokens import Caller
 from tests.task_parameters import make_params
@@ -29,14 +29,6 @@ def test_a_full_disk_loses_the_call_and_nothing_else(database: Database, me: Cal
         tasks.submit(tx, me, make_params("user.me.large/", 5000))
     with database.writing() as tx:
         assert len(acquire(tx, JobRequest(site="LOCAL", n_jobs=9))) == 1
-
-
-def test_an_exception_rolls_back(database: Database) -> None:
-    with pytest.raises(RuntimeError), database.writing() as tx:
-        tx.connection.execute(insert(cache_files).values(name="x", user_name="", size=1, created=0, touched=0))
-        raise RuntimeError
-    with database.reading() as tx:
-        assert tx.connection.scalar(select(func.count()).select_from(cache_files)) == 0
 
 
 def test_readers_and_the_writer_do_not_meet(database: Database, me: Caller) -> None:

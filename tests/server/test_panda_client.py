@@ -56,7 +56,9 @@ class Scene:
         self.child = int(reply["data"])
         self.pilot.update(self.pilot.acquire(site_name="CHILD")[0]["PandaID"], "finished")
         self.since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(time.time() - 60))
-        (folder / "sources.scene.tar.gz").write_bytes(b"sandbox of the scene")
+        for name in ("sources.scene.tar.gz", "sources.other.tar.gz"):
+            (folder / name).write_bytes(b"a sandbox")
+        self.user.upload("sources.scene.tar.gz", b"a sandbox")
 
     def failing(self, name: str) -> int:
         """A task of one job that failed."""
@@ -118,7 +120,7 @@ CALLS: dict[str, tuple[Callable[[Scene], list[Any]], Any]] = {
         lambda s: [make_params("user.me.insert/", site="INSERT")],
         lambda a, s: a[1][0] == 0 and a[1][1].startswith("succeeded. new jediTaskID="),
     ),
-    "putFile": (lambda s: ["sources.scene.tar.gz"], [0, "True"]),
+    "putFile": (lambda s: ["sources.other.tar.gz"], [0, "True"]),
     "getFile": (lambda s: ["sources.scene.tar.gz", str(s.folder / "copy")], [0, True]),
 }
 

@@ -13,7 +13,9 @@ import requests
 from hpo_pilot.errors import InputError
 from hpo_pilot.search import mistakes
 from hpo_pilot.server import queues as queue
+from hpo_pilot.server.descriptions import TRANSFORMATION
 from hpo_pilot.server.queues import Queues, place_of
+from hpo_pilot.transformation.executable import build
 from tests.server.conftest import Api, RunningServer, send
 from tests.task_parameters import make_params
 
@@ -65,6 +67,16 @@ def test_queuedata_without_a_token(server: RunningServer) -> None:
     assert (missing.status_code, missing.json()) == (404, {"error": "no queue NONE here"})
     # Sandboxes beside them stay behind a token.
     assert get(server, "sources.x.tar.gz").status_code == 401
+
+
+def test_the_transformation_without_a_token(server: RunningServer) -> None:
+    address = f"{server.url}/trf/user"
+    answer = requests.get(f"{address}/{TRANSFORMATION}", timeout=30)
+    assert answer.ok and answer.content == build()
+    again = requests.get(f"{address}/{TRANSFORMATION}", headers={"If-None-Match": answer.headers["ETag"]}, timeout=30)
+    assert again.status_code == 304 and not again.content
+    for name in ("runGen", "..%2f..%2fpyproject.toml", "executable.py"):
+        assert requests.get(f"{address}/{name}", timeout=30).status_code == 404
 
 
 def test_storages(server: RunningServer) -> None:
