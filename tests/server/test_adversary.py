@@ -40,6 +40,15 @@ def connect(server: Any) -> socket.socket:
     return connection
 
 
+def alive(connection: socket.socket, times: int = 1) -> None:
+    """Reads the answers to `isAlive`."""
+    received = b""
+    while received.count(b"alive=yes") < times:
+        part = connection.recv(65536)
+        assert part, received
+        received += part
+
+
 # --- JSON ---
 
 
@@ -155,11 +164,7 @@ def test_several_requests_at_once_are_answered_one_after_another(server: Any) ->
     one = b"POST /server/panda/isAlive HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
     with connect(server) as connection:
         connection.sendall(one * 3)
-        received = b""
-        while received.count(b"alive=yes") < 3:
-            part = connection.recv(65536)
-            assert part, received
-            received += part
+        alive(connection, 3)
 
 
 @pytest.fixture(scope="module")
@@ -211,11 +216,7 @@ def test_whoever_waits_for_an_answer_is_not_cut_off(hasty_server: Any) -> None:
         for _ in range(10):
             time.sleep(0.3)
             connection.sendall(b"a")
-        answer = b""
-        while b"alive=yes" not in answer:
-            part = connection.recv(65536)
-            assert part, answer
-            answer += part
+        alive(connection)
 
 
 def test_many_silent_connections_keep_nobody_out(own_server: Callable[..., Any]) -> None:

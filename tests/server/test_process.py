@@ -169,12 +169,23 @@ def test_a_second_server_waits_for_the_first_to_end_and_is_kept_out_otherwise(
     assert server.api("me").get("system/is_alive")["success"]
 
 
-def test_a_database_of_a_newer_version(folder: Path, refused: Refused) -> None:
-    database.Database(f"sqlite:///{folder}/panda.db").close()
-    with sqlite3.connect(folder / "panda.db") as opened:
+def newer(file: Path) -> None:
+    database.Database(f"sqlite:///{file}").close()
+    with sqlite3.connect(file) as opened:
         opened.execute("UPDATE alembic_version SET version_num = '9999'")
+
+
+def no_database(file: Path) -> None:
+    file.write_bytes(b"this is no database, but a text that is long enough to be looked at" * 20)
+
+
+@pytest.mark.parametrize(("make", "word"), [(newer, "version 9999"), (no_database, "panda.db")])
+def test_an_unusable_database(
+    folder: Path, refused: Refused, make: Callable[[Path], None], word: str
+) -> None:
+    make(folder / "panda.db")
     code, line = refused(folder)
-    assert (code, "version 9999" in line) == (2, True)
+    assert (code, word in line) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -215,12 +226,6 @@ def test_limits_are_options(own_server: Callable[..., Any]) -> None:
     for number in (1, 2):
         user.submit(make_params(f"user.me.t{number}/"))
     assert user.post("task/submit", task_parameters=make_params("user.me.t3/"))["data"] == 10
-
-
-def test_a_file_that_is_no_database(folder: Path, refused: Refused) -> None:
-    (folder / "panda.db").write_bytes(b"this is no database, but a text that is long enough to be looked at" * 20)
-    code, line = refused(folder)
-    assert (code, "panda.db" in line) == (2, True)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only for root")

@@ -72,23 +72,30 @@ def test_the_token_of_a_released_pilot(server: Any) -> None:
         assert status != 200 or str(answer.json()["StatusCode"]) == "20"
 
 
-@pytest.mark.parametrize(
-    ("caller", "expected"),
-    [
-        (None, [401, 401, 401, 401]),
-        ("token-of-me", [403, 404, 404, 403]),
-        ("token-of-you", [403, 404, 403, 403]),
-        ("token-of-pilot", [409, 403, 403, 404]),
-        ("token-of-operator", [200, 404, 404, 404]),
-    ],
-)
-def test_files(server: Any, caller: str | None, expected: list[int]) -> None:
-    assert expected == [
-        send(server, "PUT", "/storage/user.me.roles", caller, data=b"x").status_code,
-        send(server, "GET", "/storage/user.me.none", caller).status_code,
-        send(server, "DELETE", "/storage/user.me.none", caller).status_code,
-        send(server, "GET", "/cache/sources.none", caller).status_code,
-    ]
+def test_files(server: Any) -> None:
+    """An output: its job's pilot writes, users read, its owner removes. A sandbox: pilots and its owner read."""
+    server.api("me").upload("sources.secret", b"content")
+    output = "/storage/user.me.7._000001.outputs.tar.gz"
+    for content in (b"first", b"second" * 100_000):
+        assert send(server, "PUT", output, "token-of-operator", data=content).json()["success"]
+        assert send(server, "GET", output, "token-of-you").content == content
+    codes = {
+        caller: [
+            send(server, "PUT", output, caller, data=b"x").status_code,
+            send(server, "GET", output, caller).status_code,
+            send(server, "DELETE", output, caller).status_code,
+            send(server, "GET", "/cache/sources.secret", caller).status_code,
+        ]
+        for caller in (None, "token-of-you", "token-of-pilot", "token-of-me")
+    }
+    assert codes == {
+        None: [401, 401, 401, 401],
+        "token-of-you": [403, 200, 403, 403],
+        "token-of-pilot": [409, 403, 403, 200],
+        "token-of-me": [403, 200, 200, 200],
+    }
+    for method, path in (("GET", output), ("DELETE", output), ("GET", "/cache/sources.none")):
+        assert send(server, method, path, "token-of-operator").status_code == 404
 
 
 def _a_value(parameter: Parameter, task_id: int) -> Any:
