@@ -35,7 +35,7 @@ TOKENS = {
 
 
 def bearer(alias: str) -> str:
-    """The token that a test calls `alias`; what is none of TOKENS stays as it is."""
+    """Returns the token of an alias in TOKENS; other texts are returned unchanged."""
     return token(*TOKENS[alias]) if alias in TOKENS else alias
 
 
@@ -177,7 +177,7 @@ def own_server(tmp_path: Path) -> Iterator[Callable[..., RunningServer]]:
 def refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> Iterator[Callable[..., tuple[int, str]]]:
-    """The command line of a server that should not come to run, in this process; its exit code and its one line."""
+    """Runs the command line of a server that must refuse to start; returns exit code and the line of the error."""
     mask = os.umask(0)
     os.umask(mask)
 

@@ -42,7 +42,7 @@ def test_checkpoints(server: Any, user: Api) -> None:
     assert get(pilot, path).status_code == 404
 
 
-def test_a_cache_file_that_may_be_overwritten_is_overwritten_by_its_owner_alone(server: Any, user: Api) -> None:
+def test_only_the_owner_overwrites_a_cache_file(server: Any, user: Api) -> None:
     for content in (b"first", b"second"):
         assert user.upload("list.__ow__", content)["success"]
     refused = server.api("you").upload("list.__ow__", b"x")

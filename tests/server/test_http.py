@@ -22,7 +22,7 @@ from tests.server.conftest import TOKENS, bearer, send
 from tests.task_parameters import make_params
 
 
-def test_tokens_come_and_go_without_a_restart(server: Any) -> None:
+def test_new_and_revoked_tokens_need_no_restart(server: Any) -> None:
     path = "/api/v1/system/get_user_attributes"
     token, made = Authority(server.tokens).issue("new", Role.USER, 1)
     for _ in range(2):  # then it is remembered
@@ -33,7 +33,7 @@ def test_tokens_come_and_go_without_a_restart(server: Any) -> None:
     assert (answer.status_code, answer.json()["message"]) == (401, f"Token authentication failed. {refusal}")
 
 
-def test_wrong_method_and_wrong_call(server: Any, user: Any) -> None:
+def test_a_wrong_method_or_version_is_refused(server: Any, user: Any) -> None:
     assert user.get("task/kill", task_id=1)["message"] == "expecting POST, received GET"
     assert user.post("task/get_status", task_id=1)["message"] == "expecting GET, received POST"
     assert send(server, "GET", "/api/v7/task/get_status", "token-of-me").status_code == 404
@@ -49,7 +49,7 @@ def test_a_call_that_is_not_provided(server: Any, path: str) -> None:
             assert (answer.status_code, answer.json()) == (404, refused)
 
 
-def test_wrong_arguments(user: Any, pilot: Any) -> None:
+def test_wrong_arguments_are_refused(user: Any, pilot: Any) -> None:
     assert user.get("task/get_status", task_id="x")["message"] == (
         "Type error: 'task_id' with value 'x' could not be casted to type int from str."
     )
@@ -98,7 +98,7 @@ def test_calls_about_an_unknown_task(user: Any, call: str, success: bool, messag
     assert ask(call, task_id=-1) == {"success": success, "message": message, "data": data}
 
 
-def test_a_pattern_keeps_nobody_waiting(user: Any) -> None:
+def test_a_slow_pattern_is_refused(user: Any) -> None:
     user.submit(make_params("user.me.slow/", 1, site="SLOW", cliParams="a" * 200 + "!"))
     filters = json.dumps({"raw_task_params": "(a|aa)+$"})
     before = time.monotonic()
@@ -119,13 +119,13 @@ def test_a_pattern_keeps_nobody_waiting(user: Any) -> None:
         (b" " * (BODY_LIMIT + 1), 413),
     ],
 )
-def test_odd_bodies(server: Any, body: bytes, status: int) -> None:
+def test_invalid_bodies_are_refused(server: Any, body: bytes, status: int) -> None:
     kind = {"Content-Type": "application/json"} if status != 200 else {}
     answer = send(server, "POST", "/api/v1/task/kill", "token-of-me", data=body, headers=kind)
     assert (answer.status_code, answer.json()["success"]) == (status, False)
 
 
-def test_packed_bodies(server: Any) -> None:
+def test_compressed_bodies(server: Any) -> None:
     def post(body: bytes) -> requests.Response:
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
         return send(server, "POST", "/api/v1/task/kill", "token-of-me", data=body, headers=headers)
@@ -145,7 +145,7 @@ def test_a_user_cannot_submit_for_another(server: Any, user: Any) -> None:
     assert user.get("task/get_detailed_info", task_id=task_id)["data"]["userName"] == "you"
 
 
-def test_a_broken_task_says_why(user: Any) -> None:
+def test_a_broken_task_has_an_error_dialog(user: Any) -> None:
     task_id = user.submit(make_params("user.me.broken/", 1, nEvents="some"))
     info = user.get("task/get_detailed_info", task_id=task_id)["data"]
     assert (info["status"], info["errorDialog"]) == ("broken", "nEvents must be a whole number, not 'some'")
@@ -157,8 +157,8 @@ UNSAFE = ["..%2Ftokens.json", "%2e%2e", ".hidden", "a%00b", "a%2Fb", "x" * 300, 
 
 
 @pytest.mark.parametrize("name", [*UNSAFE, "../tokens.json", "../../tokens.json", "/etc/passwd"])
-def test_no_way_out_of_the_folders(server: Any, name: str) -> None:
-    """Names go to the server as they are here, as from a client that does not tidy paths."""
+def test_unsafe_file_names_are_refused(server: Any, name: str) -> None:
+    """The names are sent unchanged: http.client does not normalise paths."""
     parts = urlsplit(server.url)
     headers = {"Authorization": f"Bearer {bearer('token-of-operator')}"}
     for method, folder in (("GET", "cache"), ("GET", "storage"), ("PUT", "storage"), ("DELETE", "storage")):
@@ -169,7 +169,7 @@ def test_no_way_out_of_the_folders(server: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["../sources.x", "/etc/sources.y", "a/b/sources.z"])
-def test_an_upload_lands_in_the_cache_whatever_folder_it_names(server: Any, user: Any, name: str) -> None:
+def test_uploads_go_to_the_cache_without_their_folders(server: Any, user: Any, name: str) -> None:
     assert user.upload(name, b"content")["success"] is True
     path = server.folder / "files" / "cache" / name.rsplit("/", 1)[-1]
     assert path.read_bytes() == b"content"
@@ -197,12 +197,12 @@ def test_size_limits_of_uploads(server: Any, user: Any) -> None:
         {"data": b"x", "headers": {"Content-Type": f"multipart/form-data; boundary={'a' * 300}"}},
     ],
 )
-def test_uploads_without_a_file(server: Any, more: dict[str, Any]) -> None:
+def test_uploads_without_a_file_are_refused(server: Any, more: dict[str, Any]) -> None:
     answer = send(server, "POST", "/api/v1/file_server/upload_cache_file", "token-of-me", **more)
     assert (answer.status_code, answer.json()["success"]) == (200, False)
 
 
-def test_an_upload_that_breaks_off_leaves_nothing(server: Any) -> None:
+def test_an_incomplete_upload_is_removed(server: Any) -> None:
     host, port = server.url.removeprefix("http://").split(":")
     cache = server.folder / "files" / "cache"
     part = b'--b\r\nContent-Disposition: form-data; name="file"; filename="sources.cut"\r\n\r\nhalf of it'
@@ -229,7 +229,7 @@ def test_a_touched_sandbox(user: Any) -> None:
     assert user.post("file_server/touch_cache_file", file_name="sources.none")["success"] is False
 
 
-def test_nothing_is_readable_by_others(server: Any, user: Any) -> None:
+def test_all_files_are_private(server: Any, user: Any) -> None:
     user.get("system/is_alive")
     for path in (server.folder / "files").rglob("*"):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
@@ -237,7 +237,7 @@ def test_nothing_is_readable_by_others(server: Any, user: Any) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
 
 
-def test_no_token_is_kept_or_logged(server: Any) -> None:
+def test_tokens_are_neither_stored_nor_logged(server: Any) -> None:
     assert send(server, "GET", "/api/v1/system/get_user_attributes", "token-of-me").status_code == 200
     kept = [*server.tokens.iterdir(), server.log, server.folder / "panda.db", server.folder / "panda.db-wal"]
     for path in kept:
@@ -247,7 +247,7 @@ def test_no_token_is_kept_or_logged(server: Any) -> None:
 
 @pytest.mark.parametrize("path", sorted(TABLE))
 def test_no_argument_breaks_a_call(server: Any, path: str) -> None:
-    """Numbers that are none, lists, emptiness, of the declared type or not: an answer below 500, always."""
+    """Invalid numbers, lists, empty values: the status is below 500."""
     endpoint = TABLE[path]
     odd: list[Any] = ["", "NULL", "é", "../x", -1, 0, 2**63, 1e300, None, True, [], [None], [""], {}, {"a": []}]
     fitting = {int: 1, str: "x", bool: False, float: 0.5, list: [], dict: {}}

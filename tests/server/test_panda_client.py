@@ -141,7 +141,7 @@ NOT_PROVIDED: dict[str, list[Any]] = {
 }
 
 
-def test_lists_are_narrowed_by_owner_id_and_filters(client: Any, scene: Scene) -> None:
+def test_filters_of_lists(client: Any, scene: Scene) -> None:
     assert client.getJobIDsJediTasksInTimeRange(scene.since, dn="you") == [0, {}]
     later = client.getJobIDsJediTasksInTimeRange(scene.since, minTaskID=scene.task)[1]
     assert str(scene.child) in later and str(scene.task) not in later
@@ -167,7 +167,7 @@ def test_a_call_that_is_not_provided(client: Any, name: str) -> None:
     assert answer is None or "is not provided by this server" in answer
 
 
-def test_no_function_is_left_out() -> None:
+def test_all_functions_are_tested() -> None:
     spec = importlib.util.find_spec("pandaclient.Client")
     assert spec is not None
     assert spec.origin is not None
@@ -179,7 +179,7 @@ def test_no_function_is_left_out() -> None:
 
 
 def test_event_picking_is_refused(server: RunningServer, tmp_path: Path) -> None:
-    """panda-client ends its process then, whatever server it asked."""
+    """panda-client then ends its process, with any server."""
     (tmp_path / "events").write_text("1 2\n")
     arguments = [str(tmp_path / "events"), "AOD", "", "data", "", [], "", "user.me.x/", "me", "", 1, False, None]
     refusal = pytest.raises(AssertionError, match="putEventPickingRequest is not provided by this server")
@@ -224,8 +224,8 @@ def test_sandboxes(client: Any, pilot: Any, tmp_path: Path) -> None:
     assert client.putFile(odd.name)[1].startswith("ERROR: cannot write file")
 
 
-def test_a_sandbox_sent_by_its_path_is_not_the_tasks(client: Any, tmp_path: Path) -> None:
-    """panda-server 1.0.4 registers the whole path; JEDI looks for the plain name, and the task waits for good."""
+def test_a_task_does_not_find_a_sandbox_that_was_sent_by_its_path(client: Any, tmp_path: Path) -> None:
+    """panda-server 1.0.4 registers the whole path, JEDI looks for the plain name."""
     given = make_params("user.me.path/", 1, site="PATH")
     given["jobParameters"].append({"type": "constant", "value": "-a sources.aaaa.tar.gz"})
     path = archive(tmp_path / "sources.aaaa.tar.gz", b"print(3)")

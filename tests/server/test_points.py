@@ -1,4 +1,4 @@
-"""iDDS's REST for points: by token, and by the capability that a job's payload is given."""
+"""iDDS's REST for points: by token, and by the capability of a job."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_points_by_token(points: Points) -> None:
     assert (found["id"], found["loss"]) == (1, None)
 
 
-def test_who_may(points: Points) -> None:
+def test_access_by_token(points: Points) -> None:
     task = points.submit([[1, 0, 5]])
     path = f"/idds/hpo/{task}/null/1"
     for alias in (None, "wrong"):
@@ -125,7 +125,7 @@ def test_who_may(points: Points) -> None:
         ("PUT", "/TASK/null/1/-inf", 400, "WrongParameterException"),
     ],
 )
-def test_wrong_calls(points: Points, method: str, path: str, status: int, kind: str) -> None:
+def test_wrong_calls_are_refused(points: Points, method: str, path: str, status: int, kind: str) -> None:
     task = points.submit([[1, 0, 5], [2, 0, 5]])
     path = f"/idds/hpo{path.replace('TASK', str(task))}"
     answer = points.get(path, method=method)
@@ -155,7 +155,7 @@ def test_tasks_without_points(points: Points, encoded: str) -> None:
     assert points.get(f"/idds/hpo/{task}/null/null/null/null").status_code == 404
 
 
-def test_a_jobs_capability(points: Points) -> None:
+def test_the_capability_of_a_job(points: Points) -> None:
     task = points.submit([[1, 0, 5], [2, 0, 5]], maxAttempt=2)
     (one, first), (two, second) = points.acquire()
     assert one[CAPABILITY_KEY] != two[CAPABILITY_KEY]
@@ -189,7 +189,7 @@ def test_several_points_in_a_job(points: Points) -> None:
     assert points.get(second.replace("/idds/", "/x/idds/") + "/null/null/null", None).status_code == 404
 
 
-def test_idds_own_client(points: Points) -> None:
+def test_the_client_of_idds(points: Points) -> None:
     """idds-client's HPOClient, with the token where it puts it."""
     from idds.client.hpoclient import HPOClient
     from idds.common.exceptions import NoObject
@@ -207,7 +207,7 @@ def test_idds_own_client(points: Points) -> None:
         client.update_hyperparameter(task, None, 3, 1.0)
 
 
-def test_the_secret_stays_and_is_private(tmp_path: Path) -> None:
+def test_the_secret_is_kept_and_private(tmp_path: Path) -> None:
     first = Capabilities(tmp_path / "key").of(7)
     again = Capabilities(tmp_path / "key")
     assert (again.of(7), again.job(first), again.job(first + "x"), again.job("7-x"), again.job("é-x")) == (
