@@ -68,7 +68,7 @@ class Server:
         @asynccontextmanager
         async def lifespan(_: Starlette) -> AsyncIterator[None]:
             running = [
-                asyncio.create_task(self.state.watch.run(), name="the watch over heartbeats"),
+                asyncio.create_task(state.watch.run(), name="the watch over heartbeats"),
                 asyncio.create_task(self._housekeeping.run(), name="the removal of old data"),
             ]
             for task in running:

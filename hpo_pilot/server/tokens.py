@@ -409,6 +409,12 @@ def _read_keys(folder: Path) -> dict[str, list[dict[str, str]]]:
     return {"keys": [{str(name): str(value) for name, value in key.items() if name != "d"} for key in keys]}
 
 
+# Secrets of the server's folder.
+
+#: The file with the key of paths below ``/bigmon/``; see `bigpanda`.
+BIGMON_KEY = "bigmon.key"
+
+
 def read_secret(file: Path, make: Callable[[], bytes]) -> bytes:
     """Returns the secret that a file holds; a missing or empty file gets the one that `make` returns.
 
@@ -452,12 +458,6 @@ class Capabilities:
             return None
         expected = self.of(int(number))
         return int(number) if hmac.compare_digest(expected.encode(), capability.encode("utf-8", "replace")) else None
-
-
-# Secrets of the server's folder.
-
-#: The file with the key of paths below ``/bigmon/``; see `bigpanda`.
-BIGMON_KEY = "bigmon.key"
 
 
 # Signing tokens. A token is a JWT signed with ES256. Verifying needs only `jwks.json` and `revoked.json` of the
