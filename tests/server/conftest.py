@@ -150,13 +150,20 @@ class RunningServer:
         return Api(self.url, f"token-of-{name}" if name else None, self.tls and self.tls.folder)
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """One server for all tests; each uses task names and queues of its own."""
-    running = RunningServer(tmp_path_factory.mktemp("server"), heartbeat_timeout=3600.0)
+@contextlib.contextmanager
+def serving(folder: Path, **options: Any) -> Iterator[RunningServer]:
+    """Runs a server, which must end without errors."""
+    running = RunningServer(folder, **options)
     yield running
     assert running.stop() == 0
     assert "Traceback" not in running.log.read_text()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """One server for all tests; each uses task names and queues of its own."""
+    with serving(tmp_path_factory.mktemp("server"), heartbeat_timeout=3600.0) as running:
+        yield running
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def test_checkpoints(server: Any, user: Api) -> None:
     assert get(pilot, path).content == get(user, path).content == b"second"
     assert get(you, path).status_code == 403
     assert not keep(you, f"{task_id}_5", b"theirs")["success"]
-    assert not you.upload(f"hpo_cp_{task_id}_5", b"a pickle that does harm")["success"]
+    assert not user.upload(f"hpo_cp_{task_id}_6", b"no sandbox")["success"]
     assert not keep(you, "987654_5", b"nobody's")["success"]
     assert not keep(pilot, "987654_5", b"nobody's")["success"]
     for name in ("odd", "x_y", f"{task_id}_", "_", f"{task_id}_a_b"):

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.conftest import PandaClient, RunningServer, connected
+from tests.server.conftest import PandaClient, RunningServer, connected, serving
 from tests.task_parameters import make_params
 
 #: Functions of pandaclient.Client that ask no server.
@@ -27,10 +27,8 @@ use_oidc use_x509_no_grid
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    running = RunningServer(tmp_path_factory.mktemp("server"), tls=True)
-    yield running
-    assert running.stop() == 0
-    assert "Traceback" not in running.log.read_text()
+    with serving(tmp_path_factory.mktemp("server"), tls=True) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from hpo_pilot.server import queues as queue
 from hpo_pilot.server.descriptions import TRANSFORMATION
 from hpo_pilot.server.queues import Queues, place_of
 from hpo_pilot.transformation.executable import build
-from tests.server.conftest import Api, RunningServer, send
+from tests.server.conftest import Api, RunningServer, send, serving
 from tests.task_parameters import make_params
 
 
@@ -31,10 +31,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         "SHARED": {"storage": str(folder / "shared"), "site": "HERE", "pilot": {"timefloor": 15}},
     }
     (folder / "queues.json").write_text(json.dumps({"queues": queues}))
-    running = RunningServer(folder, options=["--queues", str(folder / "queues.json")])
-    yield running
-    assert running.stop() == 0
-    assert "Traceback" not in running.log.read_text()
+    with serving(folder, options=["--queues", str(folder / "queues.json")]) as running:
+        yield running
 
 
 def get(server: Any, path: str) -> Any:

@@ -45,6 +45,11 @@ class House:
         assert self.queue.status(task_id) == "done"
         return task_id
 
+    def wait(self, days: float = 31) -> int:
+        """Lets days pass; returns a new task, without which the newest change would stay."""
+        self.queue.clock.now += days * _DAY
+        return self.queue.submit(1)
+
     def sweep(self) -> int:
         """Removes old data; returns the number of slices."""
         for slices in range(100):
@@ -79,8 +84,7 @@ def test_old_tasks_are_removed_and_others_stay(house: House) -> None:
 def test_slices_are_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "SLICE", 3)
     house.run_task(10)
-    house.queue.clock.now += 31 * _DAY
-    house.queue.submit(1)
+    house.wait()
     assert house.sweep() == 4 + 1
     assert house.count(database.jobs) == 1
 
@@ -94,8 +98,7 @@ def test_a_sandbox_stays_while_a_task_names_it(house: House) -> None:
     house.sweep()
     assert sorted(path.name for path in house.cache) == ["sources.new.tar.gz", "sources.used.tar.gz"]
     house.queue.command(task_id, "kill")
-    house.queue.clock.now += 31 * _DAY
-    house.queue.submit(1)
+    house.wait()
     house.sweep()
     assert list(house.cache) == []
     assert house.count(database.cache_files) == 0
@@ -123,8 +126,7 @@ def test_recently_written_outputs_stay(house: House) -> None:
     """Tasks of earlier versions may have outputs of the same name."""
     house.run_task(1)
     (name, *_) = sorted(path.name for path in house.storage)
-    house.queue.clock.now += 31 * _DAY
-    house.queue.submit(1)
+    house.wait()
     house.write(house.storage, name)
     house.sweep()
     assert [path.name for path in house.storage] == [name]
@@ -135,8 +137,7 @@ def test_removal_runs_by_itself(house: House, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(tasks, name, 0.001)
     for _ in range(3):
         house.run_task()
-    house.queue.clock.now += 31 * _DAY
-    house.queue.submit(1)
+    house.wait()
 
     async def scenario() -> None:
         running = asyncio.create_task(house.keeping.run())

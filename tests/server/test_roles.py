@@ -82,6 +82,7 @@ def test_roles_of_files(server: Any) -> None:
         "token-of-pilot": [409, 403, 403, 200],
         "token-of-me": [403, 200, 200, 200],
     }
+    assert send(server, "GET", "/cache/sources.secret", "token-of-operator").status_code == 200
     for method, path in (("GET", output), ("DELETE", output), ("GET", "/cache/sources.none")):
         assert send(server, method, path, "token-of-operator").status_code == 404
 
