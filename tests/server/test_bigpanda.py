@@ -193,6 +193,8 @@ def test_a_job(monitor: Monitor, scan: tuple[int, list[int]]) -> None:
     files = {file["type"]: file for file in answer["files"]}
     assert files["output"]["lfn"] == outputs and files["output"]["fsize"] == 6 and files["output"]["scope"] == "user.me"
     assert files["pseudo_input"]["lfn"] == "1" and len(answer["dsfiles"]) == 2
+    ids = {dataset["datasetname"]: dataset["datasetid"] for dataset in monitor.get(f"/task/{task_id}/")["datasets"]}
+    assert all(file["datasetid"] == ids[file["datasetname"]] for file in answer["files"])
     job = answer["job"]
     assert job["pandaid"] == panda_ids[0] and "runner%20--number%201" in job["jobparameters"]
     assert job["metastruct"]["user_job_metadata"]["best_metric_score"] == 0.5
