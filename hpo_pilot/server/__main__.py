@@ -15,6 +15,7 @@ from hpo_pilot.logs import FORMATS, configure_logging
 from hpo_pilot.server.app import Server
 from hpo_pilot.server.database import Database
 from hpo_pilot.server.listening import add_security, certificate_of, listen, serve, tokens_of
+from hpo_pilot.server.state import ServerState
 from hpo_pilot.server.tasks import Limits
 
 
@@ -81,8 +82,8 @@ def _run(options: argparse.Namespace) -> None:
         database = stack.enter_context(closing(Database(options.database)))
         secure = certificate is not None or options.insecure_behind_proxy
         listener = stack.enter_context(closing(listen(options.host, options.port, secure=secure)))
-        server = Server(database, options.files, tokens, options.heartbeat_timeout, limits, options.queues)
-        serve(server, listener, options.lifeline_fd, certificate)
+        state = ServerState(database, options.files, tokens, options.heartbeat_timeout, limits, options.queues)
+        serve(Server(state), listener, options.lifeline_fd, certificate)
 
 
 if __name__ == "__main__":

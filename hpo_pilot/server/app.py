@@ -7,7 +7,6 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
@@ -17,7 +16,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from hpo_pilot.server import bigpanda, file_calls, metrics, monitoring, pilot_calls, points, queues, task_calls
-from hpo_pilot.server.attempts import HeartbeatWatch
 from hpo_pilot.server.calls import (
     NOBODY,
     TABLE,
@@ -25,22 +23,18 @@ from hpo_pilot.server.calls import (
     BodyRefused,
     Call,
     Endpoint,
-    Envelope,
     carry_out,
     check_owner,
-    failure,
     json_object,
     pairs,
     read_body,
-    to_json,
 )
-from hpo_pilot.server.database import Database, Transaction
-from hpo_pilot.server.file_store import Folder
+from hpo_pilot.server.database import Transaction
 from hpo_pilot.server.metrics import CALL_FAILURES, CALL_SECONDS
-from hpo_pilot.server.pilots import Changes, KnownPilots, WaitingPilots
-from hpo_pilot.server.queues import Queues
-from hpo_pilot.server.tasks import Housekeeping, Limits
-from hpo_pilot.server.tokens import Role, TokenRefused, Tokens
+from hpo_pilot.server.replies import Envelope, failure, to_json
+from hpo_pilot.server.state import ServerState
+from hpo_pilot.server.tasks import Housekeeping
+from hpo_pilot.server.tokens import Role, TokenRefused
 
 log = logging.getLogger(__name__)
 
@@ -48,73 +42,34 @@ log = logging.getLogger(__name__)
 API_MODULES = (file_calls, monitoring, pilot_calls, task_calls)
 
 _METHODS = ["GET", "POST", "PUT", "DELETE", "PATCH"]
-_DEFAULT_LIMITS = Limits()
 _MESSAGE_DATABASE = "database error in the PanDA server"
 
 
 class Server:
-    """The parts of a running server, joined."""
+    """A server: its state, and the routes of its calls."""
 
     name = "server"
 
-    def __init__(
-        self,
-        database: Database,
-        files: Path,
-        tokens: Tokens,
-        heartbeat_timeout: float,
-        limits: Limits = _DEFAULT_LIMITS,
-        queue_file: Path | None = None,
-    ) -> None:
-        """Joins the parts; nothing runs yet.
-
-        Args:
-            database: open.
-            files: the folder of sandboxes and outputs.
-            tokens: verifies tokens and identifies callers.
-            heartbeat_timeout: seconds of silence that make a job lost.
-            limits: the operator's limits on users and on the time for which old data is kept.
-            queue_file: JSON file of the queues; None: any name is a queue.
-
-        Raises:
-            InputError: the folder cannot be written, or the queue file is not valid.
-        """
-        self.database = database
-        self.tokens = tokens
-        self.limits = limits
-        self.cache = Folder(files / "cache")
-        self.storage = Folder(files / "storage")
-        self.capabilities = points.Capabilities(files / "points.key")
-        self.reading_key = bigpanda.reading_key(files)
-        self.queues = Queues(queue_file, files / "grid")
-        self.pilots = WaitingPilots()
-        self.known_pilots = KnownPilots()
-        self.changes = Changes()
-        self.watch = HeartbeatWatch(database, heartbeat_timeout)
-        self.housekeeping = Housekeeping(database, self.cache, self.storage, limits.retention_days)
-        database.announce = self._announce
-        with database.writing() as tx:
-            file_calls.reconcile(tx, self.cache)
-
-    def _announce(self, transaction: Transaction) -> None:
-        if transaction.activated:
-            self.pilots.announce(transaction.activated_at)
-        if transaction.users:
-            self.changes.announce(transaction.users)
+    def __init__(self, state: ServerState) -> None:
+        """Corrects the list of cached files; nothing runs yet."""
+        self.state = state
+        self._housekeeping = Housekeeping(state.database, state.cache, state.storage, state.limits.retention_days)
+        with state.database.writing() as tx:
+            file_calls.reconcile(tx, state.cache)
 
     def close_waiting(self) -> None:
         """Answers every long poll now, so that the process can end."""
-        self.pilots.close()
-        self.changes.close()
+        self.state.close_waiting()
 
     def application(self) -> Starlette:
         """Returns the ASGI application."""
+        state = self.state
 
         @asynccontextmanager
         async def lifespan(_: Starlette) -> AsyncIterator[None]:
             running = [
-                asyncio.create_task(self.watch.run(), name="the watch over heartbeats"),
-                asyncio.create_task(self.housekeeping.run(), name="the removal of old data"),
+                asyncio.create_task(state.watch.run(), name="the watch over heartbeats"),
+                asyncio.create_task(self._housekeeping.run(), name="the removal of old data"),
             ]
             for task in running:
                 task.add_done_callback(_complain)
@@ -128,19 +83,19 @@ class Server:
         return Starlette(
             routes=[
                 Route("/api/{version}/{group}/{function}", self._api, methods=_METHODS),
-                Route("/server/panda/{function}", partial(pilot_calls.legacy, self), methods=["GET", "POST"]),
-                *queues.queue_routes(self),
+                Route("/server/panda/{function}", partial(pilot_calls.legacy, state), methods=["GET", "POST"]),
+                *queues.queue_routes(state.queues),
                 queues.route(),
-                metrics.route(self),
-                Route("/cache/{name}", file_calls.handler(self, file_calls.cache_file), methods=["GET"]),
+                metrics.route(state.database, state.tokens, lambda: state.pilots.waiting),
+                Route("/cache/{name}", file_calls.handler(state, file_calls.cache_file), methods=["GET"]),
                 Route(
                     "/storage/{name}",
-                    file_calls.handler(self, file_calls.storage_file),
+                    file_calls.handler(state, file_calls.storage_file),
                     methods=["GET", "PUT", "DELETE"],
                 ),
-                *queues.key_routes(self.tokens),
-                *points.routes(self),
-                *bigpanda.routes(self),
+                *queues.key_routes(state.tokens),
+                *points.routes(state),
+                *bigpanda.routes(state),
             ],
             lifespan=lifespan,
         )
@@ -151,7 +106,7 @@ class Server:
         if endpoint is None or path["version"] not in ("v1", "latest"):
             return _reply(failure(f"{path['group']}/{path['function']} is not provided by this server"), 404)
         try:
-            caller = self.tokens.caller(request)
+            caller = self.state.tokens.caller(request)
         except TokenRefused as error:
             if endpoint.roles:
                 return _reply(failure(f"Token authentication failed. {error}"), 401)
@@ -163,7 +118,7 @@ class Server:
         try:
             arguments = await _arguments(endpoint, request)
             with CALL_SECONDS.labels(endpoint.path).time():
-                answer = await self._run(endpoint, Call(caller, self, request), arguments)
+                answer = await self._run(endpoint, Call(caller, self.state, request), arguments)
             return _reply(answer)
         except ArgumentError as error:
             return _reply(failure(str(error)))
@@ -189,7 +144,7 @@ class Server:
             return reply
 
         handler = checked if endpoint.owner_of else endpoint.handler
-        reply: Envelope = await carry_out(self.database, endpoint.access, handler, call, **arguments)
+        reply: Envelope = await carry_out(self.state.database, endpoint.access, handler, call, **arguments)
         return reply
 
 

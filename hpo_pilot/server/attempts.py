@@ -19,7 +19,6 @@ from sqlalchemy.exc import DBAPIError
 from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.server import metrics
 from hpo_pilot.server.brokerage import BROKERED
-from hpo_pilot.server.calls import utc
 from hpo_pilot.server.database import (
     AT_PILOT,
     AT_PILOT_STATES,
@@ -36,6 +35,7 @@ from hpo_pilot.server.database import (
     tasks,
     workers,
 )
+from hpo_pilot.server.replies import utc
 from hpo_pilot.server.task_parameters import CHANGEABLE_PARAMETERS, SPLIT_RULES, TaskParameters, known_task
 from hpo_pilot.server.tokens import PilotIdentity
 
@@ -371,11 +371,11 @@ def _heartbeat(
     if status is not state and (task := task_row(tx, job.task_id)) is not None:
         change_task(tx, task)
     elif "hpoStep=" in (columns.get("job_metrics") or "") and columns["job_metrics"] != job.job_metrics:
-        _tell_of_values(tx, job)
+        _announce_values(tx, job)
     return ",".join(word for word in ("debug" if job.debug else None, job.command) if word) or None
 
 
-def _tell_of_values(tx: Transaction, job: AnyRow) -> None:
+def _announce_values(tx: Transaction, job: AnyRow) -> None:
     """Announces a running job's new values, at most every `_VALUES_PAUSE` seconds for a task."""
     if known_task(tx, job.task_id).parameters.params.get("hpoValues") is not True:
         return
@@ -418,8 +418,8 @@ def _kilobytes(value: float) -> float:
     return min(10**10 - 1, int(value) / 1024)
 
 
-class Place(Enum):
-    """The place where an item of a report is kept."""
+class Kept(Enum):
+    """Where the server keeps an item of a report."""
 
     JOB = "job"  #: a column of `jobs`
     MEASURE = "measure"  #: a field of descriptions only, in the column `jobs.report`
@@ -434,52 +434,52 @@ class ReportField:
         name: the argument of ``pilot/update_job``.
         legacy: the argument of ``updateJob``.
         kind: the type of the argument.
-        place: the place where it is kept.
-        target: its name in that place.
+        kept: where the server keeps it.
+        target: its name there.
         convert: returns the value to keep, within its limits; ValueError or OverflowError: the value is not valid.
     """
 
     name: str
     legacy: str
     kind: type
-    place: Place
+    kept: Kept
     target: str
     convert: Callable[[Any], Any]
 
 
 #: All items of a report besides job, state and attempt.
 REPORT_FIELDS = (
-    ReportField("node", "node", str, Place.JOB, "node", _text(128)),
-    ReportField("trans_exit_code", "transExitCode", int, Place.JOB, "trans_exit_code", _whole),
+    ReportField("node", "node", str, Kept.JOB, "node", _text(128)),
+    ReportField("trans_exit_code", "transExitCode", int, Kept.JOB, "trans_exit_code", _whole),
     ReportField(
-        "pilot_error_code", "pilotErrorCode", int, Place.JOB, "pilot_error_code", lambda code: abs(_whole(code))
+        "pilot_error_code", "pilotErrorCode", int, Kept.JOB, "pilot_error_code", lambda code: abs(_whole(code))
     ),
-    ReportField("pilot_error_diag", "pilotErrorDiag", str, Place.JOB, "pilot_error_diag", _text(500)),
-    ReportField("exe_error_code", "exeErrorCode", int, Place.JOB, "exe_error_code", _whole),
-    ReportField("exe_error_diag", "exeErrorDiag", str, Place.JOB, "exe_error_diag", _text(500)),
-    ReportField("job_metrics", "jobMetrics", str, Place.JOB, "job_metrics", _text(500)),
-    ReportField("scheduler_id", "schedulerID", str, Place.JOB, "scheduler_id", _text(128)),
-    ReportField("pilot_id", "pilotID", str, Place.JOB, "pilot_id", _text(200)),
-    ReportField("batch_id", "batchID", str, Place.JOB, "batch_id", _text(80)),
-    ReportField("job_sub_status", "jobSubStatus", str, Place.JOB, "sub_status", _text(80)),
-    ReportField("start_time", "startTime", str, Place.JOB, "started", _time),
-    ReportField("end_time", "endTime", str, Place.JOB, "ended", _time),
-    ReportField("cpu_consumption_time", "cpuConsumptionTime", float, Place.MEASURE, "cpuConsumptionTime", int),
-    ReportField("cpu_consumption_unit", "cpuConsumptionUnit", str, Place.MEASURE, "cpuConsumptionUnit", str),
+    ReportField("pilot_error_diag", "pilotErrorDiag", str, Kept.JOB, "pilot_error_diag", _text(500)),
+    ReportField("exe_error_code", "exeErrorCode", int, Kept.JOB, "exe_error_code", _whole),
+    ReportField("exe_error_diag", "exeErrorDiag", str, Kept.JOB, "exe_error_diag", _text(500)),
+    ReportField("job_metrics", "jobMetrics", str, Kept.JOB, "job_metrics", _text(500)),
+    ReportField("scheduler_id", "schedulerID", str, Kept.JOB, "scheduler_id", _text(128)),
+    ReportField("pilot_id", "pilotID", str, Kept.JOB, "pilot_id", _text(200)),
+    ReportField("batch_id", "batchID", str, Kept.JOB, "batch_id", _text(80)),
+    ReportField("job_sub_status", "jobSubStatus", str, Kept.JOB, "sub_status", _text(80)),
+    ReportField("start_time", "startTime", str, Kept.JOB, "started", _time),
+    ReportField("end_time", "endTime", str, Kept.JOB, "ended", _time),
+    ReportField("cpu_consumption_time", "cpuConsumptionTime", float, Kept.MEASURE, "cpuConsumptionTime", int),
+    ReportField("cpu_consumption_unit", "cpuConsumptionUnit", str, Kept.MEASURE, "cpuConsumptionUnit", str),
     ReportField(
-        "cpu_architecture_level", "cpu_architecture_level", str, Place.MEASURE, "cpu_architecture_level", _text(20)
+        "cpu_architecture_level", "cpu_architecture_level", str, Kept.MEASURE, "cpu_architecture_level", _text(20)
     ),
-    ReportField("cpu_conversion_factor", "cpuConversionFactor", float, Place.MEASURE, "cpuConversion", float),
-    ReportField("pilot_timing", "pilotTiming", str, Place.MEASURE, "pilotTiming", _text(100)),
-    ReportField("n_events", "nEvents", int, Place.MEASURE, "nEvents", int),
-    ReportField("n_input_files", "nInputFiles", int, Place.MEASURE, "nInputFiles", int),
-    ReportField("core_count", "coreCount", int, Place.MEASURE, "actualCoreCount", int),
-    ReportField("mean_core_count", "meanCoreCount", float, Place.MEASURE, "meanCoreCount", float),
-    ReportField("grid", "grid", str, Place.MEASURE, "grid", _text(50)),
-    ReportField("source_site", "source_site", str, Place.MEASURE, "sourceSite", _text(36)),
-    ReportField("destination_site", "destination_site", str, Place.MEASURE, "destinationSite", _text(36)),
+    ReportField("cpu_conversion_factor", "cpuConversionFactor", float, Kept.MEASURE, "cpuConversion", float),
+    ReportField("pilot_timing", "pilotTiming", str, Kept.MEASURE, "pilotTiming", _text(100)),
+    ReportField("n_events", "nEvents", int, Kept.MEASURE, "nEvents", int),
+    ReportField("n_input_files", "nInputFiles", int, Kept.MEASURE, "nInputFiles", int),
+    ReportField("core_count", "coreCount", int, Kept.MEASURE, "actualCoreCount", int),
+    ReportField("mean_core_count", "meanCoreCount", float, Kept.MEASURE, "meanCoreCount", float),
+    ReportField("grid", "grid", str, Kept.MEASURE, "grid", _text(50)),
+    ReportField("source_site", "source_site", str, Kept.MEASURE, "sourceSite", _text(36)),
+    ReportField("destination_site", "destination_site", str, Kept.MEASURE, "destinationSite", _text(36)),
     *(
-        ReportField(f"{how}_{what.lower()}", f"{how}{what}", float, Place.MEASURE, f"{how}{what}", convert)
+        ReportField(f"{how}_{what.lower()}", f"{how}{what}", float, Kept.MEASURE, f"{how}{what}", convert)
         for hows, whats, convert in (
             (("max", "avg"), ("RSS", "VMEM", "SWAP", "PSS"), int),
             (("tot", "rate"), ("RCHAR", "WCHAR", "RBYTES", "WBYTES"), _kilobytes),
@@ -487,10 +487,10 @@ REPORT_FIELDS = (
         for how in hows
         for what in whats
     ),
-    ReportField("meta_data", "metaData", str, Place.DOCUMENT, "meta_data", str),
-    ReportField("job_output_report", "xml", str, Place.DOCUMENT, "output_report", str),
-    ReportField("pilot_log", "pilotLog", str, Place.DOCUMENT, "pilot_log", str),
-    ReportField("stdout", "stdout", str, Place.DOCUMENT, "stdout", str),
+    ReportField("meta_data", "metaData", str, Kept.DOCUMENT, "meta_data", str),
+    ReportField("job_output_report", "xml", str, Kept.DOCUMENT, "output_report", str),
+    ReportField("pilot_log", "pilotLog", str, Kept.DOCUMENT, "pilot_log", str),
+    ReportField("stdout", "stdout", str, Kept.DOCUMENT, "stdout", str),
 )
 
 
@@ -531,18 +531,18 @@ def record_report(
     state = JobState(job.status)
     if state.is_over:
         return _late(state, status)
-    given: dict[Place, dict[str, Any]] = {place: {} for place in Place}
+    given: dict[Kept, dict[str, Any]] = {table: {} for table in Kept}
     for item in REPORT_FIELDS:
         value = arguments.get(item.name)
         if value is None or value == "":
             continue
         # The job's result must not be lost because of one invalid value; a real server leaves it out too.
         with suppress(ValueError, OverflowError):
-            given[item.place][item.target] = item.convert(value)
-    columns = given[Place.JOB]
-    if given[Place.MEASURE]:
-        columns["report"] = json.dumps((json.loads(job.report) if job.report else {}) | given[Place.MEASURE])
-    _store_documents(tx, panda_id, status, given[Place.DOCUMENT])
+            given[item.kept][item.target] = item.convert(value)
+    columns = given[Kept.JOB]
+    if given[Kept.MEASURE]:
+        columns["report"] = json.dumps((json.loads(job.report) if job.report else {}) | given[Kept.MEASURE])
+    _store_documents(tx, panda_id, status, given[Kept.DOCUMENT])
     if status.is_over:
         end_attempt(tx, job, status, **columns)
         return None
@@ -625,7 +625,7 @@ class HeartbeatWatch:
         self._timeout = timeout
         self._jobs_out = asyncio.Event()
 
-    def job_went_out(self) -> None:
+    def job_sent(self) -> None:
         """Notes that a pilot acquired a job, so that `run` watches it."""
         self._jobs_out.set()
 

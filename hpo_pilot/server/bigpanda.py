@@ -12,15 +12,14 @@ import asyncio
 import hmac
 import json
 import logging
-import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from http import HTTPStatus
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import Any
 
 from sqlalchemy import Column, ColumnElement, and_, case, func, or_, select
 from sqlalchemy.exc import DBAPIError
@@ -29,22 +28,12 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from hpo_pilot.jobs import JobState, TaskState
-from hpo_pilot.server.calls import dump, utc
 from hpo_pilot.server.database import OVER, AnyRow, Transaction, in_slices, jobs, last_attempts, tasks
-from hpo_pilot.server.descriptions import (
-    ERRORS,
-    NO_JOB,
-    dataset_id,
-    describe,
-    job_reports,
-    own_fields,
-    scope,
-    task_fields,
-    task_part,
-    texts_of,
-)
-from hpo_pilot.server.file_store import read_secret
-from hpo_pilot.server.monitoring import SCANNED, FindFile, file_finder
+from hpo_pilot.server.descriptions import NO_JOB, dataset_id, file_fields, job_fields, task_fields, task_part
+from hpo_pilot.server.job_records import ERRORS, FindFile, JobRecord, job_counts, job_records, job_reports
+from hpo_pilot.server.monitoring import SCANNED
+from hpo_pilot.server.replies import dump, utc
+from hpo_pilot.server.state import ServerState
 from hpo_pilot.server.task_parameters import (
     KnownTask,
     TaskParameters,
@@ -54,13 +43,8 @@ from hpo_pilot.server.task_parameters import (
 )
 from hpo_pilot.server.tokens import Role, TokenRefused
 
-if TYPE_CHECKING:
-    from hpo_pilot.server.app import Server
-
 log = logging.getLogger(__name__)
 
-#: Name of the file with the key, in the server's folder.
-KEY_FILE = "bigmon.key"
 _HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 
 #: Number of jobs or tasks that are read and written at once. Other calls can run between two slices.
@@ -78,19 +62,10 @@ _LARGEST = 2**63 - 1
 _TIME = "%Y-%m-%d %H:%M:%S"  # panda-client reads it
 
 
-def reading_key(folder: Path) -> bytes:
-    """Returns the key for paths below ``/bigmon/``, and makes it if needed.
-
-    Raises:
-        InputError: the file cannot be read or written.
-    """
-    return read_secret(folder / KEY_FILE, lambda: secrets.token_urlsafe().encode()).strip()
+_Handler = Callable[[ServerState, "Question", Request], Awaitable[Response]]
 
 
-_Handler = Callable[["Server", "Question", Request], Awaitable[Response]]
-
-
-def routes(server: Server) -> list[Route]:
+def routes(server: ServerState) -> list[Route]:
     """Returns the routes of one server."""
     return [
         Route(prefix + path + tail, _answering(server, handle), methods=["GET"])
@@ -100,7 +75,7 @@ def routes(server: Server) -> list[Route]:
     ]
 
 
-def _answering(server: Server, handle: _Handler) -> Callable[[Request], Awaitable[Response]]:
+def _answering(server: ServerState, handle: _Handler) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         if (refused := _refusal(server, request)) is not None:
             return refused
@@ -115,7 +90,7 @@ def _answering(server: Server, handle: _Handler) -> Callable[[Request], Awaitabl
     return answer
 
 
-def _refusal(server: Server, request: Request) -> Response | None:
+def _refusal(server: ServerState, request: Request) -> Response | None:
     """Returns the refusal; None if the caller may read."""
     key = request.path_params.get("key")
     if key is not None:
@@ -139,24 +114,26 @@ def _json(content: Any, status: HTTPStatus = HTTPStatus.OK) -> Response:
     return Response(dump(content), status, media_type="application/json", headers=_HEADERS)
 
 
-def _streamed(parts: AsyncIterator[str]) -> Response:
-    return StreamingResponse(parts, media_type="application/json", headers=_HEADERS)
+_Read = Callable[[Transaction, list[int]], list[dict[str, Any]]]
 
 
-async def _many(
-    server: Server, ids: list[int], size: int, read: Callable[[Transaction, list[int]], list[dict[str, Any]]]
-) -> AsyncIterator[str]:
-    """Yields the records of `ids` as JSON, slice by slice, with commas between."""
-    first = True
-    for some in in_slices(ids, size):
-        records = await server.database.read(lambda tx, some=some: read(tx, some))  # type: ignore[misc]
-        if records:
-            text = await asyncio.to_thread(dump, records)
-            yield text[1:-1] if first else f",{text[1:-1]}"
-            first = False
+def _streamed(server: ServerState, ids: list[int], size: int, read: _Read, begin: str, end: str) -> Response:
+    """Returns the records of `ids` as JSON between two texts; they are read in slices of `size`."""
+
+    async def parts() -> AsyncIterator[str]:
+        yield begin
+        comma = ""
+        for some in in_slices(ids, size):
+            if records := await server.database.read(lambda tx, some=some: read(tx, some)):  # type: ignore[misc]
+                text = await asyncio.to_thread(dump, records)
+                yield comma + text[1:-1]
+                comma = ","
+        yield end
+
+    return StreamingResponse(parts(), media_type="application/json", headers=_HEADERS)
 
 
-async def _tasks(server: Server, question: Question, request: Request) -> Response:
+async def _tasks(server: ServerState, question: Question, request: Request) -> Response:
     """Answers with a list of tasks."""
     ids = await server.database.read(lambda tx: find_tasks(tx, question))
     extra = question.words("extra")
@@ -173,16 +150,10 @@ async def _tasks(server: Server, question: Question, request: Request) -> Respon
                 record["jobs_metadata"] = reports[task_id]
         return records
 
-    async def parts() -> AsyncIterator[str]:
-        yield "["
-        async for text in _many(server, ids, _SLICE_WITH_METADATA if "metastruct" in extra else _SLICE, read):
-            yield text
-        yield "]"
-
-    return _streamed(parts())
+    return _streamed(server, ids, _SLICE_WITH_METADATA if "metastruct" in extra else _SLICE, read, "[", "]")
 
 
-async def _task(server: Server, question: Question, request: Request) -> Response:
+async def _task(server: ServerState, question: Question, request: Request) -> Response:
     """Answers with one task: its record, its parameters as submitted, and its datasets."""
     task_id = _one(question, "jeditaskid", request.path_params.get("task_id"))
 
@@ -202,33 +173,27 @@ async def _task(server: Server, question: Question, request: Request) -> Respons
     return _error(HTTPStatus.NOT_FOUND, f"there is no task {task_id}") if found is None else _json(found)
 
 
-async def _jobs(server: Server, question: Question, request: Request) -> Response:
+async def _jobs(server: ServerState, question: Question, request: Request) -> Response:
     """Answers with a list of jobs, a summary of them, and their errors."""
     panda_ids, summary, errors = await server.database.read(lambda tx: find_jobs(tx, question))
     with_metadata = "metastruct" in question.words("extra")
 
     def read(tx: Transaction, some: list[int]) -> list[dict[str, Any]]:
-        return job_records(tx, some, with_metadata=with_metadata)
+        return describe_jobs(tx, some, with_metadata=with_metadata)
 
-    async def parts() -> AsyncIterator[str]:
-        yield f'{{"selectionsummary":{dump(summary)},"errsByCount":{dump(errors)},"jobs":['
-        async for text in _many(server, panda_ids, _SLICE_WITH_METADATA if with_metadata else _SLICE, read):
-            yield text
-        yield "]}"
-
-    return _streamed(parts())
+    begin = f'{{"selectionsummary":{dump(summary)},"errsByCount":{dump(errors)},"jobs":['
+    return _streamed(server, panda_ids, _SLICE_WITH_METADATA if with_metadata else _SLICE, read, begin, "]}")
 
 
-async def _job(server: Server, question: Question, request: Request) -> Response:
+async def _job(server: ServerState, question: Question, request: Request) -> Response:
     """Answers with one job and its files."""
     panda_id = _one(question, "pandaid", request.path_params.get("panda_id"))
-    find = file_finder(server)
 
     def read(tx: Transaction) -> dict[str, Any] | None:
-        for row in _rows(tx, jobs.c.panda_id, [panda_id]):
-            (record,) = job_records(tx, [panda_id], with_metadata=True)
-            record["jobparameters"] = texts_of(known_task(tx, row.task_id), row).job_pars
-            files = files_of(tx, row, find)
+        for job in job_records(tx, _rows(tx, jobs.c.panda_id, [panda_id])):
+            (record,) = describe_jobs(tx, [panda_id], with_metadata=True)
+            record["jobparameters"] = job.texts.job_pars
+            files = _files(job, server.find_file)
             return {"files": files, "job": record, "dsfiles": [one for one in files if one["type"] != "pseudo_input"]}
         return None
 
@@ -355,12 +320,19 @@ def _is(expression: ColumnElement[Any], value: str) -> ColumnElement[bool]:
 # Jobs. A call that names a task or jobs looks at all their attempts; any other call looks at the newest `SCANNED`. The
 # first query reads only what order, summary and errors need; the rest is read for the jobs shown, a slice at a time.
 
-_SITE = func.coalesce(jobs.c.site, func.nullif(jobs.c.queue, ""))
+#: The fields of `selectionsummary`, and what they count.
+_SUMMARIZED = {
+    **{"attemptnr": "row.attempt_nr", "computingsite": "queue", "corecount": "row.core_count"},
+    **{"jeditaskid": "row.task_id", "jobstatus": "row.status", "jobsubstatus": "row.sub_status"},
+    **{"minramcount": "row.ram_mb", "priorityrange": "row.priority"},
+    **{"processingtype": "parameters.processing_type", "prodsourcelabel": "row.label"},
+    **{"produsername": "known.user_name", "resourcetype": "resource_type", "schedulerid": "row.scheduler_id"},
+    **{"vo": "known.vo"},
+}
 _LIGHT = (
     *(jobs.c.panda_id, jobs.c.task_id, jobs.c.status, jobs.c.sub_status, jobs.c.attempt_nr, jobs.c.priority),
-    *(jobs.c.core_count, jobs.c.ram_mb, jobs.c.label, _SITE.label("site"), jobs.c.scheduler_id),
+    *(jobs.c.core_count, jobs.c.ram_mb, jobs.c.label, jobs.c.site, jobs.c.queue, jobs.c.scheduler_id),
     *(jobs.c[column] for _, _, *columns in ERRORS for column in columns if column),
-    *(tasks.c.user_name, tasks.c.vo),
 )
 
 
@@ -370,7 +342,7 @@ def find_jobs(tx: Transaction, question: Question) -> tuple[list[int], list[dict
     Raises:
         QuestionError: a parameter is not valid.
     """
-    query = select(*_LIGHT).join(tasks, tasks.c.task_id == jobs.c.task_id)
+    query = select(*_LIGHT)
     panda_ids, task_ids = question.numbers("pandaid"), question.numbers("jeditaskid")
     if panda_ids:
         query = query.where(jobs.c.panda_id.in_(panda_ids))
@@ -385,53 +357,34 @@ def find_jobs(tx: Transaction, question: Question) -> tuple[list[int], list[dict
     query = query.where(*question.matches("jobstatus", jobs.c.status), *question.changed(jobs.c.modified, tx.now))
     newest_first = query.order_by(jobs.c.modified.desc(), jobs.c.panda_id.desc())
     rows = tx.connection.execute(newest_first.limit(question.limit(DEFAULT_JOBS, MOST_JOBS))).all()
-    return [row.panda_id for row in rows], _summary(tx, rows), _errors_by_count(rows)
+    records = job_records(tx, rows)
+    return [row.panda_id for row in rows], _summary(records), _errors_by_count(records)
 
 
-def _known_tasks(tx: Transaction, rows: Iterable[AnyRow]) -> dict[int, KnownTask]:
-    return {task_id: known_task(tx, task_id) for task_id in {row.task_id for row in rows}}
-
-
-def _summary(tx: Transaction, rows: Sequence[AnyRow]) -> list[dict[str, Any]]:
+def _summary(records: Sequence[JobRecord]) -> list[dict[str, Any]]:
     """Counts the values of each field in which the jobs may differ."""
-    counts: dict[str, Counter[Any]] = {}
-    known = _known_tasks(tx, rows)
-    for row in rows:
-        values = {
-            "attemptnr": row.attempt_nr,
-            "computingsite": row.site or "",
-            "corecount": row.core_count,
-            "jeditaskid": row.task_id,
-            "jobstatus": row.status,
-            "jobsubstatus": row.sub_status or "",
-            "minramcount": row.ram_mb,
-            "priorityrange": row.priority,
-            "processingtype": known[row.task_id].parameters.processing_type,
-            "prodsourcelabel": row.label,
-            "produsername": row.user_name,
-            "resourcetype": resource_type(row.core_count, row.ram_mb),
-            "schedulerid": row.scheduler_id or "",
-            "vo": row.vo,
-        }
-        for field, value in values.items():
-            counts.setdefault(field, Counter())[value] += 1
+    found = {
+        field: Counter("" if value is None else value for value in map(attrgetter(name), records))
+        for field, name in _SUMMARIZED.items()
+    }
     return [
-        {"field": field, "list": [{"kname": name, "kvalue": many} for name, many in found.most_common()]}
-        for field, found in counts.items()
+        {"field": field, "list": [{"kname": name, "kvalue": many} for name, many in counts.most_common()]}
+        for field, counts in found.items()
+        if counts
     ]
 
 
-def _errors_by_count(rows: Iterable[AnyRow]) -> list[dict[str, Any]]:
+def _errors_by_count(records: Iterable[JobRecord]) -> list[dict[str, Any]]:
     """Returns the errors of failed jobs, the most frequent first, each with the error text of one of its jobs."""
     found: dict[tuple[str, int], dict[str, Any]] = {}
-    for row in rows:
-        if row.status not in (JobState.FAILED, JobState.CANCELLED, JobState.CLOSED):
+    for job in records:
+        if job.row.status not in (JobState.FAILED, JobState.CANCELLED, JobState.CLOSED):
             continue
-        for source, field, code, diag in _errors(row):
+        for source, field, code, diag in job.errors:
             category, text = _DESCRIBED.get(f"{source}:{code}", (0, ""))
             entry = {"error": f"{source}:{code}", "codename": field.lower(), "codeval": code, "count": 0}
             entry |= {"diag": diag, "desc": text, "cat": {"name": _CATEGORIES[category], "id": category}}
-            found.setdefault((source, code), entry | {"example_pandaid": row.panda_id})["count"] += 1
+            found.setdefault((source, code), entry | {"example_pandaid": job.row.panda_id})["count"] += 1
     return sorted(found.values(), key=lambda entry: (-entry["count"], entry["error"]))
 
 
@@ -471,7 +424,7 @@ _TEXTS = (
 )
 
 
-def job_records(tx: Transaction, panda_ids: Sequence[int], *, with_metadata: bool) -> list[dict[str, Any]]:
+def describe_jobs(tx: Transaction, panda_ids: Sequence[int], *, with_metadata: bool) -> list[dict[str, Any]]:
     """Returns the jobs with these ids, in this order; a job that was removed is left out.
 
     Args:
@@ -483,17 +436,15 @@ def job_records(tx: Transaction, panda_ids: Sequence[int], *, with_metadata: boo
     if with_metadata:
         for some in in_slices(panda_ids):
             reports |= {row.panda_id: parse_report(row.meta_data) for row in job_reports(tx, jobs.c.panda_id.in_(some))}
-    rows = list(_rows(tx, jobs.c.panda_id, panda_ids))
-    known = _known_tasks(tx, rows)
+    listed = job_records(tx, _rows(tx, jobs.c.panda_id, panda_ids))
+    known = {job.known.task_id: job.known for job in listed}
     shared = {task_id: _lowered(task_part(task)) | _of_task(task) for task_id, task in known.items()}
-    records = []
-    nothing = _lowered(NO_JOB)
-    for job in rows:
-        own = _lowered(own_fields(known[job.task_id], job))
-        record = nothing | own | shared[job.task_id] | _of_job(tx.now, job)
+    records, nothing = [], _lowered(NO_JOB)
+    for job in listed:
+        record = nothing | _lowered(job_fields(job)) | shared[job.known.task_id] | _of_job(tx.now, job)
         record |= {name: record[name] or "" for name in _TEXTS}
         del record["jobparameters"], record["metadata"]
-        if (report := reports.get(job.panda_id)) is not None:
+        if (report := reports.get(job.row.panda_id)) is not None:
             record["metastruct"] = report
         records.append(record)
     return records
@@ -512,33 +463,23 @@ def _of_task(known: KnownTask) -> dict[str, Any]:
     }
 
 
-def _of_job(now: float, job: AnyRow) -> dict[str, Any]:
+def _of_job(now: float, job: JobRecord) -> dict[str, Any]:
     """Returns the fields of a job that BigPanDA adds to JobSpec's."""
-    end = job.ended if JobState(job.status).is_over else now
-    seconds = max(0.0, end - job.started) if job.started and end else 0.0
+    end = job.row.ended if job.is_over else now
+    seconds = max(0.0, end - job.row.started) if job.row.started and end else 0.0
     return {
         "durationsec": int(seconds),
         "durationmin": round(seconds / 60),
         "duration": duration(seconds),
-        "waittime": duration((job.started or end or now) - job.created),
-        "meancorecount": json.loads(job.report).get("meanCoreCount") if job.report else None,
+        "waittime": duration((job.row.started or end or now) - job.row.created),
+        "meancorecount": job.reported.get("meanCoreCount"),
         **_error_info(job),
     }
 
 
-def _errors(job: AnyRow) -> list[tuple[str, str, int, str]]:
-    """Returns the errors of a job: source, JobSpec's name of the code, code, text."""
-    found = []
-    for source, field, code_column, diag_column in ERRORS:
-        if code := getattr(job, code_column):
-            diag = getattr(job, diag_column) if diag_column else f"Unknown transformation exit code {code}"
-            found.append((source, field, code, diag or ""))
-    return found
-
-
-def _error_info(job: AnyRow) -> dict[str, str | None]:
+def _error_info(job: JobRecord) -> dict[str, str | None]:
     """Returns the errors of a job as texts, in BigPanDA's form: ``pilot:1305 text ``."""
-    errors = _errors(job)
+    errors = job.errors
     text = "".join(f"{source}:{code} {' '.join(diag.split())} " for source, _, code, diag in errors)
     names = [f"{source}:{code}" for source, _, code, _ in errors]
     described = [name for name in names if name in _DESCRIBED]
@@ -554,23 +495,19 @@ def _error_info(job: AnyRow) -> dict[str, str | None]:
     }
 
 
-def files_of(tx: Transaction, job: AnyRow, find: FindFile) -> list[dict[str, Any]]:
+def _files(job: JobRecord, find: FindFile) -> list[dict[str, Any]]:
     """Returns a job's files, with their sizes if a storage has them."""
-    parameters = known_task(tx, job.task_id).parameters
-    place = {name: number for number, (name, _) in enumerate(parameters.datasets, start=1)}
     found = []
-    for file in describe(tx, job)["Files"]:
-        path = find(file["lfn"]) if file["type"] != "pseudo_input" else None
-        size = path.stat().st_size if path is not None and path.is_file() else 0
+    for file, fields in zip(job.files, file_fields(job), strict=True):
+        size = (file.size(find) or 0) if file.kind != "pseudo_input" else 0
         found.append(
-            _lowered(file)
+            _lowered(fields)
             | {
                 "fsize": size,
                 "fsizemb": f"{size / 1e6:.2f}",
-                "datasetname": file["dataset"],
-                "datasetid": dataset_id(job.task_id, place.get(file["dataset"], 0)),
-                "scope": file["scope"] or (scope(file["dataset"]) if file["type"] != "pseudo_input" else None),
-                "creationdate": moment(job.created),
+                "datasetname": file.dataset,
+                "datasetid": dataset_id(job.row.task_id, file.place),
+                "creationdate": moment(job.row.created),
             }
         )
     return found
@@ -655,13 +592,8 @@ def job_state_counts(tx: Transaction, ids: Sequence[int]) -> dict[int, dict[str,
     """Returns the number of jobs in each state, by task; the last of several attempts counts."""
     found = {task_id: {state.value: 0 for state in JobState if state is not JobState.NOT_RUN} for task_id in ids}
     for some in in_slices(ids):
-        query = (
-            select(jobs.c.task_id, jobs.c.status, func.count().label("n_jobs"))
-            .where(jobs.c.panda_id.in_(last_attempts(some)))
-            .group_by(jobs.c.task_id, jobs.c.status)
-        )
-        for row in tx.connection.execute(query):
-            found[row.task_id][row.status] = row.n_jobs
+        for (task_id, status), n_jobs in job_counts(tx, jobs.c.panda_id.in_(last_attempts(some))).items():
+            found[task_id][status] = n_jobs
     return found
 
 

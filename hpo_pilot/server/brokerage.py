@@ -9,15 +9,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.capacity import MINUTES_WITHOUT_LIMIT, JobRequest
 from hpo_pilot.jobs import JobNeeds
-
-if TYPE_CHECKING:
-    from hpo_pilot.server.task_parameters import TaskParameters
-
 
 # Hardware that a task asks for, in the words of prun's ``--architecture``, and whether a queue or pilot has it.
 #
@@ -286,8 +282,6 @@ def offered_gpus(target_architecture: Mapping[str, Any]) -> tuple[GpuOffer, ...]
 
 
 _CAMPAIGN_LIMIT = 250
-_LONGEST_SITE = 128
-_UNITS = {"": 1, "MB": 1, "GB": 1024, "TB": 1024 * 1024}
 
 
 @dataclass(frozen=True)
@@ -341,45 +335,6 @@ def site_fits(needs: Needs, profile: str) -> bool:
 def parse_needs(text: str) -> Needs:
     """Reads needs from the text that `Needs.__str__` wrote."""
     return Needs(**json.loads(text))
-
-
-def needs_of(parameters: TaskParameters) -> Needs:
-    """Returns the needs of a task's jobs.
-
-    Raises:
-        HardwareError: the hardware requirements are not valid.
-    """
-    gpus = _whole(parameters.params, "nGPU")
-    required = parse_architecture(parameters.architecture)
-    return Needs(
-        cores=parameters.core_count,
-        ram_mb=parameters.ram_mb,
-        seconds=parameters.max_walltime,
-        disk_mb=_disk(parameters.params),
-        gpus=gpus or (1 if required.gpu is not None else 0),
-        architecture=parameters.architecture,
-        container=bool(parameters.container),
-        nodes=_whole(parameters.params, "hpoNodes") or 1,
-        payload_seconds=_whole(parameters.params, "hpoPayloadSeconds"),
-        checkpoints=bool(parameters.params.get("hpoCheckpoints")),
-        site=str(parameters.params.get("hpoSite") or "")[:_LONGEST_SITE],
-    )
-
-
-def _whole(params: Mapping[str, Any], name: str) -> int:
-    value = params.get(name)
-    if value is None:
-        return 0
-    if not isinstance(value, int) or not 0 <= value < 2**31:
-        raise HardwareError(f"{name} must be a whole number, not {value!r}")
-    return value
-
-
-def _disk(params: Mapping[str, Any]) -> int:
-    unit = str(params.get("workDiskUnit") or "")
-    if unit not in _UNITS:
-        raise HardwareError(f"workDiskUnit must be one of {', '.join(filter(None, _UNITS))}, not {unit!r}")
-    return _whole(params, "workDiskCount") * _UNITS[unit]
 
 
 def campaign_of(params: Mapping[str, Any], user_name: str, task_name: str) -> str:

@@ -70,29 +70,29 @@ tasks = Table(
     C("vo", String(64), nullable=False),
     C("label", String(32), nullable=False),  # prodSourceLabel
     C("status", String(16), nullable=False),  # jobs.TaskState
-    C("old_status", String(16), nullable=True),  # the state to which a paused task returns
+    C("old_status", String(16), nullable=True),  # state before a pause
     C("error_dialog", Text, nullable=True),
     C("parent_id", _Id, nullable=True),
     C("priority", Integer, nullable=False),
     C("queue", String(128), nullable=False),  # empty: any queue that `included` and `excluded` allow
-    C("included", Text, nullable=True),  # ",A,B,"
+    C("included", Text, nullable=True),  # ",A,B,"; null: all queues
     C("excluded", Text, nullable=True),
-    C("campaign", String(256), nullable=True),  # between whom shares are fair; see `needs`
-    C("needs", Text, nullable=True),  # of one job, JSON; null: an older program's task, its parameters say
-    C("sandbox", Text, nullable=True),  # the archive that must be in the cache
+    C("campaign", String(256), nullable=True),  # shares are counted by campaign; `brokerage.campaign_of`
+    C("needs", Text, nullable=True),  # of one job, JSON; null in tasks of older versions: read `params`
+    C("sandbox", Text, nullable=True),  # archive that the jobs need; a task waits until it is in the cache
     C("params", Text, nullable=False),  # JSON, as submitted
-    C("revision", Integer, nullable=False, default=0),  # counts changes of `params`
-    C("n_jobs", Integer, nullable=False),  # numbers, not attempts
+    C("revision", Integer, nullable=False, default=0),  # number of changes of `params`
+    C("n_jobs", Integer, nullable=False),  # jobs, each counted once, not attempts
     C("n_finished", Integer, nullable=False, default=0),
-    C("n_failed", Integer, nullable=False, default=0),  # numbers that are given up
-    C("attempt_nr", Integer, nullable=False, default=1, server_default="1"),  # grows with every retry of the task
+    C("n_failed", Integer, nullable=False, default=0),  # jobs without success and without attempts left
+    C("attempt_nr", Integer, nullable=False, default=1, server_default="1"),  # 1, plus the retries of the task
     C("created", Float, nullable=False),
     C("modified", Float, nullable=False),
     C("state_changed", Float, nullable=False),
     C("started", Float, nullable=True),
     C("ended", Float, nullable=True),
-    C("change", _Id, nullable=False),  # the cursor of the last change to the task or to one of its jobs
-    C("outcome", _Id, nullable=False, default=0),  # the cursor of the last end of an attempt, or of the task
+    C("change", _Id, nullable=False),  # cursor of the last change of the task or one of its jobs
+    C("outcome", _Id, nullable=False, default=0),  # cursor of the last end of an attempt, or of the task
     Index(None, "user_name", "name"),
     Index(None, "user_name", "modified"),
     # The user comes first: else SQLite reads all tasks of a user to find the changed ones.
@@ -129,30 +129,30 @@ jobs = Table(
     metadata,
     C("panda_id", _Id, primary_key=True, autoincrement=True),
     C("task_id", _Id, nullable=False),
-    C("number", Integer, nullable=False),  # from 1: which part of the task; all its attempts share it
+    C("number", Integer, nullable=False),  # number of the job in its task, from 1; the same for all attempts
     C("attempt_nr", Integer, nullable=False),
     C("max_attempt", Integer, nullable=False),
     C("status", String(16), nullable=False),  # jobs.JobState
     C("sub_status", String(80), nullable=True),
-    C("command", String(32), nullable=True),  # for the pilot: tobekilled
+    C("command", String(32), nullable=True),  # sent with the answer to the next heartbeat: tobekilled
     C("debug", Boolean, nullable=False, default=False),
-    # The columns that brokerage reads, copied from the task so that it needs one index and no join.
+    # Copies of the task's values: brokerage then needs one index and no join.
     C("queue", String(128), nullable=False),
     C("label", String(32), nullable=False),
     C("priority", Integer, nullable=False),
     C("core_count", Integer, nullable=False),
     C("ram_mb", Integer, nullable=False),
     C("max_walltime", Integer, nullable=False),  # seconds; 0: unknown
-    # Where it is.
+    # The pilot that has or had the job.
     C("site", String(128), nullable=True),
     C("computing_element", String(128), nullable=True),
     C("node", String(128), nullable=True),
     C("harvester_id", String(128), nullable=True),
     C("worker_id", String(128), nullable=True),
     C("scheduler_id", String(128), nullable=True),
-    C("holder", String(400), nullable=True),  # name of the token with which it was taken; null: of an older program
-    C("holder_node", String(128), nullable=True),  # the only node that reports on it; null: any
-    C("holder_key", String(64), nullable=True),  # SHA-256 of its pilot's own key; null: the pilot has none
+    C("holder", String(400), nullable=True),  # name of the token that took the job; null in rows of older versions
+    C("holder_node", String(128), nullable=True),  # only node that may report; null: any
+    C("holder_key", String(64), nullable=True),  # SHA-256 of the pilot's key; null: it has none
     C("pilot_id", String(200), nullable=True),
     C("batch_id", String(80), nullable=True),
     C("created", Float, nullable=False),
@@ -160,8 +160,8 @@ jobs = Table(
     C("state_changed", Float, nullable=False),
     C("started", Float, nullable=True),
     C("ended", Float, nullable=True),
-    C("heartbeat", Float, nullable=True),  # silence counts from here: the last report, later by `patience`
-    C("patience", Float, nullable=False, server_default="0"),  # seconds more than our own pilots get
+    C("heartbeat", Float, nullable=True),  # time of the last report, plus `patience`
+    C("patience", Float, nullable=False, server_default="0"),  # seconds added to the timeout; 0 for our pilots
     # Reported by the pilot.
     C("job_metrics", String(500), nullable=True),
     C("trans_exit_code", Integer, nullable=True),
@@ -169,7 +169,7 @@ jobs = Table(
     C("pilot_error_diag", String(500), nullable=True),
     C("exe_error_code", Integer, nullable=True),
     C("exe_error_diag", String(500), nullable=True),
-    C("report", Text, nullable=True),  # JSON: the many numbers that only descriptions show
+    C("report", Text, nullable=True),  # JSON: values that only descriptions show
     # Found by the server.
     C("dispatcher_error_code", Integer, nullable=True),
     C("dispatcher_error_diag", String(250), nullable=True),
@@ -197,8 +197,8 @@ job_documents = Table(
 cache_files = Table(
     "cache_files",
     metadata,
-    C("name", String(255), primary_key=True),  # as it was sent, perhaps with folders; in the cache it has none
-    C("user_name", String(128), nullable=False),  # empty: found in the folder, nobody's
+    C("name", String(255), primary_key=True),  # as sent, with folders; the file in the cache has none
+    C("user_name", String(128), nullable=False),  # empty: found in the folder, without an owner
     C("size", BigInteger, nullable=False),
     C("checksum", String(64), nullable=True),  # the CRC in a gzip file's footer, as the client computes it
     C("created", Float, nullable=False),
@@ -234,7 +234,7 @@ point_losses = Table(
     "point_losses",
     metadata,
     C("task_id", _Id, primary_key=True, autoincrement=False),
-    C("number", Integer, primary_key=True, autoincrement=False),  # the point's; see `points`
+    C("number", Integer, primary_key=True, autoincrement=False),  # number of the point; see `points`
     C("loss", Float, nullable=False),
     C("modified", Float, nullable=False),
 )

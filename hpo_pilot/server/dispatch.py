@@ -23,7 +23,6 @@ from hpo_pilot.server.brokerage import (
     campaign_of,
     cpu_fits,
     gpus_fit,
-    needs_of,
     parse_needs,
     site_fits,
 )
@@ -40,6 +39,7 @@ from hpo_pilot.server.database import (
     tasks,
 )
 from hpo_pilot.server.descriptions import pilot_job
+from hpo_pilot.server.job_records import job_records
 from hpo_pilot.server.queues import UNDESCRIBED, Queue
 from hpo_pilot.server.task_parameters import HIGH_MEMORY, known_task
 from hpo_pilot.server.tokens import PilotIdentity
@@ -80,7 +80,7 @@ def _waiting_task(tx: Transaction, row: AnyRow, queue: str) -> WaitingTask:
     if campaign is None or needs is None:
         known = known_task(tx, row.task_id)
         campaign = campaign_of(known.parameters.params, row.user_name, row.name)
-        needs = str(needs_of(known.parameters))
+        needs = str(known.parameters.needs)
     kind = Kind(row.label, row.included or "", row.excluded or "", parse_needs(needs))
     return WaitingTask(row.task_id, queue, row.priority, campaign, kind)
 
@@ -186,7 +186,7 @@ def acquire(tx: Transaction, request: JobRequest) -> list[dict[str, Any]]:
     for task_id in {job.task_id for job in found}:
         task = existing_task(tx, task_id)
         change_task(tx, task, started=task.started or tx.now)
-    return [pilot_job(known_task(tx, job.task_id), job) for job in found]
+    return [pilot_job(job) for job in job_records(tx, found)]
 
 
 class _Bounds:

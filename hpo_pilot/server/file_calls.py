@@ -6,26 +6,13 @@ import asyncio
 import errno
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.exc import DBAPIError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 
-from hpo_pilot.server.calls import (
-    ANYBODY_KNOWN,
-    KEY_HEADER,
-    USERS,
-    Access,
-    Call,
-    Envelope,
-    check_owner,
-    endpoint,
-    failure,
-    success,
-    to_json,
-)
+from hpo_pilot.server.calls import ANYBODY_KNOWN, KEY_HEADER, USERS, Access, Call, check_owner, endpoint
 from hpo_pilot.server.database import Transaction, cache_files, cached_as, in_slices, tasks
 from hpo_pilot.server.file_store import (
     CACHE_LIMIT,
@@ -46,12 +33,10 @@ from hpo_pilot.server.file_store import (
 )
 from hpo_pilot.server.pilots import has_job, makes_file, owner_of
 from hpo_pilot.server.queues import find_output
+from hpo_pilot.server.replies import Envelope, failure, success, to_json
+from hpo_pilot.server.state import ServerState
 from hpo_pilot.server.tasks import awaited_by_another, release_pending, sandbox_arrived
 from hpo_pilot.server.tokens import Caller, PilotIdentity, Role, TokenRefused
-
-if TYPE_CHECKING:
-    from hpo_pilot.server.app import Server
-
 
 # ``file_server/*``: the file cache. A sandbox is kept until its jobs are over. The checkpoint of a hyper-parameter
 # point is the cache file ``hpo_cp_<task>_<point>``.
@@ -139,7 +124,7 @@ async def upload_cache_file(call: Call) -> Envelope:
     return success()
 
 
-async def _is_owner(server: Server, caller: Caller, name: str) -> bool:
+async def _is_owner(server: ServerState, caller: Caller, name: str) -> bool:
     owner = select(cache_files.c.user_name).where(cached_as(name))
     return bool(await server.database.read(lambda tx: tx.connection.scalar(owner)) == caller.name)
 
@@ -249,10 +234,10 @@ def delete_hpo_checkpoint(tx: Transaction, call: Call, *, task_id: str, sub_id: 
     return success()
 
 
-_FileHandler = Callable[["Server", Request, Caller, str], Awaitable[Response]]
+_FileHandler = Callable[[ServerState, Request, Caller, str], Awaitable[Response]]
 
 
-def handler(server: Server, handle: _FileHandler) -> Callable[[Request], Awaitable[Response]]:
+def handler(server: ServerState, handle: _FileHandler) -> Callable[[Request], Awaitable[Response]]:
     """Returns a route's handler: `handle` after a check of token and name."""
 
     async def checked(request: Request) -> Response:
@@ -278,14 +263,14 @@ def handler(server: Server, handle: _FileHandler) -> Callable[[Request], Awaitab
     return checked
 
 
-async def cache_file(server: Server, request: Request, caller: Caller, name: str) -> Response:
+async def cache_file(server: ServerState, request: Request, caller: Caller, name: str) -> Response:
     """Returns a sandbox to pilots and to the user who uploaded it."""
     if caller.role is Role.USER and not await _is_owner(server, caller, name):
         return _refuse("not the owner of the file, and no pilot role", 403)
     return _send(server.cache.find(name), name)
 
 
-async def storage_file(server: Server, request: Request, caller: Caller, name: str) -> Response:
+async def storage_file(server: ServerState, request: Request, caller: Caller, name: str) -> Response:
     """Stores, returns or removes an output or log: its job's pilot writes, users read, its owner removes."""
     if request.method == "PUT":
         if caller.role is Role.USER:
@@ -294,7 +279,7 @@ async def storage_file(server: Server, request: Request, caller: Caller, name: s
     if caller.role is Role.PILOT:
         return _refuse("user role required", 403)
     if request.method != "DELETE":
-        return _send(server.storage.find(name) or find_output(server.queues, name), name)
+        return _send(server.find_file(name), name)
     if not (
         caller.is_operator or await server.database.read(lambda tx: owner_of(tx, name, caller.name)) == caller.name
     ):
@@ -307,7 +292,7 @@ async def storage_file(server: Server, request: Request, caller: Caller, name: s
     return Response(to_json(success()), media_type="application/json")
 
 
-async def _store(server: Server, request: Request, caller: Caller, name: str) -> Response:
+async def _store(server: ServerState, request: Request, caller: Caller, name: str) -> Response:
     pilot = PilotIdentity.of(caller, request.headers.get(KEY_HEADER, ""))
 
     async def may() -> bool:

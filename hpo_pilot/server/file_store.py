@@ -16,7 +16,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.files import rename_whole, write_whole
+from hpo_pilot.files import rename_whole
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
@@ -37,7 +37,6 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+:@=-]{0,199}")
 CHECKPOINT_START = "hpo_cp_"
 _CHECKPOINT_IDS = re.compile(r"(\d{1,18})_([A-Za-z0-9.-]{1,100})", re.ASCII)
 _DIGEST_NAME = re.compile(r"sources\.([0-9a-f]{64})(?:\.\d+)?\.tar\.gz")  # of hpo-pilot's sandboxes
-_SECRET_BYTES = 32
 _PART = ".part"  # no finished file ends so: see `is_safe`
 
 
@@ -80,23 +79,6 @@ def cache_limit(name: str) -> int:
     if name.endswith(".out"):
         return LOG_LIMIT
     return SOURCES_LIMIT if name.startswith("sources.") else CACHE_LIMIT
-
-
-def read_secret(file: Path, make: Callable[[], bytes]) -> bytes:
-    """Returns the secret that a file holds; a missing or empty file gets the one that `make` returns.
-
-    Raises:
-        InputError: the file cannot be read or written, or is damaged.
-    """
-    try:
-        if not file.exists() or not file.stat().st_size:
-            write_whole(file, make(), 0o600)
-        secret = file.read_bytes()
-    except OSError as error:
-        raise InputError(f"{file}: {error.strerror}") from error
-    if len(secret) < _SECRET_BYTES:
-        raise InputError(f"{file} is damaged: remove it, and the next start makes another")
-    return secret
 
 
 class Folder:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, generate_latest
 from prometheus_client import Counter as PrometheusCounter
@@ -20,12 +18,8 @@ from starlette.routing import Route
 
 from hpo_pilot import __version__
 from hpo_pilot.jobs import JobState, TaskState
-from hpo_pilot.server.database import AT_PILOT, WAITS, Transaction, jobs, tasks
-from hpo_pilot.server.tokens import TokenRefused
-
-if TYPE_CHECKING:
-    from hpo_pilot.server.app import Server
-
+from hpo_pilot.server.database import AT_PILOT, WAITS, Database, Transaction, jobs, tasks
+from hpo_pilot.server.tokens import TokenRefused, Tokens
 
 # Instruments. A process runs one server, so the module owns them.
 
@@ -79,20 +73,20 @@ def exposition(found: list[Metric], *registries: CollectorRegistry, more: bytes 
     return Response(b"".join(texts) + more, media_type=CONTENT_TYPE_LATEST)
 
 
-def route(server: Server) -> Route:
-    """Returns the route."""
-    return Route(PATH, partial(_metrics, server), methods=["GET"])
+def route(database: Database, tokens: Tokens, n_waiting: Callable[[], int]) -> Route:
+    """Returns the route; `n_waiting` returns the number of pilots that wait for a job."""
 
+    async def answer(request: Request) -> Response:
+        try:
+            tokens.caller(request)
+        except TokenRefused as error:
+            return PlainTextResponse(f"{error}\n", 401, {"WWW-Authenticate": "Bearer"})
+        found = await database.read(_in_database)
+        waiting = GaugeMetricFamily("hpo_pilot_server_pilots_waiting", "Pilots that wait for a job.", n_waiting())
+        version = InfoMetricFamily("hpo_pilot_server", "The embedded PanDA server.", {"version": __version__})
+        return exposition([version, waiting, *found], REGISTRY)
 
-async def _metrics(server: Server, request: Request) -> Response:
-    try:
-        server.tokens.caller(request)
-    except TokenRefused as error:
-        return PlainTextResponse(f"{error}\n", 401, {"WWW-Authenticate": "Bearer"})
-    found = await server.database.read(_in_database)
-    waiting = GaugeMetricFamily("hpo_pilot_server_pilots_waiting", "Pilots that wait for a job.", server.pilots.waiting)
-    version = InfoMetricFamily("hpo_pilot_server", "The embedded PanDA server.", {"version": __version__})
-    return exposition([version, waiting, *found], REGISTRY)
+    return Route(PATH, answer, methods=["GET"])
 
 
 def _in_database(tx: Transaction) -> list[Metric]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from sqlalchemy import URL, ColumnElement, TextClause, and_, func, or_, select
 from sqlalchemy.exc import DBAPIError
@@ -20,19 +20,18 @@ from hpo_pilot.databases import sqlite_engine, tables_are_current
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import JobState, RunReport
 from hpo_pilot.jobs.results import parse_reports
-from hpo_pilot.server.brokerage import Needs, WaitingJobs, needs_of, parse_needs
-from hpo_pilot.server.calls import ANYBODY_KNOWN, USERS, Access, Call, Envelope, endpoint, failure, success
+from hpo_pilot.server.brokerage import Needs, WaitingJobs, parse_needs
+from hpo_pilot.server.calls import ANYBODY_KNOWN, USERS, Access, Call, endpoint, parameters_of
 from hpo_pilot.server.database import AT_PILOT, WAITS, AnyRow, Transaction, in_slices, job_documents, jobs, tasks
-from hpo_pilot.server.descriptions import error_fields, texts_of
+from hpo_pilot.server.descriptions import error_fields
 from hpo_pilot.server.file_store import is_safe
+from hpo_pilot.server.job_records import FindFile, JobRecord, job_records
 from hpo_pilot.server.pilots import key_of, pilots_shown
 from hpo_pilot.server.points import assignment_of
-from hpo_pilot.server.queues import Queue, find_output
+from hpo_pilot.server.queues import Queue
+from hpo_pilot.server.replies import Envelope, failure, success
 from hpo_pilot.server.task_parameters import known_task
 from hpo_pilot.transformation.sandbox import UnsafeArchive, opened
-
-if TYPE_CHECKING:
-    from hpo_pilot.server.app import Server
 
 #: Characters of a reason.
 _LONGEST_REASON = 500
@@ -63,18 +62,9 @@ def failure_of(metadata: str | None) -> str:
 #: Number of attempts, newest first, that a query without a task or search reads.
 SCANNED = 100_000
 
-#: The largest difference between the clocks of server and storage, in seconds.
-_CLOCKS = 0.5
-
-#: Returns the path of a file in the storages, by its name; None: it is not there.
-FindFile = Callable[[str], Path | None]
-
-_COLUMNS = [column for column in jobs.c if column.name != "report"]
 #: The queue where a job is or waits; empty: any.
 queue_of_job: ColumnElement[Any] = func.coalesce(jobs.c.site, jobs.c.queue)
-_ROWS = select(*_COLUMNS, tasks.c.name.label("task"), tasks.c.user_name, tasks.c.needs).join(
-    tasks, tasks.c.task_id == jobs.c.task_id
-)
+_ROWS = select(*(column for column in jobs.c if column.name != "report"))
 #: Job reports with a log tail that is not empty.
 _HAS_LOG_TAIL = func.replace(job_documents.c.meta_data, '"log_tail": ""', "").contains('"log_tail": "', autoescape=True)
 #: Condition on metadata that may contain a failed payload, so that only few of them are read.
@@ -124,39 +114,49 @@ def _all_counts(tx: Transaction) -> dict[str, int]:
     return found | {state.value: number for state, number in counts.items() if number}
 
 
-def job_with_attempts(tx: Transaction, panda_id: int, find: FindFile) -> dict[str, Any] | None:
-    """Returns one job with its attempts, files and measured values; None: there is no such job."""
-    asked = tx.connection.execute(
-        select(jobs.c.task_id, jobs.c.number, jobs.c.report).where(jobs.c.panda_id == panda_id)
-    ).one_or_none()
-    if asked is None:
-        return None
-    same = _ROWS.where(jobs.c.task_id == asked.task_id, jobs.c.number == asked.number).order_by(jobs.c.panda_id)
-    attempts = tx.connection.execute(same).all()
-    described = shown(tx, attempts, find)
-    job = next(row for row in attempts if row.panda_id == panda_id)
-    files = []
-    for file in texts_of(known_task(tx, job.task_id), job).files:
-        path = find(file.lfn)
-        size = path.stat().st_size if path is not None and path.is_file() else None
-        files.append({"name": file.lfn, "dataset": file.dataset, "kind": file.kind, "size": size})
-    return {
-        "job": next(one for one in described if one["panda_id"] == panda_id),
-        "attempts": described,
-        "files": files,
-        "measures": {name: value for name, value in json.loads(asked.report or "{}").items() if value is not None},
-    }
-
-
-def shown(tx: Transaction, rows: Iterable[AnyRow], find: FindFile) -> list[dict[str, Any]]:
+def described(tx: Transaction, rows: Iterable[AnyRow], find: FindFile) -> list[dict[str, Any]]:
     """Returns the jobs of these rows in the form for the pages."""
-    listed = list(rows)
-    logged = _with_documents(tx, [row.panda_id for row in listed])
-    failed = _failures(tx, [row.panda_id for row in listed if row.status == JobState.FINISHED])
-    return [
-        _shown(tx, row, row.panda_id in logged, find) | {"payload_error": failed.get(row.panda_id, "")}
-        for row in listed
-    ]
+    records = job_records(tx, rows)
+    assignments = {task_id: assignment_of(tx, task_id) for task_id in {job.row.task_id for job in records}}
+    logged = _with_documents(tx, [job.row.panda_id for job in records])
+    failed = _failures(tx, [job.row.panda_id for job in records if job.row.status == JobState.FINISHED])
+    found = []
+    for job in records:
+        known, needs = assignments[job.row.task_id], job.parameters.needs
+        found.append(
+            {name: getattr(job.row, column) for name, column in _COLUMNS.items()}
+            | {
+                "task": job.known.name,
+                "user": job.known.user_name,
+                "queue": job.queue,
+                "heard": job.heard,
+                "search": known and known.search,
+                "uid": known and known.uid,
+                "generation": known and known.generation,
+                "members": known.members.get(job.row.number, ()) if known else (),
+                "pilot": key_of(job.row.harvester_id, job.row.worker_id, job.row.node, job.row.site),
+                "nodes": needs.nodes,
+                "gpus": needs.gpus,
+                "errors": _errors(job),
+                "has_log": job.row.panda_id in logged or job.log_file(find) is not None,
+                "payload_error": failed.get(job.row.panda_id, ""),
+            }
+        )
+    return found
+
+
+#: Names in the form for the pages, and columns of jobs.
+_COLUMNS = {
+    **{name: name for name in ("panda_id", "task_id", "number", "node", "created", "started", "ended", "job_metrics")},
+    **{"attempt": "attempt_nr", "attempts": "max_attempt", "state": "status", "sub_state": "sub_status"},
+    **{"changed": "state_changed", "cores": "core_count", "memory_mb": "ram_mb", "seconds": "max_walltime"},
+}
+
+
+def _errors(job: JobRecord) -> dict[str, Any]:
+    """Returns a job's errors, with the same names as in job descriptions."""
+    found = error_fields(job) | {"transExitCode": job.row.trans_exit_code}
+    return {name: value for name, value in found.items() if value not in (None, 0, "")}
 
 
 def _failures(tx: Transaction, panda_ids: Sequence[int]) -> dict[int, str]:
@@ -177,65 +177,6 @@ def _with_documents(tx: Transaction, panda_ids: Sequence[int]) -> set[int]:
         query = select(job_documents.c.panda_id).where(job_documents.c.panda_id.in_(some), kept)
         found.update(tx.connection.scalars(query))
     return found
-
-
-def _shown(tx: Transaction, job: AnyRow, has_document: bool, find: FindFile) -> dict[str, Any]:
-    needs = parse_needs(job.needs) if job.needs else Needs(cores=job.core_count, ram_mb=job.ram_mb)
-    patience = 0.0 if JobState(job.status).is_over else job.patience
-    known = assignment_of(tx, job.task_id)
-    return {
-        "panda_id": job.panda_id,
-        "task_id": job.task_id,
-        "task": job.task,
-        "user": job.user_name,
-        "search": known and known.search,
-        "uid": known and known.uid,
-        "generation": known and known.generation,
-        "members": known.members.get(job.number, ()) if known else (),
-        "number": job.number,
-        "attempt": job.attempt_nr,
-        "attempts": job.max_attempt,
-        "state": job.status,
-        "sub_state": job.sub_status,
-        "queue": job.site or job.queue,
-        "node": job.node,
-        "pilot": key_of(job.harvester_id, job.worker_id, job.node, job.site),
-        "created": job.created,
-        "changed": job.state_changed,
-        "started": job.started,
-        "ended": job.ended,
-        "heard": None if job.heartbeat is None else job.heartbeat - patience,
-        "nodes": needs.nodes,
-        "gpus": needs.gpus,
-        "cores": job.core_count,
-        "memory_mb": job.ram_mb,
-        "seconds": job.max_walltime,
-        "job_metrics": job.job_metrics,
-        "errors": errors_of(job),
-        "has_log": has_document or log_file(tx, job, find) is not None,
-    }
-
-
-def errors_of(job: AnyRow) -> dict[str, Any]:
-    """Returns a job's errors, with the same names as in job descriptions."""
-    found = error_fields(job) | {"transExitCode": job.trans_exit_code}
-    return {name: value for name, value in found.items() if value not in (None, 0, "")}
-
-
-def log_file(tx: Transaction, job: AnyRow, find: FindFile) -> Path | None:
-    """Returns the log that the job's pilot stored; None: there is none, or the file is of another attempt."""
-    if not JobState(job.status).is_over:
-        return None
-    files = texts_of(known_task(tx, job.task_id), job).files
-    name = next((file.lfn for file in files if file.kind == "log"), "")
-    path = find(name) if name else None
-    if path is None:
-        return None
-    try:
-        stored = path.stat().st_mtime
-    except OSError:
-        return None  # removed just now
-    return path if job.created - _CLOCKS <= stored <= job.state_changed + _CLOCKS else None
 
 
 # A job's log as text: from the archive that its pilot stored, else from the texts that pilot and payload reported.
@@ -264,7 +205,7 @@ def log_sources(tx: Transaction, panda_id: int, find: FindFile) -> LogSources | 
     job = tx.connection.execute(select(*columns).where(jobs.c.panda_id == panda_id)).one_or_none()
     if job is None:
         return None
-    archive = log_file(tx, job, find)
+    archive = job_records(tx, [job])[0].log_file(find)
     row = tx.connection.execute(
         select(job_documents.c.pilot_log, job_documents.c.stdout, job_documents.c.meta_data).where(
             job_documents.c.panda_id == panda_id
@@ -341,19 +282,24 @@ _STATES = frozenset(state.value for state in JobState)
 _NO_JOB = "no job"
 
 
-def file_finder(server: Server) -> FindFile:
-    """Returns a function that finds an output or log by its name, in the server's storage or a queue's."""
-
-    def find(name: str) -> Path | None:
-        return server.storage.find(name) or find_output(server.queues, name)
-
-    return find
+_Answer = TypeVar("_Answer", bound=Callable[..., Envelope])
 
 
-@endpoint("hpo_pilot/job_list", "GET", USERS, Access.READ)
+def _job_call(answer: _Answer) -> _Answer:
+    """Makes an API call of a function that also answers without a server; see `answer_after_end`."""
+
+    def handler(tx: Transaction, call: Call, **given: Any) -> Envelope:
+        return answer(tx, call.server.find_file, **given)
+
+    more = parameters_of(answer).values()
+    endpoint(f"hpo_pilot/{answer.__name__}", "GET", USERS, Access.READ, more=more)(handler)
+    return answer
+
+
+@_job_call
 def job_list(
     tx: Transaction,
-    call: Call,
+    find: FindFile,
     *,
     task_ids: list[int] | None = None,
     search: str | None = None,
@@ -367,7 +313,7 @@ def job_list(
 
     Args:
         tx: a transaction.
-        call: the call.
+        find: finds outputs and logs.
         task_ids: only jobs of these tasks.
         search: uid or name of a search.
         states: only jobs in these states.
@@ -379,31 +325,6 @@ def job_list(
     Returns:
         data ``{"jobs": […], "before": `before` of the next page, "counts": {state: number of jobs}}``.
     """
-    return _job_list(
-        tx,
-        file_finder(call.server),
-        task_ids=task_ids,
-        search=search,
-        states=states,
-        queue=queue,
-        pilot=pilot,
-        limit=limit,
-        before=before,
-    )
-
-
-def _job_list(
-    tx: Transaction,
-    find: FindFile,
-    *,
-    task_ids: list[int] | None = None,
-    search: str | None = None,
-    states: list[str] | None = None,
-    queue: str | None = None,
-    pilot: str | None = None,
-    limit: int = 100,
-    before: int | None = None,
-) -> Envelope:
     if unknown := sorted(set(states or ()) - _STATES):
         return failure(f"there is no job state {unknown[0][:50]!r}: {', '.join(sorted(_STATES))}")
     if not 1 <= limit <= _MOST_JOBS or len(task_ids or ()) > _MOST_TASKS:
@@ -429,29 +350,38 @@ def _job_list(
     selects_all = not task_ids and search is None and queue is None and pilot is None
     return success(
         {
-            "jobs": shown(tx, rows[:limit], find),
+            "jobs": described(tx, rows[:limit], find),
             "before": rows[limit - 1].panda_id if len(rows) > limit else None,
             "counts": _all_counts(tx) if selects_all else _counts(tx, conditions),
         }
     )
 
 
-@endpoint("hpo_pilot/job_view", "GET", USERS, Access.READ)
-def job_view(tx: Transaction, call: Call, *, panda_id: int) -> Envelope:
+@_job_call
+def job_view(tx: Transaction, find: FindFile, *, panda_id: int) -> Envelope:
     """Returns one job: data ``{"job", "attempts", "files", "measures"}``."""
-    return _job_view(tx, file_finder(call.server), panda_id=panda_id)
-
-
-def _job_view(tx: Transaction, find: FindFile, *, panda_id: int) -> Envelope:
-    found = job_with_attempts(tx, panda_id, find)
-    return _unknown(panda_id) if found is None else success(found)
+    row = tx.connection.execute(select(jobs).where(jobs.c.panda_id == panda_id)).one_or_none()
+    if row is None:
+        return _unknown(panda_id)
+    same = _ROWS.where(jobs.c.task_id == row.task_id, jobs.c.number == row.number).order_by(jobs.c.panda_id)
+    attempts, (job,) = described(tx, tx.connection.execute(same).all(), find), job_records(tx, [row])
+    return success(
+        {
+            "job": next(one for one in attempts if one["panda_id"] == panda_id),
+            "attempts": attempts,
+            "files": [
+                {"name": file.lfn, "dataset": file.dataset, "kind": file.kind, "size": file.size(find)}
+                for file in job.outputs
+            ],
+            "measures": {name: value for name, value in job.reported.items() if value is not None},
+        }
+    )
 
 
 @endpoint("hpo_pilot/job_log", "GET", USERS, Access.WAIT)
 async def job_log(call: Call, *, panda_id: int, size: int = 65536) -> Envelope:
     """Returns the end of a job's log, at most `size` characters: data ``{"text", "is_whole"}``."""
-    find = file_finder(call.server)
-    sources = await call.server.database.read(lambda tx: log_sources(tx, panda_id, find))
+    sources = await call.server.database.read(lambda tx: log_sources(tx, panda_id, call.server.find_file))
     return await asyncio.to_thread(_job_log, sources, panda_id, size)
 
 
@@ -490,9 +420,9 @@ def answer_after_end(database: Path, files: Path, call: str, given: dict[str, An
                 raise InputError(f"the database {database} is of an older version; the next server upgrades it")
             tx = Transaction(connection, time.time(), lambda: 0, {}, WaitingJobs())
             if call == "job_list":
-                return _job_list(tx, find, **given)
+                return job_list(tx, find, **given)
             if call == "job_view":
-                return _job_view(tx, find, **given)
+                return job_view(tx, find, **given)
             sources = log_sources(tx, given["panda_id"], find)
         return _job_log(sources, given["panda_id"], given["size"])
     except DBAPIError as error:
@@ -591,7 +521,7 @@ def demand(tx: Transaction, call: Call, *, queue: str = "", task_ids: list[int] 
     for row in chain.from_iterable(map(tx.connection.execute, queries)):
         if not _may_go(row, queue):
             continue
-        needs = parse_needs(row.needs) if row.needs else needs_of(known_task(tx, row.task_id).parameters)
+        needs = parse_needs(row.needs) if row.needs else known_task(tx, row.task_id).parameters.needs
         entry = found.setdefault(needs, {"jobs": 0, "since": 0.0})
         entry["jobs"] += row.n_jobs
         entry["since"] = max(entry["since"], tx.now - row.since)

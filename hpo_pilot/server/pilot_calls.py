@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 
 from sqlalchemy import select
@@ -35,26 +35,21 @@ from hpo_pilot.server.calls import (
     Access,
     BodyRefused,
     Call,
-    Envelope,
     Parameter,
     carry_out,
-    dump,
     endpoint,
-    failure,
     json_object,
     pairs,
     read_body,
-    success,
     unpacked,
 )
 from hpo_pilot.server.database import Transaction, in_slices, jobs
 from hpo_pilot.server.dispatch import JobRequest, acquire
 from hpo_pilot.server.points import CAPABILITY_KEY
+from hpo_pilot.server.replies import Envelope, dump, failure, success
+from hpo_pilot.server.state import ServerState
 from hpo_pilot.server.task_parameters import RESOURCE_TYPES
 from hpo_pilot.server.tokens import TokenRefused
-
-if TYPE_CHECKING:
-    from hpo_pilot.server.app import Server
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +140,7 @@ async def _wait_for_jobs(call: Call, request: JobRequest) -> list[dict[str, Any]
             pilots.looks(waiter)
             now = replace(request, waited=time.monotonic() - begun)
             if found := await call.server.database.write(partial(acquire, request=now)):
-                call.server.watch.job_went_out()
+                call.server.watch.job_sent()
                 return found
             pilots.found_nothing(waiter)
             if not await pilots.wait(waiter, end - time.monotonic()):
@@ -507,7 +502,7 @@ LEGACY_PUBLIC = frozenset({"isAlive"})
 _MESSAGE_ROLE = "no production/pilot role in VOMS FQANs or non pilot owner"
 
 
-async def legacy(server: Server, http: Request) -> Response:
+async def legacy(server: ServerState, http: Request) -> Response:
     """Answers a legacy call."""
     name = http.path_params["function"]
     if name not in LEGACY:

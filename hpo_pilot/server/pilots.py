@@ -15,8 +15,8 @@ from sqlalchemy import select
 
 from hpo_pilot.hpc.capacity import JobRequest as AllocationRequest
 from hpo_pilot.server.database import AT_PILOT, AnyRow, Transaction, jobs, tasks, workers
-from hpo_pilot.server.descriptions import texts_of
 from hpo_pilot.server.dispatch import JobRequest
+from hpo_pilot.server.job_records import texts_of
 from hpo_pilot.server.task_parameters import known_task
 from hpo_pilot.server.tokens import PilotIdentity
 
@@ -410,7 +410,7 @@ class WaitingPilots:
             waiter.rouse("")
 
 
-class Changes:
+class WaitingClients:
     """Clients that wait for a change to the tasks of a user."""
 
     def __init__(self) -> None:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
-import hmac
 import json
 import math
 import re
-import secrets
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 from sqlalchemy import delete, insert, select
@@ -27,15 +23,12 @@ from starlette.routing import Route
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import JobState
-from hpo_pilot.server.calls import check_owner, dump
+from hpo_pilot.server.calls import check_owner
 from hpo_pilot.server.database import AT_PILOT, AT_PILOT_STATES, Transaction, jobs, point_losses
-from hpo_pilot.server.file_store import read_secret
+from hpo_pilot.server.replies import dump
+from hpo_pilot.server.state import ServerState
 from hpo_pilot.server.task_parameters import known_task
 from hpo_pilot.server.tokens import Caller, Role, TokenRefused
-
-if TYPE_CHECKING:
-    from hpo_pilot.server.app import Server
-
 
 # Points. A task of hpo-pilot has its points in the ``--task`` argument of its jobs: base64url(zlib(JSON)) of
 # ``{"jobs": [[trial, fold, seed], …], "points": {"<trial>": {…}}}``; the entry of a job that runs several points is
@@ -80,34 +73,6 @@ class Point:
     parameters: Mapping[str, Any]
     status: str
     loss: float | None
-
-
-class Capabilities:
-    """Random path segments, each valid for the points of one job while a pilot has it.
-
-    The payload's environment has no token: with this it can read its own points and report on them, and no more.
-    """
-
-    def __init__(self, file: Path) -> None:
-        """Reads the secret that makes them, and writes one if there is none.
-
-        Raises:
-            InputError: it cannot be read or written.
-        """
-        self._secret = read_secret(file, lambda: secrets.token_bytes(32))
-
-    def of(self, panda_id: int) -> str:
-        """Returns the capability of a job."""
-        digest = hmac.digest(self._secret, str(panda_id).encode(), hashlib.sha256)
-        return f"{panda_id}-{base64.urlsafe_b64encode(digest[:24]).decode()}"
-
-    def job(self, capability: str) -> int | None:
-        """Returns the job of a capability; None: no job has it."""
-        number = capability.partition("-")[0]
-        if not (number.isascii() and number.isdecimal() and len(number) < 19):
-            return None
-        expected = self.of(int(number))
-        return int(number) if hmac.compare_digest(expected.encode(), capability.encode("utf-8", "replace")) else None
 
 
 def points_of(tx: Transaction, task_id: int, job: int | None = None) -> list[Point]:
@@ -245,10 +210,10 @@ def _forbidden(message: str) -> _Refused:
     return _Refused(HTTPStatus.FORBIDDEN, "AuthenticationNoPermission", message)
 
 
-def routes(server: Server) -> Sequence[Route]:
+def routes(server: ServerState) -> Sequence[Route]:
     """Returns the routes of one server."""
 
-    def route(prefix: str, path: str, handle: Callable[[Server, Request], Any], method: str) -> Route:
+    def route(prefix: str, path: str, handle: Callable[[ServerState, Request], Any], method: str) -> Route:
         async def answer(request: Request) -> Response:
             try:
                 return _reply(request, await handle(server, request))
@@ -267,7 +232,7 @@ def routes(server: Server) -> Sequence[Route]:
     ]
 
 
-async def _get(server: Server, request: Request) -> list[dict[str, Any]]:
+async def _get(server: ServerState, request: Request) -> list[dict[str, Any]]:
     given = request.path_params
     wanted, status, limit = _number(given["id"], "id"), _status(given["status"]), _number(given["limit"], "limit")
 
@@ -279,7 +244,7 @@ async def _get(server: Server, request: Request) -> list[dict[str, Any]]:
     return await server.database.read(work)
 
 
-async def _put(server: Server, request: Request) -> dict[str, Any]:
+async def _put(server: ServerState, request: Request) -> dict[str, Any]:
     given = request.path_params
     wanted, loss = _number(given["id"], "id"), _loss(given["loss"])
 
@@ -295,7 +260,7 @@ async def _put(server: Server, request: Request) -> dict[str, Any]:
     return {"status": 0, "message": "update successfully"}
 
 
-def _points(tx: Transaction, server: Server, request: Request, *, change: bool) -> tuple[int, list[Point]]:
+def _points(tx: Transaction, server: ServerState, request: Request, *, change: bool) -> tuple[int, list[Point]]:
     """Returns the task and the points that the call names, after a check of its sender.
 
     Raises:
@@ -343,7 +308,7 @@ def _job_of(tx: Transaction, panda_id: int | None, task_id: int) -> int:
     return int(job.number)
 
 
-def _caller(server: Server, request: Request) -> Caller:
+def _caller(server: ServerState, request: Request) -> Caller:
     """Returns the caller, by the usual token or by iDDS's header."""
     token = request.headers.get("x-idds-auth-token")
     try:

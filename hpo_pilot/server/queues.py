@@ -8,21 +8,18 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from hpo_pilot.server.calls import failure, to_json
-from hpo_pilot.server.descriptions import TRANSFORMATION, scope
+from hpo_pilot.server.descriptions import TRANSFORMATION
+from hpo_pilot.server.job_records import scope
+from hpo_pilot.server.replies import failure, to_json
 from hpo_pilot.server.tokens import Tokens, WatchedFile
 from hpo_pilot.transformation.executable import build
-
-if TYPE_CHECKING:
-    from hpo_pilot.server.app import Server
-
 
 # PanDA queues, as a queue file describes them. The models are the source of `schemas/queues.json`. Users write the
 # file in YAML; the service turns it into the JSON that the server reads.
@@ -283,22 +280,22 @@ def find_output(queues: Queues, name: str) -> Path | None:
 # --storagedata-url SERVER/cache/ddmendpoints.json``.
 
 
-def queue_routes(server: Server) -> list[Route]:
+def queue_routes(queues: Queues) -> list[Route]:
     """Returns the routes; they must come before those of files."""
 
     async def one_queue(request: Request) -> Response:
         file: str = request.path_params["file"]
         name = file.removesuffix(".all")
-        found = queuedata(server.queues, name)
+        found = queuedata(queues, name)
         if found is None:
             return JSONResponse({"error": f"no queue {name} here"}, 404)
         return JSONResponse(found if file.endswith(".all") else {name: found})
 
     async def every_queue(_: Request) -> Response:
-        return JSONResponse(all_queuedata(server.queues))
+        return JSONResponse(all_queuedata(queues))
 
     async def every_storage(_: Request) -> Response:
-        return JSONResponse(storages(server.queues))
+        return JSONResponse(storages(queues))
 
     return [
         *(

@@ -12,20 +12,7 @@ import regex
 from sqlalchemy import select
 
 from hpo_pilot.jobs import TaskState
-from hpo_pilot.server.calls import (
-    ANYBODY_KNOWN,
-    EVERYBODY,
-    MAX_WAIT,
-    PILOTS,
-    USERS,
-    Access,
-    Call,
-    Envelope,
-    endpoint,
-    failure,
-    load,
-    success,
-)
+from hpo_pilot.server.calls import ANYBODY_KNOWN, EVERYBODY, MAX_WAIT, PILOTS, USERS, Access, Call, endpoint
 from hpo_pilot.server.database import OVER, AnyRow, Transaction, jobs, tasks
 from hpo_pilot.server.descriptions import (
     FILTERS,
@@ -43,6 +30,7 @@ from hpo_pilot.server.descriptions import (
 from hpo_pilot.server.dispatch import MAX_JOBS
 from hpo_pilot.server.dispatch import give_back as give_back_attempts
 from hpo_pilot.server.queues import Queue
+from hpo_pilot.server.replies import Envelope, failure, load, success
 from hpo_pilot.server.task_parameters import LISTED_TASK_FIELDS, TASK_FIELDS
 from hpo_pilot.server.tasks import Outcome, command, incremental_execution, kill_job, set_debug
 from hpo_pilot.server.tasks import submit as submit_task
@@ -417,11 +405,11 @@ async def changes(call: Call, *, cursor: int, timeout: float = 0.0, outcomes: bo
     end = time.monotonic() + max(0.0, min(timeout, MAX_WAIT))
     while True:
         # It listens before it looks, so that no change is missed in between.
-        future = call.server.changes.listen("" if call.caller.is_operator else call.caller.name)
+        future = call.server.clients.listen("" if call.caller.is_operator else call.caller.name)
         found = await call.server.database.read(lambda tx: _changed(tx, call.caller, cursor, outcomes=outcomes))
-        if found["task_ids"] or cursor < 0 or not await call.server.changes.wait(future, end - time.monotonic()):
+        if found["task_ids"] or cursor < 0 or not await call.server.clients.wait(future, end - time.monotonic()):
             future.cancel()
-            call.server.changes.forget(future)
+            call.server.clients.forget(future)
             return success(found)
 
 

@@ -6,12 +6,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy import bindparam, select
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.server.brokerage import HardwareError, needs_of
+from hpo_pilot.server.brokerage import HardwareError, Needs, parse_architecture
 from hpo_pilot.server.database import AnyRow, Transaction, tasks
 from hpo_pilot.server.file_store import is_safe
 
@@ -158,6 +159,8 @@ def resource_type(core_count: int, ram_mb: int) -> str:
 #: Largest number of jobs in one task; more are taken as a mistake.
 MAX_JOBS = 100_000
 _DEFAULT_ATTEMPTS = 3  # what JEDI gives an analysis task
+_DISK_UNITS = {"": 1, "MB": 1, "GB": 1024, "TB": 1024 * 1024}
+_LONGEST_SITE = 128
 _DEFAULT_RAM_MB = 2000
 
 #: Parameters of features that this server does not have, and the reason or remedy. A task with one of them is refused:
@@ -255,10 +258,7 @@ class TaskParameters:
         self.processing_type = self._text("processingType")
         self.working_group = self._text("workingGroup")
         self.source_url = self._text("sourceURL")
-        try:
-            self.needs = needs_of(self)
-        except HardwareError as error:
-            raise TaskParametersError(str(error)) from error
+        self.needs = self._needs()
         self._read_pieces()
 
     # Numbers and texts.
@@ -292,6 +292,38 @@ class TaskParameters:
         if count > MAX_JOBS:
             raise TaskParametersError(f"{count} jobs in one task; at most {MAX_JOBS}: split the task")
         return count
+
+    def _needs(self) -> Needs:
+        """Returns the needs of a job."""
+        try:
+            required = parse_architecture(self.architecture)
+        except HardwareError as error:
+            raise TaskParametersError(str(error)) from error
+        unit = str(self.params.get("workDiskUnit") or "")
+        if unit not in _DISK_UNITS:
+            units = ", ".join(filter(None, _DISK_UNITS))
+            raise TaskParametersError(f"workDiskUnit must be one of {units}, not {unit!r}")
+        return Needs(
+            cores=self.core_count,
+            ram_mb=self.ram_mb,
+            seconds=self.max_walltime,
+            disk_mb=self._amount("workDiskCount") * _DISK_UNITS[unit],
+            gpus=self._amount("nGPU") or (1 if required.gpu is not None else 0),
+            architecture=self.architecture,
+            container=bool(self.container),
+            nodes=self._amount("hpoNodes") or 1,
+            payload_seconds=self._amount("hpoPayloadSeconds"),
+            checkpoints=bool(self.params.get("hpoCheckpoints")),
+            site=str(self.params.get("hpoSite") or "")[:_LONGEST_SITE],
+        )
+
+    def _amount(self, key: str) -> int:
+        value = self.params.get(key)
+        if value is None:
+            return 0
+        if not isinstance(value, int) or not 0 <= value < 2**31:
+            raise TaskParametersError(f"{key} must be a whole number, not {value!r}")
+        return value
 
     def _ram(self) -> int:
         ram = self._integer("ramCount", _DEFAULT_RAM_MB)
@@ -376,7 +408,7 @@ class TaskParameters:
         """Returns the jobs' parameters with their placeholders."""
         return "".join(piece.text for piece in self._pieces)
 
-    @property
+    @cached_property
     def datasets(self) -> list[tuple[str, str]]:
         """Returns name and kind of each dataset: pseudo_input, which numbers the jobs; then output and log."""
         return [

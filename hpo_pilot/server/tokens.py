@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -32,8 +32,6 @@ from hpo_pilot.files import write_whole
 
 if TYPE_CHECKING:
     from starlette.requests import Request
-
-    from hpo_pilot.server.issuers import Issuers
 
 log = logging.getLogger(__name__)
 
@@ -125,6 +123,7 @@ _NO_TOKEN = "A valid bearer token is required"  # noqa: S105  # a message, no to
 _CLAIMS = ("iss", "sub", "role", "iat", "exp", "jti")
 _LONGEST = 16_384  # characters of a token
 _REMEMBERED = 4096  # tokens
+_SECRET_BYTES = 32
 
 
 class Role(StrEnum):
@@ -195,13 +194,28 @@ class TokenRefused(Exception):
     """The token is refused; the message tells its sender why."""
 
 
+class OtherIssuers(Protocol):
+    """Further issuers whose tokens a server takes: `issuers.Issuers`."""
+
+    def knows(self, issuer: str) -> bool:
+        """Returns whether tokens of this issuer are taken."""
+
+    def verify(self, token: str, issuer: str, origin: str) -> tuple[Caller, float]:
+        """Returns the token's owner, and the time until which it is valid; TokenRefused: it is not valid."""
+
+    def client_settings(self, vo: str) -> dict[str, Any] | None:
+        """Returns panda-client's settings to get a token for this virtual organisation; None: there are none."""
+
+
 class Tokens:
     """Verifies tokens of one folder's authority, and of other issuers that the server trusts.
 
     A token that was verified is remembered until it expires or anything is revoked. Safe to use from any thread.
     """
 
-    def __init__(self, folder: Path, others: Issuers | None = None, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, folder: Path, others: OtherIssuers | None = None, *, clock: Callable[[], float] = time.time
+    ) -> None:
         """Reads the folder's public keys.
 
         Args:
@@ -393,6 +407,57 @@ def _read_keys(folder: Path) -> dict[str, list[dict[str, str]]]:
     except (ValueError, KeyError, TypeError, AttributeError, jwt.PyJWTError) as error:
         raise InputError(f"{path} has no public keys that this server can use: {error}") from error
     return {"keys": [{str(name): str(value) for name, value in key.items() if name != "d"} for key in keys]}
+
+
+# Secrets of the server's folder.
+
+#: The file with the key of paths below ``/bigmon/``; see `bigpanda`.
+BIGMON_KEY = "bigmon.key"
+
+
+def read_secret(file: Path, make: Callable[[], bytes]) -> bytes:
+    """Returns the secret that a file holds; a missing or empty file gets the one that `make` returns.
+
+    Raises:
+        InputError: the file cannot be read or written, or is damaged.
+    """
+    try:
+        if not file.exists() or not file.stat().st_size:
+            write_whole(file, make(), 0o600)
+        secret = file.read_bytes()
+    except OSError as error:
+        raise InputError(f"{file}: {error.strerror}") from error
+    if len(secret) < _SECRET_BYTES:
+        raise InputError(f"{file} is damaged: remove it, and the next start makes another")
+    return secret
+
+
+class Capabilities:
+    """Random path segments, each valid for the points of one job while a pilot has it.
+
+    The payload's environment has no token: with this it can read its own points and report on them, and no more.
+    """
+
+    def __init__(self, file: Path) -> None:
+        """Reads the secret that makes them, and writes one if there is none.
+
+        Raises:
+            InputError: it cannot be read or written.
+        """
+        self._secret = read_secret(file, lambda: secrets.token_bytes(32))
+
+    def of(self, panda_id: int) -> str:
+        """Returns the capability of a job."""
+        digest = hmac.digest(self._secret, str(panda_id).encode(), hashlib.sha256)
+        return f"{panda_id}-{base64.urlsafe_b64encode(digest[:24]).decode()}"
+
+    def job(self, capability: str) -> int | None:
+        """Returns the job of a capability; None: no job has it."""
+        number = capability.partition("-")[0]
+        if not (number.isascii() and number.isdecimal() and len(number) < 19):
+            return None
+        expected = self.of(int(number))
+        return int(number) if hmac.compare_digest(expected.encode(), capability.encode("utf-8", "replace")) else None
 
 
 # Signing tokens. A token is a JWT signed with ES256. Verifying needs only `jwks.json` and `revoked.json` of the

@@ -39,9 +39,8 @@ from hpo_pilot.panda.workflow_manager import WorkflowManager, workflow_manager
 from hpo_pilot.search.mistakes import FieldPath as Place
 from hpo_pilot.search.mistakes import Mistake, mistakes_of
 from hpo_pilot.search.yaml_document import Document, read_document
-from hpo_pilot.server.bigpanda import KEY_FILE
 from hpo_pilot.server.queues import Queue, QueueFile
-from hpo_pilot.server.tokens import Role
+from hpo_pilot.server.tokens import BIGMON_KEY, Role
 from hpo_pilot.steering.server_processes import (
     ChildProcess,
     NetworkOptions,
@@ -190,7 +189,7 @@ class EmbeddedPanda:
         """Writes the address for PANDAMON_URL, which BigPanDA scripts read. The address is a secret."""
         file = self._workdir.monitor_address
         try:
-            key = (self._workdir.panda_files / KEY_FILE).read_text().strip()
+            key = (self._workdir.panda_files / BIGMON_KEY).read_text().strip()
             write_whole(file, f"{self.url}/bigmon/{key}\n", mode=0o600)
         except (OSError, ValueError) as error:
             raise TryAgainError(f"{file} cannot be written: {error}") from error

@@ -35,7 +35,7 @@ TOKENS = {
 
 
 def bearer(alias: str) -> str:
-    """The token that a test calls `alias`; what is none of TOKENS stays as it is."""
+    """Returns the token of an alias in TOKENS; other texts are returned unchanged."""
     return token(*TOKENS[alias]) if alias in TOKENS else alias
 
 
@@ -150,13 +150,20 @@ class RunningServer:
         return Api(self.url, f"token-of-{name}" if name else None, self.tls and self.tls.folder)
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """One server for all tests; each uses task names and queues of its own."""
-    running = RunningServer(tmp_path_factory.mktemp("server"), heartbeat_timeout=3600.0)
+@contextlib.contextmanager
+def serving(folder: Path, **options: Any) -> Iterator[RunningServer]:
+    """Runs a server, which must end without errors."""
+    running = RunningServer(folder, **options)
     yield running
     assert running.stop() == 0
     assert "Traceback" not in running.log.read_text()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """One server for all tests; each uses task names and queues of its own."""
+    with serving(tmp_path_factory.mktemp("server"), heartbeat_timeout=3600.0) as running:
+        yield running
 
 
 @pytest.fixture
@@ -177,7 +184,7 @@ def own_server(tmp_path: Path) -> Iterator[Callable[..., RunningServer]]:
 def refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> Iterator[Callable[..., tuple[int, str]]]:
-    """The command line of a server that should not come to run, in this process; its exit code and its one line."""
+    """Runs the command line of a server that must refuse to start; returns exit code and the line of the error."""
     mask = os.umask(0)
     os.umask(mask)
 

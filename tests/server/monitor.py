@@ -1,4 +1,4 @@
-"""A server as BigPanDA's readers see it, and jobs that ended in all ways."""
+"""BigPanDA's pages of a server, and jobs that ended in all ways."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REPORT = {"exitCode": 0}
 
 
 def said(loss: float | None, x: float, **more: Any) -> dict[str, Any]:
-    """What the runner puts into a job's metadata."""
+    """The metadata of the runner."""
     row = {"x": x, "loss": loss, "time_s": 2.0, "timestamp": 1_750_000_002}
     return {
         "project_name": "demo",
@@ -46,7 +46,7 @@ class Monitor:
         return answer.json()
 
     def run(self, name: str, ends: list[dict[str, Any]], **params: Any) -> tuple[int, list[int]]:
-        """A task whose jobs end so; its id and theirs."""
+        """Runs a task whose jobs end like this; returns its id and theirs."""
         queue = name.rsplit(".", 1)[-1].rstrip("/").upper()
         params = {"maxAttempt": 1, "site": queue, **params}
         task_id = self.me.submit(make_params(name, len(ends), **params) | {"jobParameters": BARE})

@@ -1,4 +1,4 @@
-"""The queue core without HTTP, in short words."""
+"""The queue without HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPERATOR = Caller("boss", Role.OPERATOR)
 
 
 class Queue:
-    """Short words for what the tests do."""
+    """Submits, acquires and reports in one transaction each."""
 
     def __init__(self, database: Database, clock: Any) -> None:
         self.database = database

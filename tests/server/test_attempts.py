@@ -11,8 +11,9 @@ from sqlalchemy import select
 from hpo_pilot.server import attempts
 from hpo_pilot.server.database import jobs
 from hpo_pilot.server.database import tasks as tasks_table
-from hpo_pilot.server.descriptions import job_reports, metadata_of_finished
+from hpo_pilot.server.descriptions import metadata_of_finished
 from hpo_pilot.server.dispatch import give_back
+from hpo_pilot.server.job_records import job_reports
 from hpo_pilot.server.pilot_calls import LegacyRequest, job_request
 from hpo_pilot.server.tokens import PilotIdentity
 from tests.server.conftest import Api

@@ -63,7 +63,7 @@ def test_a_task(monitor: Monitor, scan: tuple[int, list[int]]) -> None:
     assert "one jeditaskid" in monitor.get("/task/", code=400)["error"]
 
 
-def test_which_tasks(monitor: Monitor, scan: tuple[int, list[int]]) -> None:
+def test_filters_of_tasks(monitor: Monitor, scan: tuple[int, list[int]]) -> None:
     first, _ = scan
     second, _ = monitor.run(
         "user.me.which.0badcafe.g1.which/", [finished(0.1, 0.1)], processingType="prun", workingGroup="G"
@@ -88,8 +88,8 @@ def test_which_tasks(monitor: Monitor, scan: tuple[int, list[int]]) -> None:
         assert next(iter(wrong)) in monitor.get("/tasks/", code=400, **wrong)["error"] or "status" in wrong
 
 
-def test_names_are_bigpandas_own(monitor: Monitor, scan: tuple[int, list[int]]) -> None:
-    """As panda-bigmon-core 1.1.7 answers about a task of a real panda-server."""
+def test_names_of_fields_are_those_of_bigpanda(monitor: Monitor, scan: tuple[int, list[int]]) -> None:
+    """The names of panda-bigmon-core 1.1.7."""
     task_id, panda_ids = scan
     (task,) = monitor.get("/tasks/", jeditaskid=task_id)
     one = monitor.get(f"/task/{task_id}/")
@@ -122,7 +122,7 @@ def test_an_unknown_filter_is_refused(monitor: Monitor, path: str, wrong: dict[s
     assert f"no filter {list(wrong)[-1]}; it has" in message and known in message
 
 
-def test_filters_are_read_as_bigpanda_reads_them(monitor: Monitor, scan: tuple[int, list[int]]) -> None:
+def test_names_of_filters_may_have_capitals(monitor: Monitor, scan: tuple[int, list[int]]) -> None:
     task_id, _ = scan
     sent = {"json": 1, "datasets": True, "sync": 1, "timestamp": 2, "JediTaskID": task_id}  # pbook 1.5, hpogrid 1.3
     assert [task["jeditaskid"] for task in monitor.get("/tasks/", **sent)] == [task_id]
@@ -176,7 +176,7 @@ def test_jobs_of_a_task(monitor: Monitor, scan: tuple[int, list[int]]) -> None:
     assert not found(days=0)
 
 
-def test_jobs_that_were_tried_again(monitor: Monitor) -> None:
+def test_only_the_last_attempt_is_listed_unless_asked(monitor: Monitor) -> None:
     task_id, (first,) = monitor.run("user.me.again.again/", [FAILED], maxAttempt=2)
     (kept,) = monitor.get("/jobs", jeditaskid=task_id)["jobs"]
     assert kept["attemptnr"] == 2 and kept["jobstatus"] == "activated"
@@ -193,6 +193,8 @@ def test_a_job(monitor: Monitor, scan: tuple[int, list[int]]) -> None:
     files = {file["type"]: file for file in answer["files"]}
     assert files["output"]["lfn"] == outputs and files["output"]["fsize"] == 6 and files["output"]["scope"] == "user.me"
     assert files["pseudo_input"]["lfn"] == "1" and len(answer["dsfiles"]) == 2
+    ids = {dataset["datasetname"]: dataset["datasetid"] for dataset in monitor.get(f"/task/{task_id}/")["datasets"]}
+    assert all(file["datasetid"] == ids[file["datasetname"]] for file in answer["files"])
     job = answer["job"]
     assert job["pandaid"] == panda_ids[0] and "runner%20--number%201" in job["jobparameters"]
     assert job["metastruct"]["user_job_metadata"]["best_metric_score"] == 0.5
@@ -203,14 +205,14 @@ def test_a_job(monitor: Monitor, scan: tuple[int, list[int]]) -> None:
         assert "must be whole numbers" in monitor.get("/job", code=400, pandaid=too_long)["error"]
 
 
-def test_what_payloads_say_themselves_stays_theirs(monitor: Monitor) -> None:
+def test_metadata_of_payloads_are_unchanged(monitor: Monitor) -> None:
     task_id, _ = monitor.run("user.me.own.own/", [finished(0.5, 0.5, epochs=3), {"meta_data": "{broken"}])
     (task,) = monitor.get("/tasks/", jeditaskid=task_id, extra="metastruct")
     (metadata,) = task["jobs_metadata"].values()
     assert metadata["user_job_metadata"]["epochs"] == 3 and metadata["user_job_metadata"]["hpo_pilot"]
 
 
-def test_who_may_read(monitor: Monitor, server: RunningServer) -> None:
+def test_access(monitor: Monitor, server: RunningServer) -> None:
     file = server.folder / "files" / "bigmon.key"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     key = file.read_text()
@@ -246,7 +248,7 @@ def read_by_hpogrid(monitor: Monitor, tmp_path: Path, project: str, task_names: 
     return read
 
 
-def test_hpogrids_own_report(monitor: Monitor, tmp_path: Path) -> None:
+def test_the_report_of_hpogrid(monitor: Monitor, tmp_path: Path) -> None:
     first, one = monitor.run(
         "user.me.grid.deadbeef.g1.one/", [finished(0.75, 0.5), finished(-0.5, 0.7), finished(None, 1)]
     )

@@ -29,6 +29,7 @@ def test_checkpoints(server: Any, user: Api) -> None:
     assert get(pilot, path).content == get(user, path).content == b"second"
     assert get(you, path).status_code == 403
     assert not keep(you, f"{task_id}_5", b"theirs")["success"]
+    assert not user.upload(f"hpo_cp_{task_id}_6", b"no sandbox")["success"]
     assert not keep(you, "987654_5", b"nobody's")["success"]
     assert not keep(pilot, "987654_5", b"nobody's")["success"]
     for name in ("odd", "x_y", f"{task_id}_", "_", f"{task_id}_a_b"):
@@ -41,7 +42,7 @@ def test_checkpoints(server: Any, user: Api) -> None:
     assert get(pilot, path).status_code == 404
 
 
-def test_a_cache_file_that_may_be_overwritten_is_overwritten_by_its_owner_alone(server: Any, user: Api) -> None:
+def test_only_the_owner_overwrites_a_cache_file(server: Any, user: Api) -> None:
     for content in (b"first", b"second"):
         assert user.upload("list.__ow__", content)["success"]
     refused = server.api("you").upload("list.__ow__", b"x")

@@ -1,4 +1,4 @@
-"""The database under the queue: full disks, two threads, other databases."""
+"""The database: full disks, two threads, PostgreSQL."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import os
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, func, insert, select
+from sqlalchemy import create_engine, func, select
 from sqlalchemy.exc import DBAPIError
 
 from hpo_pilot.jobs.tasks import JobState
 from hpo_pilot.server import tasks
 from hpo_pilot.server.attempts import lose_silent, record_report
-from hpo_pilot.server.database import Database, Transaction, cache_files, jobs, metadata
+from hpo_pilot.server.database import Database, Transaction, jobs, metadata
 from hpo_pilot.server.dispatch import JobRequest, acquire
 from hpo_pilot.server.tokens import Caller
 from tests.task_parameters import make_params
 
 
-def test_a_full_disk_loses_the_call_and_nothing_else(database: Database, me: Caller) -> None:
+def test_a_full_disk_rolls_back_only_its_transaction(database: Database, me: Caller) -> None:
     with database.writing() as tx:
         tasks.submit(tx, me, make_params("user.me.before/", 1))
         pages = tx.connection.exec_driver_sql("PRAGMA page_count").scalar_one()
@@ -31,15 +31,7 @@ def test_a_full_disk_loses_the_call_and_nothing_else(database: Database, me: Cal
         assert len(acquire(tx, JobRequest(site="LOCAL", n_jobs=9))) == 1
 
 
-def test_an_exception_rolls_back(database: Database) -> None:
-    with pytest.raises(RuntimeError), database.writing() as tx:
-        tx.connection.execute(insert(cache_files).values(name="x", user_name="", size=1, created=0, touched=0))
-        raise RuntimeError
-    with database.reading() as tx:
-        assert tx.connection.scalar(select(func.count()).select_from(cache_files)) == 0
-
-
-def test_readers_and_the_writer_do_not_meet(database: Database, me: Caller) -> None:
+def test_readers_see_whole_transactions(database: Database, me: Caller) -> None:
     async def scenario() -> None:
         def write(tx: Transaction) -> None:
             tasks.submit(tx, me, make_params(f"user.me.{tx.next_change()}/", 20))
@@ -85,8 +77,8 @@ def test_postgresql(me: Caller, clock: Any) -> None:
         database.close()
 
 
-def test_changes_are_found_by_an_index_alone(database: Database) -> None:
-    """A look for changes must not cost more the more tasks a user has had."""
+def test_the_query_for_changes_uses_an_index(database: Database) -> None:
+    """Its cost does not grow with the number of tasks."""
     with database.reading() as tx:
         for column in ("change", "outcome"):
             query = f"SELECT task_id, {column} FROM tasks WHERE user_name = 'me' AND {column} > 5 ORDER BY {column}"

@@ -119,15 +119,6 @@ def test_priority_comes_before_shares(queue: Queue) -> None:
     assert task_ids(queue.acquire(6)) == [high] * 5 + [low]
 
 
-def test_paused_and_killed_jobs_do_not_go_out(queue: Queue) -> None:
-    paused, killed, kept = (queue.submit(1, campaign=f"c.{i}") for i in range(3))
-    queue.command(paused, "pause")
-    queue.command(killed, "kill")
-    assert task_ids(queue.acquire(5)) == [kept]
-    queue.command(paused, "resume")
-    assert task_ids(queue.acquire(5)) == [paused]
-
-
 def test_a_rolled_back_acquisition_leaves_the_jobs_to_others(queue: Queue) -> None:
     task_id = queue.submit(1)
     with pytest.raises(RuntimeError), queue.database.writing() as tx:

@@ -1,4 +1,4 @@
-"""Hardware in prun's words, and whether it is there; the cases follow panda-server 1.0.4."""
+"""Hardware requirements of prun; the cases follow panda-server 1.0.4."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ T4 = GpuOffer(2, "NVIDIA", "Tesla T4", "Turing", "16384", "11.8", "535.1")
         ('{"encoded_platform": "@el9&amd"}', HardwareRequirements("el9", (), GpuRequirement("amd"))),
     ],
 )
-def test_both_formats(text: str, required: HardwareRequirements) -> None:
+def test_both_formats_of_requirements(text: str, required: HardwareRequirements) -> None:
     assert parse_architecture(text) == required
 
 
@@ -117,17 +117,17 @@ def test_gpus_are_counted() -> None:
         ({"gpus": [{"count": -3}]}, (GpuOffer(1),)),
     ],
 )
-def test_what_a_pilot_says(said: dict[str, object], offers: tuple[GpuOffer, ...] | None) -> None:
+def test_gpus_that_a_pilot_states(said: dict[str, object], offers: tuple[GpuOffer, ...] | None) -> None:
     assert offered_gpus(said) == offers
 
 
 @pytest.mark.parametrize("said", [{"gpus": 1}, {"gpus": ["A100"]}])
-def test_what_no_pilot_says(said: dict[str, object]) -> None:
+def test_invalid_gpus_of_a_pilot_are_refused(said: dict[str, object]) -> None:
     with pytest.raises(HardwareError):
         offered_gpus(said)
 
 
-def test_a_pattern_cannot_keep_the_server_busy() -> None:
+def test_slow_patterns_are_refused() -> None:
     begun = time.perf_counter()
     for pattern in ("(a|aa)+b", "(.*)*x", "a*a*a*a*b", "a" * 200, "(a{1,99}){1,99}b"):
         with pytest.raises(HardwareError):

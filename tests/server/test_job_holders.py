@@ -1,4 +1,4 @@
-"""Whose job it is: what a pilot's token can do to jobs that another pilot has. Nothing."""
+"""A pilot cannot change the jobs of another pilot."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _names = itertools.count()
 
 
 class Pilot(Api):
-    """A pilot: a token, perhaps a key of its own, perhaps a node."""
+    """A pilot with a token; a key and a node are optional."""
 
     def __init__(self, server: RunningServer, name: str, key: str = "", node: str = "") -> None:
         super().__init__(server.url, token(name, Role.PILOT))
@@ -126,8 +126,8 @@ def test_another_pilot_changes_nothing(server: RunningServer, site: str, who: st
     assert described(server, panda_id)["jobStatus"] == "finished"
 
 
-def test_every_call_is_one_that_the_jobs_pilot_can_make(server: RunningServer) -> None:
-    """So that the attacks above fail for the reason that they are meant to."""
+def test_the_jobs_own_pilot_can_make_each_of_these_calls(server: RunningServer) -> None:
+    """So the calls above are refused because of the pilot."""
     for name in attacks(server, Pilot(server, "pilot", KEY).take(submit_one(server))):
         mine = Pilot(server, "pilot", KEY)
         panda_id = mine.take(submit_one(server))
@@ -142,7 +142,7 @@ def test_every_call_is_one_that_the_jobs_pilot_can_make(server: RunningServer) -
             assert described(server, panda_id) != before, (name, answer)
 
 
-def test_a_pilot3_is_known_by_its_token_and_node(server: RunningServer, site: str) -> None:
+def test_token_and_node_identify_a_pilot3(server: RunningServer, site: str) -> None:
     mine = Pilot(server, "pilot", node="slot1@wn7")
     panda_id = mine.legacy("getJob", siteName=site, prodSourceLabel="user")["PandaID"]
     report = {"jobId": panda_id, "attemptNr": 1}
@@ -155,21 +155,21 @@ def test_a_pilot3_is_known_by_its_token_and_node(server: RunningServer, site: st
     assert described(server, panda_id)["jobStatus"] == "finished"
 
 
-def test_a_restarted_pilot_with_a_renewed_token_reports(server: RunningServer, site: str) -> None:
-    """What it could not send before is not lost: its key is the same."""
+def test_a_pilot_with_a_new_token_and_its_old_key_may_report(server: RunningServer, site: str) -> None:
+    """A restarted pilot sends the reports that it kept."""
     panda_id = Pilot(server, "pilot", KEY).take(site)
     after = Pilot(server, "pilot-renamed", KEY)
     assert after.post("pilot/update_job", job_id=panda_id, job_status="finished", attempt_nr=1)["success"] is True
     assert described(server, panda_id)["jobStatus"] == "finished"
 
 
-def test_an_operator_may_speak_for_every_pilot(server: RunningServer, site: str) -> None:
+def test_an_operator_may_report_for_every_pilot(server: RunningServer, site: str) -> None:
     panda_id = Pilot(server, "pilot", KEY).take(site)
     assert server.api("operator").update(panda_id, "failed")["command"] is None
 
 
-def test_a_job_of_an_older_program_can_be_reported(queue: Queue, database: Database) -> None:
-    """Who has it was not noted then."""
+def test_every_pilot_may_report_on_a_job_without_a_holder(queue: Queue, database: Database) -> None:
+    """Older versions did not record the holder."""
     queue.submit(1)
     (job,) = queue.acquire()
     with database.writing() as tx:
@@ -177,7 +177,7 @@ def test_a_job_of_an_older_program_can_be_reported(queue: Queue, database: Datab
     assert queue.describe(job["PandaID"])["jobStatus"] == "finished"
 
 
-def test_a_key_is_neither_kept_nor_logged(server: RunningServer, site: str) -> None:
+def test_keys_are_neither_stored_nor_logged(server: RunningServer, site: str) -> None:
     mine = Pilot(server, "pilot", KEY)
     mine.post("pilot/update_job", job_id=mine.take(site), job_status="finished", attempt_nr=1)
     shown = mine.session.get(f"{server.url}/api/v1/system/get_user_attributes", timeout=30)
@@ -186,8 +186,8 @@ def test_a_key_is_neither_kept_nor_logged(server: RunningServer, site: str) -> N
         assert KEY.encode() not in path.read_bytes(), path
 
 
-def test_an_upload_that_outlasts_its_job_replaces_nothing(server: RunningServer, site: str) -> None:
-    """While it came in, the job was lost, and given to another pilot."""
+def test_an_upload_that_ends_after_its_job_is_refused(server: RunningServer, site: str) -> None:
+    """The job is lost during the upload."""
     mine = Pilot(server, "pilot", KEY)
     panda_id = mine.take(site)
     output = next(file["lfn"] for file in described(server, panda_id)["Files"] if file["type"] == "output")

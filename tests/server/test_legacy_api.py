@@ -8,10 +8,9 @@ from typing import Any
 from urllib.parse import parse_qs, parse_qsl
 
 import pytest
-import requests
 
 from hpo_pilot.server.pilot_calls import LEGACY
-from tests.server.conftest import Api, bearer
+from tests.server.conftest import Api, send
 from tests.task_parameters import make_params
 
 
@@ -27,7 +26,7 @@ GET_JOB = {"computingElement": "CE", "prodSourceLabel": "user", "diskSpace": 100
 GET_JOB |= {"cpu": "2400.5", "mem": "4000.0"}
 
 
-def test_a_job_as_pilot3_takes_and_ends_it(user: Any, pilot: Api) -> None:
+def test_a_job_of_a_pilot3(user: Any, pilot: Api) -> None:
     task_id = user.submit(make_params("user.me.legacy/", 1, site="OLD"))
     job = pilot.legacy("getJob", siteName="OLD", **GET_JOB)
     assert (job["StatusCode"], job["taskID"], job["attemptNr"]) == (0, task_id, 1)
@@ -50,7 +49,7 @@ def test_a_job_as_pilot3_takes_and_ends_it(user: Any, pilot: Api) -> None:
     assert found == {str(job["PandaID"]): {"user_job_metadata": {"loss": 0.0}}}
 
 
-def test_whoever_accepts_no_json_gets_a_form(user: Any, pilot: Api) -> None:
+def test_clients_without_json_get_forms(user: Any, pilot: Api) -> None:
     user.submit(make_params("user.me.form/", 2, site="FORM"))
     job = dict(parse_qsl(form(pilot, "getJob", siteName="FORM", **GET_JOB), keep_blank_values=True))
     assert (job["StatusCode"], job["inFiles"], job["attemptNr"]) == ("0", "", "1")
@@ -64,7 +63,7 @@ def test_whoever_accepts_no_json_gets_a_form(user: Any, pilot: Api) -> None:
     assert states == {"StatusCode": ["0"], "status": ["running+notfound+sent"], "attemptNr": ["1+0+1"]}
 
 
-def test_commands_reach_the_pilot(user: Any, pilot: Api) -> None:
+def test_pilots_get_commands_with_answers(user: Any, pilot: Api) -> None:
     task_id = user.submit(make_params("user.me.command/", 1, site="COMMAND"))
     job = pilot.legacy("getJob", siteName="COMMAND", **GET_JOB)
     report = {"jobId": job["PandaID"], "state": "running"}
@@ -83,11 +82,11 @@ def test_commands_reach_the_pilot(user: Any, pilot: Api) -> None:
     assert pilot.legacy("updateJob", jobId=job["PandaID"], state="odd") == {"StatusCode": 0}
 
 
-def test_packed_json_arguments(server: Any, user: Any) -> None:
+def test_compressed_json_arguments(server: Any, user: Any) -> None:
     user.submit(make_params("user.me.packed/", 1, site="PACKED"))
-    headers = {"Authorization": f"Bearer {bearer('token-of-pilot')}", "Content-Type": "application/json"}
     body = gzip.compress(json.dumps({"siteName": "PACKED", "prodSourceLabel": "user", "viaTopic": True}).encode())
-    response = requests.post(f"{server.url}/server/panda/getJob", data=body, headers=headers, timeout=30)
+    headers = {"Content-Type": "application/json"}
+    response = send(server, "POST", "/server/panda/getJob", "token-of-pilot", data=body, headers=headers)
     assert parse_qs(response.text)["StatusCode"] == ["0"]
 
 
@@ -102,17 +101,16 @@ def test_workers(user: Any, pilot: Api) -> None:
     assert parse_qs(form(pilot, "getStatus", ids=str(job["PandaID"])))["status"] == ["failed"]
 
 
-def test_what_the_server_has_of_resource_types_and_tokens(pilot: Api) -> None:
+def test_resource_types_and_tokens(pilot: Api) -> None:
     names = [kind["resource_name"] for kind in pilot.legacy("getResourceTypes")["ResourceTypes"]]
     assert names == ["SCORE", "MCORE", "SCORE_HIMEM", "MCORE_HIMEM"]
     assert pilot.legacy("get_access_token", client_name="c")["StatusCode"] == 90
 
 
 @pytest.mark.parametrize("name", ["updateJobsInBulk", "harvesterIsAlive", "getEventRanges", "put_checkpoint", "x"])
-def test_any_other_call_is_answered_in_the_apis_own_form(pilot: Api, name: str) -> None:
+def test_unknown_calls_are_refused(server: Any, name: str) -> None:
     for alias in (None, "token-of-pilot"):
-        headers = {"Authorization": f"Bearer {bearer(alias)}"} if alias else {}
-        answer = requests.post(f"{pilot.url}/server/panda/{name}", data={"a": 1}, headers=headers, timeout=30)
+        answer = send(server, "POST", f"/server/panda/{name}", alias, data={"a": 1})
         assert (answer.status_code, answer.text) == (404, f"ERROR : {name} is not provided by this server")
 
 
@@ -126,13 +124,13 @@ def test_any_other_call_is_answered_in_the_apis_own_form(pilot: Api, name: str) 
         ("updateJob", {"jobId": "1", "state": "running", "node": "a\0b"}),
     ],
 )
-def test_wrong_calls_get_an_error_that_says_so(pilot: Api, function: str, arguments: dict[str, Any]) -> None:
+def test_wrong_arguments_are_refused(pilot: Api, function: str, arguments: dict[str, Any]) -> None:
     response = pilot.session.post(f"{pilot.url}/server/panda/{function}", data=arguments, timeout=30)
     assert (response.status_code, response.text[:8]) == (400, "ERROR : ")
 
 
-def test_every_function_survives_odd_arguments(server: Any, pilot: Api) -> None:
-    """Numbers that are none, lists, emptiness: an answer below 500, always."""
+def test_no_argument_breaks_a_call(server: Any, pilot: Api) -> None:
+    """Invalid numbers, lists, empty values: the status is below 500."""
     odd = ["", "NULL", "-1", "1e400", "nan", "[]", "{}", "9" * 40, "é", "None"]
     names = ["siteName", "jobId", "state", "ids", "harvesterID", "harvester_id", "status", "workerID", "attemptNr"]
     names += ["mem", "diskSpace", "remaining_time", "taskID", "maxRSS", "client_name"]

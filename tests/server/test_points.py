@@ -1,4 +1,4 @@
-"""iDDS's REST for points: by token, and by the capability that a job's payload is given."""
+"""iDDS's REST for points: by token, and by the capability of a job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import pytest
 import requests
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.server.points import CAPABILITY_KEY, Capabilities
+from hpo_pilot.server.points import CAPABILITY_KEY
+from hpo_pilot.server.tokens import Capabilities
 from tests.server.conftest import bearer, send
 from tests.task_parameters import make_params
 
@@ -47,7 +48,7 @@ class Points:
         return int(self.server.api("me").submit(with_points(given, encoded)))
 
     def acquire(self, count: int = 9) -> list[tuple[dict[str, Any], str]]:
-        """(job, where its points are)."""
+        """Returns jobs, each with the address of its points."""
         found = self.pilot.acquire(count, site_name=self.queue)
         return [(job, f"/points/{job[CAPABILITY_KEY]}/idds/hpo/{job['taskID']}/null") for job in found]
 
@@ -56,6 +57,12 @@ class Points:
 
     def put(self, path: str, alias: str | None = "token-of-me") -> requests.Response:
         return self.get(path, alias, "PUT")
+
+    def loss(self, task: int, number: int) -> float | None:
+        """Returns the loss of a point."""
+        (point,) = self.get(f"/idds/hpo/{task}/null/{number}/null/null").json()
+        loss: float | None = point["loss"]
+        return loss
 
 
 @pytest.fixture
@@ -77,15 +84,15 @@ def test_points_by_token(points: Points) -> None:
     for status, ids in {"New": [3], "processing": [1], "Finished": [2], "0": [3], "1": [1], "2": [2]}.items():
         found = points.get(f"/idds/hpo/{task}/null/null/{status}/null").json()
         assert [point["id"] for point in found] == ids
-    assert points.get(f"/idds/hpo/{task}/null/2/null/null").json()[0]["loss"] == 0.0
+    assert points.loss(task, 2) == 0.0
     assert points.put(f"/idds/hpo/{task}/null/2/null").ok
-    assert points.get(f"/idds/hpo/{task}/null/2/null/null").json()[0]["loss"] is None
+    assert points.loss(task, 2) is None
     points.pilot.update(job["PandaID"], "finished")
     (found,) = points.get(f"/idds/hpo/{task}/null/null/Finished/null").json()
     assert (found["id"], found["loss"]) == (1, None)
 
 
-def test_who_may(points: Points) -> None:
+def test_access_by_token(points: Points) -> None:
     task = points.submit([[1, 0, 5]])
     path = f"/idds/hpo/{task}/null/1"
     for alias in (None, "wrong"):
@@ -118,7 +125,7 @@ def test_who_may(points: Points) -> None:
         ("PUT", "/TASK/null/1/-inf", 400, "WrongParameterException"),
     ],
 )
-def test_wrong_calls(points: Points, method: str, path: str, status: int, kind: str) -> None:
+def test_wrong_calls_are_refused(points: Points, method: str, path: str, status: int, kind: str) -> None:
     task = points.submit([[1, 0, 5], [2, 0, 5]])
     path = f"/idds/hpo{path.replace('TASK', str(task))}"
     answer = points.get(path, method=method)
@@ -148,22 +155,25 @@ def test_tasks_without_points(points: Points, encoded: str) -> None:
     assert points.get(f"/idds/hpo/{task}/null/null/null/null").status_code == 404
 
 
-def test_a_jobs_capability(points: Points) -> None:
-    task = points.submit([[1, 0, 5], [2, 0, 5]])
+def test_the_capability_of_a_job(points: Points) -> None:
+    task = points.submit([[1, 0, 5], [2, 0, 5]], maxAttempt=2)
     (one, first), (two, second) = points.acquire()
     assert one[CAPABILITY_KEY] != two[CAPABILITY_KEY]
     assert points.get(f"{first}/null/null/null", None).json() == [{"id": 1, "parameters": POINTS["1"], "loss": None}]
     assert points.get(f"{second}/null/New/null", None).json() == []
     assert points.put(f"{first}/1/-3e-7", None).ok
     assert points.put(f"{second}/1/9.0", None).status_code == 404, "another job's point"
-    assert points.get(f"/idds/hpo/{task}/null/1/null/null").json()[0]["loss"] == -3e-7
+    assert points.loss(task, 1) == -3e-7
     other_task = first.replace(f"/{task}/", f"/{task + 1}/")
     for path in (f"/points/{'x' * 40}/idds/hpo/{task}/null", other_task, first.replace("/points/", "/points/1")):
         answer = points.get(f"{path}/null/null/null", "token-of-operator")
         assert (answer.status_code, answer.json()["msg"]) == (403, "this address is not of a running job")
-    points.pilot.update(one["PandaID"], "finished")
-    assert points.get(f"{first}/null/null/null", None).status_code == 403, "it ends with the job"
+    points.pilot.update(one["PandaID"], "failed", pilot_error_code=1)
+    assert points.get(f"{first}/null/null/null", None).status_code == 403, "it ends with the attempt"
     assert points.put(f"{first}/1/5.0", None).status_code == 403
+    ((_, again),) = points.acquire()
+    assert points.get(f"{again}/null/null/null", None).json()[0]["loss"] == -3e-7
+    assert one[CAPABILITY_KEY] not in points.server.log.read_text()
 
 
 def test_several_points_in_a_job(points: Points) -> None:
@@ -173,23 +183,13 @@ def test_several_points_in_a_job(points: Points) -> None:
     own = second.replace("/idds/", "/t7f0/idds/")
     assert points.get(f"{own}/null/null/null", None).json() == [{"id": 4, "parameters": POINTS["7"], "loss": None}]
     assert points.put(f"{own}/null/0.5", None).ok
-    assert points.get(f"/idds/hpo/{task}/null/4/null/null").json()[0]["loss"] == 0.5
+    assert points.loss(task, 4) == 0.5
     for member in ("t1f0", "t7f1"):
         assert points.get(second.replace("/idds/", f"/{member}/idds/") + "/null/null/null", None).json() == []
     assert points.get(second.replace("/idds/", "/x/idds/") + "/null/null/null", None).status_code == 404
 
 
-def test_another_attempt_has_another_capability_and_the_same_points(points: Points) -> None:
-    points.submit([[1, 0, 5]], maxAttempt=2)
-    ((job, first),) = points.acquire()
-    assert points.put(f"{first}/1/0.5", None).ok
-    points.pilot.update(job["PandaID"], "failed", pilot_error_code=1)
-    ((_, second),) = points.acquire()
-    assert points.get(f"{first}/null/null/null", None).status_code == 403
-    assert points.get(f"{second}/null/null/null", None).json()[0]["loss"] == 0.5
-
-
-def test_idds_own_client(points: Points) -> None:
+def test_the_client_of_idds(points: Points) -> None:
     """idds-client's HPOClient, with the token where it puts it."""
     from idds.client.hpoclient import HPOClient
     from idds.common.exceptions import NoObject
@@ -207,7 +207,7 @@ def test_idds_own_client(points: Points) -> None:
         client.update_hyperparameter(task, None, 3, 1.0)
 
 
-def test_the_secret_stays_and_is_private(tmp_path: Path) -> None:
+def test_the_secret_is_kept_and_private(tmp_path: Path) -> None:
     first = Capabilities(tmp_path / "key").of(7)
     again = Capabilities(tmp_path / "key")
     assert (again.of(7), again.job(first), again.job(first + "x"), again.job("7-x"), again.job("é-x")) == (
@@ -219,11 +219,3 @@ def test_the_secret_stays_and_is_private(tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(b"half")
     with pytest.raises(InputError, match="damaged"):
         Capabilities(tmp_path / "key")
-
-
-def test_no_capability_is_logged(points: Points) -> None:
-    points.submit([[1, 0, 5]])
-    ((job, path),) = points.acquire()
-    points.get(f"{path}/null/null/null", None)
-    points.put(f"{path}/x/x", None)
-    assert job[CAPABILITY_KEY] not in points.server.log.read_text()

@@ -1,4 +1,4 @@
-"""The server as a process: starting, ending, being killed."""
+"""The process of the server: start, end, kill."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_kill_9_loses_nothing(own_server: Callable[..., Any]) -> None:
 
 
 def test_kill_9_at_any_moment(own_server: Callable[..., Any]) -> None:
-    """Pilots that keep trying get every job done exactly once, however often the server dies."""
+    """Every job is done exactly once although the server is killed."""
     server = own_server()
     n_jobs = 60
     task_id = server.api("me").submit(make_params("user.me.chaos/", n_jobs, site="CHAOS", maxAttempt=50))
@@ -116,7 +116,7 @@ def test_kill_9_at_any_moment(own_server: Callable[..., Any]) -> None:
     assert set(finished) <= {job["PandaID"] for job in good}
 
 
-def test_lost_heartbeats(own_server: Callable[..., Any]) -> None:
+def test_a_job_without_heartbeats_is_lost(own_server: Callable[..., Any]) -> None:
     server = own_server(heartbeat_timeout=1.0)
     user, pilot = server.api("me"), server.api("pilot")
     task_id = user.submit(make_params("user.me.lost/", 1, site="LOST", maxAttempt=2))
@@ -132,7 +132,7 @@ def test_lost_heartbeats(own_server: Callable[..., Any]) -> None:
     assert (described["jobStatus"], described["jobDispatcherErrorCode"]) == ("failed", 100)
 
 
-def test_it_ends_in_order_and_quickly_though_somebody_waits(own_server: Callable[..., Any]) -> None:
+def test_the_server_ends_although_a_pilot_waits(own_server: Callable[..., Any]) -> None:
     server = own_server()
     waiting = threading.Thread(
         target=server.api("pilot").post,
@@ -149,7 +149,7 @@ def test_it_ends_in_order_and_quickly_though_somebody_waits(own_server: Callable
     assert server.log.read_text() == ""
 
 
-def test_a_second_server_waits_for_the_first_to_end_and_is_kept_out_otherwise(
+def test_a_second_server_waits_for_the_first_and_gives_up(
     own_server: Callable[..., Any], refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert 9 < database._LOCK_WAIT < 20  # not waited for here
@@ -169,12 +169,23 @@ def test_a_second_server_waits_for_the_first_to_end_and_is_kept_out_otherwise(
     assert server.api("me").get("system/is_alive")["success"]
 
 
-def test_a_database_of_a_newer_version(folder: Path, refused: Refused) -> None:
-    database.Database(f"sqlite:///{folder}/panda.db").close()
-    with sqlite3.connect(folder / "panda.db") as opened:
+def newer(file: Path) -> None:
+    database.Database(f"sqlite:///{file}").close()
+    with sqlite3.connect(file) as opened:
         opened.execute("UPDATE alembic_version SET version_num = '9999'")
+
+
+def no_database(file: Path) -> None:
+    file.write_bytes(b"this is no database, but a text that is long enough to be looked at" * 20)
+
+
+@pytest.mark.parametrize(("make", "word"), [(newer, "version 9999"), (no_database, "panda.db")])
+def test_an_unusable_database_is_refused(
+    folder: Path, refused: Refused, make: Callable[[Path], None], word: str
+) -> None:
+    make(folder / "panda.db")
     code, line = refused(folder)
-    assert (code, "version 9999" in line) == (2, True)
+    assert (code, word in line) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -196,12 +207,12 @@ def test_a_database_of_a_newer_version(folder: Path, refused: Refused) -> None:
         (["--issuers=/nowhere"], "issuers"),
     ],
 )
-def test_wrong_options(folder: Path, refused: Refused, options: list[str], word: str) -> None:
+def test_wrong_options_are_refused(folder: Path, refused: Refused, options: list[str], word: str) -> None:
     code, line = refused(folder, *options)
     assert (code, word in line) == (2, True), line
 
 
-def test_a_taken_port(folder: Path, refused: Refused) -> None:
+def test_a_taken_port_is_refused(folder: Path, refused: Refused) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -217,14 +228,8 @@ def test_limits_are_options(own_server: Callable[..., Any]) -> None:
     assert user.post("task/submit", task_parameters=make_params("user.me.t3/"))["data"] == 10
 
 
-def test_a_file_that_is_no_database(folder: Path, refused: Refused) -> None:
-    (folder / "panda.db").write_bytes(b"this is no database, but a text that is long enough to be looked at" * 20)
-    code, line = refused(folder)
-    assert (code, "panda.db" in line) == (2, True)
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only for root")
-def test_a_read_only_folder(folder: Path, refused: Refused) -> None:
+def test_a_read_only_folder_is_refused(folder: Path, refused: Refused) -> None:
     folder.chmod(0o500)
     code, line = refused(folder)
     folder.chmod(0o700)

@@ -1,4 +1,4 @@
-"""Queues that a file describes: who gets jobs, and what a Pilot 3 is told of them."""
+"""Queues of a queue file, and their data for Pilot 3."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import requests
 from hpo_pilot.errors import InputError
 from hpo_pilot.search import mistakes
 from hpo_pilot.server import queues as queue
+from hpo_pilot.server.descriptions import TRANSFORMATION
 from hpo_pilot.server.queues import Queues, place_of
-from tests.server.conftest import Api, RunningServer, send
+from hpo_pilot.transformation.executable import build
+from tests.server.conftest import Api, RunningServer, send, serving
 from tests.task_parameters import make_params
 
 
@@ -29,10 +31,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         "SHARED": {"storage": str(folder / "shared"), "site": "HERE", "pilot": {"timefloor": 15}},
     }
     (folder / "queues.json").write_text(json.dumps({"queues": queues}))
-    running = RunningServer(folder, options=["--queues", str(folder / "queues.json")])
-    yield running
-    assert running.stop() == 0
-    assert "Traceback" not in running.log.read_text()
+    with serving(folder, options=["--queues", str(folder / "queues.json")]) as running:
+        yield running
 
 
 def get(server: Any, path: str) -> Any:
@@ -40,7 +40,7 @@ def get(server: Any, path: str) -> Any:
     return requests.get(f"{server.url}/cache/{path}", timeout=30)
 
 
-def test_a_queue_is_named_here_as_in_a_search_file() -> None:
+def test_names_of_queues_are_those_of_search_files() -> None:
     assert queue.QUEUE_PATTERN == mistakes.QUEUE_PATTERN
 
 
@@ -67,6 +67,16 @@ def test_queuedata_without_a_token(server: RunningServer) -> None:
     assert get(server, "sources.x.tar.gz").status_code == 401
 
 
+def test_the_transformation_without_a_token(server: RunningServer) -> None:
+    address = f"{server.url}/trf/user"
+    answer = requests.get(f"{address}/{TRANSFORMATION}", timeout=30)
+    assert answer.ok and answer.content == build()
+    again = requests.get(f"{address}/{TRANSFORMATION}", headers={"If-None-Match": answer.headers["ETag"]}, timeout=30)
+    assert again.status_code == 304 and not again.content
+    for name in ("runGen", "..%2f..%2fpyproject.toml", "executable.py"):
+        assert requests.get(f"{address}/{name}", timeout=30).status_code == 404
+
+
 def test_storages(server: RunningServer) -> None:
     stores = get(server, "ddmendpoints.json").json()
     assert stores == get(server, "cric_ddmendpoints.json").json()
@@ -79,7 +89,7 @@ def test_storages(server: RunningServer) -> None:
     assert len({store["id"] for store in stores.values()}) == len(stores)
 
 
-def test_what_pilot3_moved_there_is_an_output_like_any_other(server: RunningServer) -> None:
+def test_outputs_that_a_pilot3_moved(server: RunningServer) -> None:
     name = "user.me.12._000001.outputs.tar.gz"
     # Rucio's place: scope, and the first four digits of the MD5 of scope and name.
     assert place_of(name).parts[:2] == ("user", "me")
@@ -93,7 +103,7 @@ def test_what_pilot3_moved_there_is_an_output_like_any_other(server: RunningServ
     assert send(server, "DELETE", f"/storage/{name}", "token-of-me").status_code == 404
 
 
-def test_who_gets_jobs(user: Api, pilot: Api, server: RunningServer) -> None:
+def test_jobs_of_described_queues(user: Api, pilot: Api, server: RunningServer) -> None:
     anywhere = user.submit(make_params("user.me.any/", 1, site=None))
     hidden = user.submit(make_params("user.me.hidden/", 1, site="HIDDEN"))
     user.submit(make_params("user.me.off/", 1, site="OFF"))
@@ -106,7 +116,7 @@ def test_who_gets_jobs(user: Api, pilot: Api, server: RunningServer) -> None:
     assert (reply["success"], reply["message"]) == (False, "target_architecture: gpus must be a list of objects")
 
 
-def test_nobody_knows_this_queue(user: Api, pilot: Api, server: RunningServer) -> None:
+def test_an_unknown_queue_is_refused(user: Api, pilot: Api, server: RunningServer) -> None:
     reply = pilot.post("pilot/acquire_jobs", site_name="ODD")
     told = "no queue ODD here: the queue file has GPU, HIDDEN, LOCAL, OFF, SHARED"
     assert (reply["success"], reply["message"]) == (False, told)
@@ -123,7 +133,7 @@ def test_nobody_knows_this_queue(user: Api, pilot: Api, server: RunningServer) -
     assert (reply["success"], reply["data"]) == (False, 1)
 
 
-def test_a_changed_file_counts_at_once(tmp_path: Path) -> None:
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     file = tmp_path / "queues.json"
     file.write_text('{"queues": {"A": {}}}')
     queues = Queues(file, tmp_path)
@@ -157,7 +167,7 @@ def test_without_a_file_every_name_is_a_queue(tmp_path: Path) -> None:
     assert queues.described == {}
 
 
-def test_the_specs_of_queues(server: RunningServer) -> None:
+def test_site_specs(server: RunningServer) -> None:
     specs = server.api("me").get("metaconfig/get_site_specs")["data"]
     assert specs.keys() == {"LOCAL", "OFF", "HIDDEN", "GPU", "SHARED"}
     assert (specs["GPU"]["coreCount"], specs["GPU"]["maxtime"], specs["SHARED"]["pandasite"]) == (8, 5400, "HERE")

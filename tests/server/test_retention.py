@@ -1,4 +1,4 @@
-"""Old data goes, and nothing else."""
+"""Removal of old data."""
 
 from __future__ import annotations
 
@@ -45,8 +45,13 @@ class House:
         assert self.queue.status(task_id) == "done"
         return task_id
 
+    def wait(self, days: float = 31) -> int:
+        """Lets days pass; returns a new task, without which the newest change would stay."""
+        self.queue.clock.now += days * _DAY
+        return self.queue.submit(1)
+
     def sweep(self) -> int:
-        """How many slices it took."""
+        """Removes old data; returns the number of slices."""
         for slices in range(100):
             with self.queue.database.writing() as tx:
                 if not self.keeping.remove_slice(tx):
@@ -63,7 +68,7 @@ def house(queue: Queue, tmp_path: Path) -> House:
     return House(queue, tmp_path)
 
 
-def test_what_is_over_for_long_goes_and_the_rest_stays(house: House) -> None:
+def test_old_tasks_are_removed_and_others_stay(house: House) -> None:
     house.run_task()
     house.queue.clock.now += 31 * _DAY
     young = house.run_task()
@@ -79,13 +84,12 @@ def test_what_is_over_for_long_goes_and_the_rest_stays(house: House) -> None:
 def test_slices_are_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "SLICE", 3)
     house.run_task(10)
-    house.queue.clock.now += 31 * _DAY
-    house.queue.submit(1)
+    house.wait()
     assert house.sweep() == 4 + 1
     assert house.count(database.jobs) == 1
 
 
-def test_a_sandbox_stays_as_long_as_a_task_names_it(house: House) -> None:
+def test_a_sandbox_stays_while_a_task_names_it(house: House) -> None:
     house.write(house.cache, "sources.used.tar.gz")
     house.write(house.cache, "sources.unused.tar.gz")
     task_id = house.queue.submit(1, **_SANDBOX)
@@ -94,14 +98,13 @@ def test_a_sandbox_stays_as_long_as_a_task_names_it(house: House) -> None:
     house.sweep()
     assert sorted(path.name for path in house.cache) == ["sources.new.tar.gz", "sources.used.tar.gz"]
     house.queue.command(task_id, "kill")
-    house.queue.clock.now += 31 * _DAY
-    house.queue.submit(1)
+    house.wait()
     house.sweep()
     assert list(house.cache) == []
     assert house.count(database.cache_files) == 0
 
 
-def test_a_task_that_was_retried_lately_stays(house: House) -> None:
+def test_a_recently_retried_task_stays(house: House) -> None:
     task_id = house.queue.submit(1, maxAttempt=1)
     house.queue.report(house.queue.acquire()[0]["PandaID"], "failed")
     house.queue.clock.now += 31 * _DAY
@@ -111,32 +114,30 @@ def test_a_task_that_was_retried_lately_stays(house: House) -> None:
     assert house.queue.status(task_id) == "running"
 
 
-def test_cursors_are_counted_on(house: House) -> None:
-    """The newest change stays, however old: a server that starts anew would else give out its cursors again."""
+def test_the_newest_change_stays(house: House) -> None:
+    """Without it, a restarted server would use its cursors again."""
     house.run_task()
     house.queue.clock.now += 400 * _DAY
     house.sweep()
     assert house.count(database.tasks) == 1
 
 
-def test_what_another_task_wrote_lately_stays(house: House) -> None:
+def test_recently_written_outputs_stay(house: House) -> None:
     """Tasks of earlier versions may have outputs of the same name."""
     house.run_task(1)
     (name, *_) = sorted(path.name for path in house.storage)
-    house.queue.clock.now += 31 * _DAY
-    house.queue.submit(1)
+    house.wait()
     house.write(house.storage, name)
     house.sweep()
     assert [path.name for path in house.storage] == [name]
 
 
-def test_it_runs_by_itself_until_nothing_is_left(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removal_runs_by_itself(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_FIRST", "_PAUSE", "_EVERY"):
         monkeypatch.setattr(tasks, name, 0.001)
     for _ in range(3):
         house.run_task()
-    house.queue.clock.now += 31 * _DAY
-    house.queue.submit(1)
+    house.wait()
 
     async def scenario() -> None:
         running = asyncio.create_task(house.keeping.run())
@@ -151,11 +152,11 @@ def test_it_runs_by_itself_until_nothing_is_left(house: House, monkeypatch: pyte
     assert list(house.storage) == []
 
 
-def test_nothing_goes_where_things_are_kept_for_ever(queue: Queue, tmp_path: Path) -> None:
+def test_nothing_is_removed_with_zero_days(queue: Queue, tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(House(queue, tmp_path, days=0).keeping.run(), 5))
 
 
-def test_checkpoints_go_a_day_after_their_task(house: House) -> None:
+def test_checkpoints_are_removed_a_day_after_their_task(house: House) -> None:
     running = house.queue.submit(1)
     house.queue.acquire(1)
     over = house.run_task(1)

@@ -1,16 +1,15 @@
-"""Who may do what: every call, file and page of the server, for each role."""
+"""Roles: every call and file, for each role."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-import requests
 
 from hpo_pilot.server.app import API_MODULES
 from hpo_pilot.server.calls import EVERYBODY, TABLE, Parameter
 from hpo_pilot.server.pilot_calls import LEGACY, LEGACY_PUBLIC
-from hpo_pilot.server.tokens import Authority, Role
+from hpo_pilot.server.tokens import Role
 from tests.server.conftest import TOKENS, send
 from tests.task_parameters import make_params
 
@@ -31,7 +30,7 @@ def test_the_tables_are_full() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(TABLE))
-def test_every_call(server: Any, path: str) -> None:
+def test_roles_of_every_call(server: Any, path: str) -> None:
     endpoint = TABLE[path]
     assert (endpoint.roles == EVERYBODY) is (path in OPEN_CALLS)
     assert path in OPEN_CALLS or Role.OPERATOR in endpoint.roles
@@ -50,7 +49,7 @@ def test_every_call(server: Any, path: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(LEGACY))
-def test_every_legacy_call(server: Any, name: str) -> None:
+def test_roles_of_every_legacy_call(server: Any, name: str) -> None:
     for caller, role in CALLERS.items():
         answer = send(server, "POST", f"/server/panda/{name}", caller)
         assert answer.status_code < 500
@@ -61,34 +60,31 @@ def test_every_legacy_call(server: Any, name: str) -> None:
     assert send(server, "POST", f"/server/panda/{name}", "wrong").status_code == 403
 
 
-def test_the_token_of_a_released_pilot(server: Any) -> None:
-    """Pilot 3 sends it from a file, with the VO and its own role there as `Origin` (`pilot/util/https.py`)."""
-    made, _ = Authority(server.tokens).issue("site", Role.PILOT, 1, vo="atlas")
-    for origin, status in {"atlas": 200, "atlas.pilot": 200, "atlas:pilot": 200, "atlas.production": 403}.items():
-        headers = {"Authorization": f"Bearer {made}", "Origin": origin, "Accept": "application/json"}
-        url = f"{server.url}/server/panda/getJob"
-        answer = requests.post(url, data={"siteName": "NOWHERE"}, headers=headers, timeout=20)
-        assert answer.status_code == status, (origin, answer.text)
-        assert status != 200 or str(answer.json()["StatusCode"]) == "20"
-
-
-@pytest.mark.parametrize(
-    ("caller", "expected"),
-    [
-        (None, [401, 401, 401, 401]),
-        ("token-of-me", [403, 404, 404, 403]),
-        ("token-of-you", [403, 404, 403, 403]),
-        ("token-of-pilot", [409, 403, 403, 404]),
-        ("token-of-operator", [200, 404, 404, 404]),
-    ],
-)
-def test_files(server: Any, caller: str | None, expected: list[int]) -> None:
-    assert expected == [
-        send(server, "PUT", "/storage/user.me.roles", caller, data=b"x").status_code,
-        send(server, "GET", "/storage/user.me.none", caller).status_code,
-        send(server, "DELETE", "/storage/user.me.none", caller).status_code,
-        send(server, "GET", "/cache/sources.none", caller).status_code,
-    ]
+def test_roles_of_files(server: Any) -> None:
+    """An output: its job's pilot writes, users read, its owner removes. A sandbox: pilots and its owner read."""
+    server.api("me").upload("sources.secret", b"content")
+    output = "/storage/user.me.7._000001.outputs.tar.gz"
+    for content in (b"first", b"second" * 100_000):
+        assert send(server, "PUT", output, "token-of-operator", data=content).json()["success"]
+        assert send(server, "GET", output, "token-of-you").content == content
+    codes = {
+        caller: [
+            send(server, "PUT", output, caller, data=b"x").status_code,
+            send(server, "GET", output, caller).status_code,
+            send(server, "DELETE", output, caller).status_code,
+            send(server, "GET", "/cache/sources.secret", caller).status_code,
+        ]
+        for caller in (None, "token-of-you", "token-of-pilot", "token-of-me")
+    }
+    assert codes == {
+        None: [401, 401, 401, 401],
+        "token-of-you": [403, 200, 403, 403],
+        "token-of-pilot": [409, 403, 403, 200],
+        "token-of-me": [403, 200, 200, 200],
+    }
+    assert send(server, "GET", "/cache/sources.secret", "token-of-operator").status_code == 200
+    for method, path in (("GET", output), ("DELETE", output), ("GET", "/cache/sources.none")):
+        assert send(server, method, path, "token-of-operator").status_code == 404
 
 
 def _a_value(parameter: Parameter, task_id: int) -> Any:
@@ -101,7 +97,7 @@ def _a_value(parameter: Parameter, task_id: int) -> Any:
 
 
 @pytest.mark.parametrize("path", sorted(path for path, call in TABLE.items() if call.owner_of))
-def test_each_changes_only_their_own(server: Any, path: str) -> None:
+def test_tasks_are_changed_only_by_their_owners(server: Any, path: str) -> None:
     endpoint = TABLE[path]
     name = path.replace("/", ".")
     task_id = server.api("me").submit(make_params(f"user.me.own.{name}/", 1, site="NOWHERE"))
@@ -120,7 +116,7 @@ def test_each_changes_only_their_own(server: Any, path: str) -> None:
         assert answer["message"] != "not the task owner or no production role"
 
 
-def test_jobs_belong_to_their_tasks_owner(server: Any) -> None:
+def test_jobs_are_changed_only_by_their_tasks_owners(server: Any) -> None:
     server.api("me").submit(make_params("user.me.jobs/", 1, site="ROLES"))
     (job,) = server.api("pilot").acquire(site_name="ROLES")
     assert server.api("you").post("job/kill", job_ids=[job["PandaID"]])["data"] == [False]

@@ -29,7 +29,7 @@ def test_kill(queue: Queue) -> None:
     assert queue.command(12345, "kill") == (2, "jediTaskID=12345 not found")
 
 
-def test_kill_before_the_sandbox_came(queue: Queue) -> None:
+def test_kill_of_a_task_that_waits_for_its_sandbox(queue: Queue) -> None:
     task_id = queue.submit(2, jobParameters=[{"type": "constant", "value": "-a sources.never.tar.gz"}])
     queue.command(task_id, "kill")
     assert queue.status(task_id) == "aborted"
@@ -138,7 +138,7 @@ def test_a_task_retried_too_often_is_exhausted(queue: Queue, skip_scout: bool) -
         ("finish", {"running", "pending", "paused", "finishing"}),
     ],
 )
-def test_each_command_has_its_states(queue: Queue, command: str, accepted: set[str]) -> None:
+def test_states_in_which_a_command_is_accepted(queue: Queue, command: str, accepted: set[str]) -> None:
     waiting = {"jobParameters": [{"type": "constant", "value": "-a sources.never.tar.gz"}]}
     for state in ("running", "pending", "paused", "finishing", "done", "failed", "aborted", "broken"):
         more: dict[str, Any] = {"broken": {"nEvents": "?"}, "pending": waiting}.get(state, {"maxAttempt": 1})
@@ -157,7 +157,7 @@ def test_each_command_has_its_states(queue: Queue, command: str, accepted: set[s
         assert code in (0, 4)
 
 
-def test_killing_one_job(queue: Queue) -> None:
+def test_kill_of_one_job(queue: Queue) -> None:
     task_id = queue.submit(3)
     one, two = queue.acquire(2)
     ids = [one["PandaID"], two["PandaID"], two["PandaID"] + 1]

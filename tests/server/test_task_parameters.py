@@ -18,7 +18,7 @@ COMMON = ("--outDS", "user.me.test", "--noBuild", "--vo", "hpo_pilot", "--site",
 
 
 def test_prun_with_numbered_jobs(tmp_path: Path) -> None:
-    """%RNDM:5: job i gets number 5 + i, and nothing else differs between the jobs but the files' names."""
+    """%RNDM:5: job i gets number 5 + i; apart from it only the names of files differ."""
     params = prun(tmp_path, *COMMON, "--exec", "python run.py %RNDM:5 'a b'", "--nJobs", "3", "--outputs", "out.json")
     parameters = TaskParameters(params)
     assert (parameters.n_jobs, parameters.sandbox, parameters.queue) == (3, None, "LOCAL")
@@ -58,8 +58,8 @@ def test_prun_without_numbers_with_container_and_memory(tmp_path: Path) -> None:
     assert job.steps["preprocess"]["args"] == f"--preprocess {job.job_pars}"
 
 
-def test_our_own_parameters() -> None:
-    """The job parameters come out to the letter: padding, hidden pieces, placeholders."""
+def test_job_parameters_of_our_tasks() -> None:
+    """Padding, hidden pieces and placeholders."""
     given = make_params()
     given["jobParameters"].insert(1, {"type": "constant", "value": "-a sources.0a1b.tar.gz"})
     job = TaskParameters(given).job(task_id=3, number=2, attempt_nr=1)
@@ -119,6 +119,6 @@ def test_memory_per_core() -> None:
         ({"includedSite": 7}, "sites"),
     ],
 )
-def test_parameters_that_make_no_sense(wrong: dict[str, Any], word: str) -> None:
+def test_invalid_parameters_are_refused(wrong: dict[str, Any], word: str) -> None:
     with pytest.raises(TaskParametersError, match=word):
         TaskParameters(make_params() | wrong)

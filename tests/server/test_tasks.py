@@ -16,7 +16,7 @@ from tests.server.queue_driver import OPERATOR, Queue
 from tests.task_parameters import make_params
 
 
-def test_a_task_from_beginning_to_end(queue: Queue) -> None:
+def test_a_task_runs_to_its_end(queue: Queue) -> None:
     task_id = queue.submit(2)
     assert queue.status(task_id) == "running"
     first, second = queue.acquire()[0], queue.acquire()[0]
@@ -70,7 +70,7 @@ def test_a_task_with_a_finished_and_a_failed_job(queue: Queue, asked: dict[str, 
         ),
     ],
 )
-def test_parameters_that_are_not_valid_break_the_task(queue: Queue, wrong: dict[str, Any], word: str) -> None:
+def test_invalid_parameters_break_the_task(queue: Queue, wrong: dict[str, Any], word: str) -> None:
     task_id = queue.submit(1, **wrong)
     assert queue.status(task_id) == "broken" and word in str(queue.dialog(task_id))
     assert queue.command(task_id, "kill")[0] == 4
@@ -89,7 +89,7 @@ def test_parameters_that_are_not_valid_break_the_task(queue: Queue, wrong: dict[
         ({"useSecrets": True}, "submit without --useSecrets"),
     ],
 )
-def test_a_task_that_needs_what_the_server_lacks_is_refused(queue: Queue, wrong: dict[str, Any], remedy: str) -> None:
+def test_parameters_of_missing_features_are_refused(queue: Queue, wrong: dict[str, Any], remedy: str) -> None:
     code, message = resubmit(queue, "user.me.lacks/", **wrong)
     assert code == 4 and f"{next(iter(wrong))}: the embedded PanDA server" in message and remedy in message
     assert resubmit(queue, "user.me.lacks/")[0] == 0, "a task was left under that name"
@@ -120,10 +120,8 @@ def end_as(queue: Queue, state: str, **more: Any) -> int:
         ("broken", {}),
     ],
 )
-def test_a_name_is_taken_by_a_task_of_hpo_pilot_or_one_that_is_not_over(
-    queue: Queue, state: str, more: dict[str, str]
-) -> None:
-    """No reactivation, no second task, and the id in the message."""
+def test_a_name_is_taken_by_tasks_of_hpo_pilot_and_active_tasks(queue: Queue, state: str, more: dict[str, str]) -> None:
+    """The task is not started again, there is no second one, and the message has its id."""
     task_id = end_as(queue, state)
     code, message = resubmit(queue, "user.me.same/", **more)
     assert code == 2
@@ -133,7 +131,7 @@ def test_a_name_is_taken_by_a_task_of_hpo_pilot_or_one_that_is_not_over(
 
 
 @pytest.mark.parametrize(("state", "n_again"), [("done", 0), ("failed", 1), ("aborted", 1)])
-def test_a_task_that_is_over_runs_again_under_its_name(queue: Queue, state: str, n_again: int) -> None:
+def test_a_resubmitted_task_runs_again(queue: Queue, state: str, n_again: int) -> None:
     task_id = end_as(queue, state)
     assert resubmit(queue, "user.me.same/") == (
         3,
@@ -159,7 +157,7 @@ def test_a_resubmission_with_more_events_adds_jobs(queue: Queue) -> None:
     assert queue.status(task_id) == "done"
 
 
-def test_other_names_are_free(queue: Queue) -> None:
+def test_names_are_unique_by_user_and_only_if_asked(queue: Queue) -> None:
     """Another user's task, or one that does not ask to be unique, may bear the same name."""
     task_id = end_as(queue, "done")
     bare = {"jobParameters": [{"type": "constant", "value": "x"}], "log": None}
@@ -179,7 +177,7 @@ def test_a_parent_is_found_by_name(queue: Queue) -> None:
     )
 
 
-def test_too_many_active_tasks(queue: Queue) -> None:
+def test_the_number_of_active_tasks_is_limited(queue: Queue) -> None:
     first = queue.submit(1)
     queue.submit(1)
     with queue.database.writing() as tx:
@@ -203,7 +201,7 @@ def test_a_task_waits_for_its_sandbox(queue: Queue) -> None:
     assert queue.status(queue.submit(1, **more)) == "running"
 
 
-def test_a_task_has_no_more_jobs_than_others_can_wait_for(queue: Queue) -> None:
+def test_the_number_of_new_jobs_is_limited(queue: Queue) -> None:
     most = tasks.MOST_NEW_JOBS
     assert queue.status(queue.submit(most)) == "running"
     task_id = queue.submit(most + 1)

@@ -4,110 +4,115 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
 
-from hpo_pilot.server.pilots import Changes, Waiter, WaitingPilots
+import pytest
+
+from hpo_pilot.server.pilots import WaitingClients, WaitingPilots
+
+
+@pytest.fixture
+def pilots() -> WaitingPilots:
+    return WaitingPilots()
 
 
 class Pilot:
-    """A pilot that looks for jobs in a common pile, and counts how often."""
+    """A pilot that looks for jobs in a common list, and counts how often.
 
-    def __init__(self, pilots: WaitingPilots, pile: list[str], site: str, wants: str = "") -> None:
-        self.looked = 0
-        self.got: str | None = None
-        self._pilots, self._pile, self._site, self._wants = pilots, pile, site, wants or site
+    Attributes:
+        looked: number of its looks.
+        got: the job that it found.
+    """
 
-    async def run(self, seconds: float = 5) -> None:
-        waiter: Waiter = self._pilots.enter(self._site)
+    def __init__(self, pilots: WaitingPilots, site: str, wants: str = "") -> None:
+        self.looked, self.got = 0, ""
+        self._pilots, self._site, self._wants = pilots, site, wants or site
+
+    async def run(self, jobs: list[str]) -> None:
+        waiter = self._pilots.enter(self._site)
         try:
-            while True:
+            while not self.got:
                 self._pilots.looks(waiter)
                 self.looked += 1
                 await asyncio.sleep(0)
-                if self._wants in self._pile:
-                    self._pile.remove(self._wants)
+                if self._wants in jobs:
+                    jobs.remove(self._wants)
                     self.got = self._wants
                     return
                 self._pilots.found_nothing(waiter)
-                if not await self._pilots.wait(waiter, seconds):
+                if not await self._pilots.wait(waiter, 5):
                     return
         finally:
             self._pilots.leave(waiter)
 
 
-def test_one_job_rouses_one_pilot() -> None:
+@asynccontextmanager
+async def waiting(pilots: WaitingPilots, *crowd: Pilot) -> AsyncIterator[Callable[..., Any]]:
+    """Lets pilots wait; the value announces a job at a queue and returns when they have looked."""
+    jobs: list[str] = []
+    running = [asyncio.create_task(pilot.run(jobs)) for pilot in crowd]
+    await asyncio.sleep(0.01)
+
+    async def announce(job: str, site: str) -> None:
+        jobs.append(job)
+        pilots.announce(Counter({site: 1}))
+        await asyncio.sleep(0.01)
+
+    yield announce
+    pilots.close()
+    await asyncio.wait_for(asyncio.gather(*running), 2)
+
+
+def test_a_job_wakes_the_pilot_that_came_first(pilots: WaitingPilots) -> None:
     async def scenario() -> None:
-        pilots, pile = WaitingPilots(), list[str]()
-        crowd = [Pilot(pilots, pile, "A") for _ in range(50)]
-        running = [asyncio.create_task(pilot.run()) for pilot in crowd]
-        await asyncio.sleep(0.01)
-        pile.append("A")
-        pilots.announce(Counter({"A": 1}))
-        await asyncio.sleep(0.01)
-        assert crowd[0].got == "A"  # the first who came
-        assert sum(pilot.looked for pilot in crowd) == 51
-        pilots.close()
-        await asyncio.wait_for(asyncio.gather(*running), 2)
+        crowd = [Pilot(pilots, "A") for _ in range(50)]
+        async with waiting(pilots, *crowd) as announce:
+            await announce("A", "A")
+            assert crowd[0].got and sum(pilot.looked for pilot in crowd) == 51
 
     asyncio.run(scenario())
 
 
-def test_the_call_is_passed_on_to_whom_the_job_fits() -> None:
+def test_a_job_that_does_not_fit_the_first_pilot_wakes_the_next_one(pilots: WaitingPilots) -> None:
     async def scenario() -> None:
-        pilots, pile = WaitingPilots(), list[str]()
-        crowd = [Pilot(pilots, pile, "A", wants="small") for _ in range(5)] + [Pilot(pilots, pile, "A", wants="big")]
-        running = [asyncio.create_task(pilot.run()) for pilot in crowd]
-        await asyncio.sleep(0.01)
-        pile.append("big")
-        pilots.announce(Counter({"A": 1}))
-        await asyncio.sleep(0.01)
-        assert crowd[-1].got == "big"
-        assert [pilot.looked for pilot in crowd] == [2] * 6
-        pilots.close()
-        await asyncio.gather(*running)
+        crowd = [*(Pilot(pilots, "A", "small") for _ in range(5)), Pilot(pilots, "A", "big")]
+        async with waiting(pilots, *crowd) as announce:
+            await announce("big", "A")
+            assert crowd[-1].got and [pilot.looked for pilot in crowd] == [2] * 6
 
     asyncio.run(scenario())
 
 
-def test_a_job_for_any_queue_finds_its_pilot_at_any_queue() -> None:
+def test_a_job_for_any_queue_wakes_pilots_of_all_queues(pilots: WaitingPilots) -> None:
     async def scenario() -> None:
-        pilots, pile = WaitingPilots(), list[str]()
-        crowd = [Pilot(pilots, pile, "A"), Pilot(pilots, pile, "B", wants="for B")]
-        running = [asyncio.create_task(pilot.run()) for pilot in crowd]
-        await asyncio.sleep(0.01)
-        pile.append("for B")
-        pilots.announce(Counter({"": 1}))
-        await asyncio.sleep(0.01)
-        assert crowd[1].got == "for B"
-        pilots.announce(Counter({"B": 1}))  # nobody is left there
-        await asyncio.sleep(0.01)
-        assert crowd[0].looked == 2
-        pilots.close()
-        await asyncio.gather(*running)
+        one, other = Pilot(pilots, "A"), Pilot(pilots, "B", "for B")
+        async with waiting(pilots, one, other) as announce:
+            await announce("for B", "")
+            assert other.got
+            await announce("x", "B")  # no pilot waits there
+            assert one.looked == 2
 
     asyncio.run(scenario())
 
 
-def test_a_woken_pilot_that_leaves_passes_the_call_on() -> None:
+def test_a_woken_pilot_that_leaves_wakes_the_next_one(pilots: WaitingPilots) -> None:
     async def scenario() -> None:
-        pilots, pile = WaitingPilots(), list[str]()
-        leaving = pilots.enter("A")
-        stays = Pilot(pilots, pile, "A")
-        running = asyncio.create_task(stays.run())
-        waiting = asyncio.create_task(pilots.wait(leaving, 5))
-        await asyncio.sleep(0.01)
-        pile.append("A")
-        pilots.announce(Counter({"A": 1}))
-        assert await waiting is True
-        pilots.leave(leaving)
-        await asyncio.wait_for(running, 5)
-        assert stays.got == "A"
+        leaving, stays = pilots.enter("A"), Pilot(pilots, "A")
+        woken = asyncio.create_task(pilots.wait(leaving, 5))
+        async with waiting(pilots, stays) as announce:
+            await announce("A", "A")
+            assert await woken and not stays.got
+            pilots.leave(leaving)
+            await asyncio.sleep(0.01)
+            assert stays.got
 
     asyncio.run(scenario())
 
 
-def test_a_call_while_one_is_looking_is_not_missed() -> None:
+def test_a_job_announced_during_a_look_is_not_missed(pilots: WaitingPilots) -> None:
     async def scenario() -> None:
-        pilots = WaitingPilots()
         waiter = pilots.enter("A")
         pilots.looks(waiter)
         pilots.announce(Counter({"A": 1}))
@@ -118,17 +123,14 @@ def test_a_call_while_one_is_looking_is_not_missed() -> None:
     asyncio.run(scenario())
 
 
-def test_changes_reach_whom_they_concern() -> None:
+def test_changes_wake_clients_of_their_user_and_of_any_user() -> None:
     async def scenario() -> None:
-        changes = Changes()
-        mine, yours, anybodys = changes.listen("me"), changes.listen("you"), changes.listen("")
-        changes.announce({"me"})
-        assert await changes.wait(mine, 1) is True
-        assert await changes.wait(anybodys, 1) is True
-        assert await changes.wait(yours, 0.01) is False
-        late = changes.listen("me")
-        changes.close()
-        assert await changes.wait(late, 1) is False
-        assert await changes.wait(changes.listen("me"), 1) is False
+        clients = WaitingClients()
+        mine, yours, anybodys = (clients.listen(user) for user in ("me", "you", ""))
+        clients.announce({"me"})
+        assert [await clients.wait(one, 0.01) for one in (mine, anybodys, yours)] == [True, True, False]
+        late = clients.listen("me")
+        clients.close()
+        assert [await clients.wait(one, 1) for one in (late, clients.listen("me"))] == [False, False]
 
     asyncio.run(scenario())
