@@ -198,7 +198,7 @@ class Surrogate:
         """Use `of_data`.
 
         Args:
-            posteriors: one for each objective, conditioned on the data and believing the pending points.
+            posteriors: one for each objective, conditioned on the data and assuming the pending points.
             reached: costs of the data and the pending points, shape (n, n_objectives).
             reference: the reference point, shape (n_objectives,).
             leaders: see above.
@@ -234,7 +234,7 @@ class Surrogate:
         leaders = rows[order] if len(rows) else rows
         if len(believed) and len(posteriors) > 1:  # a single value is improved on what was found and chosen
             reached = np.concatenate([reached, _means(posteriors, believed)])
-        return cls([posterior.believing(believed) for posterior in posteriors], reached, reference, leaders)
+        return cls([posterior.assuming(believed) for posterior in posteriors], reached, reference, leaders)
 
     def _made_improvement(self) -> HypervolumeImprovement:
         order = np.argsort(-np.array(crowding(self._front)), kind="stable")
@@ -288,18 +288,18 @@ class Surrogate:
             gradient += by_mean[:, j, None] * d_mean + by_variance[:, j, None] * d_variance
         return value, gradient
 
-    def believe(self, features: Array) -> None:
+    def assume(self, features: Array) -> None:
         """Assumes that a chosen point, shape (n_features,), returns its predicted value."""
         self._reach(_means(self._posteriors, features[None, :])[0])
-        self._posteriors = [posterior.believing(features[None, :]) for posterior in self._posteriors]
+        self._posteriors = [posterior.assuming(features[None, :]) for posterior in self._posteriors]
         for pool, posterior in zip(self._pools, self._posteriors, strict=True):
-            pool.believe(features, posterior.factor[-1, :-1])
+            pool.assume(features, posterior.factor[-1, :-1])
 
-    def believe_candidate(self, index: int) -> None:
-        """Like `believe` for a candidate, at less cost; after the first call, `believe` is not called any more."""
+    def assume_candidate(self, index: int) -> None:
+        """Like `assume` for a candidate, at less cost; after the first call, `assume` is not called any more."""
         self._reach(np.array([pool.mean[index] for pool in self._pools]))
         for pool in self._pools:
-            pool.believe_candidate(index)
+            pool.assume_candidate(index)
 
     def _reach(self, costs: Array) -> None:
         """Adds a point with these costs, shape (n_objectives,), to the front."""

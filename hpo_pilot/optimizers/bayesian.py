@@ -322,14 +322,14 @@ class BatchChooser:
                 if chosen is not None:
                     self._take(chosen)
                     for surrogate in self._surrogates:
-                        surrogate.believe(chosen)
+                        surrogate.assume(chosen)
                     continue
                 climbs = 0  # from now on, only candidates are believed
             bonus[index] = -np.inf
             if proposals.offer(units[index].tolist()):
                 self._take(features[index])
                 for surrogate in self._surrogates:
-                    surrogate.believe_candidate(index)
+                    surrogate.assume_candidate(index)
 
     def _penalty(self, spacing: Spacing, features: Array) -> Array:
         return self._caution.penalty(features) - _CROWDED * spacing.crowded(features)
@@ -390,13 +390,13 @@ class BayesianOptimizer(Optimizer):
     def __init__(self, space: SearchSpace, **options: Any) -> None:
         """Lays out the features; see `Optimizer`."""
         from hpo_pilot.optimizers.objective_models import SuccessLearner, ValuesLearner  # noqa: PLC0415 - see above
-        from hpo_pilot.optimizers.training_data import FeatureMap, Told  # noqa: PLC0415 - see above
+        from hpo_pilot.optimizers.training_data import FeatureMap, ToldTrials  # noqa: PLC0415 - see above
 
         super().__init__(space, **options)
         self.start_points = self.settings.start_points or default_start_points(len(space.dimensions), self.trials)
         self._features = FeatureMap(space)
         self._candidates = Candidates(space, self._features)
-        self._told = Told(len(space.dimensions), self.objectives)
+        self._told = ToldTrials(len(space.dimensions), self.objectives)
         self._earlier: dict[str, Table] = {}
         self._values = [
             ValuesLearner(self._features, self._told, objective, self.seed, self._earlier)
@@ -406,10 +406,10 @@ class BayesianOptimizer(Optimizer):
 
     def tell_earlier(self, source: str, trials: Iterable[Result]) -> None:
         """See `Optimizer.tell_earlier`."""
-        from hpo_pilot.optimizers.training_data import Told  # noqa: PLC0415 - see above
+        from hpo_pilot.optimizers.training_data import ToldTrials  # noqa: PLC0415 - see above
 
         super().tell_earlier(source, trials)
-        told = Told(len(self.space.dimensions), self.objectives)
+        told = ToldTrials(len(self.space.dimensions), self.objectives)
         for observation in self.earlier[source]:
             told.add(observation)
         self._earlier[source] = told.table(len(told))
@@ -472,7 +472,7 @@ class BayesianOptimizer(Optimizer):
             chooser.fill(proposals, candidates)
 
     def _surrogates(self, table: Table, rows: Rows, data: Array, believed: Array, reach: Array) -> list[Surrogate]:
-        """Returns the models, conditioned on `rows`, whose features are `data`, and believing the points `believed`."""
+        """Returns the models, conditioned on `rows`, whose features are `data`, and assuming the points `believed`."""
         from hpo_pilot.optimizers.acquisition import Surrogate  # noqa: PLC0415 - see above
 
         models = zip(*(learner.posteriors(table, rows, data) for learner in self._values), strict=True)

@@ -528,7 +528,7 @@ class Posterior:
         slopes += self.fit.trend_slopes(features, self.points, self.weights)
         return slopes if self.drift is None else slopes + self.drift.slopes(features)
 
-    def believing(self, features: Array) -> Self:
+    def assuming(self, features: Array) -> Self:
         """Returns the posterior if the values at `features`, shape (m, n_features), equal their predictions."""
         if not len(features):
             return self
@@ -638,7 +638,7 @@ class Pool:
         self.variance = posterior.floored(posterior.fit.prior_variance(features) - np.einsum("nm,nm->m", half, half))
         self._least = _LEAST_VARIANCE * posterior.fit.amplitude
 
-    def believe(self, features: Array, half: Array) -> None:
+    def assume(self, features: Array, half: Array) -> None:
         """Conditions on a point with a believed value.
 
         Args:
@@ -656,6 +656,6 @@ class Pool:
         self._rows += 1
         self.variance = np.maximum(self.variance - row * row, self._least)
 
-    def believe_candidate(self, index: int) -> None:
+    def assume_candidate(self, index: int) -> None:
         """Conditions on one of the candidates."""
-        self.believe(self.features[index], self._half[: self._rows, index].copy())
+        self.assume(self.features[index], self._half[: self._rows, index].copy())

@@ -14,7 +14,7 @@ from scipy.special import log_ndtr
 from hpo_pilot.optimizers.base import array_stream
 from hpo_pilot.optimizers.gaussian_process import Basis, Fit, Hyperparameters, Posterior, best_fit
 from hpo_pilot.optimizers.phase import LEAST_VALUES
-from hpo_pilot.optimizers.training_data import PLAIN, FeatureMap, Rows, Table, Told, Warped, warps
+from hpo_pilot.optimizers.training_data import PLAIN, FeatureMap, Rows, ScaledValues, Table, ToldTrials, scaled_values
 
 #: Up to this number of trials, hyper-parameters are fitted after each trial; then after each growth by this share.
 _FIT_EACH, _GROWTH = 20, 0.05
@@ -116,7 +116,7 @@ class Caution:
 class SuccessLearner:
     """Fits the model of the outcomes; each fit uses the first trials of the history (`refit_cut`)."""
 
-    def __init__(self, features: FeatureMap, told: Told, seed: int) -> None:
+    def __init__(self, features: FeatureMap, told: ToldTrials, seed: int) -> None:
         """Uses the trials in `told` and the seed of the optimizer."""
         self._features = features
         self._told = told
@@ -348,12 +348,12 @@ def _model(features: Array, values: Array, stds: Array, stopped: Mask, basis: Ba
     """
     some = np.arange(len(values)) % math.ceil(len(values) / _TRANSFER_FITTED) == 0
     best: tuple[float, Posterior] | None = None
-    for warped in warps(values):
-        variances = warped.variances(stds, stopped)
-        fit = best_fit(features[some], warped.values[some], basis=basis, variances=variances[some])
-        evidence = fit.log_posterior + warped.log_volume * some.mean()
+    for scaled in scaled_values(values):
+        variances = scaled.variances(stds, stopped)
+        fit = best_fit(features[some], scaled.values[some], basis=basis, variances=variances[some])
+        evidence = fit.log_posterior + scaled.log_volume * some.mean()
         if best is None or evidence > best[0]:
-            best = (evidence, Posterior.of_data(fit.found, features, warped.values, variances))
+            best = (evidence, Posterior.of_data(fit.found, features, scaled.values, variances))
     return None if best is None else best[1]
 
 
@@ -389,7 +389,7 @@ class ValuesLearner:
     def __init__(
         self,
         features: FeatureMap,
-        told: Told,
+        told: ToldTrials,
         objective: int,
         seed: int,
         earlier: Mapping[str, Table],
@@ -455,15 +455,15 @@ class ValuesLearner:
             features: the features of these rows, shape (n_rows, n_features).
         """
         good = table.good
-        found = {warped.name: warped for warped in warps(table.values[good, self._objective])}
+        found = {scaled.name: scaled for scaled in scaled_values(table.values[good, self._objective])}
         places = np.searchsorted(good, rows)
         result = []
         for model in self.models(len(rows)):
             values = variances = np.zeros(len(rows))
             if found:  # else all values are equal
-                warped = found.get(model.scale, found[PLAIN])
-                values = warped.values[places]
-                variances = self._variances(warped, table, good)[places]
+                scaled = found.get(model.scale, found[PLAIN])
+                values = scaled.values[places]
+                variances = self._variances(scaled, table, good)[places]
             transfer = self.transfer
             drift = None if transfer is None or model.weights is None else transfer.drift(model.weights, features)
             result.append(Posterior.of_data(model.fit, features, values, variances, drift))
@@ -479,10 +479,10 @@ class ValuesLearner:
                 return ValuesModel(PLAIN, wide)
             return ValuesModel(PLAIN, transfer.expected_rest(wide), transfer.expected_weights())
         if transfer is not None:
-            helped = transfer.fit(found.features, found.warped.values, basis=found.basis, variances=found.variances)
+            helped = transfer.fit(found.features, found.scaled.values, basis=found.basis, variances=found.variances)
             if helped.log_evidence > found.fit.log_posterior:
-                return ValuesModel(found.warped.name, helped.found, helped.weights)
-        return ValuesModel(found.warped.name, found.fit.found)
+                return ValuesModel(found.scaled.name, helped.found, helped.weights)
+        return ValuesModel(found.scaled.name, found.fit.found)
 
     def _scale(self, cut: int, trend: bool) -> str | None:
         """Returns the best scale of an earlier cut, because it seldom changes; None: choose it at this cut."""
@@ -492,7 +492,7 @@ class ValuesLearner:
         known = self._scales.get(trend)
         if known is None or known[0] != at:
             found = self._best_fit(at, trend, None, _SCALED)
-            known = (at, PLAIN if found is None else found.warped.name)
+            known = (at, PLAIN if found is None else found.scaled.name)
             self._scales[trend] = known
         return known[1]
 
@@ -505,20 +505,20 @@ class ValuesLearner:
         rows = table.most_telling(limit, array_stream(self._seed, "fit", "values", cut))
         if len(rows) < LEAST_VALUES:  # the first values are not among the first `cut` trials
             return None
-        found = warps(table.values[rows, self._objective])
+        found = scaled_values(table.values[rows, self._objective])
         features = self._features.features(table.units[rows])
         basis = self._features.basis if trend else None
         best: _ScaledFit | None = None
-        for warped in [warped for warped in found if warped.name == scale] or found:
-            variances = self._variances(warped, table, rows)
-            fit = best_fit(features, warped.values, basis=basis, variances=variances)
-            if best is None or fit.log_posterior + warped.log_volume > best.evidence:
-                best = _ScaledFit(features, warped, variances, basis, fit)
+        for scaled in [scaled for scaled in found if scaled.name == scale] or found:
+            variances = self._variances(scaled, table, rows)
+            fit = best_fit(features, scaled.values, basis=basis, variances=variances)
+            if best is None or fit.log_posterior + scaled.log_volume > best.evidence:
+                best = _ScaledFit(features, scaled, variances, basis, fit)
         return best
 
-    def _variances(self, warped: Warped, table: Table, rows: Rows) -> Array:
+    def _variances(self, scaled: ScaledValues, table: Table, rows: Rows) -> Array:
         """Returns the known variances of the values of rows, on a scale that was made for them."""
-        return warped.variances(table.stds[rows, self._objective], table.stopped[rows])
+        return scaled.variances(table.stds[rows, self._objective], table.stopped[rows])
 
 
 @dataclass(frozen=True)
@@ -526,7 +526,7 @@ class _ScaledFit:
     """A fit on one scale, and its data."""
 
     features: Array
-    warped: Warped
+    scaled: ScaledValues
     variances: Array
     basis: Basis | None
     fit: Fit
@@ -534,4 +534,4 @@ class _ScaledFit:
     @property
     def evidence(self) -> float:
         """The log evidence, which can be compared between scales."""
-        return self.fit.log_posterior + self.warped.log_volume
+        return self.fit.log_posterior + self.scaled.log_volume

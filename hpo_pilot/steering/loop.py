@@ -471,7 +471,7 @@ class SearchSteering:
 
 #: A point, its costs, their standard errors, and whether the trial was stopped early. One cost per objective, lower is
 #: better. The costs of a stopped trial are estimates of its final result.
-_Told = tuple[Point, tuple[float, ...] | None, tuple[float, ...] | None, bool]
+_Result = tuple[Point, tuple[float, ...] | None, tuple[float, ...] | None, bool]
 
 
 class Proposer:
@@ -497,7 +497,7 @@ class Proposer:
         self._earlier = earlier
         self._executor = executor
         self._wake = wake
-        self._untold: list[_Told] = [
+        self._untold: list[_Result] = [
             (known.point, known.figures and costs(self._objectives, known.figures), None, False)
             for known in search.known
         ]
@@ -546,7 +546,7 @@ class Proposer:
             self.exhausted = True
             return []
 
-    def _ask(self, told: list[_Told], count: int, pending: list[Point]) -> list[Point]:
+    def _ask(self, told: list[_Result], count: int, pending: list[Point]) -> list[Point]:
         """Tells and asks the optimizer; runs in the executor, and nothing else uses the optimizer."""
         with time_ask(self._search.optimizer.name):
             self._optimizer.tell(told)

@@ -196,7 +196,7 @@ def retry(
         what = f"asked for failed trial{'s' * (len(again) > 1)} {which} again: {growth}"
         return search, [NewPointRequest(trial.point, trial.number) for trial in again], what
 
-    return store.ask_for(record.id, asking, who, key=key)
+    return store.request_points(record.id, asking, who, key=key)
 
 
 def add_point(store: Store, record: SearchRecord, who: str, point: Mapping[str, Any], *, key: str | None = None) -> int:
@@ -225,7 +225,7 @@ def add_point(store: Store, record: SearchRecord, who: str, point: Mapping[str, 
         search, growth = _grown(now, 1)
         return search, [NewPointRequest(wanted)], f"asked for the point {json.dumps(wanted)}: {growth}"
 
-    return store.ask_for(record.id, asking, who, key=key)
+    return store.request_points(record.id, asking, who, key=key)
 
 
 def set_parallel(store: Store, record: SearchRecord, who: str, parallel: int) -> SearchRecord:

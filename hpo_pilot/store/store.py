@@ -465,7 +465,7 @@ class Store:
 
     # --- points requested by users ---
 
-    def ask_for(self, search_id: int, asking: RequestCheck, who: str, *, key: str | None = None) -> int:
+    def request_points(self, search_id: int, asking: RequestCheck, who: str, *, key: str | None = None) -> int:
         """Adds points that become trials ahead of others, in one transaction; a search that was over goes on.
 
         Args:

@@ -134,7 +134,7 @@ def test_the_lazy_choice_is_the_greedy_one() -> None:
         chosen = candidates[left.pop(index)]
         assert list(point.values()) == chosen.tolist()
         known = np.concatenate([known, means[index][None, :]])
-        believed = [posterior.believing(chosen[None, :]) for posterior in believed]
+        believed = [posterior.assuming(chosen[None, :]) for posterior in believed]
 
 
 def costs(point: dict[str, float]) -> tuple[float, float]:

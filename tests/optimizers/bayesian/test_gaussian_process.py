@@ -55,7 +55,7 @@ def test_points_too_near_for_rounding_are_no_obstacle() -> None:
     values = near.sum(axis=1)
     fit = best_fit(near, (values - values.mean()) / values.std(), basis=Basis.of_numbers(3)).found
     assert np.all(np.isfinite([fit.amplitude, fit.noise, *fit.scales]))
-    assert np.all(np.isfinite(Posterior.of_data(fit, near, values).believing(near[:4] + 1e-14).predict(near)[1]))
+    assert np.all(np.isfinite(Posterior.of_data(fit, near, values).assuming(near[:4] + 1e-14).predict(near)[1]))
 
 
 def reference(points: np.ndarray, values: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -76,20 +76,20 @@ def test_posterior() -> None:
 def test_believing_is_conditioning_on_the_own_prediction() -> None:
     at, out = RNG.random((7, 3)), RNG.random((4, 3))
     posterior = Posterior.of_data(FIT, X, Y)
-    believing = posterior.believing(out[:1]).believing(out[1:])
+    assuming = posterior.assuming(out[:1]).assuming(out[1:])
     mean, variance = reference(np.r_[X, out], np.r_[Y, posterior.predict(out)[0]], at)
-    assert believing.predict(at)[0] == pytest.approx(mean, rel=1e-6, abs=1e-7)
-    assert believing.predict(at)[1] == pytest.approx(variance, rel=1e-6, abs=1e-9)
+    assert assuming.predict(at)[0] == pytest.approx(mean, rel=1e-6, abs=1e-7)
+    assert assuming.predict(at)[1] == pytest.approx(variance, rel=1e-6, abs=1e-9)
 
 
 def test_pool_follows_the_posterior() -> None:
     at, out = RNG.random((9, 3)), RNG.random(3)
     posterior = Posterior.of_data(FIT, X, Y)
     pool = Pool(posterior, at, room=3)
-    posterior = posterior.believing(out[None, :])
-    pool.believe(out, posterior.factor[-1, :-1])
-    posterior = posterior.believing(at[2:3])
-    pool.believe_candidate(2)
+    posterior = posterior.assuming(out[None, :])
+    pool.assume(out, posterior.factor[-1, :-1])
+    posterior = posterior.assuming(at[2:3])
+    pool.assume_candidate(2)
     mean, variance = posterior.predict(at)
     assert pool.mean == pytest.approx(mean)
     assert pool.variance == pytest.approx(variance, rel=1e-6, abs=1e-9)
@@ -160,13 +160,13 @@ def test_posterior_gradients_and_pool() -> None:
     fit = best_fit(TREND_X, TREND_Y, basis=BASIS).found
     assert fit.alone > 0.0
     assert fit.together > 0.0
-    posterior = Posterior.of_data(fit, TREND_X, TREND_Y, np.full(40, 0.01)).believing(TREND_RNG.random((2, 3)))
+    posterior = Posterior.of_data(fit, TREND_X, TREND_Y, np.full(40, 0.01)).assuming(TREND_RNG.random((2, 3)))
     at = TREND_RNG.random((4, 3))
     check_slopes(posterior, at)
     pool = Pool(posterior, at, room=1)
-    believing = posterior.believing(at[1:2])
-    pool.believe_candidate(1)
-    assert pool.variance == pytest.approx(believing.predict(at)[1], rel=1e-5, abs=1e-8)
+    assuming = posterior.assuming(at[1:2])
+    pool.assume_candidate(1)
+    assert pool.variance == pytest.approx(assuming.predict(at)[1], rel=1e-5, abs=1e-8)
 
 
 def test_choices_and_conditional_dimensions() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from hpo_pilot.optimizers.base import Observation
 from hpo_pilot.optimizers.objective_models import refit_cut
-from hpo_pilot.optimizers.training_data import NORMAL, PLAIN, TAMED, FeatureMap, Table, Told, warps
+from hpo_pilot.optimizers.training_data import NORMAL, PLAIN, TAMED, FeatureMap, Table, ToldTrials, scaled_values
 from hpo_pilot.search import SearchSpace
 
 SPACE = SearchSpace.from_dict(
@@ -92,7 +92,7 @@ def observation(key: str, *values: float, place: float = 0.5, **more: Any) -> Ob
 
 
 def test_it_reads_any_earlier_state_back() -> None:
-    told = Told(1)
+    told = ToldTrials(1)
     for key, values in (("a", [1.0]), ("b", []), ("a", [3.0]), ("c", [2.0]), ("b", [5.0])):
         told.add(observation(key, *values))
     told.add(Observation({}, (1.0,), None, "nowhere", None))
@@ -109,7 +109,7 @@ def test_it_reads_any_earlier_state_back() -> None:
 
 
 def test_a_stopped_trial_of_which_nothing_is_known_is_no_failure() -> None:
-    told = Told(1)
+    told = ToldTrials(1)
     told.add(observation("a", stopped=True))
     assert len(told) == 0
     assert told.failing(16) == 0.0
@@ -138,7 +138,7 @@ GOOD = [(0.3,), (0.1,), (0.7,)]
     ],
 )
 def test_failures_told_as_a_number(values: list[tuple[float, ...]], failures: int) -> None:
-    told = Told(1, len(values[0]))
+    told = ToldTrials(1, len(values[0]))
     for number, one in enumerate(values):
         told.add(observation(str(number), *one, place=number / 20))
     table = told.table(len(values))
@@ -148,7 +148,7 @@ def test_failures_told_as_a_number(values: list[tuple[float, ...]], failures: in
 
 
 def test_a_point_that_is_told_again_is_one_point() -> None:
-    told = Told(1)
+    told = ToldTrials(1)
     for number, value in enumerate([0.3, 0.1, 0.7, 1e4]):
         for _ in range(3):
             told.add(observation(str(number), value, place=number / 20))
@@ -156,14 +156,14 @@ def test_a_point_that_is_told_again_is_one_point() -> None:
 
 
 def test_the_mean_of_huge_values_is_finite() -> None:
-    told = Told(1)
+    told = ToldTrials(1)
     for _ in range(4):
         told.add(observation("a", 1.7e308))
     assert told.table(4).values == pytest.approx(np.array([[1.7e308]]))
 
 
 def test_how_sure_the_values_are() -> None:
-    told = Told(1)
+    told = ToldTrials(1)
     told.add(observation("a", 1.0, place=0.1, stds=(0.4,)))
     told.add(observation("a", 2.0, place=0.1, stds=(0.3,)))
     told.add(observation("b", 3.0, place=0.2, stopped=True))
@@ -217,7 +217,7 @@ def test_cuts_of_the_history_do_not_depend_on_the_way_there() -> None:
 
 def test_a_diverged_training_does_not_flatten_the_good_ones() -> None:
     good = np.linspace(0.1, 0.2, 20)
-    tamed = [warped for warped in warps(np.r_[good, 1e12]) if warped.name == NORMAL]
+    tamed = [scaled for scaled in scaled_values(np.r_[good, 1e12]) if scaled.name == NORMAL]
     assert np.ptp(tamed[0].values[:20]) > 1.5
 
 
@@ -234,44 +234,44 @@ ODD = [
 
 @pytest.mark.parametrize("values", ODD)
 def test_every_scale_is_standard_and_in_the_same_order(values: list[float]) -> None:
-    found = warps(np.array(values))
+    found = scaled_values(np.array(values))
     assert found[0].name == PLAIN
-    for warped in found:
-        assert warped.values.mean() == pytest.approx(0.0, abs=1e-9)
-        assert warped.values.std() == pytest.approx(1.0)
-        assert np.all(np.diff(warped.values[np.argsort(values, kind="stable")]) >= -1e-12)
-        assert np.isfinite(warped.log_volume)
-        assert np.all(np.isfinite(warped.variances(np.full(len(values), 0.1), np.zeros(len(values), dtype=bool))))
+    for scaled in found:
+        assert scaled.values.mean() == pytest.approx(0.0, abs=1e-9)
+        assert scaled.values.std() == pytest.approx(1.0)
+        assert np.all(np.diff(scaled.values[np.argsort(values, kind="stable")]) >= -1e-12)
+        assert np.isfinite(scaled.log_volume)
+        assert np.all(np.isfinite(scaled.variances(np.full(len(values), 0.1), np.zeros(len(values), dtype=bool))))
 
 
 @pytest.mark.parametrize("values", [[], [3.0], [1e300] * 4, [0.0] * 5, [1.0, 1.0, 1.0, 1.0 + 1e-16]])
 def test_equal_values_have_no_scale(values: list[float]) -> None:
-    assert warps(np.array(values)) == []
+    assert scaled_values(np.array(values)) == []
 
 
 def test_slopes_and_volume_are_those_of_the_scale() -> None:
     values = np.exp(2 * np.random.default_rng(1).standard_normal(60))
     step = 1e-7 * values.max()
     names = []
-    for warped in warps(values):
-        names.append(warped.name)
+    for scaled in scaled_values(values):
+        names.append(scaled.name)
         for index in (0, 7, int(np.argmax(values)), int(np.argmin(values))):
             # Moved against its neighbours' distances a little: the scale itself stays as it is, to first order.
             other = np.searchsorted(np.sort(values), values[index])
             nearest = np.sort(values)[other - 1 if other else 1]
-            at = {w.name: w for w in warps(values)}[warped.name]
+            at = {w.name: w for w in scaled_values(values)}[scaled.name]
             slope = (at.values[index] - at.values[values == nearest][0]) / (values[index] - nearest)
-            assert warped.slopes[index] / warped.unit == pytest.approx(slope, rel=0.5)
+            assert scaled.slopes[index] / scaled.unit == pytest.approx(slope, rel=0.5)
         stds = np.full(60, step)
-        known = (step * warped.slopes / warped.unit) ** 2
-        assert warped.variances(stds, np.zeros(60, dtype=bool)) == pytest.approx(known)
-        assert warped.variances(stds, np.ones(60, dtype=bool)) == pytest.approx(known + 0.1)
+        known = (step * scaled.slopes / scaled.unit) ** 2
+        assert scaled.variances(stds, np.zeros(60, dtype=bool)) == pytest.approx(known)
+        assert scaled.variances(stds, np.ones(60, dtype=bool)) == pytest.approx(known + 0.1)
         # The volume leaves out the robust spread that all scales begin with.
-        assert np.log(warped.slopes * _spread(values)).sum() == pytest.approx(warped.log_volume)
+        assert np.log(scaled.slopes * _spread(values)).sum() == pytest.approx(scaled.log_volume)
     assert names == [PLAIN, TAMED, NORMAL]
 
 
 def _spread(values: np.ndarray) -> float:
     """What all scales divide by first, in units of the largest value: the plain one's slope and volume say so."""
-    plain = warps(values)[0]
+    plain = scaled_values(values)[0]
     return float(np.exp(plain.log_volume / len(values)) / plain.slopes[0])

@@ -13,7 +13,7 @@ from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.optimizers.base import Optimizer
 from hpo_pilot.optimizers.gaussian_process import Posterior, best_fit
 from hpo_pilot.optimizers.objective_models import Transfer
-from hpo_pilot.optimizers.training_data import FeatureMap, Table, Told
+from hpo_pilot.optimizers.training_data import FeatureMap, Table, ToldTrials
 from hpo_pilot.search import SearchSpace, point_key
 from tests.optimizers.runs import REAL, best, check_slopes, run
 
@@ -47,7 +47,7 @@ def transfer_of(earlier: list[tuple[dict[str, Any], float]]) -> Transfer:
 
 
 def table_of(trials: list[tuple[dict[str, Any], float]]) -> Table:
-    optimizer, told = create_optimizer("random", SPACE), Told(len(SPACE.dimensions))
+    optimizer, told = create_optimizer("random", SPACE), ToldTrials(len(SPACE.dimensions))
     optimizer.tell(trials)
     for observation in optimizer.history:
         told.add(observation)
@@ -107,7 +107,7 @@ def test_gradients_of_mean_and_variance_with_a_drift() -> None:
     features, values = own(bowl, 9)
     found = transfer.fit(features, values, basis=BASIS, variances=np.zeros(9))
     drift = transfer.drift(found.weights, features)
-    posterior = Posterior.of_data(found.found, features, values, None, drift).believing(features[:2] + 0.05)
+    posterior = Posterior.of_data(found.found, features, values, None, drift).assuming(features[:2] + 0.05)
     at = np.array([[0.31, 0.55, 0.72, 0.4, 0.5], [0.9, 0.1, 0.35, 0.2, 1 / 6]])
     check_slopes(posterior, at)
     mean, _, slopes, _ = posterior.gradients(at)
