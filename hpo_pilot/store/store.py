@@ -5,10 +5,11 @@ from __future__ import annotations
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
-from sqlalchemy import Connection, Engine, Row, func, insert, select, update
+from sqlalchemy import Connection, Engine, Row, func, insert, null, select, update
 
 from hpo_pilot.databases import make_tables, tables_are_current
 from hpo_pilot.errors import InputError
@@ -186,7 +187,9 @@ class Store:
 
     # --- trials ---
 
-    def trials(self, search_id: int, *, after: int = 0, limit: int | None = None, folds: bool = True) -> list[Trial]:
+    def trials(
+        self, search_id: int, *, after: int = 0, limit: int | None = None, folds: bool = True, logs: bool = True
+    ) -> list[Trial]:
         """Returns the trials with their folds, by number.
 
         Args:
@@ -194,9 +197,10 @@ class Store:
             after: only trials with larger numbers.
             limit: most trials; None: all.
             folds: False: without folds, which is quicker.
+            logs: False: without the log tails of the folds.
         """
         wanted = select(t.trials).where(t.trials.c.search_id == search_id).order_by(t.trials.c.number).limit(limit)
-        of_jobs = select(t.jobs).where(t.jobs.c.search_id == search_id)
+        of_jobs = (select(t.jobs) if logs else select(*_WITHOUT_LOGS)).where(t.jobs.c.search_id == search_id)
         if after:
             wanted = wanted.where(t.trials.c.number > after)
         with reading(self.engine) as connection:
@@ -204,11 +208,17 @@ class Store:
             if rows and (after or limit is not None):
                 of_jobs = of_jobs.where(t.jobs.c.trial.between(rows[0].number, rows[-1].number))
             of_jobs = of_jobs.order_by(t.jobs.c.fold, t.jobs.c.task_id, t.jobs.c.attempt)
-            jobs = connection.execute(of_jobs).all() if folds else []
+            jobs = connection.execute(of_jobs).all() if folds and rows else []
         attempts: dict[int, dict[int, list[Attempt]]] = defaultdict(lambda: defaultdict(list))
         for job in jobs:
             attempts[job.trial][job.fold].append(attempt_record(job))
         return [trial_record(row, attempts.get(row.number, {})) for row in rows]
+
+    def stored_trials(
+        self, search_id: int, *, after: int = 0, limit: int | None = None, logs: bool = True
+    ) -> StoredTrials:
+        """Returns the trials for loops that need few of them in memory; arguments as for `trials`."""
+        return StoredTrials(self, search_id, after, limit, logs)
 
     def generations(self, search_id: int) -> list[Generation]:
         """Returns all generations, by number."""
@@ -556,6 +566,34 @@ class Store:
     @staticmethod
     def _event(connection: Any, search_id: int, who: str, what: str) -> None:
         connection.execute(insert(t.events).values(search_id=search_id, time=time.time(), who=who, what=what))
+
+
+#: Columns of `jobs`, with null for the log tail.
+_WITHOUT_LOGS = [null().label(column.name) if column.name == "log_tail" else column for column in t.jobs.columns]
+
+#: Trials that `StoredTrials` reads at once: with all log tails, these are some megabytes.
+_PAGE = 200
+
+
+@dataclass(frozen=True)
+class StoredTrials:
+    """Trials of a search, by number. Each loop reads them again, page by page; a trial may change between two pages."""
+
+    store: Store
+    search_id: int
+    after: int
+    limit: int | None
+    logs: bool
+
+    def __iter__(self) -> Iterator[Trial]:
+        after, left = self.after, self.limit
+        while left is None or left > 0:
+            size = _PAGE if left is None else min(_PAGE, left)
+            page = self.store.trials(self.search_id, after=after, limit=size, logs=self.logs)
+            yield from page
+            if len(page) < size:
+                return
+            after, left = page[-1].number, None if left is None else left - size
 
 
 class UnknownSearchError(InputError):
