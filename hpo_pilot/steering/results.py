@@ -62,7 +62,7 @@ class Trials(list[Trial]):
         Raises:
             InputError: pandas is not installed.
         """
-        return trials_frame(self._search, trial_documents(self._search, self, logs=False))
+        return trials_frame(self._search, list(trial_documents(self._search, self, logs=False)))
 
     def __repr__(self) -> str:
         counts = Counter(trial.state.value for trial in self)
@@ -274,12 +274,14 @@ def _trial_of(store: Store, record: SearchRecord, number: int) -> Trial:
     Raises:
         InputError: there is none.
     """
-    trials = store.trials(record.id)
-    for trial in trials:
-        if trial.number == number:
-            return trial
-    finished = sum(1 for trial in trials if trial.state is TrialState.FINISHED)
-    raise InputError(f"search {record.name!r} has no trial {number}; it has {len(trials)} trials ({finished} finished)")
+    found = store.trials(record.id, after=number - 1, limit=1, folds=False)
+    if found and found[0].number == number:
+        return found[0]
+    counts = store.counts(record.id)
+    raise InputError(
+        f"search {record.name!r} has no trial {number}; it has {sum(counts.values())} trials "
+        f"({counts.get(TrialState.FINISHED, 0)} finished)"
+    )
 
 
 def kept_outputs(store: Store, record: SearchRecord, which: str) -> tuple[int, dict[int, str]]:
@@ -301,7 +303,7 @@ def kept_outputs(store: Store, record: SearchRecord, which: str) -> tuple[int, d
         raise InputError(f"search {record.name!r} declares no outputs: name the files under payload.outputs")
     if which == "best" and len(record.search.objectives) > 1:
         kept_numbers = store.trials_with_outputs(record.id)
-        numbers = [standing.trial.number for standing in front_of(record.search, store.trials(record.id))]
+        numbers = [standing.trial.number for standing in front_of(record.search, store.trials(record.id, folds=False))]
         front = ", ".join(str(number) for number in numbers if number in kept_numbers)
         there = f"trials {front} of the front have outputs" if front else "no trial of the front has outputs yet"
         raise InputError(f"search {record.name!r} has several objectives: name a trial instead of `best`; {there}")

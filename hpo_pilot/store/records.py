@@ -200,7 +200,7 @@ def search_record(row: Row[Any]) -> SearchRecord:
 # long, and a search may have 100,000 trials.
 
 
-def trial_record(row: Row[Any], attempts: Mapping[int, Sequence[Attempt]]) -> Trial:
+def trial_record(row: Sequence[Any], attempts: Mapping[int, Sequence[Attempt]]) -> Trial:
     """Returns a row of `trials` as a value; `attempts`: of its jobs by fold, oldest first."""
     _, _, number, generation, point, state, seed, confirms, retries, told, value, std, figures, spreads, *more = row
     error, look, reason, step, stop_value, projected, submitted, started, ended = more
@@ -261,9 +261,11 @@ def _several(figures: Sequence[float]) -> list[float] | None:
     return list(figures) if len(figures) > 1 else None
 
 
-def attempt_record(row: Row[Any]) -> Attempt:
+def attempt_record(row: Sequence[Any]) -> Attempt:
     """Returns a row of `jobs` as a value, without its progress."""
-    _, _, task_id, trial, fold, attempt, state, panda_id, value, figures, metrics, metadata, error, log_tail, *more = row
+    _, _, task_id, trial, fold, attempt, state, panda_id, value, figures, metrics, metadata, error, log_tail, *more = (
+        row
+    )
     output, node, seconds, joules, started, ended = more
     return Attempt(
         task_id=task_id,

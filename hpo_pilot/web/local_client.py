@@ -36,6 +36,7 @@ from hpo_pilot.report.documents import (
     family_document,
     family_progress,
     for_each,
+    in_parts,
     is_unsteered,
     latest_eta,
     of_one_segment,
@@ -45,7 +46,7 @@ from hpo_pilot.report.documents import (
     trial_documents,
     wish_document,
 )
-from hpo_pilot.report.exports import exporter
+from hpo_pilot.report.exports import text_form
 from hpo_pilot.web.operations import OnProgress, OnServer, Operation, SearchClient, User, unpack_outputs
 
 if TYPE_CHECKING:
@@ -338,19 +339,23 @@ class LocalClient(SearchClient):
                 shown = now
 
     @override
-    def trials(self, identity: str, *, logs: bool = True) -> list[TrialDocument]:
+    def trials(
+        self, identity: str, *, after: int = 0, limit: int | None = None, logs: bool = True
+    ) -> Iterator[TrialDocument]:
         store, record = self._search(identity)
-        return _annotated_trials(store, record, store.trials(record.id), logs=logs)
+        annotations = store.annotations(record.id)
+        found = store.stored_trials(record.id, after=after, limit=limit, logs=logs)
+
+        def annotated(document: TrialDocument) -> TrialDocument:
+            add_annotation(document, annotations.get(document["number"]))
+            return document
+
+        return map(annotated, trial_documents(record.search, found, logs=logs))
 
     @override
     def intermediate(self, identity: str) -> list[IntermediateDocument]:
         store, record = self._search(identity)
         return all_intermediate(store, record.id)
-
-    def some_trials(self, identity: str, after: int, limit: int, *, logs: bool) -> list[TrialDocument]:
-        """Returns at most `limit` trials with numbers above `after`."""
-        store, record = self._search(identity)
-        return _annotated_trials(store, record, store.trials(record.id, after=after, limit=limit), logs=logs)
 
     @override
     def best(self, identity: str) -> TrialDocument | list[TrialDocument] | None:
@@ -385,10 +390,10 @@ class LocalClient(SearchClient):
         return self._folder().report(name)
 
     @override
-    def export(self, identity: str, form: str) -> str:
-        export = exporter(form)
+    def export(self, identity: str, form: str) -> Iterator[str]:
+        chosen = text_form(form)
         store, record = self._search(identity)
-        return export(record.search, store.trials(record.id))
+        return in_parts(chosen.write(record.search, store.stored_trials(record.id, logs=chosen.logs)))
 
     @override
     def fetch(self, identity: str, which: str, destination: Path) -> list[Path]:
@@ -521,16 +526,6 @@ def document_of(store: Store, record: SearchRecord, holder: Holder | None) -> Se
         document = search_document(record, counts, best_of(store, record), price)
     add_annotation(document, store.annotations(record.id).get(0))
     return _standing(document, extent_in(store, record), record, holder)
-
-
-def _annotated_trials(
-    store: Store, record: SearchRecord, trials: Sequence[Trial], *, logs: bool
-) -> list[TrialDocument]:
-    """Returns trials as documents, with their notes and tags."""
-    documents, annotations = trial_documents(record.search, trials, logs=logs), store.annotations(record.id)
-    for document in documents:
-        add_annotation(document, annotations.get(document["number"]))
-    return documents
 
 
 def status_of(store: Store, record: SearchRecord, workdir: Path | None = None) -> StatusDocument:
