@@ -78,8 +78,7 @@ def _standings(search: Search, trials: Sequence[Trial]) -> list[Standing]:
     """Returns all trials with figures of merit, sorted by number."""
     confirmations: defaultdict[int, list[tuple[float, ...]]] = defaultdict(list)
     for trial in trials:
-        figures = figures_of_merit(search, trial)
-        if trial.confirms is not None and figures is not None:
+        if trial.confirms is not None and (figures := figures_of_merit(search, trial)) is not None:
             confirmations[trial.confirms].append(figures)
     standings = []
     for trial in sorted(trials, key=lambda trial: trial.number):

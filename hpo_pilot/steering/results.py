@@ -24,7 +24,7 @@ from hpo_pilot.panda.workflow_manager import WorkflowManager
 from hpo_pilot.report.documents import trial_documents
 from hpo_pilot.report.figure import PeerSearch, same_question
 from hpo_pilot.report.frames import trials_frame
-from hpo_pilot.report.html import ReportFacts, render_report
+from hpo_pilot.report.html import ReportFacts, detailed_trials, render_report
 from hpo_pilot.report.result_figures import PEER_LIMIT, drawn_trials
 from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.search.ranking import best_confirmed_first, front_of, ranked_by_folds, ranking
@@ -33,7 +33,7 @@ from hpo_pilot.steering.status import early_stopping_notes, fold_notes, search_n
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED, SearchRecord, SteeringStore, Store, StoreAwayError
 from hpo_pilot.store.database import url_without_password
-from hpo_pilot.store.queries import spent
+from hpo_pilot.store.queries import spent, trials_with_folds
 from hpo_pilot.store.store import is_search_number
 from hpo_pilot.transformation.sandbox import UnsafeArchive, bounded, opened
 from hpo_pilot.transformation.transformation import UNPACKED_LIMIT
@@ -118,7 +118,7 @@ class ReportWriter:
     def _write(self, number: int) -> None:
         """Writes a report. An error is logged and added to the events of the search; the service goes on."""
         try:
-            result_of(self._store, self._workdir, self._store.search(number))
+            write_report(self._store, self._workdir, self._store.search(number))
         except StoreAwayError:
             raise  # The service waits for the store, and then calls again.
         except HpoPilotError as error:
@@ -136,16 +136,24 @@ class ReportWriter:
 
 
 def result_of(store: Store, workdir: WorkDir, record: SearchRecord) -> RunResult:
-    """Writes the report of a search and returns its result so far.
+    """Writes the report of a search and returns its result so far; errors are those of `write_report`."""
+    path = write_report(store, workdir, record)
+    trials = store.trials(record.id)
+    front = [standing.trial for standing in front_of(record.search, trials)]
+    best = front[0] if front and len(record.search.objectives) == 1 else None
+    return RunResult(record, best, Trials(record.search, trials), path, front, search_notes(store, record))
+
+
+def write_report(store: Store, workdir: WorkDir, record: SearchRecord) -> Path:
+    """Writes the report of a search to the work folder and returns its path.
 
     Raises:
         TryAgainError: the report cannot be written to the work folder.
         ReportFailedError: the report cannot be made.
     """
-    trials = store.trials(record.id)
     path = workdir.report(record.name)
     try:
-        text = render_search_report(store, record, trials, workdir.place(url_without_password(store.engine.url)))
+        text = render_search_report(store, record, workdir.place(url_without_password(store.engine.url)))
     except HpoPilotError:
         raise
     except Exception as error:
@@ -162,13 +170,19 @@ def result_of(store: Store, workdir: WorkDir, record: SearchRecord) -> RunResult
             f"the search is {record.state.value}, but its report cannot be written to {path}: {error.strerror}; "
             f"`hpo-pilot report {record.name} -o FILE` writes it elsewhere"
         ) from error
-    front = [standing.trial for standing in front_of(record.search, trials)]
-    best = front[0] if front and len(record.search.objectives) == 1 else None
-    return RunResult(record, best, Trials(record.search, trials), path, front, search_notes(store, record))
+    return path
 
 
-def render_search_report(store: Store, record: SearchRecord, trials: list[Trial], place: Place) -> str:
+#: The large fields of attempts, which are read only where the report shows them.
+_LARGE = ("log_tail", "metrics", "metadata")
+
+
+def render_search_report(store: Store, record: SearchRecord, place: Place) -> str:
     """Returns the HTML report of a search; `place`: work folder and store for the commands in it."""
+    trials = store.trials(record.id, without=_LARGE)
+    whole = trials_with_folds(store.engine, record.id, detailed_trials(record.search, trials), without=())
+    shown = {trial.number: trial for trial in whole}
+    trials = [shown.get(trial.number, trial) for trial in trials]
     cost = price_of(record.search).cost(spent(store.engine, record.id))
     facts = ReportFacts(
         started=record.started,

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import Engine, Row, and_, case, func, null, or_, select, text
+from sqlalchemy import Engine, Row, and_, case, func, or_, select, text
 
 from hpo_pilot.jobs import Attempt, JobState
 from hpo_pilot.search import Search, Trial, TrialState
@@ -21,6 +21,7 @@ from hpo_pilot.store.records import (
     SearchState,
     TaskStage,
     attempt_record,
+    columns_without,
     search_record,
     trial_record,
 )
@@ -400,19 +401,23 @@ def trials_changed(engine: Engine, search_id: int, after: int, open_trials: Coll
     return [trial_record(row, {}) for row in rows]
 
 
-def trials_with_folds(engine: Engine, search_id: int, numbers: Collection[int] | None = None) -> list[Trial]:
+def trials_with_folds(
+    engine: Engine,
+    search_id: int,
+    numbers: Collection[int] | None = None,
+    without: Collection[str] = ("log_tail", "metadata"),
+) -> list[Trial]:
     """Returns trials with their folds, by number; without logs and payload metadata, which may be large.
 
     Args:
         engine: engine of the store.
         search_id: the search.
         numbers: the numbers of the trials; None: all.
+        without: fields of `Attempt` that are not read.
     """
     c, j = t.trials.c, t.jobs.c
-    left_out = {"log_tail", "metadata"}
-    light = [null().label(column.name) if column.name in left_out else column for column in t.jobs.columns]
     of_search = select(t.trials).where(c.search_id == search_id)
-    of_jobs = select(*light).where(j.search_id == search_id).order_by(j.fold, j.task_id, j.attempt)
+    of_jobs = select(*columns_without(without)).where(j.search_id == search_id).order_by(j.fold, j.task_id, j.attempt)
     groups: Sequence[list[int] | None] = [None] if numbers is None else _in_groups(numbers)
     rows: list[Row[Any]] = []
     attempts: dict[int, dict[int, list[Attempt]]] = defaultdict(lambda: defaultdict(list))

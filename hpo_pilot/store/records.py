@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select
+from sqlalchemy import ColumnElement, Connection, Row, insert, null, select
 
 from hpo_pilot.jobs import Attempt, JobState, Member, Members
 from hpo_pilot.jobs.results import from_epoch
@@ -286,6 +286,11 @@ def attempt_record(row: Sequence[Any]) -> Attempt:
         started=started,
         ended=ended,
     )
+
+
+def columns_without(names: Collection[str]) -> list[ColumnElement[Any]]:
+    """Returns the columns of `jobs` for `attempt_record`, with null for those named."""
+    return [null().label(column.name) if column.name in names else column for column in t.jobs.columns]
 
 
 #: The columns of `jobs` that a field of `Attempt` has under the same name.

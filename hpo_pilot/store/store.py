@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from sqlalchemy import Connection, Engine, Row, func, insert, null, select, update
+from sqlalchemy import Connection, Engine, Row, func, insert, select, update
 
 from hpo_pilot.databases import make_tables, tables_are_current
 from hpo_pilot.errors import InputError
@@ -38,6 +38,7 @@ from hpo_pilot.store.records import (
     TaskStage,
     add_earlier,
     attempt_record,
+    columns_without,
     earlier_of,
     from_seconds,
     point_request,
@@ -188,7 +189,13 @@ class Store:
     # --- trials ---
 
     def trials(
-        self, search_id: int, *, after: int = 0, limit: int | None = None, folds: bool = True, logs: bool = True
+        self,
+        search_id: int,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        folds: bool = True,
+        without: Collection[str] = (),
     ) -> list[Trial]:
         """Returns the trials with their folds, by number.
 
@@ -197,10 +204,10 @@ class Store:
             after: only trials with larger numbers.
             limit: most trials; None: all.
             folds: False: without folds, which is quicker.
-            logs: False: without the log tails of the folds.
+            without: fields of `Attempt` that are not read: `log_tail`, `metrics`, `metadata`.
         """
         wanted = select(t.trials).where(t.trials.c.search_id == search_id).order_by(t.trials.c.number).limit(limit)
-        of_jobs = (select(t.jobs) if logs else select(*_WITHOUT_LOGS)).where(t.jobs.c.search_id == search_id)
+        of_jobs = select(*columns_without(without)).where(t.jobs.c.search_id == search_id)
         if after:
             wanted = wanted.where(t.trials.c.number > after)
         with reading(self.engine) as connection:
@@ -217,7 +224,7 @@ class Store:
     def stored_trials(
         self, search_id: int, *, after: int = 0, limit: int | None = None, logs: bool = True
     ) -> StoredTrials:
-        """Returns the trials for loops that need few of them in memory; arguments as for `trials`."""
+        """Returns the trials for loops that need few of them in memory; `logs`: with the log tails of folds."""
         return StoredTrials(self, search_id, after, limit, logs)
 
     def generations(self, search_id: int) -> list[Generation]:
@@ -568,9 +575,6 @@ class Store:
         connection.execute(insert(t.events).values(search_id=search_id, time=time.time(), who=who, what=what))
 
 
-#: Columns of `jobs`, with null for the log tail.
-_WITHOUT_LOGS = [null().label(column.name) if column.name == "log_tail" else column for column in t.jobs.columns]
-
 #: Trials that `StoredTrials` reads at once: with all log tails, these are some megabytes.
 _PAGE = 200
 
@@ -589,7 +593,9 @@ class StoredTrials:
         after, left = self.after, self.limit
         while left is None or left > 0:
             size = _PAGE if left is None else min(_PAGE, left)
-            page = self.store.trials(self.search_id, after=after, limit=size, logs=self.logs)
+            page = self.store.trials(
+                self.search_id, after=after, limit=size, without=() if self.logs else ("log_tail",)
+            )
             yield from page
             if len(page) < size:
                 return

@@ -383,7 +383,7 @@ class LocalClient(SearchClient):
         from hpo_pilot.steering.results import render_search_report
 
         store, record = self._search(identity)
-        return render_search_report(store, record, store.trials(record.id), self._folder().place(self._url))
+        return render_search_report(store, record, self._folder().place(self._url))
 
     @override
     def report_path(self, name: str) -> Path:
