@@ -210,6 +210,7 @@ def render_report(
         retries=sum(max(0, fold.attempt - 1) for trial in trials for fold in trial.folds),
         versions={**facts.versions, "plotly.js": get_plotlyjs_version()},
         payload_versions=payload_versions(trials),
+        versions_sampled=len(trials) > VERSION_TRIALS,
         search_yaml=search_yaml,
         citation=citation(search, facts, search_yaml),
         style=Markup(_static_text("common.css") + environment.get_template("report.css.j2").render()),  # noqa: S704

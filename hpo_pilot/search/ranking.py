@@ -21,7 +21,7 @@ from hpo_pilot.search.trials import Trial, TrialState
 from hpo_pilot.search.values import Point, show
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Standing:
     """A trial in the ranking.
 

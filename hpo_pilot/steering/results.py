@@ -179,7 +179,7 @@ _LARGE = ("log_tail", "metrics", "metadata")
 
 def render_search_report(store: Store, record: SearchRecord, place: Place) -> str:
     """Returns the HTML report of a search; `place`: work folder and store for the commands in it."""
-    trials = store.trials(record.id, without=_LARGE)
+    trials = list(store.stored_trials(record.id, without=_LARGE))
     whole = trials_with_folds(store.engine, record.id, detailed_trials(record.search, trials), without=())
     shown = {trial.number: trial for trial in whole}
     trials = [shown.get(trial.number, trial) for trial in trials]

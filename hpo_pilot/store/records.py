@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
+from sys import intern
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, insert, null, select
@@ -207,7 +208,7 @@ def trial_record(row: Sequence[Any], attempts: Mapping[int, Sequence[Attempt]]) 
     return Trial(
         number=number,
         generation=generation,
-        point=point,
+        point={intern(name): value for name, value in point.items()},  # one text for all trials
         state=TrialState(state),
         values=_one_or_more(value, figures),
         stds=_one_or_more(std, spreads),

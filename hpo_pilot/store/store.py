@@ -222,10 +222,10 @@ class Store:
         return [trial_record(row, attempts.get(row.number, {})) for row in rows]
 
     def stored_trials(
-        self, search_id: int, *, after: int = 0, limit: int | None = None, logs: bool = True
+        self, search_id: int, *, after: int = 0, limit: int | None = None, without: Collection[str] = ()
     ) -> StoredTrials:
-        """Returns the trials for loops that need few of them in memory; `logs`: with the log tails of folds."""
-        return StoredTrials(self, search_id, after, limit, logs)
+        """Returns the trials for loops that need few of them in memory; arguments as for `trials`."""
+        return StoredTrials(self, search_id, after, limit, without)
 
     def generations(self, search_id: int) -> list[Generation]:
         """Returns all generations, by number."""
@@ -587,15 +587,13 @@ class StoredTrials:
     search_id: int
     after: int
     limit: int | None
-    logs: bool
+    without: Collection[str]
 
     def __iter__(self) -> Iterator[Trial]:
         after, left = self.after, self.limit
         while left is None or left > 0:
             size = _PAGE if left is None else min(_PAGE, left)
-            page = self.store.trials(
-                self.search_id, after=after, limit=size, without=() if self.logs else ("log_tail",)
-            )
+            page = self.store.trials(self.search_id, after=after, limit=size, without=self.without)
             yield from page
             if len(page) < size:
                 return

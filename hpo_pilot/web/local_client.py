@@ -344,7 +344,7 @@ class LocalClient(SearchClient):
     ) -> Iterator[TrialDocument]:
         store, record = self._search(identity)
         annotations = store.annotations(record.id)
-        found = store.stored_trials(record.id, after=after, limit=limit, logs=logs)
+        found = store.stored_trials(record.id, after=after, limit=limit, without=() if logs else ("log_tail",))
 
         def annotated(document: TrialDocument) -> TrialDocument:
             add_annotation(document, annotations.get(document["number"]))
@@ -393,7 +393,9 @@ class LocalClient(SearchClient):
     def export(self, identity: str, form: str) -> Iterator[str]:
         chosen = text_form(form)
         store, record = self._search(identity)
-        return in_parts(chosen.write(record.search, store.stored_trials(record.id, logs=chosen.logs)))
+        return in_parts(
+            chosen.write(record.search, store.stored_trials(record.id, without=() if chosen.logs else ("log_tail",)))
+        )
 
     @override
     def fetch(self, identity: str, which: str, destination: Path) -> list[Path]:
