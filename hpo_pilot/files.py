@@ -17,6 +17,7 @@ import shutil
 import stat
 import symtable
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,12 +83,12 @@ def _name(uid: int) -> str:
         return f"account {uid}"
 
 
-def write_whole(path: Path, text: str | bytes, mode: int = 0o666, *, scratch: bool = False) -> None:
+def write_whole(path: Path, text: str | bytes | Iterable[str], mode: int = 0o666, *, scratch: bool = False) -> None:
     """Writes a file atomically: it always has the whole old or the whole new content, also after a power cut.
 
     Args:
         path: the file; its folder exists.
-        text: the content; text is written as UTF-8.
+        text: the content, or its parts; text is written as UTF-8.
         mode: its permissions, before the process's umask.
         scratch: it is not needed after a power cut, so it is not forced to the disk; for files of each job.
 
@@ -97,7 +98,8 @@ def write_whole(path: Path, text: str | bytes, mode: int = 0o666, *, scratch: bo
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
-            stream.write(text.encode() if isinstance(text, str) else text)
+            for piece in (text,) if isinstance(text, str | bytes) else text:
+                stream.write(piece.encode() if isinstance(piece, str) else piece)
         if scratch:
             part.replace(path)
         else:

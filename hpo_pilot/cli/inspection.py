@@ -21,6 +21,7 @@ from hpo_pilot.cli.output import (
     cost_rows,
     counted,
     dump,
+    dump_each,
     eta_text,
     front_text,
     metrics_of,
@@ -238,10 +239,14 @@ def trials(
     as_json: JsonOption = False,
 ) -> None:
     """List the trials of a search, with reason and log tail of each failed one."""
-    found = client.trials(identity)
     if as_json:
-        dump(found)
+        dump_each(client.trials(identity))
         return
+    found = []
+    for trial in client.trials(identity):
+        if not trial["error"]:
+            trial["folds"] = []  # only failed trials show their folds
+        found.append(trial)
     search = client.status(identity)
     if not found:
         typer.echo(f"search {search['name']!r} has no trials yet")
@@ -352,8 +357,8 @@ def logs(
     ] = None,
 ) -> None:
     """Print the end of the log of a trial's payload: 64 KB of a failed fold, 2000 characters of a finished one."""
-    trial = next((trial for trial in client.trials(identity) if trial["number"] == number), None)
-    if trial is None:
+    trial = next(client.trials(identity, after=number - 1, limit=1), None)
+    if trial is None or trial["number"] != number:
         raise InputError(f"search {identity!r} has no trial {number}: `hpo-pilot trials {identity}` lists them")
     kept = {each["fold"]: each.get("log_tail") for each in trial["folds"] if fold in (None, each["fold"])}
     found = {number: text for number, text in kept.items() if text}
@@ -427,11 +432,12 @@ def export(
         return
     if form not in TEXT_FORMS:
         raise InputError(f"there is no export to {form!r}; there is {', '.join(EXPORTS)}")
-    text = client.export(identity, form)
-    if output is None:
-        typer.echo(text, nl=False)
-    else:
-        write_text(output, text)
+    parts = client.export(identity, form)
+    if output is not None:
+        write_text(output, parts)
+        return
+    for part in parts:
+        typer.echo(part, nl=False)
 
 
 def write_report_figures(client: SearchClient, identity: str, form: str, folder: Path | None) -> None:

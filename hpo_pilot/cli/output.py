@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
@@ -19,7 +19,15 @@ from rich.text import Text
 
 from hpo_pilot.advice import Place, printable
 from hpo_pilot.errors import InputError
-from hpo_pilot.report.documents import OVER_SEARCHES, CostDocument, SearchDocument, StatusDocument, is_unsteered
+from hpo_pilot.report.documents import (
+    OVER_SEARCHES,
+    CostDocument,
+    SearchDocument,
+    StatusDocument,
+    in_parts,
+    is_unsteered,
+    json_list,
+)
 from hpo_pilot.web.operations import SearchClient
 
 if TYPE_CHECKING:
@@ -65,6 +73,13 @@ def dump(document: Any) -> None:
     """Prints a document as JSON, an object with its version. `schemas/cli` has the schema of each document."""
     versioned = {"version": JSON_VERSION, **document} if isinstance(document, Mapping) else document
     dump_plain(versioned)
+
+
+def dump_each(documents: Iterable[Any]) -> None:
+    """Prints documents as one JSON list, while they are read."""
+    for part in in_parts(json_list(documents)):
+        typer.echo(part, nl=False)
+    typer.echo()
 
 
 def dump_plain(document: Any) -> None:
@@ -298,8 +313,8 @@ def _next_step(client: SearchClient, search: SearchDocument) -> str:
     return ""
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes a file completely or not at all; keeps links, pipes and devices such as /dev/null.
+def write_text(path: Path, text: str | Iterable[str]) -> None:
+    """Writes a text, or its parts, into a file: all or nothing; keeps links, pipes and devices such as /dev/null.
 
     Raises:
         InputError: it cannot be written there.
@@ -308,7 +323,8 @@ def write_text(path: Path, text: str) -> None:
 
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):
-            path.write_text(text, encoding="utf-8")
+            with path.open("w", encoding="utf-8") as stream:
+                stream.writelines([text] if isinstance(text, str) else text)
             return
         target = path.resolve()
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -277,8 +277,8 @@ def note(
         client.annotate(identity, text, None if tags is None else tags.split(","), trial)
     found: Any = client.status(identity)
     if trial:
-        found = next((one for one in client.trials(identity, logs=False) if one["number"] == trial), None)
-        if found is None:
+        found = next(client.trials(identity, after=trial - 1, limit=1, logs=False), None)
+        if found is None or found["number"] != trial:
             raise InputError(f"search {identity!r} has no trial {trial}")
     said = {"note": found.get("note", ""), "tags": found.get("tags", [])}
     if as_json:

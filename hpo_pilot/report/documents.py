@@ -7,8 +7,9 @@ lacks information that it needs.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NotRequired, cast
@@ -67,7 +68,13 @@ class GainDocument(TypedDict):
 
 def cost_document(cost: Cost) -> CostDocument:
     """Returns a cost as a document."""
-    return cast("CostDocument", asdict(cost))
+    return {
+        "job_seconds": cost.job_seconds,
+        "gpu_hours": cost.gpu_hours,
+        "core_hours": cost.core_hours,
+        "energy_kwh": cost.energy_kwh,
+        "energy_source": cost.energy_source,
+    }
 
 
 class EtaDocument(TypedDict):
@@ -419,12 +426,53 @@ def trial_document(trial: Trial, price: Price | None, *, logs: bool = True) -> T
     return document
 
 
-def trial_documents(search: Search, trials: Sequence[Trial], *, logs: bool = True) -> list[TrialDocument]:
-    """Returns trials of a search as documents, with their costs."""
+def trial_documents(search: Search, trials: Iterable[Trial], *, logs: bool = True) -> Iterator[TrialDocument]:
+    """Yields trials of a search as documents, with their costs."""
     from hpo_pilot.hpc.site_files import price_of  # noqa: PLC0415 - the command line starts light
 
     price = price_of(search)
-    return [trial_document(trial, price, logs=logs) for trial in trials]
+    for trial in trials:
+        yield trial_document(trial, price, logs=logs)
+
+
+def json_list(documents: Iterable[Any]) -> Iterator[str]:
+    """Yields the text of a JSON list in pieces, as `json.dumps(…, indent=1, ensure_ascii=False)` returns it."""
+    return laid_out("[]", (("", document) for document in documents))
+
+
+def laid_out(brackets: str, members: Iterable[tuple[str, Any]], indent: int = 0) -> Iterator[str]:
+    """Yields the text of a JSON list or object in pieces, with the layout of `json.dumps(…, indent=1)`.
+
+    Args:
+        brackets: the first and the last character.
+        members: pairs of the text before a value (for an object its key and a colon) and the value.
+        indent: the depth of the list or object in its document.
+    """
+    line = "\n" + " " * indent
+    lead = brackets[0]
+    for before, value in members:
+        text = json.dumps(value, indent=1, ensure_ascii=False)
+        # In JSON, strings contain no line ends.
+        yield f"{lead}{line} {before}" + text.replace("\n", f"{line} ")
+        lead = ","
+    yield f"{line}{brackets[1]}" if lead == "," else brackets
+
+
+#: Least characters of a part of a text that is sent or written at once.
+_PART = 1 << 17
+
+
+def in_parts(pieces: Iterable[str]) -> Iterator[str]:
+    """Joins the pieces of a long text to fewer, larger ones."""
+    part: list[str] = []
+    size = 0
+    for piece in pieces:
+        part.append(piece)
+        size += len(piece)
+        if size >= _PART:
+            yield "".join(part)
+            part, size = [], 0
+    yield "".join(part)
 
 
 def best_document(best: Standing, price: Price | None, *, logs: bool = True) -> TrialDocument:

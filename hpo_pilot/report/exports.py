@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs.results import MEASURES
-from hpo_pilot.report.documents import IntermediateDocument, trial_documents
+from hpo_pilot.report.documents import IntermediateDocument, laid_out, trial_documents
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from hpo_pilot.report.documents import FoldDocument, StatusDocument, StoppedDocument, TrialDocument
     from hpo_pilot.search import Search, Trial
     from hpo_pilot.web.operations import SearchClient
@@ -46,7 +49,7 @@ class ExportedSearch:
         """
         # In this order, each intermediate value has its trial, and the status is never older than the trials.
         reported = {one["number"]: one for one in client.intermediate(identity)} if curves else {}
-        trials = client.trials(identity)
+        trials = list(client.trials(identity, logs=False))
         return cls(client.status(identity), trials, reported)
 
     @property
@@ -194,38 +197,66 @@ def trial_columns(trials: Sequence[TrialDocument], metrics: Sequence[str], folds
     return columns | {name: [trial_costs(trial)[name] for trial in trials] for name in COSTS}
 
 
-def as_json(search: Search, trials: Sequence[Trial]) -> str:
-    """Returns the search and its trials as JSON, with folds and log tails."""
-    document = {"search": search.to_dict(), "trials": trial_documents(search, trials)}
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+def as_json(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
+    """Yields the search and its trials as JSON, with folds and log tails."""
+    head = json.dumps({"search": search.to_dict()}, indent=1, ensure_ascii=False)
+    yield head.removesuffix("\n}") + ',\n "trials": '
+    yield from laid_out("[]", (("", document) for document in trial_documents(search, trials)), 1)
+    yield "\n}\n"
 
 
-def as_csv(search: Search, trials: Sequence[Trial]) -> str:
-    """Returns a CSV table with one row per trial.
+#: Rows of a CSV table that are written at once.
+_ROWS = 200
+
+
+def as_csv(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
+    """Yields a CSV table with one row per trial.
 
     A parameter with the name of another column, for example `value`, is in the column `point.value`. PandaIDs are
     separated by spaces.
+
+    Args:
+        search: the search.
+        trials: its trials. They are read twice, because some columns are there only if a trial has a value.
     """
-    documents = trial_documents(search, trials)
-    columns = trial_columns(documents, [objective.metric for objective in search.objectives], search.folds.k)
-    named = point_columns(search.space.names, columns)
-    columns["panda_ids"] = [" ".join(map(str, panda_ids(document))) for document in documents]
-    if not any(columns["retries"]):
-        del columns["retries"]
-    if not search.early_stopping.is_on:
-        columns = {name: values for name, values in columns.items() if not name.startswith(("stopped_", "projected"))}
-    measured = {name for trial in trials for fold in trial.folds for name in fold.metrics}
-    for name in [measure.name for measure in MEASURES if measure.name in measured]:  # named as in Parquet files
-        columns[f"metrics.{name}"] = [trial.mean_metric(name) for trial in trials]
-    names = list(columns)
-    place = names.index("seed")
-    points = {column: [trial.point.get(name) for trial in trials] for name, column in named.items()}
-    ordered = {name: columns[name] for name in names[:place]} | points
-    ordered |= {name: columns[name] for name in names[place:]}
+    measured: set[str] = set()
+    retried = False
+    for trial in trials:
+        retried = retried or bool(trial.retries)
+        for fold in trial.folds:
+            measured.update(fold.metrics)
+    measures = [measure.name for measure in MEASURES if measure.name in measured]
+
+    def columns(some: Sequence[Trial]) -> dict[str, list[Any]]:
+        documents = list(trial_documents(search, some, logs=False))
+        columns = trial_columns(documents, [objective.metric for objective in search.objectives], search.folds.k)
+        named = point_columns(search.space.names, columns)
+        columns["panda_ids"] = [" ".join(map(str, panda_ids(document))) for document in documents]
+        if not retried:
+            del columns["retries"]
+        if not search.early_stopping.is_on:
+            columns = {
+                name: column for name, column in columns.items() if not name.startswith(("stopped_", "projected"))
+            }
+        for name in measures:  # named as in Parquet files
+            columns[f"metrics.{name}"] = [trial.mean_metric(name) for trial in some]
+        names = list(columns)
+        place = names.index("seed")
+        points = {column: [trial.point.get(name) for trial in some] for name, column in named.items()}
+        ordered = {name: columns[name] for name in names[:place]} | points
+        return ordered | {name: columns[name] for name in names[place:]}
+
+    yield _csv_text([list(columns(()))])
+    rest = iter(trials)
+    while some := list(itertools.islice(rest, _ROWS)):
+        yield _csv_text(
+            zip(*([_csv_cell(value) for value in column] for column in columns(some).values()), strict=True)
+        )
+
+
+def _csv_text(rows: Iterable[Iterable[Any]]) -> str:
     buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(ordered)
-    writer.writerows(zip(*([_csv_cell(value) for value in values] for values in ordered.values()), strict=True))
+    csv.writer(buffer, lineterminator="\n").writerows(rows)
     return buffer.getvalue()
 
 
@@ -244,11 +275,15 @@ def _csv_cell(value: Any) -> Any:
 _HPOGRID_TIME = "%m/%d/%Y, %H:%M:%S"
 
 
-def as_hpogrid_report(search: Search, trials: Sequence[Trial]) -> str:
+def as_hpogrid_report(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
     """Returns the finished trials of a search, confirmation runs included, in the format of hpogrid's reports.
 
     The keys are those of hpogrid 1.3.3 (`hpogrid/core/defaults.py`, `kHPOGridMetadataFormat`), the values as
     `hpogrid/components/hpo_task.py` fills them.
+
+    Args:
+        search: the search.
+        trials: its trials. They are read twice, because the summary comes first.
 
     Raises:
         InputError: the search has several objectives; hpogrid supports one.
@@ -258,27 +293,26 @@ def as_hpogrid_report(search: Search, trials: Sequence[Trial]) -> str:
         raise InputError(
             f"hpogrid supports one objective, and search {search.name!r} has {metrics}; export csv or json"
         )
-    done = [trial for trial in trials if trial.state.value == "finished" and trial.value is not None]
-    metric, shape = search.objective.metric, search.payload.point
-    searched = [trial for trial in done if trial.confirms is None]
-    best = min(searched, key=lambda trial: search.objective.sign * (trial.value or 0.0), default=None)
-    begun = min((time for trial in trials if (time := trial.started or trial.submitted)), default=None)
-    ended = max((trial.ended for trial in trials if trial.ended), default=None)
-    points = [shape.payload_point(trial.point) for trial in done]
-    names = list(dict.fromkeys(name for point in points for name in point))
-    names = names or list(shape.payload_point(dict.fromkeys(search.space.names)))
-    result = {
-        str(index): {
-            # hpogrid makes one table: every row has every column.
-            **{name: point.get(name) for name in names},
-            metric: trial.value,
-            # The run time of the longest fold.
-            "time_s": max((s for fold in trial.folds if (s := fold.result.seconds) is not None), default=None),
-            "timestamp": None if trial.ended is None else int(trial.ended.timestamp()),
-        }
-        for index, (trial, point) in enumerate(zip(done, points, strict=True))
-    }
-    report: dict[str, Any] = {
+    return _hpogrid_report(search, trials)
+
+
+def _hpogrid_report(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
+    metric, shape, sign = search.objective.metric, search.payload.point, search.objective.sign
+    best: Trial | None = None
+    begun: datetime | None = None
+    ended: datetime | None = None
+    found: dict[str, None] = {}
+    for trial in trials:
+        if (time := trial.started or trial.submitted) is not None:
+            begun = time if begun is None else min(begun, time)
+        if trial.ended is not None:
+            ended = trial.ended if ended is None else max(ended, trial.ended)
+        if _is_done(trial):
+            found |= dict.fromkeys(shape.payload_point(trial.point))
+            if trial.confirms is None and (best is None or sign * (trial.value or 0.0) < sign * (best.value or 0.0)):
+                best = trial
+    names = list(found) or list(shape.payload_point(dict.fromkeys(search.space.names)))
+    summary: dict[str, Any] = {
         "project_name": search.name,
         "start_datetime": begun and begun.strftime(_HPOGRID_TIME),
         "end_datetime": ended and ended.strftime(_HPOGRID_TIME),
@@ -289,28 +323,58 @@ def as_hpogrid_report(search: Search, trials: Sequence[Trial]) -> str:
         "mode": "min" if search.objective.goal == "minimize" else "max",
         "best_config": None if best is None else shape.payload_point(best.point),
         "best_metric_score": None if best is None else best.value,
-        "result": result,
     }
-    return json.dumps(report, indent=1, ensure_ascii=False) + "\n"
+
+    def row(trial: Trial) -> dict[str, Any]:
+        point = shape.payload_point(trial.point)
+        return {
+            # hpogrid makes one table: every row has every column.
+            **{name: point.get(name) for name in names},
+            metric: trial.value,
+            # The run time of the longest fold.
+            "time_s": max((s for fold in trial.folds if (s := fold.result.seconds) is not None), default=None),
+            "timestamp": None if trial.ended is None else int(trial.ended.timestamp()),
+        }
+
+    yield json.dumps(summary, indent=1, ensure_ascii=False).removesuffix("\n}") + ',\n "result": '
+    done = (trial for trial in trials if _is_done(trial))
+    yield from laid_out("{}", ((f'"{index}": ', row(trial)) for index, trial in enumerate(done)), 1)
+    yield "\n}\n"
 
 
-#: The formats that are one text, and what writes them.
-TEXT_FORMS: Mapping[str, Callable[[Search, Sequence[Trial]], str]] = {
-    "csv": as_csv,
-    "json": as_json,
-    "hpogrid-report": as_hpogrid_report,
+def _is_done(trial: Trial) -> bool:
+    return trial.state.value == "finished" and trial.value is not None
+
+
+class TextForm(NamedTuple):
+    """A format that is one text.
+
+    Attributes:
+        write: yields the text of a search in pieces; some formats read the trials twice.
+        logs: whether it contains the log tails of folds.
+    """
+
+    write: Callable[[Search, Iterable[Trial]], Iterator[str]]
+    logs: bool = False
+
+
+#: The text formats by name.
+TEXT_FORMS: Mapping[str, TextForm] = {
+    "csv": TextForm(as_csv),
+    "json": TextForm(as_json, logs=True),
+    "hpogrid-report": TextForm(as_hpogrid_report),
 }
 
 
-def exporter(form: str) -> Callable[[Search, Sequence[Trial]], str]:
-    """Returns the function that makes the text of a format from a search and its trials.
+def text_form(name: str) -> TextForm:
+    """Returns the text format of that name.
 
     Raises:
         InputError: the format is unknown.
     """
-    if form not in TEXT_FORMS:
-        raise InputError(f"unknown export format {form!r}; the formats are {', '.join(TEXT_FORMS)}")
-    return TEXT_FORMS[form]
+    if name not in TEXT_FORMS:
+        raise InputError(f"unknown export format {name!r}; the formats are {', '.join(TEXT_FORMS)}")
+    return TEXT_FORMS[name]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from markupsafe import escape
 from hpo_pilot.report.axes import FARTHEST, Axis, label, rounded
 from hpo_pilot.report.formatting import count, number, plus_minus, scalar
 from hpo_pilot.search import Search, Trial, TrialState
-from hpo_pilot.search.ranking import figure_of_merit, ranking
+from hpo_pilot.search.ranking import Standing, figure_of_merit, ranking
 
 _Item = TypeVar("_Item")
 
@@ -107,6 +107,18 @@ class FigureData:
         """The results for each objective."""
         return [Results.of(self.search, self.trials, index) for index in range(len(self.search.objectives))]
 
+    @property
+    def reported(self) -> Results:
+        """The results for the objective of the intermediate values."""
+        metrics = [objective.metric for objective in self.search.objectives]
+        metric = self.search.early_stopping.metric
+        return self.results[metrics.index(metric) if metric in metrics else 0]
+
+    @cached_property
+    def standings(self) -> list[Standing]:
+        """The ranking of all trials."""
+        return self.results[0].standings if len(self.results) == 1 else ranking(self.search, self.trials)
+
 
 @dataclass(frozen=True)
 class Results:
@@ -138,6 +150,11 @@ class Results:
     def finished(self) -> list[Trial]:
         """Trials with a figure of merit."""
         return [trial for trial in self.scanned if figure_of_merit(trial) is not None]
+
+    @cached_property
+    def values(self) -> list[float]:
+        """The figures of merit of `finished`."""
+        return [value_of(trial) for trial in self.finished]
 
     @cached_property
     def failed(self) -> list[Trial]:
@@ -172,9 +189,14 @@ class Results:
         return f"{count(rings, 'trial')} stopped early, at the projected final value" if rings else ""
 
     @cached_property
+    def standings(self) -> list[Standing]:
+        """The ranking for this objective."""
+        return ranking(self.search, self.trials)
+
+    @cached_property
     def ranked(self) -> list[Trial]:
         """Trials with a figure of merit, best first."""
-        return [standing.trial for standing in ranking(self.search, self.trials)]
+        return [standing.trial for standing in self.standings]
 
     @property
     def best(self) -> Trial | None:

@@ -22,7 +22,7 @@ from hpo_pilot import __version__
 from hpo_pilot.advice import Place
 from hpo_pilot.report import formatting
 from hpo_pilot.report.catalogue import build, kinds
-from hpo_pilot.report.figure import Figure, FigureData, PeerSearch, Reports
+from hpo_pilot.report.figure import Figure, FigureData, PeerSearch, Reports, evenly
 from hpo_pilot.report.summary import RANK_MEASURES, efficiencies, failure_groups, search_gain, shortened
 from hpo_pilot.search import KnownResult, Point, Search, Trial, TrialState
 from hpo_pilot.search.progress import ProgressTracker
@@ -85,6 +85,25 @@ def citation(search: Search, facts: ReportFacts, definition: str) -> str:
 _NAMES, _DIFFERENT, _LENGTH = 40, 5, 60
 
 
+#: Trials whose metadata are searched for software versions, an even sample; and those of a group of failures whose logs
+#: are searched for a text, the first ones.
+VERSION_TRIALS, _LOGS = 1000, 10
+
+
+def detailed_trials(search: Search, trials: Sequence[Trial]) -> list[int]:
+    """Returns the numbers of the trials of which `render_report` uses metrics, metadata and log tails.
+
+    Args:
+        search: the search.
+        trials: all its trials by number, without these fields.
+    """
+    numbers = {trial.number for trial in _rows(search, trials, ranking(search, trials))}
+    numbers.update(evenly([trial.number for trial in trials], VERSION_TRIALS))
+    for group in failure_groups(trials)[:FAILURE_LIMIT]:
+        numbers.update(group.trials[:_LOGS])
+    return sorted(numbers)
+
+
 def payload_versions(trials: Sequence[Trial]) -> dict[str, str]:
     """Returns the software versions that payloads reported, by name, in the order of the trials.
 
@@ -145,9 +164,9 @@ def render_report(
     from hpo_pilot.optimizers.phase import auto_rules  # noqa: PLC0415 - numpy loads with it; commands load this module
 
     trials = sorted(trials, key=lambda trial: trial.number)
-    standings = ranking(search, trials)
     several = len(search.objectives) > 1
     data = FigureData(search, trials, reports or {}, peers, facts.ended)
+    standings = data.standings
     # Kinds that do not suit this search, such as pairs of parameters if it has only one, have no figures.
     drawn = defaultdict(list, {kind.key: build(kind.key, data) for kind in kinds(search)})
     front = front_of(search, trials) if several else []
@@ -170,7 +189,7 @@ def render_report(
         outcome=_front_outcome(search, trials, front) if front else _outcome(search, trials, standings),
         remarks=_remarks(search, standings) if standings else [],
         seconds=formatting.span(facts.started, facts.ended),
-        gain=search_gain(search, trials, facts.cost),
+        gain=search_gain(search, trials, standings, facts.cost),
         extent=ProgressTracker(search, trials, spent=Spent(), generations=0).progress.extent(
             search.planned_trials, is_over=facts.state in ("done", "failed", "stopped")
         ),
@@ -194,6 +213,7 @@ def render_report(
         retries=sum(max(0, fold.attempt - 1) for trial in trials for fold in trial.folds),
         versions={**facts.versions, "plotly.js": get_plotlyjs_version()},
         payload_versions=payload_versions(trials),
+        versions_sampled=len(trials) > VERSION_TRIALS,
         search_yaml=search_yaml,
         citation=citation(search, facts, search_yaml),
         style=Markup(_static_text("common.css") + environment.get_template("report.css.j2").render()),  # noqa: S704

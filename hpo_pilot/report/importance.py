@@ -400,8 +400,10 @@ def failure_figures(data: FigureData) -> list[Figure]:
         return []
     order = separations(search, good, failed) if good else [Separation(n, 0.0, False) for n in search.space.names]
     trust = _failure_note(order, good)
-    figures = [_plane(search, [one.name for one in order[:2]], good, failed, trust)] if len(order) > 1 else []
-    return [*figures, *(_share(search, one, i, good, failed, trust) for i, one in enumerate(order[:PARAMETERS]))]
+    best = order[:PARAMETERS]
+    axes = [parameter_axis(search, one.name, [*good, *failed]) for one in best]
+    figures = [_plane(axes[0], axes[1], good, failed, trust)] if len(axes) > 1 else []
+    return figures + [_share(one, axes[index], index, good, failed) for index, one in enumerate(best)]
 
 
 def _failure_note(order: Sequence[Separation], good: Sequence[Trial]) -> str:
@@ -431,8 +433,8 @@ def _spans(axis: Axis) -> list[tuple[float, float]]:
     return list(itertools.pairwise(edges))
 
 
-def _plane(search: Search, names: Sequence[str], good: Sequence[Trial], failed: Sequence[Trial], trust: str) -> Figure:
-    x, y = (parameter_axis(search, name, [*good, *failed]) for name in names)
+def _plane(x: Axis, y: Axis, good: Sequence[Trial], failed: Sequence[Trial], trust: str) -> Figure:
+    names = (x.name, y.name)
     data = []
     for word, trials, most, marker in (
         ("finished", good, DOT_LIMIT, {"color": BLUE, "size": 7, "opacity": 0.55}),
@@ -466,10 +468,7 @@ def _plane(search: Search, names: Sequence[str], good: Sequence[Trial], failed: 
     )
 
 
-def _share(
-    search: Search, one: Separation, index: int, good: Sequence[Trial], failed: Sequence[Trial], trust: str
-) -> Figure:
-    axis = parameter_axis(search, one.name, [*good, *failed])
+def _share(one: Separation, axis: Axis, index: int, good: Sequence[Trial], failed: Sequence[Trial]) -> Figure:
     spans = _spans(axis) if axis.places else []
     counts = [[0, 0] for _ in spans]
     for side, trials in enumerate((good, failed)):

@@ -36,7 +36,7 @@ from hpo_pilot.report.figure import (
 from hpo_pilot.report.formatting import count, number, scalar
 from hpo_pilot.report.importance import LEAST_TRIALS, QUICK, importances, too_few
 from hpo_pilot.search import Search, Trial
-from hpo_pilot.search.ranking import figures_of_merit, ranking
+from hpo_pilot.search.ranking import figures_of_merit, ranked_by_folds
 
 #: Markers in all slices together.
 SLICE_POINT_LIMIT = 10_000
@@ -56,7 +56,9 @@ def slice_figures(data: FigureData) -> list[Figure]:
 def _slice(results: Results, shown: Sequence[Trial], index: int) -> Figure:
     search, finished, best = results.search, results.finished, results.best
     name = search.space.names[index]
-    axis = parameter_axis(search, name, [*finished, *results.failed, *results.stopped])
+    failed = evenly(results.failed, SLICE_POINT_LIMIT)
+    stopped = evenly(results.stopped, SLICE_POINT_LIMIT)
+    axis = parameter_axis(search, name, [*shown, *failed, *stopped, *results.ranked[:1]])
 
     def having(trials: Sequence[Trial]) -> tuple[list[Any], list[Trial]]:
         """Returns the positions of the trials that have the parameter, and these trials."""
@@ -88,9 +90,9 @@ def _slice(results: Results, shown: Sequence[Trial], index: int) -> Figure:
         traces.append(markers("best", having([best])[0], [value_of(best)], (), star, hover, trials=[best]))
     rings = having(results.projected)
     add_stopped(traces, search, list(zip(*rings, strict=True)))
-    merit = merit_axis(search, [*map(value_of, finished), *map(projected_value, rings[1])])
+    merit = merit_axis(search, [*results.values, *map(projected_value, rings[1])])
     layout = {"xaxis": horizontal, "yaxis": merit.layout, "showlegend": False, "meta": VALUE_AXIS}
-    add_failures(traces, layout, list(zip(*having(results.failed), strict=True)))
+    add_failures(traces, layout, list(zip(*having(failed), strict=True)))
     without = sum(name not in trial.point for trial in finished)
     at = f"; the best has {scalar(best.point[name])}" if best is not None and name in best.point else ""
     return Figure(
@@ -155,16 +157,14 @@ class _ParallelAxis:
 def parallel_figures(data: FigureData) -> list[Figure]:
     """Draws trials as lines over all axes; failed trials have a separate position on the axes of figures of merit."""
     search, lost = data.search, data.results[0].failed
-    finished = [standing.trial for standing in ranking(search, data.trials)]
+    finished = [standing.trial for standing in data.standings]
     names = _shown_names(data)
     limit = CELL_LIMIT // (len(names) + len(search.objectives) + 3)
     best_first = {trial.number: place for place, trial in enumerate(finished)}
     shown = sorted(thinned(search, finished, limit), key=lambda trial: best_first[trial.number])
     drawn = [*evenly(lost, FAILURE_LIMIT), *reversed(shown)]  # the best is drawn last, on top of the others
-    of_parameters = [_parameter_lines(search, name, [*finished, *lost]) for name in names]
-    merits = [
-        merit_axis(results.search, [rounded(trial.value) for trial in results.finished]) for results in data.results
-    ]
+    of_parameters = [_parameter_lines(search, name, drawn) for name in names]
+    merits = [merit_axis(results.search, results.values) for results in data.results]
     pairs = zip(data.results, merits, strict=True)
     axes = [*of_parameters, *(_objective_lines(results, merit, lane=bool(lost)) for results, merit in pairs)]
     traces = [
@@ -235,7 +235,7 @@ def _parameter_lines(search: Search, name: str, trials: Sequence[Trial]) -> _Par
 
 def _objective_lines(results: Results, axis: Axis, *, lane: bool) -> _ParallelAxis:
     """Returns the axis of a figure of merit; failed trials have a position beyond its worse end."""
-    figures = {trial.number: axis.scaled(value_of(trial)) for trial in results.finished}
+    figures = {trial.number: axis.scaled(value) for trial, value in zip(results.finished, results.values, strict=True)}
     low, high = axis.layout.get("range") or (min(figures.values()), max(figures.values()))
     beyond = _LANE * (high - low)
     failed = high + beyond if results.search.objective.sign > 0 else low - beyond
@@ -330,7 +330,8 @@ def _planes(results: Results, most: int) -> list[Figure]:
     finished = results.estimated
     sides = [_side(parameter_axis(results.search, one.name, finished)) for one in order.parameters[:PARAMETERS]]
     pairs = itertools.islice(itertools.combinations(sides, 2), most)
-    return [_plane(results, finished, x, y, f"contours-{index}") for index, (x, y) in enumerate(pairs)]
+    ranked = ranked_by_folds(results.search, results.finished)
+    return [_plane(results, finished, ranked, x, y, f"contours-{index}") for index, (x, y) in enumerate(pairs)]
 
 
 def _side(axis: Axis) -> _Side:
@@ -343,7 +344,9 @@ def _side(axis: Axis) -> _Side:
     return _Side(axis, [low + span * step / (GRID - 1) for step in range(GRID)], WIDTH * span)
 
 
-def _plane(results: Results, finished: Sequence[Trial], x: _Side, y: _Side, key: str) -> Figure:
+def _plane(
+    results: Results, finished: Sequence[Trial], ranked: Sequence[Trial], x: _Side, y: _Side, key: str
+) -> Figure:
     search = results.search
     having = [trial for trial in finished if trial.number in x.axis.places and trial.number in y.axis.places]
     metric, title = search.objective.metric, f"{x.axis.name} and {y.axis.name}"
@@ -351,7 +354,7 @@ def _plane(results: Results, finished: Sequence[Trial], x: _Side, y: _Side, key:
         return message_figure(key, title, f"Only {count(len(having), 'trial')} with a value of both finished.")
     surface, log = _surface(evenly(having, SURFACE_LIMIT), x, y)
     rings = {trial.number: trial for trial in results.projected}
-    best = next((standing.trial for standing in ranking(search, having) if standing.trial.number not in rings), None)
+    best = next((one for one in ranked if one.number in x.axis.places and one.number in y.axis.places), None)
     dots = evenly(having, DOT_LIMIT)
     known = [value for row in surface for value in row if value is not None]
     colours = {

@@ -388,14 +388,14 @@ def drawn_trials(search: Search, trials: Sequence[Trial]) -> list[int]:
     scanned = [trial.number for trial in trials if trial.confirms is None]
     if len(scanned) <= CURVE_LIMIT:
         return scanned
-    keep = {trial.number for trial in _reported_objective(search, trials).ranked[: CURVE_LIMIT // 4]}
+    keep = {trial.number for trial in FigureData(search, trials).reported.ranked[: CURVE_LIMIT // 4]}
     keep.update(evenly([number for number in scanned if number not in keep], CURVE_LIMIT - len(keep)))
     return [number for number in scanned if number in keep]
 
 
 def curve_figures(data: FigureData) -> list[Figure]:
     """Draws intermediate values over steps; empty where no trial reported two values."""
-    results = _reported_objective(data.search, data.trials)
+    results = data.reported
     search = results.search
     curves = {number: mean_curve(folds) for number, folds in data.reports.items()}
     known = [trial for trial in results.trials if len(curves.get(trial.number, ())) > 1]
@@ -460,13 +460,6 @@ def mean_curve(folds: Mapping[int, Sequence[tuple[int, float]]]) -> _Curve:
     most = max(map(len, at.values()), default=0)
     curve = [(step, sum(one / most for one in values)) for step, values in sorted(at.items()) if len(values) == most]
     return curve if len(curve) <= PLACE_LIMIT else [*evenly(curve[:-1], PLACE_LIMIT - 1), curve[-1]]
-
-
-def _reported_objective(search: Search, trials: Sequence[Trial]) -> Results:
-    """Returns the results for the objective of the intermediate values."""
-    metrics = [objective.metric for objective in search.objectives]
-    metric = search.early_stopping.metric
-    return Results.of(search, trials, metrics.index(metric) if metric in metrics else 0)
 
 
 def _last(curve: _Curve) -> tuple[int, float] | None:

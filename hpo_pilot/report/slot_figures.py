@@ -15,7 +15,7 @@ from hpo_pilot.report.formatting import count, duration, number, utc
 from hpo_pilot.search import Fold, Search, Trial, TrialState
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class JobSpan:
     """One fold of a trial, from submission to end.
 

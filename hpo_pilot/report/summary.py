@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hpo_pilot.jobs.results import MEASURES, figure_of
-from hpo_pilot.search.ranking import best_confirmed_first, front_volume, results_in_order
+from hpo_pilot.search.ranking import Standing, front_volume, results_in_order
 from hpo_pilot.search.trials import Cost, Fold, Gain, Trial, TrialState, gain_of, volume_gain
 
 if TYPE_CHECKING:
@@ -18,16 +18,15 @@ if TYPE_CHECKING:
 NOTHING_BEYOND = "no trial is better than the reference point in every objective"
 
 
-def search_gain(search: Search, trials: Sequence[Trial], cost: Cost) -> Gain | None:
+def search_gain(search: Search, trials: Sequence[Trial], standings: Sequence[Standing], cost: Cost) -> Gain | None:
     """Returns the gain of the search, with the gain per cost of its jobs; None while it has no result."""
     if len(search.objectives) > 1:
         dominated = front_volume(search, trials)
         return None if dominated is None else volume_gain(dominated, cost)
     results = [figures for _, figures in results_in_order(search, trials) if figures is not None]
-    best = best_confirmed_first(search, trials)
-    if not results or best is None or best.trial.value is None:
+    if not results or not standings or standings[0].trial.value is None:
         return None
-    return gain_of(results[0][0], best.trial.value, search.objective.sign, cost)
+    return gain_of(results[0][0], standings[0].trial.value, search.objective.sign, cost)
 
 
 #: Characters of a reason and of a log tail that a report keeps.

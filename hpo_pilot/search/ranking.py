@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hpo_pilot.search.sections import Objective
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Standing:
     """A trial in the ranking.
 
@@ -85,8 +85,7 @@ def _standings(search: Search, trials: Sequence[Trial]) -> list[Standing]:
     """Returns all trials with figures of merit, sorted by number."""
     confirmations: defaultdict[int, list[tuple[float, ...]]] = defaultdict(list)
     for trial in trials:
-        figures = figures_of_merit(search, trial)
-        if trial.confirms is not None and figures is not None:
+        if trial.confirms is not None and (figures := figures_of_merit(search, trial)) is not None:
             confirmations[trial.confirms].append(figures)
     standings = []
     for trial in sorted(trials, key=lambda trial: trial.number):

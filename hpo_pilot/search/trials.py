@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from enum import StrEnum
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from hpo_pilot.jobs import Attempt
@@ -164,9 +163,11 @@ class Fold:
     attempts: tuple[Attempt, ...]
     earlier: int = 0
 
-    @cached_property
+    @property
     def result(self) -> Attempt:
         """The attempt that counts: the first with figures of merit, else the last that has begun."""
+        if len(self.attempts) == 1:
+            return self.attempts[0]
         begun = self._begun
         return next((attempt for attempt in begun if attempt.values), begun[-1])
 

@@ -24,16 +24,17 @@ from hpo_pilot.panda.workflow_manager import WorkflowManager
 from hpo_pilot.report.documents import trial_documents
 from hpo_pilot.report.figure import PeerSearch, same_question
 from hpo_pilot.report.frames import trials_frame
-from hpo_pilot.report.html import ReportFacts, render_report
+from hpo_pilot.report.html import ReportFacts, detailed_trials, render_report
 from hpo_pilot.report.result_figures import PEER_LIMIT, drawn_trials
-from hpo_pilot.search import Search, Trial, TrialState
-from hpo_pilot.search.ranking import best_confirmed_first, front_of, ranked_by_folds, ranking
+from hpo_pilot.search import Search, Trial
+from hpo_pilot.search.ranking import front_of, ranked_by_folds, ranking
 from hpo_pilot.steering.embedded import EmbeddedPanda, connected_manager, manager_at, running_server, started_manager
 from hpo_pilot.steering.status import early_stopping_notes, fold_notes, search_notes
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED, SearchRecord, SteeringStore, Store, StoreAwayError
 from hpo_pilot.store.database import url_without_password
-from hpo_pilot.store.queries import spent
+from hpo_pilot.store.progress import progress_of
+from hpo_pilot.store.queries import spent, trials_with_folds
 from hpo_pilot.store.store import is_search_number
 from hpo_pilot.transformation.sandbox import UnsafeArchive, bounded, opened
 from hpo_pilot.transformation.transformation import UNPACKED_LIMIT
@@ -62,7 +63,7 @@ class Trials(list[Trial]):
         Raises:
             InputError: pandas is not installed.
         """
-        return trials_frame(self._search, trial_documents(self._search, self, logs=False))
+        return trials_frame(self._search, list(trial_documents(self._search, self, logs=False)))
 
     def __repr__(self) -> str:
         counts = Counter(trial.state.value for trial in self)
@@ -118,7 +119,7 @@ class ReportWriter:
     def _write(self, number: int) -> None:
         """Writes a report. An error is logged and added to the events of the search; the service goes on."""
         try:
-            result_of(self._store, self._workdir, self._store.search(number))
+            write_report(self._store, self._workdir, self._store.search(number))
         except StoreAwayError:
             raise  # The service waits for the store, and then calls again.
         except HpoPilotError as error:
@@ -136,16 +137,24 @@ class ReportWriter:
 
 
 def result_of(store: Store, workdir: WorkDir, record: SearchRecord) -> RunResult:
-    """Writes the report of a search and returns its result so far.
+    """Writes the report of a search and returns its result so far; errors are those of `write_report`."""
+    path = write_report(store, workdir, record)
+    trials = store.trials(record.id)
+    front = [standing.trial for standing in front_of(record.search, trials)]
+    best = front[0] if front and len(record.search.objectives) == 1 else None
+    return RunResult(record, best, Trials(record.search, trials), path, front, search_notes(store, record))
+
+
+def write_report(store: Store, workdir: WorkDir, record: SearchRecord) -> Path:
+    """Writes the report of a search to the work folder and returns its path.
 
     Raises:
         TryAgainError: the report cannot be written to the work folder.
         ReportFailedError: the report cannot be made.
     """
-    trials = store.trials(record.id)
     path = workdir.report(record.name)
     try:
-        text = render_search_report(store, record, trials, workdir.place(url_without_password(store.engine.url)))
+        text = render_search_report(store, record, workdir.place(url_without_password(store.engine.url)))
     except HpoPilotError:
         raise
     except Exception as error:
@@ -162,13 +171,19 @@ def result_of(store: Store, workdir: WorkDir, record: SearchRecord) -> RunResult
             f"the search is {record.state.value}, but its report cannot be written to {path}: {error.strerror}; "
             f"`hpo-pilot report {record.name} -o FILE` writes it elsewhere"
         ) from error
-    front = [standing.trial for standing in front_of(record.search, trials)]
-    best = front[0] if front and len(record.search.objectives) == 1 else None
-    return RunResult(record, best, Trials(record.search, trials), path, front, search_notes(store, record))
+    return path
 
 
-def render_search_report(store: Store, record: SearchRecord, trials: list[Trial], place: Place) -> str:
+#: The large fields of attempts, which are read only where the report shows them.
+_LARGE = ("log_tail", "metrics", "metadata")
+
+
+def render_search_report(store: Store, record: SearchRecord, place: Place) -> str:
     """Returns the HTML report of a search; `place`: work folder and store for the commands in it."""
+    trials = list(store.stored_trials(record.id, without=_LARGE))
+    whole = trials_with_folds(store.engine, record.id, detailed_trials(record.search, trials), without=())
+    shown = {trial.number: trial for trial in whole}
+    trials = [shown.get(trial.number, trial) for trial in trials]
     cost = price_of(record.search).cost(spent(store.engine, record.id))
     facts = ReportFacts(
         started=record.started,
@@ -268,20 +283,6 @@ class KeptOutputs:
             self._numbers -= set(gone)
 
 
-def _trial_of(store: Store, record: SearchRecord, number: int) -> Trial:
-    """Returns the trial of that number.
-
-    Raises:
-        InputError: there is none.
-    """
-    trials = store.trials(record.id)
-    for trial in trials:
-        if trial.number == number:
-            return trial
-    finished = sum(1 for trial in trials if trial.state is TrialState.FINISHED)
-    raise InputError(f"search {record.name!r} has no trial {number}; it has {len(trials)} trials ({finished} finished)")
-
-
 def kept_outputs(store: Store, record: SearchRecord, which: str) -> tuple[int, dict[int, str]]:
     """Returns the names of a trial's kept outputs.
 
@@ -299,21 +300,23 @@ def kept_outputs(store: Store, record: SearchRecord, which: str) -> tuple[int, d
     """
     if not record.search.payload.kept_files:
         raise InputError(f"search {record.name!r} declares no outputs: name the files under payload.outputs")
+    progress = progress_of(store.engine, record.id)
     if which == "best" and len(record.search.objectives) > 1:
         kept_numbers = store.trials_with_outputs(record.id)
-        numbers = [standing.trial.number for standing in front_of(record.search, store.trials(record.id))]
-        front = ", ".join(str(number) for number in numbers if number in kept_numbers)
+        front = ", ".join(str(number) for number in progress.front if number in kept_numbers)
         there = f"trials {front} of the front have outputs" if front else "no trial of the front has outputs yet"
         raise InputError(f"search {record.name!r} has several objectives: name a trial instead of `best`; {there}")
     if which == "best":
-        best = best_confirmed_first(record.search, store.trials(record.id, folds=False))
-        if best is None:
+        if progress.best_for_people is None:
             raise InputError(f"search {record.name!r} has no finished trial yet")
-        number = best.trial.number
-    elif is_search_number(which):
-        number = _trial_of(store, record, int(which)).number
-    else:
+        number = progress.best_for_people
+    elif not is_search_number(which):
         raise InputError(f"{which!r} names no trial: give `best` or the number of a trial")
+    elif not 1 <= (number := int(which)) <= progress.trials:
+        raise InputError(
+            f"search {record.name!r} has no trial {number}; it has {progress.trials} trials "
+            f"({progress.finished} finished)"
+        )
     outputs = store.outputs(record.id, number)
     if not outputs:
         kept = sorted(store.trials_with_outputs(record.id))

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Engine, Row, and_, case, func, not_, null, or_, select, text, tuple_
+from sqlalchemy import Connection, Engine, Row, and_, case, func, not_, or_, select, text, tuple_
 
 from hpo_pilot.jobs import Attempt, JobState
 from hpo_pilot.search.trials import Span, Spent, Trial, TrialState
@@ -21,6 +21,7 @@ from hpo_pilot.store.records import (
     SearchState,
     TaskStage,
     attempt_record,
+    columns_without,
     search_record,
     trial_record,
 )
@@ -328,19 +329,23 @@ def trials_changed(engine: Engine, search_id: int, after: int, open_trials: Coll
     return [trial_record(row, {}) for row in rows]
 
 
-def trials_with_folds(engine: Engine, search_id: int, numbers: Collection[int] | None = None) -> list[Trial]:
+def trials_with_folds(
+    engine: Engine,
+    search_id: int,
+    numbers: Collection[int] | None = None,
+    without: Collection[str] = ("log_tail", "metadata"),
+) -> list[Trial]:
     """Returns trials with their folds, by number; without logs and payload metadata, which may be large.
 
     Args:
         engine: engine of the store.
         search_id: the search.
         numbers: the numbers of the trials; None: all.
+        without: fields of `Attempt` that are not read.
     """
     c, j = t.trials.c, t.jobs.c
-    left_out = {"log_tail", "metadata"}
-    light = [null().label(column.name) if column.name in left_out else column for column in t.jobs.columns]
     of_search = select(t.trials).where(c.search_id == search_id)
-    of_jobs = select(*light).where(j.search_id == search_id).order_by(j.fold, j.task_id, j.attempt)
+    of_jobs = select(*columns_without(without)).where(j.search_id == search_id).order_by(j.fold, j.task_id, j.attempt)
     groups: Sequence[list[int] | None] = [None] if numbers is None else in_groups(numbers)
     rows: list[Row[Any]] = []
     attempts: dict[int, dict[int, list[Attempt]]] = defaultdict(lambda: defaultdict(list))
@@ -357,7 +362,6 @@ def trials_with_folds(engine: Engine, search_id: int, numbers: Collection[int] |
 
 def best_trials(engine: Engine, numbers: Mapping[int, int]) -> dict[int, Trial]:
     """Returns one trial of each of these searches with its folds, without logs; `numbers`: of the trials, by search."""
-    light = [null().label("log_tail") if column.name == "log_tail" else column for column in t.jobs.columns]
     rows: list[Row[Any]] = []
     attempts: dict[int, dict[int, list[Attempt]]] = defaultdict(lambda: defaultdict(list))
     with reading(engine) as connection:
@@ -366,7 +370,9 @@ def best_trials(engine: Engine, numbers: Mapping[int, int]) -> dict[int, Trial]:
             rows += connection.execute(
                 select(t.trials).where(tuple_(t.trials.c.search_id, t.trials.c.number).in_(pairs))
             )
-            of_trials = select(*light).where(tuple_(t.jobs.c.search_id, t.jobs.c.trial).in_(pairs))
+            of_trials = select(*columns_without(("log_tail",))).where(
+                tuple_(t.jobs.c.search_id, t.jobs.c.trial).in_(pairs)
+            )
             for job in connection.execute(of_trials.order_by(t.jobs.c.fold, t.jobs.c.task_id, t.jobs.c.attempt)):
                 attempts[job.search_id][job.fold].append(attempt_record(job))
     return {row.search_id: trial_record(row, attempts.get(row.search_id, {})) for row in rows}

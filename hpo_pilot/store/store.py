@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from sqlalchemy import Connection, Engine, Row, func, insert, select, update
@@ -37,6 +38,7 @@ from hpo_pilot.store.records import (
     TaskStage,
     add_earlier,
     attempt_record,
+    columns_without,
     earlier_of,
     from_seconds,
     point_request,
@@ -193,7 +195,15 @@ class Store:
 
     # --- trials ---
 
-    def trials(self, search_id: int, *, after: int = 0, limit: int | None = None, folds: bool = True) -> list[Trial]:
+    def trials(
+        self,
+        search_id: int,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        folds: bool = True,
+        without: Collection[str] = (),
+    ) -> list[Trial]:
         """Returns the trials with their folds, by number.
 
         Args:
@@ -201,9 +211,10 @@ class Store:
             after: only trials with larger numbers.
             limit: most trials; None: all.
             folds: False: without folds, which is quicker.
+            without: fields of `Attempt` that are not read: `log_tail`, `metrics`, `metadata`.
         """
         wanted = select(t.trials).where(t.trials.c.search_id == search_id).order_by(t.trials.c.number).limit(limit)
-        of_jobs = select(t.jobs).where(t.jobs.c.search_id == search_id)
+        of_jobs = select(*columns_without(without)).where(t.jobs.c.search_id == search_id)
         if after > 0:
             wanted = wanted.where(t.trials.c.number > after)
         with reading(self.engine) as connection:
@@ -211,7 +222,7 @@ class Store:
             if rows and (after or limit is not None):
                 of_jobs = of_jobs.where(t.jobs.c.trial.between(rows[0].number, rows[-1].number))
             of_jobs = of_jobs.order_by(t.jobs.c.fold, t.jobs.c.task_id, t.jobs.c.attempt)
-            jobs = connection.execute(of_jobs).all() if folds else []
+            jobs = connection.execute(of_jobs).all() if folds and rows else []
         attempts: dict[int, dict[int, list[Attempt]]] = defaultdict(lambda: defaultdict(list))
         for job in jobs:
             attempts[job.trial][job.fold].append(attempt_record(job))
@@ -221,6 +232,12 @@ class Store:
         """Returns one trial with its folds; None: there is none with that number."""
         found = self.trials(search_id, after=number - 1, limit=1)
         return found[0] if found and found[0].number == number else None
+
+    def stored_trials(
+        self, search_id: int, *, after: int = 0, limit: int | None = None, without: Collection[str] = ()
+    ) -> StoredTrials:
+        """Returns the trials for loops that need few of them in memory; arguments as for `trials`."""
+        return StoredTrials(self, search_id, after, limit, without)
 
     def generations(self, search_id: int) -> list[Generation]:
         """Returns all generations, by number."""
@@ -532,6 +549,31 @@ class Store:
     @staticmethod
     def _event(connection: Any, search_id: int, who: str, what: str) -> None:
         connection.execute(insert(t.events).values(search_id=search_id, time=time.time(), who=who, what=what))
+
+
+#: Trials that `StoredTrials` reads at once: with all log tails, these are some megabytes.
+_PAGE = 200
+
+
+@dataclass(frozen=True)
+class StoredTrials:
+    """Trials of a search, by number. Each loop reads them again, page by page; a trial may change between two pages."""
+
+    store: Store
+    search_id: int
+    after: int
+    limit: int | None
+    without: Collection[str]
+
+    def __iter__(self) -> Iterator[Trial]:
+        after, left = self.after, self.limit
+        while left is None or left > 0:
+            size = _PAGE if left is None else min(_PAGE, left)
+            page = self.store.trials(self.search_id, after=after, limit=size, without=self.without)
+            yield from page
+            if len(page) < size:
+                return
+            after, left = page[-1].number, None if left is None else left - size
 
 
 class UnknownSearchError(InputError):

@@ -57,7 +57,7 @@ from hpo_pilot.web.api_context import (
 )
 from hpo_pilot.web.local_client import LocalClient
 from hpo_pilot.web.operations import Operation, operations
-from hpo_pilot.web.rendering import json_answer, packed_answer
+from hpo_pilot.web.rendering import json_answer, packed_answer, streamed_answer
 
 service_router = APIRouter(tags=["service"])
 
@@ -184,16 +184,16 @@ def trials(
     logs: Annotated[bool, Query(description="Whether failed folds have their log tails.")] = True,
 ) -> Response:
     """Returns trials by number, page by page."""
-    found = client.some_trials(identity, after, limit, logs=logs)
     page: list[str] = []
-    size = 0
-    for trial in found:
+    size = last = 0
+    more = False
+    for trial in client.trials(identity, after=after, limit=limit, logs=logs):
         if page and size > _PAGE_BYTES:
+            more = True
             break
         page.append(json.dumps(trial, allow_nan=False))
-        size += len(page[-1])
-    more = len(page) < len(found) or len(found) == limit
-    following = json.dumps(found[len(page) - 1]["number"] if more else None)
+        size, last = size + len(page[-1]), trial["number"]
+    following = json.dumps(last if more or len(page) == limit else None)
     content = f'{{"trials": [{", ".join(page)}], "next": {following}}}'
     return packed_answer(request, content.encode(), "application/json")
 
@@ -248,8 +248,8 @@ def export(
     ] = "csv",
 ) -> Response:
     """Returns a search and its trials in another format."""
-    text = client.export(identity, form)
-    return packed_answer(request, text.encode("utf-8", "replace"), _MEDIA_TYPES.get(form, "text/plain; charset=utf-8"))
+    parts = client.export(identity, form)
+    return streamed_answer(request, parts, _MEDIA_TYPES.get(form, "text/plain; charset=utf-8"))
 
 
 @reading_router.get(

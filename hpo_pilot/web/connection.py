@@ -157,15 +157,15 @@ class Connection:
         except ValueError as error:
             raise InputError(f"there is no hpo-pilot service at {self.url}: its answer is not JSON") from error
 
-    def download(self, path: str, target: Path) -> None:
-        """Downloads a file with GET.
+    def download(self, path: str, target: Path, query: Mapping[str, str | int] | None = None) -> None:
+        """Downloads the answer to a GET into a file; starts again if the service breaks off.
 
         Raises:
             InputError: the service refuses it.
             TryAgainError: the service is out of reach, or the file cannot be written.
         """
         for pause in (*_PAUSES, None):
-            with self.call("GET", path, stream=True) as answer:
+            with self.call("GET", path, query=query, stream=True) as answer:
                 try:
                     with target.open("wb") as file:
                         for part in answer.iter_content(1 << 20):

@@ -26,14 +26,14 @@ from hpo_pilot.report.documents import (
     add_annotation,
     all_intermediate,
     event_document,
+    in_parts,
     is_unsteered,
     trial_documents,
 )
-from hpo_pilot.report.exports import exporter
+from hpo_pilot.report.exports import text_form
 from hpo_pilot.web.operations import OnProgress, OnServer, Operation, SearchClient, User, unpack_outputs
 
 if TYPE_CHECKING:
-    from hpo_pilot.search import Trial
     from hpo_pilot.steering.registration import PackedSearch
     from hpo_pilot.steering.search_file import Examination
     from hpo_pilot.steering.workdir import WorkDir
@@ -315,19 +315,23 @@ class LocalClient(SearchClient):
                 shown = now
 
     @override
-    def trials(self, identity: str, *, logs: bool = True) -> list[TrialDocument]:
+    def trials(
+        self, identity: str, *, after: int = 0, limit: int | None = None, logs: bool = True
+    ) -> Iterator[TrialDocument]:
         store, record = self._search(identity)
-        return _annotated_trials(store, record, store.trials(record.id), logs=logs)
+        annotations = store.annotations(record.id)
+        found = store.stored_trials(record.id, after=after, limit=limit, without=() if logs else ("log_tail",))
+
+        def annotated(document: TrialDocument) -> TrialDocument:
+            add_annotation(document, annotations.get(document["number"]))
+            return document
+
+        return map(annotated, trial_documents(record.search, found, logs=logs))
 
     @override
     def intermediate(self, identity: str) -> list[IntermediateDocument]:
         store, record = self._search(identity)
         return all_intermediate(store, record.id)
-
-    def some_trials(self, identity: str, after: int, limit: int, *, logs: bool) -> list[TrialDocument]:
-        """Returns at most `limit` trials with numbers above `after`."""
-        store, record = self._search(identity)
-        return _annotated_trials(store, record, store.trials(record.id, after=after, limit=limit), logs=logs)
 
     @override
     def best(self, identity: str) -> TrialDocument | list[TrialDocument] | None:
@@ -345,17 +349,19 @@ class LocalClient(SearchClient):
         from hpo_pilot.steering.results import render_search_report
 
         store, record = self._search(identity)
-        return render_search_report(store, record, store.trials(record.id), self._folder().place(self._url))
+        return render_search_report(store, record, self._folder().place(self._url))
 
     @override
     def report_path(self, name: str) -> Path:
         return self._folder().report(name)
 
     @override
-    def export(self, identity: str, form: str) -> str:
-        export = exporter(form)
+    def export(self, identity: str, form: str) -> Iterator[str]:
+        chosen = text_form(form)
         store, record = self._search(identity)
-        return export(record.search, store.trials(record.id))
+        return in_parts(
+            chosen.write(record.search, store.stored_trials(record.id, without=() if chosen.logs else ("log_tail",)))
+        )
 
     @override
     def fetch(self, identity: str, which: str, destination: Path) -> list[Path]:
@@ -451,13 +457,3 @@ class LocalClient(SearchClient):
         return self._change(
             identity, lambda record: operations.extend(store, record, self.user.name, changes, seen=seen)
         )
-
-
-def _annotated_trials(
-    store: Store, record: SearchRecord, trials: Sequence[Trial], *, logs: bool
-) -> list[TrialDocument]:
-    """Returns trials as documents, with their notes and tags."""
-    documents, annotations = trial_documents(record.search, trials, logs=logs), store.annotations(record.id)
-    for document in documents:
-        add_annotation(document, annotations.get(document["number"]))
-    return documents

@@ -166,7 +166,7 @@ class OpenedSearch:
         return intermediate_frame(self._client.intermediate(self._identity))
 
     def _documents(self) -> list[TrialDocument]:
-        return self._client.trials(self._identity, logs=False)
+        return list(self._client.trials(self._identity, logs=False))
 
     def watch(self) -> None:
         """Shows the progress until the search is over: as a progress bar in a notebook, as lines of text in a script.

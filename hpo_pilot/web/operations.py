@@ -324,8 +324,19 @@ class SearchClient(ABC):
         """
 
     @abstractmethod
-    def trials(self, identity: str, *, logs: bool = True) -> list[TrialDocument]:
-        """Returns all trials, by number; `logs` adds the log tails of failed folds."""
+    def trials(
+        self, identity: str, *, after: int = 0, limit: int | None = None, logs: bool = True
+    ) -> Iterator[TrialDocument]:
+        """Yields trials by number; reads them in pages, so that few are in memory.
+
+        Errors may also be raised by the iterator. A trial may change between two pages.
+
+        Args:
+            identity: the search.
+            after: only trials with larger numbers.
+            limit: most trials; None: all.
+            logs: with the log tails of folds.
+        """
 
     @abstractmethod
     def intermediate(self, identity: str) -> list[IntermediateDocument]:
@@ -351,8 +362,8 @@ class SearchClient(ABC):
         """Returns the default path of a search's report."""
 
     @abstractmethod
-    def export(self, identity: str, form: str) -> str:
-        """Returns a search and its trials in another format.
+    def export(self, identity: str, form: str) -> Iterator[str]:
+        """Yields the text of a search and its trials in another format, in parts; the iterator may raise errors too.
 
         Raises:
             InputError: the format is unknown; the message lists the known ones.

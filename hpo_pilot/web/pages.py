@@ -53,7 +53,15 @@ from hpo_pilot.web.api_context import client_for, user_of
 from hpo_pilot.web.live import JobFilter, JobFragments, LiveUpdates, away_text
 from hpo_pilot.web.local_client import LocalClient
 from hpo_pilot.web.operations import operations
-from hpo_pilot.web.rendering import curves_svg, download, json_answer, packed_answer, paged, rendered
+from hpo_pilot.web.rendering import (
+    curves_svg,
+    download,
+    json_answer,
+    packed_answer,
+    paged,
+    rendered,
+    streamed_answer,
+)
 from hpo_pilot.web.search_views import FigureCache, SearchCache, SearchView, best_text
 from hpo_pilot.web.server_jobs import NoJobError, ServerJobs
 from hpo_pilot.web.sessions import Codes, Session, Sessions
@@ -527,12 +535,11 @@ def search_download(request: Request) -> Response:
     view, form = view_of(request), request.path_params["form"]
     client = client_of(request)
     if form == "report":
-        text, ending = client.report(view.record.name), "html"
-    elif form in TEXT_FORMS and form in _DOWNLOAD_TYPES:
-        text, ending = client.export(view.record.name, form), form
-    else:
+        return download(client.report(view.record.name), _DOWNLOAD_TYPES[form], f"{view.record.name}.html")
+    if form not in TEXT_FORMS or form not in _DOWNLOAD_TYPES:
         raise HTTPException(404, f"there is no download {quote(form)}; there is {', '.join(_DOWNLOAD_TYPES)}")
-    return download(text, _DOWNLOAD_TYPES[form], f"{view.record.name}.{ending}")
+    headers = {"Content-Disposition": f'attachment; filename="{view.record.name}.{form}"'}
+    return streamed_answer(request, client.export(view.record.name, form), _DOWNLOAD_TYPES[form], headers)
 
 
 #: Most search names offered in the filter of jobs.

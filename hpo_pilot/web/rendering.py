@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
+import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, cached_property
@@ -19,7 +23,7 @@ import yaml
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from hpo_pilot.report import formatting
 from hpo_pilot.report.figure import evenly
@@ -246,6 +250,43 @@ def packed_answer(
     elif is_packed:
         content = gzip.decompress(content)
     return Response(content, status, more, media_type)
+
+
+def streamed_answer(
+    request: Request, parts: Iterator[str], media_type: str, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Returns a response with a text that is sent while it is made, gzipped if the browser accepts it.
+
+    The first part is made before the response, so that an error in it gets a status. Characters that UTF-8 cannot
+    encode (payload output) become `?`.
+    """
+    encoded = (part.encode("utf-8", "replace") for part in parts)
+    first = next(encoded, b"")
+    if len(first) < _LEAST_BYTES:
+        return packed_answer(request, b"".join([first, *encoded]), media_type, headers)
+    more = {"Vary": "Accept-Encoding", **(headers or {})}
+    content: Iterator[bytes] = itertools.chain([first], encoded)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        more["Content-Encoding"] = "gzip"
+        content = _gzipped(content)
+    return StreamingResponse(_from_one_thread(content), 200, more, media_type)
+
+
+#: Makes the parts of all streamed answers: each thread that reads trials keeps some megabytes of memory for itself.
+_STREAMS = ThreadPoolExecutor(1, "streamed-answers")
+
+
+async def _from_one_thread(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
+    loop = asyncio.get_running_loop()
+    while (part := await loop.run_in_executor(_STREAMS, next, parts, None)) is not None:
+        yield part
+
+
+def _gzipped(parts: Iterable[bytes]) -> Iterator[bytes]:
+    packer = zlib.compressobj(3, wbits=zlib.MAX_WBITS | 16)
+    for part in parts:
+        yield packer.compress(part)
+    yield packer.flush()
 
 
 def download(text: str, media_type: str, name: str) -> Response:

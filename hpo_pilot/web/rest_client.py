@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import itertools
 import re
 import secrets
 import shutil
@@ -45,8 +46,9 @@ _WAIT_SECONDS = 20
 _PATIENCE = 120.0
 _PAUSE = 2.0
 
-#: Trials of a page, and of a page with intermediate values.
+#: Trials of a page, and of a page with intermediate values; characters of a part of an export.
 _PAGE = 500
+_PART = 1 << 17
 _CURVES_PAGE = 100
 
 _SAFE_NAME = re.compile(r"[\w.-]+")
@@ -187,22 +189,28 @@ class RestClient(SearchClient):
                 yield now
 
     @override
-    def trials(self, identity: str, *, logs: bool = True) -> list[TrialDocument]:
-        return self._pages(identity, "trials", {"limit": _PAGE, "logs": "true" if logs else "false"})
+    def trials(
+        self, identity: str, *, after: int = 0, limit: int | None = None, logs: bool = True
+    ) -> Iterator[TrialDocument]:
+        size = _PAGE if limit is None else max(1, min(_PAGE, limit))
+        found = self._pages(identity, "trials", {"limit": size, "logs": "true" if logs else "false"}, after)
+        return itertools.islice(found, limit)
 
     @override
     def intermediate(self, identity: str) -> list[IntermediateDocument]:
-        return self._pages(identity, "intermediate", {"limit": _CURVES_PAGE})
+        return list(self._pages(identity, "intermediate", {"limit": _CURVES_PAGE}))
 
-    def _pages(self, identity: str, what: str, query: Mapping[str, str | int]) -> list[Any]:
-        """Returns the documents of all trials, read page by page."""
-        found: list[Any] = []
-        after: int | None = 0
-        while after is not None:
-            page = self._ask(_of(identity, what), {**query, "after": after})
-            found += page["trials"]
-            after = page["next"]
-        return found
+    def _pages(self, identity: str, what: str, query: Mapping[str, str | int], after: int = 0) -> Iterator[Any]:
+        """Yields the documents of trials with numbers above `after`; the first page is read at once, for its errors."""
+        page = self._ask(_of(identity, what), {**query, "after": after})
+
+        def documents(page: dict[str, Any]) -> Iterator[Any]:
+            yield from page["trials"]
+            while page["next"] is not None:
+                page = self._ask(_of(identity, what), {**query, "after": page["next"]})
+                yield from page["trials"]
+
+        return documents(page)
 
     @override
     def report(self, identity: str) -> str:
@@ -215,8 +223,17 @@ class RestClient(SearchClient):
         return self._workdir.report(name)
 
     @override
-    def export(self, identity: str, form: str) -> str:
-        return self._service.call("GET", _of(identity, "export"), query={"format": form}).content.decode()
+    def export(self, identity: str, form: str) -> Iterator[str]:
+        with tempfile.TemporaryDirectory(prefix="hpo-pilot-") as scratch:
+            whole = Path(scratch, "export")  # if the service breaks off, nothing has been printed
+            self._service.download(_of(identity, "export"), whole, {"format": form})
+            text = whole.open(encoding="utf-8", newline="")  # without its name it is there until it is closed
+
+        def parts() -> Iterator[str]:
+            with text:
+                yield from iter(lambda: text.read(_PART), "")
+
+        return parts()
 
     @override
     def fetch(self, identity: str, which: str, destination: Path) -> list[Path]:

@@ -129,7 +129,7 @@ def test_hpogrids_report_reads_our_results(tmp_path: Path) -> None:
     text += "  y: {type: integer, low: 0, high: 9}\npayload: {command: run, point: {fixed: {epochs: 5}}}\n"
     search = parse_search(text, "s.yaml")
     trials = [trial(1, 0.5, y=1), trial(2, None, y=2), trial(3, 0.75, y=3), trial(4, 0.25, y=4)]
-    report = as_hpogrid_report(search, trials)
+    report = "".join(as_hpogrid_report(search, trials))
     document = json.loads(report)
     assert validate_job_metadata(document)
     assert document["best_config"] == {"x": 0.3, "y": 3, "epochs": 5}
@@ -149,7 +149,7 @@ def test_a_report_without_results_has_every_key() -> None:
     from hpogrid.components.validation import validate_job_metadata
 
     search = parse_search("search: s\nspace: {x: {type: real, low: 0, high: 1}}\npayload: {command: run}\n", "s.yaml")
-    document = json.loads(as_hpogrid_report(search, []))
+    document = json.loads("".join(as_hpogrid_report(search, [])))
     assert validate_job_metadata(document)
     assert len(document) == 11
     assert document["best_config"] is None

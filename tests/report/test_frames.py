@@ -73,7 +73,7 @@ def test_columns_are_named_as_in_the_exports() -> None:
     search = make_search(space=space, constraints=[])
     trials = [make_trial(n, 0.1, point=dict.fromkeys(space, 2), folds=(made_fold(0, 0.1),)) for n in (1, 2)]
     frame = trials_frame(search, documents(trials))
-    head = as_csv(search, trials).partition("\n")[0].split(",")
+    head = next(as_csv(search, trials)).strip().split(",")
     only_there = {"number", "panda_ids", *(name for name in head if name.startswith("fold_"))}
     assert set(head) - set(frame) == only_there and frame.index.name == "number"
     assert {"x", "point.seed", "point.told", "point.seconds", "point.panda_ids"} < {*head}

@@ -187,7 +187,7 @@ ALL = [*TRIALS, FAILED, *OTHERS]
 
 def read(tmp_path, text, name="old.txt", objectives=SEARCH.objectives):
     path = tmp_path / name
-    path.write_text(text)
+    path.write_text("".join(text))
     return read_results(path, name, SEARCH.space, objectives)
 
 
@@ -259,7 +259,8 @@ def test_a_parameter_may_have_the_name_of_another_column(tmp_path):
     space = {name: {"type": "real", "low": 0.0, "high": 1.0} for name in names}
     search = Search.model_validate({"search": "s", "space": space, "payload": {"command": "true"}})
     point = {name: place / 10 for place, name in enumerate(names)}
-    text = as_csv(search, [Trial(1, 1, point, TrialState.FINISHED, values=(7.0,), folds=(made_fold(0, 7.0),), told=1)])
+    trial = Trial(1, 1, point, TrialState.FINISHED, values=(7.0,), folds=(made_fold(0, 7.0),), told=1)
+    text = "".join(as_csv(search, [trial]))
     assert text.startswith("number,generation,state,value,std,point.value,point.std,point.state,point.error,")
     (tmp_path / "new.csv").write_text(text)
     [trial] = read_results(tmp_path / "new.csv", "new.csv", search.space, search.objectives).trials
@@ -326,6 +327,6 @@ def test_a_parameter_may_be_called_confirms(tmp_path):
         "confirms,value\n4,7.0\n",
         "point.confirms,confirms,value\n4,,7.0\n3,1,6.0\n",
     ):
-        path.write_text(text)
+        path.write_text("".join(text))
         (trial,) = read_results(path, "old.csv", search.space, search.objectives).trials
         assert (trial.point, trial.values) == ({"confirms": 4}, (7.0,))

@@ -260,14 +260,14 @@ def test_exports_say_what_a_trial_repeats_and_a_warm_start_reads_them(steer, sto
     go(steering, 2)
     fail(panda, 1)
     finish_all(steering, panda)
-    assert "retries" not in as_csv(now(store).search, store.trials(1)).splitlines()[0]
+    assert "retries" not in next(as_csv(now(store).search, store.trials(1)))
     retry(store, now(store), "me")
     finish_all(steer(), panda)
-    text = as_csv(now(store).search, store.trials(1))
+    text = "".join(as_csv(now(store).search, store.trials(1)))
     rows = list(csv.DictReader(text.splitlines()))
     assert [row["retries"] for row in rows] == ["", "", "", "1"]
     (tmp_path / "before.csv").write_text(text)
-    (tmp_path / "before.json").write_text(as_json(now(store).search, store.trials(1)))
+    (tmp_path / "before.json").write_text("".join(as_json(now(store).search, store.trials(1))))
     search = now(store).search
     read = [
         read_results(tmp_path / name, name, search.space, search.objectives) for name in ("before.csv", "before.json")

@@ -65,7 +65,7 @@ def test_everybody_sees_and_the_owner_changes(place, client, searched):
     with place.client("bob") as bob:
         of_now = {"eta": None, "hours_used": None}
         assert {**bob.status(searched), **of_now} == {**client.status(searched), **of_now}
-        assert bob.trials(searched)
+        assert list(bob.trials(searched))
         calls = [
             lambda: bob.pause(searched),
             lambda: bob.stop(searched),

@@ -39,7 +39,7 @@ def test_status_is_the_list_s_document_and_more(client, shown):
 
 
 def test_what_it_cost_and_gained(client, shown):
-    status, trials = client.status(shown), client.trials(shown)
+    status, trials = client.status(shown), list(client.trials(shown))
     hours = {"job_seconds": 12.0, "gpu_hours": 0.0, "core_hours": pytest.approx(12 / 3600)}
     assert status["cost"] == {**hours, "energy_kwh": None, "energy_source": None}  # the local site has no figures
     assert [trial["cost"]["job_seconds"] for trial in trials] == [4.0, 4.0, 4.0]
@@ -49,7 +49,7 @@ def test_what_it_cost_and_gained(client, shown):
 
 
 def test_trials_have_their_folds_and_logs(client, shown):
-    trials = client.trials(shown)
+    trials = list(client.trials(shown))
     assert [trial["number"] for trial in trials] == [1, 2, 3]
     assert trials[0]["state"] == "failed"
     assert trials[0]["error"] == "fold 0: exit status 1"
@@ -59,14 +59,17 @@ def test_trials_have_their_folds_and_logs(client, shown):
     assert [fold["value"] for fold in trials[1]["folds"]] == [2.0, 3.0]
     assert trials[1]["ended"].endswith("+00:00")
     json.dumps(trials, allow_nan=False)  # a payload's NaN is none of ours
-    assert "log_tail" not in client.trials(shown, logs=False)[0]["folds"][0]
+    assert "log_tail" not in next(client.trials(shown, logs=False))["folds"][0]
 
 
 def test_many_trials_come_whole_and_in_order(place, client, name):
     client.submit(write_search(place.folder, name, budget={"trials": 1300}))
     add_results(place.workdir, name, 1200, log="x" * 60_000)
-    trials = client.trials(name)
-    assert [trial["number"] for trial in trials] == list(range(1, 1201))
+    assert [trial["number"] for trial in client.trials(name)] == list(range(1, 1201))
+    assert [trial["number"] for trial in client.trials(name, after=600, limit=301)] == list(range(601, 902))
+    assert [trial["number"] for trial in client.trials(name, after=1199, limit=9)] == [1200]
+    assert list(client.trials(name, after=1200)) == []
+    assert "".join(client.export(name, "csv")).count("\n") == 1201
     assert client.best(name)["number"] == 2
 
 
@@ -120,12 +123,12 @@ def test_report_and_exports(client, shown):
     report = client.report(shown)
     assert report.lower().startswith("<!doctype html")
     assert shown in report
-    rows = client.export(shown, "csv").splitlines()
+    rows = "".join(client.export(shown, "csv")).splitlines()
     head = "number,generation,state,value,std,x,kind,seed,fold_0,fold_1,error,submitted,started,ended,confirms,told,"
     assert rows[0] == head + "job_seconds,gpu_hours,core_hours,energy_kwh,panda_ids"
     assert len(rows) == 4
-    exported = json.loads(client.export(shown, "json"))
-    assert exported["trials"] == client.trials(shown)
+    exported = json.loads("".join(client.export(shown, "json")))
+    assert exported["trials"] == list(client.trials(shown))
     assert exported["search"] == client.status(shown)["definition"]
     with pytest.raises(InputError, match="unknown export format 'xml'; the formats are csv, json"):
         client.export(shown, "xml")

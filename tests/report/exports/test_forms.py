@@ -25,7 +25,7 @@ class Client:
     def __init__(self, subject):
         self.subject, self.asked = subject, []
 
-    def trials(self, identity):
+    def trials(self, identity, **_):
         self.asked.append("trials")
         return self.subject.trials
 
@@ -90,7 +90,7 @@ def test_from_the_command_line(monkeypatch, tmp_path):
 
 def test_csv_has_means_of_measured_figures_in_columns_of_their_own():
     folds = tuple(made_fold(n, 0.5, metrics={"energy_joules": 2.0 * n, "accuracy": 0.9}) for n in (1, 2))
-    text = as_csv(search_of(), [finished(1, folds=folds), finished(2, folds=())])
+    text = "".join(as_csv(search_of(), [finished(1, folds=folds), finished(2, folds=())]))
     rows = list(csv.DictReader(text.splitlines()))
     assert [row["metrics.energy_joules"] for row in rows] == ["3.0", ""]
     assert [name for name in rows[0] if name.startswith("metrics.")] == ["metrics.energy_joules"]
@@ -99,7 +99,7 @@ def test_csv_has_means_of_measured_figures_in_columns_of_their_own():
 @pytest.mark.parametrize("first", ["=", "+", "-", "@", "\t=", "\r="])
 def test_csv_has_no_cell_that_a_spreadsheet_would_run(first):
     trial = replace(finished(1), error=first + "1+1", told=1)
-    header, row = csv.reader(io.StringIO(as_csv(search_of(), [trial])))
+    header, row = csv.reader(io.StringIO("".join(as_csv(search_of(), [trial]))))
     cells = dict(zip(header, row, strict=True))
     assert (cells["error"], cells["point.value"], cells["value"]) == (f"'{first}1+1".replace("\r", "\n"), "3", "1.5")
     assert (cells["told"], cells["seed"], cells["confirms"]) == ("1", "78", "")

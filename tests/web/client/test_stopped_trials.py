@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import csv
-import io
 from dataclasses import replace
 
 import pytest
 
 from hpo_pilot.cli.inspection import _state
 from hpo_pilot.report.documents import trial_document
-from hpo_pilot.report.exports import exporter
+from hpo_pilot.report.exports import as_csv
 from hpo_pilot.search import EarlyStop, Trial, TrialState
 from hpo_pilot.search.ranking import best_by_folds, convergence
 from hpo_pilot.search.trials import Price
@@ -70,7 +69,7 @@ def test_they_are_never_the_best_and_count_where_they_have_a_place() -> None:
 
 
 def test_the_table() -> None:
-    rows = list(csv.DictReader(io.StringIO(exporter("csv")(make_search(**SPACE, early_stopping="asha"), TRIALS))))
+    rows = list(csv.DictReader("".join(as_csv(make_search(**SPACE, early_stopping="asha"), TRIALS)).splitlines()))
     keys = ("state", "value", "stopped_step", "stopped_value", "projected")
     assert [tuple(row[key] for key in keys) for row in rows] == [
         ("finished", "0.5", "", "", ""),
@@ -78,4 +77,4 @@ def test_the_table() -> None:
         ("stopped", "", "", "", ""),
         ("finished", "0.6", "", "", ""),
     ]
-    assert "stopped_step" not in exporter("csv")(make_search(**SPACE), TRIALS)
+    assert "stopped_step" not in next(as_csv(make_search(**SPACE), TRIALS))
