@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Engine, Float, and_, bindparam, case, cast, func, not_, or_, select
+from sqlalchemy import ColumnElement, Engine, Float, and_, bindparam, case, cast, func, not_, null, or_, select
 
 from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.search.progress import SearchProgress
@@ -124,6 +124,8 @@ def _condition(engine: Engine, search_id: int, wanted: TrialFilter) -> ColumnEle
 
 def _sort_columns(engine: Engine, order: TrialOrder) -> list[ColumnElement[Any]]:
     key, columns = order.key, []
+    if key == "number":
+        return [_c.number.desc() if order.descending else _c.number]
     if key.startswith("p."):
         columns = _json_columns(engine, _c.point, key[2:])
     elif key.startswith("value") and key != "value":
@@ -133,8 +135,6 @@ def _sort_columns(engine: Engine, order: TrialOrder) -> list[ColumnElement[Any]]
         columns = [case((_is_finite(number), number))]
     elif key in ("state", "generation"):
         columns = [_c[key]]
-    if not columns:
-        return [_c.number.desc() if order.descending else _c.number]
     missing = and_(*(column.is_(None) for column in columns))
     sorted_ = [column.desc() if order.descending else column for column in columns]
     return [case((missing, 1), else_=0), *sorted_, _c.number]
@@ -144,7 +144,7 @@ def _json_columns(engine: Engine, column: ColumnElement[Any], at: str | int) -> 
     """Returns the columns by which to sort by one value of a JSON column; null where it has none."""
     if engine.dialect.name == "sqlite":  # it sorts numbers before texts
         if '"' in str(at):
-            return []  # its paths cannot have this character
+            return [null()]  # its paths cannot have this character
         path = f"$[{at}]" if isinstance(at, int) else f"$.{json.dumps(at)}"  # escaped as in the stored JSON
         value = func.json_extract(column, path)
         return [case((or_(func.typeof(value) == "text", _is_finite(value)), value))]

@@ -38,6 +38,7 @@ from hpo_pilot.store.queries import (
     values_reported,
 )
 from hpo_pilot.store.trial_queries import best_numbers, confirmation_runs, sampled_trials, trials_numbered, trials_told
+from hpo_pilot.web.figure_worker import build_apart
 
 #: Searches among which those to compare are looked for.
 _OTHERS = 200
@@ -379,9 +380,9 @@ _MOVING, _STEP = frozenset({"slots"}), 10
 #: Figures of the intermediate values that trials reported.
 _REPORTED = frozenset({"curves"})
 
-#: Figures that take seconds, mostly in code that lets other threads run: they have their own lock, so that other
+#: Figures that need scikit-learn and take seconds, in a process of their own: they have their own lock, so that other
 #: figures do not wait. They show only results, so only a new result makes them out of date.
-_SLOW = frozenset({"importance"})
+_SLOW = frozenset({"importance", "contours"})
 
 
 @dataclass(frozen=True)
@@ -453,17 +454,18 @@ class FigureCache:
     def _made(self, view: SearchView, key: str, source: str) -> DrawnFigures:
         begun = time.monotonic()
         data, note = self._data(view, key)
-        figures = [asdict(replace(one, note=" ".join(filter(None, (one.note, note))))) for one in build(key, data)]
+        drawn = (build_apart if key in _SLOW else build)(key, data)
+        figures = [asdict(replace(one, note=" ".join(filter(None, (one.note, note))))) for one in drawn]
         content = json.dumps({"figures": figures}, allow_nan=False, separators=(",", ":")).encode()
         tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
         now = time.monotonic()
-        drawn = DrawnFigures(gzip.compress(content, 5, mtime=0), tag, now, now - begun, source)
+        packed = DrawnFigures(gzip.compress(content, 5, mtime=0), tag, now, now - begun, source)
         with self._keeping:
-            self._drawn[view.record.id, key] = drawn
+            self._drawn[view.record.id, key] = packed
             self._drawn.move_to_end((view.record.id, key))
             while len(self._drawn) > _KEPT:
                 self._drawn.popitem(last=False)
-        return drawn
+        return packed
 
     def _data(self, view: SearchView, key: str) -> tuple[FigureData, str]:
         """Returns the data for figures of a kind, and a note if they are only a part of the trials."""

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from hpo_pilot.report.figure import Figure
 from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.store import SearchState
 from hpo_pilot.store.progress import progress_of
@@ -134,6 +135,7 @@ def made(monkeypatch) -> list[str]:
         return real(key, subject)
 
     monkeypatch.setattr(search_views, "build", build)
+    monkeypatch.setattr(search_views, "build_apart", build)
     monkeypatch.setattr(search_views, "_AGE", 0.0)
     monkeypatch.setattr(search_views, "_REST", 0.0)
     return built
@@ -143,15 +145,13 @@ def test_no_figure_waits_for_the_slow_one(pages, library, monkeypatch):
     name = pages.submit("slowly")
     pages.results(name)
     begun, go_on = threading.Event(), threading.Event()
-    real = search_views.build
 
-    def build(key, subject):
-        if key == "importance":
-            begun.set()
-            assert go_on.wait(20)
-        return real(key, subject)
+    def build_apart(*_: object) -> list[Figure]:
+        begun.set()
+        assert go_on.wait(20)
+        return []
 
-    monkeypatch.setattr(search_views, "build", build)
+    monkeypatch.setattr(search_views, "build_apart", build_apart)
     desk, view = FigureCache(library), library.view(name)
     slow = threading.Thread(target=desk.drawn, args=(view, "importance"))
     slow.start()
