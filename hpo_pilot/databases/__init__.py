@@ -24,7 +24,6 @@ from sqlalchemy import (
     inspect,
     select,
 )
-from sqlalchemy.pool import QueuePool
 
 from hpo_pilot.errors import InputError
 
@@ -52,7 +51,7 @@ def sqlite_engine(url: URL, *, foreign_keys: bool = False) -> Engine:
     """
     # None: the driver's own transaction handling commits before DDL; ours (below) keeps migrations whole.
     settings: dict[str, Any] = {"connect_args": {"timeout": _BUSY_MS / 1000, "isolation_level": None}}
-    if url.get_dialect().get_pool_class(url) is QueuePool:
+    if url.database not in (None, "", ":memory:") and url.query.get("mode") != "memory":  # else there is no such pool
         settings["pool_use_lifo"] = True  # few connections are used: each maps the file
     engine = create_engine(url, **settings)
 

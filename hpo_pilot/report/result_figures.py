@@ -170,7 +170,7 @@ def comparison_figures(searches: Sequence[ComparedSearch]) -> list[Figure]:
     courses = [(one.name, _course(one, reference, unit)) for one in searches]
     several = len(first.search.objectives) > 1
     what = "hypervolume" if several else first.search.objective.metric
-    values = [step[3] for _, course in courses for step in course]
+    values = [value for _, course in courses for value in _values_after_results(course)]
     if not values:
         return []
     title = {"title": {"text": label(f"best {what} so far" if not several else what)}}
@@ -217,6 +217,12 @@ def _course(one: ComparedSearch, reference: Sequence[float] | None, unit: str) -
             same = steps and steps[-1][3] == best[each.told]
             steps.append((each.told, each.passed / 3600, cost, best[each.told], steps[-1][4] if same else each.trial))
     return steps
+
+
+def _values_after_results(course: Sequence[_Step]) -> list[float]:
+    """Returns the best value after each result, also after those that are left out."""
+    following = [*(step[0] for step in course[1:]), course[-1][0] + 1] if course else []
+    return [step[3] for step, told in zip(course, following, strict=True) for _ in range(step[0], told)]
 
 
 def _course_line(name: str, course: Sequence[_Step], index: int, colour: str) -> dict[str, Any]:
