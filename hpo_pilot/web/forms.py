@@ -229,8 +229,8 @@ def _do_extend(client: LocalClient, view: SearchView, given: FormData) -> None:
         raise InputError("Give at least one amount, such as 50 more trials.")
     seen: dict[str, float | None] = {}
     for name in changes:
-        if said := _field_text(given, f"seen.{name}"):
-            seen[name] = None if said == "None" else _field_number(given, f"seen.{name}", name)
+        if text := _field_text(given, f"seen.{name}"):
+            seen[name] = None if text == "None" else _field_number(given, f"seen.{name}", name)
     client.extend(view.record.name, changes, seen=seen or None)
 
 
@@ -250,11 +250,11 @@ def _whole(value: float, label: str) -> int:
 
 
 def _do_retry(client: LocalClient, view: SearchView, given: FormData) -> None:
-    said = [word for word in _field_text(given, "trials").replace(",", " ").split() if word]
-    wrong = next((word for word in said if not (word.isascii() and word.isdigit() and len(word) < 10)), None)
+    words = [word for word in _field_text(given, "trials").replace(",", " ").split() if word]
+    wrong = next((word for word in words if not (word.isascii() and word.isdigit() and len(word) < 10)), None)
     if wrong is not None:
         raise InputError(f"Only these trials: {wrong!r} is not a trial number. Give numbers, as in 3, 7, 12.")
-    client.retry(view.record.name, [int(word) for word in said] or None)
+    client.retry(view.record.name, [int(word) for word in words] or None)
 
 
 def _do_note(client: LocalClient, view: SearchView, given: FormData, trial: int = 0) -> None:
@@ -266,17 +266,17 @@ def _do_add(client: LocalClient, view: SearchView, given: FormData) -> None:
     wrong: dict[str, str] = {}
     for name, dimension in view.search.space_dimensions.items():
         key = f"p.{name}"
-        said = _field_text(given, key)
-        if not said:
+        text = _field_text(given, key)
+        if not text:
             continue
         if dimension.type in ("categorical", "ordinal"):
-            if said.isascii() and said.isdigit() and len(said) < 10 and int(said) < len(dimension.choices):
-                point[name] = dimension.choices[int(said)]
+            if text.isascii() and text.isdigit() and len(text) < 10 and int(text) < len(dimension.choices):
+                point[name] = dimension.choices[int(text)]
             else:
                 wrong[key] = "choose a value from the list"
             continue
         try:
-            value = _number(said)
+            value = _number(text)
             point[name] = int(value) if dimension.type == "integer" and value == int(value) else value
         except ValueError as error:
             wrong[key] = str(error)
@@ -295,18 +295,18 @@ def _field_number(given: FormData, name: str, label: str) -> float:
         raise InputError(f"{label}: {error}.") from None
 
 
-def _number(said: str) -> float:
+def _number(text: str) -> float:
     """Reads a finite number.
 
     Raises:
         ValueError: it is none.
     """
     try:
-        value = float(said.removeprefix("+").replace("\u2212", "-"))
+        value = float(text.removeprefix("+").replace("\u2212", "-"))
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"{said[:60]!r} is not a number")
+        raise ValueError(f"{text[:60]!r} is not a number")
     return value
 
 

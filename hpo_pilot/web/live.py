@@ -270,11 +270,11 @@ class SearchFragments:
         if topic.startswith(_SEARCHES_TOPIC):
             rows = topic.removeprefix(_SEARCHES_TOPIC)
             numbers = [int(number) for number in rows.split(",")] if rows else []
-            shown = self.of_list(self._library.heads(), self._library.views(numbers))
+            content = self.of_list(self._library.heads(), self._library.views(numbers))
         else:
-            shown = self.of_search(self._library.view(topic))
-        texts = "".join(shown.html.values())
-        return Snapshot(shown, hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest())
+            content = self.of_search(self._library.view(topic))
+        texts = "".join(content.html.values())
+        return Snapshot(content, hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest())
 
     def of_list(self, heads: Sequence[SearchHead], views: Sequence[SearchView]) -> FragmentSet:
         """Returns the fragments of a page of searches: of the rows of `views`, and of the summary of all `heads`."""
@@ -341,9 +341,9 @@ class SearchFragments:
             "f-waiting": templates.waiting(store.requested_points(number)),
             "f-events": templates.events(groups[:MOST_EVENTS], sum(map(len, groups[MOST_EVENTS:]))),
         }
-        shown = FragmentSet(html, view.tag, view.record.state.value)
-        _remember(self._searches, self._lock, number, (stamp, shown))
-        return shown
+        content = FragmentSet(html, view.tag, view.record.state.value)
+        _remember(self._searches, self._lock, number, (stamp, content))
+        return content
 
     @staticmethod
     def _stamp(view: SearchView) -> str:
@@ -412,7 +412,7 @@ class JobFilter:
         return cls(search, state if state in list(JobState) else "", queue, int(before) if is_number else None)
 
     @property
-    def said(self) -> dict[str, str]:
+    def parameters(self) -> dict[str, str]:
         """Parameters of the address, without `before`."""
         given = {"search": self.search, "state": self.state, "queue": self.queue}
         return {name: value for name, value in given.items() if value}
@@ -420,7 +420,7 @@ class JobFilter:
     @property
     def query(self) -> str:
         """Query of the address."""
-        return urlencode(self.said if self.before is None else {**self.said, "before": self.before})
+        return urlencode(self.parameters if self.before is None else {**self.parameters, "before": self.before})
 
 
 class JobFragments:
@@ -437,11 +437,11 @@ class JobFragments:
         `PILOTS_TOPIC`.
         """
         if topic == PILOTS_TOPIC:
-            shown = self.pilots()
+            content = self.pilots()
         else:
-            shown = self.jobs(JobFilter.of_query(dict(parse_qsl(topic.removeprefix(JOBS_TOPIC)))))
-        texts = shown.state + "".join(shown.html.values())
-        return Snapshot(shown, hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest())
+            content = self.jobs(JobFilter.of_query(dict(parse_qsl(topic.removeprefix(JOBS_TOPIC)))))
+        texts = content.state + "".join(content.html.values())
+        return Snapshot(content, hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest())
 
     def jobs(self, wanted: JobFilter) -> FragmentSet:
         """Returns the fragments of the jobs page."""

@@ -176,9 +176,9 @@ def searches_page(request: Request) -> Response:
     state = given["state"] if given["state"] in FILTER_STATES else ""
     wanted = SearchFilter(given["q"], given["owner"], state, given["family"], given["tag"])
     heads = parts.library.heads()
-    shown = [head for head in heads if wanted.matches(head)]
-    paging = paged(len(shown), SEARCHES_PER_PAGE, request.query_params.get("page", ""), "/", given)
-    rows = parts.library.views([head.id for head in shown[paging.start : paging.last]])
+    chosen = [head for head in heads if wanted.matches(head)]
+    paging = paged(len(chosen), SEARCHES_PER_PAGE, request.query_params.get("page", ""), "/", given)
+    rows = parts.library.views([head.id for head in chosen[paging.start : paging.last]])
     steers = lease_holder(parts.library.store.engine)
     return page(
         request,
@@ -230,7 +230,7 @@ def compare_page(request: Request) -> Response:
         "chosen": {view.record.name for view in views},
         "joined": ",".join(view.record.name for view in views),
         "took": [span(view.record.started, view.record.ended or datetime.now(UTC)) for view in views],
-        "differences": [(key, said) for key in keys if len(set(said := [one.get(key, "") for one in parts])) > 1],
+        "differences": [(key, values) for key in keys if len(set(values := [one.get(key, "") for one in parts])) > 1],
         "most": COMPARED_LIMIT,
     }
     return page(request, "compare.j2", values)
@@ -389,10 +389,10 @@ def errors_page(request: Request) -> Response:
     parts, view = context_of(request), view_of(request)
     engine, number = parts.library.store.engine, view.record.id
     groups = failure_groups(failed_trials(engine, number))
-    shown = groups[:_REASONS]
-    samples = {number for group in shown for number in group.trials[:5]}
+    first = groups[:_REASONS]
+    samples = {number for group in first for number in group.trials[:5]}
     tails = failed_folds_logs(engine, number, samples)
-    logs = [next((tails[number][-_LOG:] for number in group.trials[:5] if number in tails), "") for group in shown]
+    logs = [next((tails[number][-_LOG:] for number in group.trials[:5] if number in tails), "") for group in first]
     values = {"view": view, "groups": groups, "limit": _REASONS, "logs": logs, "may_change": may_change(request, view)}
     return page(request, "errors.j2", values)
 
@@ -489,10 +489,10 @@ _NAMES = 200
 def jobs_page(request: Request) -> Response:
     """Shows jobs, newest first."""
     parts, wanted = context_of(request), JobFilter.of_query(request.query_params)
-    shown = parts.job_fragments.jobs(wanted)
+    content = parts.job_fragments.jobs(wanted)
     values = {
-        "html": shown.html,
-        "state": shown.state,
+        "html": content.html,
+        "state": content.state,
         "filter": wanted,
         "names": [head.name for head in parts.library.heads()[:_NAMES]],
         "states": list(JobState),
@@ -534,8 +534,8 @@ def job_log(request: Request) -> Response:
 def pilots_page(request: Request) -> Response:
     """Shows pilots and queues."""
     parts = context_of(request)
-    shown = parts.job_fragments.pilots()
-    return page(request, "pilots.j2", {"html": shown.html, "state": shown.state, "server": parts.server_jobs.url})
+    content = parts.job_fragments.pilots()
+    return page(request, "pilots.j2", {"html": content.html, "state": content.state, "server": parts.server_jobs.url})
 
 
 # --- the manual ---
