@@ -330,14 +330,6 @@ def values_reported(engine: Engine, search_id: int) -> int:
         return int(connection.execute(query).scalar_one())
 
 
-def job_ids(engine: Engine, search_id: int, limit: int) -> list[int]:
-    """Returns the PandaIDs of a search's newest jobs, newest first."""
-    j = t.jobs.c
-    query = select(j.panda_id).where(j.search_id == search_id, j.panda_id.is_not(None)).distinct()
-    with reading(engine) as connection:
-        return [int(row) for row in connection.execute(query.order_by(j.panda_id.desc()).limit(limit)).scalars()]
-
-
 def in_groups(numbers: Collection[int]) -> list[list[int]]:
     """Splits numbers, in order, into groups for one statement each."""
     ordered = sorted(numbers)
