@@ -50,7 +50,10 @@ def sqlite_engine(url: URL, *, foreign_keys: bool = False) -> Engine:
         foreign_keys: whether to enforce foreign keys.
     """
     # None: the driver's own transaction handling commits before DDL; ours (below) keeps migrations whole.
-    engine = create_engine(url, connect_args={"timeout": _BUSY_MS / 1000, "isolation_level": None})
+    settings: dict[str, Any] = {"connect_args": {"timeout": _BUSY_MS / 1000, "isolation_level": None}}
+    if url.database not in (None, "", ":memory:") and url.query.get("mode") != "memory":  # else there is no such pool
+        settings["pool_use_lifo"] = True  # few connections are used: each maps the file
+    engine = create_engine(url, **settings)
 
     @event.listens_for(engine, "connect")
     def _configure(connection: Any, _record: Any) -> None:

@@ -74,7 +74,7 @@ def search_documents(
     notes = search_annotations(store.engine, progress)
     found = []
     for record in records:
-        best = _standing(trials.get(record.id), progress[record.id])
+        best = best_standing(trials.get(record.id), progress[record.id])
         document = search_document(record, progress[record.id], best, _price(record) if costs else None)
         add_annotation(document, notes.get(record.id))
         found.append(_extended(document, record, progress[record.id], holder))
@@ -85,7 +85,7 @@ def search_status(store: Store, record: SearchRecord, workdir: Path | None = Non
     """Returns all that is known of a search, except its trials; `workdir`: the one whose server may have its jobs."""
     progress, price, holder = progress_of(store.engine, record.id), _price(record), lease_holder(store.engine)
     trials = {} if progress.front else best_trials(store.engine, {record.id: progress.best_for_people or 0})
-    best, now = _standing(trials.get(record.id), progress), time.time()
+    best, now = best_standing(trials.get(record.id), progress), time.time()
     steered = is_steered(record, holder) is not False
     expected = expected_end(store, record, progress, now, steered=steered)
     failed = None if progress.last_failure is None else failure_of(store.engine, record.id, progress.last_failure)
@@ -132,7 +132,7 @@ def best_documents(store: Store, record: SearchRecord) -> TrialDocument | list[T
         if progress.confirmations_over:
             standings = front_of(search, store.trials(record.id))
         return [best_document(standing, price) for standing in standings] or None
-    best = _standing(store.trial(record.id, progress.best_for_people or 0), progress)
+    best = best_standing(store.trial(record.id, progress.best_for_people or 0), progress)
     if best is None:
         return None
     remarks = best_remarks(search, best.trial.point, 1 if best.confirmed else progress.ties)
@@ -184,7 +184,7 @@ def _price(record: SearchRecord) -> Price:
     return price_of(record.search)
 
 
-def _standing(trial: Trial | None, progress: SearchProgress) -> Standing | None:
+def best_standing(trial: Trial | None, progress: SearchProgress) -> Standing | None:
     """Returns the rank of the best trial; None: there is none."""
     if trial is None:
         return None

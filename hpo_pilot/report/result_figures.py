@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from hpo_pilot.hpc.site_files import price_of
@@ -42,14 +43,17 @@ from hpo_pilot.report.formatting import count, number, plus_minus
 from hpo_pilot.report.summary import NOTHING_BEYOND
 from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.search.ranking import (
+    TimedResult,
+    best_so_far,
     convergence,
     figure_of_merit,
     figures_of_merit,
     front_of,
     hypervolumes,
     reference_of,
-    results_in_order,
+    reference_point,
 )
+from hpo_pilot.search.trials import Spent
 
 #: Above this number of trials, error bars hide the points.
 BAR_LIMIT = 200
@@ -139,19 +143,34 @@ COMPARED_LIMIT = 8
 _COLOURS = (BLUE, ORANGE, GREEN, RED, "#b065d8", "#8a6d3b", "#17a2b8", "#6b7280")
 
 
-def comparison_figures(searches: Sequence[PeerSearch]) -> list[Figure]:
+@dataclass(frozen=True)
+class ComparedSearch:
+    """A search in a comparison.
+
+    Attributes:
+        name: name of the search in the figure.
+        search: its definition.
+        results: its results in their order; with one objective only those that improved the best value, and the last.
+    """
+
+    name: str
+    search: Search
+    results: Sequence[TimedResult]
+
+
+def comparison_figures(searches: Sequence[ComparedSearch]) -> list[Figure]:
     """Draws the best so far of searches with the same objectives, over results, time and cost.
 
-    With several objectives, it is the hypervolume beyond the reference point of the first search. The trials have their
-    folds.
+    With several objectives, it is the hypervolume beyond the reference point of the first search.
     """
     first = searches[0]
-    reference = reference_of(first.search, first.trials)
+    found = (one.figures for one in first.results if one.figures is not None)
+    reference = reference_point(first.search.objectives, found)
     unit = "GPU-hours" if all(one.search.resources.gpus for one in searches) else "core-hours"
     courses = [(one.name, _course(one, reference, unit)) for one in searches]
     several = len(first.search.objectives) > 1
     what = "hypervolume" if several else first.search.objective.metric
-    values = [step[3] for _, course in courses for step in course]
+    values = [value for _, course in courses for value in _values_after_results(course)]
     if not values:
         return []
     title = {"title": {"text": label(f"best {what} so far" if not several else what)}}
@@ -182,26 +201,28 @@ def comparison_figures(searches: Sequence[PeerSearch]) -> list[Figure]:
 _Step: TypeAlias = tuple[int, float, float, float, int]
 
 
-def _course(one: PeerSearch, reference: Sequence[float] | None, unit: str) -> list[_Step]:
+def _course(one: ComparedSearch, reference: Sequence[float] | None, unit: str) -> list[_Step]:
     """Returns the steps of a search at its results; `unit`: of the cost."""
-    search, price = one.search, price_of(one.search)
-    if len(search.objectives) == 1:
-        best = dict(convergence(search, one.trials))
+    objectives, price = one.search.objectives, price_of(one.search)
+    if len(objectives) == 1:
+        values = ((each.told, each.figures[0] if each.figures else None) for each in one.results)
+        best = dict(best_so_far(objectives[0], values))
     else:
-        best = dict(hypervolumes(search.objectives, results_in_order(search, one.trials), reference or ()))
-    begun = min((at for trial in one.trials if (at := trial.submitted or trial.started)), default=None)
+        best = dict(hypervolumes(objectives, [(each.told, each.figures) for each in one.results], reference or ()))
     steps: list[_Step] = []
-    hours = cost = 0.0
-    for trial in sorted((trial for trial in one.trials if trial.told is not None), key=lambda trial: trial.told or 0):
-        took = price.cost(trial.spent)
-        cost += took.gpu_hours if unit == "GPU-hours" else took.core_hours
-        if begun is not None and trial.ended is not None:
-            hours = max(hours, (trial.ended - begun).total_seconds() / 3600)
-        told = trial.told or 0
-        if told in best:
-            same = steps and steps[-1][3] == best[told]
-            steps.append((told, hours, cost, best[told], steps[-1][4] if same else trial.number))
+    for each in one.results:
+        if each.told in best:
+            took = price.cost(Spent(each.job_seconds))
+            cost = took.gpu_hours if unit == "GPU-hours" else took.core_hours
+            same = steps and steps[-1][3] == best[each.told]
+            steps.append((each.told, each.passed / 3600, cost, best[each.told], steps[-1][4] if same else each.trial))
     return steps
+
+
+def _values_after_results(course: Sequence[_Step]) -> list[float]:
+    """Returns the best value after each result, also after those that are left out."""
+    following = [*(step[0] for step in course[1:]), course[-1][0] + 1] if course else []
+    return [step[3] for step, told in zip(course, following, strict=True) for _ in range(step[0], told)]
 
 
 def _course_line(name: str, course: Sequence[_Step], index: int, colour: str) -> dict[str, Any]:

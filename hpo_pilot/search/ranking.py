@@ -13,7 +13,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hpo_pilot.search.trials import Trial, TrialState
 from hpo_pilot.search.values import Point, show
@@ -44,6 +44,24 @@ class Standing:
     def value(self) -> float:
         """The figure of the first objective."""
         return self.figures[0]
+
+
+class TimedResult(NamedTuple):
+    """A result of a search with the time and the cost up to it.
+
+    Attributes:
+        told: its place in the order of results.
+        trial: number of the trial.
+        figures: its figures of merit; None: it has none.
+        passed: seconds from the first submission to the latest end so far.
+        job_seconds: run time of the jobs of all results so far.
+    """
+
+    told: int
+    trial: int
+    figures: tuple[float, ...] | None
+    passed: float
+    job_seconds: float
 
 
 def costs(objectives: Sequence[Objective], figures: Sequence[float]) -> tuple[float, ...]:
@@ -165,10 +183,15 @@ def convergence(search: Search, trials: Sequence[Trial]) -> list[tuple[int, floa
     results = [
         (trial.told, figure_of_merit(trial)) for trial in trials if trial.told is not None and trial.confirms is None
     ]
-    better = min if search.objective.sign > 0 else max
+    return best_so_far(search.objective, sorted(results, key=lambda result: result[0]))
+
+
+def best_so_far(objective: Objective, results: Iterable[tuple[int, float | None]]) -> list[tuple[int, float]]:
+    """Returns the best value after each result, as `convergence`; `results`: (number, figure), sorted by number."""
+    better = min if objective.sign > 0 else max
     steps: list[tuple[int, float]] = []
     best: float | None = None
-    for place, figure in sorted(results, key=lambda result: result[0]):
+    for place, figure in results:
         if figure is not None:
             best = figure if best is None else better(best, figure)
         if best is not None:

@@ -175,35 +175,25 @@ _AT_ONCE = 500
 
 
 class SearchHead(NamedTuple):
-    """The fields that show a change of a search, without its definition.
+    """The fields of a search by which lists are filtered.
 
     Attributes:
         id: its number.
         name: its name.
         state: its state.
-        version: grows with changes of its definition, payload or counted failures.
-        ended: its end in seconds since the epoch; it changes if a search goes on and ends again.
-        message: the reason for its state.
-        server: its PanDA server.
         owner: its owner.
         family: the search file with segments that it belongs to.
         note: its note.
         tags: its tags.
-        annotated: last change of a note or tags on it or its trials, in seconds since the epoch; None: there is none.
     """
 
     id: int
     name: str
     state: SearchState
-    version: int
-    ended: float | None
-    message: str
-    server: str | None
     owner: str
     family: str | None
     note: str
     tags: tuple[str, ...]
-    annotated: float | None
 
 
 _ACTIVE, _OVER = "active", "over"
@@ -242,43 +232,17 @@ class SearchFilter(NamedTuple):
         )
 
 
-class Pulse(NamedTuple):
-    """Counts of a search's trials; each change of the trials changes at least one of them."""
-
-    trials: int
-    running: int
-    over: int
-    told: int
-
-
 def search_heads(engine: Engine) -> list[SearchHead]:
     """Returns all searches, newest first."""
     s, a = t.searches.c, t.notes.c
-    last = select(a.search_id, func.max(a.changed).label("changed")).group_by(a.search_id).subquery()
-    columns = (s.id, s.name, s.state, s.version, s.ended, s.message, s.server, s.owner, s.family)
-    query = (
-        select(*columns, a.note, a.tags, last.c.changed)
-        .outerjoin(t.notes, and_(a.search_id == s.id, a.trial == 0))
-        .outerjoin(last, last.c.search_id == s.id)
-        .order_by(s.id.desc())
-    )
+    query = select(s.id, s.name, s.state, s.owner, s.family, a.note, a.tags).order_by(s.id.desc())
+    query = query.outerjoin(t.notes, and_(a.search_id == s.id, a.trial == 0))
     with reading(engine) as connection:
         rows = connection.execute(query).all()
     return [
         SearchHead._make(row)._replace(state=SearchState(row.state), note=row.note or "", tags=tuple(row.tags or ()))
         for row in rows
     ]
-
-
-def annotations_of(engine: Engine, numbers: Collection[int]) -> dict[int, dict[int, Annotation]]:
-    """Returns the notes and tags on these searches, by search and trial; trial 0: the search itself."""
-    a = t.notes.c
-    found: dict[int, dict[int, Annotation]] = {number: {} for number in numbers}
-    with reading(engine) as connection:
-        for some in in_groups(numbers):
-            for row in connection.execute(select(t.notes).where(a.search_id.in_(some))):
-                found[row.search_id][row.trial] = Annotation(row.note, tuple(row.tags))
-    return found
 
 
 def records_of(engine: Engine, numbers: Collection[int]) -> list[SearchRecord]:
@@ -289,44 +253,6 @@ def records_of(engine: Engine, numbers: Collection[int]) -> list[SearchRecord]:
             rows = connection.execute(select(t.searches).where(t.searches.c.id.in_(some)))
             found += [search_record(row) for row in rows]
     return found
-
-
-def pulses(engine: Engine, numbers: Collection[int]) -> dict[int, Pulse]:
-    """Returns the pulse of each of these searches."""
-    c = t.trials.c
-    over = [state.value for state in TrialState if state.is_over]
-    columns = (
-        c.search_id,
-        func.count().label("trials"),
-        func.sum(case((c.state == TrialState.RUNNING.value, 1), else_=0)).label("running"),
-        func.sum(case((c.state.in_(over), 1), else_=0)).label("over"),
-        func.max(c.told).label("told"),
-    )
-    found = dict.fromkeys(numbers, Pulse(0, 0, 0, 0))
-    with reading(engine) as connection:
-        for some in in_groups(numbers):
-            query = select(*columns).where(c.search_id.in_(some)).group_by(c.search_id)
-            for row in connection.execute(query):
-                found[row.search_id] = Pulse(row.trials, int(row.running), int(row.over), row.told or 0)
-    return found
-
-
-def trials_changed(engine: Engine, search_id: int, after: int, open_trials: Collection[int]) -> list[Trial]:
-    """Returns trials that may have changed, without folds: those with numbers above `after`, and open ones.
-
-    Args:
-        engine: engine of the store.
-        search_id: the search.
-        after: the largest known number; 0: none.
-        open_trials: the numbers of known trials that were open.
-    """
-    c = t.trials.c
-    of_search = select(t.trials).where(c.search_id == search_id)
-    with reading(engine) as connection:
-        rows: list[Row[Any]] = list(connection.execute(of_search.where(c.number > after)))
-        for some in in_groups(open_trials):
-            rows += connection.execute(of_search.where(c.number.in_(some)))
-    return [trial_record(row, {}) for row in rows]
 
 
 def trials_with_folds(
@@ -402,29 +328,12 @@ def failed_folds_logs(engine: Engine, search_id: int, trials: Collection[int]) -
     return found
 
 
-def trials_with_errors(engine: Engine, search_id: int) -> list[int]:
-    """Returns the numbers of the failed trials, and of trials with an error in any attempt of a fold."""
-    c, j = t.trials.c, t.jobs.c
-    failed = select(c.number).where(c.search_id == search_id, c.state == TrialState.FAILED.value)
-    with_error = select(j.trial).where(j.search_id == search_id, j.error.is_not(None))
-    with reading(engine) as connection:
-        return sorted({int(number) for number in connection.execute(failed.union(with_error)).scalars()})
-
-
 def values_reported(engine: Engine, search_id: int) -> int:
     """Returns the number of intermediate values of a search."""
     table = t.intermediate_values
     query = select(func.count()).select_from(table).where(table.c.search_id == search_id)
     with reading(engine) as connection:
         return int(connection.execute(query).scalar_one())
-
-
-def job_ids(engine: Engine, search_id: int, limit: int) -> list[int]:
-    """Returns the PandaIDs of a search's newest jobs, newest first."""
-    j = t.jobs.c
-    query = select(j.panda_id).where(j.search_id == search_id, j.panda_id.is_not(None)).distinct()
-    with reading(engine) as connection:
-        return [int(row) for row in connection.execute(query.order_by(j.panda_id.desc()).limit(limit)).scalars()]
 
 
 def in_groups(numbers: Collection[int]) -> list[list[int]]:

@@ -137,7 +137,7 @@ class IntermediatePage(TypedDict):
     next: int | None
 
 
-class KeptOutputs(TypedDict):
+class OutputsDocument(TypedDict):
     """The folds of a trial whose outputs are kept; `of` is the number of folds of each trial."""
 
     trial: int
@@ -254,7 +254,7 @@ def export(
 
 @reading_router.get(
     "/searches/{identity}/outputs/{which}",
-    response_model=KeptOutputs,
+    response_model=OutputsDocument,
     responses=answers({"trial": 26, "folds": [0, 1, 2], "of": 3}, 404),
 )
 def outputs(
@@ -331,7 +331,7 @@ class SentExaminationDocument(ExaminationDocument):
     named_files: NamedFilesDocument | None
 
 
-class PayloadDocument(TypedDict):
+class UploadDocument(TypedDict):
     """A payload, and whether the service has it."""
 
     digest: str
@@ -486,7 +486,7 @@ def register(
 
 @changing_router.get(
     "/payloads/{digest}",
-    response_model=PayloadDocument,
+    response_model=UploadDocument,
     responses=answers({"digest": hashlib.sha256(b"").hexdigest(), "present": True}),
 )
 def payload_present(request: Request, parts: Parts, digest: Digest) -> Response:
@@ -496,7 +496,7 @@ def payload_present(request: Request, parts: Parts, digest: Digest) -> Response:
 
 @changing_router.put(
     "/payloads/{digest}",
-    response_model=PayloadDocument,
+    response_model=UploadDocument,
     responses=answers({"digest": hashlib.sha256(b"").hexdigest(), "present": True}, 413),
     openapi_extra={
         "requestBody": {

@@ -34,7 +34,7 @@ from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import SearchRecord, Store
 from hpo_pilot.store.lease import lease_holder
 from hpo_pilot.store.progress import all_progress
-from hpo_pilot.store.queries import size_of
+from hpo_pilot.store.queries import records_of, search_heads, size_of
 from hpo_pilot.web import forms, pages
 from hpo_pilot.web.api import changing_router, reading_router, service_router
 from hpo_pilot.web.api_context import (
@@ -243,15 +243,15 @@ class MeasuredCalls:
 
 def metrics_of(store: Store) -> list[Metric]:
     """Returns the present metrics of the store."""
-    records = store.searches()
-    shown = _shown(records)
+    heads = search_heads(store.engine)
+    active_first = sorted(heads, key=lambda head: (head.state.is_over, -head.id))
     searches = GaugeMetricFamily("hpo_pilot_searches", "Searches, by state.", labels=["state"])
-    for state, number in sorted(Counter(record.state.value for record in records).items()):
+    for state, number in sorted(Counter(head.state.value for head in heads).items()):
         searches.add_metric([state], number)
     return [
         InfoMetricFamily("hpo_pilot_service", "The service.", {"version": __version__}),
         searches,
-        *_of_searches(store, shown),
+        *_of_searches(store, records_of(store.engine, [head.id for head in active_first[:_SEARCHES]])),
         GaugeMetricFamily("hpo_pilot_store_bytes", "Size of the store.", size_of(store.engine)),
         GaugeMetricFamily(
             "hpo_pilot_steering_up",
@@ -259,11 +259,6 @@ def metrics_of(store: Store) -> list[Metric]:
             int(lease_holder(store.engine) is not None),
         ),
     ]
-
-
-def _shown(records: list[SearchRecord]) -> list[SearchRecord]:
-    """Returns at most `_SEARCHES` searches: first the active ones, then by number, newest first."""
-    return sorted(records, key=lambda record: (record.state.is_over, -record.id))[:_SEARCHES]
 
 
 def _of_searches(store: Store, records: list[SearchRecord]) -> list[Metric]:
@@ -291,9 +286,6 @@ def _of_searches(store: Store, records: list[SearchRecord]) -> list[Metric]:
 
 
 log = logging.getLogger(__name__)
-
-#: Maximum number of active searches whose pages are prepared at the start.
-_WARM = 20
 
 #: Maximum number of concurrent changes of searches; further changes wait.
 _CHANGES = 3
@@ -376,10 +368,8 @@ class Pages:
     def _warm_up(self) -> None:
         try:
             heads = self._parts.library.heads()
-            self._live.searches.of_list(heads, self._parts.library.views(heads[: pages.SEARCHES_PER_PAGE]))
-            active = [head for head in heads if not head.state.is_over][:_WARM]
-            for view in self._parts.library.views([*active, *heads[:1]]):
-                self._live.searches.of_search(view)
+            first = [head.id for head in heads[: pages.SEARCHES_PER_PAGE]]
+            self._live.searches.of_list(heads, self._parts.library.views(first))
             for template in ("searches.j2", "search.j2", "trials.j2"):
                 environment().get_template(template)
             pack_all()

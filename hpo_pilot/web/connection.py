@@ -239,9 +239,9 @@ class Connection:
 
     def _error(self, answer: requests.Response) -> HpoPilotError:
         try:
-            said = answer.json()
-            kind, message = _ERRORS.get(said["code"], GiveUpError), printable(str(said["message"]))
-            problems = [Problem(**problem) for problem in said.get("problems", ())]
+            document = answer.json()
+            kind, message = _ERRORS.get(document["code"], GiveUpError), printable(str(document["message"]))
+            problems = [Problem(**problem) for problem in document.get("problems", ())]
         except (ValueError, KeyError, TypeError, AttributeError):
             return GiveUpError(f"the service {self.url} answers {answer.status_code}, and nothing that we understand")
         return SearchFileError(problems) if problems else kind(message)

@@ -19,14 +19,15 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.report.formatting import count, exact, scalar
-from hpo_pilot.search import Dimension, TrialState
+from hpo_pilot.search import Dimension
 from hpo_pilot.server.tokens import Role, TokenRefused
 from hpo_pilot.store import Annotation
+from hpo_pilot.store.trial_queries import failed_without_retry, trial_annotations
 from hpo_pilot.web.api_context import error_answer
 from hpo_pilot.web.local_client import LocalClient
 from hpo_pilot.web.operations import NotYoursError, Operation, operations
 from hpo_pilot.web.pages import client_of, context_of, page, place_of, session_of, view_of
-from hpo_pilot.web.search_views import SearchView
+from hpo_pilot.web.search_views import SearchCache, SearchView
 from hpo_pilot.web.sessions import CODE_SECONDS, Login, check_form, is_secure, login_of, safe_target
 
 #: Limits of a budget that can be extended, with their labels.
@@ -96,13 +97,13 @@ class ActionForm:
     danger: bool = False
 
 
-_Form = Callable[[SearchView], ActionForm]
+_Form = Callable[[SearchCache, SearchView], ActionForm]
 _Change = Callable[[LocalClient, SearchView, FormData], object]
 
 # --- forms ---
 
 
-def _derived(operation: Operation, view: SearchView) -> ActionForm:
+def _derived(operation: Operation, _library: SearchCache, view: SearchView) -> ActionForm:
     """Returns the form of a declared operation, with a field for each of its parameters.
 
     A parameter that has the name of a limit of the budget shows its present value.
@@ -126,19 +127,19 @@ def _label(name: str) -> str:
     return name.replace("_", " ").capitalize()
 
 
-def _resume(view: SearchView) -> ActionForm:
+def _resume(_library: SearchCache, _view: SearchView) -> ActionForm:
     return ActionForm("resume", "Resume", ["The search continues from its present state."], "Resume")
 
 
-def _stop(view: SearchView) -> ActionForm:
-    out = view.counts[TrialState.RUNNING] + view.counts[TrialState.PENDING]
+def _stop(_library: SearchCache, view: SearchView) -> ActionForm:
+    out = view.progress.running + view.progress.pending
     texts = [f"This ends the search {view.record.name}. All results stay, and you can resume the search."]
     if out:
         texts.append(f"{count(out, 'open trial')} will be killed; work since the last checkpoint is lost.")
     return ActionForm("stop", f"Stop {view.record.name}?", texts, "Stop it", danger=True)
 
 
-def _extend(view: SearchView) -> ActionForm:
+def _extend(_library: SearchCache, view: SearchView) -> ActionForm:
     budget = view.search.budget.model_dump()
     fields = [
         FormField(
@@ -156,11 +157,10 @@ def _extend(view: SearchView) -> ActionForm:
     return ActionForm("extend", "Extend the budget", texts, "Extend", [*fields, *seen])
 
 
-def _retry(view: SearchView) -> ActionForm:
-    again = {trial.retries for trial in view.trials if trial.retries is not None}
-    failed = sorted(trial.number for trial in view.failures if trial.number not in again)
+def _retry(library: SearchCache, view: SearchView) -> ActionForm:
+    failed = failed_without_retry(library.store.engine, view.record.id)
     texts = [
-        f"{count(len(failed), 'failed trial')} {'has' if len(failed) == 1 else 'have'} not been retried.",
+        f"{count(failed, 'failed trial')} {'has' if failed == 1 else 'have'} not been retried.",
         "Each point runs again as a new trial; the budget grows by one trial for each.",
     ]
     field = FormField(
@@ -169,8 +169,9 @@ def _retry(view: SearchView) -> ActionForm:
     return ActionForm("retry", "Retry failed trials", texts, "Try again", [field])
 
 
-def _add(view: SearchView) -> ActionForm:
-    start = dict(view.best.trial.point) if view.best and len(view.search.objectives) == 1 else {}
+def _add(library: SearchCache, view: SearchView) -> ActionForm:
+    best = library.best(view) if len(view.search.objectives) == 1 else []
+    start = dict(best[0].trial.point) if best else {}
     fields = [
         _dimension_field(name, dimension, start.get(name)) for name, dimension in view.search.space_dimensions.items()
     ]
@@ -206,8 +207,10 @@ def _is_same_value(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def _note(view: SearchView, trial: int = 0) -> ActionForm:
-    now = view.annotations.get(trial, Annotation())
+def _note(library: SearchCache, view: SearchView, trial: int = 0) -> ActionForm:
+    now = view.annotation
+    if trial:
+        now = trial_annotations(library.store.engine, view.record.id, [trial]).get(trial, Annotation())
     fields = [
         FormField("tags", "Tags", value=", ".join(now.tags), note="separated by commas"),
         FormField("note", "Note", "long", now.note),
@@ -226,8 +229,8 @@ def _do_extend(client: LocalClient, view: SearchView, given: FormData) -> None:
         raise InputError("Give at least one amount, such as 50 more trials.")
     seen: dict[str, float | None] = {}
     for name in changes:
-        if said := _field_text(given, f"seen.{name}"):
-            seen[name] = None if said == "None" else _field_number(given, f"seen.{name}", name)
+        if text := _field_text(given, f"seen.{name}"):
+            seen[name] = None if text == "None" else _field_number(given, f"seen.{name}", name)
     client.extend(view.record.name, changes, seen=seen or None)
 
 
@@ -247,11 +250,11 @@ def _whole(value: float, label: str) -> int:
 
 
 def _do_retry(client: LocalClient, view: SearchView, given: FormData) -> None:
-    said = [word for word in _field_text(given, "trials").replace(",", " ").split() if word]
-    wrong = next((word for word in said if not (word.isascii() and word.isdigit() and len(word) < 10)), None)
+    words = [word for word in _field_text(given, "trials").replace(",", " ").split() if word]
+    wrong = next((word for word in words if not (word.isascii() and word.isdigit() and len(word) < 10)), None)
     if wrong is not None:
         raise InputError(f"Only these trials: {wrong!r} is not a trial number. Give numbers, as in 3, 7, 12.")
-    client.retry(view.record.name, [int(word) for word in said] or None)
+    client.retry(view.record.name, [int(word) for word in words] or None)
 
 
 def _do_note(client: LocalClient, view: SearchView, given: FormData, trial: int = 0) -> None:
@@ -263,17 +266,17 @@ def _do_add(client: LocalClient, view: SearchView, given: FormData) -> None:
     wrong: dict[str, str] = {}
     for name, dimension in view.search.space_dimensions.items():
         key = f"p.{name}"
-        said = _field_text(given, key)
-        if not said:
+        text = _field_text(given, key)
+        if not text:
             continue
         if dimension.type in ("categorical", "ordinal"):
-            if said.isascii() and said.isdigit() and len(said) < 10 and int(said) < len(dimension.choices):
-                point[name] = dimension.choices[int(said)]
+            if text.isascii() and text.isdigit() and len(text) < 10 and int(text) < len(dimension.choices):
+                point[name] = dimension.choices[int(text)]
             else:
                 wrong[key] = "choose a value from the list"
             continue
         try:
-            value = _number(said)
+            value = _number(text)
             point[name] = int(value) if dimension.type == "integer" and value == int(value) else value
         except ValueError as error:
             wrong[key] = str(error)
@@ -292,18 +295,18 @@ def _field_number(given: FormData, name: str, label: str) -> float:
         raise InputError(f"{label}: {error}.") from None
 
 
-def _number(said: str) -> float:
+def _number(text: str) -> float:
     """Reads a finite number.
 
     Raises:
         ValueError: it is none.
     """
     try:
-        value = float(said.removeprefix("+").replace("\u2212", "-"))
+        value = float(text.removeprefix("+").replace("\u2212", "-"))
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"{said[:60]!r} is not a number")
+        raise ValueError(f"{text[:60]!r} is not a number")
     return value
 
 
@@ -344,7 +347,7 @@ def show_form(request: Request) -> Response:
         client_of(request).user.check(view.record.name, view.record.owner)
     except NotYoursError as error:
         raise HTTPException(403, str(error)) from error
-    return page(request, "action.j2", {"view": view, "action": make(view), "problem": ""})
+    return page(request, "action.j2", {"view": view, "action": make(context_of(request).library, view), "problem": ""})
 
 
 async def change(request: Request) -> Response:
@@ -359,11 +362,11 @@ async def change(request: Request) -> Response:
 
 
 def _change(request: Request, make: _Form, do: _Change, given: FormData) -> Response:
-    view = view_of(request)
+    library, view = context_of(request).library, view_of(request)
     try:
         do(client_of(request), view, given)
     except (InputError, TryAgainError) as error:
-        form = make(view_of(request))
+        form = make(library, view_of(request))
         wrong = error.fields if isinstance(error, FieldMistakesError) else {}
         filled = [
             replace(field, value=_field_text(given, field.name), mistake=wrong.get(field.name, ""))
@@ -374,7 +377,7 @@ def _change(request: Request, make: _Form, do: _Change, given: FormData) -> Resp
         problem = place_of(request).completed(error_answer(error)[2])
         values = {"view": view, "action": replace(form, fields=filled), "problem": problem}
         return page(request, "action.j2", values, 503 if isinstance(error, TryAgainError) else 422)
-    where, _, done = f"/{make(view).key}".rpartition("/")
+    where, _, done = f"/{make(library, view).key}".rpartition("/")
     return RedirectResponse(f"/searches/{quote(view.record.name, safe='')}{where}?done={done}", 303)
 
 

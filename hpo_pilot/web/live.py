@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import Any, Generic, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -24,13 +24,16 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from hpo_pilot.advice import Place
 from hpo_pilot.errors import HpoPilotError, TryAgainError
 from hpo_pilot.jobs import JobState
-from hpo_pilot.steering.status import optimizer_words, search_notes, steering_commands, why_not
+from hpo_pilot.operations.documents import words_of
+from hpo_pilot.search.progress import SearchProgress
+from hpo_pilot.search.ranking import best_remarks
+from hpo_pilot.steering.status import search_notes, steering_commands, why_not
 from hpo_pilot.store import Event, SearchState
 from hpo_pilot.store.lease import Holder, lease_holder
 from hpo_pilot.store.queries import SearchHead
 from hpo_pilot.store.store import is_search_number
 from hpo_pilot.web.rendering import fragments, sparkline_svg
-from hpo_pilot.web.search_views import SearchCache, SearchView, headline
+from hpo_pilot.web.search_views import Headline, SearchCache, SearchView
 from hpo_pilot.web.server_jobs import NoServerError, ServerJobs
 
 #: Limits of connections in total and per user. A browser opens few to one server, and hidden pages close theirs.
@@ -265,13 +268,13 @@ class SearchFragments:
             TryAgainError: the store cannot be reached.
         """
         if topic.startswith(_SEARCHES_TOPIC):
-            heads = self._library.heads()
-            rows = set(topic.removeprefix(_SEARCHES_TOPIC).split(","))
-            shown = self.of_list(heads, self._library.views([head for head in heads if str(head.id) in rows]))
+            rows = topic.removeprefix(_SEARCHES_TOPIC)
+            numbers = [int(number) for number in rows.split(",")] if rows else []
+            content = self.of_list(self._library.heads(), self._library.views(numbers))
         else:
-            shown = self.of_search(self._library.view(topic))
-        texts = "".join(shown.html.values())
-        return Snapshot(shown, hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest())
+            content = self.of_search(self._library.view(topic))
+        texts = "".join(content.html.values())
+        return Snapshot(content, hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest())
 
     def of_list(self, heads: Sequence[SearchHead], views: Sequence[SearchView]) -> FragmentSet:
         """Returns the fragments of a page of searches: of the rows of `views`, and of the summary of all `heads`."""
@@ -292,15 +295,14 @@ class SearchFragments:
         if known is not None and known[0] == stamp:
             return known[1]
         templates = fragments("fragments.j2")
-        seen = headline(view, datetime.now(UTC), unsteered)
-        spark = sparkline_svg(view.steps, f"best so far, {seen.best}") if len(view.steps) > 1 else Markup("")
+        seen = Headline(self._library.store, view, datetime.now(UTC), unsteered)
         html = {
             f"s{number}-state": templates.state(view.record.state.value, not unsteered),
-            f"s{number}-progress": templates.row_progress(seen, view.counts),
-            f"s{number}-best": templates.row_best(view, seen),
-            f"s{number}-spark": spark,
-            f"s{number}-end": templates.row_end(seen),
-            f"s{number}-cost": templates.row_cost(seen),
+            f"s{number}-progress": templates.row_progress(view, seen),
+            f"s{number}-best": templates.row_best(view),
+            f"s{number}-spark": sparkline_svg(_steps(view.progress), f"best so far, {view.best_text}"),
+            f"s{number}-end": escape(seen.end),
+            f"s{number}-cost": escape(" ".join(seen.cost)),
         }
         _remember(self._rows, self._lock, number, (stamp, html))
         return html
@@ -309,7 +311,7 @@ class SearchFragments:
         """Returns the fragments of a search's page."""
         number, store = view.record.id, self._library.store
         unsteered = why_not(view.record, lease_holder(store.engine))
-        stamp = f"{self._stamp(view)}{unsteered}{view.took}"
+        stamp = f"{self._stamp(view)}{unsteered}"
         with self._lock:
             known = self._searches.get(number)
         if known is not None and known[0] == stamp:
@@ -317,31 +319,41 @@ class SearchFragments:
         templates = fragments("fragments.j2")
         if unsteered:
             unsteered = f"{unsteered}: {self._here.completed(steering_commands(view.record))}"
-        seen = headline(view, datetime.now(UTC), unsteered)
+        seen, best = Headline(store, view, datetime.now(UTC), unsteered), self._library.best(view)
+        condition, verdict = seen.verdict
         groups = folded_events(list(reversed(store.events(number))))
         remarks = [self._place.completed(remark) for remark in search_notes(store, view.record)]
-        words = optimizer_words(view.search, view.record.state, view.trials, steered=not unsteered)
+        words = words_of(store, view.record, view.progress, steered=not unsteered)
+        ties = 1 if view.progress.confirmed is not None else view.progress.ties
         html: dict[str, Markup] = {
             "f-state": templates.state(view.record.state.value, not unsteered),
-            "f-trials": Markup("{:,}").format(len(view.trials)),
-            "f-failed": Markup("{:,}").format(len(view.failures)) if view.failures else Markup(""),
-            "f-verdict": templates.verdict(seen, self._place.completed(seen.verdict)),
+            "f-trials": Markup("{:,}").format(view.progress.trials),
+            "f-failed": Markup("{:,}").format(view.progress.failed) if view.progress.failed else Markup(""),
+            "f-verdict": templates.verdict(condition, self._place.completed(verdict)),
             "f-progress": templates.progress(view, seen),
             "f-best": templates.best(view, seen),
             "f-cost": templates.cost(view, seen),
             "f-trouble": templates.trouble(view, seen, remarks),
             "f-optimizer": templates.optimizer(words),
-            "f-point": templates.point(view, self._place.command),
+            "f-point": templates.point(
+                view, best, best_remarks(view.search, best[0].trial.point, ties) if best else [], self._place.command
+            ),
             "f-waiting": templates.waiting(store.requested_points(number)),
             "f-events": templates.events(groups[:MOST_EVENTS], sum(map(len, groups[MOST_EVENTS:]))),
         }
-        shown = FragmentSet(html, view.tag, view.record.state.value)
-        _remember(self._searches, self._lock, number, (stamp, shown))
-        return shown
+        content = FragmentSet(html, view.tag, view.record.state.value)
+        _remember(self._searches, self._lock, number, (stamp, content))
+        return content
 
     @staticmethod
     def _stamp(view: SearchView) -> str:
         return view.tag if view.record.state.is_over else f"{view.tag}.{int(time.time()) // _STEP}"
+
+
+def _steps(progress: SearchProgress) -> list[tuple[int, float]]:
+    """Returns the best value at each improvement, and at the last result."""
+    course = list(progress.course)
+    return [*course, (progress.told, course[-1][1])] if course and course[-1][0] < progress.told else course
 
 
 #: Events of early stopping; a search may have thousands.
@@ -400,7 +412,7 @@ class JobFilter:
         return cls(search, state if state in list(JobState) else "", queue, int(before) if is_number else None)
 
     @property
-    def said(self) -> dict[str, str]:
+    def parameters(self) -> dict[str, str]:
         """Parameters of the address, without `before`."""
         given = {"search": self.search, "state": self.state, "queue": self.queue}
         return {name: value for name, value in given.items() if value}
@@ -408,7 +420,7 @@ class JobFilter:
     @property
     def query(self) -> str:
         """Query of the address."""
-        return urlencode(self.said if self.before is None else {**self.said, "before": self.before})
+        return urlencode(self.parameters if self.before is None else {**self.parameters, "before": self.before})
 
 
 class JobFragments:
@@ -425,11 +437,11 @@ class JobFragments:
         `PILOTS_TOPIC`.
         """
         if topic == PILOTS_TOPIC:
-            shown = self.pilots()
+            content = self.pilots()
         else:
-            shown = self.jobs(JobFilter.of_query(dict(parse_qsl(topic.removeprefix(JOBS_TOPIC)))))
-        texts = shown.state + "".join(shown.html.values())
-        return Snapshot(shown, hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest())
+            content = self.jobs(JobFilter.of_query(dict(parse_qsl(topic.removeprefix(JOBS_TOPIC)))))
+        texts = content.state + "".join(content.html.values())
+        return Snapshot(content, hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest())
 
     def jobs(self, wanted: JobFilter) -> FragmentSet:
         """Returns the fragments of the jobs page."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -32,22 +31,25 @@ from hpo_pilot.manual import PAGES, Page, page_named
 from hpo_pilot.panda.server import bigpanda_link
 from hpo_pilot.report.catalogue import kinds
 from hpo_pilot.report.exports import TEXT_FORMS
-from hpo_pilot.report.figure import PeerSearch, same_objectives
 from hpo_pilot.report.formatting import number, plus_minus, span
-from hpo_pilot.report.result_figures import COMPARED_LIMIT, comparison_figures
+from hpo_pilot.report.result_figures import COMPARED_LIMIT, ComparedSearch, comparison_figures
 from hpo_pilot.report.summary import failure_groups
-from hpo_pilot.search import Fold, Search, Trial, TrialState
-from hpo_pilot.search.trials import Spent
+from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.server.tokens import Tokens
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED, Annotation, Store, UnknownSearchError
 from hpo_pilot.store.lease import lease_holder
-from hpo_pilot.store.queries import (
-    FILTER_STATES,
-    SearchFilter,
-    failed_folds_logs,
-    trials_with_errors,
-    trials_with_folds,
+from hpo_pilot.store.queries import FILTER_STATES, SearchFilter, failed_folds_logs
+from hpo_pilot.store.trial_queries import (
+    TrialFilter,
+    TrialOrder,
+    count_trials,
+    failed_trials,
+    neighbours,
+    page_of_trials,
+    rank_of,
+    results_of,
+    trial_annotations,
 )
 from hpo_pilot.web.api_context import client_for, user_of
 from hpo_pilot.web.live import JobFilter, JobFragments, LiveUpdates, away_text
@@ -62,7 +64,7 @@ from hpo_pilot.web.rendering import (
     rendered,
     streamed_answer,
 )
-from hpo_pilot.web.search_views import FigureCache, SearchCache, SearchView, best_text
+from hpo_pilot.web.search_views import FigureCache, SearchCache, SearchView, with_same_objectives
 from hpo_pilot.web.server_jobs import NoJobError, ServerJobs
 from hpo_pilot.web.sessions import Codes, Session, Sessions
 
@@ -182,16 +184,16 @@ def searches_page(request: Request) -> Response:
     state = given["state"] if given["state"] in FILTER_STATES else ""
     wanted = SearchFilter(given["q"], given["owner"], state, given["family"], given["tag"])
     heads = parts.library.heads()
-    shown = [head for head in heads if wanted.matches(head)]
-    found = paged(shown, SEARCHES_PER_PAGE, request.query_params.get("page", ""), "/", given)
-    rows = parts.library.views(found.rows)
+    chosen = [head for head in heads if wanted.matches(head)]
+    paging = paged(len(chosen), SEARCHES_PER_PAGE, request.query_params.get("page", ""), "/", given)
+    rows = parts.library.views([head.id for head in chosen[paging.start : paging.last]])
     steers = lease_holder(parts.library.store.engine)
     return page(
         request,
         "searches.j2",
         {
             "rows": rows,
-            "paging": found.paging,
+            "paging": paging,
             "html": parts.live.searches.of_list(heads, rows).html,
             "all": len(heads),
             "filter": given,
@@ -232,12 +234,11 @@ def compare_page(request: Request) -> Response:
     keys = sorted({key for one in parts for key in one} - {"search"})
     values = {
         "views": views,
-        "others": library.others(views[0], same_objectives)[:_CANDIDATES] if views else [],
+        "others": library.others(views[0], with_same_objectives)[:_CANDIDATES] if views else [],
         "chosen": {view.record.name for view in views},
         "joined": ",".join(view.record.name for view in views),
-        "best": [best_text(view) for view in views],
         "took": [span(view.record.started, view.record.ended or datetime.now(UTC)) for view in views],
-        "differences": [(key, said) for key in keys if len(set(said := [one.get(key, "") for one in parts])) > 1],
+        "differences": [(key, values) for key in keys if len(set(values := [one.get(key, "") for one in parts])) > 1],
         "most": COMPARED_LIMIT,
     }
     return page(request, "compare.j2", values)
@@ -251,9 +252,17 @@ def compare_figures(request: Request) -> Response:
     """Returns the figures of a comparison as JSON."""
     library = context_of(request).library
     views = _compared(request, request.path_params["names"].split(","))
-    searches = [PeerSearch(view.record.name, view.search, library.with_folds(view)) for view in views]
+    searches = [_compared_search(library.store, view) for view in views]
     figures = [asdict(figure) for figure in comparison_figures(searches)]
     return json_answer(request, {"figures": figures})
+
+
+def _compared_search(store: Store, view: SearchView) -> ComparedSearch:
+    """Returns a search with the results that a comparison draws."""
+    several = len(view.search.objectives) > 1
+    places = None if several else [*(place for place, _ in view.progress.course), view.progress.told]
+    results = results_of(store.engine, view.record.id, view.search, places)
+    return ComparedSearch(view.record.name, view.search, results)
 
 
 def _compared(request: Request, names: Sequence[str]) -> list[SearchView]:
@@ -270,7 +279,7 @@ def _compared(request: Request, names: Sequence[str]) -> list[SearchView]:
         )
     views = [context_of(request).library.view(name) for name in wanted]
     for other in views[1:]:
-        if not same_objectives(views[0].search, other.search):
+        if not with_same_objectives(views[0].record, other.record):
             raise HTTPException(
                 422,
                 f"{views[0].record.name} and {other.record.name} have different objectives: "
@@ -317,28 +326,10 @@ def figure_json(request: Request) -> Response:
     return packed_answer(request, drawn.packed, "application/json", headers, is_packed=True)
 
 
-@dataclass(frozen=True)
-class Sort:
-    """Sort order of a table of trials.
-
-    Attributes:
-        key: the column: number, state, value, value2, …, seconds, generation, or `p.` and a parameter's name.
-        descending: largest first.
-    """
-
-    key: str
-    descending: bool
-
-    @property
-    def text(self) -> str:
-        """The order as text in an address."""
-        return ("-" if self.descending else "") + self.key
-
-    @classmethod
-    def of_text(cls, text: str, search: Search) -> Sort:
-        """Reads the order from an address; newest first if it is not valid."""
-        key, descending = text.removeprefix("-"), text.startswith("-")
-        return cls(key, descending) if key in sort_keys(search) else cls("number", descending=True)
+def order_of(text: str, search: Search) -> TrialOrder:
+    """Reads the order of a table of trials from an address, such as `-value`; newest first if it is not valid."""
+    key, descending = text.removeprefix("-"), text.startswith("-")
+    return TrialOrder(key, descending) if key in sort_keys(search) else TrialOrder("number", descending=True)
 
 
 def sort_keys(search: Search) -> list[str]:
@@ -347,88 +338,51 @@ def sort_keys(search: Search) -> list[str]:
     return ["number", "state", *values, "seconds", "generation", *(f"p.{name}" for name in search.space.names)]
 
 
-def sorted_trials(trials: Sequence[Trial], sort: Sort) -> list[Trial]:
-    """Sorts trials by a column.
-
-    Trials with no value, or a value that is not finite, come last in both orders. In ascending order
-    numbers come before texts.
-    """
-    if sort.key == "number":  # `trials` is sorted by number already
-        return list(reversed(trials)) if sort.descending else list(trials)
-    read = _reader(sort.key)
-    there: list[tuple[Any, Trial]] = []
-    without: list[Trial] = []
-    for trial in trials:
-        value = read(trial)
-        if value is None or (isinstance(value, float) and not math.isfinite(value)):
-            without.append(trial)
-        else:
-            is_text = isinstance(value, str)
-            there.append(((is_text, value if is_text else float(value)), trial))
-    there.sort(key=lambda pair: pair[0], reverse=sort.descending)
-    return [trial for _, trial in there] + without
-
-
-def _reader(key: str) -> Callable[[Trial], Any]:
-    if key.startswith("p."):
-        return lambda trial: trial.point.get(key[2:])
-    if key.startswith("value"):
-        index = int(key[5:] or "1") - 1
-        return lambda trial: trial.values[index] if len(trial.values) > index else None
-    if key == "seconds":
-        return lambda trial: span(trial.started, trial.ended)
-    if key == "state":
-        return lambda trial: trial.state.value
-    return lambda trial: getattr(trial, key)
-
-
 def trials_page(request: Request) -> Response:
     """Shows the trials of a search as a table."""
-    view = view_of(request)
-    wanted = request.query_params.get("state", "")
-    sort = Sort.of_text(request.query_params.get("sort", ""), view.search)
-    state = TrialState(wanted) if wanted in list(TrialState) else None
-    chosen = view.trials if state is None else [trial for trial in view.trials if trial.state is state]
-    text = request.query_params.get("q", "")[:100]
-    if text:
-        chosen = [trial for trial in chosen if _has_text(text, trial, view.annotations.get(trial.number, Annotation()))]
-    path = f"/searches/{quote(view.record.name, safe='')}/trials"
-    found = paged(
-        sorted_trials(chosen, sort),
-        TRIALS_PER_PAGE,
-        request.query_params.get("page", ""),
-        path,
-        {"state": wanted, "sort": sort.text, "q": text},
-    )
-    kept = {"state": wanted} | ({"q": text} if text else {})
-    links = {key: f"{path}?{urlencode({**kept, 'sort': _turned(sort, key).text})}" for key in sort_keys(view.search)}
+    view, engine = view_of(request), context_of(request).library.store.engine
+    record, progress, query = view.record, view.progress, request.query_params
+    order = order_of(query.get("sort", ""), view.search)
+    state = TrialState(query["state"]) if query.get("state") in list(TrialState) else None
+    wanted = TrialFilter(state, query.get("q", "")[:100])
+    if wanted.text:
+        total = count_trials(engine, record.id, wanted)
+    else:
+        total = progress.trials if state is None else progress.counts.get(state, 0)
+    path = f"/searches/{quote(record.name, safe='')}/trials"
+    kept = {"state": state.value if state else "", "q": wanted.text}
+    paging = paged(total, TRIALS_PER_PAGE, query.get("page", ""), path, {**kept, "sort": _text_of(order)})
+    rows = page_of_trials(engine, record.id, wanted, order, paging.start, TRIALS_PER_PAGE)
+    kept = {name: value for name, value in kept.items() if value}
+    turned = {key: _text_of(_turned(order, key)) for key in sort_keys(view.search)}
+    links = {key: f"{path}?{urlencode({**kept, 'sort': text})}" for key, text in turned.items()}
     names, metrics = view.search.space.names, [objective.metric for objective in view.search.objectives]
     values = {
         "view": view,
-        "rows": found.rows,
-        "paging": found.paging,
-        "sort": sort,
+        "rows": rows,
+        "annotations": trial_annotations(engine, record.id, [trial.number for trial in rows]),
+        "paging": paging,
+        "sort": order,
+        "sort_text": _text_of(order),
         "links": links,
-        "wanted": wanted,
-        "text": text,
+        "wanted": state,
+        "text": wanted.text,
         "metrics": metrics,
         "reported": metrics.index(stops.metric) if (stops := view.search.early_stopping).metric in metrics else 0,
         "columns": names if len(names) <= _COLUMNS else (),
-        "best": view.best.trial.number if view.best else None,
         "figures": lambda trial: figure_texts(trial, len(view.search.objectives)),
     }
     return page(request, "trials.j2", values)
 
 
-def _has_text(text: str, trial: Trial, annotation: Annotation) -> bool:
-    """Returns whether the note, a tag or the error of a trial contains a text, in any case."""
-    texts = (annotation.note, *annotation.tags, trial.error or "")
-    return any(text.casefold() in one.casefold() for one in texts)
+def _text_of(order: TrialOrder) -> str:
+    """Returns the order as text in an address."""
+    return ("-" if order.descending else "") + order.key
 
 
-def _turned(sort: Sort, key: str) -> Sort:
+def _turned(order: TrialOrder, key: str) -> TrialOrder:
     """Returns the order after a click on a column's header; the reverse if this column already sorts the table."""
-    return Sort(key, not sort.descending if sort.key == key else key in ("number", "seconds", "generation"))
+    return TrialOrder(key, not order.descending if order.key == key else key in ("number", "seconds", "generation"))
 
 
 def figure_texts(trial: Trial, objectives: int) -> list[str]:
@@ -442,11 +396,11 @@ def errors_page(request: Request) -> Response:
     """Shows the failures of a search, grouped by cause."""
     parts, view = context_of(request), view_of(request)
     engine, number = parts.library.store.engine, view.record.id
-    groups = failure_groups(trials_with_folds(engine, number, trials_with_errors(engine, number)))
-    shown = groups[:_REASONS]
-    samples = {number for group in shown for number in group.trials[:5]}
+    groups = failure_groups(failed_trials(engine, number))
+    first = groups[:_REASONS]
+    samples = {number for group in first for number in group.trials[:5]}
     tails = failed_folds_logs(engine, number, samples)
-    logs = [next((tails[number][-_LOG:] for number in group.trials[:5] if number in tails), "") for group in shown]
+    logs = [next((tails[number][-_LOG:] for number in group.trials[:5] if number in tails), "") for group in first]
     values = {"view": view, "groups": groups, "limit": _REASONS, "logs": logs, "may_change": may_change(request, view)}
     return page(request, "errors.j2", values)
 
@@ -462,16 +416,16 @@ _DOWNLOAD_TYPES = {
 
 
 def trial_of(request: Request, view: SearchView) -> Trial:
-    """Returns the trial that the address names.
+    """Returns the trial that the address names, with everything that the store has of its folds.
 
     Raises:
         HTTPException: there is no such trial (404).
     """
     given = request.path_params["number"]
-    for one in view.trials:
-        if one.number == given:
-            return one
-    raise HTTPException(404, f"search {view.record.name!r} has no trial {given}; it has {len(view.trials):,}")
+    found = context_of(request).library.store.trial(view.record.id, given)
+    if found is None:
+        raise HTTPException(404, f"search {view.record.name!r} has no trial {given}; it has {view.progress.trials:,}")
+    return found
 
 
 def trial_page(request: Request) -> Response:
@@ -479,30 +433,28 @@ def trial_page(request: Request) -> Response:
     parts, view = context_of(request), view_of(request)
     one = trial_of(request, view)
     store, record, search = parts.library.store, view.record, view.search
-    folds = folds_of(store, record.id, one)
-    attempts = [(number, attempt) for fold in folds for number, attempt in enumerate(fold.attempts, 1)]
+    attempts = [(number, attempt) for fold in one.folds for number, attempt in enumerate(fold.attempts, 1)]
     reported = search.early_stopping.metric or search.objective.metric
-    numbers = [each.number for each in view.trials]
-    place = numbers.index(one.number)
-    rank, ranked = view.place_of(one)
+    before, after = neighbours(store.engine, record.id, one.number)
+    rank, ranked = rank_of(store.engine, record.id, search, view.progress, one)
     metrics = sorted({name for _, attempt in attempts for name in attempt.metrics or ()})
     values = {
         "view": view,
         "trial": one,
         "figures": figure_texts(one, len(search.objectives)),
         "attempts": attempts,
-        "told": [told[-1] for fold in folds if (told := [one for one in fold.attempts if one.metrics])],
+        "measured": [reports[-1] for fold in one.folds if (reports := [one for one in fold.attempts if one.metrics])],
         "metrics": metrics[:_METRICS],
         "headings": {measure.name: measure.heading for measure in MEASURES},
         "more_metrics": max(0, len(metrics) - _METRICS),
-        "cost": price_of(search).cost(Spent.of(attempt for _, attempt in attempts)),
+        "cost": price_of(search).cost(one.spent),
         "curve": curves_svg(store.intermediate_values(record.id, [one.number]).get(one.number, {}), reported),
         "reported": reported,
-        "annotation": view.annotations.get(one.number, Annotation()),
+        "annotation": trial_annotations(store.engine, record.id, [one.number]).get(one.number, Annotation()),
         "rank": rank,
         "ranked": ranked,
-        "before": numbers[place - 1] if place else None,
-        "after": numbers[place + 1] if place + 1 < len(numbers) else None,
+        "before": before,
+        "after": after,
         "again": sum(number > 1 for number, _ in attempts),
         "kept": [attempt.output for _, attempt in attempts if attempt.output],
         "embedded": record.server in (None, EMBEDDED),
@@ -512,17 +464,12 @@ def trial_page(request: Request) -> Response:
     return page(request, "trial.j2", values)
 
 
-def folds_of(store: Store, search_id: int, trial: Trial) -> tuple[Fold, ...]:
-    """Returns the folds of a trial with everything that the store has of their attempts."""
-    return store.trials(search_id, after=trial.number - 1, limit=1)[0].folds
-
-
 def trial_log(request: Request) -> Response:
     """Downloads the end of an attempt's log, which the store keeps."""
-    parts, view = context_of(request), view_of(request)
+    view = view_of(request)
     one = trial_of(request, view)
     fold, wanted = (request.query_params.get(name, "") for name in ("fold", "attempt"))
-    for each in folds_of(parts.library.store, view.record.id, one):
+    for each in one.folds:
         for nr, attempt in enumerate(each.attempts, 1):
             if (str(each.number), str(nr)) == (fold, wanted) and attempt.log_tail:
                 name = f"{view.record.name}-trial{one.number}-fold{fold}-attempt{nr}.log"
@@ -549,10 +496,10 @@ _NAMES = 200
 def jobs_page(request: Request) -> Response:
     """Shows jobs, newest first."""
     parts, wanted = context_of(request), JobFilter.of_query(request.query_params)
-    shown = parts.job_fragments.jobs(wanted)
+    content = parts.job_fragments.jobs(wanted)
     values = {
-        "html": shown.html,
-        "state": shown.state,
+        "html": content.html,
+        "state": content.state,
         "filter": wanted,
         "names": [head.name for head in parts.library.heads()[:_NAMES]],
         "states": list(JobState),
@@ -594,8 +541,8 @@ def job_log(request: Request) -> Response:
 def pilots_page(request: Request) -> Response:
     """Shows pilots and queues."""
     parts = context_of(request)
-    shown = parts.job_fragments.pilots()
-    return page(request, "pilots.j2", {"html": shown.html, "state": shown.state, "server": parts.server_jobs.url})
+    content = parts.job_fragments.pilots()
+    return page(request, "pilots.j2", {"html": content.html, "state": content.state, "server": parts.server_jobs.url})
 
 
 # --- the manual ---

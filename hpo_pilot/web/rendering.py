@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, cached_property
 from importlib.resources import files
-from typing import Any, Generic, TypeVar
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import jinja2
@@ -160,63 +160,50 @@ def curves_svg(folds: Mapping[int, Curve], metric: str) -> Markup:
     )
 
 
-_Row = TypeVar("_Row")
-
-
 @dataclass(frozen=True)
 class Paging:
     """Position of a page in a list.
 
     Attributes:
         total: number of rows in the list.
-        first: position of the page's first row, from 1; 0: the page is empty.
-        last: position of its last row.
+        start: number of rows before the page.
+        last: position of its last row, from 1.
         pages: number of pages.
         before: address of the previous page; empty: none.
         next: address of the next page; empty: none.
     """
 
     total: int
-    first: int
+    start: int
     last: int
     pages: int
     before: str
     next: str
 
 
-@dataclass(frozen=True)
-class ListPage(Generic[_Row]):
-    """The rows of a page, and the page's position in the list."""
-
-    rows: Sequence[_Row]
-    paging: Paging
-
-
-def paged(rows: Sequence[_Row], size: int, asked: str, path: str, query: Mapping[str, str]) -> ListPage[_Row]:
-    """Returns the requested page of a list, or the nearest one that exists.
+def paged(total: int, size: int, asked: str, path: str, query: Mapping[str, str]) -> Paging:
+    """Returns the position of the requested page of a list, or of the nearest one that exists.
 
     Args:
-        rows: all rows of the list.
+        total: number of rows in the list.
         size: rows on a page.
         asked: page number, from 1, as text from the address.
         path: path of the list's address.
         query: the other parameters of the address; empty values are left out.
     """
-    pages = max(1, -(-len(rows) // size))
+    pages = max(1, -(-total // size))
     wanted = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 10 else 1
     number = min(max(1, wanted), pages)
     start = (number - 1) * size
-    some = rows[start : start + size]
     kept = {key: value for key, value in query.items() if value}
 
     def address(other: int) -> str:
         if not 1 <= other <= pages:
             return ""
-        said = urlencode({**kept, "page": str(other)} if other > 1 else kept)
-        return f"{path}?{said}" if said else path
+        parameters = urlencode({**kept, "page": str(other)} if other > 1 else kept)
+        return f"{path}?{parameters}" if parameters else path
 
-    first = start + 1 if some else 0
-    return ListPage(some, Paging(len(rows), first, start + len(some), pages, address(number - 1), address(number + 1)))
+    return Paging(total, start, min(total, start + size), pages, address(number - 1), address(number + 1))
 
 
 #: Answers with fewer bytes are not compressed.

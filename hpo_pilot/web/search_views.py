@@ -1,4 +1,4 @@
-"""Searches for the pages: a cache of their trials, their headlines and figures."""
+"""Searches for the pages: their rows of progress, their headlines and figures."""
 
 from __future__ import annotations
 
@@ -8,73 +8,61 @@ import json
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.site_files import price_of
+from hpo_pilot.operations.documents import best_standing, hours_used
 from hpo_pilot.report.catalogue import build, kinds
-from hpo_pilot.report.figure import FigureData, PeerSearch, same_question
+from hpo_pilot.report.figure import FigureData, PeerSearch, same_objectives, same_question
 from hpo_pilot.report.formatting import count, duration, number, plus_minus, span
-from hpo_pilot.report.result_figures import drawn_trials
+from hpo_pilot.report.result_figures import FOLD_TRIALS, PEER_LIMIT, drawn_trials
 from hpo_pilot.report.summary import shortened
-from hpo_pilot.search import Search, Trial, TrialState
-from hpo_pilot.search.ranking import Standing, best_remarks, convergence, figure_of_merit, front_of, ranking
-from hpo_pilot.search.trials import Cost, Spent
-from hpo_pilot.steering.status import Outlook, outlook
-from hpo_pilot.store import Annotation, SearchRecord, SearchState, Store, UnknownSearchError
+from hpo_pilot.search import Search, Trial
+from hpo_pilot.search.progress import SearchProgress
+from hpo_pilot.search.ranking import Standing, front_of
+from hpo_pilot.search.trials import Cost, Estimate, TrialCounts
+from hpo_pilot.steering.status import expected_end
+from hpo_pilot.store import Annotation, SearchRecord, SearchState, Store
+from hpo_pilot.store.progress import all_progress
 from hpo_pilot.store.queries import (
-    Pulse,
     SearchHead,
-    annotations_of,
-    pulses,
+    failure_of,
     records_of,
+    search_annotations,
     search_heads,
-    spent,
-    trials_changed,
     trials_with_folds,
     values_reported,
 )
-from hpo_pilot.store.store import is_search_number
-
-#: Trials cached with their folds, over all searches, about 3 kB each. The search read longest ago is dropped first.
-_FOLDS_KEPT = 40_000
+from hpo_pilot.store.trial_queries import best_numbers, confirmation_runs, sampled_trials, trials_numbered, trials_told
+from hpo_pilot.web.figure_worker import build_apart
 
 #: Searches among which those to compare are looked for.
 _OTHERS = 200
 
-#: Seconds after which a running search's cost is read again although no trial changed: jobs end one by one.
-_COST_AGES = 10.0
+#: Records cached, with their parsed definitions: about 30 kB each.
+_RECORDS = 500
 
-_NOTHING = Pulse(0, 0, 0, 0)
+#: Trials of a Pareto front on a search's page.
+FRONT_SHOWN = 12
 
 
 @dataclass(frozen=True)
 class SearchView:
-    """One search at one moment. It does not change.
+    """One search at one moment, without its trials. It does not change.
 
     Attributes:
         record: the search.
-        trials: all its trials by number, without their folds.
-        pulse: changes when the trials change.
-        took: resources that its jobs have used so far.
-        costed: when `took` was read, by the monotonic clock, in seconds.
-        annotations: its notes and tags by trial; 0: of the search itself.
+        progress: its counts, best trials and costs.
+        annotation: its own note and tags.
     """
 
     record: SearchRecord
-    trials: Sequence[Trial]
-    pulse: Pulse
-    took: Spent = field(default_factory=Spent)
-    costed: float = 0.0
-    annotations: Mapping[int, Annotation] = field(default_factory=dict)
-
-    @property
-    def note(self) -> Annotation:
-        """Its own note and tags."""
-        return self.annotations.get(0, Annotation())
+    progress: SearchProgress
+    annotation: Annotation
 
     @property
     def search(self) -> Search:
@@ -83,94 +71,41 @@ class SearchView:
 
     @cached_property
     def tag(self) -> str:
-        """Hash of the record's version, state, message and times, and of the trials' pulse."""
+        """Hash of the record's version, state, message and times, and of the progress."""
         r = self.record
-        text = repr((r.uid, r.version, r.state, r.message, r.started, r.ended, self.pulse))
+        text = repr((r.uid, r.version, r.state, r.message, r.started, r.ended, self.progress))
         return hashlib.sha256(text.encode()).hexdigest()[:20]
 
     @cached_property
-    def counts(self) -> dict[TrialState, int]:
-        """Number of trials in each state."""
-        found = dict.fromkeys(TrialState, 0)
-        for trial in self.trials:
-            found[trial.state] += 1
-        return found
-
-    @cached_property
-    def standings(self) -> list[Standing]:
-        """The trials with a figure of merit, best first; for several objectives the Pareto front."""
-        if len(self.search.objectives) > 1:
-            return front_of(self.search, self.trials)
-        return ranking(self.search, self.trials)
-
-    @cached_property
-    def best(self) -> Standing | None:
-        """The best trial; for several objectives the best by the first objective."""
-        if len(self.search.objectives) > 1 or self.search.confirm.top:
-            return self.standings[0] if self.standings else None
-        # The trials are not ranked here: this is computed each time a trial ends.
-        sign = self.search.objective.sign
-        good = (
-            (sign * value, trial.number, trial)
-            for trial in self.trials
-            if (value := figure_of_merit(trial)) is not None
-        )
-        best = min(good, key=lambda one: one[:2], default=None)
-        return None if best is None else Standing(best[2], (sign * best[0],))
-
-    @cached_property
-    def best_remarks(self) -> list[str]:
-        """Remarks on the best trial."""
-        if self.best is None:
-            return []
-        good = [figure_of_merit(trial) for trial in self.trials if trial.confirms is None]
-        return best_remarks(
-            self.search, self.best.trial.point, 1 if self.best.confirmed else good.count(self.best.value)
-        )
-
-    def place_of(self, trial: Trial) -> tuple[int, int]:
-        """Returns a trial's rank, from 1, and the number of ranked trials; rank 0: the trial has none.
-
-        With several objectives every rank is 0, and the number is that of the Pareto front.
-        """
-        if len(self.search.objectives) > 1:
-            return 0, len(self.standings)
-        return self._ranks.get(trial.number, 0), len(self._ranks)
-
-    @cached_property
-    def _ranks(self) -> dict[int, int]:
-        """Ranks by trial number."""
-        return {standing.trial.number: rank for rank, standing in enumerate(self.standings, 1)}
-
-    @cached_property
-    def steps(self) -> list[tuple[int, float]]:
-        """The best value so far after each result; for several objectives the hypervolume."""
-        return convergence(self.search, self.trials)
+    def extent(self) -> TrialCounts:
+        """The counters of the search."""
+        return self.progress.extent(self.record.planned_trials, is_over=self.record.state.is_over)
 
     @cached_property
     def cost(self) -> Cost:
         """Resources that its jobs have used so far, in hours and kWh."""
-        return price_of(self.search).cost(self.took)
+        return price_of(self.search).cost(self.progress.spent)
 
-    @cached_property
-    def failures(self) -> list[Trial]:
-        """The failed trials, newest first."""
-        failed = [trial for trial in self.trials if trial.state is TrialState.FAILED]
-        return sorted(failed, key=lambda trial: (trial.told or 0, trial.number), reverse=True)
+    @property
+    def best_text(self) -> str:
+        """The best figure of merit as text; for several objectives the size and hypervolume of the front."""
+        progress = self.progress
+        if progress.front:
+            volume = "" if progress.hypervolume is None else f", hypervolume {number(progress.hypervolume)}"
+            return f"{count(len(progress.front), 'trial')} on the front{volume}"
+        if progress.confirmed is not None:
+            return plus_minus(progress.confirmed_value, None)
+        return "" if progress.best is None else plus_minus(progress.best_value, progress.best_std)
 
 
 class SearchCache:
-    """A cache of the searches of a store. Thread-safe. Each call reads what changed in the store."""
+    """Reads the searches of a store, and keeps parsed records. Thread-safe."""
 
     def __init__(self, store: Store) -> None:
         """Reads nothing yet. The caller closes the store."""
         self.store = store
         self._lock = threading.Lock()
-        self._views: dict[int, SearchView] = {}
-        self._heads: dict[int, SearchHead] = {}
-        self._records: dict[int, SearchRecord] = {}
-        """The searches as they were when their heads were read."""
-        self._folds: OrderedDict[int, tuple[SearchView, list[Trial]]] = OrderedDict()
+        self._records: OrderedDict[int, SearchRecord] = OrderedDict()
 
     def heads(self) -> list[SearchHead]:
         """Returns the heads of all searches, newest first.
@@ -178,42 +113,16 @@ class SearchCache:
         Raises:
             TryAgainError: the store cannot be reached.
         """
-        heads = search_heads(self.store.engine)
-        with self._lock:
-            for number in self._heads.keys() - {head.id for head in heads}:  # deleted
-                del self._heads[number], self._records[number]
-                self._views.pop(number, None)
-        return heads
+        return search_heads(self.store.engine)
 
-    def records(self, heads: Sequence[SearchHead]) -> list[SearchRecord]:
-        """Returns these searches, without their trials.
+    def views(self, numbers: Sequence[int]) -> list[SearchView]:
+        """Returns the searches with these numbers, in this order, without searches that do not exist.
 
         Raises:
             TryAgainError: the store cannot be reached.
         """
-        with self._lock:
-            self._read_records(heads)
-            return [self._records[head.id] for head in heads if head.id in self._records]
-
-    def views(self, heads: Sequence[SearchHead]) -> list[SearchView]:
-        """Returns these searches.
-
-        Raises:
-            TryAgainError: the store cannot be reached.
-        """
-        with self._lock:
-            self._refresh(heads)
-            return [self._views[head.id] for head in heads if head.id in self._views]
-
-    def others(self, view: SearchView, alike: Callable[[Search, Search], bool]) -> list[SearchHead]:
-        """Returns the other searches for which `alike` is true, of the newest 200, newest first.
-
-        Raises:
-            TryAgainError: the store cannot be reached.
-        """
-        heads = [head for head in self.heads()[:_OTHERS] if head.id != view.record.id]
-        found = {record.id for record in self.records(heads) if alike(view.search, record.search)}
-        return [head for head in heads if head.id in found]
+        found = {record.id: record for record in records_of(self.store.engine, numbers)}
+        return self._views([found[each] for each in numbers if each in found])
 
     def view(self, identity: str) -> SearchView:
         """Returns the search with that name or number.
@@ -222,89 +131,55 @@ class SearchCache:
             UnknownSearchError: there is no such search.
             TryAgainError: the store cannot be reached.
         """
-        heads = self.heads()
-        number = int(identity) if is_search_number(identity) else None
-        found = next((head for head in heads if head.name == identity or head.id == number), None)
-        if found is None:
-            there = ", ".join(head.name for head in heads[:10])
-            raise UnknownSearchError(identity[:100], f"there are {there}" if there else "the store is empty", "")
-        with self._lock:
-            self._refresh([found])
-            view = self._views[found.id]
-            if view.pulse.running and time.monotonic() - view.costed > _COST_AGES:
-                took = spent(self.store.engine, found.id)
-                view = self._views[found.id] = replace(view, took=took, costed=time.monotonic())
-            return view
+        return self._views([self.store.search(identity[:100])])[0]
 
-    def with_folds(self, view: SearchView) -> list[Trial]:
-        """Returns the trials of a view with their folds, without logs.
-
-        Trials that were over at the last call are not read again.
+    def others(self, view: SearchView, alike: Callable[[SearchRecord, SearchRecord], bool]) -> list[SearchHead]:
+        """Returns the other searches for which `alike` is true, of the newest 200, newest first.
 
         Raises:
             TryAgainError: the store cannot be reached.
         """
-        number, engine = view.record.id, self.store.engine
-        with self._lock:
-            known = self._folds.get(number)
-        if known is not None and known[0].tag == view.tag and view.record.state.is_over:
-            return known[1]
-        if known is None or known[0].record.version != view.record.version:
-            trials = trials_with_folds(engine, number)
-        else:
-            final = {trial.number: trial for trial in known[1] if trial.state.is_over}
-            others = [trial.number for trial in view.trials if trial.number not in final]
-            read = trials_with_folds(engine, number, others)
-            trials = sorted([*final.values(), *read], key=lambda trial: trial.number)
-        with self._lock:
-            self._folds[number] = (view, trials)
-            self._folds.move_to_end(number)
-            while len(self._folds) > 1 and sum(len(kept) for _, kept in self._folds.values()) > _FOLDS_KEPT:
-                self._folds.popitem(last=False)
-        return trials
+        heads = [head for head in self.heads()[:_OTHERS] if head.id != view.record.id]
+        records = records_of(self.store.engine, [head.id for head in heads])
+        found = {record.id for record in map(self._parsed, records) if alike(view.record, record)}
+        return [head for head in heads if head.id in found]
 
-    def _read_records(self, heads: Sequence[SearchHead]) -> None:
-        """Reads the records that changed."""
-        changed = [head for head in heads if self._heads.get(head.id) != head]
-        for record in records_of(self.store.engine, [head.id for head in changed]):
-            self._records[record.id] = record
-        # One that was deleted between the two reads is not found at the next read.
-        self._heads |= {head.id: head for head in changed if head.id in self._records}
+    def best(self, view: SearchView) -> list[Standing]:
+        """Returns the best trial; for several objectives the first trials of the front; empty: no result.
 
-    def _refresh(self, heads: Sequence[SearchHead]) -> None:
-        """Reads what changed in these searches."""
-        engine = self.store.engine
-        self._read_records(heads)
-        # The trials of a finished search do not change. If it has just ended, its last trials are still to be read.
-        beating = {head.id for head in heads if not head.state.is_over} | {
-            head.id
-            for head in heads
-            if (old := self._views.get(head.id)) is None or old.record is not self._records.get(head.id)
-        }
-        beats = pulses(engine, beating) if beating else {}
-        notes = annotations_of(engine, beats)
-        for head in heads:
-            record = self._records.get(head.id)
-            if head.id not in beats or record is None:
-                continue
-            old = self._views.get(head.id)
-            beat = beats[head.id]
-            if old is None or old.pulse != beat:
-                trials = self._trials(head.id, old, beat)
-                took = spent(engine, head.id) if trials else Spent()
-                self._views[head.id] = SearchView(record, trials, beat, took, time.monotonic(), notes[head.id])
-            elif record is not old.record:
-                self._views[head.id] = replace(old, record=record, annotations=notes[head.id])
-
-    def _trials(self, number: int, old: SearchView | None, beat: Pulse) -> list[Trial]:
-        """Returns the trials of a search: finished ones from the cache, all others from the store."""
-        if beat == _NOTHING:
+        Raises:
+            TryAgainError: the store cannot be reached.
+        """
+        engine, progress, number = self.store.engine, view.progress, view.record.id
+        if progress.best_for_people is None:
             return []
-        known = list(old.trials) if old else []
-        waiting = [trial.number for trial in known if not trial.state.is_over]
-        read = trials_changed(self.store.engine, number, known[-1].number if known else 0, waiting)
-        merged = {trial.number: trial for trial in known} | {trial.number: trial for trial in read}
-        return [merged[each] for each in sorted(merged)]
+        if not progress.front:
+            trials = trials_numbered(engine, number, [progress.best_for_people])
+            return [standing for trial in trials if (standing := best_standing(trial, progress)) is not None]
+        shown = progress.front[:FRONT_SHOWN]
+        runs = confirmation_runs(engine, number, shown) if progress.confirmations_over else []
+        return front_of(view.search, [*trials_numbered(engine, number, shown), *runs])
+
+    def _views(self, records: Sequence[SearchRecord]) -> list[SearchView]:
+        numbers = [record.id for record in records]
+        progress = all_progress(self.store.engine, numbers)
+        notes = search_annotations(self.store.engine, numbers)
+        return [
+            SearchView(self._parsed(record), progress[record.id], notes.get(record.id, Annotation()))
+            for record in records
+            if record.id in progress
+        ]
+
+    def _parsed(self, record: SearchRecord) -> SearchRecord:
+        """Returns the same record from the cache, where its definition may be parsed already."""
+        with self._lock:
+            known = self._records.get(record.id)
+            if known is None or known != record:
+                known = self._records[record.id] = record
+            self._records.move_to_end(record.id)
+            while len(self._records) > _RECORDS:
+                self._records.popitem(last=False)
+        return known
 
 
 #: From this number of failures in a row, the headline reports them first.
@@ -324,100 +199,21 @@ class Limit:
         name: unit, in words.
         used: amount used.
         allowed: amount allowed in total.
-        text: both, in words.
     """
 
     name: str
     used: float
     allowed: float
-    text: str
+
+    @property
+    def text(self) -> str:
+        """Both amounts, in words."""
+        return f"{number(self.used, 3)} of {number(self.allowed)} {self.name}"
 
     @property
     def percent(self) -> float:
         """Used share of the limit, 0 to 100."""
         return max(0.0, min(100.0, 100 * self.used / self.allowed)) if self.allowed > 0 else 100.0
-
-
-@dataclass(frozen=True)
-class Headline:
-    """Summary of a search.
-
-    Attributes:
-        mood: `good`, `bad`, `busy` or `idle`; sets the colour.
-        verdict: whether it goes well, in one or two sentences.
-        trouble: problems, one sentence each; empty: none.
-        best: best figure of merit, as text; empty: none yet.
-        outlook: progress and estimated end.
-        end: time until the end, or run time if it has ended, as text.
-        limits: the budget's limits in GPU-hours, core-hours and hours, in this order.
-        cost: amount used, in `unit`, as text.
-        unit: GPU-hours, or core-hours if no GPU was used.
-        energy: energy used, as text; empty: not known.
-    """
-
-    mood: str
-    verdict: str
-    trouble: tuple[str, ...]
-    best: str
-    outlook: Outlook
-    end: str
-    limits: tuple[Limit, ...]
-    cost: str
-    unit: str
-    energy: str
-
-    @property
-    def percent(self) -> float:
-        """Finished share of the planned trials, 0 to 100."""
-        return 100.0 * self.outlook.over / self.outlook.planned if self.outlook.planned else 0.0
-
-
-def headline(view: SearchView, now: datetime, unsteered: str = "") -> Headline:
-    """Returns the summary of a search.
-
-    Args:
-        view: the search.
-        now: the current time.
-        unsteered: why no process steers it, and the remedy, in a sentence; empty: one does, or the search is over.
-    """
-    record, search = view.record, view.search
-    best = view.best
-    ahead = outlook(
-        search,
-        record.state,
-        view.trials,
-        clock=record.clock,
-        cost=view.cost,
-        best=None if best is None else best.trial.number,
-        now=now,
-        steered=not unsteered,
-    )
-    trouble = _trouble(view, ahead, unsteered)
-    mood, verdict = _outcome(view, ahead, trouble, steered=not unsteered)
-    return Headline(
-        mood=mood,
-        verdict=verdict,
-        trouble=tuple(trouble),
-        best=best_text(view),
-        outlook=ahead,
-        end=_end(view, ahead, now, steered=not unsteered),
-        limits=tuple(_limits(view, now)),
-        cost=number(view.cost.gpu_hours if view.cost.gpu_hours > 0 else view.cost.core_hours, 3),
-        unit="GPU-hours" if view.cost.gpu_hours > 0 else "core-hours",
-        energy="" if view.cost.energy_kwh is None or not view.cost.energy_source else _energy(view),
-    )
-
-
-def best_text(view: SearchView) -> str:
-    """Returns the best figure of merit as text; for several objectives the size and hypervolume of the front."""
-    best = view.best
-    if best is None:
-        return ""
-    if len(view.search.objectives) > 1:
-        volume = f", hypervolume {number(view.steps[-1][1])}" if view.steps else ""
-        return f"{count(len(view.standings), 'trial')} on the front{volume}"
-    spread = None if best.confirmed else best.trial.std
-    return plus_minus(best.value, spread)
 
 
 #: Verdict of a search in each of these states if no process steers it.
@@ -428,111 +224,155 @@ _UNSTEERED = {
 }
 
 
-def _outcome(view: SearchView, ahead: Outlook, trouble: Sequence[str], *, steered: bool) -> tuple[str, str]:
-    state, best = view.record.state, view.best
-    told = view.pulse.told
-    if not steered and state in _UNSTEERED:
-        return "bad", _UNSTEERED[state]
-    if state is SearchState.SUBMITTED:
-        return "idle", "Submitted; it has not started yet."
-    if state is SearchState.PAUSED:
-        return "idle", "Paused: no new trials start until you resume the search."
-    if state is SearchState.STOPPING:
-        return "idle", "Stopping: its jobs are being killed."
-    if state is SearchState.FAILED:
-        return "bad", f"Failed: {shortened(view.record.message or 'no reason was recorded', 2 * _REASON)}"
-    if state is SearchState.STOPPED:
-        return "idle", f"Stopped after {count(ahead.over, 'trial')}."
-    if state is SearchState.DONE:
-        message = f" {shortened(view.record.message, _REASON).rstrip('.')}." if view.record.message else ""
-        return "good", f"Done: {count(ahead.over, 'trial')} are over.{message}" + _gain(view)
-    if trouble and best is None and told:
-        return "bad", "Running, but no trial has succeeded yet."
-    if _failures_in_a_row(view) >= _IN_A_ROW:
-        return "bad", f"Running, but the last {_failures_in_a_row(view)} trials failed."
-    if best is None:
-        return "busy", "Running; there is no result yet."
-    since = ahead.since_best or 0
-    if since >= max(_STALE_LEAST, _STALE_SHARE * told):
-        return "busy", f"Running; no improvement in the last {count(since, 'result')}.{_gain(view)}"
-    when = "the newest result is the best" if not since else f"the best result was {count(since, 'result')} ago"
-    return "good", f"Going well: {when}.{_gain(view)}"
+@dataclass(frozen=True)
+class Headline:
+    """Summary of a search; each part is computed when it is first used.
 
-
-def _gain(view: SearchView) -> str:
-    """Returns a sentence with the first and the current best value.
-
-    It is empty if they are equal, with fewer than two steps, and for several objectives.
+    Attributes:
+        store: the store of the search.
+        view: the search.
+        now: the current time.
+        unsteered: why no process steers it, and the remedy, in a sentence; empty: one does, or the search is over.
     """
-    if len(view.search.objectives) > 1 or len(view.steps) < 2 or view.steps[0][1] == view.steps[-1][1]:
-        return ""
-    metric = view.search.objective.metric
-    return f" The best {metric} went from {number(view.steps[0][1])} to {number(view.steps[-1][1])}."
 
+    store: Store
+    view: SearchView
+    now: datetime
+    unsteered: str = ""
 
-def _failures_in_a_row(view: SearchView) -> int:
-    failed = {trial.told for trial in view.failures}
-    run, newest = 0, view.pulse.told
-    while newest - run in failed and newest - run > view.record.forgiven:
-        run += 1
-    return run
+    @property
+    def percent(self) -> float:
+        """Finished share of the planned trials, 0 to 100."""
+        extent = self.view.extent
+        return 100.0 * extent.over / extent.planned if extent.planned else 0.0
 
+    @cached_property
+    def expected(self) -> Estimate | None:
+        """The estimated end; None: it is unknown, or the search does not run."""
+        view = self.view
+        return expected_end(self.store, view.record, view.progress, self.now.timestamp(), steered=not self.unsteered)
 
-def _trouble(view: SearchView, ahead: Outlook, unsteered: str) -> list[str]:
-    found = [f"{unsteered[0].upper()}{unsteered[1:]}."] if unsteered else []
-    failed = view.counts[TrialState.FAILED]
-    if failed:
-        latest: Trial = view.failures[0]
-        reason = shortened((latest.error or "no reason was recorded").strip().partition("\n")[0], _REASON)
-        found.append(f"{failed:,} of {count(ahead.over, 'trial')} failed; the latest: {reason}")
-    return found
+    @property
+    def end(self) -> str:
+        """Time until the end, or run time if it has ended, as text."""
+        record = self.view.record
+        if record.state.is_over:
+            took = span(record.started, record.ended)
+            return f"ended after {duration(took)}" if took is not None else "ended"
+        if self.unsteered:
+            return "not steered"
+        if record.state is not SearchState.RUNNING:
+            # Its trials may still run.
+            words = {SearchState.SUBMITTED: "not started yet", SearchState.STOPPING: "being stopped"}
+            return words.get(record.state, record.state.value)
+        if self.expected is None:
+            return "no estimate yet"
+        left = round(self.expected.seconds)
+        units = {"hours": "hours", "gpu_hours": "GPU-hours", "core_hours": "core-hours"}
+        why = f" (limit of {units[self.expected.limit]})" if self.expected.limit in units else ""
+        return f"in about {duration(left) if left > 0 else 'a moment'}{why}"
 
+    @property
+    def limits(self) -> list[Limit]:
+        """The budget's limits in GPU-hours, core-hours and hours, in this order."""
+        budget, cost = self.view.search.budget, self.view.cost
+        used = {
+            "GPU-hours": (cost.gpu_hours, budget.gpu_hours),
+            "core-hours": (cost.core_hours, budget.core_hours),
+            "hours": (hours_used(self.view.record, self.now.timestamp()) or 0.0, budget.hours),
+        }
+        return [Limit(name, amount, allowed) for name, (amount, allowed) in used.items() if allowed is not None]
 
-def _end(view: SearchView, ahead: Outlook, now: datetime, *, steered: bool) -> str:
-    record = view.record
-    if record.state.is_over:
-        took = span(record.started, record.ended)
-        return f"ended after {duration(took)}" if took is not None else "ended"
-    if not steered:
-        return "not steered"
-    if record.state is not SearchState.RUNNING:
-        # Its trials may still run.
-        words = {SearchState.SUBMITTED: "not started yet", SearchState.STOPPING: "being stopped"}
-        return words.get(record.state, record.state.value)
-    if ahead.end is None:
-        return "no estimate yet"
-    left = (ahead.end - now).total_seconds()
-    why = {"hours": " (limit of hours)", "gpu_hours": " (limit of GPU-hours)", "core_hours": " (limit of core-hours)"}
-    return f"in about {duration(round(left)) if left > 0 else 'a moment'}{why.get(ahead.limit, '')}"
+    @property
+    def cost(self) -> tuple[str, str]:
+        """Amount used, as text, and its unit: GPU-hours, or core-hours if no GPU was used."""
+        cost = self.view.cost
+        if cost.gpu_hours > 0:
+            return number(cost.gpu_hours, 3), "GPU-hours"
+        return number(cost.core_hours, 3), "core-hours"
 
+    @property
+    def energy(self) -> str:
+        """Energy used, as text; empty: not known."""
+        cost = self.view.cost
+        if cost.energy_kwh is None or not cost.energy_source:
+            return ""
+        source = {"measured": "measured", "estimated": "estimated", "mixed": "partly measured"}
+        return f"{number(cost.energy_kwh, 3)} kWh, {source[cost.energy_source]}"
 
-def _limits(view: SearchView, now: datetime) -> list[Limit]:
-    budget, cost, record = view.search.budget, view.cost, view.record
-    found = []
-    if budget.gpu_hours is not None:
-        found.append(_limit("GPU-hours", cost.gpu_hours, budget.gpu_hours))
-    if budget.core_hours is not None:
-        found.append(_limit("core-hours", cost.core_hours, budget.core_hours))
-    if budget.hours is not None:
-        passed = (span(record.clock, record.ended or now) or 0.0) / 3600
-        found.append(_limit("hours", passed, budget.hours))
-    return found
+    @cached_property
+    def trouble(self) -> list[str]:
+        """Problems, one sentence each; empty: none."""
+        progress = self.view.progress
+        found = [f"{self.unsteered[0].upper()}{self.unsteered[1:]}."] if self.unsteered else []
+        if progress.last_failure is not None:
+            latest = failure_of(self.store.engine, self.view.record.id, progress.last_failure).error
+            reason = shortened((latest or "no reason was recorded").strip().partition("\n")[0], _REASON)
+            over = count(self.view.extent.over, "trial")
+            found.append(f"{progress.failed:,} of {over} failed; the latest: {reason}")
+        return found
 
+    @cached_property
+    def verdict(self) -> tuple[str, str]:
+        """The condition of the search (`good`, `bad`, `busy` or `idle`, for the colour), and a sentence on it."""
+        record, progress = self.view.record, self.view.progress
+        state, has_best, over = record.state, progress.best_for_people is not None, self.view.extent.over
+        in_a_row = progress.failed_in_a_row(record.forgiven)
+        if self.unsteered and state in _UNSTEERED:
+            return "bad", _UNSTEERED[state]
+        if state is SearchState.SUBMITTED:
+            return "idle", "Submitted; it has not started yet."
+        if state is SearchState.PAUSED:
+            return "idle", "Paused: no new trials start until you resume the search."
+        if state is SearchState.STOPPING:
+            return "idle", "Stopping: its jobs are being killed."
+        if state is SearchState.FAILED:
+            return "bad", f"Failed: {shortened(record.message or 'no reason was recorded', 2 * _REASON)}"
+        if state is SearchState.STOPPED:
+            return "idle", f"Stopped after {count(over, 'trial')}."
+        if state is SearchState.DONE:
+            message = f" {shortened(record.message, _REASON).rstrip('.')}." if record.message else ""
+            return "good", f"Done: {count(over, 'trial')} are over.{message}" + self._gain
+        if self.trouble and not has_best and progress.told:
+            return "bad", "Running, but no trial has succeeded yet."
+        if in_a_row >= _IN_A_ROW:
+            return "bad", f"Running, but the last {in_a_row} trials failed."
+        if not has_best:
+            return "busy", "Running; there is no result yet."
+        since = self.since_best
+        if since >= max(_STALE_LEAST, _STALE_SHARE * progress.told):
+            return "busy", f"Running; no improvement in the last {count(since, 'result')}.{self._gain}"
+        when = "the newest result is the best" if not since else f"the best result was {count(since, 'result')} ago"
+        return "good", f"Going well: {when}.{self._gain}"
 
-def _limit(name: str, used: float, allowed: float) -> Limit:
-    return Limit(name, used, allowed, f"{number(used, 3)} of {number(allowed)} {name}")
+    @property
+    def since_best(self) -> int:
+        """Results since the best one; for several objectives, since the hypervolume last grew."""
+        progress = self.view.progress
+        if progress.front:
+            return progress.told - progress.course[-1][0] if progress.course else 0
+        return progress.since_best or 0
 
-
-def _energy(view: SearchView) -> str:
-    source = {"measured": "measured", "estimated": "estimated", "mixed": "partly measured"}
-    return f"{number(view.cost.energy_kwh, 3)} kWh, {source[view.cost.energy_source or 'estimated']}"
+    @property
+    def _gain(self) -> str:
+        """A sentence with the first and the current best value; empty if they are equal, or for several objectives."""
+        objectives, course = self.view.search.objectives, self.view.progress.course
+        if len(objectives) > 1 or not course or course[0][1] == course[-1][1]:
+            return ""
+        return f" The best {objectives[0].metric} went from {number(course[0][1])} to {number(course[-1][1])}."
 
 
 #: A figure is drawn again after at least `_AGE` seconds, and at least `_REST` times its own drawing time.
 _AGE, _REST = 3.0, 8.0
 
-#: Figures cached, and other searches drawn for comparison.
-_KEPT, _PEERS = 200, 6
+#: Figures cached.
+_KEPT = 200
+
+#: With more trials, figures show a sample of this size. The figure of slots needs folds, and shows the last trials.
+_SAMPLE, _LAST = 20_000, 5_000
+
+#: The best trials that are always in the sample.
+_BEST = 500
 
 #: Figures that change with the clock while jobs run, and the seconds between their updates.
 _MOVING, _STEP = frozenset({"slots"}), 10
@@ -540,9 +380,9 @@ _MOVING, _STEP = frozenset({"slots"}), 10
 #: Figures of the intermediate values that trials reported.
 _REPORTED = frozenset({"curves"})
 
-#: Figures that take seconds, mostly in code that lets other threads run: they have their own lock, so that other
+#: Figures that need scikit-learn and take seconds, in a process of their own: they have their own lock, so that other
 #: figures do not wait. They show only results, so only a new result makes them out of date.
-_SLOW = frozenset({"importance"})
+_SLOW = frozenset({"importance", "contours"})
 
 
 @dataclass(frozen=True)
@@ -604,8 +444,8 @@ class FigureCache:
     def _source(self, view: SearchView, key: str) -> str:
         more = ""
         if key in _SLOW:
-            return f"{view.record.uid}.{view.record.version}.{view.pulse.told}"
-        if key in _MOVING and not view.record.state.is_over and view.pulse.running:
+            return f"{view.record.uid}.{view.record.version}.{view.progress.told}"
+        if key in _MOVING and not view.record.state.is_over and view.progress.running:
             more = str(int(time.time()) // _STEP)
         elif key in _REPORTED:
             more = str(values_reported(self._library.store.engine, view.record.id))
@@ -613,27 +453,68 @@ class FigureCache:
 
     def _made(self, view: SearchView, key: str, source: str) -> DrawnFigures:
         begun = time.monotonic()
-        figures = [asdict(figure) for figure in build(key, self._subject(view, key))]
+        data, note = self._data(view, key)
+        drawn = (build_apart if key in _SLOW else build)(key, data)
+        figures = [asdict(replace(one, note=" ".join(filter(None, (one.note, note))))) for one in drawn]
         content = json.dumps({"figures": figures}, allow_nan=False, separators=(",", ":")).encode()
         tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
         now = time.monotonic()
-        drawn = DrawnFigures(gzip.compress(content, 5, mtime=0), tag, now, now - begun, source)
+        packed = DrawnFigures(gzip.compress(content, 5, mtime=0), tag, now, now - begun, source)
         with self._keeping:
-            self._drawn[view.record.id, key] = drawn
+            self._drawn[view.record.id, key] = packed
             self._drawn.move_to_end((view.record.id, key))
             while len(self._drawn) > _KEPT:
                 self._drawn.popitem(last=False)
-        return drawn
+        return packed
 
-    def _subject(self, view: SearchView, key: str) -> FigureData:
-        search, store = view.search, self._library.store
-        trials = self._library.with_folds(view)
+    def _data(self, view: SearchView, key: str) -> tuple[FigureData, str]:
+        """Returns the data for figures of a kind, and a note if they are only a part of the trials."""
+        store, search = self._library.store, view.search
+        trials, note = self._trials(view, key)
         reports = store.intermediate_values(view.record.id, drawn_trials(search, trials)) if key in _REPORTED else {}
         peers = self._peers(view) if key == "convergence" else []
-        return FigureData(search, trials, reports, peers, None if view.record.state.is_over else datetime.now(UTC))
+        now = None if view.record.state.is_over else datetime.now(UTC)
+        return FigureData(search, trials, reports, peers, now), note
+
+    def _trials(self, view: SearchView, key: str) -> tuple[list[Trial], str]:
+        """Returns the trials for figures of a kind, and a note if they are only a part."""
+        store, progress, number = self._library.store, view.progress, view.record.id
+        if key == "slots":
+            last = max(0, progress.trials - _LAST)
+            numbers = range(last + 1, progress.trials + 1) if last else None
+            trials = trials_with_folds(store.engine, number, numbers)
+            return trials, f"Only the last {_LAST:,} of {progress.trials:,} trials." if last else ""
+        if key != "folds" and progress.trials <= _SAMPLE:
+            return store.trials(number, folds=False), ""
+        best = best_numbers(store.engine, number, view.search, FOLD_TRIALS if key == "folds" else _BEST)
+        if key == "folds":
+            runs = confirmation_runs(store.engine, number) if progress.confirmations_over else []
+            best += [trial for run in runs for trial in (run.number, run.confirms or 0)]
+            return trials_with_folds(store.engine, number, set(best)), ""
+        trials = sampled_trials(store.engine, number, progress, best, _SAMPLE)
+        return trials, f"Drawn from {len(trials):,} of {progress.trials:,} trials: the best, and an even sample."
 
     def _peers(self, view: SearchView) -> list[PeerSearch]:
-        """Returns the newest other searches with the same question (`same_question`)."""
-        alike = self._library.views(self._library.others(view, same_question)[: 2 * _PEERS])
-        shown = [other for other in alike if other.standings][:_PEERS]
-        return [PeerSearch(other.record.name, other.search, other.trials) for other in shown]
+        """Returns the newest other searches with the same space, constraints and objectives that have results.
+
+        Only the trials with which their best value changed are read.
+        """
+        heads = self._library.others(view, _same_question)
+        peers: list[PeerSearch] = []
+        for other in self._library.views([head.id for head in heads[: 2 * PEER_LIMIT]]):
+            if other.progress.course and len(peers) < PEER_LIMIT:
+                told = [*(place for place, _ in other.progress.course), other.progress.told]
+                trials = trials_told(self._library.store.engine, other.record.id, told)
+                peers.append(PeerSearch(other.record.name, other.search, trials))
+        return peers
+
+
+def with_same_objectives(record: SearchRecord, other: SearchRecord) -> bool:
+    """Returns whether the results of two searches can be drawn on one axis."""
+    return same_objectives(record.search, other.search)
+
+
+def _same_question(record: SearchRecord, other: SearchRecord) -> bool:
+    # Most searches differ in the names of their parameters: their definitions need not be parsed.
+    spaces = [one.definition["space"].keys() for one in (record, other)]
+    return spaces[0] == spaces[1] and same_question(record.search, other.search)

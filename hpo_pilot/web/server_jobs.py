@@ -427,13 +427,13 @@ class ServerJobs:
     # --- HTTP ---
 
     def _ask(self, call: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        said = {name: value for name, value in given.items() if value is not None}
+        parameters = {name: value for name, value in given.items() if value is not None}
         try:
-            answer = self._get(f"/api/v1/hpo_pilot/{call}", said)
+            answer = self._get(f"/api/v1/hpo_pilot/{call}", parameters)
         except NoServerError as no_server:
             if not call.startswith("job_"):
                 raise
-            return self._ask_files(call, said, no_server)
+            return self._ask_files(call, parameters, no_server)
         with answer:
             try:
                 envelope = json.loads(answer.content)

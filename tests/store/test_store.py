@@ -14,7 +14,7 @@ from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.store import Annotation, NewTask, SearchState, TaskStage
 from hpo_pilot.store.progress import all_progress, progress_of, stored_progress
-from hpo_pilot.store.queries import annotations_of, search_heads, spent
+from hpo_pilot.store.queries import search_heads, spent
 from tests.made import made_attempt, made_end
 
 
@@ -46,7 +46,7 @@ def test_a_search_comes_back_as_it_was(store, record, search):
 def test_notes_and_tags_come_back_and_show_in_the_heads(store, record):
     assert store.annotations(record.id) == {}
     (head,) = search_heads(store.engine)
-    assert (head.note, head.tags, head.annotated) == ("", (), None)
+    assert (head.note, head.tags) == ("", ())
     store.annotate(record.id, 0, "why", ["a", "b"], "me")
     store.annotate(record.id, 3, None, ["c"], "you")
     store.annotate(record.id, 0, None, ["a"], "me")
@@ -54,14 +54,11 @@ def test_notes_and_tags_come_back_and_show_in_the_heads(store, record):
     assert store.annotations(record.id) == {0: Annotation("why", ("a",)), 3: Annotation("", ("c",))}
     (again,) = search_heads(store.engine)
     assert (again.note, again.tags) == ("why", ("a",))
-    assert again.annotated is not None
-    assert again.version == head.version
     assert [event.what for event in store.events(record.id)][1:] == [
         "note: why; tags: a, b",
         "trial 3: tags: c",
         "tags: a",
     ]
-    assert annotations_of(store.engine, [record.id, 99])[99] == {}
 
 
 def test_names_are_one_search_s_and_an_unknown_one_names_those_that_are(store, search):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -12,9 +13,9 @@ import pytest
 from hpo_pilot.report.axes import FARTHEST, choice_labels, merit_axis, parameter_axis, round_ticks
 from hpo_pilot.report.figure import FAILURE_LIMIT, POINT_LIMIT, PeerSearch, Results
 from hpo_pilot.report.parameter_figures import SLICE_POINT_LIMIT
-from hpo_pilot.report.result_figures import PEER_LIMIT, comparison_figures
+from hpo_pilot.report.result_figures import PEER_LIMIT, ComparedSearch, comparison_figures
 from hpo_pilot.search import EarlyStop, Search, Trial, TrialState
-from hpo_pilot.search.ranking import without_far
+from hpo_pilot.search.ranking import TimedResult, figures_of_merit, without_far
 from tests.made import made_fold
 from tests.report.figures.made_up import (
     ROWS,
@@ -205,6 +206,16 @@ def test_choices_of_mixed_types_find_their_place() -> None:
     assert len(set(trace(figure, "trial")["x"])) == 5
 
 
+def compared(name: str, search: Search, trials: Sequence[Trial]) -> ComparedSearch:
+    """The search with all results, as the store has them."""
+    results, seconds = [], 0.0
+    for trial in trials:
+        seconds += trial.spent.seconds
+        passed = (trial.ended - START).total_seconds() if trial.ended else 0.0
+        results.append(TimedResult(trial.told or 0, trial.number, figures_of_merit(search, trial), passed, seconds))
+    return ComparedSearch(name, search, results)
+
+
 def test_a_comparison_draws_the_best_so_far_over_results_time_and_cost() -> None:
     search = make_search(folds=1)
     fold = {seconds: {"folds": (made_fold(0, 0.1, seconds=seconds),)} for seconds in (360.0, 3600.0)}
@@ -212,7 +223,7 @@ def test_a_comparison_draws_the_best_so_far_over_results_time_and_cost() -> None
     quick = [make_trial(n, value, **fold[360.0]) for n, value in enumerate((None, 0.4), 1)]
     slow = [replace(trial, ended=START + timedelta(hours=trial.number), submitted=START) for trial in slow]
     quick = [replace(trial, ended=START + timedelta(hours=trial.number / 2), submitted=START) for trial in quick]
-    figures = comparison_figures([PeerSearch("slow", search, slow), PeerSearch("quick", search, quick)])
+    figures = comparison_figures([compared("slow", search, slow), compared("quick", search, quick)])
     assert [figure.title for figure in figures] == ["Over trials", "Over time", "Over cost"]
     assert figures[0].description == "Best loss over results of 2 searches; reached: slow 0.2, quick 0.4."
     for figure, xs in zip(figures, ([1, 3], [1.0, 3.0], [1.0, 3.0]), strict=True):
@@ -220,13 +231,13 @@ def test_a_comparison_draws_the_best_so_far_over_results_time_and_cost() -> None
         line = trace(figure, "slow")
         assert (line["x"], line["y"], line["customdata"], line["meta"]) == (xs, [0.5, 0.2], [1, 3], "slow")
     assert [trace(figure, "quick")["x"] for figure in figures] == [[2], [1.0], [pytest.approx(0.2)]]
-    assert comparison_figures([PeerSearch("none", search, [])]) == []
+    assert comparison_figures([ComparedSearch("none", search, [])]) == []
 
 
 def test_a_comparison_of_fronts_has_one_reference_point() -> None:
     search = make_search(objective=TWO)
     trials = several_trials(*ROWS)
-    both = comparison_figures([PeerSearch("one", search, trials), PeerSearch("two", search, trials[:3])])
+    both = comparison_figures([compared("one", search, trials), compared("two", search, trials[:3])])
     one, two = (trace(both[0], name) for name in ("one", "two"))
     assert one["y"][0] == two["y"][0]
     assert max(two["y"]) <= max(one["y"])

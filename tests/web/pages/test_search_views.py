@@ -1,22 +1,21 @@
-"""The searches as the pages see them, always as the store has them and read once; figures are made once."""
+"""The searches as the pages see them, always as the store has them; figures are made once."""
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import event
 
+from hpo_pilot.report.figure import Figure
 from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.store import SearchState
+from hpo_pilot.store.progress import progress_of
 from hpo_pilot.web import search_views
-from hpo_pilot.web.search_views import FigureCache, SearchCache, headline
+from hpo_pilot.web.search_views import FigureCache, Headline, SearchCache, SearchView
 from tests.made import made_end
 from tests.rest_api import add_trials
-from tests.web.pages.conftest import made_pages
 
 
 def generation(store, name: str, numbers: list[int], generation: int) -> None:
@@ -24,82 +23,86 @@ def generation(store, name: str, numbers: list[int], generation: int) -> None:
     add_trials(store, name, trials, generation=generation)
 
 
-def test_a_view_is_what_the_store_has_after_every_step(pages):
+def test_a_view_changes_with_each_change_of_its_search(pages):
     name, store = pages.submit("steps"), pages.store
     library = SearchCache(store)
+    number, tags = store.search(name).id, set()
 
-    def same() -> None:
-        view = library.view(name)
-        assert list(view.trials) == store.trials(view.record.id, folds=False)
-        assert view.record == store.search(name)
-        assert library.with_folds(view) == store.trials(view.record.id)
-        assert {state: n for state, n in view.counts.items() if n} == store.counts(view.record.id)
+    def view() -> SearchView:
+        found = library.view(name)
+        assert found.record == store.search(name)
+        assert found.progress == progress_of(store.engine, number)
+        assert found.tag not in tags
+        tags.add(found.tag)
+        return found
 
-    same()
-    number = store.search(name).id
+    assert library.best(view()) == []
     generation(store, name, [1, 2], 1)
-    same()
+    assert view().best_text == ""
     now = time.time()
     store.record(number, [], [made_end(2, TrialState.FINISHED, 0.5, told=1, ended=now)])
-    same()
-    generation(store, name, [3], 2)
-    same()
+    view()
+    generation(store, name, [3, 4], 2)
+    view()
     ends = [made_end(1, TrialState.FAILED, error="broke", told=2, ended=now)]
     ends += [made_end(3, TrialState.FINISHED, 0.25, stds=(0.1,), told=3, ended=now)]
     store.record(number, [], ends)
-    same()
-    assert library.view(name).best.trial.number == 3
+    (best,) = library.best(view())
+    assert (best.trial.number, best.value, best.confirmed) == (3, 0.25, False)
     store.set_state(number, SearchState.PAUSED, "alice")
-    same()
+    assert view().record.state is SearchState.PAUSED
     assert library.view(str(number)).record.name == name
 
 
-def test_what_is_over_is_not_read_again(pages):
-    name, store = pages.submit("quiet"), pages.store
-    number = store.search(name).id
-    generation(store, name, list(range(1, 51)), 1)
-    ends = [made_end(n, TrialState.FINISHED, float(n), told=n, ended=time.time()) for n in range(1, 50)]
-    store.record(number, [], ends)
+def test_a_confirmed_best_trial_has_the_mean_of_its_runs(pages):
+    name, store = pages.submit("again", confirm={"top": 1, "repeats": 2}, folds=1), pages.store
+    point = {"x": 0.5, "kind": "a"}
+    trials = [Trial(n, 1, point, seed=n, confirms=2 if n > 2 else None) for n in (1, 2, 3, 4)]
+    add_trials(store, name, trials)
+    values = {1: 0.1, 2: 0.2, 3: 0.25, 4: 0.35}
+    ends = [
+        made_end(n, TrialState.FINISHED, value, told=n if n < 3 else None, ended=time.time())
+        for n, value in values.items()
+    ]
+    store.record(store.search(name).id, [], ends)
     library = SearchCache(store)
-    library.view(name)
-    rows = []
-
-    @event.listens_for(store.engine, "after_cursor_execute")
-    def count(_connection, _cursor, statement, *_rest) -> None:
-        if "FROM trials" in statement:
-            rows.append(statement)
-
-    try:
-        library.view(name)
-        assert len(rows) == 1  # the pulse
-        store.record(number, [], [made_end(50, TrialState.FAILED, error="x", told=50, ended=time.time())])
-        rows.clear()
-        assert library.view(name).counts[TrialState.FAILED] == 1
-        assert all("count(" in statement or "number" in statement for statement in rows)
-    finally:
-        event.remove(store.engine, "after_cursor_execute", count)
+    view = library.view(name)
+    (best,) = library.best(view)
+    assert (best.trial.number, best.value, best.runs, view.best_text) == (2, pytest.approx(0.3), 2, "0.3")
 
 
-def test_a_page_of_the_list_reads_the_trials_of_its_rows_alone(tmp_path):
-    with made_pages(tmp_path) as pages:
-        for number in range(1, 61):
-            pages.submit(f"many-{number}", owner="bob" if number % 2 else "alice")
-        read: list[str] = []
+def test_a_front_is_shown_with_the_means_of_confirmation_runs(pages):
+    objectives = [{"metric": "loss"}, {"metric": "seconds"}]
+    name, store = pages.submit("front", objective=objectives, folds=1), pages.store
+    point = {"x": 0.5, "kind": "a"}
+    trials = [Trial(n, 1, point, seed=n, confirms=1 if n == 4 else None) for n in (1, 2, 3, 4)]
+    add_trials(store, name, trials)
+    values = {1: (1.0, 3.0), 2: (2.0, 2.0), 3: (3.0, 3.0), 4: (1.5, 2.5)}
+    ends = [
+        made_end(n, TrialState.FINISHED, values=pair, told=n if n < 4 else None, ended=time.time())
+        for n, pair in values.items()
+    ]
+    store.record(store.search(name).id, [], ends)
+    library = SearchCache(store)
+    view = library.view(name)
+    assert [(one.trial.number, one.figures) for one in library.best(view)] == [(1, (1.5, 2.5)), (2, (2.0, 2.0))]
+    assert view.best_text.startswith("2 trials on the front, hypervolume ")
 
-        @event.listens_for(pages.store.engine, "after_cursor_execute")
-        def count(_connection, _cursor, statement, parameters, *_rest) -> None:
-            if "FROM trials" in statement:
-                read.append(str(parameters))
 
-        alice = pages.browser("alice")
-        shown = alice.get("/?owner=bob&q=many-5").text
-        assert sorted(re.findall(r'href="/searches/(many-\d+)"', shown)) == sorted(
-            f"many-{n}" for n in (5, 51, 53, 55, 57, 59)
-        )
-        assert "60 searches: " in shown
-        assert len(read) == 1  # the pulses
-        assert read[0].count(",") < 20
-        assert alice.get("/").text.count('<tr id="search-') == 50
+def test_pages_read_no_more_trials_than_they_show(pages, monkeypatch):
+    name = pages.submit("large", budget={"trials": 300, "parallel": 2})
+    pages.results(name, count=230)
+    browser, read = pages.browser("alice"), []
+    assert browser.get(f"/searches/{name}").status_code == 200  # makes the row of progress
+    made = Trial.__init__
+    monkeypatch.setattr(Trial, "__init__", lambda trial, *a, **k: (read.append(trial), made(trial, *a, **k))[1])
+    for path, most in {"/": 0, f"/searches/{name}": 1, f"/searches/{name}/trials?sort=value&page=2": 100}.items():
+        read.clear()
+        assert browser.get(path).status_code == 200
+        assert len(read) <= most, path
+    read.clear()
+    assert browser.get(f"/searches/{name}/trials/7").status_code == 200
+    assert [trial.number for trial in read] == [7]
 
 
 @pytest.mark.parametrize("state", [SearchState.SUBMITTED, SearchState.PAUSED, SearchState.STOPPING])
@@ -109,7 +112,7 @@ def test_nothing_is_said_not_to_run_while_a_trial_runs(pages, state):
     number = pages.store.search(name).id
     pages.store.set_state(number, state, "alice")
     view = SearchCache(pages.store).view(name)
-    end = headline(view, datetime.now(UTC)).end
+    end = Headline(pages.store, view, datetime.now(UTC)).end
     assert "not running" not in end
     assert end in ("not started yet", "paused", "being stopped")
 
@@ -132,6 +135,7 @@ def made(monkeypatch) -> list[str]:
         return real(key, subject)
 
     monkeypatch.setattr(search_views, "build", build)
+    monkeypatch.setattr(search_views, "build_apart", build)
     monkeypatch.setattr(search_views, "_AGE", 0.0)
     monkeypatch.setattr(search_views, "_REST", 0.0)
     return built
@@ -141,15 +145,13 @@ def test_no_figure_waits_for_the_slow_one(pages, library, monkeypatch):
     name = pages.submit("slowly")
     pages.results(name)
     begun, go_on = threading.Event(), threading.Event()
-    real = search_views.build
 
-    def build(key, subject):
-        if key == "importance":
-            begun.set()
-            assert go_on.wait(20)
-        return real(key, subject)
+    def build_apart(*_: object) -> list[Figure]:
+        begun.set()
+        assert go_on.wait(20)
+        return []
 
-    monkeypatch.setattr(search_views, "build", build)
+    monkeypatch.setattr(search_views, "build_apart", build_apart)
     desk, view = FigureCache(library), library.view(name)
     slow = threading.Thread(target=desk.drawn, args=(view, "importance"))
     slow.start()

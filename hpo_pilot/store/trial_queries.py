@@ -1,0 +1,316 @@
+"""Queries for pages and figures of trials: a table's page, a trial's neighbours and rank, samples, failures."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Engine, Float, and_, bindparam, case, cast, func, not_, null, or_, select
+
+from hpo_pilot.search import Search, Trial, TrialState
+from hpo_pilot.search.progress import SearchProgress
+from hpo_pilot.search.ranking import TimedResult, figure_of_merit, figures_of_merit, ranking
+from hpo_pilot.store import tables as t
+from hpo_pilot.store.database import reading
+from hpo_pilot.store.queries import trials_with_folds
+from hpo_pilot.store.records import Annotation, trial_record
+
+_c, _j = t.trials.c, t.jobs.c
+
+
+class TrialFilter(NamedTuple):
+    """A filter of a table of trials; empty: no condition.
+
+    Attributes:
+        state: the state; None: any.
+        text: a part of the note, a tag or the error, in any case (in SQLite, that of ASCII letters in errors).
+    """
+
+    state: TrialState | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class TrialOrder:
+    """Sort order of a table of trials.
+
+    Trials without a finite value come last in both orders. In ascending order numbers come before texts. Equal trials
+    are in the order of their numbers.
+
+    Attributes:
+        key: the column: number, state, value, value2, …, seconds, generation, or `p.` and a parameter's name.
+        descending: largest first.
+    """
+
+    key: str = "number"
+    descending: bool = True
+
+
+def count_trials(engine: Engine, search_id: int, wanted: TrialFilter) -> int:
+    """Returns the number of trials that a filter selects."""
+    with reading(engine) as connection:
+        condition = _condition(engine, search_id, wanted)
+        return int(connection.execute(select(func.count()).select_from(t.trials).where(condition)).scalar_one())
+
+
+def page_of_trials(
+    engine: Engine, search_id: int, wanted: TrialFilter, order: TrialOrder, start: int, limit: int
+) -> list[Trial]:
+    """Returns `limit` of the sorted trials that a filter selects, without folds, after the first `start` ones."""
+    query = select(_c.number).where(_condition(engine, search_id, wanted))
+    query = query.order_by(*_sort_columns(engine, order)).offset(start).limit(limit)
+    with reading(engine) as connection:
+        numbers = connection.execute(query).scalars().all()
+    found = {trial.number: trial for trial in trials_numbered(engine, search_id, numbers)}
+    return [found[number] for number in numbers]
+
+
+def trials_numbered(engine: Engine, search_id: int, numbers: Collection[int]) -> list[Trial]:
+    """Returns the trials with these numbers, without folds, by number."""
+    query = select(t.trials).where(_c.search_id == search_id, _in(_c.number, numbers)).order_by(_c.number)
+    with reading(engine) as connection:
+        return [trial_record(row, {}) for row in connection.execute(query)]
+
+
+def trials_told(engine: Engine, search_id: int, places: Collection[int]) -> list[Trial]:
+    """Returns the trials at these places in the order of results, without folds, by place."""
+    query = select(t.trials).where(_c.search_id == search_id, _in(_c.told, places)).order_by(_c.told)
+    with reading(engine) as connection:
+        return [trial_record(row, {}) for row in connection.execute(query)]
+
+
+def confirmation_runs(engine: Engine, search_id: int, confirmed: Collection[int] | None = None) -> list[Trial]:
+    """Returns confirmation runs, without folds; `confirmed`: of these trials; None: all of the search."""
+    query = select(t.trials).where(_c.search_id == search_id, _c.confirms.is_not(None))
+    if confirmed is not None:
+        query = query.where(_in(_c.confirms, confirmed))
+    with reading(engine) as connection:
+        return [trial_record(row, {}) for row in connection.execute(query)]
+
+
+def trial_annotations(engine: Engine, search_id: int, numbers: Collection[int] | None = None) -> dict[int, Annotation]:
+    """Returns the notes and tags of trials by number; `numbers`: of the trials; None: all of the search."""
+    a = t.notes.c
+    query = select(a.trial, a.note, a.tags).where(a.search_id == search_id, a.trial > 0)
+    if numbers is not None:
+        query = query.where(_in(a.trial, numbers))
+    with reading(engine) as connection:
+        return {row.trial: Annotation(row.note, tuple(row.tags)) for row in connection.execute(query)}
+
+
+def _in(column: ColumnElement[Any], numbers: Collection[int]) -> ColumnElement[bool]:
+    # The numbers are part of the statement: databases limit the number of parameters.
+    return column.in_(bindparam(None, list(numbers), expanding=True, literal_execute=True))
+
+
+def _is_finite(value: ColumnElement[Any]) -> ColumnElement[bool]:
+    return value.between(-sys.float_info.max, sys.float_info.max)
+
+
+def _condition(engine: Engine, search_id: int, wanted: TrialFilter) -> ColumnElement[bool]:
+    condition = _c.search_id == search_id
+    if wanted.state is not None:
+        condition &= _c.state == wanted.state.value
+    if wanted.text:
+        text = wanted.text.casefold()
+        annotations = trial_annotations(engine, search_id)
+        written = [n for n, one in annotations.items() if any(text in x.casefold() for x in (one.note, *one.tags))]
+        condition &= or_(_c.error.icontains(wanted.text, autoescape=True), _in(_c.number, written))
+    return condition
+
+
+def _sort_columns(engine: Engine, order: TrialOrder) -> list[ColumnElement[Any]]:
+    key, columns = order.key, []
+    if key == "number":
+        return [_c.number.desc() if order.descending else _c.number]
+    if key.startswith("p."):
+        columns = _json_columns(engine, _c.point, key[2:])
+    elif key.startswith("value") and key != "value":
+        columns = _json_columns(engine, _c.figures, int(key[5:]) - 1)
+    elif key in ("value", "seconds"):
+        number = _c.value if key == "value" else _c.ended - _c.started
+        columns = [case((_is_finite(number), number))]
+    elif key in ("state", "generation"):
+        columns = [_c[key]]
+    missing = and_(*(column.is_(None) for column in columns))
+    sorted_ = [column.desc() if order.descending else column for column in columns]
+    return [case((missing, 1), else_=0), *sorted_, _c.number]
+
+
+def _json_columns(engine: Engine, column: ColumnElement[Any], at: str | int) -> list[ColumnElement[Any]]:
+    """Returns the columns by which to sort by one value of a JSON column; null where it has none."""
+    if engine.dialect.name == "sqlite":  # it sorts numbers before texts
+        if '"' in str(at):
+            return [null()]  # its paths cannot have this character
+        path = f"$[{at}]" if isinstance(at, int) else f"$.{json.dumps(at)}"  # escaped as in the stored JSON
+        value = func.json_extract(column, path)
+        return [case((or_(func.typeof(value) == "text", _is_finite(value)), value))]
+    element = column[at]
+    kind, text = func.json_typeof(element), element.as_string()
+    number = case((kind == "number", cast(text, Float)), (kind == "boolean", case((text == "true", 1.0), else_=0.0)))
+    words = case((kind == "string", text)).collate("C")
+    is_text = case((kind == "string", 1), (kind.in_(["number", "boolean"]), 0))
+    return [is_text, number, words]
+
+
+def neighbours(engine: Engine, search_id: int, number: int) -> tuple[int | None, int | None]:
+    """Returns the numbers of the trials before and after this one; None: there is none."""
+    of_search = _c.search_id == search_id
+    before = select(func.max(_c.number)).where(of_search, _c.number < number).scalar_subquery()
+    after = select(func.min(_c.number)).where(of_search, _c.number > number).scalar_subquery()
+    with reading(engine) as connection:
+        return tuple(connection.execute(select(before, after)).one())
+
+
+def rank_of(engine: Engine, search_id: int, search: Search, progress: SearchProgress, trial: Trial) -> tuple[int, int]:
+    """Returns a trial's rank as `ranking` has it, from 1, and the number of ranked trials; rank 0: it has none.
+
+    With several objectives every rank is 0, and the number is that of the Pareto front.
+    """
+    if len(search.objectives) > 1:
+        return 0, len(progress.front)
+    value = figure_of_merit(trial)
+    if value is None or trial.confirms is not None:
+        return 0, progress.good
+    confirmed = confirmed_ranking(engine, search_id, search) if progress.confirmed is not None else []
+    if trial.number in confirmed:
+        return confirmed.index(trial.number) + 1, progress.good
+    is_better = _c.value < value if search.objective.sign > 0 else _c.value > value
+    better = select(func.count()).where(
+        _c.search_id == search_id,
+        _c.state == TrialState.FINISHED.value,
+        _is_finite(_c.value),
+        or_(is_better, and_(_c.value == value, _c.number < trial.number)),
+        _c.confirms.is_(None),
+        not_(_in(_c.number, confirmed)),
+    )
+    with reading(engine) as connection:
+        return len(confirmed) + connection.execute(better).scalar_one() + 1, progress.good
+
+
+def confirmed_ranking(engine: Engine, search_id: int, search: Search) -> list[int]:
+    """Returns the numbers of the confirmed trials, best first."""
+    runs = confirmation_runs(engine, search_id)
+    confirmed = trials_numbered(engine, search_id, {run.confirms for run in runs if run.confirms is not None})
+    return [one.trial.number for one in ranking(search, [*confirmed, *runs]) if one.confirmed]
+
+
+def failed_trials(engine: Engine, search_id: int) -> list[Trial]:
+    """Returns the trials that `hpo_pilot.report.summary.failure_groups` groups, by number.
+
+    These are failed trials, without folds, and trials with a lost fold, with folds but without logs.
+    """
+    failed = _c.state == TrialState.FAILED.value
+    other = t.jobs.alias()
+    good = select(other.c.id).where(
+        other.c.search_id == search_id,
+        other.c.trial == _j.trial,
+        other.c.fold == _j.fold,
+        other.c.value.is_not(None),
+    )
+    lost = (
+        select(_j.trial)
+        .join(t.trials, and_(_c.search_id == _j.search_id, _c.number == _j.trial))
+        .where(_j.search_id == search_id, _j.error.is_not(None), _j.value.is_(None))
+        .where(or_(_c.state == TrialState.FINISHED.value, and_(failed, _c.error.is_(None))), not_(good.exists()))
+    )
+    with reading(engine) as connection:
+        rows = connection.execute(select(t.trials).where(_c.search_id == search_id, failed)).all()
+        numbers = set(connection.execute(lost).scalars())
+    found = [trial_record(row, {}) for row in rows if row.number not in numbers]
+    return sorted([*found, *trials_with_folds(engine, search_id, numbers)], key=lambda trial: trial.number)
+
+
+def failed_without_retry(engine: Engine, search_id: int) -> int:
+    """Returns the number of failed trials whose points have not been tried again."""
+    again = select(_c.retries).where(_c.search_id == search_id, _c.retries.is_not(None))
+    query = select(func.count()).where(
+        _c.search_id == search_id, _c.state == TrialState.FAILED.value, _c.number.not_in(again)
+    )
+    with reading(engine) as connection:
+        return int(connection.execute(query).scalar_one())
+
+
+def best_numbers(engine: Engine, search_id: int, search: Search, limit: int) -> list[int]:
+    """Returns the numbers of the trials with the best figures of merit for each objective, at most `limit` each."""
+    found: list[int] = []
+    good = and_(_c.search_id == search_id, _c.state == TrialState.FINISHED.value, _c.confirms.is_(None))
+    with reading(engine) as connection:
+        for index, objective in enumerate(search.objectives, 1):
+            order = TrialOrder("value" if index == 1 else f"value{index}", descending=objective.sign < 0)
+            query = select(_c.number).where(good).order_by(*_sort_columns(engine, order)).limit(limit)
+            found += connection.execute(query).scalars()
+    return found
+
+
+def sampled_trials(
+    engine: Engine, search_id: int, progress: SearchProgress, numbers: Collection[int], limit: int
+) -> list[Trial]:
+    """Returns a sample of a large search's trials without folds, by number.
+
+    It has an even sample of all trials; open trials; confirmation runs and the trials that they confirm; the Pareto
+    front; the first results, and all results that improved the best value.
+
+    Args:
+        engine: engine of the store.
+        search_id: the search.
+        progress: its progress.
+        numbers: numbers of further trials.
+        limit: size of the even sample.
+    """
+    told = [*range(1, _FIRST + 1), progress.told, *(place for place, _ in progress.course)]
+    again = select(_c.confirms).where(_c.search_id == search_id, _c.confirms.is_not(None))
+    every = -(-progress.trials // limit)
+    query = select(t.trials).where(
+        _c.search_id == search_id,
+        or_(
+            _c.number % every == 0,
+            _c.confirms.is_not(None),
+            _c.number.in_(again),
+            _in(_c.number, {*numbers, *progress.front}),
+            _in(_c.told, told),
+            _c.state.in_([TrialState.PENDING.value, TrialState.RUNNING.value]),
+        ),
+    )
+    with reading(engine) as connection:
+        return [trial_record(row, {}) for row in connection.execute(query.order_by(_c.number))]
+
+
+#: Results that the reference point of a hypervolume depends on.
+_FIRST = 20
+
+
+def results_of(engine: Engine, search_id: int, search: Search, told: Collection[int] | None) -> list[TimedResult]:
+    """Returns the results of a search in their order, with the time and the cost up to each.
+
+    Args:
+        engine: engine of the store.
+        search_id: the search.
+        search: its definition.
+        told: places of the wanted results; None: all.
+    """
+    seconds = select(func.sum(_j.seconds)).where(_j.search_id == _c.search_id, _j.trial == _c.number)
+    query = select(t.trials, seconds.scalar_subquery().label("seconds")).where(
+        _c.search_id == search_id, _c.told.is_not(None)
+    )
+    query = query.order_by(_c.told)
+    begin = select(func.min(func.coalesce(_c.submitted, _c.started))).where(_c.search_id == search_id)
+    wanted, found = None if told is None else set(told), []
+    with reading(engine) as connection:
+        begun = connection.execute(begin).scalar()
+        passed = spent = 0.0
+        for row in connection.execution_options(yield_per=_AT_ONCE).execute(query):
+            spent += row.seconds or 0.0
+            if begun is not None and row.ended is not None:
+                passed = max(passed, row.ended - begun)
+            if wanted is None or row.told in wanted:
+                figures = figures_of_merit(search, trial_record(row, {}))
+                found.append(TimedResult(row.told, row.number, figures, passed, spent))
+    return found
+
+
+#: Rows in memory while results are read.
+_AT_ONCE = 1000
