@@ -13,12 +13,9 @@ from dataclasses import dataclass, replace
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.capacity import (
+    AllocationRequest,
+    AllocationRoom,
     Capacity,
-    JobRequest,
-    Node,
-    NodeShape,
-    Opening,
-    Openings,
     Part,
     TimeLeft,
     close_together,
@@ -29,7 +26,7 @@ from hpo_pilot.hpc.capacity import (
     union,
 )
 from hpo_pilot.hpc.usage import Account, Ending, Job, Share, Start, Stay, Usage
-from hpo_pilot.jobs.tasks import JobNeeds
+from hpo_pilot.jobs.resources import JobNeeds, Node, Room
 
 
 @dataclass(frozen=True)
@@ -273,9 +270,7 @@ class RunningJob:
     def covers(self, needs: JobNeeds) -> bool:
         """Returns True if each of its nodes has room for a part of such a job after its end."""
         own = self.job.needs
-        return (
-            own.gpus_per_node >= needs.gpus_per_node and own.cores >= needs.cores and own.memory_mb >= needs.memory_mb
-        )
+        return needs.fit(own.gpus_per_node, own.cores, own.memory_mb)
 
 
 class Horizon:
@@ -331,7 +326,7 @@ class Horizon:
         """Extends the likely end of overdue jobs by half of their time so far, up to their limit."""
         overdue = bisect_left(self._ends, (now, math.inf))
         for _, number, running in self._ends[:overdue]:
-            limit = running.start + running.job.limit
+            limit = running.start + running.job.needs.seconds
             longer = min(limit, running.start + 1.5 * (now - running.start))
             running.end = longer if longer > now else now + _GRACE
             self._ends.append((running.end, number, running))
@@ -346,11 +341,11 @@ def _has_room(
     """Returns True if a node has room for a part of a job after the end of one more job; updates `left`."""
     gpus, cores, memory = left.get(node) or capacity.free(node)
     own = running.job.needs
-    left[node] = gpus, cores, memory = gpus + own.gpus_per_node, cores + own.cores, memory + own.memory_mb
-    return gpus >= needs.gpus_per_node and cores >= needs.cores and memory >= needs.memory_mb
+    left[node] = gpus + own.gpus_per_node, cores + own.cores, memory + own.memory_mb
+    return needs.fit(*left[node])
 
 
-_STEP_LATER = 1.25  # from one opening of `JobRequest.later` to the next smaller one of the same shape, in nodes
+_STEP_LATER = 1.25  # from one room of `AllocationRequest.later` to the next smaller one of the same shape, in nodes
 _OUTLOOK = 0.01  # share of the remaining time for which `later` is not computed again
 
 
@@ -414,7 +409,7 @@ class Scheduler:
         self._started = 0
         self._draining = False
         self._changed = False
-        self._outlook: tuple[float, tuple[Opening, ...]] = (-math.inf, ())
+        self._outlook: tuple[float, tuple[Room, ...]] = (-math.inf, ())
 
     # --- questions ---
 
@@ -433,7 +428,7 @@ class Scheduler:
         """The job with reserved nodes, and its promised start."""
         return (self._reservation.job, self._reservation.start) if self._reservation else None
 
-    def wish(self, now: float) -> JobRequest:
+    def wish(self, now: float) -> AllocationRequest:
         """Returns the request for further jobs, which is empty while the allocation drains. Call it after `starts`.
 
         Add the jobs that the server hands out for it in the server's order.
@@ -441,21 +436,21 @@ class Scheduler:
         left, remaining = self._left(now), self._last_end - now
         seconds = {search: known for search in self._run_times if (known := self._measured(search, now)) is not None}
         if self._draining or remaining <= 0:
-            return JobRequest(Openings([]), (), seconds, left)
+            return AllocationRequest(AllocationRoom([]), (), seconds, left)
         self._forget_blocks(now)
         kept, until = self._kept
         blocked = union(block.nodes for block in self._blocks)
         tiers = [(self._capacity.up & ~kept & ~blocked, remaining), (kept, min(until - now, remaining))]
-        openings = Openings(
+        room = AllocationRoom(
             (
-                Opening(nodes, *level, span)
+                Room(nodes, *level, span)
                 for within, span in tiers
                 if within and span > 0
                 for level, nodes in self._capacity.levels(within)
             ),
-            [Opening(block.count, *self._capacity.least(block.nodes), remaining) for block in self._blocks],
+            [Room(block.count, *self._capacity.least(block.nodes), remaining) for block in self._blocks],
         )
-        return JobRequest(openings, () if self._waiting else self._later(now), seconds, left)
+        return AllocationRequest(room, () if self._waiting else self._later(now), seconds, left)
 
     def usage(self, now: float) -> Usage:
         """Returns the usage of the allocation so far."""
@@ -473,7 +468,7 @@ class Scheduler:
             raise InputError(f"job {job.key!r} waits or runs already")
         needs = job.needs
         least = min(needs.nodes, needs.cores, needs.memory_mb, needs.gpus_per_node + 1)
-        if least < 1 or not 0 < job.limit < math.inf:
+        if least < 1 or not 0 <= needs.minutes < math.inf:
             raise InputError(f"job {job.key!r}: {needs}: nodes, cores, memory and minutes must be positive numbers")
         able = self._able(needs)
         if able < needs.nodes:
@@ -687,7 +682,7 @@ class Scheduler:
         return sum(
             (nodes & self._capacity.not_lost).bit_count()
             for shape, nodes in self._by_shape.items()
-            if _is_able(shape, needs)
+            if needs.fit(shape.gpus, shape.cores, shape.memory_mb)
         )
 
     def _start(self, job: Job, nodes: int, now: float, end: float) -> Start:
@@ -718,7 +713,7 @@ class Scheduler:
             return False  # closed or held nodes may suffice later
         if found is not None and held is not None and held.job is job:
             found = replace(found, start=min(found.start, held.start))
-        elif found is None or found.start + job.limit > self._last_end:
+        elif found is None or found.start + job.needs.seconds > self._last_end:
             self._late.add(job.key)
             self._reservation = None
             return False
@@ -726,8 +721,8 @@ class Scheduler:
         self._break_blocks(found.nodes)
         return True
 
-    def _later(self, now: float) -> tuple[Opening, ...]:
-        """Returns openings for one job later, by node shape: with more nodes, less time is left."""
+    def _later(self, now: float) -> tuple[Room, ...]:
+        """Returns the room for one job later, by node shape: with more nodes, less time is left."""
         if now - self._outlook[0] >= _OUTLOOK * max(0.0, min(self._last_end - now, 1e5)):
             clear = self._horizon.clear_times(now)
             found = []
@@ -739,13 +734,9 @@ class Scheduler:
                     count /= _STEP_LATER
                 gpus = pattern_of(shape, (1 << shape.gpus) - 1)
                 found += [
-                    Opening(number, gpus, shape.cores, shape.memory_mb, self._last_end - times[number - 1])
+                    Room(number, gpus, shape.cores, shape.memory_mb, self._last_end - times[number - 1])
                     for number in sorted(counts)
                     if times[number - 1] < self._last_end
                 ]
             self._outlook = now, tuple(found)
         return self._outlook[1]
-
-
-def _is_able(shape: NodeShape, needs: JobNeeds) -> bool:
-    return needs.gpus_per_node <= shape.gpus and needs.cores <= shape.cores and needs.memory_mb <= shape.memory_mb

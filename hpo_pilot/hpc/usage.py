@@ -7,8 +7,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hpo_pilot.hpc.capacity import NodeShape
-from hpo_pilot.jobs.tasks import JobNeeds
+from hpo_pilot.jobs.resources import JobNeeds, NodeShape
 
 
 @dataclass(frozen=True)
@@ -18,17 +17,12 @@ class Job:
     Attributes:
         key: the caller's key, unique among jobs that wait or run.
         search: its search; jobs of one search have similar run times.
-        needs: its needs. The caller ends it after `minutes`: the scheduler relies on that.
+        needs: its needs. The caller ends it after their `seconds`: the scheduler relies on that.
     """
 
     key: Hashable
     search: str
     needs: JobNeeds
-
-    @property
-    def limit(self) -> float:
-        """The longest run time, in seconds."""
-        return 60.0 * self.needs.minutes
 
 
 class Ending(StrEnum):
@@ -155,9 +149,7 @@ class Account:
         stays = []
         for node in nodes:
             shape = self._shapes[node]
-            weight = max(
-                needs.gpus_per_node / (shape.gpus or 1), needs.cores / shape.cores, needs.memory_mb / shape.memory_mb
-            )
+            weight = shape.share(needs)
             self._read_meter(node, now)
             self._weights[node] += weight
             self._stays[node] += 1

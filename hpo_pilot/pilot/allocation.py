@@ -17,11 +17,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from hpo_pilot.errors import HpoPilotError, InputError
 from hpo_pilot.hpc.batch_system import AllocatedNode, BatchAllocation, Remainder, RunCommand, ask_batch_system
 from hpo_pilot.hpc.batch_systems import BATCH_SYSTEMS
-from hpo_pilot.hpc.capacity import MINUTES_WITHOUT_LIMIT, Node, NodeShape
 from hpo_pilot.hpc.scheduler import Policy, Scheduler
 from hpo_pilot.hpc.usage import Ending, Spent, Start, Usage
 from hpo_pilot.hpc.usage import Job as Planned
-from hpo_pilot.jobs.tasks import JobNeeds
+from hpo_pilot.jobs.resources import JobNeeds, Node, NodeShape
 from hpo_pilot.pilot.job import GivenBack, Job, JobFailure, LauncherAway, NodeLost, PilotErrorCode
 from hpo_pilot.pilot.machine import Assignment, FreeResources, Gpu, Pool, Reservation, find_gpus, machine_cores
 from hpo_pilot.pilot.report import Starting
@@ -273,8 +272,8 @@ class AllocationPool(Pool[AllocationReservation]):
                 if left > 0 and not self._coming and some:
                     request = self._scheduler.wish(now)
                     if request.now or request.later:
-                        cores = sum(opening.nodes * opening.cores for opening in request.free)
-                        gpus = max((sum(opening.gpus) for opening in request.free), default=0)
+                        cores = sum(room.nodes * room.cores for room in request.free)
+                        gpus = max((sum(room.gpus) for room in request.free), default=0)
                         patience = _PATIENCE if self._reservations else math.inf
                         return FreeResources(
                             min(left, max(1, cores)), max(1, cores), self._gpus(gpus), patience, request
@@ -506,7 +505,7 @@ class AllocationPool(Pool[AllocationReservation]):
             gpus_per_node=document.gpus or int(job.wants_gpu),
             cores=job.cores,
             memory_mb=job.memory_mb or max(1, least * job.cores),
-            minutes=document.minutes or job.walltime / 60 or MINUTES_WITHOUT_LIMIT,
+            minutes=document.minutes or job.walltime / 60,
             ranks_per_node=document.ranks_per_node,
             checkpoints=bool(document.checkpoint),
         )
@@ -519,7 +518,7 @@ class AllocationPool(Pool[AllocationReservation]):
             gpus={share.node: tuple(map(str, share.gpus)) for share in start.shares},
             memory_mb=planned.needs.memory_mb,
             allocation=self._names,
-            seconds=math.ceil(planned.limit),
+            seconds=math.ceil(planned.needs.seconds),
             is_late=self._clock() > self._half_time,
         )
 

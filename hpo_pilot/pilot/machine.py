@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.hpc.capacity import JobRequest
+from hpo_pilot.hpc.capacity import AllocationRequest
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode, needed_cores
 from hpo_pilot.transformation.job import PayloadDocument
@@ -149,7 +149,7 @@ class FreeResources:
     cores: int
     gpus: tuple[Gpu, ...]
     patience: float = math.inf
-    request: JobRequest | None = None
+    request: AllocationRequest | None = None
 
 
 @dataclass(frozen=True)

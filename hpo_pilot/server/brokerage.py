@@ -7,12 +7,11 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.hpc.capacity import MINUTES_WITHOUT_LIMIT, JobRequest
 from hpo_pilot.jobs import JobNeeds
 
 if TYPE_CHECKING:
@@ -291,37 +290,24 @@ _UNITS = {"": 1, "MB": 1, "GB": 1024, "TB": 1024 * 1024}
 
 
 @dataclass(frozen=True)
-class Needs:
-    """Needs of one job. Zero and empty: none, or not known.
+class TaskNeeds:
+    """The needs of a task's jobs. Zero and empty: none, or not known.
 
     Attributes:
-        cores: cores on each node; memory and GPUs are also per node.
-        seconds: walltime.
-        payload_seconds: time limit of the payload, by which the time of an allocation is divided; 0: not known.
-        checkpoints: whether the job declares checkpoints, so that it may run across several allocations.
-        site: the site profile that the search names.
-        gpus: number of GPUs.
+        job: resources of one job; its minutes are those of the payload, or else of the walltime.
+        walltime: time limit of one job in seconds, with the time for its start and end.
+        disk_mb: disk space for one job, in MB.
         architecture: the hardware in the format of prun.
-        container: whether the job runs in a container.
-        nodes: number of nodes at once; only a batch allocation can have more than one.
+        container: whether the jobs run in a container.
+        site: the site profile that the search names.
     """
 
-    cores: int = 1
-    ram_mb: int = 0
-    seconds: int = 0
-    disk_mb: int = 0
-    gpus: int = 0
-    architecture: str = ""
-    container: bool = False
-    nodes: int = 1
-    payload_seconds: int = 0
-    checkpoints: bool = False
-    site: str = ""
-
-    @property
-    def all_cores(self) -> int:
-        """Number of cores on all its nodes."""
-        return self.cores * self.nodes
+    job: JobNeeds
+    walltime: int
+    disk_mb: int
+    architecture: str
+    container: bool
+    site: str
 
     @property
     def hardware(self) -> HardwareRequirements:
@@ -329,40 +315,68 @@ class Needs:
         return parse_architecture(self.architecture)
 
     def __str__(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        """Returns the text for the database, in the form of earlier versions."""
+        job, payload = self.job, round(60 * self.job.minutes)
+        document = {
+            "architecture": self.architecture,
+            "checkpoints": job.checkpoints,
+            "container": self.container,
+            "cores": job.cores,
+            "disk_mb": self.disk_mb,
+            "gpus": job.gpus_per_node,
+            "nodes": job.nodes,
+            "payload_seconds": 0 if payload == self.walltime else payload,
+            "ram_mb": job.memory_mb,
+            "seconds": self.walltime,
+            "site": self.site,
+        }
+        return json.dumps(document, separators=(",", ":"))
 
 
-def site_fits(needs: Needs, profile: str) -> bool:
+def site_fits(needs: TaskNeeds, profile: str) -> bool:
     """Returns whether pilots with a site profile may take jobs; `profile` empty: the pilot states none."""
     return needs.site in ("", profile) or not profile
 
 
 @lru_cache(maxsize=4096)
-def parse_needs(text: str) -> Needs:
-    """Reads needs from the text that `Needs.__str__` wrote."""
-    return Needs(**json.loads(text))
+def parse_needs(text: str) -> TaskNeeds:
+    """Reads needs from the text that `TaskNeeds.__str__` wrote."""
+    known = json.loads(text)
+    minutes = (known.get("payload_seconds", 0) or known["seconds"]) / 60
+    checkpoints = known.get("checkpoints", False)
+    return TaskNeeds(
+        JobNeeds(known["nodes"], known["gpus"], known["cores"], known["ram_mb"], minutes, checkpoints=checkpoints),
+        walltime=known["seconds"],
+        disk_mb=known["disk_mb"],
+        architecture=known["architecture"],
+        container=known["container"],
+        site=known.get("site", ""),
+    )
 
 
-def needs_of(parameters: TaskParameters) -> Needs:
+def needs_of(parameters: TaskParameters) -> TaskNeeds:
     """Returns the needs of a task's jobs.
 
     Raises:
         HardwareError: the hardware requirements are not valid.
     """
-    gpus = _whole(parameters.params, "nGPU")
+    params, walltime = parameters.params, parameters.max_walltime
     required = parse_architecture(parameters.architecture)
-    return Needs(
+    job = JobNeeds(
+        nodes=_whole(params, "hpoNodes") or 1,
+        gpus_per_node=_whole(params, "nGPU") or (1 if required.gpu is not None else 0),
         cores=parameters.core_count,
-        ram_mb=parameters.ram_mb,
-        seconds=parameters.max_walltime,
-        disk_mb=_disk(parameters.params),
-        gpus=gpus or (1 if required.gpu is not None else 0),
+        memory_mb=parameters.ram_mb,
+        minutes=(_whole(params, "hpoPayloadSeconds") or walltime) / 60,
+        checkpoints=bool(params.get("hpoCheckpoints")),
+    )
+    return TaskNeeds(
+        job,
+        walltime=walltime,
+        disk_mb=_disk(params),
         architecture=parameters.architecture,
         container=bool(parameters.container),
-        nodes=_whole(parameters.params, "hpoNodes") or 1,
-        payload_seconds=_whole(parameters.params, "hpoPayloadSeconds"),
-        checkpoints=bool(parameters.params.get("hpoCheckpoints")),
-        site=str(parameters.params.get("hpoSite") or "")[:_LONGEST_SITE],
+        site=str(params.get("hpoSite") or "")[:_LONGEST_SITE],
     )
 
 
@@ -387,49 +401,6 @@ def campaign_of(params: Mapping[str, Any], user_name: str, task_name: str) -> st
     named = params.get("campaign")
     key = f"{user_name}/{named}" if isinstance(named, str) and named else f"{user_name}/task/{task_name}"
     return key[:_CAMPAIGN_LIMIT]
-
-
-class FreeRoom:
-    """The free room of a pilot's allocation, while one answer is made."""
-
-    def __init__(self, allocation: JobRequest, waited: float) -> None:
-        """Begins with all of the pilot's free room.
-
-        Args:
-            allocation: the pilot's request.
-            waited: seconds since the request; jobs that start now have this much less time.
-        """
-        self._allocation = allocation
-        self._waited = waited
-        self._now = self._before = allocation.now.copy()
-
-    def gpus(self) -> tuple[GpuOffer, ...]:
-        """Returns the free GPUs of the pilot's nodes; their kind is not known."""
-        counts = [sum(opening.gpus) for opening in (*self._allocation.free, *self._allocation.later)]
-        return (GpuOffer(max(counts)),) if any(counts) else ()
-
-    def take(self, needs: Needs, campaign: str, most: int) -> int:
-        """Takes room for at most `most` jobs of a campaign, and returns the number that fit."""
-        self._before = self._now.copy()
-        wanted = _on_nodes(needs)
-        return self._now.take_many(wanted, self._allocation.needed(campaign, wanted, self._waited), most)
-
-    def correct(self, needs: Needs, campaign: str, count: int) -> None:
-        """Gives back the last room taken, except for `count` jobs: no more were waiting."""
-        self._now = self._before
-        self.take(needs, campaign, count)
-
-    def may_wait(self, needs: Needs) -> bool:
-        """Returns whether the pilot would make room for such a job, although it has none now."""
-        wanted = _on_nodes(needs)
-        seconds = self._waited + 60.0 * wanted.minutes
-        return any(opening.nodes >= needs.nodes and opening.fits(wanted, seconds) for opening in self._allocation.later)
-
-
-@lru_cache(maxsize=1024)
-def _on_nodes(needs: Needs) -> JobNeeds:
-    minutes = (needs.payload_seconds or needs.seconds) / 60.0 or MINUTES_WITHOUT_LIMIT
-    return JobNeeds(needs.nodes, needs.gpus, needs.cores, needs.ram_mb, minutes, checkpoints=needs.checkpoints)
 
 
 # Waiting jobs in memory, sorted so that the cost of a pilot's request does not grow with their number.
@@ -457,7 +428,7 @@ class Kind:
     label: str
     included: str
     excluded: str
-    needs: Needs
+    needs: TaskNeeds
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from sqlalchemy.exc import DBAPIError
 
 from hpo_pilot.databases import sqlite_engine, tables_are_current
 from hpo_pilot.errors import InputError
-from hpo_pilot.jobs import JobState, RunReport
+from hpo_pilot.jobs import JobNeeds, JobState, RunReport
 from hpo_pilot.jobs.results import parse_reports
-from hpo_pilot.server.brokerage import Needs, WaitingJobs, needs_of, parse_needs
+from hpo_pilot.server.brokerage import TaskNeeds, WaitingJobs, needs_of, parse_needs
 from hpo_pilot.server.calls import ANYBODY_KNOWN, USERS, Access, Call, Envelope, endpoint, failure, success
 from hpo_pilot.server.database import AT_PILOT, WAITS, AnyRow, Transaction, in_slices, job_documents, jobs, tasks
 from hpo_pilot.server.descriptions import error_fields, texts_of
@@ -180,7 +180,7 @@ def _with_documents(tx: Transaction, panda_ids: Sequence[int]) -> set[int]:
 
 
 def _shown(tx: Transaction, job: AnyRow, has_document: bool, find: FindFile) -> dict[str, Any]:
-    needs = parse_needs(job.needs) if job.needs else Needs(cores=job.core_count, ram_mb=job.ram_mb)
+    needs = parse_needs(job.needs).job if job.needs else JobNeeds()
     patience = 0.0 if JobState(job.status).is_over else job.patience
     known = assignment_of(tx, job.task_id)
     return {
@@ -206,7 +206,7 @@ def _shown(tx: Transaction, job: AnyRow, has_document: bool, find: FindFile) -> 
         "ended": job.ended,
         "heard": None if job.heartbeat is None else job.heartbeat - patience,
         "nodes": needs.nodes,
-        "gpus": needs.gpus,
+        "gpus": needs.gpus_per_node,
         "cores": job.core_count,
         "memory_mb": job.ram_mb,
         "seconds": job.max_walltime,
@@ -558,7 +558,6 @@ def _unknown(panda_id: int) -> Envelope:
 
 
 _MOST_SHAPES = 1000  # shapes in one answer, the most frequent ones
-_MINUTE = 60.0
 
 
 @endpoint("hpo_pilot/demand", "GET", ANYBODY_KNOWN, Access.READ)
@@ -584,7 +583,7 @@ def demand(tx: Transaction, call: Call, *, queue: str = "", task_ids: list[int] 
           ``why`` it cannot start jobs of these tasks (empty: it can);
         - ``known_for``: the time since the server started to listen.
     """
-    found: dict[Needs, dict[str, Any]] = {}
+    found: dict[TaskNeeds, dict[str, Any]] = {}
     queries = [_WAITING]
     if task_ids is not None:
         queries = [_WAITING.where(jobs.c.task_id.in_(some)) for some in in_slices(set(task_ids))]
@@ -634,13 +633,13 @@ def _may_go(row: AnyRow, queue: str) -> bool:
     return (not row.included or named in row.included) and named not in (row.excluded or "")
 
 
-def _shape(needs: Needs) -> dict[str, Any]:
+def _shape(needs: TaskNeeds) -> dict[str, Any]:
     return {
         "site": needs.site,
-        "nodes": needs.nodes,
-        "gpus": needs.gpus,
-        "cores": needs.cores,
-        "memory_mb": needs.ram_mb,
-        "minutes": (needs.payload_seconds or needs.seconds) / _MINUTE,
-        "checkpoints": needs.checkpoints,
+        "nodes": needs.job.nodes,
+        "gpus": needs.job.gpus_per_node,
+        "cores": needs.job.cores,
+        "memory_mb": needs.job.memory_mb,
+        "minutes": needs.job.minutes,
+        "checkpoints": needs.job.checkpoints,
     }

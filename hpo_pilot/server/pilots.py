@@ -13,7 +13,6 @@ from typing import Any
 
 from sqlalchemy import select
 
-from hpo_pilot.hpc.capacity import JobRequest as AllocationRequest
 from hpo_pilot.server.database import AT_PILOT, AnyRow, Transaction, jobs, tasks, workers
 from hpo_pilot.server.descriptions import texts_of
 from hpo_pilot.server.dispatch import JobRequest
@@ -62,24 +61,11 @@ def offer_of(request: JobRequest, now: float) -> Offer:
     if request.allocation is None:
         gpus = sum(gpu.count for gpu in request.gpus or ())
         return Offer(*who, now, 1, gpus, request.cores, request.memory, request.remaining_time / 60, *more)
-    openings = [*request.allocation.free, *request.allocation.later]
-    return Offer(
-        *who,
-        now,
-        sum(opening.nodes for opening in request.allocation.free),
-        max((sum(opening.gpus) for opening in openings), default=0),
-        max((opening.cores for opening in openings), default=0),
-        max((opening.memory_mb for opening in openings), default=0),
-        # From searches with measured run times, it also takes jobs with a longer limit.
-        0.0 if request.allocation.seconds else _longest_limit(request.allocation) / 60,
-        *more,
-    )
-
-
-def _longest_limit(allocation: AllocationRequest) -> float:
-    """Returns the longest time limit, in seconds, of a job without checkpoints that the allocation would start."""
-    openings = [*allocation.free, *allocation.later]
-    return max((opening.seconds for opening in openings), default=0.0) / (allocation.left.share or 1.0)
+    allocation, room = request.allocation, request.allocation.largest
+    # The longest time limit of a job without checkpoints that would start. From searches with measured run times, the
+    # pilot also takes jobs with a longer limit.
+    minutes = 0.0 if allocation.seconds else room.seconds / (allocation.left.share or 1.0) / 60
+    return Offer(*who, now, room.nodes, sum(room.gpus), room.cores, room.memory_mb, minutes, *more)
 
 
 def most_of(one: Offer, other: Offer) -> Offer:
@@ -172,7 +158,7 @@ class KnownPilots:
                 version=version,
                 since=before.since if before else offer.asked,
                 slots=max(request.n_jobs, before.slots if before else 0),
-                nodes=None if request.allocation is None else sum(opening.nodes for opening in request.allocation.now),
+                nodes=None if request.allocation is None else sum(room.nodes for room in request.allocation.now),
                 offer=most_of(before.offer, offer) if before else offer,
             )
             while len(self._notes) > MOST or next(iter(self._notes.values())).offer.asked < offer.asked - KEPT:

@@ -8,9 +8,9 @@ import time
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from hpo_pilot.hpc.capacity import Node
 from hpo_pilot.hpc.scheduler import Policy, Scheduler
 from hpo_pilot.hpc.usage import Ending, Job, Start, Usage
+from hpo_pilot.jobs.resources import Node
 from tests.hpc.checker import Event
 from tests.hpc.trials import TrialServer
 

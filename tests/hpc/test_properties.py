@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.hpc.capacity import Node, NodeShape, Openings
+from hpo_pilot.hpc.capacity import AllocationRoom
 from hpo_pilot.hpc.scheduler import Policy, Scheduler
 from hpo_pilot.hpc.usage import Ending, Job
-from hpo_pilot.jobs import JobNeeds
+from hpo_pilot.jobs.resources import JobNeeds, Node, NodeShape
 from tests.hpc.checker import Checker, Event
 
 SHAPES = (
@@ -94,7 +94,7 @@ class Driver:
         """Time goes on; jobs are ended at their limits, and what is free then is used at once."""
         until = self.now + seconds
         while self.running:
-            limit, key = min((began + job.limit, key) for key, (job, began) in self.running.items())
+            limit, key = min((began + job.needs.seconds, key) for key, (job, began) in self.running.items())
             if limit > until:
                 break
             self.now = max(self.now, limit)
@@ -178,7 +178,7 @@ def test_what_is_handed_out_for_a_wish_starts_at_once(data: st.DataObject) -> No
     for _ in range(data.draw(st.integers(0, 25))):
         driver.step()
     wish = driver.scheduler.wish(driver.now)
-    openings = Openings(list(wish.now))
+    openings = AllocationRoom(list(wish.now))
     expected = []
     for _ in range(data.draw(st.integers(1, 12))):
         job = driver.new_job(data.draw(st.one_of(st.sampled_from(driver.shapes), NEEDS)))

@@ -9,10 +9,9 @@ from dataclasses import replace
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.hpc.capacity import Node, NodeShape, Opening
 from hpo_pilot.hpc.scheduler import Policy, RunTimes, Scheduler
 from hpo_pilot.hpc.usage import Ending, Job, Start
-from hpo_pilot.jobs import JobNeeds
+from hpo_pilot.jobs.resources import JobNeeds, Node, NodeShape, Room
 
 SUMMIT = NodeShape(cores=42, memory_mb=512_000, gpus=6, close=3)
 WHOLE = JobNeeds(nodes=1, gpus_per_node=6, cores=42, memory_mb=400_000, minutes=60)
@@ -301,11 +300,11 @@ def test_the_wish_says_what_is_free_and_what_could_wait() -> None:
     scheduler.starts(0.0)
     wish = scheduler.wish(0.0)
     assert set(wish.now) == {
-        Opening(1, (3, 2), 35, 452_000, 10_000.0),
-        Opening(2, (3, 3), 42, 512_000, 10_000.0),
+        Room(1, (3, 2), 35, 452_000, 10_000.0),
+        Room(2, (3, 3), 42, 512_000, 10_000.0),
     }
-    assert Opening(4, (3, 3), 42, 512_000, 9400.0) in wish.later  # the small ones end by then
-    assert Opening(2, (3, 3), 42, 512_000, 10_000.0) in wish.later
+    assert Room(4, (3, 3), 42, 512_000, 9400.0) in wish.later  # the small ones end by then
+    assert Room(2, (3, 3), 42, 512_000, 10_000.0) in wish.later
     scheduler.add(_job("all", WHOLE, nodes=4))
     scheduler.starts(1.0)
     assert not scheduler.wish(1.0).later
@@ -384,7 +383,7 @@ def test_what_was_handed_back_is_not_wished_for_again_at_once() -> None:
     assert scheduler.starts(1.0)
     scheduler.add(replace(wide, key="b"))
     assert not scheduler.starts(1.0) and scheduler.hand_back(1.0)
-    limit = wide.limit
+    limit = wide.needs.seconds
     assert not [opening for opening in scheduler.wish(1.0).later if opening.nodes == 2 and opening.seconds >= limit]
 
 
@@ -510,7 +509,7 @@ def test_the_nodes_that_a_large_job_leaves_are_kept_for_the_next_one() -> None:
     scheduler = _left_by_a_large_job()
     assert not scheduler.starts(1000.0)
     now = scheduler.wish(1000.0).now
-    assert (list(now), now.blocks) == ([], [Opening(3, (3, 3), 42, 512_000, math.inf)])
+    assert (list(now), now.blocks) == ([], [Room(3, (3, 3), 42, 512_000, math.inf)])
     scheduler.add(_job("next", WHOLE, nodes=3))
     assert list(_places(scheduler.starts(1003.0))) == ["next"]
     assert not scheduler.wish(1003.0).now

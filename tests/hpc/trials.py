@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hpo_pilot.hpc.capacity import JobRequest
+from hpo_pilot.hpc.capacity import AllocationRequest
 from hpo_pilot.hpc.usage import Job
 from hpo_pilot.jobs import JobNeeds
 
@@ -68,9 +68,9 @@ class TrialServer:
         fails = dice.random() < self._failures
         if fails:
             seconds *= dice.random()
-        return min(seconds, job.limit), not fails and seconds <= job.limit
+        return min(seconds, job.needs.seconds), not fails and seconds <= job.needs.seconds
 
-    def hand_out(self, wish: JobRequest, now: float) -> list[Job]:
+    def hand_out(self, wish: AllocationRequest, now: float) -> list[Job]:
         """The jobs in turn that fit into what a scheduler wishes, up to one that it makes room for."""
         found: list[Job] = []
         turns = self._turns(now)
@@ -81,9 +81,7 @@ class TrialServer:
                 turns.remove(name)
             elif wish.now.take(needs, wish.needed(name, needs)):
                 found.append(self._job(name))
-            elif any(
-                opening.nodes >= needs.nodes and opening.fits(needs, 60.0 * needs.minutes) for opening in wish.later
-            ):
+            elif wish.may_wait(needs):
                 return [*found, self._job(name)]
             else:
                 turns.remove(name)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.hpc.capacity import Node, NodeShape
 from hpo_pilot.hpc.launchers import make_launcher
 from hpo_pilot.hpc.scheduler import Scheduler
 from hpo_pilot.hpc.usage import Ending
+from hpo_pilot.jobs.resources import Node, NodeShape
 from hpo_pilot.pilot.allocation import Allocation, AllocationPool, AllocationReservation, NodeHealth
 from hpo_pilot.pilot.job import GivenBack, JobFailure, NodeLost, PilotErrorCode, parse_job
 from hpo_pilot.pilot.machine import Assignment, FreeResources

@@ -9,9 +9,9 @@ import pytest
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.batch_system import Remainder
-from hpo_pilot.hpc.capacity import Node, NodeShape
 from hpo_pilot.hpc.launchers import make_launcher
 from hpo_pilot.hpc.usage import Ending
+from hpo_pilot.jobs.resources import Node, NodeShape
 from hpo_pilot.pilot import allocation
 from hpo_pilot.pilot.allocation import Allocation, AllocationPool, AllocationReservation, AllocationWatch
 from hpo_pilot.pilot.job import GivenBack, parse_job
