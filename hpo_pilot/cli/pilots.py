@@ -286,7 +286,7 @@ def keep(
 ) -> None:
     """Submit allocations while jobs wait, within the site's job limits, until stopped; running allocations stay."""
     from hpo_pilot.hpc.allocations import check_shape, new_name
-    from hpo_pilot.hpc.keeper import Keeper, KeeperSettings
+    from hpo_pilot.hpc.keeper import AllocationKeeper, KeeperSettings
     from hpo_pilot.hpc.plan import jobs_at_once
     from hpo_pilot.logs import configure_logging
 
@@ -303,7 +303,7 @@ def keep(
         found = jobs_at_once(spec.site, needs, spec.nodes, spec.minutes)
         return min(found, jobs or found)
 
-    keeper = Keeper(
+    keeper = AllocationKeeper(
         _fleet(wanted.workdir),
         KeeperSettings(access.server, access.queue, first.site.name, max_nodes, room, idle, settle),
         plan,

@@ -1,6 +1,7 @@
 """Keeps as many allocations as the waiting jobs need: `hpo-pilot pilots keep`.
 
-`PilotAccess` asks a PanDA server for its waiting jobs. `Keeper` compares them with the allocations of the work folder.
+`PilotAccess` asks a PanDA server for its waiting jobs. `AllocationKeeper` compares them with the allocations of the
+work folder.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _SOON = 120.0
 
 
 @dataclass(frozen=True)
-class WaitingJobs:
+class DemandGroup:
     """Jobs with the same needs that wait for a pilot.
 
     Attributes:
@@ -51,7 +52,7 @@ class Demand:
         going: number of jobs that pilots have, or are getting.
     """
 
-    waiting: tuple[WaitingJobs, ...]
+    waiting: tuple[DemandGroup, ...]
     going: int
 
 
@@ -116,7 +117,7 @@ class PilotAccess:
         return data
 
 
-def _waiting(shape: Mapping[str, Any]) -> WaitingJobs:
+def _waiting(shape: Mapping[str, Any]) -> DemandGroup:
     needs = JobNeeds(
         nodes=int(shape["nodes"]),
         gpus_per_node=int(shape["gpus"]),
@@ -125,13 +126,13 @@ def _waiting(shape: Mapping[str, Any]) -> WaitingJobs:
         minutes=float(shape["minutes"]),
         checkpoints=bool(shape.get("checkpoints")),
     )
-    return WaitingJobs(int(shape["jobs"]), needs)
+    return DemandGroup(int(shape["jobs"]), needs)
 
 
 def _counted(states: Mapping[str, int]) -> Demand:
     waiting = int(states.get(JobState.ACTIVATED, 0))
     going = sum(int(count) for state, count in states.items() if _is_going(state))
-    return Demand((WaitingJobs(waiting),) if waiting else (), going)
+    return Demand((DemandGroup(waiting),) if waiting else (), going)
 
 
 def _is_going(state: str) -> bool:
@@ -166,7 +167,7 @@ class KeeperSettings:
     settle: float = 60.0
 
 
-class Keeper:
+class AllocationKeeper:
     """Submits and cancels allocations in each round. The fleet's file has the allocations of earlier keepers."""
 
     def __init__(

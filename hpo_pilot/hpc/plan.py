@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self, cast
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.capacity import TimeLeft
 from hpo_pilot.hpc.scheduler import Policy, Scheduler
-from hpo_pilot.hpc.usage import Ending, Job
+from hpo_pilot.hpc.usage import Ending, ScheduledJob
 from hpo_pilot.jobs.resources import JobNeeds, Node, NodeShape
 
 if TYPE_CHECKING:
@@ -428,18 +428,18 @@ def _feed(
     work: Workload, scheduler: Scheduler, now: float, steps: int | None, waiting: deque[_Key], open_folds: Counter[int]
 ) -> None:
     """Adds the jobs that the scheduler has room for, from as many groups as may run at the same time."""
-    wish = scheduler.wish(now)
+    request = scheduler.request_jobs(now)
     needs = replace(work.needs, minutes=work.seconds / 60.0)  # as if the run time had been measured before
-    seconds = wish.needed(_SEARCH, needs)
+    seconds = request.needed(_SEARCH, needs)
     while waiting and (steps is None or scheduler.running + scheduler.waiting < steps):
         group, _ = waiting[0]
         if group not in open_folds and len(open_folds) >= work.parallel:
             return
-        if not wish.now.take(needs, seconds):
+        if not request.now.take(needs, seconds):
             return
         if group not in open_folds:
             open_folds[group] = work.folds
-        scheduler.add(Job(waiting.popleft(), _SEARCH, needs))
+        scheduler.add(ScheduledJob(waiting.popleft(), _SEARCH, needs))
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ Count = Annotated[StrictInt, Field(ge=1, lt=2**31)]
 Watts = Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)]
 
 
-class Section(BaseModel):
+class ProfileSection(BaseModel):
     """Frozen, and closed to keys that it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -59,14 +59,14 @@ def _any_of(names: Iterable[str]) -> str:
     return f"{', '.join(others)} or {last}"
 
 
-class WalltimeBin(Section):
+class WalltimeBin(ProfileSection):
     """How long jobs of a size may be."""
 
     nodes: Count = Field(description="Jobs of up to this many nodes, if a smaller bin does not take them.")
     hours: Annotated[StrictFloat, Field(gt=0, allow_inf_nan=False)] = Field(description="Longest walltime, in hours.")
 
 
-class JobLimits(Section):
+class JobLimits(ProfileSection):
     """How many jobs one user may have in a queue; what is not said is not limited."""
 
     queued: Count | None = Field(None, description="Jobs in any state.")
@@ -74,7 +74,7 @@ class JobLimits(Section):
     running: Count | None = Field(None, description="Jobs that run.")
 
 
-class BatchQueue(Section):
+class BatchQueue(ProfileSection):
     """One queue, partition or QOS of the batch system."""
 
     walltime: tuple[WalltimeBin, ...] = Field(
@@ -115,7 +115,7 @@ class BatchQueue(Section):
         return None
 
 
-class EndWarning(Section):
+class EndWarning(ProfileSection):
     """The signal by which the batch system warns a job before it ends."""
 
     signal: Annotated[StrictStr, Field(pattern="^[A-Z][A-Z0-9]*$")] = Field(
@@ -124,7 +124,7 @@ class EndWarning(Section):
     seconds: Count = Field(300, description="How long before the end, in seconds.")
 
 
-class Batch(Section):
+class Batch(ProfileSection):
     """The batch system, and what every job script there says."""
 
     system: BatchName = Field("none", description=f"{_any_of(BATCH_SYSTEMS)}; none: nodes are not allocated by one.")
@@ -180,7 +180,7 @@ class Batch(Section):
         return min((size for size in sizes if size is not None), default=None) if sizes else nodes
 
 
-class SiteGpus(Section):
+class SiteGpus(ProfileSection):
     """The GPUs of one node, all alike."""
 
     count: Count = Field(description="How many a node has, as programs count them: a Frontier MI250X is two.")
@@ -189,7 +189,7 @@ class SiteGpus(Section):
     memory_mb: Count | None = Field(None, description="Memory of one GPU, in MB. Default: not said.")
 
 
-class Power(Section):
+class Power(ProfileSection):
     """What the energy of a job is estimated from: idle + per_core x cores + per_gpu x GPUs, in watts."""
 
     idle: Watts = Field(description="One node that does nothing, its idle GPUs included, in watts.")
@@ -202,7 +202,7 @@ class Power(Section):
         return self.idle + self.per_core * cores + self.per_gpu * gpus
 
 
-class NodeShape(Section):
+class SiteNode(ProfileSection):
     """One compute node; what is not said is not checked."""
 
     count: Count | None = Field(None, description="How many such nodes the site has.")
@@ -226,7 +226,7 @@ class NodeShape(Section):
         return self.gpus.kind if self.gpus is not None else "none"
 
 
-class SiteLauncher(Section):
+class SiteLauncher(ProfileSection):
     """What starts the ranks of a payload."""
 
     name: LauncherName = Field("plain", description=f"{_any_of(LAUNCHERS)}.")
@@ -242,7 +242,7 @@ class SiteLauncher(Section):
     )
 
 
-class Scratch(Section):
+class Scratch(ProfileSection):
     """Where jobs may write; variables such as $USER are those of the job."""
 
     node: Folder | None = Field(None, description="A folder on the node's own disk; null: there is none.")
@@ -252,7 +252,7 @@ class Scratch(Section):
     shared: Folder | None = Field(None, description="A folder that all nodes share.")
 
 
-class SiteContainers(Section):
+class SiteContainers(ProfileSection):
     """How payloads with an image run."""
 
     runtime: RuntimeName = Field("auto", description="The container runtime; auto: the first that can run the image.")
@@ -262,7 +262,7 @@ class SiteContainers(Section):
     )
 
 
-class Network(Section):
+class Network(ProfileSection):
     """What compute nodes reach."""
 
     outbound: StrictBool = Field(True, description="Whether they reach servers outside.")
@@ -270,14 +270,14 @@ class Network(Section):
     no_proxy: tuple[Text, ...] = Field((), description="Hosts that are reached without the proxy.")
 
 
-class SiteProfile(Section):
+class SiteProfile(ProfileSection):
     """A site: its nodes, its batch system, and how jobs are started there."""
 
     name: Name = Field(
         description="Its name, as `site.profile` of a search file has it; the file's name without .yaml."
     )
     description: StrictStr = Field("", description="For people.")
-    node: NodeShape = NodeShape()
+    node: SiteNode = SiteNode()
     batch: Batch = Batch()
     launcher: SiteLauncher = SiteLauncher()
     modules: tuple[Line, ...] = Field((), description="Environment modules that are loaded first, in this order.")

@@ -34,14 +34,14 @@ from hpo_pilot.pilot.job import (
 )
 from hpo_pilot.pilot.job_files import FolderStorage, SandboxCache, ServerStorage, store_log, store_outputs
 from hpo_pilot.pilot.launch import STEP_CANCELLED, Avoided, Launched, LauncherOutage, LaunchFailure
-from hpo_pilot.pilot.machine import Assignment, Pool, Reservation
+from hpo_pilot.pilot.machine import AssignedResources, JobReservation, ResourcePool
 from hpo_pilot.pilot.report import Outcome, Starting, payload_succeeded
-from hpo_pilot.pilot.settings import PilotSettings, Site, WorkDir
+from hpo_pilot.pilot.settings import PilotSettings, PilotWorkDir, Site
 from hpo_pilot.pilot.staging import LARGE_FILE, Staging, note_stage_in
 from hpo_pilot.pilot.warm import WarmInterpreters
 from hpo_pilot.pilot.watchdog import Forgotten, Heartbeats, Watchdog
 from hpo_pilot.transformation.container import choose_runtime, image_fault
-from hpo_pilot.transformation.job import ImageFault, PayloadDocument, TransformationFailure
+from hpo_pilot.transformation.job import ImageFault, PayloadSettings, TransformationFailure
 from hpo_pilot.transformation.stage_in import StageIn
 from hpo_pilot.transformation.transformation import Prepared, prepare
 
@@ -81,9 +81,9 @@ class PilotParts:
 
     settings: PilotSettings
     site: Site | None
-    workdir: WorkDir
+    workdir: PilotWorkDir
     sandboxes: SandboxCache
-    pool: Pool[Any]
+    pool: ResourcePool[Any]
     interpreters: WarmInterpreters
     watchdog: Watchdog
     heartbeats: Heartbeats
@@ -103,7 +103,7 @@ class PilotParts:
 class JobRun:
     """One attempt of a job, while it runs at this pilot. Errors are reported, not raised."""
 
-    def __init__(self, parts: PilotParts, data: Mapping[str, Any], reservation: Reservation) -> None:
+    def __init__(self, parts: PilotParts, data: Mapping[str, Any], reservation: JobReservation) -> None:
         """Makes the attempt; `run` runs it.
 
         Args:
@@ -176,7 +176,7 @@ class JobRun:
             job = parse_job(self._data)
             self._archive, self._copied = job.arguments.archive, time.monotonic()
             large = parts.sandboxes.copy_to(job.arguments, root, LARGE_FILE if parts.staging is not None else 0)
-            document = PayloadDocument.read(str(root))
+            document = PayloadSettings.read(str(root))
             assignment, prepared, wrapping = self._prepare(job, document, root, large)
             self._folder = Path(prepared.folder)
             if assignment.seconds and not job.walltime:
@@ -230,8 +230,8 @@ class JobRun:
             self._outcome = replace(self._outcome, failure=why)
 
     def _prepare(
-        self, job: Job, document: PayloadDocument, root: Path, large: Sequence[Path]
-    ) -> tuple[Assignment, Prepared, Wrapping]:
+        self, job: Job, document: PayloadSettings, root: Path, large: Sequence[Path]
+    ) -> tuple[AssignedResources, Prepared, Wrapping]:
         """Waits for a job's resources and fetches its inputs; heartbeats report it as starting meanwhile."""
         parts = self._parts
         starting = Starting(job, root, parts.draining)
@@ -254,7 +254,7 @@ class JobRun:
         finally:
             parts.heartbeats.remove(starting)
 
-    def _wrapping(self, job: Job, document: PayloadDocument, assignment: Assignment) -> Wrapping:
+    def _wrapping(self, job: Job, document: PayloadSettings, assignment: AssignedResources) -> Wrapping:
         """Returns the wrapping of the command: a container, and a launcher for jobs with ranks or in an allocation."""
         settings, site = self._parts.settings, self._parts.site
         runtime = settings.container_runtime

@@ -20,9 +20,9 @@ from hpo_pilot.pilot.checkpoints import kept_checkpoint
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.report import Outcome, Progress
 from hpo_pilot.pilot.settings import PilotSettings, worker_mark
-from hpo_pilot.pilot.warm import WARM_MARK, Kind, WarmInterpreter, WarmInterpreters
+from hpo_pilot.pilot.warm import WARM_MARK, WarmInterpreter, WarmInterpreters, WarmKind
 from hpo_pilot.transformation.container import Inside, choose_runtime
-from hpo_pilot.transformation.job import PayloadDocument, kept_environment, refuse_payload, without_secrets
+from hpo_pilot.transformation.job import PayloadSettings, kept_environment, refuse_payload, without_secrets
 from hpo_pilot.transformation.process import (
     OWN_STATUS,
     SHORT_GRACE,
@@ -146,7 +146,7 @@ class Execution:
         self,
         settings: PilotSettings,
         job: Job,
-        document: PayloadDocument,
+        document: PayloadSettings,
         prepared: Prepared,
         root: Path,
         lifeline: int,
@@ -200,7 +200,7 @@ class Execution:
         """
         if not (isinstance(self._wrapping, InContainer) and not self._wrapping.image and self._is_ours()):
             return
-        kind = Kind(self.job.arguments.archive, self.function, (sys.executable, "-I", "-S"), ())
+        kind = WarmKind(self.job.arguments.archive, self.function, (sys.executable, "-I", "-S"), ())
         if self.function:
             env = self._environment()
             python = shutil.which(self._python or "python3", path=env.get("PATH"))

@@ -26,9 +26,9 @@ from hpo_pilot.hpc.launchers import VISIBLE_GPUS, Launcher, Placement, site_vari
 from hpo_pilot.logs import log_end
 from hpo_pilot.pilot.execution import ORPHANS_PROGRAM, InContainer, Wrapping, by_our_python, ended_with_all
 from hpo_pilot.pilot.job import Job, JobFailure, LauncherMissing, PilotErrorCode
-from hpo_pilot.pilot.machine import HERE, Assignment
+from hpo_pilot.pilot.machine import HERE, AssignedResources
 from hpo_pilot.pilot.settings import Site
-from hpo_pilot.transformation.job import PayloadDocument, without_secrets
+from hpo_pilot.transformation.job import PayloadSettings, without_secrets
 from hpo_pilot.transformation.process import WORKER_MARK
 from hpo_pilot.transformation.transformation import Prepared
 
@@ -389,8 +389,8 @@ class Launched(Wrapping):
 
     site: Site
     job: Job
-    assignment: Assignment
-    document: PayloadDocument
+    assignment: AssignedResources
+    document: PayloadSettings
     container: InContainer
     staged: Staged = NOTHING_STAGED
 
@@ -525,7 +525,7 @@ def _said(path: Path) -> str:
         return ""
 
 
-def _told(document: PayloadDocument) -> list[str]:
+def _told(document: PayloadSettings) -> list[str]:
     """Returns the names of the variables that the runner sets for this payload."""
     names = [f"HPO_PILOT_{name}" for name in _RUNNER_TELLS]
     if document.segment:

@@ -17,7 +17,7 @@ from hpo_pilot.pilot.client import Backoff, JobServer, NotOurs
 from hpo_pilot.pilot.execution import Execution
 from hpo_pilot.pilot.job import Identity, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.report import Starting
-from hpo_pilot.pilot.settings import PilotSettings, WorkDir
+from hpo_pilot.pilot.settings import PilotSettings, PilotWorkDir
 from hpo_pilot.transformation.process import adopt_orphans
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class Forgotten(JobFailure):
     """The server has closed this attempt: it ends without a report."""
 
 
-def obey(command: str, panda_id: int) -> JobFailure | None:
+def failure_of_command(command: str, panda_id: int) -> JobFailure | None:
     """Interprets a command in the server's reply.
 
     Returns:
@@ -90,7 +90,7 @@ class Heartbeats(threading.Thread):
                 command = self._server.update(report.heartbeat_report(self._settings, execution))
                 self._backoff.reset()
                 self._note(execution)
-                if failure := obey(command, job.panda_id):
+                if failure := failure_of_command(command, job.panda_id):
                     log.warning("job %s: %s", job.panda_id, failure, extra={"panda_id": job.panda_id})
                     execution.stop(failure)
                     continue
@@ -145,7 +145,7 @@ class Watchdog(threading.Thread):
     quick to find processes that outlive their job, and they are reaped here.
     """
 
-    def __init__(self, workdir: WorkDir) -> None:
+    def __init__(self, workdir: PilotWorkDir) -> None:
         """Makes the watchdog; `start` starts it.
 
         Args:

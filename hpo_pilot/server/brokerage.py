@@ -417,7 +417,7 @@ _LOADS_SECONDS = 1.0  # largest age of the count of cores at pilots, in seconds;
 
 
 @dataclass(frozen=True)
-class Kind:
+class JobKind:
     """Properties of waiting jobs that decide whether a pilot may take them.
 
     Attributes:
@@ -439,10 +439,10 @@ class WaitingTask:
     queue: str
     priority: int
     campaign: str
-    kind: Kind
+    kind: JobKind
 
     @property
-    def group(self) -> tuple[int, Kind]:
+    def group(self) -> tuple[int, JobKind]:
         """Its place in its queue: priority and kind."""
         return (-self.priority, self.kind)
 
@@ -451,7 +451,7 @@ class WaitingTask:
 Group = dict[str, list[int]]
 
 
-class WaitingJobs:
+class WaitingTasks:
     """Waiting jobs by task and queue, and the cores at pilots by campaign."""
 
     def __init__(self) -> None:
@@ -460,7 +460,7 @@ class WaitingJobs:
         self._changed: set[tuple[int, str]] = set()
         self._tasks: dict[tuple[int, str], WaitingTask] = {}
         self._queues_of: defaultdict[int, set[str]] = defaultdict(set)
-        self._groups: defaultdict[str, dict[tuple[int, Kind], Group]] = defaultdict(dict)
+        self._groups: defaultdict[str, dict[tuple[int, JobKind], Group]] = defaultdict(dict)
         self._loads: Counter[str] = Counter()
         self._loads_of: float | None = None
         self._turns: dict[str, int] = {}
@@ -502,15 +502,15 @@ class WaitingJobs:
             if not self._queues_of[task_id]:
                 del self._queues_of[task_id]
 
-    def groups(self, queues: Iterable[str]) -> list[tuple[int, list[tuple[str, Kind, Group]]]]:
+    def groups(self, queues: Iterable[str]) -> list[tuple[int, list[tuple[str, JobKind, Group]]]]:
         """Returns (priority, groups) of these queues, the highest priority first."""
-        found: defaultdict[int, list[tuple[str, Kind, Group]]] = defaultdict(list)
+        found: defaultdict[int, list[tuple[str, JobKind, Group]]] = defaultdict(list)
         for queue in queues:
             for (minus, kind), group in self._groups.get(queue, {}).items():
                 found[-minus].append((queue, kind, group))
         return sorted(found.items(), key=lambda item: -item[0])
 
-    def first(self, queue: str, key: tuple[int, Kind], campaign: str) -> WaitingTask | None:
+    def first(self, queue: str, key: tuple[int, JobKind], campaign: str) -> WaitingTask | None:
         """Returns the oldest task of a campaign in a group; None: none is left, and the campaign leaves the group."""
         group = self._groups[queue][key]
         heap = group[campaign]

@@ -15,10 +15,10 @@ from hpo_pilot.server.attempts import NO_RETRY, add_attempts, change_task, exist
 from hpo_pilot.server.brokerage import (
     GpuOffer,
     GpuRequirement,
-    Kind,
+    JobKind,
     TaskNeeds,
-    WaitingJobs,
     WaitingTask,
+    WaitingTasks,
     campaign_of,
     cpu_fits,
     gpus_fit,
@@ -80,7 +80,7 @@ def _waiting_task(tx: Transaction, row: AnyRow, queue: str) -> WaitingTask:
         known = known_task(tx, row.task_id)
         campaign = campaign_of(known.parameters.params, row.user_name, row.name)
         needs = str(needs_of(known.parameters))
-    kind = Kind(row.label, row.included or "", row.excluded or "", parse_needs(needs))
+    kind = JobKind(row.label, row.included or "", row.excluded or "", parse_needs(needs))
     return WaitingTask(row.task_id, queue, row.priority, campaign, kind)
 
 
@@ -105,7 +105,7 @@ def read_loads(tx: Transaction) -> None:
 # the lowest PandaID. So a search with thousands of waiting jobs gets every pilot while it is alone, and its share
 # once others come.
 #
-# The cost does not grow with the number of jobs or pilots: see `brokerage.WaitingJobs`.
+# The cost does not grow with the number of jobs or pilots: see `brokerage.WaitingTasks`.
 
 MAX_JOBS = 1000  # in one answer
 
@@ -211,7 +211,7 @@ class _Bounds:
         if allocation and request.gpus is None and not self.gpus and (count := sum(allocation.largest.gpus)):
             self.gpus = (GpuOffer(count),)  # of an unknown kind
 
-    def fits(self, kind: Kind, queue: str) -> bool:
+    def fits(self, kind: JobKind, queue: str) -> bool:
         """Returns whether jobs of this kind that wait at `queue` may go to the pilot."""
         needs, job = kind.needs, kind.needs.job
         return (
@@ -272,7 +272,7 @@ class _Candidate:
     """A campaign in a group."""
 
     queue: str
-    key: tuple[int, Kind]
+    key: tuple[int, JobKind]
     campaign: str
     heap: list[int]  # of its tasks
 
@@ -282,7 +282,7 @@ class _Picking:
 
     def __init__(self, tx: Transaction, request: JobRequest) -> None:
         self._tx = tx
-        self._waiting: WaitingJobs = tx.waiting
+        self._waiting: WaitingTasks = tx.waiting
         self._request = request
         self._missing = max(1, min(request.n_jobs, MAX_JOBS))
         # The free room of the pilot's allocation, which each chosen job reduces; None: it has no allocation.

@@ -20,7 +20,7 @@ from hpo_pilot.databases import sqlite_engine, tables_are_current
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import JobNeeds, JobState, RunReport
 from hpo_pilot.jobs.results import parse_reports
-from hpo_pilot.server.brokerage import TaskNeeds, WaitingJobs, needs_of, parse_needs
+from hpo_pilot.server.brokerage import TaskNeeds, WaitingTasks, needs_of, parse_needs
 from hpo_pilot.server.calls import ANYBODY_KNOWN, USERS, Access, Call, Envelope, endpoint, failure, success
 from hpo_pilot.server.database import AT_PILOT, WAITS, AnyRow, Transaction, in_slices, job_documents, jobs, tasks
 from hpo_pilot.server.descriptions import error_fields, texts_of
@@ -488,7 +488,7 @@ def answer_after_end(database: Path, files: Path, call: str, given: dict[str, An
         with engine.connect() as connection, connection.begin():
             if not tables_are_current(connection, "server", f"database {database}"):
                 raise InputError(f"the database {database} is of an older version; the next server upgrades it")
-            tx = Transaction(connection, time.time(), lambda: 0, {}, WaitingJobs())
+            tx = Transaction(connection, time.time(), lambda: 0, {}, WaitingTasks())
             if call == "job_list":
                 return _job_list(tx, find, **given)
             if call == "job_view":

@@ -310,7 +310,7 @@ class Waiter:
         self.called_for = site  # the queue of the jobs for which it was woken
         self.wake: asyncio.Future[None] | None = None
 
-    def rouse(self, called_for: str) -> None:
+    def call(self, called_for: str) -> None:
         """Wakes it to look for a job at the queue `called_for`."""
         self.called_for = called_for
         if self.wake is not None and not self.wake.done():
@@ -345,7 +345,7 @@ class WaitingPilots:
         """Ends waiting; if it was woken meanwhile, the next pilot is woken."""
         self._waiters.remove(waiter)
         if waiter.tried < self._round:
-            self._rouse(waiter.called_for, 1)
+            self._call(waiter.called_for, 1)
 
     def looks(self, waiter: Waiter) -> None:
         """Notes that the pilot looks for a job; call it before."""
@@ -353,7 +353,7 @@ class WaitingPilots:
 
     def found_nothing(self, waiter: Waiter) -> None:
         """Wakes the next pilot."""
-        self._rouse(waiter.called_for, 1)
+        self._call(waiter.called_for, 1)
 
     async def wait(self, waiter: Waiter, seconds: float) -> bool:
         """Waits until there may be a job.
@@ -378,22 +378,22 @@ class WaitingPilots:
         """Announces new waiting jobs; queue "" means any."""
         self._round += 1
         for site, count in activated.items():
-            self._rouse(site, count)
+            self._call(site, count)
 
-    def _rouse(self, site: str, count: int) -> None:
+    def _call(self, site: str, count: int) -> None:
         for waiter in self._waiters:
             if count <= 0:
                 return
             asleep = waiter.wake is not None and not waiter.wake.done()
             if asleep and waiter.tried < self._round and site in ("", waiter.site):
-                waiter.rouse(site)
+                waiter.call(site)
                 count -= 1
 
     def close(self) -> None:
         """Ends all waiting."""
         self._closed = True
         for waiter in self._waiters:
-            waiter.rouse("")
+            waiter.call("")
 
 
 class Changes:

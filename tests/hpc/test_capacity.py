@@ -159,18 +159,18 @@ def test_a_block_is_for_one_job_on_as_many_nodes() -> None:
     assert len(before.blocks) == 1
 
 
-def test_a_wish_survives_the_way_to_the_server() -> None:
+def test_a_request_survives_the_way_to_the_server() -> None:
     now = [Room(4000, (3, 3), 42, 512_000, 7199.7), Room(2, (1,), 7, 60_000, math.inf), Room(1, (), 3, 5, 0.4)]
     blocks = [Room(12, (3, 3), 42, 512_000, 900.9)] * 2
     later, left = (Room(64, (3, 3), 42, 512_000, 3600.0),), TimeLeft(7199.7, 0.25, 599.5)
-    wish = AllocationRequest(AllocationRoom(now, blocks), later, {"ada/gan.0f": 59.2, "büro/ü": 1.0}, left)
-    text = wish.to_text()
+    request = AllocationRequest(AllocationRoom(now, blocks), later, {"ada/gan.0f": 59.2, "büro/ü": 1.0}, left)
+    text = request.to_text()
     assert text.isascii()
     assert "\n" not in text
     read = AllocationRequest.from_text(text)
     assert set(read.now) == {Room(4000, (3, 3), 42, 512_000, 7199.0), Room(2, (1,), 7, 60_000, 1e9)}
     assert read.now.blocks == [Room(12, (3, 3), 42, 512_000, 900.0)] * 2
-    assert read.later == wish.later
+    assert read.later == request.later
     assert read.left == TimeLeft(7199.0, 0.25, 600.0)
     assert AllocationRequest.from_text("{}").left.needed(JobNeeds(minutes=1e6), None) == 6e7  # of an earlier version
     assert read.seconds == {"ada/gan.0f": 60.0, "büro/ü": 1.0}
@@ -215,7 +215,7 @@ def test_of_many_openings_the_largest_are_told() -> None:
         "[" * 100_000,
     ],
 )
-def test_what_is_no_wish_is_refused(text: str) -> None:
+def test_an_invalid_request_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="no openings"):
         AllocationRequest.from_text(text)
 

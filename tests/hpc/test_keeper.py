@@ -16,7 +16,7 @@ import requests
 from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
 from hpo_pilot.hpc.allocations import AllocationFile, Fleet
 from hpo_pilot.hpc.batch_system import AllocationSpec, BatchJob, BatchState
-from hpo_pilot.hpc.keeper import Demand, Keeper, KeeperSettings, PilotAccess, WaitingJobs
+from hpo_pilot.hpc.keeper import AllocationKeeper, Demand, DemandGroup, KeeperSettings, PilotAccess
 from hpo_pilot.jobs import JobNeeds
 from tests.hpc.conftest import FakeBatch
 
@@ -39,9 +39,9 @@ class Bench:
         self.told: list[str] = []
         self.keeper = self.again()
 
-    def again(self, keeping: KeeperSettings = KEEPING) -> Keeper:
+    def again(self, keeping: KeeperSettings = KEEPING) -> AllocationKeeper:
         """Another process that keeps the same."""
-        self.keeper = Keeper(
+        self.keeper = AllocationKeeper(
             self.fleet,
             keeping,
             self.plan,
@@ -52,10 +52,10 @@ class Bench:
         )
         return self.keeper
 
-    def look(self, waiting: int | tuple[WaitingJobs, ...], going: int = 0, after: float = 1.0) -> list[str]:
+    def look(self, waiting: int | tuple[DemandGroup, ...], going: int = 0, after: float = 1.0) -> list[str]:
         """One look; the states of all jobs then."""
         self.now[0] += after
-        self.demand = Demand((WaitingJobs(waiting),) if isinstance(waiting, int) else waiting, going)
+        self.demand = Demand((DemandGroup(waiting),) if isinstance(waiting, int) else waiting, going)
         self.keeper.look()
         return [job.state.value for job in self.batch.known.values()]
 
@@ -166,10 +166,10 @@ def test_it_runs_until_it_is_stopped(bench: Bench) -> None:
         if looks <= 2:
             raise TryAgainError("the server sleeps")
         stop.set()
-        return Demand((WaitingJobs(4),), 0)
+        return Demand((DemandGroup(4),), 0)
 
     clock, tell = lambda: bench.now[0], bench.told.append
-    keeper = Keeper(bench.fleet, KEEPING, bench.plan, demand, at_once=at_once, tell=tell, clock=clock)
+    keeper = AllocationKeeper(bench.fleet, KEEPING, bench.plan, demand, at_once=at_once, tell=tell, clock=clock)
     keeper.run(stop, 0.01)
     assert bench.told[0] == "not now: the server sleeps" and "4 jobs wait: submitted hpo-" in bench.told[1]
     assert bench.told[2:] == ["it goes on"]
@@ -221,9 +221,9 @@ def test_jobs_that_no_allocation_takes(bench: Bench) -> None:
 
 def test_allocations_for_what_fits_them(bench: Bench) -> None:
     """Of two-node jobs of all cores each runs one, of small ones sixteen, and none of those with GPUs."""
-    wide, small = WaitingJobs(2, JobNeeds(nodes=2, cores=8)), WaitingJobs(16, JobNeeds(cores=1))
-    hopeless = WaitingJobs(500, JobNeeds(gpus_per_node=2, minutes=30.0))
-    assert bench.look((WaitingJobs(8, JobNeeds(cores=1)), WaitingJobs(4, JobNeeds(cores=2)))) == ["waiting"]
+    wide, small = DemandGroup(2, JobNeeds(nodes=2, cores=8)), DemandGroup(16, JobNeeds(cores=1))
+    hopeless = DemandGroup(500, JobNeeds(gpus_per_node=2, minutes=30.0))
+    assert bench.look((DemandGroup(8, JobNeeds(cores=1)), DemandGroup(4, JobNeeds(cores=2)))) == ["waiting"]
     assert bench.look((small, hopeless)) == ["waiting"]
     assert bench.look((small, hopeless, wide)) == ["waiting"] * 3
     (said,) = [told for told in bench.told if "is submitted for them" in told]
@@ -233,7 +233,7 @@ def test_allocations_for_what_fits_them(bench: Bench) -> None:
 
 def test_work_that_never_fits_is_none(bench: Bench) -> None:
     """Allocations are given back, and it goes on looking: others may submit what fits."""
-    hopeless = (WaitingJobs(500, JobNeeds(nodes=3)),)
+    hopeless = (DemandGroup(500, JobNeeds(nodes=3)),)
     assert bench.look(hopeless) == []
     assert bench.look(4) == ["waiting"]
     bench.batch.turn("100", BatchState.RUNNING)
@@ -243,7 +243,7 @@ def test_work_that_never_fits_is_none(bench: Bench) -> None:
 
 def test_a_refusal_ends_it(bench: Bench) -> None:
     bench.section = {"account_required": True}
-    bench.demand = Demand((WaitingJobs(1),), 0)
+    bench.demand = Demand((DemandGroup(1),), 0)
     with pytest.raises(InputError, match="--account"):
         bench.keeper.run(threading.Event(), 0.01)
 
@@ -296,7 +296,7 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answers:
         # `defined` are those of paused tasks; `throttled` is a state of real servers alone.
         (
             {"Q": {"activated": 3, "defined": 5, "running": 2, "sent": 1, "throttled": 1, "finished": 7}},
-            Demand((WaitingJobs(3),), 4),
+            Demand((DemandGroup(3),), 4),
         ),
     ],
 )
@@ -310,7 +310,7 @@ def test_the_embedded_server_has_the_needs_of_jobs(answers: Answers) -> None:
     needs = JobNeeds(nodes=2, gpus_per_node=4, cores=8, memory_mb=500, minutes=90.0, checkpoints=True)
     elsewhere = {**shape, "site": "there"}
     data = {"waiting": [shape, elsewhere], "going": 2, "offers": [], "known_for": 9.0}
-    assert answers(OURS, {"success": True, "data": data}).demand() == Demand((WaitingJobs(3, needs),), 2)
+    assert answers(OURS, {"success": True, "data": data}).demand() == Demand((DemandGroup(3, needs),), 2)
 
 
 @pytest.mark.parametrize(
