@@ -30,7 +30,7 @@ from hpo_pilot.pilot.machine import (
     find_gpus,
     machine_cores,
 )
-from hpo_pilot.pilot.report import Starting
+from hpo_pilot.pilot.report import StartingJob
 from hpo_pilot.pilot.settings import Site
 from hpo_pilot.transformation.job import PayloadSettings
 
@@ -300,7 +300,7 @@ class AllocationPool(ResourcePool[AllocationReservation]):
         return not stop.is_set()
 
     def assign(
-        self, reservation: AllocationReservation, job: Job, document: PayloadSettings, starting: Starting
+        self, reservation: AllocationReservation, job: Job, document: PayloadSettings, starting: StartingJob
     ) -> AssignedResources:
         """See ResourcePool: waits until the scheduler starts the job."""
         planned = ScheduledJob(reservation.key, reservation.search, self._needs(job, document))

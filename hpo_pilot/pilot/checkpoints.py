@@ -56,7 +56,7 @@ class CheckpointTooLarge(Exception):
     """The archive would be larger than is allowed."""
 
 
-class Unsettled(Exception):
+class FilesChanging(Exception):
     """The files changed while they were packed."""
 
 
@@ -103,7 +103,7 @@ class KeptCheckpoint:
             for name, _, _ in before:
                 archive.add(self.folder / name, name, recursive=False)
         if self.signature() != before:
-            raise Unsettled
+            raise FilesChanging
         return before
 
     def place(self, archive: Path, limit: int) -> bool:
@@ -340,7 +340,7 @@ class CheckpointShipping(threading.Thread):
                     )
                 shipment.shipped = signature
                 log.debug("the checkpoint of job %s is at the server: %.1f MB", job.panda_id, size / 1e6)
-            except Unsettled:
+            except FilesChanging:
                 return _UNSETTLED
             except CheckpointTooLarge:
                 shipment.is_over = True

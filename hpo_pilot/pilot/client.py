@@ -51,11 +51,11 @@ class CallRefused(GiveUpError):
     """The server refuses the call; repeating it does not help."""
 
 
-class NotOurs(CallRefused):
+class JobOfAnotherPilot(CallRefused):
     """Another pilot has the job."""
 
 
-class NotThere(CallRefused):
+class MissingAtServer(CallRefused):
     """The server does not have the file or the call."""
 
 
@@ -176,7 +176,7 @@ class JobServer:
         if status in (10, 30):  # the server's timeout and failure
             raise ServerAway(f"{self._settings.server} could not store a report: {envelope.get('message')}")
         if not envelope.get("success"):
-            refused = NotOurs if status == _NO_PERMISSION else CallRefused
+            refused = JobOfAnotherPilot if status == _NO_PERMISSION else CallRefused
             raise refused(f"{self._settings.server} refused a report: {envelope.get('message')}")
         return str(data.get("command") or "") if isinstance(data, dict) else ""
 
@@ -229,7 +229,7 @@ class JobServer:
         """Downloads a checkpoint of at most `limit` bytes; False: there is none."""
         try:
             self.download("", f"hpo_cp_{task_id}_{sub_id}", target, limit)
-        except NotThere:
+        except MissingAtServer:
             return False
         return True
 
@@ -286,7 +286,7 @@ class JobServer:
         if status in _LATER:
             self._note(text)
             raise ServerAway(text)
-        raise (NotThere if status == 404 else CallRefused)(text)
+        raise (MissingAtServer if status == 404 else CallRefused)(text)
 
     def _note(self, trouble: object) -> None:
         """Logs once that the server does not answer, and once that it answers again."""

@@ -23,7 +23,7 @@ from hpo_pilot.transformation.job import PayloadSettings
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-    from hpo_pilot.pilot.report import Starting
+    from hpo_pilot.pilot.report import StartingJob
 
 #: Variables that limit a process to certain GPUs.
 _VISIBLE = {"NVIDIA": "CUDA_VISIBLE_DEVICES", "AMD": "ROCR_VISIBLE_DEVICES"}
@@ -207,7 +207,7 @@ class ResourcePool(ABC, Generic[R]):
         """Waits until the job's sandbox may be unpacked; False: `stop` was set before."""
 
     @abstractmethod
-    def assign(self, reservation: R, job: Job, document: PayloadSettings, starting: Starting) -> AssignedResources:
+    def assign(self, reservation: R, job: Job, document: PayloadSettings, starting: StartingJob) -> AssignedResources:
         """Waits for the job's resources and assigns them.
 
         Args:
@@ -317,7 +317,7 @@ class MachinePool(ResourcePool[MachineReservation]):
             return reservation.granted
 
     def assign(
-        self, reservation: MachineReservation, job: Job, document: PayloadSettings, starting: Starting
+        self, reservation: MachineReservation, job: Job, document: PayloadSettings, starting: StartingJob
     ) -> AssignedResources:
         """See ResourcePool: waits for the GPUs that a job asked for."""
         if document.nodes > 1:

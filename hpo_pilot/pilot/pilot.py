@@ -26,7 +26,7 @@ from hpo_pilot.pilot.checkpoints import CheckpointShipping
 from hpo_pilot.pilot.client import Backoff, CallRefused, Delivery, GivingBack, JobServer
 from hpo_pilot.pilot.job import CutOff, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.job_files import FolderStorage, SandboxCache, ServerStorage
-from hpo_pilot.pilot.launch import Avoided, LauncherOutage, probe_launcher
+from hpo_pilot.pilot.launch import AvoidedTasks, LauncherOutage, probe_launcher
 from hpo_pilot.pilot.machine import JobReservation, MachinePool, ResourcePool, choose_gpus, find_gpus, machine_cores
 from hpo_pilot.pilot.report import METRICS_REGISTRY
 from hpo_pilot.pilot.settings import PilotSettings, PilotWorkDir, Site, load_site, worker_mark
@@ -144,7 +144,7 @@ class Pilot:
             staging=staging,
             outage=outage,
             watch=self._watch,
-            avoided=Avoided(),
+            avoided=AvoidedTasks(),
             draining=self._draining,
             lifeline=lifeline,
         )

@@ -173,7 +173,7 @@ def thinned(values: Sequence[tuple[int, float]], most: int) -> list[tuple[int, f
     return kept + new
 
 
-class Starting:
+class StartingJob:
     """A job before its command runs, for the heartbeats.
 
     It may wait for nodes, and fetching its inputs may take longer than a server waits for a report.
@@ -247,7 +247,7 @@ class Outcome:
         return self.failure is None and self.exit_code == 0
 
 
-class Reported(Protocol):
+class ReportedJob(Protocol):
     """A job that starts or runs."""
 
     phase: str
@@ -256,7 +256,7 @@ class Reported(Protocol):
     progress: Progress
 
 
-def heartbeat_report(settings: PilotSettings, reported: Reported) -> dict[str, Any]:
+def heartbeat_report(settings: PilotSettings, reported: ReportedJob) -> dict[str, Any]:
     """Returns the report on a job that starts or runs."""
     report = _report(settings, reported.job.panda_id, reported.job.attempt, reported.phase)
     report["start_time"] = _moment(reported.started)

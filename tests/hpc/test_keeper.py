@@ -14,7 +14,7 @@ import pytest
 import requests
 
 from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
-from hpo_pilot.hpc.allocations import AllocationFile, Fleet
+from hpo_pilot.hpc.allocations import AllocationFile, AllocationManager
 from hpo_pilot.hpc.batch_system import AllocationSpec, BatchJob, BatchState
 from hpo_pilot.hpc.keeper import AllocationKeeper, Demand, DemandGroup, KeeperSettings, PilotAccess
 from hpo_pilot.jobs import JobNeeds
@@ -31,8 +31,10 @@ def at_once(spec: AllocationSpec, needs: JobNeeds) -> int:
 class Bench:
     """A keeper of allocations of two nodes, at a server that has the jobs that a test says."""
 
-    def __init__(self, fleet: Fleet, batch: FakeBatch, plan: Callable[..., AllocationSpec], now: list[float]) -> None:
-        self.fleet, self.batch, self.now = fleet, batch, now
+    def __init__(
+        self, manager: AllocationManager, batch: FakeBatch, plan: Callable[..., AllocationSpec], now: list[float]
+    ) -> None:
+        self.manager, self.batch, self.now = manager, batch, now
         self.section: dict[str, object] = {}
         self.plan = lambda name: plan(name, **self.section)
         self.demand = Demand((), 0)
@@ -42,7 +44,7 @@ class Bench:
     def again(self, keeping: KeeperSettings = KEEPING) -> AllocationKeeper:
         """Another process that keeps the same."""
         self.keeper = AllocationKeeper(
-            self.fleet,
+            self.manager,
             keeping,
             self.plan,
             lambda: self.demand,
@@ -61,8 +63,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(fleet: Fleet, batch: FakeBatch, plan: Callable[..., AllocationSpec], now: list[float]) -> Bench:
-    return Bench(fleet, batch, plan, now)
+def bench(manager: AllocationManager, batch: FakeBatch, plan: Callable[..., AllocationSpec], now: list[float]) -> Bench:
+    return Bench(manager, batch, plan, now)
 
 
 def test_no_more_than_there_is_work_for(bench: Bench) -> None:
@@ -120,11 +122,11 @@ def test_the_sites_limits(limits: dict[str, int], expected: int, bench: Bench) -
 
 
 def test_others_allocations_are_left_alone(bench: Bench, plan: Callable[..., AllocationSpec]) -> None:
-    bench.fleet.submit(plan("by-hand"), server="https://here", panda_queue="Q")
-    bench.fleet.submit(plan("elsewhere"), server="https://there", panda_queue="Q", kept=True)
+    bench.manager.submit(plan("by-hand"), server="https://here", panda_queue="Q")
+    bench.manager.submit(plan("elsewhere"), server="https://there", panda_queue="Q", kept=True)
     other = plan("other")
     other = replace(other, site=other.site.model_copy(update={"name": "there"}))
-    bench.fleet.submit(other, server="https://here", panda_queue="Q", kept=True)
+    bench.manager.submit(other, server="https://here", panda_queue="Q", kept=True)
     assert bench.look(waiting=0, after=1000) == ["waiting"] * 3
     assert not bench.batch.cancelled
 
@@ -146,7 +148,7 @@ def test_killed_while_it_submits(when: str, bench: Bench) -> None:
     bench.again()
     bench.look(waiting=4)  # the batch system may still show it
     assert bench.look(waiting=4, after=61) == ["waiting"]
-    assert len(bench.fleet.refresh()) == (1 if when == "after" else 2)
+    assert len(bench.manager.refresh()) == (1 if when == "after" else 2)
 
 
 def test_a_second_life_keeps_on(bench: Bench) -> None:
@@ -169,7 +171,7 @@ def test_it_runs_until_it_is_stopped(bench: Bench) -> None:
         return Demand((DemandGroup(4),), 0)
 
     clock, tell = lambda: bench.now[0], bench.told.append
-    keeper = AllocationKeeper(bench.fleet, KEEPING, bench.plan, demand, at_once=at_once, tell=tell, clock=clock)
+    keeper = AllocationKeeper(bench.manager, KEEPING, bench.plan, demand, at_once=at_once, tell=tell, clock=clock)
     keeper.run(stop, 0.01)
     assert bench.told[0] == "not now: the server sleeps" and "4 jobs wait: submitted hpo-" in bench.told[1]
     assert bench.told[2:] == ["it goes on"]

@@ -148,20 +148,20 @@ Error: Remote JSM server is not responding on host batch5
     ],
 )
 def test_whether_nothing_starts_anywhere(launcher: str, said: str, why: str, is_away: bool) -> None:
-    traces = make_launcher({"name": launcher}).traces
-    found = traces.failure(said)
+    log_patterns = make_launcher({"name": launcher}).log_patterns
+    found = log_patterns.failure(said)
     assert found.startswith(why) and bool(found) == bool(why)
-    assert traces.is_away(said) is is_away and not traces.broken_nodes(said, ["n1", "n2"])
+    assert log_patterns.is_away(said) is is_away and not log_patterns.broken_nodes(said, ["n1", "n2"])
 
 
 def test_a_node_that_slurm_took_away_and_one_that_only_failed() -> None:
     """Slurm 22.05, after a node was powered off under a step, and on a node that is dead and not yet known to be."""
-    traces, nodes = make_launcher({"name": "srun"}).traces, ["n2.example.org", "n3.example.org"]
+    log_patterns, nodes = make_launcher({"name": "srun"}).log_patterns, ["n2.example.org", "n3.example.org"]
     lost = "srun: error: Node failure on n2\nsrun: error: n3: task 1: Killed\nsrun: Force Terminated StepId=1.2\n"
-    assert traces.lost_nodes(lost, nodes) == traces.broken_nodes(lost, nodes) == {"n2.example.org"}
+    assert log_patterns.lost_nodes(lost, nodes) == log_patterns.broken_nodes(lost, nodes) == {"n2.example.org"}
     failed = "srun: error: Task launch for StepId=1.3 failed on node n2: Communication connection failure\n"
-    assert traces.broken_nodes(failed, nodes) == {"n2.example.org"} and not traces.lost_nodes(failed, nodes)
-    assert not traces.lost_nodes("0: srun: error: Node failure on n2", nodes)  # a rank said it
+    assert log_patterns.broken_nodes(failed, nodes) == {"n2.example.org"} and not log_patterns.lost_nodes(failed, nodes)
+    assert not log_patterns.lost_nodes("0: srun: error: Node failure on n2", nodes)  # a rank said it
 
 
 # --- command lines ---

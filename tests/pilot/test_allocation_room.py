@@ -18,7 +18,7 @@ from hpo_pilot.jobs.resources import Node, NodeShape
 from hpo_pilot.pilot.allocation import AllocatedNodes, AllocationPool, AllocationReservation, NodeHealth
 from hpo_pilot.pilot.job import GivenBack, JobFailure, NodeLost, PilotErrorCode, parse_job
 from hpo_pilot.pilot.machine import AssignedResources, FreeResources
-from hpo_pilot.pilot.report import Starting
+from hpo_pilot.pilot.report import StartingJob
 from hpo_pilot.pilot.settings import Site
 from hpo_pilot.transformation.job import PayloadSettings
 from tests.pilot.conftest import in_background
@@ -58,7 +58,7 @@ class Made:
         data, reservation = reserved
         job = parse_job(data)
         return self.pool.assign(
-            reservation, job, PayloadSettings(**document), Starting(job, Path("/nowhere"), self.draining)
+            reservation, job, PayloadSettings(**document), StartingJob(job, Path("/nowhere"), self.draining)
         )
 
     def begin(
@@ -191,7 +191,7 @@ def test_a_job_that_is_wanted_no_more_leaves_no_hole():
     first, _ = made.begin(coreCount=4)
     data, second = made.reserve(coreCount=4)
     job = parse_job(data)
-    starting = Starting(job, Path("/nowhere"), made.draining)
+    starting = StartingJob(job, Path("/nowhere"), made.draining)
     starting.stop(JobFailure(PilotErrorCode.PANDA_KILL, "killed by the server"))
     with pytest.raises(JobFailure, match="killed"):
         made.pool.assign(second, job, PayloadSettings(minutes=5.0), starting)

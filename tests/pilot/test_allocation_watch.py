@@ -15,7 +15,7 @@ from hpo_pilot.jobs.resources import Node, NodeShape
 from hpo_pilot.pilot import allocation
 from hpo_pilot.pilot.allocation import AllocatedNodes, AllocationPool, AllocationReservation, AllocationWatch
 from hpo_pilot.pilot.job import GivenBack, parse_job
-from hpo_pilot.pilot.report import Starting
+from hpo_pilot.pilot.report import StartingJob
 from hpo_pilot.pilot.settings import Site
 from hpo_pilot.transformation.job import PayloadSettings
 
@@ -87,7 +87,7 @@ def test_a_lost_node_drains_nothing(three, tmp_path, monkeypatch, until):
     def begin(number: int) -> tuple[AllocationReservation, tuple[str, ...]]:
         data = {"PandaID": number, "attemptNr": 1, "jobPars": "-a s.tar.gz -p x", "coreCount": 4}
         job, claim = parse_job(data), room.reserve(data)
-        return claim, room.assign(claim, job, PayloadSettings(minutes=5.0), Starting(job, tmp_path, draining)).nodes
+        return claim, room.assign(claim, job, PayloadSettings(minutes=5.0), StartingJob(job, tmp_path, draining)).nodes
 
     claims = [begin(number) for number in (1, 2)]
     assert [nodes for _, nodes in claims] == [("n1",), ("n2",)]
@@ -125,7 +125,7 @@ def test_an_allocation_that_ends_sooner_starts_no_more_jobs():
     claim = room.reserve({"PandaID": 1, "attemptNr": 1, "jobPars": "-a s.tar.gz -p x", "coreCount": 4})
     job = parse_job({"PandaID": 1, "attemptNr": 1, "jobPars": "-a s.tar.gz -p x", "coreCount": 4})
     with pytest.raises(GivenBack):
-        room.assign(claim, job, PayloadSettings(minutes=0.1), Starting(job, Path(), told))
+        room.assign(claim, job, PayloadSettings(minutes=0.1), StartingJob(job, Path(), told))
     room.free(claim)
     watch.start()
     assert ended.wait(20), "nothing runs any more"

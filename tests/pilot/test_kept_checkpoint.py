@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import pytest
 
-from hpo_pilot.pilot.checkpoints import CheckpointTooLarge, KeptCheckpoint, Unsettled, kept_checkpoint
+from hpo_pilot.pilot.checkpoints import CheckpointTooLarge, FilesChanging, KeptCheckpoint, kept_checkpoint
 from hpo_pilot.pilot.job import Job, parse_job
 from hpo_pilot.transformation.sandbox import UnsafeArchive
 
@@ -155,7 +155,7 @@ def test_what_is_written_meanwhile_is_not_sent(tmp_path):
             put(tmp_path, "w", "xy")
             return super().write(data)
 
-    with pytest.raises(Unsettled):
+    with pytest.raises(FilesChanging):
         checkpoint.pack(Writing(), 1 << 20)
 
 
