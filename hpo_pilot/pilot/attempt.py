@@ -255,7 +255,7 @@ class JobRun:
             parts.heartbeats.remove(starting)
 
     def _wrapper(self, job: Job, document: PayloadSettings, assignment: AssignedResources) -> CommandWrapper:
-        """Returns the wrapping of the command: a container, and a launcher for jobs with ranks or in an allocation."""
+        """Returns the wrapper of the command: a container, and a launcher for jobs with ranks or in an allocation."""
         settings, site = self._parts.settings, self._parts.site
         runtime = settings.container_runtime
         if site is not None and runtime == "auto":

@@ -163,7 +163,7 @@ class Execution:
             root: the job's folder.
             lifeline: reading end of a pipe that closes when the pilot dies; the runner watches it.
             variables: added to its environment.
-            wrapping: container and launcher of the command.
+            wrapper: container and launcher of the command.
         """
         self.job, self.folder = job, Path(prepared.folder)
         self.progress, self.report_seconds = Progress(self.folder, document), document.report_seconds
