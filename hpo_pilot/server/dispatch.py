@@ -189,7 +189,7 @@ def acquire(tx: Transaction, request: JobRequest) -> list[dict[str, Any]]:
 
 
 class _Bounds:
-    """The most that one job may need: the smaller of the pilot's and the queue's limits; 0: no limit."""
+    """The most that one job may need: the smaller of the pilot's and the queue's limits."""
 
     def __init__(self, request: JobRequest) -> None:
         queue, allocation = request.queue, request.allocation
@@ -220,10 +220,9 @@ class _Bounds:
             and (bool(queue) or self.site not in kind.excluded)
             and site_fits(needs, self.profile)
             and (job.nodes == 1 or self.many_nodes)
-            and (not self.cores or job.cores <= self.cores)
-            and (not self.memory or job.memory_mb <= self.memory)
-            and (not self.disk or needs.disk_mb <= self.disk)
-            and (not self.seconds or needs.walltime <= self.seconds)
+            and job.fit(sum(gpu.count for gpu in self.gpus), self.cores, self.memory)
+            and needs.disk_mb <= self.disk
+            and needs.walltime <= self.seconds
             and (not self.resource_type or _is_of_type(job, self.resource_type))
             and self._has_hardware(needs)
         )
@@ -246,7 +245,8 @@ def _labels(request: JobRequest) -> tuple[str, ...]:
 
 
 def _lesser(stated: int, limit: int | None) -> int:
-    return min(stated, limit) if stated and limit else stated or limit or 0
+    """Returns the smaller of the given values; 0 or None: not given."""
+    return min(filter(None, (stated, limit)), default=_NO_LIMIT)
 
 
 def _queue_gpus(queue: Queue) -> tuple[GpuOffer, ...]:
