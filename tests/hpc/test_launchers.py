@@ -287,6 +287,11 @@ def test_the_lines_of_each_profile(path: Path) -> None:
             "-x NCCL_DEBUG -x OMP_NUM_THREADS -x PATH x",
         ),
         (
+            launcher_of("generic-pbs"),
+            Placement(("n1", "n2"), 2, name="step"),
+            f"mpirun -n 4 {_HOSTS} -ppn 2 -bind-to none -prepend-rank -genvlist OMP_NUM_THREADS,PATH x",
+        ),
+        (
             launcher_of("torchrun"),
             Placement(("n1",), 4, 1, 1, "nvidia"),
             "torchrun --nproc-per-node=4 --nnodes=1 --standalone --no-python x",
