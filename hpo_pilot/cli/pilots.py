@@ -32,7 +32,7 @@ from hpo_pilot.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hpo_pilot.hpc.allocations import AllocationFile, Fleet
+    from hpo_pilot.hpc.allocations import AllocationFile, AllocationManager
     from hpo_pilot.hpc.batch_system import Allocation, AllocationSpec
     from hpo_pilot.hpc.keeper import PilotAccess
     from hpo_pilot.hpc.site_profile import SiteProfile
@@ -200,7 +200,7 @@ def submit(
         check_shape(spec)
         typer.echo(make_batch_system(spec.site.batch.system).script(spec), nl=False)
         return
-    done = _fleet(wanted.workdir).submit(spec, server=access.server, panda_queue=access.queue)
+    done = _manager(wanted.workdir).submit(spec, server=access.server, panda_queue=access.queue)
     typer.echo(
         f"submitted {done.name} as job {done.job_id}: {nodes} nodes of {wanted.site}, {wanted.walltime}; "
         f"output: {spec.output}"
@@ -216,7 +216,9 @@ def list_pilots(
     from hpo_pilot.hpc.batch_system import BatchState
 
     now = time.time()
-    found = [one for one in _fleet(workdir).refresh() if everything or not one.is_over or now - one.changed < 7 * 86400]
+    found = [
+        one for one in _manager(workdir).refresh() if everything or not one.is_over or now - one.changed < 7 * 86400
+    ]
     if as_json:
         dump([one.document() for one in found])
         return
@@ -252,9 +254,9 @@ def cancel(
     """Cancel allocations: their pilots return their jobs and end."""
     if bool(ids) == everything:
         raise InputError("name the allocations to cancel, or give --all; `hpo-pilot pilots list` shows them")
-    fleet = _fleet(workdir)
-    names = list(ids or ()) or [one.name for one in fleet.refresh() if not one.is_over]
-    for one in fleet.cancel(names):
+    manager = _manager(workdir)
+    names = list(ids or ()) or [one.name for one in manager.refresh() if not one.is_over]
+    for one in manager.cancel(names):
         typer.echo(f"cancelled {one.name}, job {one.job_id}")
 
 
@@ -286,7 +288,7 @@ def keep(
 ) -> None:
     """Submit allocations while jobs wait, within the site's job limits, until stopped; running allocations stay."""
     from hpo_pilot.hpc.allocations import check_shape, new_name
-    from hpo_pilot.hpc.keeper import Keeper, KeeperSettings
+    from hpo_pilot.hpc.keeper import AllocationKeeper, KeeperSettings
     from hpo_pilot.hpc.plan import jobs_at_once
     from hpo_pilot.logs import configure_logging
 
@@ -303,8 +305,8 @@ def keep(
         found = jobs_at_once(spec.site, needs, spec.nodes, spec.minutes)
         return min(found, jobs or found)
 
-    keeper = Keeper(
-        _fleet(wanted.workdir),
+    keeper = AllocationKeeper(
+        _manager(wanted.workdir),
         KeeperSettings(access.server, access.queue, first.site.name, max_nodes, room, idle, settle),
         plan,
         access.demand,
@@ -335,10 +337,10 @@ def _book(workdir: Path | None) -> AllocationFile:
     return AllocationFile(WorkDir.at(workdir).root)
 
 
-def _fleet(workdir: Path | None) -> Fleet:
-    from hpo_pilot.hpc.allocations import Fleet
+def _manager(workdir: Path | None) -> AllocationManager:
+    from hpo_pilot.hpc.allocations import AllocationManager
 
-    return Fleet(_book(workdir))
+    return AllocationManager(_book(workdir))
 
 
 def _last_line(path: Path) -> str:

@@ -269,7 +269,7 @@ def new_name() -> str:
     return f"hpo-{secrets.token_hex(5)}"
 
 
-class Fleet:
+class AllocationManager:
     """Submits, looks up and cancels the allocations of one work folder.
 
     Each submission is written to the file first, under a unique name. The submitting command holds the file's lock,

@@ -11,43 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.jobs.tasks import JobNeeds
-
-
-@dataclass(frozen=True)
-class NodeShape:
-    """The resources of a node for jobs.
-
-    Attributes:
-        cores: CPU cores.
-        memory_mb: memory, in MB.
-        gpus: number of GPUs; they are numbered from 0.
-        close: number of GPUs in a row that are close to each other: 2 for pairs (MI250X), 3 for three on each socket
-            (Summit); 1: all are alike. The cores are assumed to be spread evenly over these groups.
-    """
-
-    cores: int
-    memory_mb: int
-    gpus: int = 0
-    close: int = 1
-
-    def __post_init__(self) -> None:
-        if min(self.cores, self.memory_mb, self.close) < 1 or self.gpus < 0:
-            raise InputError(f"{self}: cores, memory and close are 1 or more, GPUs 0 or more")
-
-    @property
-    def groups(self) -> int:
-        """Number of groups of close GPUs; 1 for a node without GPUs."""
-        return max(1, -(-self.gpus // self.close))
-
-
-@dataclass(frozen=True)
-class Node:
-    """A node: its name at the batch system, and its resources."""
-
-    name: str
-    shape: NodeShape
-
+from hpo_pilot.jobs.resources import JobNeeds, NodeShape, Room
 
 # Sets of nodes are integers: bit n is node n.
 
@@ -187,7 +151,7 @@ def choose_gpus(shape: NodeShape, gpus: int, count: int) -> int:
 
 
 @lru_cache(maxsize=1 << 16)
-def pattern_after(pattern: Pattern, count: int) -> tuple[int, Pattern]:
+def remaining_pattern(pattern: Pattern, count: int) -> tuple[int, Pattern]:
     """Returns the number of groups that `count` GPUs take, and the remaining pattern, as `choose_gpus` chooses."""
     left = list(pattern)
     shares = _shares(pattern, count)
@@ -262,20 +226,20 @@ Level = tuple[Pattern, int, int]
 def has_room(level: Level, needs: JobNeeds) -> bool:
     """Returns True if a node with these free resources can take one part of a job."""
     gpus, cores, memory = level
-    return needs.cores <= cores and needs.memory_mb <= memory and needs.gpus_per_node <= sum(gpus)
+    return needs.fit(sum(gpus), cores, memory)
 
 
-def level_order(level: Level, needs: JobNeeds) -> tuple[int, int, Level]:
+def placement_key(level: Level, needs: JobNeeds) -> tuple[int, int, Level]:
     """Returns the sort key of levels with room for a job: the GPU groups that it takes, then the rest."""
-    return pattern_after(level[0], needs.gpus_per_node)[0], sum(level[0]), level
+    return remaining_pattern(level[0], needs.gpus_per_node)[0], sum(level[0]), level
 
 
 class Capacity:
     """The free GPUs, cores and memory of each node.
 
     Nodes with the same free resources form a level: they are alike to a job. A job goes to the tightest level, in the
-    order of `level_order`, which `Openings` uses too. Within a level it gets neighbours. The cost of a call grows with
-    the number of levels, which is small because the jobs of a search are alike.
+    order of `placement_key`, which `AllocationRoom` uses too. Within a level it gets neighbours. The cost of a call
+    grows with the number of levels, which is small because the jobs of a search are alike.
     """
 
     def __init__(self, shapes: Sequence[NodeShape]) -> None:
@@ -336,7 +300,7 @@ class Capacity:
         missing = needs.nodes
         if fit.bit_count() < missing:
             return 0
-        levels.sort(key=lambda level: level_order(level, needs))
+        levels.sort(key=lambda level: placement_key(level, needs))
         chosen = 0
         for tier in tiers:
             for level in levels:
@@ -408,74 +372,43 @@ class Capacity:
         return pattern, self._cores_left[node].bit_count(), self._memory_left[node]
 
 
-#: Time limit in minutes of a job without one; it is needed to plan the jobs after it.
-MINUTES_WITHOUT_LIMIT = 60.0
-
-#: Most openings of each kind, and most searches with run times, in a request's text.
-_MOST_OPENINGS = 64
+#: Most rooms of each kind, and most searches with run times, in a request's text.
+_MOST_ROOMS = 64
 _MOST_SEARCHES = 256
 
 _FAR = 10**9  # seconds; this value means no end
 _LARGE = 2**40  # largest count, size or time of a valid request
 
 
-#: The key of an opening: its free resources, and seconds.
+#: The key of free room: its resources, and seconds.
 _Key = tuple[Level, float]
 
 
-@dataclass(frozen=True)
-class Opening:
-    """Nodes with the same free resources.
+class AllocationRoom:
+    """All free room of an allocation; no node is in two rooms.
+
+    A server takes room from it for each job that it hands out. So it hands out exactly the jobs that can start at once:
+    the scheduler places jobs level by level in the same order.
 
     Attributes:
-        nodes: number of nodes.
-        gpus: free GPUs of each node by group of close GPUs, descending.
-        cores: free cores of each node.
-        memory_mb: free memory of each node, in MB.
-        seconds: longest run time of a job there.
+        blocks: rooms that are each for one job on exactly that number of nodes.
     """
 
-    nodes: int
-    gpus: Pattern
-    cores: int
-    memory_mb: int
-    seconds: float
-
-    def fits(self, needs: JobNeeds, seconds: float) -> bool:
-        """Returns True if one part of a job fits on each of the nodes."""
-        return _fits(_key(self), needs, seconds)
-
-    def without(self, needs: JobNeeds, nodes: int) -> Opening:
-        """Returns `nodes` of the nodes, each with the resources that remain when a part of the job runs there."""
-        level, seconds = _without(_key(self), needs)
-        return Opening(nodes, *level, seconds)
-
-
-class Openings:
-    """All openings of an allocation, without a common node.
-
-    A server takes room from them for each job that it hands out. So it hands out exactly the jobs that can start at
-    once: the scheduler places jobs level by level in the same order.
-
-    Attributes:
-        blocks: openings that are each for one job on exactly as many nodes.
-    """
-
-    def __init__(self, openings: Iterable[Opening], blocks: Iterable[Opening] = ()) -> None:
+    def __init__(self, rooms: Iterable[Room], blocks: Iterable[Room] = ()) -> None:
         self.blocks = list(blocks)
         self._nodes: dict[_Key, int] = {}
-        for opening in openings:
-            self._add(_key(opening), opening.nodes)
+        for room in rooms:
+            self._add(((room.gpus, room.cores, room.memory_mb), room.seconds), room.nodes)
 
-    def __iter__(self) -> Iterator[Opening]:
-        return (Opening(nodes, *level, seconds) for (level, seconds), nodes in self._nodes.items())
+    def __iter__(self) -> Iterator[Room]:
+        return (Room(nodes, *level, seconds) for (level, seconds), nodes in self._nodes.items())
 
     def __bool__(self) -> bool:
         return bool(self._nodes or self.blocks)
 
-    def copy(self) -> Openings:
+    def copy(self) -> AllocationRoom:
         """Returns a copy."""
-        other = Openings([], self.blocks)
+        other = AllocationRoom([], self.blocks)
         other._nodes = dict(self._nodes)
         return other
 
@@ -529,23 +462,19 @@ class Openings:
             self._nodes.pop(key, None)
 
 
-def _key(opening: Opening) -> _Key:
-    return (opening.gpus, opening.cores, opening.memory_mb), opening.seconds
-
-
 def _fits(key: _Key, needs: JobNeeds, seconds: float) -> bool:
     level, span = key
-    return seconds <= span and needs.cores > 0 and has_room(level, needs)
+    return seconds <= span and has_room(level, needs)
 
 
 def _without(key: _Key, needs: JobNeeds) -> _Key:
     (gpus, cores, memory), span = key
-    return (pattern_after(gpus, needs.gpus_per_node)[1], cores - needs.cores, memory - needs.memory_mb), span
+    return (remaining_pattern(gpus, needs.gpus_per_node)[1], cores - needs.cores, memory - needs.memory_mb), span
 
 
 def _placed(key: _Key, needs: JobNeeds) -> tuple[float, tuple[int, int, Level], _Key]:
-    """Returns the sort key of openings for a job, in the order of the scheduler's levels."""
-    return -key[1], level_order(key[0], needs), key
+    """Returns the sort key of free room for a job, in the order of the scheduler's levels."""
+    return -key[1], placement_key(key[0], needs), key
 
 
 @dataclass(frozen=True)
@@ -572,8 +501,7 @@ class TimeLeft:
             needs: the needs of the job.
             measured: the likely run time of jobs of its search; None: not known, so its minutes count.
         """
-        limit = 60.0 * needs.minutes
-        likely = limit if measured is None else min(limit, measured)
+        likely = needs.seconds if measured is None else min(needs.seconds, measured)
         if likely <= self.seconds:
             return likely
         enough = min(self.share * likely, self.checkpointed if needs.checkpoints else math.inf)
@@ -581,30 +509,51 @@ class TimeLeft:
 
 
 @dataclass(frozen=True)
-class JobRequest:
+class AllocationRequest:
     """The jobs that a scheduler could take next.
 
     A server goes through its jobs in order and hands out each job that has room in `now`. The first job without room
-    there, but with room in one opening of `later`, is handed out too and ends the answer: the scheduler reserves room
-    for it before others take it. If `later` is empty, a job waits already, and the server skips jobs without room.
+    there, but with room `later`, is handed out too and ends the answer: the scheduler reserves room for it before
+    others take it. If `later` is empty, a job waits already, and the server skips jobs without room.
 
     Attributes:
-        now: the openings for jobs that can start at once.
-        later: the openings for one job that has to wait; it needs one of these for all its minutes, by the likely ends
-            of running jobs.
+        now: the room for jobs that can start at once.
+        later: the room for one job that has to wait; it needs one of these for all its minutes, by the likely ends of
+            running jobs.
         seconds: the measured run time of jobs by search, for `now`; for other searches it is the minutes asked for.
         left: the time until the end of the allocation, for `now`.
     """
 
-    now: Openings
-    later: tuple[Opening, ...]
+    now: AllocationRoom
+    later: tuple[Room, ...]
     seconds: Mapping[str, float]
     left: TimeLeft = TimeLeft()
 
     @property
-    def free(self) -> list[Opening]:
-        """All openings of `now`, blocks included."""
+    def free(self) -> list[Room]:
+        """All room of `now`, blocks included."""
         return [*self.now, *self.now.blocks]
+
+    @property
+    def largest(self) -> Room:
+        """All free nodes, and the most that one node has of each resource, now or later."""
+        rooms = [Room(0, (), 0, 0, 0.0), *self.free, *self.later]
+        return Room(
+            sum(room.nodes for room in self.free),
+            (max(sum(room.gpus) for room in rooms),),
+            max(room.cores for room in rooms),
+            max(room.memory_mb for room in rooms),
+            max(room.seconds for room in rooms),
+        )
+
+    def may_wait(self, needs: JobNeeds, waited: float = 0.0) -> bool:
+        """Returns True if a job without room in `now` has room in `later`.
+
+        Args:
+            needs: its needs.
+            waited: seconds since the request.
+        """
+        return any(room.nodes >= needs.nodes and room.fits(needs, waited + needs.seconds) for room in self.later)
 
     def needed(self, search: str, needs: JobNeeds, waited: float = 0.0) -> float:
         """Returns the seconds for which a job needs room in `now`; infinity: it does not start any more.
@@ -619,14 +568,14 @@ class JobRequest:
         return seconds if math.isinf(seconds) else min(waited + seconds, self.left.seconds)
 
     def to_text(self) -> str:
-        """Returns one line of ASCII for an HTTP header; `from_text` reads it. It leaves out the smallest openings.
+        """Returns one line of ASCII for an HTTP header; `from_text` reads it. It leaves out the smallest rooms.
 
         Times are whole seconds, rounded such that no room is promised that does not exist.
         """
         document = {
-            "now": [_listed(opening) for opening in _largest(self.now)],
-            "blocks": [_listed(opening) for opening in _largest(self.now.blocks)],
-            "later": [_listed(opening) for opening in _largest(self.later)],
+            "now": [_listed(room) for room in _largest(self.now)],
+            "blocks": [_listed(room) for room in _largest(self.now.blocks)],
+            "later": [_listed(room) for room in _largest(self.later)],
             "seconds": {
                 search: math.ceil(min(seconds, _FAR)) for search, seconds in list(self.seconds.items())[:_MOST_SEARCHES]
             },
@@ -639,7 +588,7 @@ class JobRequest:
         return json.dumps(document, separators=(",", ":"))
 
     @classmethod
-    def from_text(cls, text: str) -> JobRequest:
+    def from_text(cls, text: str) -> AllocationRequest:
         """Reads the text of `to_text`, which may come from an untrusted client.
 
         Raises:
@@ -652,11 +601,11 @@ class JobRequest:
             left, share, checkpointed = document.get("left", (_FAR, 1, _FAR))
             if not 0 <= float(share) <= 1:
                 raise ValueError(f"{share!r} is not a share")
-            if max(len(now), len(blocks), len(later)) > _MOST_OPENINGS or len(seconds) > _MOST_SEARCHES:
-                raise ValueError(f"more than {_MOST_OPENINGS} openings, or run times of {_MOST_SEARCHES} searches")
+            if max(len(now), len(blocks), len(later)) > _MOST_ROOMS or len(seconds) > _MOST_SEARCHES:
+                raise ValueError(f"more than {_MOST_ROOMS} openings, or run times of {_MOST_SEARCHES} searches")
             return cls(
-                Openings([_opening(values) for values in now], [_opening(values) for values in blocks]),
-                tuple(_opening(values) for values in later),
+                AllocationRoom([_room(values) for values in now], [_room(values) for values in blocks]),
+                tuple(_room(values) for values in later),
                 {str(search): float(_count(value)) for search, value in seconds.items()},
                 TimeLeft(float(_count(left)), float(share), float(_count(checkpointed))),
             )
@@ -664,26 +613,26 @@ class JobRequest:
             raise InputError(f"no openings of an allocation: {error}") from error
 
 
-def _largest(openings: Iterable[Opening]) -> list[Opening]:
-    """Returns the largest openings, as many as a text may have, in their order."""
-    told = [opening for opening in openings if opening.seconds >= 1]
+def _largest(rooms: Iterable[Room]) -> list[Room]:
+    """Returns the largest rooms, as many as a text may have, in their order."""
+    told = [room for room in rooms if room.seconds >= 1]
     size = sorted(range(len(told)), key=lambda n: (-told[n].nodes * sum(told[n].gpus), -told[n].nodes * told[n].cores))
-    return [told[n] for n in sorted(size[:_MOST_OPENINGS])]
+    return [told[n] for n in sorted(size[:_MOST_ROOMS])]
 
 
-def _listed(opening: Opening) -> list[Any]:
-    seconds = math.floor(min(opening.seconds, _FAR))
-    return [opening.nodes, list(opening.gpus), opening.cores, opening.memory_mb, seconds]
+def _listed(room: Room) -> list[Any]:
+    seconds = math.floor(min(room.seconds, _FAR))
+    return [room.nodes, list(room.gpus), room.cores, room.memory_mb, seconds]
 
 
-def _opening(values: Any) -> Opening:
+def _room(values: Any) -> Room:
     nodes, gpus, cores, memory, seconds = values
-    if not isinstance(gpus, list) or len(gpus) > _MOST_OPENINGS or sorted(gpus, reverse=True) != gpus:
+    if not isinstance(gpus, list) or len(gpus) > _MOST_ROOMS or sorted(gpus, reverse=True) != gpus:
         raise ValueError(f"{gpus!r} is not a pattern of free GPUs")
     pattern = tuple(_count(count) for count in gpus)
     if min((_count(nodes), *pattern)) < 1:
         raise ValueError(f"{values!r} has no nodes, or a group without GPUs")
-    return Opening(nodes, pattern, _count(cores), _count(memory), float(_count(seconds)))
+    return Room(nodes, pattern, _count(cores), _count(memory), float(_count(seconds)))
 
 
 def _count(value: Any) -> int:

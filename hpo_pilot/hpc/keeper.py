@@ -1,6 +1,7 @@
 """Keeps as many allocations as the waiting jobs need: `hpo-pilot pilots keep`.
 
-`PilotAccess` asks a PanDA server for its waiting jobs. `Keeper` compares them with the allocations of the work folder.
+`PilotAccess` asks a PanDA server for its waiting jobs. `AllocationKeeper` compares them with the allocations of the
+work folder.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import requests
 
 from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
-from hpo_pilot.hpc.allocations import Fleet, new_name, room_for_more
+from hpo_pilot.hpc.allocations import AllocationManager, new_name, room_for_more
 from hpo_pilot.hpc.batch_system import Allocation, AllocationSpec, BatchState, walltime_text
 from hpo_pilot.http import open_session
 from hpo_pilot.jobs import JobNeeds, JobState
@@ -30,7 +31,7 @@ _SOON = 120.0
 
 
 @dataclass(frozen=True)
-class WaitingJobs:
+class DemandGroup:
     """Jobs with the same needs that wait for a pilot.
 
     Attributes:
@@ -51,7 +52,7 @@ class Demand:
         going: number of jobs that pilots have, or are getting.
     """
 
-    waiting: tuple[WaitingJobs, ...]
+    waiting: tuple[DemandGroup, ...]
     going: int
 
 
@@ -116,7 +117,7 @@ class PilotAccess:
         return data
 
 
-def _waiting(shape: Mapping[str, Any]) -> WaitingJobs:
+def _waiting(shape: Mapping[str, Any]) -> DemandGroup:
     needs = JobNeeds(
         nodes=int(shape["nodes"]),
         gpus_per_node=int(shape["gpus"]),
@@ -125,13 +126,13 @@ def _waiting(shape: Mapping[str, Any]) -> WaitingJobs:
         minutes=float(shape["minutes"]),
         checkpoints=bool(shape.get("checkpoints")),
     )
-    return WaitingJobs(int(shape["jobs"]), needs)
+    return DemandGroup(int(shape["jobs"]), needs)
 
 
 def _counted(states: Mapping[str, int]) -> Demand:
     waiting = int(states.get(JobState.ACTIVATED, 0))
     going = sum(int(count) for state, count in states.items() if _is_going(state))
-    return Demand((WaitingJobs(waiting),) if waiting else (), going)
+    return Demand((DemandGroup(waiting),) if waiting else (), going)
 
 
 def _is_going(state: str) -> bool:
@@ -166,12 +167,12 @@ class KeeperSettings:
     settle: float = 60.0
 
 
-class Keeper:
-    """Submits and cancels allocations in each round. The fleet's file has the allocations of earlier keepers."""
+class AllocationKeeper:
+    """Submits and cancels allocations in each round. The work folder has the allocations of earlier keepers."""
 
     def __init__(
         self,
-        fleet: Fleet,
+        manager: AllocationManager,
         settings: KeeperSettings,
         plan: Callable[[str], AllocationSpec],
         demand: Callable[[], Demand],
@@ -183,7 +184,7 @@ class Keeper:
         """Asks and submits nothing yet.
 
         Args:
-            fleet: the allocations of the work folder.
+            manager: the allocations of the work folder.
             settings: the settings.
             plan: returns the next allocation, with the given name.
             demand: asks the PanDA server for its jobs.
@@ -191,7 +192,7 @@ class Keeper:
             tell: gets a line for the user at each change.
             clock: seconds since the epoch.
         """
-        self._fleet = fleet
+        self._manager = manager
         self._settings = settings
         self._plan = plan
         self._demand = demand
@@ -237,7 +238,7 @@ class Keeper:
         demand, now = self._demand(), self._clock()
         waiting, wanted = self._wanted(demand)
         # First of all: this finds what an earlier process may have submitted.
-        kept = [one for one in self._fleet.refresh() if self._is_ours(one)]
+        kept = [one for one in self._manager.refresh() if self._is_ours(one)]
         self._check_failures(kept)
         ours = [one for one in kept if not one.is_over]
         if waiting or demand.going:
@@ -304,7 +305,7 @@ class Keeper:
         # The pilot of an allocation that has just started may not have called the server yet.
         idle = [one for one in ours if one.started is None or self._clock() - one.started >= self._settings.settle]
         if idle:
-            self._fleet.cancel([one.name for one in idle])
+            self._manager.cancel([one.name for one in idle])
             self._tell(f"{why}: cancelled {', '.join(one.name for one in idle)}")
 
     def _submit(self, waiting: int, allocations: float, ours: list[Allocation], now: float) -> None:
@@ -315,10 +316,10 @@ class Keeper:
             spec = self._plan(new_name())
             if nodes + spec.nodes > settings.max_nodes:
                 return
-            if room_for_more(spec, self._fleet.jobs(spec)) == 0:
+            if room_for_more(spec, self._manager.jobs(spec)) == 0:
                 log.info("the queue takes no more jobs now")
                 return
-            done = self._fleet.submit(spec, server=settings.server, panda_queue=settings.panda_queue, kept=True)
+            done = self._manager.submit(spec, server=settings.server, panda_queue=settings.panda_queue, kept=True)
             self._tell(f"{waiting} jobs wait: submitted {done.name}, {done.nodes} nodes, as job {done.job_id}")
             nodes += spec.nodes
             wanted -= 1

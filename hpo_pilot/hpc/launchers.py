@@ -97,7 +97,7 @@ SSH_FAILED = r"ssh: (?:Could not resolve hostname|connect to host) ([\w.-]+)"
 
 
 @dataclass(frozen=True)
-class Traces:
+class LogPatterns:
     """Regular expressions for a launcher's own lines in logs; empty: there are none. The runner uses the first four.
 
     Attributes:
@@ -248,7 +248,7 @@ class Launcher(ABC):
 
     name: ClassVar[str]
     #: Its own lines in logs.
-    traces: Traces = Traces()
+    log_patterns: LogPatterns = LogPatterns()
     #: True if the launcher assigns GPUs to ranks itself; False: the environment names them.
     chooses_gpus: bool = False
 
@@ -347,7 +347,7 @@ def _plain_here(launcher: Launcher, here: bool) -> Launcher:
 
 
 #: MPICH does not name the rank that failed.
-_MPICH = Traces(
+_MPICH = LogPatterns(
     label=r"^\[(\d+)\] ?",
     dead=r"^=   BAD TERMINATION OF ONE OF YOUR APPLICATION",
     own=r"^(=|YOUR APPLICATION TERMINATED|This typically refers to|Please see the FAQ)",
@@ -368,7 +368,7 @@ class Mpirun(Launcher):
     name = "mpirun"
     once = _plain_here
     #: Of Open MPI.
-    traces = Traces(
+    log_patterns = LogPatterns(
         label=r"^\[\d+,(\d+)\]<std(?:out|err)>:",
         dead=r"^  Process name: \[\[\d+,\d+\],(\d+)\]",
         own=r"^(  Process name|  Exit code|mpirun\S* detected|Primary job|a non-zero exit code|the job to be|-----)",
@@ -380,7 +380,7 @@ class Mpirun(Launcher):
         """See Launcher."""
         super().__init__(settings)
         if self.settings.mpi == "mpich":
-            self.traces = _MPICH
+            self.log_patterns = _MPICH
 
     def command(self, argv: Sequence[str], placement: Placement) -> list[str]:
         """See Launcher."""
@@ -414,7 +414,7 @@ class Srun(Launcher):
 
     name = "srun"
     chooses_gpus = True
-    traces = Traces(
+    log_patterns = LogPatterns(
         label=r"^ *(\d+): ?",
         dead=r"^srun: error: \S+: tasks? (\d+)[\d,-]*: |slurmstepd\S*: error: .*memory limit",
         own=r"^(srun|slurmstepd\S*): (?!error: (execve|Unable|Task launch|Node failure))",
@@ -501,7 +501,7 @@ class Jsrun(Launcher):
     name = "jsrun"
     chooses_gpus = True
     #: With the labels of `--stdio_mode prepended`.
-    traces = Traces(
+    log_patterns = LogPatterns(
         label=r"^ *(\d+): ?",
         dead=r"One or more process \(first noticed rank (\d+)\)",
         own=r"^(ERROR:|Error:|jsrun|Warning:) ",
@@ -556,7 +556,7 @@ class Horovodrun(Launcher):
 
     name = "horovodrun"
     once = _plain_here
-    traces = Traces(
+    log_patterns = LogPatterns(
         label=r"^\[(?:\d+,)?(\d+)\]<std(?:out|err)>:",
         dead=r"^Process (\d+) exit with status code|^  Process name: \[\[\d+,\d+\],(\d+)\]",
         own=r"^(Process \d+ exit|Terminating remaining|Traceback|  |RuntimeError: Horovod detected|Process name:"
@@ -579,7 +579,7 @@ class Torchrun(Launcher):
 
     name = "torchrun"
     #: It labels no lines; the line before torchrun's first message about a failure counts as the rank's last.
-    traces = Traces(
+    log_patterns = LogPatterns(
         dead=r"^[WE]\d{4} .*(closing signal|failed \(exitcode)",
         own=r"^[WEI]\d{4} ",
         broken=SSH_FAILED,

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self, cast
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.hpc.capacity import Node, NodeShape, TimeLeft
+from hpo_pilot.hpc.capacity import TimeLeft
 from hpo_pilot.hpc.scheduler import Policy, Scheduler
-from hpo_pilot.hpc.usage import Ending, Job
-from hpo_pilot.jobs import JobNeeds
+from hpo_pilot.hpc.usage import Ending, ScheduledJob
+from hpo_pilot.jobs.resources import JobNeeds, Node, NodeShape
 
 if TYPE_CHECKING:
     from hpo_pilot.hpc.site_profile import BatchQueue, JobLimits, SiteProfile
@@ -103,12 +103,6 @@ def node_shape(profile: SiteProfile, needs: JobNeeds) -> NodeShape:
     )
 
 
-def jobs_per_node(shape: NodeShape, needs: JobNeeds) -> int:
-    """Returns the number of jobs that fit on one node at the same time."""
-    gpus = shape.gpus // needs.gpus_per_node if needs.gpus_per_node else shape.cores
-    return min(gpus, shape.cores // needs.cores, shape.memory_mb // max(1, needs.memory_mb))
-
-
 def most_at_once(shape: NodeShape, needs: JobNeeds, nodes: int, steps: int | None) -> int:
     """Returns the largest number of jobs that an allocation runs at the same time.
 
@@ -118,7 +112,7 @@ def most_at_once(shape: NodeShape, needs: JobNeeds, nodes: int, steps: int | Non
         nodes: nodes of the allocation.
         steps: most job steps of one allocation; None: no limit.
     """
-    jobs = jobs_per_node(shape, needs) * (nodes // needs.nodes)
+    jobs = shape.jobs(needs) * (nodes // needs.nodes)
     return jobs if steps is None else min(jobs, steps)
 
 
@@ -150,7 +144,7 @@ def nodes_for(shape: NodeShape, needs: JobNeeds, jobs: int) -> int:
     Raises:
         InputError: a job does not fit on a node.
     """
-    each = jobs_per_node(shape, needs)
+    each = shape.jobs(needs)
     if each < 1:
         raise InputError(f"a node of {shape} does not hold a job of {needs}: ask for less in `resources`")
     return math.ceil(jobs / each) * needs.nodes
@@ -289,7 +283,7 @@ def _choice(
     seconds = waves * work.seconds
     if minutes is None:
         # As long as needed, rounded up to a quarter of an hour.
-        used = min(waves, each) * work.seconds + max(0.0, 60.0 * work.needs.minutes - work.seconds) + Policy().margin
+        used = min(waves, each) * work.seconds + max(0.0, work.needs.seconds - work.seconds) + Policy().margin
         walltime = min(walltime, 900.0 * math.ceil(used / 900.0))
     return AllocationChoice(nodes, round(walltime / 60), submissions, at_once, seconds, nodes * seconds / 3600)
 
@@ -434,18 +428,18 @@ def _feed(
     work: Workload, scheduler: Scheduler, now: float, steps: int | None, waiting: deque[_Key], open_folds: Counter[int]
 ) -> None:
     """Adds the jobs that the scheduler has room for, from as many groups as may run at the same time."""
-    wish = scheduler.wish(now)
+    request = scheduler.request_jobs(now)
     needs = replace(work.needs, minutes=work.seconds / 60.0)  # as if the run time had been measured before
-    seconds = wish.needed(_SEARCH, needs)
+    seconds = request.needed(_SEARCH, needs)
     while waiting and (steps is None or scheduler.running + scheduler.waiting < steps):
         group, _ = waiting[0]
         if group not in open_folds and len(open_folds) >= work.parallel:
             return
-        if not wish.now.take(needs, seconds):
+        if not request.now.take(needs, seconds):
             return
         if group not in open_folds:
             open_folds[group] = work.folds
-        scheduler.add(Job(waiting.popleft(), _SEARCH, needs))
+        scheduler.add(ScheduledJob(waiting.popleft(), _SEARCH, needs))
 
 
 @dataclass(frozen=True)

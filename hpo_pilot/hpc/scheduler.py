@@ -13,12 +13,9 @@ from dataclasses import dataclass, replace
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.capacity import (
+    AllocationRequest,
+    AllocationRoom,
     Capacity,
-    JobRequest,
-    Node,
-    NodeShape,
-    Opening,
-    Openings,
     Part,
     TimeLeft,
     close_together,
@@ -28,8 +25,8 @@ from hpo_pilot.hpc.capacity import (
     pattern_of,
     union,
 )
-from hpo_pilot.hpc.usage import Account, Ending, Job, Share, Start, Stay, Usage
-from hpo_pilot.jobs.tasks import JobNeeds
+from hpo_pilot.hpc.usage import Account, Ending, NodeUse, ScheduledJob, Share, Start, Usage
+from hpo_pilot.jobs.resources import JobNeeds, Node, Room
 
 
 @dataclass(frozen=True)
@@ -139,7 +136,7 @@ class Reservation:
         start: the promised start, which may only become earlier, unless a node is lost.
     """
 
-    job: Job
+    job: ScheduledJob
     nodes: int
     start: float
 
@@ -175,10 +172,10 @@ class JobGroup:
 
     def __init__(self, search: str, needs: JobNeeds) -> None:
         self.search, self.needs = search, needs
-        self.jobs: deque[tuple[int, Job]] = deque()
+        self.jobs: deque[tuple[int, ScheduledJob]] = deque()
 
     @property
-    def first(self) -> Job:
+    def first(self) -> ScheduledJob:
         """The oldest job."""
         return self.jobs[0][1]
 
@@ -186,7 +183,7 @@ class JobGroup:
         return self.jobs[0][0] < other.jobs[0][0]
 
 
-class WaitingJobs:
+class JobQueue:
     """The groups of waiting jobs, the group with the oldest job first."""
 
     def __init__(self) -> None:
@@ -201,46 +198,46 @@ class WaitingJobs:
     def __contains__(self, key: Hashable) -> bool:
         return key in self._keys
 
-    def __iter__(self) -> Iterator[Job]:
-        return (job for line in self._order for _, job in line.jobs)
+    def __iter__(self) -> Iterator[ScheduledJob]:
+        return (job for group in self._order for _, job in group.jobs)
 
     @property
-    def lines(self) -> int:
+    def groups(self) -> int:
         """The number of groups."""
         return len(self._order)
 
-    def line(self, place: int) -> JobGroup:
+    def group(self, place: int) -> JobGroup:
         """Returns the group at a place, from 0, in the order of the oldest jobs."""
         return self._order[place]
 
-    def add(self, job: Job) -> None:
+    def add(self, job: ScheduledJob) -> None:
         """Adds a job."""
         self._came += 1
         self._keys.add(job.key)
-        line = self._by_kind.get((job.search, job.needs))
-        if line is not None:
-            line.jobs.append((self._came, job))
+        group = self._by_kind.get((job.search, job.needs))
+        if group is not None:
+            group.jobs.append((self._came, job))
             return
-        line = self._by_kind[job.search, job.needs] = JobGroup(job.search, job.needs)
-        line.jobs.append((self._came, job))
-        self._order.append(line)
+        group = self._by_kind[job.search, job.needs] = JobGroup(job.search, job.needs)
+        group.jobs.append((self._came, job))
+        self._order.append(group)
 
-    def pop(self, place: int) -> Job:
+    def pop(self, place: int) -> ScheduledJob:
         """Removes and returns the oldest job of the group at a place; the group moves to the place of its next job."""
-        line = self._order.pop(place)
-        _, job = line.jobs.popleft()
+        group = self._order.pop(place)
+        _, job = group.jobs.popleft()
         self._keys.discard(job.key)
-        if line.jobs:
-            insort(self._order, line, lo=place)
+        if group.jobs:
+            insort(self._order, group, lo=place)
         else:
-            del self._by_kind[line.search, line.needs]
+            del self._by_kind[group.search, group.needs]
         return job
 
-    def remove(self, place: int) -> list[Job]:
+    def remove(self, place: int) -> list[ScheduledJob]:
         """Removes and returns all jobs of the group at a place."""
-        line = self._order.pop(place)
-        del self._by_kind[line.search, line.needs]
-        found = [job for _, job in line.jobs]
+        group = self._order.pop(place)
+        del self._by_kind[group.search, group.needs]
+        found = [job for _, job in group.jobs]
         self._keys.difference_update(job.key for job in found)
         return found
 
@@ -249,7 +246,7 @@ _GRACE = 60.0  # seconds that a job past its limit may take to end
 
 
 @dataclass(slots=True, eq=False)
-class RunningJob:
+class PlacedJob:
     """A running job; the loss of a node removes its part there.
 
     Attributes:
@@ -258,44 +255,42 @@ class RunningJob:
         start: its start time.
         end: its likely end.
         parts: its GPUs and cores on each node.
-        stays: its times on each node.
+        node_uses: its times on each node.
         nodes: the set of its nodes.
     """
 
-    job: Job
+    job: ScheduledJob
     number: int
     start: float
     end: float
     parts: Sequence[Part]
-    stays: Sequence[Stay]
+    node_uses: Sequence[NodeUse]
     nodes: int
 
     def covers(self, needs: JobNeeds) -> bool:
         """Returns True if each of its nodes has room for a part of such a job after its end."""
         own = self.job.needs
-        return (
-            own.gpus_per_node >= needs.gpus_per_node and own.cores >= needs.cores and own.memory_mb >= needs.memory_mb
-        )
+        return needs.fit(own.gpus_per_node, own.cores, own.memory_mb)
 
 
-class Horizon:
+class ExpectedEnds:
     """The running jobs by their likely ends."""
 
     def __init__(self) -> None:
-        self._ends: list[tuple[float, int, RunningJob]] = []
+        self._ends: list[tuple[float, int, PlacedJob]] = []
 
-    def __iter__(self) -> Iterator[RunningJob]:
+    def __iter__(self) -> Iterator[PlacedJob]:
         return (running for _, _, running in self._ends)
 
-    def add(self, running: RunningJob) -> None:
+    def add(self, running: PlacedJob) -> None:
         """Adds a job that starts."""
         insort(self._ends, (running.end, running.number, running))
 
-    def remove(self, running: RunningJob) -> None:
+    def remove(self, running: PlacedJob) -> None:
         """Removes a job that has ended."""
         del self._ends[bisect_left(self._ends, (running.end, running.number))]
 
-    def reserve(self, job: Job, capacity: Capacity, closed: int, now: float) -> Reservation | None:
+    def reserve(self, job: ScheduledJob, capacity: Capacity, closed: int, now: float) -> Reservation | None:
         """Returns nodes and start time for a job that cannot start now; None: never, too many nodes are lost or closed.
 
         Args:
@@ -331,7 +326,7 @@ class Horizon:
         """Extends the likely end of overdue jobs by half of their time so far, up to their limit."""
         overdue = bisect_left(self._ends, (now, math.inf))
         for _, number, running in self._ends[:overdue]:
-            limit = running.start + running.job.limit
+            limit = running.start + running.job.needs.seconds
             longer = min(limit, running.start + 1.5 * (now - running.start))
             running.end = longer if longer > now else now + _GRACE
             self._ends.append((running.end, number, running))
@@ -341,16 +336,16 @@ class Horizon:
 
 
 def _has_room(
-    needs: JobNeeds, running: RunningJob, node: int, capacity: Capacity, left: dict[int, tuple[int, int, int]]
+    needs: JobNeeds, running: PlacedJob, node: int, capacity: Capacity, left: dict[int, tuple[int, int, int]]
 ) -> bool:
     """Returns True if a node has room for a part of a job after the end of one more job; updates `left`."""
     gpus, cores, memory = left.get(node) or capacity.free(node)
     own = running.job.needs
-    left[node] = gpus, cores, memory = gpus + own.gpus_per_node, cores + own.cores, memory + own.memory_mb
-    return gpus >= needs.gpus_per_node and cores >= needs.cores and memory >= needs.memory_mb
+    left[node] = gpus + own.gpus_per_node, cores + own.cores, memory + own.memory_mb
+    return needs.fit(*left[node])
 
 
-_STEP_LATER = 1.25  # from one opening of `JobRequest.later` to the next smaller one of the same shape, in nodes
+_STEP_LATER = 1.25  # from one room of `AllocationRequest.later` to the next smaller one of the same shape, in nodes
 _OUTLOOK = 0.01  # share of the remaining time for which `later` is not computed again
 
 
@@ -402,11 +397,11 @@ class Scheduler:
         self._ends = ends
         self._capacity = Capacity(self._shapes)
         self._account = Account(self._shapes, begins)
-        self._horizon = Horizon()
-        self._running: dict[Hashable, RunningJob] = {}
+        self._expected_ends = ExpectedEnds()
+        self._running: dict[Hashable, PlacedJob] = {}
         self._on_node: list[set[int]] = [set() for _ in nodes]
-        self._by_number: dict[int, RunningJob] = {}
-        self._waiting = WaitingJobs()
+        self._by_number: dict[int, PlacedJob] = {}
+        self._waiting = JobQueue()
         self._run_times: dict[str, RunTimes] = {}
         self._reservation: Reservation | None = None
         self._blocks: list[Block] = []
@@ -414,7 +409,7 @@ class Scheduler:
         self._started = 0
         self._draining = False
         self._changed = False
-        self._outlook: tuple[float, tuple[Opening, ...]] = (-math.inf, ())
+        self._outlook: tuple[float, tuple[Room, ...]] = (-math.inf, ())
 
     # --- questions ---
 
@@ -429,11 +424,11 @@ class Scheduler:
         return len(self._waiting)
 
     @property
-    def reserved(self) -> tuple[Job, float] | None:
+    def reserved(self) -> tuple[ScheduledJob, float] | None:
         """The job with reserved nodes, and its promised start."""
         return (self._reservation.job, self._reservation.start) if self._reservation else None
 
-    def wish(self, now: float) -> JobRequest:
+    def request_jobs(self, now: float) -> AllocationRequest:
         """Returns the request for further jobs, which is empty while the allocation drains. Call it after `starts`.
 
         Add the jobs that the server hands out for it in the server's order.
@@ -441,29 +436,29 @@ class Scheduler:
         left, remaining = self._left(now), self._last_end - now
         seconds = {search: known for search in self._run_times if (known := self._measured(search, now)) is not None}
         if self._draining or remaining <= 0:
-            return JobRequest(Openings([]), (), seconds, left)
+            return AllocationRequest(AllocationRoom([]), (), seconds, left)
         self._forget_blocks(now)
         kept, until = self._kept
         blocked = union(block.nodes for block in self._blocks)
         tiers = [(self._capacity.up & ~kept & ~blocked, remaining), (kept, min(until - now, remaining))]
-        openings = Openings(
+        room = AllocationRoom(
             (
-                Opening(nodes, *level, span)
+                Room(nodes, *level, span)
                 for within, span in tiers
                 if within and span > 0
                 for level, nodes in self._capacity.levels(within)
             ),
-            [Opening(block.count, *self._capacity.least(block.nodes), remaining) for block in self._blocks],
+            [Room(block.count, *self._capacity.least(block.nodes), remaining) for block in self._blocks],
         )
-        return JobRequest(openings, () if self._waiting else self._later(now), seconds, left)
+        return AllocationRequest(room, () if self._waiting else self._later(now), seconds, left)
 
     def usage(self, now: float) -> Usage:
         """Returns the usage of the allocation so far."""
-        return self._account.usage(((running.job.search, running.stays) for running in self._horizon), now)
+        return self._account.usage(((running.job.search, running.node_uses) for running in self._expected_ends), now)
 
     # --- events ---
 
-    def add(self, job: Job) -> None:
+    def add(self, job: ScheduledJob) -> None:
         """Adds a waiting job.
 
         Raises:
@@ -473,7 +468,7 @@ class Scheduler:
             raise InputError(f"job {job.key!r} waits or runs already")
         needs = job.needs
         least = min(needs.nodes, needs.cores, needs.memory_mb, needs.gpus_per_node + 1)
-        if least < 1 or not 0 < job.limit < math.inf:
+        if least < 1 or not 0 <= needs.minutes < math.inf:
             raise InputError(f"job {job.key!r}: {needs}: nodes, cores, memory and minutes must be positive numbers")
         able = self._able(needs)
         if able < needs.nodes:
@@ -493,14 +488,14 @@ class Scheduler:
         self._changed = False
         found: list[Start] = []
         blocked: set[tuple[int, int, int, int, bool]] = set()
-        oldest: Job | None = None
+        oldest: ScheduledJob | None = None
         place = 0
-        while place < min(self._waiting.lines, self._policy.depth):
-            line = self._waiting.line(place)
-            if self._is_late(line, now):
+        while place < min(self._waiting.groups, self._policy.depth):
+            group = self._waiting.group(place)
+            if self._is_late(group, now):
                 place += 1
                 continue
-            needs, seconds = line.needs, self._needed(line, now)
+            needs, seconds = group.needs, self._needed(group, now)
             kept, until = self._kept if oldest else (0, 0.0)
             tiers = [self._capacity.up & ~kept & ~self._closed(needs)]
             if kept and seconds <= until - now:
@@ -512,8 +507,8 @@ class Scheduler:
             place += 1
             if oldest is not None:
                 blocked.add(shape)
-            elif self._reserve(line.first, now):
-                oldest = line.first
+            elif self._reserve(group.first, now):
+                oldest = group.first
         if oldest is None:
             self._reservation = None
         return found
@@ -534,11 +529,11 @@ class Scheduler:
         if running is None:
             raise InputError(f"job {key!r} does not run")
         job = running.job
-        self._horizon.remove(running)
+        self._expected_ends.remove(running)
         self._capacity.give_back(job.needs, running.parts)
         if 1 < job.needs.nodes == len(running.parts):
             self._keep_block(running, now)
-        self._account.end(job.search, running.stays, now, useful=ending.is_useful)
+        self._account.end(job.search, running.node_uses, now, useful=ending.is_useful)
         self._account.count(job.search, ending)
         self._run_times[job.search].ended(running.start, now, finished=ending is Ending.FINISHED, staging=staging)
         for part in running.parts:
@@ -546,7 +541,7 @@ class Scheduler:
         del self._by_number[running.number]
         self._changed = True
 
-    def lose_node(self, name: str, now: float) -> tuple[Job, ...]:
+    def lose_node(self, name: str, now: float) -> tuple[ScheduledJob, ...]:
         """Leaves out a node that does not answer or is broken.
 
         Returns:
@@ -562,10 +557,10 @@ class Scheduler:
         victims = [self._by_number[number] for number in sorted(self._on_node[node])]
         for running in victims:
             self._capacity.give_back(running.job.needs, [part for part in running.parts if part.node == node])
-            stays = [stay for stay in running.stays if stay.node == node]
-            self._account.end(running.job.search, stays, now, useful=False)
+            node_uses = [use for use in running.node_uses if use.node == node]
+            self._account.end(running.job.search, node_uses, now, useful=False)
             running.parts = [part for part in running.parts if part.node != node]
-            running.stays = [stay for stay in running.stays if stay.node != node]
+            running.node_uses = [use for use in running.node_uses if use.node != node]
             running.nodes &= ~(1 << node)
         self._on_node[node].clear()
         self._capacity.lose(node)
@@ -602,16 +597,16 @@ class Scheduler:
         """Stops all starts; `hand_back` then returns all waiting jobs."""
         self._draining = True
 
-    def hand_back(self, now: float) -> tuple[Job, ...]:
+    def hand_back(self, now: float) -> tuple[ScheduledJob, ...]:
         """Removes and returns the waiting jobs that cannot start any more, for another allocation.
 
         These are jobs that would not end before the allocation, jobs that do not fit after the loss of nodes, and all
         jobs once the allocation drains.
         """
-        found: list[Job] = []
-        for place in range(self._waiting.lines - 1, -1, -1):
-            line = self._waiting.line(place)
-            if self._draining or self._is_late(line, now) or self._able(line.needs) < line.needs.nodes:
+        found: list[ScheduledJob] = []
+        for place in range(self._waiting.groups - 1, -1, -1):
+            group = self._waiting.group(place)
+            if self._draining or self._is_late(group, now) or self._able(group.needs) < group.needs.nodes:
                 found += self._waiting.remove(place)
         self._late.clear()
         if found:
@@ -638,8 +633,8 @@ class Scheduler:
         """The reserved nodes, and the time until which other jobs may run there."""
         return (self._reservation.nodes, self._reservation.start) if self._reservation else (0, 0.0)
 
-    def _is_late(self, line: JobGroup, now: float) -> bool:
-        return math.isinf(self._needed(line, now)) or line.first.key in self._late
+    def _is_late(self, group: JobGroup, now: float) -> bool:
+        return math.isinf(self._needed(group, now)) or group.first.key in self._late
 
     def _left(self, now: float) -> TimeLeft:
         return TimeLeft(self._last_end - now, self._policy.at_end, self._policy.checkpointed)
@@ -649,15 +644,15 @@ class Scheduler:
         times = self._run_times.get(search)
         return times.quantile(now) if times else None
 
-    def _needed(self, line: JobGroup, now: float) -> float:
+    def _needed(self, group: JobGroup, now: float) -> float:
         """Returns the seconds for which jobs that start now have their nodes; infinity: they do not start any more."""
-        return self._left(now).needed(line.needs, self._measured(line.search, now))
+        return self._left(now).needed(group.needs, self._measured(group.search, now))
 
     def _closed(self, needs: JobNeeds) -> int:
         """Returns the nodes that are kept for jobs on more nodes."""
         return union(block.nodes for block in self._blocks if block.count > needs.nodes)
 
-    def _keep_block(self, running: RunningJob, now: float) -> None:
+    def _keep_block(self, running: PlacedJob, now: float) -> None:
         """Keeps the nodes that a job has left together.
 
         It keeps none if one of them is held, or if they are reserved for a job that is not smaller.
@@ -687,19 +682,19 @@ class Scheduler:
         return sum(
             (nodes & self._capacity.not_lost).bit_count()
             for shape, nodes in self._by_shape.items()
-            if _is_able(shape, needs)
+            if needs.fit(shape.gpus, shape.cores, shape.memory_mb)
         )
 
-    def _start(self, job: Job, nodes: int, now: float, end: float) -> Start:
+    def _start(self, job: ScheduledJob, nodes: int, now: float, end: float) -> Start:
         self._started += 1
         self._break_blocks(nodes)
         parts = self._capacity.take(job.needs, nodes)
-        stays = self._account.begin(job.needs, [part.node for part in parts], now)
-        running = RunningJob(job, self._started, now, end, parts, stays, nodes)
+        node_uses = self._account.begin(job.needs, [part.node for part in parts], now)
+        running = PlacedJob(job, self._started, now, end, parts, node_uses, nodes)
         self._running[job.key] = self._by_number[running.number] = running
         for part in parts:
             self._on_node[part.node].add(running.number)
-        self._horizon.add(running)
+        self._expected_ends.add(running)
         times = self._run_times.setdefault(job.search, RunTimes(self._policy.quantile, self._policy.measurements))
         times.started(now)
         return Start(job, tuple(self._share(part) for part in parts))
@@ -707,18 +702,18 @@ class Scheduler:
     def _share(self, part: Part) -> Share:
         return Share(self._names[part.node], numbers(part.gpus), numbers(part.cores))
 
-    def _reserve(self, job: Job, now: float) -> bool:
+    def _reserve(self, job: ScheduledJob, now: float) -> bool:
         """Reserves nodes for the oldest job; returns False if it cannot have all its minutes there.
 
         Nodes that are kept free are a certain loss, so the job must be certain to end in time.
         """
         closed, held = self._closed(job.needs), self._reservation
-        found = self._horizon.reserve(job, self._capacity, closed, now)
+        found = self._expected_ends.reserve(job, self._capacity, closed, now)
         if found is None and (closed or self._capacity.up != self._capacity.not_lost):
             return False  # closed or held nodes may suffice later
         if found is not None and held is not None and held.job is job:
             found = replace(found, start=min(found.start, held.start))
-        elif found is None or found.start + job.limit > self._last_end:
+        elif found is None or found.start + job.needs.seconds > self._last_end:
             self._late.add(job.key)
             self._reservation = None
             return False
@@ -726,10 +721,10 @@ class Scheduler:
         self._break_blocks(found.nodes)
         return True
 
-    def _later(self, now: float) -> tuple[Opening, ...]:
-        """Returns openings for one job later, by node shape: with more nodes, less time is left."""
+    def _later(self, now: float) -> tuple[Room, ...]:
+        """Returns the room for one job later, by node shape: with more nodes, less time is left."""
         if now - self._outlook[0] >= _OUTLOOK * max(0.0, min(self._last_end - now, 1e5)):
-            clear = self._horizon.clear_times(now)
+            clear = self._expected_ends.clear_times(now)
             found = []
             for shape, nodes in self._by_shape.items():
                 times = sorted(clear.get(node, now) for node in members(nodes & self._capacity.up))
@@ -739,13 +734,9 @@ class Scheduler:
                     count /= _STEP_LATER
                 gpus = pattern_of(shape, (1 << shape.gpus) - 1)
                 found += [
-                    Opening(number, gpus, shape.cores, shape.memory_mb, self._last_end - times[number - 1])
+                    Room(number, gpus, shape.cores, shape.memory_mb, self._last_end - times[number - 1])
                     for number in sorted(counts)
                     if times[number - 1] < self._last_end
                 ]
             self._outlook = now, tuple(found)
         return self._outlook[1]
-
-
-def _is_able(shape: NodeShape, needs: JobNeeds) -> bool:
-    return needs.gpus_per_node <= shape.gpus and needs.cores <= shape.cores and needs.memory_mb <= shape.memory_mb

@@ -1,7 +1,7 @@
 """Site profiles: the nodes, the batch system, the launcher and the containers of a machine, as pydantic models.
 
 The models are the source of `schemas/site.json`. Profiles are read where searches are checked, planned and submitted.
-Pilots install without pydantic, so their command line tells them what they need of a profile.
+Pilots are installed without pydantic: they read the checked JSON of `hpo-pilot sites show NAME --json`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Count = Annotated[StrictInt, Field(ge=1, lt=2**31)]
 Watts = Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)]
 
 
-class Section(BaseModel):
-    """Frozen, and closed to keys that it does not know."""
+class ProfileSection(BaseModel):
+    """A part of a profile: frozen, without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     BatchName = str
     LauncherName = str
     RuntimeName = str
-else:  # the names that the registries have
+else:  # the names in the registries
     BatchName = Literal[(*BATCH_SYSTEMS, "none")]
     LauncherName = Literal[tuple(LAUNCHERS)]
     RuntimeName = Literal[("auto", *RUNTIMES)]
@@ -59,26 +59,26 @@ def _any_of(names: Iterable[str]) -> str:
     return f"{', '.join(others)} or {last}"
 
 
-class WalltimeBin(Section):
-    """How long jobs of a size may be."""
+class WalltimeBin(ProfileSection):
+    """The longest walltime of jobs up to a number of nodes."""
 
-    nodes: Count = Field(description="Jobs of up to this many nodes, if a smaller bin does not take them.")
+    nodes: Count = Field(description="Largest number of nodes of the jobs; those that fit a smaller bin belong to it.")
     hours: Annotated[StrictFloat, Field(gt=0, allow_inf_nan=False)] = Field(description="Longest walltime, in hours.")
 
 
-class JobLimits(Section):
-    """How many jobs one user may have in a queue; what is not said is not limited."""
+class JobLimits(ProfileSection):
+    """The largest numbers of jobs of one user in a queue. A number that is not given is not limited."""
 
     queued: Count | None = Field(None, description="Jobs in any state.")
-    eligible: Count | None = Field(None, description="Jobs that wait and could start; more are held.")
-    running: Count | None = Field(None, description="Jobs that run.")
+    eligible: Count | None = Field(None, description="Waiting jobs that could start; further jobs are held.")
+    running: Count | None = Field(None, description="Running jobs.")
 
 
-class BatchQueue(Section):
+class BatchQueue(ProfileSection):
     """One queue, partition or QOS of the batch system."""
 
     walltime: tuple[WalltimeBin, ...] = Field(
-        (), description="Longest walltime by job size, small jobs first. Default: not said, hence not checked."
+        (), description="Longest walltime by job size, small jobs first. Default: not given, and not checked."
     )
     limits: JobLimits = JobLimits()
 
@@ -92,7 +92,7 @@ class BatchQueue(Section):
 
     @property
     def largest(self) -> int | None:
-        """The nodes of the largest job; None: not said."""
+        """The nodes of the largest job; None: not given."""
         return self.walltime[-1].nodes if self.walltime else None
 
     def hours(self, nodes: int) -> float | None:
@@ -115,37 +115,39 @@ class BatchQueue(Section):
         return None
 
 
-class EndWarning(Section):
+class EndWarning(ProfileSection):
     """The signal by which the batch system warns a job before it ends."""
 
     signal: Annotated[StrictStr, Field(pattern="^[A-Z][A-Z0-9]*$")] = Field(
         "USR1", description="The signal's name without SIG, e.g. USR1."
     )
-    seconds: Count = Field(300, description="How long before the end, in seconds.")
+    seconds: Count = Field(300, description="Time from the signal to the end, in seconds.")
 
 
-class Batch(Section):
-    """The batch system, and what every job script there says."""
+class Batch(ProfileSection):
+    """The batch system, and the common settings of all job scripts."""
 
     system: BatchName = Field("none", description=f"{_any_of(BATCH_SYSTEMS)}; none: nodes are not allocated by one.")
     queue: Name | None = Field(
-        None, description="The queue, partition or QOS that jobs go to by themselves. Default: the batch system's own."
+        None, description="The default queue, partition or QOS of jobs. Default: the batch system's own."
     )
     queue_option: Text | None = Field(
-        None, description="What names the queue in a job script, where it is not the batch system's usual option."
+        None, description="The option that names the queue in a job script, if it is not the batch system's usual one."
     )
-    queues: dict[Name, BatchQueue] = Field({}, description="The queues by name; one that is missing is not checked.")
-    account: Name | None = Field(None, description="The project that is charged where the user names no other.")
-    account_required: StrictBool = Field(False, description="Whether jobs without a project are refused.")
+    queues: dict[Name, BatchQueue] = Field({}, description="The queues by name; other queues are not checked.")
+    account: Name | None = Field(None, description="The project that is charged, unless the user names another one.")
+    account_required: StrictBool = Field(False, description="Whether the batch system refuses jobs without a project.")
     account_suffix: Annotated[StrictStr, Field(pattern="^[A-Za-z0-9_.-]*$")] = Field(
-        "", description="What is added to the project's name, e.g. _g for GPU nodes."
+        "", description="Suffix of the project's name, e.g. _g for GPU nodes."
     )
-    constraint: Text | None = Field(None, description="Node features that jobs ask for, as Slurm's --constraint.")
+    constraint: Text | None = Field(None, description="Node features that jobs require, as in Slurm's --constraint.")
     options: tuple[Line, ...] = Field(
-        (), description="More options of each job script, one a line, as they stand after #SBATCH, #BSUB or #PBS."
+        (), description="Further options of each job script, one per line, without #SBATCH, #BSUB or #PBS."
     )
-    warning: EndWarning | None = Field(EndWarning(), description="The warning before a job's end; null: there is none.")
-    job_steps: Count | None = Field(None, description="Job steps that one allocation can run side by side.")
+    warning: EndWarning | None = Field(EndWarning(), description="The warning before the end of a job; null: none.")
+    job_steps: Count | None = Field(
+        None, description="Largest number of job steps that run in one allocation at the same time."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Batch:
@@ -154,7 +156,7 @@ class Batch(Section):
         return self
 
     def rules(self, queue: str | None) -> BatchQueue:
-        """Returns the rules of a queue; a queue that the profile does not have, or None, has no rules."""
+        """Returns the rules of a queue; there are none for None and for a queue that is not in the profile."""
         return self.queues.get(queue or "", BatchQueue())
 
     def largest(self) -> int | None:
@@ -180,40 +182,42 @@ class Batch(Section):
         return min((size for size in sizes if size is not None), default=None) if sizes else nodes
 
 
-class SiteGpus(Section):
+class SiteGpus(ProfileSection):
     """The GPUs of one node, all alike."""
 
-    count: Count = Field(description="How many a node has, as programs count them: a Frontier MI250X is two.")
-    kind: Literal["nvidia", "amd"] = Field(description="nvidia: CUDA; amd: ROCm.")
-    model: Text | None = Field(None, description="Model, e.g. 'A100 40GB'. Default: not said.")
-    memory_mb: Count | None = Field(None, description="Memory of one GPU, in MB. Default: not said.")
+    count: Count = Field(
+        description="Number of GPUs of a node, as programs count them: a Frontier MI250X counts as two."
+    )
+    kind: Literal["nvidia", "amd"] = Field(description="nvidia: with CUDA; amd: with ROCm.")
+    model: Text | None = Field(None, description="Model, e.g. 'A100 40GB'. Default: not given.")
+    memory_mb: Count | None = Field(None, description="Memory of one GPU, in MB. Default: not given.")
 
 
-class Power(Section):
-    """What the energy of a job is estimated from: idle + per_core x cores + per_gpu x GPUs, in watts."""
+class Power(ProfileSection):
+    """The power of a node for energy estimates: idle + per_core x cores + per_gpu x GPUs, in watts."""
 
-    idle: Watts = Field(description="One node that does nothing, its idle GPUs included, in watts.")
-    per_core: Watts = Field(description="What each busy core adds, in watts.")
-    per_gpu: Watts = Field(0.0, description="What each busy GPU adds, in watts.")
-    source: Text = Field(description="Where the figures come from.")
+    idle: Watts = Field(description="Power of an idle node, idle GPUs included, in watts.")
+    per_core: Watts = Field(description="Additional power of each busy core, in watts.")
+    per_gpu: Watts = Field(0.0, description="Additional power of each busy GPU, in watts.")
+    source: Text = Field(description="Source of the figures.")
 
     def watts(self, cores: int, gpus: int) -> float:
-        """Returns the power of one node with this many busy cores and GPUs, in watts."""
+        """Returns the power of one node with these numbers of busy cores and GPUs, in watts."""
         return self.idle + self.per_core * cores + self.per_gpu * gpus
 
 
-class NodeShape(Section):
-    """One compute node; what is not said is not checked."""
+class SiteNode(ProfileSection):
+    """A compute node. A value that is not given is not checked."""
 
-    count: Count | None = Field(None, description="How many such nodes the site has.")
+    count: Count | None = Field(None, description="Number of such nodes at the site.")
     cores: Count | None = Field(None, description="CPU cores that jobs may use.")
-    threads_per_core: Count = Field(1, description="Hardware threads of a core, as jobs get them.")
+    threads_per_core: Count = Field(1, description="Hardware threads of a core that jobs get.")
     memory_mb: Count | None = Field(None, description="Memory, in MB.")
     gpus: SiteGpus | None = Field(None, description="The GPUs; null: none.")
     architecture: Literal["x86_64", "aarch64", "ppc64le"] | None = Field(
         None, description="CPU architecture, as `uname -m` prints it."
     )
-    power: Power | None = Field(None, description="Power figures. Default: not known, so no energy is estimated.")
+    power: Power | None = Field(None, description="Power figures. Default: not given, and no energy is estimated.")
 
     @property
     def gpu_count(self) -> int:
@@ -222,67 +226,63 @@ class NodeShape(Section):
 
     @property
     def gpu_kind(self) -> GpuKind:
-        """The kind of GPU; `none` where there is none."""
+        """The kind of GPU; `none` for a node without GPUs."""
         return self.gpus.kind if self.gpus is not None else "none"
 
 
-class SiteLauncher(Section):
-    """What starts the ranks of a payload."""
+class SiteLauncher(ProfileSection):
+    """The program that starts the ranks of a payload."""
 
     name: LauncherName = Field("plain", description=f"{_any_of(LAUNCHERS)}.")
-    options: tuple[Text, ...] = Field((), description="More options of every call, one word each.")
+    options: tuple[Text, ...] = Field((), description="Further options of every call, one word each.")
     share_gpus: StrictBool = Field(
         False,
-        description="true: every rank sees all GPUs of its job on the node, and takes that of its local rank; "
-        "false: where the launcher can, a rank sees its own alone.",
+        description="true: each rank sees all GPUs of its job on the node, and uses the one of its local rank; "
+        "false: each rank sees only its own GPU, if the launcher supports it.",
     )
-    mpi: Literal["openmpi", "mpich"] = Field("openmpi", description="Whose mpirun it is.")
+    mpi: Literal["openmpi", "mpich"] = Field("openmpi", description="The MPI of mpirun.")
     starter: Literal["srun", "jsrun", "mpirun"] | None = Field(
-        None, description="What starts torchrun on each of several nodes."
+        None, description="The program that starts torchrun on each node of a job on several nodes."
     )
 
 
-class Scratch(Section):
-    """Where jobs may write; variables such as $USER are those of the job."""
+class Scratch(ProfileSection):
+    """Folders in which jobs may write. Variables such as $USER have the values of the job."""
 
-    node: Folder | None = Field(None, description="A folder on the node's own disk; null: there is none.")
+    node: Folder | None = Field(None, description="A folder on the node's own disk; null: none.")
     node_by_launcher: StrictBool = Field(
-        False, description="Whether only processes that the launcher starts see the node's own disk."
+        False, description="Whether only processes of the launcher see the node's own disk."
     )
     shared: Folder | None = Field(None, description="A folder that all nodes share.")
 
 
-class SiteContainers(Section):
-    """How payloads with an image run."""
+class SiteContainers(ProfileSection):
+    """The containers of payloads with an image."""
 
     runtime: RuntimeName = Field("auto", description="The container runtime; auto: the first that can run the image.")
-    read_only: tuple[Folder, ...] = Field((), description="Folders of the node that the payload sees too, read-only.")
-    mpi: tuple[Folder, ...] = Field(
-        (), description="Folders of the node's own MPI, which takes the place of the image's."
-    )
+    read_only: tuple[Folder, ...] = Field((), description="Folders of the node that containers mount read-only.")
+    mpi: tuple[Folder, ...] = Field((), description="Folders of the node's MPI, which replaces the MPI of the image.")
 
 
-class Network(Section):
-    """What compute nodes reach."""
+class Network(ProfileSection):
+    """The network access of compute nodes."""
 
-    outbound: StrictBool = Field(True, description="Whether they reach servers outside.")
-    proxy: Text | None = Field(None, description="The web proxy through which they do.")
+    outbound: StrictBool = Field(True, description="Whether compute nodes reach servers outside of the site.")
+    proxy: Text | None = Field(None, description="The web proxy for servers outside of the site.")
     no_proxy: tuple[Text, ...] = Field((), description="Hosts that are reached without the proxy.")
 
 
-class SiteProfile(Section):
-    """A site: its nodes, its batch system, and how jobs are started there."""
+class SiteProfile(ProfileSection):
+    """A site: its nodes, its batch system and its launcher."""
 
-    name: Name = Field(
-        description="Its name, as `site.profile` of a search file has it; the file's name without .yaml."
-    )
+    name: Name = Field(description="The name for `site.profile` of a search file: the file's name without .yaml.")
     description: StrictStr = Field("", description="For people.")
-    node: NodeShape = NodeShape()
+    node: SiteNode = SiteNode()
     batch: Batch = Batch()
     launcher: SiteLauncher = SiteLauncher()
-    modules: tuple[Line, ...] = Field((), description="Environment modules that are loaded first, in this order.")
+    modules: tuple[Line, ...] = Field((), description="Environment modules to load first, in this order.")
     environment: dict[Variable, StrictStr] = Field({}, description="Variables of every job.")
-    setup: tuple[Line, ...] = Field((), description="Shell lines that run after the modules are loaded.")
+    setup: tuple[Line, ...] = Field((), description="Shell lines to run after the modules are loaded.")
     scratch: Scratch = Scratch()
     containers: SiteContainers = SiteContainers()
     network: Network = Network()

@@ -7,28 +7,22 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hpo_pilot.hpc.capacity import NodeShape
-from hpo_pilot.jobs.tasks import JobNeeds
+from hpo_pilot.jobs.resources import JobNeeds, NodeShape
 
 
 @dataclass(frozen=True)
-class Job:
+class ScheduledJob:
     """A job that waits or runs.
 
     Attributes:
         key: the caller's key, unique among jobs that wait or run.
         search: its search; jobs of one search have similar run times.
-        needs: its needs. The caller ends it after `minutes`: the scheduler relies on that.
+        needs: its needs. The caller ends it after their `seconds`: the scheduler relies on that.
     """
 
     key: Hashable
     search: str
     needs: JobNeeds
-
-    @property
-    def limit(self) -> float:
-        """The longest run time, in seconds."""
-        return 60.0 * self.needs.minutes
 
 
 class Ending(StrEnum):
@@ -66,12 +60,12 @@ class Share:
 class Start:
     """A job to start now, with its shares of nodes in the order of the allocation."""
 
-    job: Job
+    job: ScheduledJob
     shares: tuple[Share, ...]
 
 
 @dataclass(frozen=True)
-class Spent:
+class TimeBreakdown:
     """Node-seconds or GPU-seconds.
 
     Attributes:
@@ -98,8 +92,8 @@ class Spent:
 class SearchUsage:
     """The node-seconds and GPU-seconds of one search; of shared nodes, the shares of its jobs."""
 
-    nodes: Spent
-    gpus: Spent
+    nodes: TimeBreakdown
+    gpus: TimeBreakdown
     endings: Mapping[Ending, int]
 
 
@@ -111,8 +105,8 @@ class Usage:
     a job is its largest share of the node's GPUs, cores and memory.
     """
 
-    nodes: Spent
-    gpus: Spent
+    nodes: TimeBreakdown
+    gpus: TimeBreakdown
     searches: Mapping[str, SearchUsage]
 
 
@@ -123,7 +117,7 @@ class _Sums:
         self.endings: Counter[Ending] = Counter()
 
 
-class Stay:
+class NodeUse:
     """The time of a job on one node, from `Account.begin` to `Account.end`."""
 
     __slots__ = ("began", "gpus", "mark", "node", "weight")
@@ -136,7 +130,7 @@ class Account:
     """Sums up the node-seconds and GPU-seconds of jobs.
 
     Each node has a meter that advances by one second per second, divided by the total weight of its jobs. A job's share
-    of the node's time is the advance of the meter during its stay, times its weight.
+    of the node's time is the advance of the meter while it runs there, times its weight.
     """
 
     def __init__(self, shapes: Sequence[NodeShape], begins: float) -> None:
@@ -146,35 +140,33 @@ class Account:
         self._meters = [0.0] * len(shapes)
         self._read = [begins] * len(shapes)
         self._weights = [0.0] * len(shapes)
-        self._stays = [0] * len(shapes)
+        self._jobs_on = [0] * len(shapes)
         self._gone: dict[int, float] = {}
         self._sums: dict[str, _Sums] = {}
 
-    def begin(self, needs: JobNeeds, nodes: Iterable[int], now: float) -> list[Stay]:
+    def begin(self, needs: JobNeeds, nodes: Iterable[int], now: float) -> list[NodeUse]:
         """Notes that a job starts on nodes."""
-        stays = []
+        node_uses = []
         for node in nodes:
             shape = self._shapes[node]
-            weight = max(
-                needs.gpus_per_node / (shape.gpus or 1), needs.cores / shape.cores, needs.memory_mb / shape.memory_mb
-            )
+            weight = shape.share(needs)
             self._read_meter(node, now)
             self._weights[node] += weight
-            self._stays[node] += 1
-            stays.append(Stay(node, needs.gpus_per_node, weight, self._meters[node], now))
-        return stays
+            self._jobs_on[node] += 1
+            node_uses.append(NodeUse(node, needs.gpus_per_node, weight, self._meters[node], now))
+        return node_uses
 
-    def end(self, search: str, stays: Iterable[Stay], now: float, *, useful: bool) -> None:
+    def end(self, search: str, node_uses: Iterable[NodeUse], now: float, *, useful: bool) -> None:
         """Notes that a job leaves nodes."""
         sums = self._sums.setdefault(search, _Sums())
-        for stay in stays:
-            node = stay.node
+        for use in node_uses:
+            node = use.node
             self._read_meter(node, now)
-            sums.node_seconds[useful] += (self._meters[node] - stay.mark) * stay.weight
-            sums.gpu_seconds[useful] += (now - stay.began) * stay.gpus
-            self._stays[node] -= 1
+            sums.node_seconds[useful] += (self._meters[node] - use.mark) * use.weight
+            sums.gpu_seconds[useful] += (now - use.began) * use.gpus
+            self._jobs_on[node] -= 1
             # Without jobs the weight is 0: this removes rounding errors.
-            self._weights[node] = self._weights[node] - stay.weight if self._stays[node] else 0.0
+            self._weights[node] = self._weights[node] - use.weight if self._jobs_on[node] else 0.0
 
     def count(self, search: str, ending: Ending) -> None:
         """Notes how a job of a search ended."""
@@ -184,27 +176,27 @@ class Account:
         """Notes the loss of a node; no job is on it any more."""
         self._gone[node] = now
 
-    def usage(self, running: Iterable[tuple[str, Sequence[Stay]]], now: float) -> Usage:
+    def usage(self, running: Iterable[tuple[str, Sequence[NodeUse]]], now: float) -> Usage:
         """Returns the usage at the time `now`, which is not before the last change.
 
         Args:
-            running: search and stays of each running job.
+            running: search and node uses of each running job.
             now: seconds.
         """
         node_seconds: defaultdict[str, float] = defaultdict(float)
         gpu_seconds: defaultdict[str, float] = defaultdict(float)
-        for search, stays in running:
-            for stay in stays:
-                self._read_meter(stay.node, now)
-                node_seconds[search] += (self._meters[stay.node] - stay.mark) * stay.weight
-                gpu_seconds[search] += (now - stay.began) * stay.gpus
+        for search, node_uses in running:
+            for use in node_uses:
+                self._read_meter(use.node, now)
+                node_seconds[search] += (self._meters[use.node] - use.mark) * use.weight
+                gpu_seconds[search] += (now - use.began) * use.gpus
         names = sorted(self._sums.keys() | node_seconds.keys())
         searches = {}
         for name in names:
             sums = self._sums.get(name) or _Sums()
             searches[name] = SearchUsage(
-                Spent(sums.node_seconds[True], sums.node_seconds[False], node_seconds[name]),
-                Spent(sums.gpu_seconds[True], sums.gpu_seconds[False], gpu_seconds[name]),
+                TimeBreakdown(sums.node_seconds[True], sums.node_seconds[False], node_seconds[name]),
+                TimeBreakdown(sums.gpu_seconds[True], sums.gpu_seconds[False], gpu_seconds[name]),
                 dict(sums.endings),
             )
         length = now - self._begins
@@ -222,6 +214,6 @@ class Account:
         self._read[node] = now
 
 
-def _total(parts: Sequence[Spent], available: float, gone: float) -> Spent:
+def _total(parts: Sequence[TimeBreakdown], available: float, gone: float) -> TimeBreakdown:
     used, lost, running = (sum(getattr(one, name) for one in parts) for name in ("used", "lost", "running"))
-    return Spent(used, lost, running, available - used - lost - running - gone, gone)
+    return TimeBreakdown(used, lost, running, available - used - lost - running - gone, gone)

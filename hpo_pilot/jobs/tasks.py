@@ -8,6 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hpo_pilot.jobs.resources import JobNeeds
+
 # The names of states are from panda-server 1.0.4, `pandaserver/taskbuffer/JobSpec.py` and `JediTaskSpec.py`.
 
 
@@ -83,29 +85,6 @@ _TASK_WAITING = frozenset(
         TaskState.THROTTLED,
     }
 )
-
-
-@dataclass(frozen=True)
-class JobNeeds:
-    """The resources of each job of a task.
-
-    Attributes:
-        nodes: number of nodes.
-        gpus_per_node: GPUs of each node.
-        cores: CPU cores of each node.
-        memory_mb: memory of each node, in MB.
-        minutes: walltime limit of the payload in minutes, for all points of the job together.
-        ranks_per_node: processes that a launcher starts on each node; 0: no launcher, the command runs once.
-        checkpoints: whether the job declares checkpoints, from which its next attempt goes on.
-    """
-
-    nodes: int = 1
-    gpus_per_node: int = 0
-    cores: int = 1
-    memory_mb: int = 2000
-    minutes: float = 60.0
-    ranks_per_node: int = 0
-    checkpoints: bool = False
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ class PandaManager(WorkflowManager):
         self._watches = Watches()
         self._own = OwnServerReader(self._client)
         self._foreign = ForeignServerReader(self._client, self._watches)
-        self._sandboxes = SandboxCache(self._client, use_cache_server=server.uses_cache_server)
+        self._sandboxes = SandboxUploads(self._client, use_cache_server=server.uses_cache_server)
 
     @classmethod
     @override
@@ -328,7 +328,7 @@ class CachedSandbox:
     name: str
 
 
-class SandboxCache:
+class SandboxUploads:
     """Uploads sandboxes to a server's file cache, and keeps them there: it deletes files that are not touched.
 
     JEDI runs a task only if its sandbox is registered under exactly the name in the task's parameters. A file in the

@@ -126,32 +126,32 @@ class _Watch:
     Attributes:
         interval: the present pause between looks, in seconds.
         due: the time of the next look; None: the task was reported as due, and no look has followed yet.
-        face: its visible fields at the last complete reading.
+        visible: its visible fields at the last complete reading.
         unready: a change was coming then that these fields do not show.
         read: the time of the last complete reading.
-        told: the numbers of the jobs with results handed on.
+        delivered: the numbers of the jobs with results handed on.
     """
 
     interval: float
     due: float | None
-    face: Hashable = None
+    visible: Hashable = None
     unready: bool = False
     read: float = -1e9
-    told: frozenset[int] = field(default_factory=frozenset)
+    delivered: frozenset[int] = field(default_factory=frozenset)
 
 
 class Watches:
     """Schedules looks at the tasks of one server; any thread may use it."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, dice: random.Random | None = None) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, numbers: random.Random | None = None) -> None:
         """Watches no task yet.
 
         Args:
             clock: seconds.
-            dice: random numbers for the jitter.
+            numbers: random numbers for the jitter.
         """
         self._clock = clock
-        self._dice = dice or random.Random()  # noqa: S311 - it spreads calls and protects nothing
+        self._random = numbers or random.Random()  # noqa: S311 - it spreads calls and protects nothing
         self._tasks: dict[int, _Watch] = {}
         self._lock = threading.Lock()
         self._woken = threading.Event()
@@ -163,12 +163,12 @@ class Watches:
             watch.interval = INTERVAL[0]
             watch.due = self._clock() + self._jitter(watch.interval)
 
-    def looked(self, task_id: int, face: Hashable, missing: Collection[int], *, values: bool = False) -> bool:
+    def looked(self, task_id: int, visible: Hashable, missing: Collection[int], *, values: bool = False) -> bool:
         """Notes a look at a task.
 
         Args:
             task_id: the task.
-            face: its visible fields.
+            visible: its visible fields.
             missing: the jobs without a result at the caller.
             values: whether the values of running jobs are wanted, which the task does not show.
 
@@ -179,23 +179,28 @@ class Watches:
         longest, whole = (VALUES_SECONDS, 0.0) if values else (max(INTERVAL), WHOLE_SECONDS)
         with self._lock:
             watch = self._watch(task_id)
-            news = watch.face != face
+            news = watch.visible != visible
             watch.interval = INTERVAL[0] if news else min(watch.interval * _GROWTH, longest)
             watch.due = now + self._jitter(max(watch.interval, SPACING * len(self._tasks)))
-            return news or watch.unready or bool(watch.told & set(missing)) or now - watch.read > whole
+            return news or watch.unready or bool(watch.delivered & set(missing)) or now - watch.read > whole
 
-    def read(self, task_id: int, face: Hashable, told: Iterable[int], *, unready: bool = False) -> None:
+    def read(self, task_id: int, visible: Hashable, delivered: Iterable[int], *, unready: bool = False) -> None:
         """Notes a complete reading of a task.
 
         Args:
             task_id: the task.
-            face: its visible fields before the reading.
-            told: the numbers of the jobs with results handed on.
+            visible: its visible fields before the reading.
+            delivered: the numbers of the jobs with results handed on.
             unready: a result was not ready yet, so that the task must be read again.
         """
         with self._lock:
             watch = self._watch(task_id)
-            watch.face, watch.unready, watch.read, watch.told = face, unready, self._clock(), frozenset(told)
+            watch.visible, watch.unready, watch.read, watch.delivered = (
+                visible,
+                unready,
+                self._clock(),
+                frozenset(delivered),
+            )
 
     def wait(self, seconds: float) -> set[int]:
         """Waits until tasks are due, at most `seconds`; returns each due task once until the next look at it."""
@@ -226,7 +231,7 @@ class Watches:
             self._tasks.pop(task_id, None)
 
     def _jitter(self, seconds: float) -> float:
-        return seconds * self._dice.uniform(1 - _JITTER, 1 + _JITTER)
+        return seconds * self._random.uniform(1 - _JITTER, 1 + _JITTER)
 
     def wake(self) -> None:
         """Ends a running `wait` at once; signal handlers may call it."""
@@ -428,7 +433,7 @@ _NAMED = 5
 _FRESH = 10.0
 
 #: The fields of a task that change with its jobs.
-_FACE = ("status", "modificationTime", "nFiles", "nFilesFinished", "nFilesFailed", "errorDialog")
+_VISIBLE = ("status", "modificationTime", "nFiles", "nFilesFinished", "nFilesFailed", "errorDialog")
 
 log = logging.getLogger(__name__)
 
@@ -437,7 +442,7 @@ log = logging.getLogger(__name__)
 class _Look:
     at: float
     state: TaskState
-    face: Hashable
+    visible: Hashable
     dialog: str = ""
 
 
@@ -463,7 +468,7 @@ class ForeignServerReader:
         self._unknown_since: dict[int, float] = {}
         self._bare_since: dict[int, float] = {}
         self._kept_back: dict[int, dict[int, tuple[float, str]]] = {}  # by task and job: time, state
-        self._told: dict[int, dict[int, int | None]] = {}  # by task and job with a result handed on: its number
+        self._delivered: dict[int, dict[int, int | None]] = {}  # by task and job with a result handed on: its number
 
     def status(self, refs: Collection[TaskRef]) -> dict[int, TaskState]:
         """Returns the states of the tasks that the server knows."""
@@ -494,20 +499,20 @@ class ForeignServerReader:
         """Returns the reports on the jobs after a change or at the end of the task; otherwise none."""
         look = self._look(ref)
         over = look.state.is_over
-        if not self._watches.looked(ref.jedi_task_id, look.face, missing, values=values) and not over:
+        if not self._watches.looked(ref.jedi_task_id, look.visible, missing, values=values) and not over:
             return []
         jobs, metadata = self._described(ref, missing)
         reports = [self._report(job, metadata.get(str(job["PandaID"]))) for job in jobs]
         self._note_kept_back(ref, reports, jobs)
         # A job leaves these states without a visible change of its task.
         unready = any(report.state in (JobState.HOLDING, JobState.TRANSFERRING) for report in reports)
-        told = self._told.setdefault(ref.jedi_task_id, {})
-        told.update({report.panda_id: report.number for report in reports if report.reports})
-        self._watches.read(ref.jedi_task_id, look.face, filter(None, told.values()), unready=unready)
+        delivered = self._delivered.setdefault(ref.jedi_task_id, {})
+        delivered.update({report.panda_id: report.number for report in reports if report.reports})
+        self._watches.read(ref.jedi_task_id, look.visible, filter(None, delivered.values()), unready=unready)
         self._looks[ref.jedi_task_id] = replace(look, at=self._clock())
         if over and all(report.state.is_over for report in reports):
             self._watches.forget(ref.jedi_task_id)
-            self._told.pop(ref.jedi_task_id)
+            self._delivered.pop(ref.jedi_task_id)
         return reports
 
     def _described(self, ref: TaskRef, missing: Collection[int]) -> tuple[list[dict[str, Any]], dict[str, object]]:
@@ -516,10 +521,10 @@ class ForeignServerReader:
         Returns:
             The descriptions, without finished jobs if the metadata were not read; and the metadata.
         """
-        told = self._told.get(ref.jedi_task_id, {})
+        delivered = self._delivered.get(ref.jedi_task_id, {})
         jobs = described_jobs(self._client, ref)
         ended = {int(job["PandaID"]) for job in jobs if job_state(str(job.get("jobStatus"))) is JobState.FINISHED}
-        if all(panda_id in told and told[panda_id] not in missing for panda_id in ended):
+        if all(panda_id in delivered and delivered[panda_id] not in missing for panda_id in ended):
             return [job for job in jobs if int(job["PandaID"]) not in ended], {}
         metadata = finished_metadata(self._client, ref)
         if metadata is None:
@@ -564,8 +569,8 @@ class ForeignServerReader:
         task_id = ref.jedi_task_id
         details = task_details(self._client, task_id)
         if details is not None:
-            face = tuple(str(details.get(name)) for name in _FACE)
-            look = _Look(self._clock(), task_state(str(details.get("status"))), face, error_dialog(details))
+            visible = tuple(str(details.get(name)) for name in _VISIBLE)
+            look = _Look(self._clock(), task_state(str(details.get("status"))), visible, error_dialog(details))
         elif submitted_parameters(self._client, task_id) is not None:
             look = _Look(self._clock(), TaskState.REGISTERED, "registered")
         else:

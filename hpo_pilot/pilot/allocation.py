@@ -17,20 +17,26 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from hpo_pilot.errors import HpoPilotError, InputError
 from hpo_pilot.hpc.batch_system import AllocatedNode, BatchAllocation, Remainder, RunCommand, ask_batch_system
 from hpo_pilot.hpc.batch_systems import BATCH_SYSTEMS
-from hpo_pilot.hpc.capacity import MINUTES_WITHOUT_LIMIT, Node, NodeShape
 from hpo_pilot.hpc.scheduler import Policy, Scheduler
-from hpo_pilot.hpc.usage import Ending, Spent, Start, Usage
-from hpo_pilot.hpc.usage import Job as Planned
-from hpo_pilot.jobs.tasks import JobNeeds
+from hpo_pilot.hpc.usage import Ending, ScheduledJob, Start, TimeBreakdown, Usage
+from hpo_pilot.jobs.resources import JobNeeds, Node, NodeShape
 from hpo_pilot.pilot.job import GivenBack, Job, JobFailure, LauncherAway, NodeLost, PilotErrorCode
-from hpo_pilot.pilot.machine import Assignment, FreeResources, Gpu, Pool, Reservation, find_gpus, machine_cores
-from hpo_pilot.pilot.report import Starting
+from hpo_pilot.pilot.machine import (
+    AssignedResources,
+    FreeResources,
+    JobReservation,
+    MachineGpu,
+    ResourcePool,
+    find_gpus,
+    machine_cores,
+)
+from hpo_pilot.pilot.report import StartingJob
 from hpo_pilot.pilot.settings import Site
-from hpo_pilot.transformation.job import PayloadDocument
+from hpo_pilot.transformation.job import PayloadSettings
 
 
 @dataclass(frozen=True)
-class Allocation:
+class AllocatedNodes:
     """Nodes that belong to a pilot for a limited time.
 
     Attributes:
@@ -54,7 +60,7 @@ def find_allocation(
     lifetime: float = 0.0,
     environment: Mapping[str, str] | None = None,
     asked: RunCommand = ask_batch_system,
-) -> Allocation:
+) -> AllocatedNodes:
     """Returns the allocation in which this process runs.
 
     Args:
@@ -78,7 +84,7 @@ def find_allocation(
         )
     nodes = tuple(Node(node.name, _shape(site, node, batch)) for node in given)
     reclaim = batch.reclaim if batch.keeps_cores() else None
-    return Allocation(nodes, _seconds(batch, lifetime), batch.job, lambda: batch.remainder(time.time()), reclaim)
+    return AllocatedNodes(nodes, _seconds(batch, lifetime), batch.job, lambda: batch.remainder(time.time()), reclaim)
 
 
 def _batch(site: Site, env: Mapping[str, str], asked: RunCommand) -> BatchAllocation:
@@ -188,7 +194,7 @@ _LOOK = 2.0  # seconds between checks whether a waiting job is still wanted
 _NOTHING_STARTS = PilotErrorCode.PAYLOAD_EXECUTION_FAILURE
 
 
-class AllocationReservation(Reservation):
+class AllocationReservation(JobReservation):
     """One job's place in the allocation.
 
     Attributes:
@@ -202,14 +208,14 @@ class AllocationReservation(Reservation):
 
     def __init__(self, key: tuple[Any, Any], search: str) -> None:
         self.key, self.search = key, search
-        self.planned: Planned | None = None
+        self.planned: ScheduledJob | None = None
         self.start: Start | None = None
         self.failure: JobFailure | None = None
         self.is_over = False
         self.staging = 0.0
 
 
-class AllocationPool(Pool[AllocationReservation]):
+class AllocationPool(ResourcePool[AllocationReservation]):
     """Shares out the nodes of an allocation.
 
     Jobs go to the scheduler in the server's order. More jobs are requested only when the needs of all jobs that came
@@ -218,7 +224,7 @@ class AllocationPool(Pool[AllocationReservation]):
 
     def __init__(
         self,
-        allocation: Allocation,
+        allocation: AllocatedNodes,
         site: Site,
         *,
         margin: float,
@@ -261,7 +267,7 @@ class AllocationPool(Pool[AllocationReservation]):
     # --- methods of Pool ---
 
     def wait_for_some(self, stop: threading.Event) -> FreeResources:
-        """See Pool."""
+        """See ResourcePool."""
         with self._changed:
             while True:
                 now = self._clock()
@@ -271,10 +277,10 @@ class AllocationPool(Pool[AllocationReservation]):
                     return FreeResources(0, 0, ())
                 some = self._scheduler.waiting < _MOST_WAITING and not self._is_away()
                 if left > 0 and not self._coming and some:
-                    request = self._scheduler.wish(now)
+                    request = self._scheduler.request_jobs(now)
                     if request.now or request.later:
-                        cores = sum(opening.nodes * opening.cores for opening in request.free)
-                        gpus = max((sum(opening.gpus) for opening in request.free), default=0)
+                        cores = sum(room.nodes * room.cores for room in request.free)
+                        gpus = max((sum(room.gpus) for room in request.free), default=0)
                         patience = _PATIENCE if self._reservations else math.inf
                         return FreeResources(
                             min(left, max(1, cores)), max(1, cores), self._gpus(gpus), patience, request
@@ -282,7 +288,7 @@ class AllocationPool(Pool[AllocationReservation]):
                 self._changed.wait(_LOOK)
 
     def reserve(self, data: Mapping[str, Any]) -> AllocationReservation:
-        """See Pool."""
+        """See ResourcePool."""
         reservation = AllocationReservation((data.get("PandaID"), data.get("attemptNr")), _search_of(data))
         with self._changed:
             self._reservations[reservation.key] = reservation
@@ -290,14 +296,14 @@ class AllocationPool(Pool[AllocationReservation]):
         return reservation
 
     def enter(self, reservation: AllocationReservation, stop: threading.Event) -> bool:
-        """See Pool: returns at once, because only the sandbox has the job's needs."""
+        """See ResourcePool: returns at once, because only the sandbox has the job's needs."""
         return not stop.is_set()
 
     def assign(
-        self, reservation: AllocationReservation, job: Job, document: PayloadDocument, starting: Starting
-    ) -> Assignment:
-        """See Pool: waits until the scheduler starts the job."""
-        planned = Planned(reservation.key, reservation.search, self._needs(job, document))
+        self, reservation: AllocationReservation, job: Job, document: PayloadSettings, starting: StartingJob
+    ) -> AssignedResources:
+        """See ResourcePool: waits until the scheduler starts the job."""
+        planned = ScheduledJob(reservation.key, reservation.search, self._needs(job, document))
         with self._changed:
             reservation.planned = planned
             self._decide(self._clock())
@@ -312,7 +318,7 @@ class AllocationPool(Pool[AllocationReservation]):
         return self._assignment(planned, reservation.start)
 
     def free(self, reservation: AllocationReservation, ending: Ending = Ending.FAILED) -> None:
-        """See Pool."""
+        """See ResourcePool."""
         with self._changed:
             reservation.is_over = True
             self._reservations.pop(reservation.key, None)
@@ -331,7 +337,7 @@ class AllocationPool(Pool[AllocationReservation]):
     def note_launch(
         self, reservation: AllocationReservation, failed: Collection[str] | None, lost: Collection[str] = ()
     ) -> None:
-        """See Pool: nodes with repeated failed launches are lost."""
+        """See ResourcePool: nodes with repeated failed launches are lost."""
         nodes = [share.node for share in reservation.start.shares] if reservation.start else []
         with self._changed:
             if failed is None:
@@ -346,12 +352,12 @@ class AllocationPool(Pool[AllocationReservation]):
             self.lose(node, "launches fail there")
 
     def note_staging(self, reservation: AllocationReservation, seconds: float) -> None:
-        """See Pool."""
+        """See ResourcePool."""
         with self._changed:
             reservation.staging = seconds
 
     def metrics(self) -> Iterator[Metric]:
-        """See Pool."""
+        """See ResourcePool."""
         waiting, spent = self.counts()[1], self.usage().nodes
         yield GaugeMetricFamily("hpo_pilot_pilot_jobs_waiting", "Jobs that wait for nodes of the allocation.", waiting)
         yield GaugeMetricFamily("hpo_pilot_pilot_nodes_up", "Usable nodes of the allocation.", len(self.up))
@@ -365,7 +371,7 @@ class AllocationPool(Pool[AllocationReservation]):
         yield seconds
 
     def wake(self) -> None:
-        """See Pool."""
+        """See ResourcePool."""
         with self._changed:
             self._decide(self._clock())
 
@@ -498,7 +504,7 @@ class AllocationPool(Pool[AllocationReservation]):
                 del self._reservations[reservation.key]
         self._changed.notify_all()
 
-    def _needs(self, job: Job, document: PayloadDocument) -> JobNeeds:
+    def _needs(self, job: Job, document: PayloadSettings) -> JobNeeds:
         """Returns the job's needs; memory that is not given is the share of its cores."""
         least = min((shape.memory_mb // shape.cores for shape in self._shapes.values()), default=1)
         return JobNeeds(
@@ -506,27 +512,27 @@ class AllocationPool(Pool[AllocationReservation]):
             gpus_per_node=document.gpus or int(job.wants_gpu),
             cores=job.cores,
             memory_mb=job.memory_mb or max(1, least * job.cores),
-            minutes=document.minutes or job.walltime / 60 or MINUTES_WITHOUT_LIMIT,
+            minutes=document.minutes or job.walltime / 60,
             ranks_per_node=document.ranks_per_node,
             checkpoints=bool(document.checkpoint),
         )
 
-    def _assignment(self, planned: Planned, start: Start) -> Assignment:
-        return Assignment(
+    def _assignment(self, planned: ScheduledJob, start: Start) -> AssignedResources:
+        return AssignedResources(
             nodes=tuple(share.node for share in start.shares),
             variables={},
             cores=planned.needs.cores,
             gpus={share.node: tuple(map(str, share.gpus)) for share in start.shares},
             memory_mb=planned.needs.memory_mb,
             allocation=self._names,
-            seconds=math.ceil(planned.limit),
+            seconds=math.ceil(planned.needs.seconds),
             is_late=self._clock() > self._half_time,
         )
 
-    def _gpus(self, count: int) -> tuple[Gpu, ...]:
+    def _gpus(self, count: int) -> tuple[MachineGpu, ...]:
         vendor = {"nvidia": "NVIDIA", "amd": "AMD"}.get(self._site.gpu_kind, "NVIDIA")
         memory = str(self._site.gpu_memory_mb or "")
-        return tuple(Gpu(str(number), vendor, self._site.gpu_model, memory) for number in range(count))
+        return tuple(MachineGpu(str(number), vendor, self._site.gpu_model, memory) for number in range(count))
 
 
 def _shown(nodes: Sequence[str]) -> str:
@@ -573,7 +579,7 @@ class AllocationWatch(threading.Thread):
         self,
         pool: AllocationPool,
         site: Site,
-        allocation: Allocation,
+        allocation: AllocatedNodes,
         *,
         margin: float,
         idle: float,
@@ -743,7 +749,7 @@ class AllocationWatch(threading.Thread):
         log.info("%s node time: %s%s; %s; %d run, %d wait", whose, _shares(usage.nodes), gpus, ended, running, waiting)
 
 
-def _shares(spent: Spent) -> str:
+def _shares(spent: TimeBreakdown) -> str:
     total = spent.total or 1.0
     parts = {"used": spent.used, "in use": spent.running, "lost": spent.lost, "idle": spent.idle, "gone": spent.gone}
     return ", ".join(f"{100 * value / total:.0f}% {name}" for name, value in parts.items() if value or name == "used")

@@ -18,7 +18,7 @@ from hpo_pilot.pilot import report
 from hpo_pilot.pilot.allocation import AllocationWatch
 from hpo_pilot.pilot.checkpoints import CheckpointShipping, kept_checkpoint
 from hpo_pilot.pilot.client import Delivery, GivingBack
-from hpo_pilot.pilot.execution import LOG_FILE, Execution, InContainer, Refused, Wrapping
+from hpo_pilot.pilot.execution import LOG_FILE, CommandWrapper, Execution, InContainer, Refused
 from hpo_pilot.pilot.job import (
     CutLate,
     CutOff,
@@ -33,15 +33,15 @@ from hpo_pilot.pilot.job import (
     parse_job,
 )
 from hpo_pilot.pilot.job_files import FolderStorage, SandboxCache, ServerStorage, store_log, store_outputs
-from hpo_pilot.pilot.launch import STEP_CANCELLED, Avoided, Launched, LauncherOutage, LaunchFailure
-from hpo_pilot.pilot.machine import Assignment, Pool, Reservation
-from hpo_pilot.pilot.report import Outcome, Starting, payload_succeeded
-from hpo_pilot.pilot.settings import PilotSettings, Site, WorkDir
+from hpo_pilot.pilot.launch import STEP_CANCELLED, AvoidedTasks, LauncherOutage, LaunchFailure, WithLauncher
+from hpo_pilot.pilot.machine import AssignedResources, JobReservation, ResourcePool
+from hpo_pilot.pilot.report import Outcome, StartingJob, payload_succeeded
+from hpo_pilot.pilot.settings import PilotSettings, PilotWorkDir, Site
 from hpo_pilot.pilot.staging import LARGE_FILE, Staging, note_stage_in
 from hpo_pilot.pilot.warm import WarmInterpreters
-from hpo_pilot.pilot.watchdog import Forgotten, Heartbeats, Watchdog
+from hpo_pilot.pilot.watchdog import AttemptClosed, Heartbeats, Watchdog
 from hpo_pilot.transformation.container import choose_runtime, image_fault
-from hpo_pilot.transformation.job import ImageFault, PayloadDocument, TransformationFailure
+from hpo_pilot.transformation.job import ImageFault, PayloadSettings, TransformationFailure
 from hpo_pilot.transformation.stage_in import StageIn
 from hpo_pilot.transformation.transformation import Prepared, prepare
 
@@ -81,9 +81,9 @@ class PilotParts:
 
     settings: PilotSettings
     site: Site | None
-    workdir: WorkDir
+    workdir: PilotWorkDir
     sandboxes: SandboxCache
-    pool: Pool[Any]
+    pool: ResourcePool[Any]
     interpreters: WarmInterpreters
     watchdog: Watchdog
     heartbeats: Heartbeats
@@ -95,7 +95,7 @@ class PilotParts:
     staging: Staging | None
     outage: LauncherOutage | None
     watch: AllocationWatch | None
-    avoided: Avoided
+    avoided: AvoidedTasks
     draining: threading.Event
     lifeline: int
 
@@ -103,7 +103,7 @@ class PilotParts:
 class JobRun:
     """One attempt of a job, while it runs at this pilot. Errors are reported, not raised."""
 
-    def __init__(self, parts: PilotParts, data: Mapping[str, Any], reservation: Reservation) -> None:
+    def __init__(self, parts: PilotParts, data: Mapping[str, Any], reservation: JobReservation) -> None:
         """Makes the attempt; `run` runs it.
 
         Args:
@@ -139,7 +139,7 @@ class JobRun:
                 log.info("job %s failed: %s", panda_id, outcome.failure or outcome.last_line)
             is_back = self._goes_back(panda_id, attempt)
             report.count_job_end(outcome, given_back=is_back)
-            if not isinstance(outcome.failure, Forgotten) and not is_back:
+            if not isinstance(outcome.failure, AttemptClosed) and not is_back:
                 parts.delivery.send(
                     report.final_report(parts.settings, panda_id, attempt, outcome, self._folder, self._stored)
                 )
@@ -176,8 +176,8 @@ class JobRun:
             job = parse_job(self._data)
             self._archive, self._copied = job.arguments.archive, time.monotonic()
             large = parts.sandboxes.copy_to(job.arguments, root, LARGE_FILE if parts.staging is not None else 0)
-            document = PayloadDocument.read(str(root))
-            assignment, prepared, wrapping = self._prepare(job, document, root, large)
+            document = PayloadSettings.read(str(root))
+            assignment, prepared, wrapper = self._prepare(job, document, root, large)
             self._folder = Path(prepared.folder)
             if assignment.seconds and not job.walltime:
                 job = replace(job, walltime=assignment.seconds)
@@ -187,11 +187,11 @@ class JobRun:
             before = kept.signature() if kept else ()
             self._resumes = bool(before)
             given = (parts.settings, job, document, prepared, root, parts.lifeline, assignment.variables)
-            self._execute(Execution(*given, wrapping))
-            if isinstance(wrapping, InContainer) and (fault := self._image_fault(job)):
+            self._execute(Execution(*given, wrapper))
+            if isinstance(wrapper, InContainer) and (fault := self._image_fault(job)):
                 self._execute(Execution(*given, Refused(fault)))
-            if isinstance(wrapping, Launched):
-                self._judge_launch(wrapping)
+            if isinstance(wrapper, WithLauncher):
+                self._judge_launch(wrapper)
             if isinstance(self._outcome.failure, CutOff):
                 has_gone_on = kept is not None and kept.signature() not in (before, ())
                 self._judge_cut_off(has_gone_on=has_gone_on, is_late=assignment.is_late)
@@ -202,7 +202,7 @@ class JobRun:
                 parts.checkpoints.drop(job)
                 return
             parts.checkpoints.keep(job, self._outcome.failure)
-            if not isinstance(self._outcome.failure, Forgotten | GivenBack):
+            if not isinstance(self._outcome.failure, AttemptClosed | GivenBack):
                 self._stored = store_log(storage, job, self._folder)
         except JobFailure as failure:
             if isinstance(failure, LauncherMissing):
@@ -230,11 +230,11 @@ class JobRun:
             self._outcome = replace(self._outcome, failure=why)
 
     def _prepare(
-        self, job: Job, document: PayloadDocument, root: Path, large: Sequence[Path]
-    ) -> tuple[Assignment, Prepared, Wrapping]:
+        self, job: Job, document: PayloadSettings, root: Path, large: Sequence[Path]
+    ) -> tuple[AssignedResources, Prepared, CommandWrapper]:
         """Waits for a job's resources and fetches its inputs; heartbeats report it as starting meanwhile."""
         parts = self._parts
-        starting = Starting(job, root, parts.draining)
+        starting = StartingJob(job, root, parts.draining)
         stage_in = StageIn(str(parts.workdir.inputs), parts.settings.input_cache_mb << 20, starting.is_over)
         if parts.settings.allocation or document.inputs:
             parts.heartbeats.add(starting)
@@ -242,20 +242,20 @@ class JobRun:
             assignment = parts.pool.assign(self._reservation, job, document, starting)
             begun = time.monotonic()
             prepared = prepare(job.arguments, str(root), str(root), stage_in)
-            wrapping = self._wrapping(job, document, assignment)
-            if parts.staging is not None and isinstance(wrapping, Launched):
-                staged = parts.staging.stage(wrapping, root, Path(prepared.folder), large, starting)
+            wrapper = self._wrapper(job, document, assignment)
+            if parts.staging is not None and isinstance(wrapper, WithLauncher):
+                staged = parts.staging.stage(wrapper, root, Path(prepared.folder), large, starting)
                 parts.pool.note_staging(self._reservation, staged.seconds or 0.0)
-                wrapping, prepared = replace(wrapping, staged=staged), staged.beside(prepared)
+                wrapper, prepared = replace(wrapper, staged=staged), staged.beside(prepared)
             report.observe_stage_in(time.monotonic() - begun)
-            return assignment, prepared, wrapping
+            return assignment, prepared, wrapper
         except TransformationFailure as failure:
             raise starting.failure or JobFailure.of(failure) from failure
         finally:
             parts.heartbeats.remove(starting)
 
-    def _wrapping(self, job: Job, document: PayloadDocument, assignment: Assignment) -> Wrapping:
-        """Returns the wrapping of the command: a container, and a launcher for jobs with ranks or in an allocation."""
+    def _wrapper(self, job: Job, document: PayloadSettings, assignment: AssignedResources) -> CommandWrapper:
+        """Returns the wrapper of the command: a container, and a launcher for jobs with ranks or in an allocation."""
         settings, site = self._parts.settings, self._parts.site
         runtime = settings.container_runtime
         if site is not None and runtime == "auto":
@@ -274,13 +274,13 @@ class JobRun:
             return InContainer(runtime, job.container)
         container = InContainer(runtime, job.container, site.inside(gpus=any(assignment.gpus.values())))
         if document.ranks_per_node or assignment.allocation:
-            return Launched(site, job, assignment, document, container)
+            return WithLauncher(site, job, assignment, document, container)
         return container
 
     def _warm_up(self, execution: Execution) -> None:
         """Takes a kept interpreter for the job; heartbeats report it as starting while its function is imported."""
         parts, job = self._parts, execution.job
-        starting = Starting(job, execution.folder, parts.draining)
+        starting = StartingJob(job, execution.folder, parts.draining)
         if execution.function:
             parts.heartbeats.add(starting)
         try:
@@ -316,7 +316,7 @@ class JobRun:
         fault = image_fault(log_end(self._folder / LOG_FILE, _LOG_READ).decode(errors="replace"))
         return fault and f"the image {job.container!r} cannot be used: {fault}"
 
-    def _judge_launch(self, launched: Launched) -> None:
+    def _judge_launch(self, launched: WithLauncher) -> None:
         """Finds out whether the launcher or the end of the allocation made the job fail; ends the rest of its step."""
         if self._outcome.exit_code != 0:
             launched.end_step(self._folder)
@@ -332,7 +332,7 @@ class JobRun:
         else:
             self._parts.pool.note_launch(self._reservation, None)
 
-    def _cut_off(self, launched: Launched, failed: LaunchFailure | None) -> str:
+    def _cut_off(self, launched: WithLauncher, failed: LaunchFailure | None) -> str:
         """Returns why the job was cut off; empty: it was not. Its ranks may get a signal before this pilot.
 
         Args:
@@ -347,7 +347,7 @@ class JobRun:
             return "its job step was cancelled" if watch.is_cut_off(job) else ""
         return "the allocation was ended" if draining.wait(_SIGNAL_SECONDS) else ""
 
-    def _of_launcher(self, launched: Launched, failed: LaunchFailure) -> JobFailure:
+    def _of_launcher(self, launched: WithLauncher, failed: LaunchFailure) -> JobFailure:
         """Returns a failure that lets the job run elsewhere; the payload is not judged."""
         code, nodes, outage = PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, launched.assignment.nodes, self._parts.outage
         if outage is not None and not failed.nodes and (failed.is_away or outage.is_everywhere(nodes)):

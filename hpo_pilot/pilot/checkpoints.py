@@ -52,11 +52,11 @@ _STALE = 3600.0  # seconds after which such a folder is left over from a dead pi
 Signature = tuple[tuple[str, int, int], ...]
 
 
-class TooLarge(Exception):
+class CheckpointTooLarge(Exception):
     """The archive would be larger than is allowed."""
 
 
-class Unsettled(Exception):
+class FilesChanging(Exception):
     """The files changed while they were packed."""
 
 
@@ -103,7 +103,7 @@ class KeptCheckpoint:
             for name, _, _ in before:
                 archive.add(self.folder / name, name, recursive=False)
         if self.signature() != before:
-            raise Unsettled
+            raise FilesChanging
         return before
 
     def place(self, archive: Path, limit: int) -> bool:
@@ -191,7 +191,7 @@ class _Limited:
     def write(self, data: bytes) -> int:
         self._left -= len(data)
         if self._left < 0:
-            raise TooLarge
+            raise CheckpointTooLarge
         return self._target.write(data)
 
     def flush(self) -> None:
@@ -340,9 +340,9 @@ class CheckpointShipping(threading.Thread):
                     )
                 shipment.shipped = signature
                 log.debug("the checkpoint of job %s is at the server: %.1f MB", job.panda_id, size / 1e6)
-            except Unsettled:
+            except FilesChanging:
                 return _UNSETTLED
-            except TooLarge:
+            except CheckpointTooLarge:
                 shipment.is_over = True
                 log.warning(
                     "the checkpoint of job %s has more than %d MB packed, and is only in %s: raise --checkpoint-mb, "

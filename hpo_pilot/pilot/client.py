@@ -24,7 +24,7 @@ from hpo_pilot.errors import GiveUpError, HpoPilotError, InputError, TryAgainErr
 from hpo_pilot.http import open_session
 from hpo_pilot.pilot import report as metrics
 from hpo_pilot.pilot.machine import FreeResources
-from hpo_pilot.pilot.settings import PilotSettings, WorkDir
+from hpo_pilot.pilot.settings import PilotSettings, PilotWorkDir
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class ServerAway(TryAgainError):
     """The server does not answer, or cannot now. It is logged once; the caller repeats the call."""
 
 
-class TokenRefused(InputError):
+class PilotTokenRefused(InputError):
     """The server refuses the token."""
 
 
@@ -51,11 +51,11 @@ class CallRefused(GiveUpError):
     """The server refuses the call; repeating it does not help."""
 
 
-class NotOurs(CallRefused):
+class JobOfAnotherPilot(CallRefused):
     """Another pilot has the job."""
 
 
-class NotThere(CallRefused):
+class MissingAtServer(CallRefused):
     """The server does not have the file or the call."""
 
 
@@ -143,7 +143,9 @@ class JobServer:
         if "No jobs" in message or envelope.get("success"):
             return []
         if "role" in message:
-            raise TokenRefused(f"{settings.server} gives this {'token' if self._token else 'proxy'} no jobs: {message}")
+            raise PilotTokenRefused(
+                f"{settings.server} gives this {'token' if self._token else 'proxy'} no jobs: {message}"
+            )
         raise ServerAway(f"{settings.server} gave no job: {message or envelope}")
 
     def give_back(self, attempts: Sequence[tuple[int, int]]) -> Collection[int]:
@@ -174,7 +176,7 @@ class JobServer:
         if status in (10, 30):  # the server's timeout and failure
             raise ServerAway(f"{self._settings.server} could not store a report: {envelope.get('message')}")
         if not envelope.get("success"):
-            refused = NotOurs if status == _NO_PERMISSION else CallRefused
+            refused = JobOfAnotherPilot if status == _NO_PERMISSION else CallRefused
             raise refused(f"{self._settings.server} refused a report: {envelope.get('message')}")
         return str(data.get("command") or "") if isinstance(data, dict) else ""
 
@@ -227,7 +229,7 @@ class JobServer:
         """Downloads a checkpoint of at most `limit` bytes; False: there is none."""
         try:
             self.download("", f"hpo_cp_{task_id}_{sub_id}", target, limit)
-        except NotThere:
+        except MissingAtServer:
             return False
         return True
 
@@ -267,7 +269,7 @@ class JobServer:
             self._note(error)
             raise ServerAway(f"{_origin(url)[1]} does not answer: {error}") from error
         except OSError as error:  # the proxy is being replaced
-            raise TokenRefused(f"--proxy {self._settings.proxy}: {error}") from error
+            raise PilotTokenRefused(f"--proxy {self._settings.proxy}: {error}") from error
         if answer.status_code not in _LATER:
             self._note(None)
         return answer
@@ -279,12 +281,12 @@ class JobServer:
         text = f"{answer.url} answered {status} {answer.reason}: {_message(answer)}"
         if status in (401, 403):
             if self._settings.proxy is not None:
-                raise TokenRefused(f"{text}; {self._settings.proxy} must be a proxy with a pilot's role")
-            raise TokenRefused(f"{text}; {self._settings.token_file} must hold a pilot's token")
+                raise PilotTokenRefused(f"{text}; {self._settings.proxy} must be a proxy with a pilot's role")
+            raise PilotTokenRefused(f"{text}; {self._settings.token_file} must hold a pilot's token")
         if status in _LATER:
             self._note(text)
             raise ServerAway(text)
-        raise (NotThere if status == 404 else CallRefused)(text)
+        raise (MissingAtServer if status == 404 else CallRefused)(text)
 
     def _note(self, trouble: object) -> None:
         """Logs once that the server does not answer, and once that it answers again."""
@@ -415,7 +417,7 @@ def _message(answer: requests.Response) -> str:
 class Delivery(threading.Thread):
     """Sends final reports. Unsent reports are kept on disk and sent later, by this pilot or the next one."""
 
-    def __init__(self, server: JobServer, workdir: WorkDir) -> None:
+    def __init__(self, server: JobServer, workdir: PilotWorkDir) -> None:
         super().__init__(name="delivery", daemon=True)
         self._server, self._workdir = server, workdir
         self._waiting: deque[dict[str, Any]] = deque(workdir.kept_reports())

@@ -20,9 +20,9 @@ from hpo_pilot.pilot.checkpoints import kept_checkpoint
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.report import Outcome, Progress
 from hpo_pilot.pilot.settings import PilotSettings, worker_mark
-from hpo_pilot.pilot.warm import WARM_MARK, Kind, WarmInterpreter, WarmInterpreters
+from hpo_pilot.pilot.warm import WARM_MARK, WarmInterpreter, WarmInterpreters, WarmKind
 from hpo_pilot.transformation.container import Inside, choose_runtime
-from hpo_pilot.transformation.job import PayloadDocument, kept_environment, refuse_payload, without_secrets
+from hpo_pilot.transformation.job import PayloadSettings, kept_environment, refuse_payload, without_secrets
 from hpo_pilot.transformation.process import (
     OWN_STATUS,
     SHORT_GRACE,
@@ -33,7 +33,7 @@ from hpo_pilot.transformation.process import (
 from hpo_pilot.transformation.transformation import Prepared
 
 
-class Wrapping(ABC):
+class CommandWrapper(ABC):
     """Turns a job's command into the one that the pilot starts."""
 
     @abstractmethod
@@ -71,7 +71,7 @@ def ended_with_all(argv: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class InContainer(Wrapping):
+class InContainer(CommandWrapper):
     """Runs the command in a container if the job has an image, otherwise unchanged.
 
     Attributes:
@@ -87,7 +87,7 @@ class InContainer(Wrapping):
     def wrap(
         self, argv: Sequence[str], env: Mapping[str, str], binds: Sequence[Path], folder: Path
     ) -> tuple[list[str], dict[str, str]]:
-        """See Wrapping."""
+        """See CommandWrapper."""
         if not self.image:
             return by_our_python(argv), dict(env)
         runtime = choose_runtime(self.runtime, self.image)
@@ -95,7 +95,7 @@ class InContainer(Wrapping):
 
 
 @dataclass(frozen=True)
-class Refused(Wrapping):
+class Refused(CommandWrapper):
     """Reports a reason in place of the payload, which is not started; further attempts would fail too."""
 
     reason: str
@@ -103,7 +103,7 @@ class Refused(Wrapping):
     def wrap(
         self, argv: Sequence[str], env: Mapping[str, str], binds: Sequence[Path], folder: Path
     ) -> tuple[list[str], dict[str, str]]:
-        """See Wrapping."""
+        """See CommandWrapper."""
         if not refuse_payload(str(folder), self.reason):
             raise JobFailure(PilotErrorCode.NO_CONTAINER_RUNTIME, self.reason)
         return by_our_python(argv), dict(env)
@@ -146,12 +146,12 @@ class Execution:
         self,
         settings: PilotSettings,
         job: Job,
-        document: PayloadDocument,
+        document: PayloadSettings,
         prepared: Prepared,
         root: Path,
         lifeline: int,
         variables: Mapping[str, str],
-        wrapping: Wrapping,
+        wrapper: CommandWrapper,
     ) -> None:
         """Makes the execution; `start` starts the command.
 
@@ -163,14 +163,14 @@ class Execution:
             root: the job's folder.
             lifeline: reading end of a pipe that closes when the pilot dies; the runner watches it.
             variables: added to its environment.
-            wrapping: container and launcher of the command.
+            wrapper: container and launcher of the command.
         """
         self.job, self.folder = job, Path(prepared.folder)
         self.progress, self.report_seconds = Progress(self.folder, document), document.report_seconds
         self.started = 0.0
         self._python = "" if job.container else document.python
         self._argv, self._binds = prepared.argv, [root, *map(Path, prepared.elsewhere)]
-        self._variables, self._wrapping = dict(variables), wrapping
+        self._variables, self._wrapper = dict(variables), wrapper
         self._settings, self._lifeline = settings, lifeline
         self.function, self._import_seconds = document.function, 60 * (document.minutes or 10)
         self._interpreters: WarmInterpreters | None = None
@@ -198,9 +198,9 @@ class Execution:
             unpack: fills a folder with the job's sandbox.
             is_over: whether the job is not needed any more.
         """
-        if not (isinstance(self._wrapping, InContainer) and not self._wrapping.image and self._is_ours()):
+        if not (isinstance(self._wrapper, InContainer) and not self._wrapper.image and self._is_ours()):
             return
-        kind = Kind(self.job.arguments.archive, self.function, (sys.executable, "-I", "-S"), ())
+        kind = WarmKind(self.job.arguments.archive, self.function, (sys.executable, "-I", "-S"), ())
         if self.function:
             env = self._environment()
             python = shutil.which(self._python or "python3", path=env.get("PATH"))
@@ -252,7 +252,7 @@ class Execution:
         if self._settings.ca is not None:
             self._copy_authority(self._settings.ca)
         binds = [*self._binds, self._settings.checkpoint_root]
-        argv, env = self._wrapping.wrap(self._argv, env, binds, self.folder)
+        argv, env = self._wrapper.wrap(self._argv, env, binds, self.folder)
         with self._lock, (self.folder / LOG_FILE).open("wb") as output:
             if self._failure is not None:
                 raise self._failure

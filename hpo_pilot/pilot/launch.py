@@ -24,11 +24,11 @@ from hpo_pilot.errors import GiveUpError, InputError
 from hpo_pilot.files import write_whole
 from hpo_pilot.hpc.launchers import VISIBLE_GPUS, Launcher, Placement, site_variables
 from hpo_pilot.logs import log_end
-from hpo_pilot.pilot.execution import ORPHANS_PROGRAM, InContainer, Wrapping, by_our_python, ended_with_all
+from hpo_pilot.pilot.execution import ORPHANS_PROGRAM, CommandWrapper, InContainer, by_our_python, ended_with_all
 from hpo_pilot.pilot.job import Job, JobFailure, LauncherMissing, PilotErrorCode
-from hpo_pilot.pilot.machine import HERE, Assignment
+from hpo_pilot.pilot.machine import HERE, AssignedResources
 from hpo_pilot.pilot.settings import Site
-from hpo_pilot.transformation.job import PayloadDocument, without_secrets
+from hpo_pilot.transformation.job import PayloadSettings, without_secrets
 from hpo_pilot.transformation.process import WORKER_MARK
 from hpo_pilot.transformation.transformation import Prepared
 
@@ -237,7 +237,7 @@ def _wait(process: subprocess.Popen[bytes], seconds: float, is_over: Callable[[]
 _AVOIDED, _MOST_AVOIDED = 60.0, 900.0  # seconds: the first time, and at most
 
 
-class Avoided:
+class AvoidedTasks:
     """The tasks whose launcher is missing here. Any thread may call any method.
 
     The server gives this pilot no jobs of their searches for a while, then one try again, and shows the reason.
@@ -290,7 +290,7 @@ def probe_launcher(site: Site, nodes: Sequence[str], allocation: Sequence[str]) 
         return "" if _BUSY in done.text else f"{launcher.name} has started nothing for {_PROBE_SECONDS:.0f} s"
     if done.status == 0:
         return ""
-    words = " ".join((launcher.traces.failure(done.text) or done.text).split())
+    words = " ".join((launcher.log_patterns.failure(done.text) or done.text).split())
     return words[:_SAID] or f"{launcher.name} ended with status {done.status}"
 
 
@@ -381,7 +381,7 @@ class LaunchFailure:
 
 
 @dataclass(frozen=True)
-class Launched(Wrapping):
+class WithLauncher(CommandWrapper):
     """Runs the payload's command in a container, and the container through the launcher.
 
     The runner itself stays on this node, outside of both. The job's folder is on storage that all nodes share.
@@ -389,8 +389,8 @@ class Launched(Wrapping):
 
     site: Site
     job: Job
-    assignment: Assignment
-    document: PayloadDocument
+    assignment: AssignedResources
+    document: PayloadSettings
     container: InContainer
     staged: Staged = NOTHING_STAGED
 
@@ -405,7 +405,7 @@ class Launched(Wrapping):
     def wrap(
         self, argv: Sequence[str], env: Mapping[str, str], binds: Sequence[Path], folder: Path
     ) -> tuple[list[str], dict[str, str]]:
-        """See Wrapping. Our runner gets the launcher's words in a file and starts the payload with them."""
+        """See CommandWrapper. Our runner gets the launcher's words in a file and starts the payload with them."""
         if lacking := self.launcher.lacks(env.get("PATH")):
             raise LauncherMissing(PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, f"at site {self.site.name!r} {lacking}")
         ours = (folder / RUNNER_FILE).is_file()
@@ -459,13 +459,16 @@ class Launched(Wrapping):
 
     def launch_failure(self, folder: Path) -> LaunchFailure | None:
         """Returns the launcher's failure from its messages in the log; None: there is no such message."""
-        said, traces = _said(folder / "payload.log"), self.launcher.traces
-        why = traces.failure(said)
+        said, log_patterns = _said(folder / "payload.log"), self.launcher.log_patterns
+        why = log_patterns.failure(said)
         if not why:
             return None
         nodes = self.assignment.nodes
         return LaunchFailure(
-            why, traces.broken_nodes(said, nodes), traces.lost_nodes(said, nodes), traces.is_away(said)
+            why,
+            log_patterns.broken_nodes(said, nodes),
+            log_patterns.lost_nodes(said, nodes),
+            log_patterns.is_away(said),
         )
 
     def end_step(self, folder: Path) -> None:
@@ -503,9 +506,14 @@ class Launched(Wrapping):
                 PilotErrorCode.PAYLOAD_EXECUTION_FAILURE,
                 "the job was packed by an earlier version, whose runner starts no launcher: submit the search anew",
             )
-        traces, steps = self.launcher.traces, self.launcher.step_commands(env)
+        log_patterns, steps = self.launcher.log_patterns, self.launcher.step_commands(env)
         said: dict[str, Any] = {"before": list(before), "name": placement.name}
-        said |= {"label": traces.label, "dead": traces.dead, "own": traces.own, "cancelled": traces.cancelled}
+        said |= {
+            "label": log_patterns.label,
+            "dead": log_patterns.dead,
+            "own": log_patterns.own,
+            "cancelled": log_patterns.cancelled,
+        }
         if steps is not None:
             said |= {"steps": list(steps.steps), "signal": list(steps.signal)}
         shutil.copy(_PROGRAM, folder)
@@ -525,7 +533,7 @@ def _said(path: Path) -> str:
         return ""
 
 
-def _told(document: PayloadDocument) -> list[str]:
+def _told(document: PayloadSettings) -> list[str]:
     """Returns the names of the variables that the runner sets for this payload."""
     names = [f"HPO_PILOT_{name}" for name in _RUNNER_TELLS]
     if document.segment:

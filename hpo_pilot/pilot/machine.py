@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.hpc.capacity import JobRequest
+from hpo_pilot.hpc.capacity import AllocationRequest
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode, needed_cores
-from hpo_pilot.transformation.job import PayloadDocument
+from hpo_pilot.transformation.job import PayloadSettings
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-    from hpo_pilot.pilot.report import Starting
+    from hpo_pilot.pilot.report import StartingJob
 
 #: Variables that limit a process to certain GPUs.
 _VISIBLE = {"NVIDIA": "CUDA_VISIBLE_DEVICES", "AMD": "ROCR_VISIBLE_DEVICES"}
@@ -31,7 +31,7 @@ _QUERY = ("nvidia-smi", "--query-gpu=index,name,memory.total,driver_version", "-
 
 
 @dataclass(frozen=True)
-class Gpu:
+class MachineGpu:
     """One GPU; an empty field is not known.
 
     Attributes:
@@ -59,7 +59,7 @@ class Gpu:
         return {name: value for name, value in known.items() if value}
 
 
-def find_gpus(environment: Mapping[str, str] | None = None) -> tuple[Gpu, ...]:
+def find_gpus(environment: Mapping[str, str] | None = None) -> tuple[MachineGpu, ...]:
     """Returns the GPUs that this process may use.
 
     Args:
@@ -71,11 +71,11 @@ def find_gpus(environment: Mapping[str, str] | None = None) -> tuple[Gpu, ...]:
         if variable in env and (not found or found[0].vendor == vendor):
             known = {gpu.identifier: gpu for gpu in found}
             names = [name.strip() for name in env[variable].split(",") if name.strip()]
-            return tuple(known.get(name, Gpu(name, vendor)) for name in names) if found else ()
+            return tuple(known.get(name, MachineGpu(name, vendor)) for name in names) if found else ()
     return found
 
 
-def choose_gpus(wanted: str, found: Sequence[Gpu]) -> tuple[Gpu, ...]:
+def choose_gpus(wanted: str, found: Sequence[MachineGpu]) -> tuple[MachineGpu, ...]:
     """Returns the GPUs of `--gpus`: `all`, a number, or a list (`0,2`; `0,` for the first only).
 
     Raises:
@@ -96,14 +96,14 @@ def choose_gpus(wanted: str, found: Sequence[Gpu]) -> tuple[Gpu, ...]:
     return tuple(found[: int(wanted)])
 
 
-def gpu_variables(gpus: Sequence[Gpu]) -> dict[str, str]:
+def gpu_variables(gpus: Sequence[MachineGpu]) -> dict[str, str]:
     """Returns the variables that limit a process to these GPUs."""
     names = ",".join(gpu.identifier for gpu in gpus)
     variables = {_VISIBLE[gpu.vendor] for gpu in gpus} or set(_VISIBLE.values())
     return dict.fromkeys(sorted(variables), names)
 
 
-def _nvidia() -> tuple[Gpu, ...]:
+def _nvidia() -> tuple[MachineGpu, ...]:
     if shutil.which(_QUERY[0]):
         try:
             said = subprocess.run(_QUERY, capture_output=True, text=True, timeout=20, check=False)
@@ -111,18 +111,18 @@ def _nvidia() -> tuple[Gpu, ...]:
             said = None
         if said is not None and said.returncode == 0:
             rows = [[part.strip() for part in line.split(",")] for line in said.stdout.splitlines()]
-            return tuple(Gpu(row[0], "NVIDIA", *row[1:]) for row in rows if len(row) == 4)
+            return tuple(MachineGpu(row[0], "NVIDIA", *row[1:]) for row in rows if len(row) == 4)
     devices = sorted(int(path.name[6:]) for path in Path("/dev").glob("nvidia[0-9]*") if path.name[6:].isdecimal())
-    return tuple(Gpu(str(number), "NVIDIA") for number in devices)
+    return tuple(MachineGpu(str(number), "NVIDIA") for number in devices)
 
 
-def _amd() -> tuple[Gpu, ...]:
+def _amd() -> tuple[MachineGpu, ...]:
     if not Path("/dev/kfd").exists():
         return ()
     nodes = Path("/sys/class/kfd/kfd/topology/nodes")
     # CPUs are nodes as well; they have no vector units.
     count = sum("simd_count 0" not in _text(path) and bool(_text(path)) for path in nodes.glob("*/properties"))
-    return tuple(Gpu(str(number), "AMD") for number in range(count))
+    return tuple(MachineGpu(str(number), "AMD") for number in range(count))
 
 
 def _text(path: Path) -> str:
@@ -147,13 +147,13 @@ class FreeResources:
 
     slots: int
     cores: int
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[MachineGpu, ...]
     patience: float = math.inf
-    request: JobRequest | None = None
+    request: AllocationRequest | None = None
 
 
 @dataclass(frozen=True)
-class Assignment:
+class AssignedResources:
     """The resources of one job.
 
     Attributes:
@@ -177,14 +177,14 @@ class Assignment:
     is_late: bool = False
 
 
-class Reservation:
+class JobReservation:
     """One job's place in a pool, from its arrival to its end."""
 
 
-R = TypeVar("R", bound=Reservation)
+R = TypeVar("R", bound=JobReservation)
 
 
-class Pool(ABC, Generic[R]):
+class ResourcePool(ABC, Generic[R]):
     """The resources that jobs run on. Any thread may call any method.
 
     `reserve` makes a place for a job when it arrives. `enter` lets its sandbox be unpacked, `assign` gives it
@@ -207,7 +207,7 @@ class Pool(ABC, Generic[R]):
         """Waits until the job's sandbox may be unpacked; False: `stop` was set before."""
 
     @abstractmethod
-    def assign(self, reservation: R, job: Job, document: PayloadDocument, starting: Starting) -> Assignment:
+    def assign(self, reservation: R, job: Job, document: PayloadSettings, starting: StartingJob) -> AssignedResources:
         """Waits for the job's resources and assigns them.
 
         Args:
@@ -254,7 +254,7 @@ _PATIENCE, _PATIENCE_WITH_LARGE = 5.0, 0.5
 HERE = "localhost"
 
 
-class MachineReservation(Reservation):
+class MachineReservation(JobReservation):
     """One job's share of the machine.
 
     Attributes:
@@ -264,18 +264,18 @@ class MachineReservation(Reservation):
 
     def __init__(self, cores: int) -> None:
         self.cores = cores
-        self.gpus: tuple[Gpu, ...] = ()
+        self.gpus: tuple[MachineGpu, ...] = ()
         self.granted = False
 
 
-class MachinePool(Pool[MachineReservation]):
+class MachinePool(ResourcePool[MachineReservation]):
     """Divides one machine among jobs. Each job takes one slot and its requested cores; no core is used twice.
 
     If a server sends more jobs than fit, they wait here, first come, first served. A job that asks for more than the
     machine has gets the whole machine.
     """
 
-    def __init__(self, slots: int, cores: int, gpus: Sequence[Gpu] = (), *, shows_gpus: bool = True) -> None:
+    def __init__(self, slots: int, cores: int, gpus: Sequence[MachineGpu] = (), *, shows_gpus: bool = True) -> None:
         """Sets the resources to divide.
 
         Args:
@@ -293,14 +293,14 @@ class MachinePool(Pool[MachineReservation]):
         self._changed = threading.Condition()
 
     def wait_for_some(self, stop: threading.Event) -> FreeResources:
-        """See Pool."""
+        """See ResourcePool."""
         with self._changed:
             while not stop.is_set() and (self._slots <= 0 or self._cores <= 0 or self._waiting):
                 self._changed.wait()
             return FreeResources(self._slots, self._cores, self._gpus, self._patience())
 
     def reserve(self, data: Mapping[str, Any]) -> MachineReservation:
-        """See Pool: takes one slot, and the cores as soon as enough are free."""
+        """See ResourcePool: takes one slot, and the cores as soon as enough are free."""
         reservation = MachineReservation(min(needed_cores(data), self._all_cores))
         with self._changed:
             self._slots -= 1
@@ -310,16 +310,16 @@ class MachinePool(Pool[MachineReservation]):
         return reservation
 
     def enter(self, reservation: MachineReservation, stop: threading.Event) -> bool:
-        """See Pool: waits for the cores of a reservation."""
+        """See ResourcePool: waits for the cores of a reservation."""
         with self._changed:
             while not reservation.granted and not stop.is_set():
                 self._changed.wait()
             return reservation.granted
 
     def assign(
-        self, reservation: MachineReservation, job: Job, document: PayloadDocument, starting: Starting
-    ) -> Assignment:
-        """See Pool: waits for the GPUs that a job asked for."""
+        self, reservation: MachineReservation, job: Job, document: PayloadSettings, starting: StartingJob
+    ) -> AssignedResources:
+        """See ResourcePool: waits for the GPUs that a job asked for."""
         if document.nodes > 1:
             raise JobFailure(
                 PilotErrorCode.PAYLOAD_EXECUTION_FAILURE,
@@ -339,7 +339,7 @@ class MachinePool(Pool[MachineReservation]):
             raise JobFailure(PilotErrorCode.SIGTERM, "the pilot was about to end while the job waited for a GPU")
         elif not self._shows_gpus:
             variables = gpu_variables(())
-        return Assignment(
+        return AssignedResources(
             (HERE,),
             variables,
             gpus={HERE: tuple(gpu.identifier for gpu in reservation.gpus)},
@@ -359,7 +359,7 @@ class MachinePool(Pool[MachineReservation]):
             return True
 
     def free(self, reservation: MachineReservation, ending: Ending = Ending.FAILED) -> None:
-        """See Pool."""
+        """See ResourcePool."""
         with self._changed:
             self._slots += 1
             if reservation.granted:
@@ -371,7 +371,7 @@ class MachinePool(Pool[MachineReservation]):
             self._changed.notify_all()
 
     def wake(self) -> None:
-        """See Pool."""
+        """See ResourcePool."""
         with self._changed:
             self._changed.notify_all()
 

@@ -26,10 +26,10 @@ from hpo_pilot.pilot.checkpoints import CheckpointShipping
 from hpo_pilot.pilot.client import Backoff, CallRefused, Delivery, GivingBack, JobServer
 from hpo_pilot.pilot.job import CutOff, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.job_files import FolderStorage, SandboxCache, ServerStorage
-from hpo_pilot.pilot.launch import Avoided, LauncherOutage, probe_launcher
-from hpo_pilot.pilot.machine import MachinePool, Pool, Reservation, choose_gpus, find_gpus, machine_cores
+from hpo_pilot.pilot.launch import AvoidedTasks, LauncherOutage, probe_launcher
+from hpo_pilot.pilot.machine import JobReservation, MachinePool, ResourcePool, choose_gpus, find_gpus, machine_cores
 from hpo_pilot.pilot.report import METRICS_REGISTRY
-from hpo_pilot.pilot.settings import PilotSettings, Site, WorkDir, load_site, worker_mark
+from hpo_pilot.pilot.settings import PilotSettings, PilotWorkDir, Site, load_site, worker_mark
 from hpo_pilot.pilot.staging import Staging
 from hpo_pilot.pilot.warm import WarmInterpreters
 from hpo_pilot.pilot.watchdog import Heartbeats, Watchdog
@@ -113,14 +113,14 @@ class Pilot:
             TryAgainError: a pilot with this name is running.
         """
         site = load_site(settings.site) if settings.site is not None else None
-        workdir = WorkDir(settings)
+        workdir = PilotWorkDir(settings)
         self._settings = settings
         self._server = server or JobServer(settings, workdir.key, site.name if site else "")
         self._draining, self._at_once = threading.Event(), threading.Event()
         self._changed = threading.Condition()
         self._watch: AllocationWatch | None = None
         watchdog, delivery = Watchdog(workdir), Delivery(self._server, workdir)
-        pool: Pool[Any]
+        pool: ResourcePool[Any]
         if settings.allocation and site is not None:
             pool, outage, staging = self._allocation(site, workdir, watchdog)
         else:
@@ -144,7 +144,7 @@ class Pilot:
             staging=staging,
             outage=outage,
             watch=self._watch,
-            avoided=Avoided(),
+            avoided=AvoidedTasks(),
             draining=self._draining,
             lifeline=lifeline,
         )
@@ -156,7 +156,7 @@ class Pilot:
         self._disk_trouble = ""
 
     def _allocation(
-        self, site: Site, workdir: WorkDir, watchdog: Watchdog
+        self, site: Site, workdir: PilotWorkDir, watchdog: Watchdog
     ) -> tuple[AllocationPool, LauncherOutage, Staging | None]:
         """Makes the pool, the outage detector and the staging of a pilot in an allocation, and the watch of its end."""
         settings = self._settings
@@ -332,7 +332,7 @@ class Pilot:
         log.info("%d jobs came when the pilot had ended, and go back to the queue", len(found))
         self._say_finished()
 
-    def _run_job(self, data: dict[str, Any], reservation: Reservation) -> None:
+    def _run_job(self, data: dict[str, Any], reservation: JobReservation) -> None:
         try:
             with about(panda_id=data.get("PandaID"), attempt=data.get("attemptNr")):
                 JobRun(self._parts, data, reservation).run()

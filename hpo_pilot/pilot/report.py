@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from hpo_pilot.jobs.results import RunReport, parse_reports
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.settings import PilotSettings
-from hpo_pilot.transformation.job import USER_METADATA, PayloadDocument, TransformationFailure, job_report
+from hpo_pilot.transformation.job import USER_METADATA, PayloadSettings, TransformationFailure, job_report
 
 #: Characters of `jobMetrics` that a PanDA server keeps.
 METRICS = 500
@@ -41,14 +41,14 @@ class Progress:
     diverges. Other lines (incomplete, not a number) are skipped. Of two lines with the same step the first counts.
     """
 
-    def __init__(self, folder: Path, document: PayloadDocument | None = None) -> None:
+    def __init__(self, folder: Path, document: PayloadSettings | None = None) -> None:
         """Reads nothing yet.
 
         Args:
             folder: where the payload runs.
             document: description of the payload: the names of the file and of the figure of merit.
         """
-        document = document or PayloadDocument()
+        document = document or PayloadSettings()
         self._path = folder / document.progress
         self._keys = (document.metric, "value")
         self._gpus = document.gpus * document.nodes
@@ -173,7 +173,7 @@ def thinned(values: Sequence[tuple[int, float]], most: int) -> list[tuple[int, f
     return kept + new
 
 
-class Starting:
+class StartingJob:
     """A job before its command runs, for the heartbeats.
 
     It may wait for nodes, and fetching its inputs may take longer than a server waits for a report.
@@ -247,7 +247,7 @@ class Outcome:
         return self.failure is None and self.exit_code == 0
 
 
-class Reported(Protocol):
+class ReportedJob(Protocol):
     """A job that starts or runs."""
 
     phase: str
@@ -256,7 +256,7 @@ class Reported(Protocol):
     progress: Progress
 
 
-def heartbeat_report(settings: PilotSettings, reported: Reported) -> dict[str, Any]:
+def heartbeat_report(settings: PilotSettings, reported: ReportedJob) -> dict[str, Any]:
     """Returns the report on a job that starts or runs."""
     report = _report(settings, reported.job.panda_id, reported.job.attempt, reported.phase)
     report["start_time"] = _moment(reported.started)
@@ -333,9 +333,9 @@ def _results(folder: Path) -> str:
 def _last_metrics(folder: Path, room: int) -> str:
     """Returns the intermediate values at the end of the payload."""
     try:
-        document = PayloadDocument.read(str(folder))
+        document = PayloadSettings.read(str(folder))
     except TransformationFailure:
-        document = PayloadDocument()  # the error was reported when the job started
+        document = PayloadSettings()  # the error was reported when the job started
     return Progress(folder, document).text(room)
 
 

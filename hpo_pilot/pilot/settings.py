@@ -206,7 +206,7 @@ _CLOSE = {"MI250X": 2, "V100": 3}
 
 
 @dataclass(frozen=True)
-class EndWarning:
+class EndSignal:
     """Signal of the batch system, `seconds` before the end of the allocation."""
 
     number: signal.Signals
@@ -248,7 +248,7 @@ class Site:
     gpu_memory_mb: int = 0
     close: int = 1
     batch: str = "none"
-    warning: EndWarning | None = None
+    warning: EndSignal | None = None
     job_steps: int = 0
     runtime: str = "auto"
     read_only: tuple[str, ...] = ()
@@ -319,13 +319,13 @@ def _section(data: Mapping[str, Any], name: str) -> dict[str, Any]:
     return found
 
 
-def _warning(said: Mapping[str, Any]) -> EndWarning | None:
+def _warning(said: Mapping[str, Any]) -> EndSignal | None:
     if not said:
         return None
     name = f"SIG{said['signal']}"
     if name not in signal.Signals.__members__:
         raise InputError(f"there is no signal {said['signal']!r}")
-    return EndWarning(signal.Signals[name], float(said.get("seconds") or 0))
+    return EndSignal(signal.Signals[name], float(said.get("seconds") or 0))
 
 
 log = logging.getLogger(__name__)
@@ -364,7 +364,7 @@ def worker_mark(settings: PilotSettings) -> dict[str, str]:
     return {WORKER_MARK: f"{settings.worker_name}@{settings.workdir}"}
 
 
-class WorkDir:
+class PilotWorkDir:
     """The work folder, closed to other accounts.
 
     ::

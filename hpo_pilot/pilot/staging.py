@@ -37,8 +37,8 @@ from hpo_pilot.errors import InputError
 from hpo_pilot.files import write_whole
 from hpo_pilot.pilot.execution import InContainer
 from hpo_pilot.pilot.job import GivenBack, PilotErrorCode
-from hpo_pilot.pilot.launch import NOTHING_STAGED, Launched, Staged, run_step
-from hpo_pilot.pilot.report import Starting
+from hpo_pilot.pilot.launch import NOTHING_STAGED, Staged, WithLauncher, run_step
+from hpo_pilot.pilot.report import StartingJob
 from hpo_pilot.pilot.settings import Site
 from hpo_pilot.transformation.container import choose_runtime
 from hpo_pilot.transformation.job import METADATA_LIMIT, USER_METADATA
@@ -47,7 +47,7 @@ from hpo_pilot.transformation.stage_in import STAGED_FILE
 _MOST_FILES = 500_000  # of a folder
 
 
-class GivenUp(Exception):
+class JobUnwanted(Exception):
     """The job is not wanted any more."""
 
 
@@ -170,7 +170,7 @@ def _pack(folder: Path, archive: Path, is_over: Callable[[], bool]) -> int:
     def taken(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
         nonlocal size
         if is_over():
-            raise GivenUp
+            raise JobUnwanted
         size += info.size
         return info if info.isreg() or info.isdir() or info.issym() or info.islnk() else None
 
@@ -282,7 +282,7 @@ def note_stage_in(folder: Path, seconds: float) -> None:
 _SMALL = 1 << 20  # bytes; smaller files are read from shared storage as fast as a step starts
 
 
-class Wanted(NamedTuple):
+class FileToStage(NamedTuple):
     """One file to stage; `link`: its link in the job's folder; None: it is the image."""
 
     source: Source
@@ -331,7 +331,7 @@ _MARK = "hpo_pilot_stage: "
 _SAID = 300  # characters of a launcher's message
 
 
-class Answer(NamedTuple):
+class NodeAnswer(NamedTuple):
     """The answer of one node.
 
     Attributes:
@@ -343,22 +343,22 @@ class Answer(NamedTuple):
     failed: Mapping[str, str]
 
 
-def _answers(text: str, nodes: Collection[str]) -> dict[str, Answer]:
+def _answers(text: str, nodes: Collection[str]) -> dict[str, NodeAnswer]:
     """Returns the answers of nodes in a step's output, by the batch system's names of the nodes.
 
     A node may use another name for itself. Answers with unknown names are assigned to the remaining nodes if their
     numbers match and the answers are equal.
     """
     short = {node.partition(".")[0]: node for node in nodes}
-    found: dict[str, Answer] = {}
-    others: list[Answer] = []
+    found: dict[str, NodeAnswer] = {}
+    others: list[NodeAnswer] = []
     for line in text.splitlines():
         _, mark, said = line.partition(_MARK)
         if not mark:
             continue
         try:
             told = json.loads(said)
-            answer, name = Answer(told.get("there") or {}, told.get("failed") or {}), str(told["node"])
+            answer, name = NodeAnswer(told.get("there") or {}, told.get("failed") or {}), str(told["node"])
         except (ValueError, KeyError, AttributeError):
             log.warning("the answer of a node cannot be read: %.200s", line)
             continue
@@ -419,7 +419,9 @@ class Staging:
         self._said: set[str] = set()
         self._lock = threading.Lock()
 
-    def stage(self, launched: Launched, root: Path, folder: Path, large: Sequence[Path], starting: Starting) -> Staged:
+    def stage(
+        self, launched: WithLauncher, root: Path, folder: Path, large: Sequence[Path], starting: StartingJob
+    ) -> Staged:
         """Makes a job use copies on its nodes: of its image, its inputs, and the large files of its sandbox.
 
         Files that cannot be copied are used on shared storage; the pilot's log says so.
@@ -444,8 +446,8 @@ class Staging:
                 self._copy(launched, mine, {each.source.key: each.source for each in wanted}, starting)
             self._copies.wait(pairs, starting.is_over)
             if starting.is_over():
-                raise GivenUp
-        except GivenUp:
+                raise JobUnwanted
+        except JobUnwanted:
             why = "the allocation was about to end while the job's inputs were copied"
             raise starting.failure or GivenBack(PilotErrorCode.SIGTERM, why) from None
         if not wanted and not large:
@@ -477,8 +479,8 @@ class Staging:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _wanted(
-        self, launched: Launched, root: Path, folder: Path, large: Sequence[Path], is_over: Callable[[], bool]
-    ) -> list[Wanted]:
+        self, launched: WithLauncher, root: Path, folder: Path, large: Sequence[Path], is_over: Callable[[], bool]
+    ) -> list[FileToStage]:
         """Returns the files to stage: the image, shared inputs, and large files that the payload does not write."""
         document, paths = launched.document, list[tuple[Path, Path | None]]()
         try:
@@ -496,10 +498,10 @@ class Staging:
                 self._warn(f"{os.path.realpath(path)} is not staged: {error}")
                 continue
             if source.size >= _SMALL:
-                found.append(Wanted(source, link))
+                found.append(FileToStage(source, link))
         return found
 
-    def _used(self, wanted: Sequence[Wanted], nodes: Sequence[str]) -> dict[str, str]:
+    def _used(self, wanted: Sequence[FileToStage], nodes: Sequence[str]) -> dict[str, str]:
         """Returns the path of each copy by its key, without copies with different paths on the nodes of the job."""
         used = {}
         for each in wanted:
@@ -513,7 +515,9 @@ class Staging:
                 )
         return used
 
-    def _copy(self, launched: Launched, mine: set[Pair], sources: Mapping[str, Source], starting: Starting) -> None:
+    def _copy(
+        self, launched: WithLauncher, mine: set[Pair], sources: Mapping[str, Source], starting: StartingJob
+    ) -> None:
         """Copies the sources of these pairs, with one step on the job's nodes."""
         began, job = time.monotonic(), launched.job
         nodes = [node for node in launched.assignment.nodes if any(node == pair[0] for pair in mine)]
@@ -532,7 +536,7 @@ class Staging:
                 memory_mb=launched.assignment.memory_mb,
             )
             for node, key in mine:
-                answer = answers.get(node, Answer({}, {}))
+                answer = answers.get(node, NodeAnswer({}, {}))
                 if key in answer.there:
                     paths[node, key] = answer.there[key]
                     continue
@@ -559,7 +563,7 @@ class Staging:
         seconds: float,
         is_over: Callable[[], bool] = lambda: False,
         memory_mb: int = 0,
-    ) -> tuple[dict[str, Answer], str]:
+    ) -> tuple[dict[str, NodeAnswer], str]:
         """Runs hpo_pilot_stage.py once on each node; errors are returned, not raised.
 
         Args:
@@ -596,7 +600,7 @@ class Staging:
             request.unlink(missing_ok=True)
         return _answers(done.text, nodes), done.why_ended or _last_line(done.text)
 
-    def _point_at(self, used: Mapping[str, str], wanted: Sequence[Wanted], large: Sequence[Path]) -> None:
+    def _point_at(self, used: Mapping[str, str], wanted: Sequence[FileToStage], large: Sequence[Path]) -> None:
         """Points the links of the job's folder at the copies; sandbox files without a copy are copied into it."""
         staged: set[Path] = set()
         for each in wanted:

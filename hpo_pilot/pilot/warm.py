@@ -39,7 +39,7 @@ _LOG = "interpreter.log"
 
 
 @dataclass(frozen=True)
-class Kind:
+class WarmKind:
     """Jobs of one kind may be forked from the same interpreter.
 
     Attributes:
@@ -58,7 +58,7 @@ class Kind:
 class WarmInterpreter:
     """A running interpreter. One thread at a time uses it."""
 
-    def __init__(self, kind: Kind, folder: Path, environment: Mapping[str, str], mark: str) -> None:
+    def __init__(self, kind: WarmKind, folder: Path, environment: Mapping[str, str], mark: str) -> None:
         """Starts it.
 
         Args:
@@ -171,7 +171,7 @@ class WarmInterpreters:
 
     def take(
         self,
-        kind: Kind,
+        kind: WarmKind,
         fill: Callable[[Path], object],
         seconds: float,
         is_over: Callable[[], bool],

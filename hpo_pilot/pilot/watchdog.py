@@ -13,21 +13,21 @@ import psutil
 
 from hpo_pilot.errors import HpoPilotError, TryAgainError
 from hpo_pilot.pilot import report
-from hpo_pilot.pilot.client import Backoff, JobServer, NotOurs
+from hpo_pilot.pilot.client import Backoff, JobOfAnotherPilot, JobServer
 from hpo_pilot.pilot.execution import Execution
 from hpo_pilot.pilot.job import Identity, JobFailure, PilotErrorCode
-from hpo_pilot.pilot.report import Starting
-from hpo_pilot.pilot.settings import PilotSettings, WorkDir
+from hpo_pilot.pilot.report import StartingJob
+from hpo_pilot.pilot.settings import PilotSettings, PilotWorkDir
 from hpo_pilot.transformation.process import adopt_orphans
 
 log = logging.getLogger(__name__)
 
 
-class Forgotten(JobFailure):
+class AttemptClosed(JobFailure):
     """The server has closed this attempt: it ends without a report."""
 
 
-def obey(command: str, panda_id: int) -> JobFailure | None:
+def failure_of_command(command: str, panda_id: int) -> JobFailure | None:
     """Interprets a command in the server's reply.
 
     Returns:
@@ -36,7 +36,7 @@ def obey(command: str, panda_id: int) -> JobFailure | None:
     if "tobekilled" in command:
         return JobFailure(PilotErrorCode.PANDA_KILL, "killed by the server (tobekilled)")
     if "badattemptnr" in command or "alreadydone" in command:
-        return Forgotten(PilotErrorCode.PANDA_KILL, f"the server is done with this attempt ({command})")
+        return AttemptClosed(PilotErrorCode.PANDA_KILL, f"the server is done with this attempt ({command})")
     if command and command != "NULL":
         log.debug("job %s: command %r is not for us", panda_id, command)
     return None
@@ -58,19 +58,19 @@ class Heartbeats(threading.Thread):
     def __init__(self, settings: PilotSettings, server: JobServer) -> None:
         super().__init__(name="heartbeats", daemon=True)
         self._settings, self._server = settings, server
-        self._due: list[tuple[float, Identity, Execution | Starting]] = []
-        self._running: dict[Identity, Execution | Starting] = {}
+        self._due: list[tuple[float, Identity, Execution | StartingJob]] = []
+        self._running: dict[Identity, Execution | StartingJob] = {}
         self._owed: dict[Identity, float] = {}  # when each job's next report is due even without new values
         self._changed = threading.Condition()
         self._backoff = Backoff(first=1.0, most=max(2.0, settings.heartbeat))
 
-    def add(self, execution: Execution | Starting) -> None:
+    def add(self, execution: Execution | StartingJob) -> None:
         """Reports on this job until `remove`."""
         with self._changed:
             self._running[execution.job.identity] = execution
             self._push(execution, self._settings.first_report)
 
-    def remove(self, execution: Execution | Starting) -> None:
+    def remove(self, execution: Execution | StartingJob) -> None:
         """Ends the reports; one that is being sent may still arrive, which the server tolerates."""
         with self._changed:
             self._running.pop(execution.job.identity, None)
@@ -90,40 +90,40 @@ class Heartbeats(threading.Thread):
                 command = self._server.update(report.heartbeat_report(self._settings, execution))
                 self._backoff.reset()
                 self._note(execution)
-                if failure := obey(command, job.panda_id):
+                if failure := failure_of_command(command, job.panda_id):
                     log.warning("job %s: %s", job.panda_id, failure, extra={"panda_id": job.panda_id})
                     execution.stop(failure)
                     continue
             except TryAgainError:  # the client has logged it
                 pause = self._backoff.seconds()
-            except NotOurs as error:
-                execution.stop(Forgotten(PilotErrorCode.PANDA_KILL, str(error)))
+            except JobOfAnotherPilot as error:
+                execution.stop(AttemptClosed(PilotErrorCode.PANDA_KILL, str(error)))
                 continue
             except HpoPilotError as error:
                 log.error("heartbeat of job %s: %s", job.panda_id, error, extra={"panda_id": job.panda_id})
             with self._changed:
                 self._push(execution, pause)
 
-    def _note(self, execution: Execution | Starting) -> None:
+    def _note(self, execution: Execution | StartingJob) -> None:
         """Notes that the job was reported now."""
         with self._changed:
             if execution.job.identity in self._running:
                 self._owed[execution.job.identity] = time.monotonic() + self._settings.heartbeat
 
-    def _pause(self, execution: Execution | Starting) -> float:
+    def _pause(self, execution: Execution | StartingJob) -> float:
         """Returns the seconds until the next check of the job."""
         if not execution.report_seconds:
             return self._settings.heartbeat
         shortest = self._settings.shortest_report * (1 if execution.job.server_stores else _POLITE)
         return min(self._settings.heartbeat, max(shortest, execution.report_seconds))
 
-    def _push(self, execution: Execution | Starting, pause: float) -> None:
+    def _push(self, execution: Execution | StartingJob, pause: float) -> None:
         entry = (time.monotonic() + pause, execution.job.identity, execution)
         heapq.heappush(self._due, entry)
         if self._due[0] is entry:  # else the thread wakes before it is due
             self._changed.notify()
 
-    def _next(self) -> Execution | Starting:
+    def _next(self) -> Execution | StartingJob:
         with self._changed:
             while True:
                 while self._due and self._running.get(self._due[0][1]) is not self._due[0][2]:
@@ -147,7 +147,7 @@ class Watchdog(threading.Thread):
     quick to find processes that outlive their job, and they are reaped here.
     """
 
-    def __init__(self, workdir: WorkDir) -> None:
+    def __init__(self, workdir: PilotWorkDir) -> None:
         """Makes the watchdog; `start` starts it.
 
         Args:

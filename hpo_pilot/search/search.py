@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from hpo_pilot.jobs.tasks import JobNeeds
+from hpo_pilot.jobs import JobNeeds
 from hpo_pilot.search import limits
 from hpo_pilot.search.fields import (
     Amount,

@@ -566,7 +566,7 @@ def _lose(tx: Transaction, panda_id: int, diag: str) -> None:
         end_attempt(tx, job, JobState.FAILED, **error)
 
 
-def lose_silent(tx: Transaction, timeout: float) -> float | None:
+def end_silent_attempts(tx: Transaction, timeout: float) -> float | None:
     """Ends the attempts of jobs that have been silent for `timeout` seconds.
 
     Returns:
@@ -579,7 +579,7 @@ def lose_silent(tx: Transaction, timeout: float) -> float | None:
     return None if oldest is None else max(0.0, float(oldest) + timeout - tx.now)
 
 
-def give_grace(tx: Transaction) -> None:
+def reset_silence(tx: Transaction) -> None:
     """Resets the silence of every job at a pilot: no pilot could report while the server was away."""
     tx.connection.execute(update(jobs).where(AT_PILOT).values(heartbeat=tx.now + jobs.c.patience))
 
@@ -649,9 +649,9 @@ class HeartbeatWatch:
             `absent` for the next look.
         """
         if absent:
-            await self._database.write(give_grace)
+            await self._database.write(reset_silence)
         self._jobs_out.clear()
-        due = await self._database.write(lambda tx: lose_silent(tx, self._timeout))
+        due = await self._database.write(lambda tx: end_silent_attempts(tx, self._timeout))
         if due is None:
             await self._jobs_out.wait()
             due = self._timeout

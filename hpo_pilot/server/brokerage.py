@@ -7,12 +7,11 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.hpc.capacity import MINUTES_WITHOUT_LIMIT, JobRequest
 from hpo_pilot.jobs import JobNeeds
 
 # Hardware that a task asks for, in the words of prun's ``--architecture``, and whether a queue or pilot has it.
@@ -285,37 +284,24 @@ _CAMPAIGN_LIMIT = 250
 
 
 @dataclass(frozen=True)
-class Needs:
-    """Needs of one job. Zero and empty: none, or not known.
+class TaskNeeds:
+    """The needs of a task's jobs. Zero and empty: none, or not known.
 
     Attributes:
-        cores: cores on each node; memory and GPUs are also per node.
-        seconds: walltime.
-        payload_seconds: time limit of the payload, by which the time of an allocation is divided; 0: not known.
-        checkpoints: whether the job declares checkpoints, so that it may run across several allocations.
-        site: the site profile that the search names.
-        gpus: number of GPUs.
+        job: resources of one job; its minutes are those of the payload, or else of the walltime.
+        walltime: time limit of one job in seconds, with the time for its start and end.
+        disk_mb: disk space for one job, in MB.
         architecture: the hardware in the format of prun.
-        container: whether the job runs in a container.
-        nodes: number of nodes at once; only a batch allocation can have more than one.
+        container: whether the jobs run in a container.
+        site: the site profile that the search names.
     """
 
-    cores: int = 1
-    ram_mb: int = 0
-    seconds: int = 0
-    disk_mb: int = 0
-    gpus: int = 0
-    architecture: str = ""
-    container: bool = False
-    nodes: int = 1
-    payload_seconds: int = 0
-    checkpoints: bool = False
-    site: str = ""
-
-    @property
-    def all_cores(self) -> int:
-        """Number of cores on all its nodes."""
-        return self.cores * self.nodes
+    job: JobNeeds
+    walltime: int
+    disk_mb: int
+    architecture: str
+    container: bool
+    site: str
 
     @property
     def hardware(self) -> HardwareRequirements:
@@ -323,18 +309,43 @@ class Needs:
         return parse_architecture(self.architecture)
 
     def __str__(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        """Returns the text for the database, in the form of earlier versions."""
+        job, payload = self.job, round(60 * self.job.minutes)
+        document = {
+            "architecture": self.architecture,
+            "checkpoints": job.checkpoints,
+            "container": self.container,
+            "cores": job.cores,
+            "disk_mb": self.disk_mb,
+            "gpus": job.gpus_per_node,
+            "nodes": job.nodes,
+            "payload_seconds": 0 if payload == self.walltime else payload,
+            "ram_mb": job.memory_mb,
+            "seconds": self.walltime,
+            "site": self.site,
+        }
+        return json.dumps(document, separators=(",", ":"))
 
 
-def site_fits(needs: Needs, profile: str) -> bool:
+def site_fits(needs: TaskNeeds, profile: str) -> bool:
     """Returns whether pilots with a site profile may take jobs; `profile` empty: the pilot states none."""
     return needs.site in ("", profile) or not profile
 
 
 @lru_cache(maxsize=4096)
-def parse_needs(text: str) -> Needs:
-    """Reads needs from the text that `Needs.__str__` wrote."""
-    return Needs(**json.loads(text))
+def parse_needs(text: str) -> TaskNeeds:
+    """Reads needs from the text that `TaskNeeds.__str__` wrote."""
+    known = json.loads(text)
+    minutes = (known.get("payload_seconds", 0) or known["seconds"]) / 60
+    checkpoints = known.get("checkpoints", False)
+    return TaskNeeds(
+        JobNeeds(known["nodes"], known["gpus"], known["cores"], known["ram_mb"], minutes, checkpoints=checkpoints),
+        walltime=known["seconds"],
+        disk_mb=known["disk_mb"],
+        architecture=known["architecture"],
+        container=known["container"],
+        site=known.get("site", ""),
+    )
 
 
 def campaign_of(params: Mapping[str, Any], user_name: str, task_name: str) -> str:
@@ -342,49 +353,6 @@ def campaign_of(params: Mapping[str, Any], user_name: str, task_name: str) -> st
     named = params.get("campaign")
     key = f"{user_name}/{named}" if isinstance(named, str) and named else f"{user_name}/task/{task_name}"
     return key[:_CAMPAIGN_LIMIT]
-
-
-class FreeRoom:
-    """The free room of a pilot's allocation, while one answer is made."""
-
-    def __init__(self, allocation: JobRequest, waited: float) -> None:
-        """Begins with all of the pilot's free room.
-
-        Args:
-            allocation: the pilot's request.
-            waited: seconds since the request; jobs that start now have this much less time.
-        """
-        self._allocation = allocation
-        self._waited = waited
-        self._now = self._before = allocation.now.copy()
-
-    def gpus(self) -> tuple[GpuOffer, ...]:
-        """Returns the free GPUs of the pilot's nodes; their kind is not known."""
-        counts = [sum(opening.gpus) for opening in (*self._allocation.free, *self._allocation.later)]
-        return (GpuOffer(max(counts)),) if any(counts) else ()
-
-    def take(self, needs: Needs, campaign: str, most: int) -> int:
-        """Takes room for at most `most` jobs of a campaign, and returns the number that fit."""
-        self._before = self._now.copy()
-        wanted = _on_nodes(needs)
-        return self._now.take_many(wanted, self._allocation.needed(campaign, wanted, self._waited), most)
-
-    def correct(self, needs: Needs, campaign: str, count: int) -> None:
-        """Gives back the last room taken, except for `count` jobs: no more were waiting."""
-        self._now = self._before
-        self.take(needs, campaign, count)
-
-    def may_wait(self, needs: Needs) -> bool:
-        """Returns whether the pilot would make room for such a job, although it has none now."""
-        wanted = _on_nodes(needs)
-        seconds = self._waited + 60.0 * wanted.minutes
-        return any(opening.nodes >= needs.nodes and opening.fits(wanted, seconds) for opening in self._allocation.later)
-
-
-@lru_cache(maxsize=1024)
-def _on_nodes(needs: Needs) -> JobNeeds:
-    minutes = (needs.payload_seconds or needs.seconds) / 60.0 or MINUTES_WITHOUT_LIMIT
-    return JobNeeds(needs.nodes, needs.gpus, needs.cores, needs.ram_mb, minutes, checkpoints=needs.checkpoints)
 
 
 # Waiting jobs in memory, sorted so that the cost of a pilot's request does not grow with their number.
@@ -401,7 +369,7 @@ _LOADS_SECONDS = 1.0  # largest age of the count of cores at pilots, in seconds;
 
 
 @dataclass(frozen=True)
-class Kind:
+class JobKind:
     """Properties of waiting jobs that decide whether a pilot may take them.
 
     Attributes:
@@ -412,7 +380,7 @@ class Kind:
     label: str
     included: str
     excluded: str
-    needs: Needs
+    needs: TaskNeeds
 
 
 @dataclass(frozen=True)
@@ -423,10 +391,10 @@ class WaitingTask:
     queue: str
     priority: int
     campaign: str
-    kind: Kind
+    kind: JobKind
 
     @property
-    def group(self) -> tuple[int, Kind]:
+    def group(self) -> tuple[int, JobKind]:
         """Its place in its queue: priority and kind."""
         return (-self.priority, self.kind)
 
@@ -435,7 +403,7 @@ class WaitingTask:
 Group = dict[str, list[int]]
 
 
-class WaitingJobs:
+class WaitingTasks:
     """Waiting jobs by task and queue, and the cores at pilots by campaign."""
 
     def __init__(self) -> None:
@@ -444,7 +412,7 @@ class WaitingJobs:
         self._changed: set[tuple[int, str]] = set()
         self._tasks: dict[tuple[int, str], WaitingTask] = {}
         self._queues_of: defaultdict[int, set[str]] = defaultdict(set)
-        self._groups: defaultdict[str, dict[tuple[int, Kind], Group]] = defaultdict(dict)
+        self._groups: defaultdict[str, dict[tuple[int, JobKind], Group]] = defaultdict(dict)
         self._loads: Counter[str] = Counter()
         self._loads_of: float | None = None
         self._turns: dict[str, int] = {}
@@ -486,15 +454,15 @@ class WaitingJobs:
             if not self._queues_of[task_id]:
                 del self._queues_of[task_id]
 
-    def groups(self, queues: Iterable[str]) -> list[tuple[int, list[tuple[str, Kind, Group]]]]:
+    def groups(self, queues: Iterable[str]) -> list[tuple[int, list[tuple[str, JobKind, Group]]]]:
         """Returns (priority, groups) of these queues, the highest priority first."""
-        found: defaultdict[int, list[tuple[str, Kind, Group]]] = defaultdict(list)
+        found: defaultdict[int, list[tuple[str, JobKind, Group]]] = defaultdict(list)
         for queue in queues:
             for (minus, kind), group in self._groups.get(queue, {}).items():
                 found[-minus].append((queue, kind, group))
         return sorted(found.items(), key=lambda item: -item[0])
 
-    def first(self, queue: str, key: tuple[int, Kind], campaign: str) -> WaitingTask | None:
+    def first(self, queue: str, key: tuple[int, JobKind], campaign: str) -> WaitingTask | None:
         """Returns the oldest task of a campaign in a group; None: none is left, and the campaign leaves the group."""
         group = self._groups[queue][key]
         heap = group[campaign]

@@ -47,7 +47,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from hpo_pilot.databases import WRITES, make_tables, sqlite_engine, stamp
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.jobs import JobState, TaskState
-from hpo_pilot.server.brokerage import WaitingJobs
+from hpo_pilot.server.brokerage import WaitingTasks
 
 # Tables. Times are seconds since the epoch (UTC), as floats.
 #
@@ -271,7 +271,7 @@ class Transaction:
     now: float
     _next_change: Callable[[], int]
     cache: dict[Any, Any]
-    waiting: WaitingJobs
+    waiting: WaitingTasks
     activated: Counter[tuple[str, int]] = field(default_factory=Counter)
     moved: set[int] = field(default_factory=set)
     users: set[str] = field(default_factory=set)
@@ -326,7 +326,7 @@ class Database:
         """
         self._clock = clock
         self._cache: dict[Any, Any] = {}
-        self.waiting = WaitingJobs()
+        self.waiting = WaitingTasks()
         self._engine = _engine(url)
         self._lock = ServerLock(_sqlite_path(self._engine))
         try:
@@ -379,7 +379,7 @@ class Database:
                 yield transaction
         except BaseException:
             # Both may have data that was rolled back, and the ids of these tasks are used again.
-            self.waiting = WaitingJobs()
+            self.waiting = WaitingTasks()
             self._cache.clear()
             raise
         self.waiting.note(transaction.activated, transaction.moved)

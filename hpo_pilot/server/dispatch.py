@@ -9,17 +9,16 @@ from typing import Any
 
 from sqlalchemy import bindparam, func, select, update
 
-from hpo_pilot.hpc.capacity import JobRequest as AllocationRequest
-from hpo_pilot.jobs import JobState
+from hpo_pilot.hpc.capacity import AllocationRequest
+from hpo_pilot.jobs import JobNeeds, JobState
 from hpo_pilot.server.attempts import NO_RETRY, add_attempts, change_task, existing_task, job_row, task_row
 from hpo_pilot.server.brokerage import (
-    FreeRoom,
     GpuOffer,
     GpuRequirement,
-    Kind,
-    Needs,
-    WaitingJobs,
+    JobKind,
+    TaskNeeds,
     WaitingTask,
+    WaitingTasks,
     campaign_of,
     cpu_fits,
     gpus_fit,
@@ -81,7 +80,7 @@ def _waiting_task(tx: Transaction, row: AnyRow, queue: str) -> WaitingTask:
         known = known_task(tx, row.task_id)
         campaign = campaign_of(known.parameters.params, row.user_name, row.name)
         needs = str(known.parameters.needs)
-    kind = Kind(row.label, row.included or "", row.excluded or "", parse_needs(needs))
+    kind = JobKind(row.label, row.included or "", row.excluded or "", parse_needs(needs))
     return WaitingTask(row.task_id, queue, row.priority, campaign, kind)
 
 
@@ -90,7 +89,7 @@ def read_loads(tx: Transaction) -> None:
     if tx.waiting.loads_are_stale(tx.now):
         loads: Counter[str] = Counter()
         for campaign, needs, cores in tx.connection.execute(_LOADS):
-            loads[campaign or ""] += int(cores) * (parse_needs(needs).nodes if needs else 1)
+            loads[campaign or ""] += int(cores) * (parse_needs(needs).job.nodes if needs else 1)
         tx.waiting.set_loads(tx.now, loads)
 
 
@@ -106,7 +105,7 @@ def read_loads(tx: Transaction) -> None:
 # the lowest PandaID. So a search with thousands of waiting jobs gets every pilot while it is alone, and its share
 # once others come.
 #
-# The cost does not grow with the number of jobs or pilots: see `brokerage.WaitingJobs`.
+# The cost does not grow with the number of jobs or pilots: see `brokerage.WaitingTasks`.
 
 MAX_JOBS = 1000  # in one answer
 
@@ -190,51 +189,50 @@ def acquire(tx: Transaction, request: JobRequest) -> list[dict[str, Any]]:
 
 
 class _Bounds:
-    """The most that one job may need: the smaller of the pilot's and the queue's limits; 0: no limit."""
+    """The most that one job may need: the smaller of the pilot's and the queue's limits."""
 
-    def __init__(self, request: JobRequest, room: FreeRoom | None) -> None:
-        queue = request.queue
-        self.many_nodes = room is not None
+    def __init__(self, request: JobRequest) -> None:
+        queue, allocation = request.queue, request.allocation
+        self.many_nodes = allocation is not None
         self.site = f",{request.site},"
         self.profile = request.profile
         self.labels = _labels(request)
         self.resource_type = request.resource_type
-        self.cores = _lesser(0 if room else request.cores, queue.cores)
+        self.cores = _lesser(0 if allocation else request.cores, queue.cores)
         self.memory = _lesser(request.memory, queue.memory_mb)
         self.disk = _lesser(request.disk_mb, queue.disk_mb)
         self.seconds = _lesser(
-            0 if room else request.remaining_time, int(queue.minutes * 60) if queue.minutes else None
+            0 if allocation else request.remaining_time, int(queue.minutes * 60) if queue.minutes else None
         )
         self.architecture = queue.architecture or ""
         self.platforms = queue.platforms
         self.containers = queue.containers
         self.gpus = _queue_gpus(queue) if request.gpus is None else request.gpus
-        if room and request.gpus is None and not self.gpus:
-            self.gpus = room.gpus()
+        if allocation and request.gpus is None and not self.gpus and (count := sum(allocation.largest.gpus)):
+            self.gpus = (GpuOffer(count),)  # of an unknown kind
 
-    def fits(self, kind: Kind, queue: str) -> bool:
+    def fits(self, kind: JobKind, queue: str) -> bool:
         """Returns whether jobs of this kind that wait at `queue` may go to the pilot."""
-        needs = kind.needs
+        needs, job = kind.needs, kind.needs.job
         return (
             (not self.labels or kind.label in self.labels)
             and (bool(queue) or not kind.included or self.site in kind.included)
             and (bool(queue) or self.site not in kind.excluded)
             and site_fits(needs, self.profile)
-            and (needs.nodes == 1 or self.many_nodes)
-            and (not self.cores or needs.cores <= self.cores)
-            and (not self.memory or needs.ram_mb <= self.memory)
-            and (not self.disk or needs.disk_mb <= self.disk)
-            and (not self.seconds or needs.seconds <= self.seconds)
-            and (not self.resource_type or _is_of_type(needs, self.resource_type))
+            and (job.nodes == 1 or self.many_nodes)
+            and job.fit(sum(gpu.count for gpu in self.gpus), self.cores, self.memory)
+            and needs.disk_mb <= self.disk
+            and needs.walltime <= self.seconds
+            and (not self.resource_type or _is_of_type(job, self.resource_type))
             and self._has_hardware(needs)
         )
 
-    def _has_hardware(self, needs: Needs) -> bool:
+    def _has_hardware(self, needs: TaskNeeds) -> bool:
         if needs.container and self.containers == ():
             return False
-        required = needs.hardware
+        required, gpus = needs.hardware, needs.job.gpus_per_node
         return (
-            (not needs.gpus or gpus_fit(required.gpu or _ANY_GPU, needs.gpus, self.gpus))
+            (not gpus or gpus_fit(required.gpu or _ANY_GPU, gpus, self.gpus))
             and cpu_fits(required.cpus, self.architecture)
             and (not required.platform or not self.platforms or required.platform in self.platforms)
         )
@@ -247,7 +245,8 @@ def _labels(request: JobRequest) -> tuple[str, ...]:
 
 
 def _lesser(stated: int, limit: int | None) -> int:
-    return min(stated, limit) if stated and limit else stated or limit or 0
+    """Returns the smaller of the given values; 0 or None: not given."""
+    return min(filter(None, (stated, limit)), default=_NO_LIMIT)
 
 
 def _queue_gpus(queue: Queue) -> tuple[GpuOffer, ...]:
@@ -259,12 +258,12 @@ def _queue_gpus(queue: Queue) -> tuple[GpuOffer, ...]:
     return (GpuOffer(queue.gpus, gpu.vendor, gpu.model or "", gpu.generation or "", memory, *versions),)
 
 
-def _is_of_type(needs: Needs, resource_type: str) -> bool:
+def _is_of_type(needs: JobNeeds, resource_type: str) -> bool:
     if resource_type.startswith("SCORE") and needs.cores > 1:
         return False
     if resource_type.startswith("MCORE") and needs.cores <= 1:
         return False
-    high = needs.ram_mb > needs.cores * HIGH_MEMORY
+    high = needs.memory_mb > needs.cores * HIGH_MEMORY
     return not (high and resource_type in ("SCORE", "MCORE")) and (high or not resource_type.endswith("_HIMEM"))
 
 
@@ -273,7 +272,7 @@ class _Candidate:
     """A campaign in a group."""
 
     queue: str
-    key: tuple[int, Kind]
+    key: tuple[int, JobKind]
     campaign: str
     heap: list[int]  # of its tasks
 
@@ -283,10 +282,12 @@ class _Picking:
 
     def __init__(self, tx: Transaction, request: JobRequest) -> None:
         self._tx = tx
-        self._waiting: WaitingJobs = tx.waiting
+        self._waiting: WaitingTasks = tx.waiting
         self._request = request
         self._missing = max(1, min(request.n_jobs, MAX_JOBS))
-        self._room_left = None if request.allocation is None else FreeRoom(request.allocation, request.waited)
+        # The free room of the pilot's allocation, which each chosen job reduces; None: it has no allocation.
+        self._room_left = None if request.allocation is None else request.allocation.now.copy()
+        self._room_before = self._room_left  # without the room that was taken last
         no_allocation = request.allocation is None
         self._cores = (request.cores if no_allocation else 0) or _NO_LIMIT
         self._gpus = sum(gpu.count for gpu in request.gpus) if no_allocation and request.gpus is not None else _NO_LIMIT
@@ -295,7 +296,7 @@ class _Picking:
 
     def jobs(self) -> list[AnyRow]:
         """Returns the jobs, in the order in which they were chosen."""
-        bounds = _Bounds(self._request, self._room_left)
+        bounds = _Bounds(self._request)
         avoided = {row.campaign for task_id in self._request.avoids if (row := task_row(self._tx, task_id))}
         # A queue that is off brokerage gets only jobs that name it, not jobs that may run at any queue.
         queues = [self._request.site] if self._request.queue.status == "brokeroff" else [self._request.site, ""]
@@ -316,6 +317,7 @@ class _Picking:
         """Takes jobs of the campaigns in turn until there are enough, or none is left."""
         if len(candidates) > 1:
             read_loads(self._tx)
+        allocation, waited = self._request.allocation, self._request.waited
         while candidates and self._missing:
             best = min(candidates, key=self._order)
             task = self._waiting_task(best)
@@ -323,7 +325,7 @@ class _Picking:
                 candidates.remove(best)
             elif room := self._room(task, self._fair_count(task, candidates)):
                 self._take(task, room)
-            elif self._room_left and self._room_left.may_wait(task.kind.needs):
+            elif allocation and allocation.may_wait(task.kind.needs.job, waited):
                 if self._take(task, 1):
                     self._missing = 0  # room is made for it before others take it
             else:
@@ -349,15 +351,17 @@ class _Picking:
 
     def _room(self, task: WaitingTask, most: int) -> int:
         """Returns the number of jobs, at most `most`, that fit beside the chosen ones."""
-        needs = task.kind.needs
-        if self._room_left:
-            return self._room_left.take(needs, task.campaign, most)
-        by_gpus = self._gpus // needs.gpus if needs.gpus else most
+        needs, allocation = task.kind.needs.job, self._request.allocation
+        if allocation is not None and self._room_left is not None:
+            self._room_before = self._room_left.copy()
+            seconds = allocation.needed(task.campaign, needs, self._request.waited)
+            return self._room_left.take_many(needs, seconds, most)
+        by_gpus = self._gpus // needs.gpus_per_node if needs.gpus_per_node else most
         return min(most, self._cores // needs.cores, by_gpus)
 
     def _take(self, task: WaitingTask, count: int) -> int:
         """Takes `count` waiting jobs of a task, or all that wait; returns their number."""
-        needs, place = task.kind.needs, (task.task_id, task.queue)
+        needs, place = task.kind.needs.job, (task.task_id, task.queue)
         values = {"task_id": task.task_id, "queue": task.queue, "after": self._taken.get(place, 0), "limit": count}
         rows = self._tx.connection.execute(_WAITING, values).all()
         if rows:
@@ -365,12 +369,13 @@ class _Picking:
             self._found += rows
             self._missing -= len(rows)
             self._cores -= len(rows) * needs.cores
-            self._gpus -= len(rows) * needs.gpus
+            self._gpus -= len(rows) * needs.gpus_per_node
             self._waiting.serve(task.campaign, len(rows) * needs.all_cores)
         if len(rows) < count:
             self._waiting.remove(*place)
-            if self._room_left:
-                self._room_left.correct(needs, task.campaign, len(rows))
+            if self._room_left is not None:
+                self._room_left = self._room_before
+                self._room(task, len(rows))
         return len(rows)
 
     def _fair_count(self, task: WaitingTask, candidates: list[_Candidate]) -> int:
@@ -380,7 +385,7 @@ class _Picking:
         mine = self._waiting.burden(task.campaign)[0]
         others = (self._waiting.burden(other.campaign)[0] for other in candidates if other.campaign != task.campaign)
         ahead = min(others, default=mine) - mine
-        return max(1, min(self._missing, ahead // task.kind.needs.all_cores))
+        return max(1, min(self._missing, ahead // task.kind.needs.job.all_cores))
 
 
 _WAITING = (

@@ -20,7 +20,7 @@ from hpo_pilot.databases import sqlite_engine, tables_are_current
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import JobState, RunReport
 from hpo_pilot.jobs.results import parse_reports
-from hpo_pilot.server.brokerage import Needs, WaitingJobs, parse_needs
+from hpo_pilot.server.brokerage import TaskNeeds, WaitingTasks, parse_needs
 from hpo_pilot.server.calls import ANYBODY_KNOWN, USERS, Access, Call, endpoint, parameters_of
 from hpo_pilot.server.database import AT_PILOT, WAITS, AnyRow, Transaction, in_slices, job_documents, jobs, tasks
 from hpo_pilot.server.descriptions import error_fields
@@ -135,8 +135,8 @@ def described(tx: Transaction, rows: Iterable[AnyRow], find: FindFile) -> list[d
                 "generation": known and known.generation,
                 "members": known.members.get(job.row.number, ()) if known else (),
                 "pilot": key_of(job.row.harvester_id, job.row.worker_id, job.row.node, job.row.site),
-                "nodes": needs.nodes,
-                "gpus": needs.gpus,
+                "nodes": needs.job.nodes,
+                "gpus": needs.job.gpus_per_node,
                 "errors": _errors(job),
                 "has_log": job.row.panda_id in logged or job.log_file(find) is not None,
                 "payload_error": failed.get(job.row.panda_id, ""),
@@ -418,7 +418,7 @@ def answer_after_end(database: Path, files: Path, call: str, given: dict[str, An
         with engine.connect() as connection, connection.begin():
             if not tables_are_current(connection, "server", f"database {database}"):
                 raise InputError(f"the database {database} is of an older version; the next server upgrades it")
-            tx = Transaction(connection, time.time(), lambda: 0, {}, WaitingJobs())
+            tx = Transaction(connection, time.time(), lambda: 0, {}, WaitingTasks())
             if call == "job_list":
                 return job_list(tx, find, **given)
             if call == "job_view":
@@ -488,7 +488,6 @@ def _unknown(panda_id: int) -> Envelope:
 
 
 _MOST_SHAPES = 1000  # shapes in one answer, the most frequent ones
-_MINUTE = 60.0
 
 
 @endpoint("hpo_pilot/demand", "GET", ANYBODY_KNOWN, Access.READ)
@@ -514,7 +513,7 @@ def demand(tx: Transaction, call: Call, *, queue: str = "", task_ids: list[int] 
           ``why`` it cannot start jobs of these tasks (empty: it can);
         - ``known_for``: the time since the server started to listen.
     """
-    found: dict[Needs, dict[str, Any]] = {}
+    found: dict[TaskNeeds, dict[str, Any]] = {}
     queries = [_WAITING]
     if task_ids is not None:
         queries = [_WAITING.where(jobs.c.task_id.in_(some)) for some in in_slices(set(task_ids))]
@@ -564,13 +563,13 @@ def _may_go(row: AnyRow, queue: str) -> bool:
     return (not row.included or named in row.included) and named not in (row.excluded or "")
 
 
-def _shape(needs: Needs) -> dict[str, Any]:
+def _shape(needs: TaskNeeds) -> dict[str, Any]:
     return {
         "site": needs.site,
-        "nodes": needs.nodes,
-        "gpus": needs.gpus,
-        "cores": needs.cores,
-        "memory_mb": needs.ram_mb,
-        "minutes": (needs.payload_seconds or needs.seconds) / _MINUTE,
-        "checkpoints": needs.checkpoints,
+        "nodes": needs.job.nodes,
+        "gpus": needs.job.gpus_per_node,
+        "cores": needs.job.cores,
+        "memory_mb": needs.job.memory_mb,
+        "minutes": needs.job.minutes,
+        "checkpoints": needs.job.checkpoints,
     }

@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.hpc.capacity import JobRequest as AllocationRequest
+from hpo_pilot.hpc.capacity import AllocationRequest
 from hpo_pilot.server.attempts import (
     REPORT_FIELDS,
     WORKER_STATES,

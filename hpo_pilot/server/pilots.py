@@ -13,7 +13,6 @@ from typing import Any
 
 from sqlalchemy import select
 
-from hpo_pilot.hpc.capacity import JobRequest as AllocationRequest
 from hpo_pilot.server.database import AT_PILOT, AnyRow, Transaction, jobs, tasks, workers
 from hpo_pilot.server.dispatch import JobRequest
 from hpo_pilot.server.job_records import texts_of
@@ -62,24 +61,11 @@ def offer_of(request: JobRequest, now: float) -> Offer:
     if request.allocation is None:
         gpus = sum(gpu.count for gpu in request.gpus or ())
         return Offer(*who, now, 1, gpus, request.cores, request.memory, request.remaining_time / 60, *more)
-    openings = [*request.allocation.free, *request.allocation.later]
-    return Offer(
-        *who,
-        now,
-        sum(opening.nodes for opening in request.allocation.free),
-        max((sum(opening.gpus) for opening in openings), default=0),
-        max((opening.cores for opening in openings), default=0),
-        max((opening.memory_mb for opening in openings), default=0),
-        # From searches with measured run times, it also takes jobs with a longer limit.
-        0.0 if request.allocation.seconds else _longest_limit(request.allocation) / 60,
-        *more,
-    )
-
-
-def _longest_limit(allocation: AllocationRequest) -> float:
-    """Returns the longest time limit, in seconds, of a job without checkpoints that the allocation would start."""
-    openings = [*allocation.free, *allocation.later]
-    return max((opening.seconds for opening in openings), default=0.0) / (allocation.left.share or 1.0)
+    allocation, room = request.allocation, request.allocation.largest
+    # The longest time limit of a job without checkpoints that would start. From searches with measured run times, the
+    # pilot also takes jobs with a longer limit.
+    minutes = 0.0 if allocation.seconds else room.seconds / (allocation.left.share or 1.0) / 60
+    return Offer(*who, now, room.nodes, sum(room.gpus), room.cores, room.memory_mb, minutes, *more)
 
 
 def most_of(one: Offer, other: Offer) -> Offer:
@@ -172,7 +158,7 @@ class KnownPilots:
                 version=version,
                 since=before.since if before else offer.asked,
                 slots=max(request.n_jobs, before.slots if before else 0),
-                nodes=None if request.allocation is None else sum(opening.nodes for opening in request.allocation.now),
+                nodes=None if request.allocation is None else sum(room.nodes for room in request.allocation.now),
                 offer=most_of(before.offer, offer) if before else offer,
             )
             while len(self._notes) > MOST or next(iter(self._notes.values())).offer.asked < offer.asked - KEPT:
@@ -324,7 +310,7 @@ class Waiter:
         self.called_for = site  # the queue of the jobs for which it was woken
         self.wake: asyncio.Future[None] | None = None
 
-    def rouse(self, called_for: str) -> None:
+    def call(self, called_for: str) -> None:
         """Wakes it to look for a job at the queue `called_for`."""
         self.called_for = called_for
         if self.wake is not None and not self.wake.done():
@@ -359,7 +345,7 @@ class WaitingPilots:
         """Ends waiting; if it was woken meanwhile, the next pilot is woken."""
         self._waiters.remove(waiter)
         if waiter.tried < self._round:
-            self._rouse(waiter.called_for, 1)
+            self._call(waiter.called_for, 1)
 
     def looks(self, waiter: Waiter) -> None:
         """Notes that the pilot looks for a job; call it before."""
@@ -367,7 +353,7 @@ class WaitingPilots:
 
     def found_nothing(self, waiter: Waiter) -> None:
         """Wakes the next pilot."""
-        self._rouse(waiter.called_for, 1)
+        self._call(waiter.called_for, 1)
 
     async def wait(self, waiter: Waiter, seconds: float) -> bool:
         """Waits until there may be a job.
@@ -392,22 +378,22 @@ class WaitingPilots:
         """Announces new waiting jobs; queue "" means any."""
         self._round += 1
         for site, count in activated.items():
-            self._rouse(site, count)
+            self._call(site, count)
 
-    def _rouse(self, site: str, count: int) -> None:
+    def _call(self, site: str, count: int) -> None:
         for waiter in self._waiters:
             if count <= 0:
                 return
             asleep = waiter.wake is not None and not waiter.wake.done()
             if asleep and waiter.tried < self._round and site in ("", waiter.site):
-                waiter.rouse(site)
+                waiter.call(site)
                 count -= 1
 
     def close(self) -> None:
         """Ends all waiting."""
         self._closed = True
         for waiter in self._waiters:
-            waiter.rouse("")
+            waiter.call("")
 
 
 class WaitingClients:

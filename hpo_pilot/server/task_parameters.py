@@ -12,7 +12,8 @@ from typing import Any
 from sqlalchemy import bindparam, select
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.server.brokerage import HardwareError, Needs, parse_architecture
+from hpo_pilot.jobs import JobNeeds
+from hpo_pilot.server.brokerage import HardwareError, TaskNeeds, parse_architecture
 from hpo_pilot.server.database import AnyRow, Transaction, tasks
 from hpo_pilot.server.file_store import is_safe
 
@@ -293,7 +294,7 @@ class TaskParameters:
             raise TaskParametersError(f"{count} jobs in one task; at most {MAX_JOBS}: split the task")
         return count
 
-    def _needs(self) -> Needs:
+    def _needs(self) -> TaskNeeds:
         """Returns the needs of a job."""
         try:
             required = parse_architecture(self.architecture)
@@ -303,17 +304,20 @@ class TaskParameters:
         if unit not in _DISK_UNITS:
             units = ", ".join(filter(None, _DISK_UNITS))
             raise TaskParametersError(f"workDiskUnit must be one of {units}, not {unit!r}")
-        return Needs(
+        job = JobNeeds(
+            nodes=self._amount("hpoNodes") or 1,
+            gpus_per_node=self._amount("nGPU") or (1 if required.gpu is not None else 0),
             cores=self.core_count,
-            ram_mb=self.ram_mb,
-            seconds=self.max_walltime,
+            memory_mb=self.ram_mb,
+            minutes=(self._amount("hpoPayloadSeconds") or self.max_walltime) / 60,
+            checkpoints=bool(self.params.get("hpoCheckpoints")),
+        )
+        return TaskNeeds(
+            job,
+            walltime=self.max_walltime,
             disk_mb=self._amount("workDiskCount") * _DISK_UNITS[unit],
-            gpus=self._amount("nGPU") or (1 if required.gpu is not None else 0),
             architecture=self.architecture,
             container=bool(self.container),
-            nodes=self._amount("hpoNodes") or 1,
-            payload_seconds=self._amount("hpoPayloadSeconds"),
-            checkpoints=bool(self.params.get("hpoCheckpoints")),
             site=str(self.params.get("hpoSite") or "")[:_LONGEST_SITE],
         )
 

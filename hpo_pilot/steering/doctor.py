@@ -21,7 +21,7 @@ from hpo_pilot.errors import HpoPilotError, TryAgainError
 from hpo_pilot.hpc.launchers import LAUNCHERS
 from hpo_pilot.hpc.site_files import SiteFileError, load_site, site_files
 from hpo_pilot.panda.client_process import ClientProcess
-from hpo_pilot.panda.manager import SandboxCache
+from hpo_pilot.panda.manager import SandboxUploads
 from hpo_pilot.panda.sandbox import build_sandbox
 from hpo_pilot.panda.server import PandaServer, address, environment_server, environment_vo
 from hpo_pilot.panda.tasks import ChangeFeed
@@ -192,7 +192,7 @@ def _group(client: ClientProcess) -> str:
 
 def _upload(client: ClientProcess, server: PandaServer) -> str:
     """Uploads a small file as a search uploads its sandbox: one per day, which the server deletes like any other."""
-    cache = SandboxCache(client, use_cache_server=server.uses_cache_server)
+    cache = SandboxUploads(client, use_cache_server=server.uses_cache_server)
     with tempfile.TemporaryDirectory(prefix="hpo-pilot-") as folder:
         day = datetime.now(UTC).strftime("%Y-%m-%d")
         file = build_sandbox(None, {"doctor": nickname(), "day": day}, Path(folder))

@@ -17,10 +17,10 @@ from pydantic import ValidationError
 
 from hpo_pilot.errors import Problem, SearchFileError
 from hpo_pilot.files import first_program, folder_mistake, payload_notes, python_here, python_word
-from hpo_pilot.hpc.capacity import NodeShape
 from hpo_pilot.hpc.launchers import make_launcher
 from hpo_pilot.hpc.site_files import SiteFileError, known_site, load_site, site_files, site_here, unknown_site_hint
 from hpo_pilot.hpc.site_profile import SiteProfile
+from hpo_pilot.jobs.resources import NodeShape
 from hpo_pilot.pilot.machine import find_gpus
 from hpo_pilot.report.documents import ExaminationDocument
 from hpo_pilot.search import Mistake, OptimizerChoice, Payload, Resources, Search, SearchSpace, SiteChoice

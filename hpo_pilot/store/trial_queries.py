@@ -307,7 +307,7 @@ def results_of(engine: Engine, search_id: int, search: Search, told: Collection[
             if begun is not None and row.ended is not None:
                 passed = max(passed, row.ended - begun)
             if wanted is None or row.told in wanted:
-                figures = figures_of_merit(search, trial_record(row, {}))
+                figures = figures_of_merit(search, trial_record(row[:-1], {}))
                 found.append(TimedResult(row.told, row.number, figures, passed, spent))
     return found
 

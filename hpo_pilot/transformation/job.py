@@ -253,7 +253,7 @@ def make_executable(command: str, folder: str) -> None:
 PAYLOAD_DOCUMENT = "hpo_pilot_payload.json"
 
 
-class PayloadDocument(NamedTuple):
+class PayloadSettings(NamedTuple):
     """The part of `hpo_pilot_payload.json` that pilots use; the runner reads the rest.
 
     Attributes:
@@ -289,7 +289,7 @@ class PayloadDocument(NamedTuple):
     function: str = ""
 
     @classmethod
-    def read(cls, work: str) -> "PayloadDocument":
+    def read(cls, work: str) -> "PayloadSettings":
         """Reads the document from an unpacked sandbox; the defaults if there is none, as in sandboxes of prun.
 
         Raises:

@@ -21,7 +21,7 @@ from enum import Enum
 from typing import IO, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 from urllib.parse import unquote, urlsplit
 
-from hpo_pilot.transformation.job import Arguments, ExitCode, PayloadDocument, TransformationFailure
+from hpo_pilot.transformation.job import Arguments, ExitCode, PayloadSettings, TransformationFailure
 from hpo_pilot.transformation.sandbox import TRIES, Later, download
 
 #: Rucio's data identifier, scope:name.
@@ -434,7 +434,7 @@ class StageIn:
             TransformationFailure: the document is invalid, or an input cannot be fetched; the message says what to do.
             OSError: reading or writing a file failed.
         """
-        wanted = PayloadDocument.read(work).inputs
+        wanted = PayloadSettings.read(work).inputs
         if not wanted:
             return []
         cache = InputCache(self._cache or os.path.join(work, ".hpo_pilot_inputs"), self._limit)

@@ -24,7 +24,7 @@ from hpo_pilot.transformation.job import (
     Arguments,
     ExitCode,
     ImageFault,
-    PayloadDocument,
+    PayloadSettings,
     TransformationFailure,
     find_outputs,
     has_verdict,
@@ -137,7 +137,7 @@ def run(arguments: Arguments, here: str, environment: Mapping[str, str]) -> int:
         if arguments.step == "preprocess":
             _write_script(prepared, here)
             return 0
-        status = _execute(prepared, arguments.image or PayloadDocument.read(work).image, here, environment)
+        status = _execute(prepared, arguments.image or PayloadSettings.read(work).image, here, environment)
     if status == 0:
         _deliver(arguments, here, folder)
     report = job_report(folder, status)

@@ -12,7 +12,7 @@ import requests
 
 from hpo_pilot.errors import GiveUpError, TryAgainError
 from hpo_pilot.jobs import JobState, Member, TaskOptions, TaskRef, TaskState
-from hpo_pilot.panda.manager import CachedSandbox, SandboxCache
+from hpo_pilot.panda.manager import CachedSandbox, SandboxUploads
 from hpo_pilot.panda.workflow_manager import TaskNameTakenError, UnknownTaskError
 from hpo_pilot.server.tokens import Role
 from tests.bearer import token
@@ -115,7 +115,7 @@ def test_kill_jobs_ends_them_and_no_others(ground):
 
 def test_a_task_without_its_sandbox_waits_and_says_so(ground, monkeypatch):
     never_sent = CachedSandbox(ground.server.url, "sources.never.tar.gz")
-    monkeypatch.setattr(SandboxCache, "keep", lambda *_, **__: never_sent)
+    monkeypatch.setattr(SandboxUploads, "keep", lambda *_, **__: never_sent)
     ref = ground.manager.submit(ground.task())
     assert ground.manager.results(ref, [1, 2]) == []
     assert ground.manager.status([ref]) == {ref.jedi_task_id: TaskState.PENDING}

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpo_pilot.hpc.capacity import Node
 from hpo_pilot.hpc.usage import Ending, Start
+from hpo_pilot.jobs.resources import Node
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from hpo_pilot.hpc.allocations import AllocationFile, Fleet
+from hpo_pilot.hpc.allocations import AllocationFile, AllocationManager
 from hpo_pilot.hpc.batch_system import AllocationSpec, BatchJob, BatchState, BatchSystem
 from hpo_pilot.hpc.site_profile import SiteProfile
 
@@ -64,8 +64,8 @@ def now() -> list[float]:
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, batch: FakeBatch, now: list[float]) -> Fleet:
-    return Fleet(AllocationFile(tmp_path / "work"), systems=lambda _: batch, clock=lambda: now[0])
+def manager(tmp_path: Path, batch: FakeBatch, now: list[float]) -> AllocationManager:
+    return AllocationManager(AllocationFile(tmp_path / "work"), systems=lambda _: batch, clock=lambda: now[0])
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import time
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from hpo_pilot.hpc.capacity import Node
 from hpo_pilot.hpc.scheduler import Policy, Scheduler
-from hpo_pilot.hpc.usage import Ending, Job, Start, Usage
+from hpo_pilot.hpc.usage import Ending, ScheduledJob, Start, Usage
+from hpo_pilot.jobs.resources import Node
 from tests.hpc.checker import Event
 from tests.hpc.trials import TrialServer
 
@@ -44,10 +44,10 @@ class Simulation:
     Attributes:
         ends: when the batch system ends it.
         losses: (when, which node).
-        latency: seconds from the scheduler's wish to the server's jobs.
+        latency: seconds from the scheduler's request to the server's jobs.
         blind: the scheduler does not know the end of the allocation, so it starts jobs until then.
         turns: jobs come one by one in the server's order, as for a plain queue, which is blind too; else as the
-            scheduler wishes.
+            scheduler requests.
         keeps_cores: when a node is lost, nodes with jobs get no new ones until they are empty, as under Slurm before
             23.02.3.
     """
@@ -124,7 +124,7 @@ class Simulation:
     def _release(self, now: float, node: str) -> None:
         self.scheduler.release([node])
 
-    def _arrive(self, now: float, jobs: list[Job]) -> None:
+    def _arrive(self, now: float, jobs: list[ScheduledJob]) -> None:
         self._asked = False
         for job in jobs:
             self._timed("add", job)
@@ -136,8 +136,8 @@ class Simulation:
         if self.turns:
             self._queue(now)
         elif not self._asked:
-            wish = self._timed("wish", now)
-            if jobs := self.server.hand_out(wish, now):
+            request = self._timed("request_jobs", now)
+            if jobs := self.server.hand_out(request, now):
                 self._asked = True
                 self._plan(now + self.latency, "arrive", jobs)
 
@@ -169,7 +169,7 @@ class Simulation:
             seconds, finished = self.server.fate(start.job)
             self._plan(now + seconds, "end", (start.job.key, Ending.FINISHED if finished else Ending.FAILED))
 
-    def _timed(self, name: str, *arguments: object) -> Sequence[Job]:
+    def _timed(self, name: str, *arguments: object) -> Sequence[ScheduledJob]:
         begun = time.process_time()
         answer = getattr(self.scheduler, name)(*arguments)
         self.others.setdefault(name, []).append(time.process_time() - begun)

@@ -14,7 +14,7 @@ import pytest
 
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.hpc import allocations as allocations_module
-from hpo_pilot.hpc.allocations import AllocationFile, Fleet, PilotCommand, check_shape
+from hpo_pilot.hpc.allocations import AllocationFile, AllocationManager, PilotCommand, check_shape
 from hpo_pilot.hpc.batch_system import AllocationSpec, BatchJob, BatchState, CommandFailedError, active_environment
 from hpo_pilot.hpc.batch_systems import make_batch_system
 from hpo_pilot.hpc.site_files import find_site
@@ -28,51 +28,55 @@ class Killed(BaseException):
     """What kill -9 is to the code: nothing after it runs, no error of ours is handled."""
 
 
-def submit(fleet: Fleet, spec: AllocationSpec) -> str | None:
-    return fleet.submit(spec, server="https://here", panda_queue="Q").job_id
+def submit(manager: AllocationManager, spec: AllocationSpec) -> str | None:
+    return manager.submit(spec, server="https://here", panda_queue="Q").job_id
 
 
-def test_a_life(fleet: Fleet, batch: FakeBatch, plan: Plan, now: list[float]) -> None:
-    assert submit(fleet, plan("one")) == "100"
+def test_a_life(manager: AllocationManager, batch: FakeBatch, plan: Plan, now: list[float]) -> None:
+    assert submit(manager, plan("one")) == "100"
     now[0] = 1100
     batch.turn("100", BatchState.RUNNING)
-    (one,) = fleet.refresh()
+    (one,) = manager.refresh()
     assert (one.state, one.started, one.changed) == (BatchState.RUNNING, 1100, 1100)
     now[0] = 1200
-    assert fleet.refresh() == [one]
+    assert manager.refresh() == [one]
     batch.turn("100", BatchState.TIMED_OUT)
-    assert fleet.refresh()[0].changed == 1200
+    assert manager.refresh()[0].changed == 1200
     batch.known.clear()
-    assert fleet.refresh()[0].state is BatchState.TIMED_OUT  # it has ended: nobody is asked
+    assert manager.refresh()[0].state is BatchState.TIMED_OUT  # it has ended: nobody is asked
 
 
-def test_files_are_for_their_owner(fleet: Fleet, plan: Plan, tmp_path: Path) -> None:
+def test_files_are_for_their_owner(manager: AllocationManager, plan: Plan, tmp_path: Path) -> None:
     spec = plan("one")
-    submit(fleet, spec)
+    submit(manager, spec)
     for path in (spec.script_file, spec.folder / "site.json", tmp_path / "work" / "allocations.json"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_while_it_submits(when: str, fleet: Fleet, batch: FakeBatch, plan: Plan, now: list[float]) -> None:
+def test_killed_while_it_submits(
+    when: str, manager: AllocationManager, batch: FakeBatch, plan: Plan, now: list[float]
+) -> None:
     def die() -> None:
         raise Killed
 
     setattr(batch, when, die)
     with pytest.raises(Killed):
-        submit(fleet, plan("one"))
-    (one,) = fleet.refresh()
+        submit(manager, plan("one"))
+    (one,) = manager.refresh()
     if when == "before":
         assert one.state is None  # it may still come
         now[0] += 61
-        (one,) = fleet.refresh()
+        (one,) = manager.refresh()
         assert one.state is BatchState.FAILED and "did not reach the batch system" in one.reason
     else:
         assert (one.job_id, one.state) == ("100", BatchState.WAITING)
     assert len(batch.submitted) == (when == "after")
 
 
-def test_the_lock_outlives_the_submitting_process(fleet: Fleet, batch: FakeBatch, plan: Plan, tmp_path: Path) -> None:
+def test_the_lock_outlives_the_submitting_process(
+    manager: AllocationManager, batch: FakeBatch, plan: Plan, tmp_path: Path
+) -> None:
     """The batch system's command holds it too: nobody takes a job for lost that is just being submitted."""
     kept: list[int] = []
     begin = batch.submit
@@ -83,7 +87,7 @@ def test_the_lock_outlives_the_submitting_process(fleet: Fleet, batch: FakeBatch
         return begin(spec, lock=lock)
 
     batch.submit = inherit  # type: ignore[method-assign]
-    submit(fleet, plan("one"))
+    submit(manager, plan("one"))
     with (tmp_path / "work" / ".allocations.lock").open() as other:
         with pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -91,70 +95,74 @@ def test_the_lock_outlives_the_submitting_process(fleet: Fleet, batch: FakeBatch
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_somebody_else_has_the_book(fleet: Fleet, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_somebody_else_has_the_book(
+    manager: AllocationManager, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(allocations_module, "_LOCK_SECONDS", 0.2)
     with AllocationFile(tmp_path / "work").open(), pytest.raises(TryAgainError, match="another command"):
-        submit(fleet, plan("one"))
+        submit(manager, plan("one"))
 
 
-def test_an_answer_that_is_lost(fleet: Fleet, batch: FakeBatch, plan: Plan) -> None:
+def test_an_answer_that_is_lost(manager: AllocationManager, batch: FakeBatch, plan: Plan) -> None:
     def lost() -> None:
         raise CommandFailedError(["sbatch"], 1, "Socket timed out on send/recv operation")
 
     batch.after = lost
-    assert submit(fleet, plan("one")) == "100"
+    assert submit(manager, plan("one")) == "100"
 
 
-def test_a_refusal(fleet: Fleet, batch: FakeBatch, plan: Plan) -> None:
+def test_a_refusal(manager: AllocationManager, batch: FakeBatch, plan: Plan) -> None:
     def refuse() -> None:
         raise CommandFailedError(["sbatch"], 1, "error: invalid account\n")
 
     batch.before = refuse
     with pytest.raises(InputError, match="error: invalid account"):
-        submit(fleet, plan("one"))
-    assert fleet.refresh()[0].state is BatchState.FAILED
+        submit(manager, plan("one"))
+    assert manager.refresh()[0].state is BatchState.FAILED
 
 
-def test_cancel(fleet: Fleet, batch: FakeBatch, plan: Plan) -> None:
+def test_cancel(manager: AllocationManager, batch: FakeBatch, plan: Plan) -> None:
     for name in ("one", "two", "three"):
-        submit(fleet, plan(name))
+        submit(manager, plan(name))
     batch.turn("102", BatchState.ENDED)
-    assert [one.name for one in fleet.cancel(["one", "101", "three"])] == ["one", "two"]
+    assert [one.name for one in manager.cancel(["one", "101", "three"])] == ["one", "two"]
     assert batch.cancelled == ["100", "101"]
     with pytest.raises(InputError, match="no allocation 'four'"):
-        fleet.cancel(["four"])
+        manager.cancel(["four"])
 
 
-def test_a_job_that_the_batch_system_forgot(fleet: Fleet, batch: FakeBatch, plan: Plan, now: list[float]) -> None:
-    submit(fleet, plan("one"))
-    submit(fleet, plan("two"))
+def test_a_job_that_the_batch_system_forgot(
+    manager: AllocationManager, batch: FakeBatch, plan: Plan, now: list[float]
+) -> None:
+    submit(manager, plan("one"))
+    submit(manager, plan("two"))
     ended = BatchJob("101", "two", BatchState.TIMED_OUT, (), "TimeLimit")
     batch.earlier = lambda ids: {"101": ended} if "101" in ids else {}  # type: ignore[method-assign, assignment]
     batch.known.clear()
-    assert [one.state for one in fleet.refresh()] == [BatchState.WAITING, BatchState.TIMED_OUT]
+    assert [one.state for one in manager.refresh()] == [BatchState.WAITING, BatchState.TIMED_OUT]
     now[0] += 61
-    assert [one.state for one in fleet.refresh()] == [BatchState.ENDED, BatchState.TIMED_OUT]
+    assert [one.state for one in manager.refresh()] == [BatchState.ENDED, BatchState.TIMED_OUT]
 
 
 def test_a_batch_system_that_shows_nothing_for_a_moment(
-    fleet: Fleet, batch: FakeBatch, plan: Plan, now: list[float]
+    manager: AllocationManager, batch: FakeBatch, plan: Plan, now: list[float]
 ) -> None:
     """A controller that has just started: its jobs are not over, and none is submitted twice."""
-    submit(fleet, plan("one"))
+    submit(manager, plan("one"))
     batch.turn("100", BatchState.RUNNING)
-    fleet.refresh()
+    manager.refresh()
     known = dict(batch.known)
     batch.known.clear()
     for _ in range(2):
-        (one,) = fleet.refresh()
+        (one,) = manager.refresh()
         assert one.state is BatchState.RUNNING and one.reason == "the batch system does not show it now"
         now[0] += 29
     batch.known.update(known)
-    (one,) = fleet.refresh()
+    (one,) = manager.refresh()
     assert one.state is BatchState.RUNNING and not one.reason and one.missing is None
     batch.known.clear()
     now[0] += 5000  # its walltime was over long ago: nobody has looked meanwhile
-    assert fleet.refresh()[0].state is BatchState.ENDED
+    assert manager.refresh()[0].state is BatchState.ENDED
 
 
 @pytest.mark.parametrize(
@@ -170,29 +178,34 @@ def test_a_batch_system_that_shows_nothing_for_a_moment(
     ],
 )
 def test_the_sites_rules(
-    asked: dict[str, int], batch_section: dict[str, object], said: str, fleet: Fleet, plan: Plan, batch: FakeBatch
+    asked: dict[str, int],
+    batch_section: dict[str, object],
+    said: str,
+    manager: AllocationManager,
+    plan: Plan,
+    batch: FakeBatch,
 ) -> None:
     with pytest.raises(InputError, match=said):
-        submit(fleet, plan("one", **asked, **batch_section))
-    assert not batch.submitted and not fleet.refresh()
+        submit(manager, plan("one", **asked, **batch_section))
+    assert not batch.submitted and not manager.refresh()
 
 
-def test_the_queue_is_full(fleet: Fleet, batch: FakeBatch, plan: Plan) -> None:
+def test_the_queue_is_full(manager: AllocationManager, batch: FakeBatch, plan: Plan) -> None:
     """Jobs that others of the user's programs submitted count, those of other queues and those that are over do not."""
     section = {"queue": "q", "queues": {"q": {"limits": {"queued": 2}}}}
     batch.known["1"] = BatchJob("1", "other", BatchState.RUNNING, ("q", "normal"))
     batch.known["2"] = BatchJob("2", "other", BatchState.RUNNING, ("elsewhere",))
     batch.known["3"] = BatchJob("3", "other", BatchState.ENDED, ("q",))
-    submit(fleet, plan("one", **section))
+    submit(manager, plan("one", **section))
     with pytest.raises(TryAgainError, match="accepts 2 jobs of a user in q"):
-        submit(fleet, plan("two", **section))
+        submit(manager, plan("two", **section))
 
 
-def test_a_book_that_makes_no_sense(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_book_that_makes_no_sense(manager: AllocationManager, tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "allocations.json").write_text('[{"name": "x"}]')
     with pytest.raises(InputError, match=r"allocations\.json cannot be read"):
-        fleet.refresh()
+        manager.refresh()
 
 
 # --- job scripts, word for word: `golden/` has them as they are submitted ---

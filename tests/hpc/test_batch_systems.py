@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hpo_pilot.errors import InputError, TryAgainError
-from hpo_pilot.hpc.allocations import AllocationFile, Fleet
+from hpo_pilot.hpc.allocations import AllocationFile, AllocationManager
 from hpo_pilot.hpc.batch_system import AllocationSpec, BatchState, CommandFailedError, ask_batch_system, run_command
 from hpo_pilot.hpc.batch_systems import make_batch_system
 from hpo_pilot.hpc.site_files import find_site
@@ -230,8 +230,8 @@ def jobs(lsf: Path) -> dict[str, Any]:
 
 
 def test_a_life_in_lsf(lsf: Path, summit: AllocationSpec, tmp_path: Path) -> None:
-    fleet = Fleet(AllocationFile(tmp_path / "work"))
-    done = fleet.submit(summit, server="https://here", panda_queue="Q")
+    manager = AllocationManager(AllocationFile(tmp_path / "work"))
+    done = manager.submit(summit, server="https://here", panda_queue="Q")
     assert done.job_id == "1000" and done.state is BatchState.WAITING
     kept = jobs(lsf)["1000"]
     assert kept["script"] == summit.script_file.read_text()
@@ -248,10 +248,10 @@ def test_a_life_in_lsf(lsf: Path, summit: AllocationSpec, tmp_path: Path) -> Non
         "alloc_flags": "NVME smt1",
     }
     (lsf / "jobs.json").write_text(json.dumps({"1000": {**kept, "stat": "RUN"}}))
-    assert fleet.refresh()[0].state is BatchState.RUNNING
-    (one,) = fleet.cancel(["1000"])
+    assert manager.refresh()[0].state is BatchState.RUNNING
+    (one,) = manager.cancel(["1000"])
     assert one.state is BatchState.CANCELLED and one.reason == "TERM_OWNER: job killed by owner"
-    assert fleet.cancel(["hpo-1"]) == []
+    assert manager.cancel(["hpo-1"]) == []
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.capacity import (
-    JobRequest,
-    NodeShape,
-    Opening,
-    Openings,
+    AllocationRequest,
+    AllocationRoom,
     TimeLeft,
     choose_cores,
     choose_gpus,
@@ -25,10 +23,10 @@ from hpo_pilot.hpc.capacity import (
     members,
     node_set,
     numbers,
-    pattern_after,
     pattern_of,
+    remaining_pattern,
 )
-from hpo_pilot.jobs import JobNeeds
+from hpo_pilot.jobs.resources import JobNeeds, NodeShape, Room
 
 FRONTIER = NodeShape(cores=56, memory_mb=512_000, gpus=8, close=2)
 SUMMIT = NodeShape(cores=42, memory_mb=512_000, gpus=6, close=3)
@@ -65,7 +63,7 @@ def test_as_few_groups_as_can_be(shape: NodeShape, data: st.DataObject) -> None:
     assert chosen.bit_count() == count
     every = (sum(1 << number for number in some) for some in itertools.combinations(numbers(free), count))
     assert _groups(shape, chosen) == min(_groups(shape, gpus) for gpus in every)
-    assert pattern_after(pattern_of(shape, free), count) == (
+    assert remaining_pattern(pattern_of(shape, free), count) == (
         _groups(shape, chosen),
         pattern_of(shape, free & ~chosen),
     )
@@ -122,33 +120,34 @@ PAIR = JobNeeds(nodes=1, gpus_per_node=2, cores=7, memory_mb=100, minutes=10)
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        (Opening(1, (3, 3), 42, 900, 1000.0), Opening(1, (3, 3), 42, 900, 600.0)),  # not where one waits to start
-        (Opening(1, (3, 3), 42, 900, 600.0), Opening(1, (1, 1), 42, 900, 600.0)),  # close together
-        (Opening(1, (2, 1), 42, 900, 600.0), Opening(1, (3, 3), 42, 900, 600.0)),  # few GPUs left
-        (Opening(1, (3,), 20, 900, 600.0), Opening(1, (3,), 21, 900, 600.0)),  # few cores left
-        (Opening(1, (3,), 20, 900, 600.0), Opening(1, (3,), 20, 901, 600.0)),  # little memory left
+        (Room(1, (3, 3), 42, 900, 1000.0), Room(1, (3, 3), 42, 900, 600.0)),  # not where one waits to start
+        (Room(1, (3, 3), 42, 900, 600.0), Room(1, (1, 1), 42, 900, 600.0)),  # close together
+        (Room(1, (2, 1), 42, 900, 600.0), Room(1, (3, 3), 42, 900, 600.0)),  # few GPUs left
+        (Room(1, (3,), 20, 900, 600.0), Room(1, (3,), 21, 900, 600.0)),  # few cores left
+        (Room(1, (3,), 20, 900, 600.0), Room(1, (3,), 20, 901, 600.0)),  # little memory left
     ],
 )
-def test_room_is_taken_in_the_order_of_the_scheduler(first: Opening, second: Opening) -> None:
+def test_room_is_taken_in_the_order_of_the_scheduler(first: Room, second: Room) -> None:
     for order in ([first, second], [second, first]):
-        openings = Openings(order)
+        openings = AllocationRoom(order)
         assert openings.take(PAIR, 600.0)
-        assert set(openings) == {first.without(PAIR, 1), second}
+        _, gpus = remaining_pattern(first.gpus, 2)
+        assert set(openings) == {Room(1, gpus, first.cores - 7, first.memory_mb - 100, first.seconds), second}
 
 
 def test_a_job_takes_nodes_of_several_openings_or_nothing() -> None:
-    openings = Openings([Opening(2, (3, 3), 42, 900, 600.0), Opening(3, (3, 3), 50, 900, 600.0)])
+    openings = AllocationRoom([Room(2, (3, 3), 42, 900, 600.0), Room(3, (3, 3), 50, 900, 600.0)])
     before = set(openings)
     whole = JobNeeds(nodes=4, gpus_per_node=6, cores=42, memory_mb=100, minutes=10)
     assert not openings.take(whole, 601.0)
     assert not openings.take(JobNeeds(6, 1, 1, 1, 10), 600.0)
     assert set(openings) == before
     assert openings.take(whole, 600.0)
-    assert set(openings) == {Opening(2, (), 8, 800, 600.0), Opening(1, (3, 3), 50, 900, 600.0)}
+    assert set(openings) == {Room(2, (), 8, 800, 600.0), Room(1, (3, 3), 50, 900, 600.0)}
 
 
 def test_a_block_is_for_one_job_on_as_many_nodes() -> None:
-    openings = Openings([Opening(2, (3, 3), 42, 1000, 600.0)], [Opening(2, (3, 3), 42, 1000, 300.0)] * 2)
+    openings = AllocationRoom([Room(2, (3, 3), 42, 1000, 600.0)], [Room(2, (3, 3), 42, 1000, 300.0)] * 2)
     on = lambda nodes: JobNeeds(nodes, 6, 42, 1000, 10)  # noqa: E731
     assert not openings.take(on(3), 10.0)
     before = openings.copy()
@@ -160,28 +159,28 @@ def test_a_block_is_for_one_job_on_as_many_nodes() -> None:
     assert len(before.blocks) == 1
 
 
-def test_a_wish_survives_the_way_to_the_server() -> None:
-    now = [Opening(4000, (3, 3), 42, 512_000, 7199.7), Opening(2, (1,), 7, 60_000, math.inf), Opening(1, (), 3, 5, 0.4)]
-    blocks = [Opening(12, (3, 3), 42, 512_000, 900.9)] * 2
-    later, left = (Opening(64, (3, 3), 42, 512_000, 3600.0),), TimeLeft(7199.7, 0.25, 599.5)
-    wish = JobRequest(Openings(now, blocks), later, {"ada/gan.0f": 59.2, "büro/ü": 1.0}, left)
-    text = wish.to_text()
+def test_a_request_survives_the_way_to_the_server() -> None:
+    now = [Room(4000, (3, 3), 42, 512_000, 7199.7), Room(2, (1,), 7, 60_000, math.inf), Room(1, (), 3, 5, 0.4)]
+    blocks = [Room(12, (3, 3), 42, 512_000, 900.9)] * 2
+    later, left = (Room(64, (3, 3), 42, 512_000, 3600.0),), TimeLeft(7199.7, 0.25, 599.5)
+    request = AllocationRequest(AllocationRoom(now, blocks), later, {"ada/gan.0f": 59.2, "büro/ü": 1.0}, left)
+    text = request.to_text()
     assert text.isascii()
     assert "\n" not in text
-    read = JobRequest.from_text(text)
-    assert set(read.now) == {Opening(4000, (3, 3), 42, 512_000, 7199.0), Opening(2, (1,), 7, 60_000, 1e9)}
-    assert read.now.blocks == [Opening(12, (3, 3), 42, 512_000, 900.0)] * 2
-    assert read.later == wish.later
+    read = AllocationRequest.from_text(text)
+    assert set(read.now) == {Room(4000, (3, 3), 42, 512_000, 7199.0), Room(2, (1,), 7, 60_000, 1e9)}
+    assert read.now.blocks == [Room(12, (3, 3), 42, 512_000, 900.0)] * 2
+    assert read.later == request.later
     assert read.left == TimeLeft(7199.0, 0.25, 600.0)
-    assert JobRequest.from_text("{}").left.needed(JobNeeds(minutes=1e6), None) == 6e7  # of an earlier version
+    assert AllocationRequest.from_text("{}").left.needed(JobNeeds(minutes=1e6), None) == 6e7  # of an earlier version
     assert read.seconds == {"ada/gan.0f": 60.0, "büro/ü": 1.0}
-    assert JobRequest.from_text(read.to_text()).to_text() == read.to_text()
+    assert AllocationRequest.from_text(read.to_text()).to_text() == read.to_text()
 
 
 def test_of_many_openings_the_largest_are_told() -> None:
-    openings = [Opening(nodes, (3, 3), 42, nodes, 60.0) for nodes in range(1, 101)]
-    read = JobRequest.from_text(
-        JobRequest(Openings(openings), tuple(openings), {str(n): 1.0 for n in range(1000)}).to_text()
+    openings = [Room(nodes, (3, 3), 42, nodes, 60.0) for nodes in range(1, 101)]
+    read = AllocationRequest.from_text(
+        AllocationRequest(AllocationRoom(openings), tuple(openings), {str(n): 1.0 for n in range(1000)}).to_text()
     )
     assert sorted(opening.nodes for opening in read.now) == list(range(37, 101))
     assert [opening.nodes for opening in read.later] == list(range(37, 101))
@@ -216,16 +215,16 @@ def test_of_many_openings_the_largest_are_told() -> None:
         "[" * 100_000,
     ],
 )
-def test_what_is_no_wish_is_refused(text: str) -> None:
+def test_an_invalid_request_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="no openings"):
-        JobRequest.from_text(text)
+        AllocationRequest.from_text(text)
 
 
 @given(st.data())
 def test_many_at_once_are_the_same_as_one_by_one(data: st.DataObject) -> None:
     counts = st.integers(0, 3)
     opening = st.builds(
-        Opening,
+        Room,
         st.integers(1, 6),
         st.lists(st.integers(1, 3), max_size=2).map(lambda gpus: tuple(sorted(gpus, reverse=True))),
         st.integers(1, 9),
@@ -233,7 +232,7 @@ def test_many_at_once_are_the_same_as_one_by_one(data: st.DataObject) -> None:
         st.sampled_from([60.0, 90.0]),
     )
     started = data.draw(st.lists(opening, max_size=5))
-    many, single = Openings(started), Openings(started)
+    many, single = AllocationRoom(started), AllocationRoom(started)
     for _ in range(3):
         needs = JobNeeds(
             data.draw(st.integers(1, 5)), data.draw(counts), data.draw(st.integers(1, 3)), data.draw(counts)

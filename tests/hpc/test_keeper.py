@@ -14,9 +14,9 @@ import pytest
 import requests
 
 from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
-from hpo_pilot.hpc.allocations import AllocationFile, Fleet
+from hpo_pilot.hpc.allocations import AllocationFile, AllocationManager
 from hpo_pilot.hpc.batch_system import AllocationSpec, BatchJob, BatchState
-from hpo_pilot.hpc.keeper import Demand, Keeper, KeeperSettings, PilotAccess, WaitingJobs
+from hpo_pilot.hpc.keeper import AllocationKeeper, Demand, DemandGroup, KeeperSettings, PilotAccess
 from hpo_pilot.jobs import JobNeeds
 from tests.hpc.conftest import FakeBatch
 
@@ -31,18 +31,20 @@ def at_once(spec: AllocationSpec, needs: JobNeeds) -> int:
 class Bench:
     """A keeper of allocations of two nodes, at a server that has the jobs that a test says."""
 
-    def __init__(self, fleet: Fleet, batch: FakeBatch, plan: Callable[..., AllocationSpec], now: list[float]) -> None:
-        self.fleet, self.batch, self.now = fleet, batch, now
+    def __init__(
+        self, manager: AllocationManager, batch: FakeBatch, plan: Callable[..., AllocationSpec], now: list[float]
+    ) -> None:
+        self.manager, self.batch, self.now = manager, batch, now
         self.section: dict[str, object] = {}
         self.plan = lambda name: plan(name, **self.section)
         self.demand = Demand((), 0)
         self.told: list[str] = []
         self.keeper = self.again()
 
-    def again(self, keeping: KeeperSettings = KEEPING) -> Keeper:
+    def again(self, keeping: KeeperSettings = KEEPING) -> AllocationKeeper:
         """Another process that keeps the same."""
-        self.keeper = Keeper(
-            self.fleet,
+        self.keeper = AllocationKeeper(
+            self.manager,
             keeping,
             self.plan,
             lambda: self.demand,
@@ -52,17 +54,17 @@ class Bench:
         )
         return self.keeper
 
-    def look(self, waiting: int | tuple[WaitingJobs, ...], going: int = 0, after: float = 1.0) -> list[str]:
+    def look(self, waiting: int | tuple[DemandGroup, ...], going: int = 0, after: float = 1.0) -> list[str]:
         """One look; the states of all jobs then."""
         self.now[0] += after
-        self.demand = Demand((WaitingJobs(waiting),) if isinstance(waiting, int) else waiting, going)
+        self.demand = Demand((DemandGroup(waiting),) if isinstance(waiting, int) else waiting, going)
         self.keeper.look()
         return [job.state.value for job in self.batch.known.values()]
 
 
 @pytest.fixture
-def bench(fleet: Fleet, batch: FakeBatch, plan: Callable[..., AllocationSpec], now: list[float]) -> Bench:
-    return Bench(fleet, batch, plan, now)
+def bench(manager: AllocationManager, batch: FakeBatch, plan: Callable[..., AllocationSpec], now: list[float]) -> Bench:
+    return Bench(manager, batch, plan, now)
 
 
 def test_no_more_than_there_is_work_for(bench: Bench) -> None:
@@ -120,11 +122,11 @@ def test_the_sites_limits(limits: dict[str, int], expected: int, bench: Bench) -
 
 
 def test_others_allocations_are_left_alone(bench: Bench, plan: Callable[..., AllocationSpec]) -> None:
-    bench.fleet.submit(plan("by-hand"), server="https://here", panda_queue="Q")
-    bench.fleet.submit(plan("elsewhere"), server="https://there", panda_queue="Q", kept=True)
+    bench.manager.submit(plan("by-hand"), server="https://here", panda_queue="Q")
+    bench.manager.submit(plan("elsewhere"), server="https://there", panda_queue="Q", kept=True)
     other = plan("other")
     other = replace(other, site=other.site.model_copy(update={"name": "there"}))
-    bench.fleet.submit(other, server="https://here", panda_queue="Q", kept=True)
+    bench.manager.submit(other, server="https://here", panda_queue="Q", kept=True)
     assert bench.look(waiting=0, after=1000) == ["waiting"] * 3
     assert not bench.batch.cancelled
 
@@ -146,7 +148,7 @@ def test_killed_while_it_submits(when: str, bench: Bench) -> None:
     bench.again()
     bench.look(waiting=4)  # the batch system may still show it
     assert bench.look(waiting=4, after=61) == ["waiting"]
-    assert len(bench.fleet.refresh()) == (1 if when == "after" else 2)
+    assert len(bench.manager.refresh()) == (1 if when == "after" else 2)
 
 
 def test_a_second_life_keeps_on(bench: Bench) -> None:
@@ -166,10 +168,10 @@ def test_it_runs_until_it_is_stopped(bench: Bench) -> None:
         if looks <= 2:
             raise TryAgainError("the server sleeps")
         stop.set()
-        return Demand((WaitingJobs(4),), 0)
+        return Demand((DemandGroup(4),), 0)
 
     clock, tell = lambda: bench.now[0], bench.told.append
-    keeper = Keeper(bench.fleet, KEEPING, bench.plan, demand, at_once=at_once, tell=tell, clock=clock)
+    keeper = AllocationKeeper(bench.manager, KEEPING, bench.plan, demand, at_once=at_once, tell=tell, clock=clock)
     keeper.run(stop, 0.01)
     assert bench.told[0] == "not now: the server sleeps" and "4 jobs wait: submitted hpo-" in bench.told[1]
     assert bench.told[2:] == ["it goes on"]
@@ -221,9 +223,9 @@ def test_jobs_that_no_allocation_takes(bench: Bench) -> None:
 
 def test_allocations_for_what_fits_them(bench: Bench) -> None:
     """Of two-node jobs of all cores each runs one, of small ones sixteen, and none of those with GPUs."""
-    wide, small = WaitingJobs(2, JobNeeds(nodes=2, cores=8)), WaitingJobs(16, JobNeeds(cores=1))
-    hopeless = WaitingJobs(500, JobNeeds(gpus_per_node=2, minutes=30.0))
-    assert bench.look((WaitingJobs(8, JobNeeds(cores=1)), WaitingJobs(4, JobNeeds(cores=2)))) == ["waiting"]
+    wide, small = DemandGroup(2, JobNeeds(nodes=2, cores=8)), DemandGroup(16, JobNeeds(cores=1))
+    hopeless = DemandGroup(500, JobNeeds(gpus_per_node=2, minutes=30.0))
+    assert bench.look((DemandGroup(8, JobNeeds(cores=1)), DemandGroup(4, JobNeeds(cores=2)))) == ["waiting"]
     assert bench.look((small, hopeless)) == ["waiting"]
     assert bench.look((small, hopeless, wide)) == ["waiting"] * 3
     (said,) = [told for told in bench.told if "is submitted for them" in told]
@@ -233,7 +235,7 @@ def test_allocations_for_what_fits_them(bench: Bench) -> None:
 
 def test_work_that_never_fits_is_none(bench: Bench) -> None:
     """Allocations are given back, and it goes on looking: others may submit what fits."""
-    hopeless = (WaitingJobs(500, JobNeeds(nodes=3)),)
+    hopeless = (DemandGroup(500, JobNeeds(nodes=3)),)
     assert bench.look(hopeless) == []
     assert bench.look(4) == ["waiting"]
     bench.batch.turn("100", BatchState.RUNNING)
@@ -243,7 +245,7 @@ def test_work_that_never_fits_is_none(bench: Bench) -> None:
 
 def test_a_refusal_ends_it(bench: Bench) -> None:
     bench.section = {"account_required": True}
-    bench.demand = Demand((WaitingJobs(1),), 0)
+    bench.demand = Demand((DemandGroup(1),), 0)
     with pytest.raises(InputError, match="--account"):
         bench.keeper.run(threading.Event(), 0.01)
 
@@ -296,7 +298,7 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answers:
         # `defined` are those of paused tasks; `throttled` is a state of real servers alone.
         (
             {"Q": {"activated": 3, "defined": 5, "running": 2, "sent": 1, "throttled": 1, "finished": 7}},
-            Demand((WaitingJobs(3),), 4),
+            Demand((DemandGroup(3),), 4),
         ),
     ],
 )
@@ -310,7 +312,7 @@ def test_the_embedded_server_has_the_needs_of_jobs(answers: Answers) -> None:
     needs = JobNeeds(nodes=2, gpus_per_node=4, cores=8, memory_mb=500, minutes=90.0, checkpoints=True)
     elsewhere = {**shape, "site": "there"}
     data = {"waiting": [shape, elsewhere], "going": 2, "offers": [], "known_for": 9.0}
-    assert answers(OURS, {"success": True, "data": data}).demand() == Demand((WaitingJobs(3, needs),), 2)
+    assert answers(OURS, {"success": True, "data": data}).demand() == Demand((DemandGroup(3, needs),), 2)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -148,34 +146,27 @@ Error: Remote JSM server is not responding on host batch5
     ],
 )
 def test_whether_nothing_starts_anywhere(launcher: str, said: str, why: str, is_away: bool) -> None:
-    traces = make_launcher({"name": launcher}).traces
-    found = traces.failure(said)
+    log_patterns = make_launcher({"name": launcher}).log_patterns
+    found = log_patterns.failure(said)
     assert found.startswith(why) and bool(found) == bool(why)
-    assert traces.is_away(said) is is_away and not traces.broken_nodes(said, ["n1", "n2"])
+    assert log_patterns.is_away(said) is is_away and not log_patterns.broken_nodes(said, ["n1", "n2"])
 
 
 def test_a_node_that_slurm_took_away_and_one_that_only_failed() -> None:
     """Slurm 22.05, after a node was powered off under a step, and on a node that is dead and not yet known to be."""
-    traces, nodes = make_launcher({"name": "srun"}).traces, ["n2.example.org", "n3.example.org"]
+    log_patterns, nodes = make_launcher({"name": "srun"}).log_patterns, ["n2.example.org", "n3.example.org"]
     lost = "srun: error: Node failure on n2\nsrun: error: n3: task 1: Killed\nsrun: Force Terminated StepId=1.2\n"
-    assert traces.lost_nodes(lost, nodes) == traces.broken_nodes(lost, nodes) == {"n2.example.org"}
+    assert log_patterns.lost_nodes(lost, nodes) == log_patterns.broken_nodes(lost, nodes) == {"n2.example.org"}
     failed = "srun: error: Task launch for StepId=1.3 failed on node n2: Communication connection failure\n"
-    assert traces.broken_nodes(failed, nodes) == {"n2.example.org"} and not traces.lost_nodes(failed, nodes)
-    assert not traces.lost_nodes("0: srun: error: Node failure on n2", nodes)  # a rank said it
+    assert log_patterns.broken_nodes(failed, nodes) == {"n2.example.org"} and not log_patterns.lost_nodes(failed, nodes)
+    assert not log_patterns.lost_nodes("0: srun: error: Node failure on n2", nodes)  # a rank said it
 
 
 # --- command lines ---
 #
-# Command lines of the launchers, beside those that facilities and programs print in their documents.
-#
-# Words are compared as sets of options with their values, however they are spelt (-n4, -n 4). Where a document has a
-# batch script, the words of its `#SBATCH` lines that make the shape, and `SLURM_CPU_BIND`, stand on the line as options
-# of srun, which takes them from there. Documents:
+# The lines are written as in these documents; what ours have beside them is named below.
 #
 #     Frontier, Summit: OLCF's user guides (github.com/olcf/olcf-user-docs, systems/*_user_guide.rst)
-#     PyTorch: OLCF, PyTorch on Frontier (ibid., software/analytics/pytorch_frontier.rst)
-#     Containers: OLCF, Containers on Frontier, on Summit (ibid., software/)
-#     WML-CE: OLCF, IBM WML-CE (ibid., software/analytics/ibm-wml-ce.rst)
 #     NERSC: Running Jobs on Perlmutter's GPU nodes, as of 2021
 #     CSCS: Slurm (github.com/eth-cscs/cscs-docs, docs/running/slurm.md)
 #     Intel: MPI Library, Developer Guide; its mpirun is MPICH's Hydra
@@ -187,38 +178,6 @@ def test_a_node_that_slurm_took_away_and_one_that_only_failed() -> None:
 SITES = Path(__file__).parents[2] / "deploy" / "sites"
 NODES = tuple(f"n{number}" for number in range(1, 9))
 
-#: Options without a value.
-_FLAGS = {"--exact", "--exclusive", "--no-python", "--standalone"}
-_TWO_VALUES = {"-mca"}
-_SYNONYMS = {
-    "--cpus-per-task": "-c",
-    "--tasks-per-node": "--ntasks-per-node",
-    "--ppn": "-ppn",
-    "--nrs": "-n",
-    "--tasks_per_rs": "-a",
-    "--cpu_per_rs": "-c",
-    "--gpu_per_rs": "-g",
-    "-bind-to": "--bind-to",
-    "-map-by": "--map-by",
-}
-
-
-def options(words: Sequence[str]) -> set[str]:
-    """Each option with its value as one text: "-n 4", "--bind-to none"."""
-    found, rest = [], list(words)
-    while rest:
-        word = rest.pop(0)
-        assert word.startswith("-"), f"{word} is no option"
-        name, _, value = word.partition("=")
-        if attached := re.fullmatch(r"(-[abcdgnrNX])(\d+|packed.*)", word):
-            name, value = attached[1], attached[2]
-        name = _SYNONYMS.get(name, name)
-        if name not in _FLAGS and not value:
-            value = " ".join(rest.pop(0) for _ in range(1 + (name in _TWO_VALUES)))
-        found.append(f"{name} {value}".strip())
-    assert len(set(found)) == len(found), f"an option stands twice: {found}"
-    return set(found)
-
 
 def launcher_of(name: str, **settings: Any) -> Launcher:
     """The launcher of a site profile; a launcher with these settings if there is no such profile."""
@@ -229,132 +188,20 @@ def launcher_of(name: str, **settings: Any) -> Launcher:
     return make_launcher(profile.launcher.model_dump(), profile.node.threads_per_core)
 
 
-class Example(NamedTuple):
-    """A line of a document.
-
-    Attributes:
-        source: document and section.
-        launcher: a site profile or a launcher.
-        shape: nodes, ranks on each, GPUs and cores of each rank, kind of GPU.
-        line: the document's line; its program is `a.out` with what follows.
-        ours: what only our line has.
-        theirs: what only the document's has.
-    """
-
-    source: str
-    launcher: str
-    shape: tuple[int, int, int, int, str]
-    line: str
-    ours: str = ""
-    theirs: str = ""
-    placement: dict[str, Any] = {}  # noqa: RUF012 - nothing changes it
-    settings: dict[str, Any] = {}  # noqa: RUF012
-
-
 #: Every job step. --exact: steps of other jobs fit beside it; --kill-on-bad-exit: a dead rank ends the others;
 #: --export: names only, so no credential of the batch script passes. --ntasks-per-node says what -N and -n give.
 _ENDS = "--exact --kill-on-bad-exit=1 --export=HOME"
 _STEP = f"{_ENDS},OMP_NUM_THREADS,PATH"
-#: -X 1 ends the others of a dead rank; by -E ranks get what they are to know.
-_JSM = "-X 1 -E OMP_NUM_THREADS"
-_SUMMIT = f"-dpacked --smpiargs=-gpu {_JSM}"
-#: -bind-to none: two jobs on a node would both be bound to its first cores.
-_HYDRA = "-bind-to none -genvlist OMP_NUM_THREADS,PATH"
-_PER_TASK = "--gpus-per-task=1"
-_HOSTS = "-hosts n1,n2"
-_TCP = ["-mca", "pml", "ob1", "-mca", "btl", "^openib"]
-#: Ours has values of variables in the environment, and names alone on the line.
-_NCCL = {"environment": {"NCCL_DEBUG": "INFO", "LD_LIBRARY_PATH": "/lib"}}
-
-EXAMPLES = [
-    # srun with a GPU for each task.
-    Example("Frontier, Mapping 1 GPU per task, Example 3", "frontier", (2, 8, 1, 7, "amd"),
-            f"srun -N2 -n16 -c7 {_PER_TASK} --gpu-bind=closest a.out", f"--ntasks-per-node=8 {_STEP}"),
-    Example("PyTorch, Batch Script", "frontier", (2, 8, 1, 7, "amd"),
-            f"srun -N2 -n16 -c7 {_PER_TASK} --gpu-bind=closest a.out -W ignore 2000",
-            f"--ntasks-per-node=8 {_ENDS},MASTER_ADDR,MASTER_PORT,OMP_NUM_THREADS,PATH", placement={"port": 3442}),
-    # --gres=none: the step would inherit all GPUs of the job, and those beside it would wait.
-    Example("Frontier, Multithreading", "frontier", (1, 2, 0, 2, "amd"),
-            "srun -N1 -n2 -c2 a.out", f"--ntasks-per-node=2 --gres=none {_STEP}"),
-    # srun with all GPUs of the job visible to its tasks. NERSC counted GPUs by --gpus-per-task, which bound no task to
-    # them then ("More GPU affinity examples", note); newer Slurm binds by it. Ours counts them by node.
-    Example("NERSC, 4 nodes, 16 tasks, 16 GPUs, all GPUs visible to all tasks", "perlmutter", (4, 4, 1, 16, "nvidia"),
-            f"srun -n 16 --ntasks-per-node=4 -c 32 {_PER_TASK} --cpu-bind=cores a.out",
-            f"-N4 --gpus-per-node=4 --gpu-bind=none {_STEP}", _PER_TASK),
-    # Of cores and GPUs it says nothing, for the job's step has all there are.
-    Example("CSCS, Testing GPU affinity, first line", "generic-slurm", (1, 4, 1, 1, "nvidia"),
-            "srun -n4 -N1 a.out", f"--ntasks-per-node=4 -c1 --gpus-per-node=4 --gpu-bind=none {_STEP}"),
-    Example("CSCS, Testing GPU affinity, second line", "srun", (1, 4, 1, 1, "nvidia"),
-            f"srun -n4 -N1 {_PER_TASK} a.out", f"--ntasks-per-node=4 -c1 --gpu-bind=closest {_STEP}"),
-    # srun's own --exclusive is the older name of --exact, and --cpus-per-gpu=5 is -c5 where a task has one GPU.
-    Example("CSCS, Running more than one job step per node", "generic-slurm", (2, 2, 1, 5, "nvidia"),
-            f"srun -N2 --ntasks-per-node=2 --exclusive {_PER_TASK} --cpus-per-gpu=5 --mem=50G a.out",
-            f"-n4 -c5 --mem=51200M --gpus-per-node=2 --gpu-bind=none {_STEP}",
-            f"--exclusive {_PER_TASK} --cpus-per-gpu=5 --mem=50G", {"memory_mb": 51200}),
-    # jsrun. -n and -d say what is jsrun's own choice, for one resource set a node.
-    Example("WML-CE, Basic Distributed Deep Learning BSUB Script", "summit", (2, 6, 1, 7, "nvidia"),
-            "jsrun -bpacked:7 -g6 -a6 -c42 -r1 a.out", f"-n2 {_SUMMIT}"),
-    Example("Summit, Common Use Cases, a rank with the GPUs of a socket", "summit", (1, 1, 3, 21, "nvidia"),
-            "jsrun -n1 -a1 -c21 -g3 -bpacked:21 a.out", f"-r1 {_SUMMIT}"),
-    Example("Summit, Single MPI Task, single GPU per RS", "jsrun", (2, 6, 1, 1, "nvidia"),
-            "jsrun -n12 -r6 -a1 -g1 -c1 a.out", f"-bpacked:1 -dpacked {_JSM}"),
-    # The document has eight sets of one rank (jsrun's default), ours a set on each node with its four.
-    Example("Containers, Running an MPI program with the OLCF MPI base image", "generic-lsf", (2, 4, 0, 1, "nvidia"),
-            "jsrun -n 8 -r4 a.out exec x.sif /app", f"-n2 -r1 -a4 -g0 -c4 -bpacked:1 -dpacked {_JSM}", "-n8 -r4"),
-    # Ours has no --progress, and jsrun sets CUDA_VISIBLE_DEVICES by itself.
-    Example("UMT, a rank that dies, and labels of ranks", "jsrun", (2, 4, 1, 5, "nvidia"),
-            "jsrun -X 1 --stdio_mode prepended --progress t.progress -D CUDA_VISIBLE_DEVICES -E OMP_NUM_THREADS=10 "
-            "--nrs 8 --tasks_per_rs 1 --cpu_per_rs 5 --gpu_per_rs 1 --bind=proportional-packed:5 -d plane:1 a.out",
-            "-r4 -bpacked:5 -dpacked -E OMP_NUM_THREADS",
-            "--progress t.progress -D CUDA_VISIBLE_DEVICES -E OMP_NUM_THREADS=10 --bind=proportional-packed:5 "
-            "-d plane:1",
-            {"name": "step"}),
-    Example("nekRS, jsrun", "jsrun", (2, 6, 1, 2, "nvidia"),
-            "jsrun --smpiargs=-gpu -X 1 -n12 -r6 -a1 -c2 -g1 -b rs -d packed a.out",
-            "-bpacked:2 -E OMP_NUM_THREADS", "-b rs", settings={"options": ["--smpiargs=-gpu"]}),
-    Example("SCR, jsrun without nodes that are down", "jsrun", (2, 1, 0, 1, "none"),
-            "jsrun --exclude_hosts n3,n4 a.out", f"-n2 -r1 -a1 -g0 -c1 -bpacked:1 -dpacked {_JSM}",
-            placement={"allocation": NODES[:4]}),
-    # mpirun and horovodrun
-    Example("Intel, Controlling Process Placement", "generic-pbs", (2, 2, 1, 1, "nvidia"),
-            f"mpirun -n 4 -ppn 2 {_HOSTS} a.out", _HYDRA),
-    Example("Horovod, running.rst", "local", (4, 4, 1, 1, "nvidia"), "horovodrun -np 16 -H n1:4,n2:4,n3:4,n4:4 a.out"),
-    Example("Horovod, mpi.rst, second example", "mpirun", (2, 4, 1, 1, "nvidia"),
-            "mpirun -np 8 -H n1:4,n2:4 -bind-to none -map-by slot -x NCCL_DEBUG=INFO -x LD_LIBRARY_PATH -x PATH "
-            "-mca pml ob1 -mca btl ^openib a.out", "-x NCCL_DEBUG -x OMP_NUM_THREADS", "-x NCCL_DEBUG=INFO",
-            _NCCL, {"options": _TCP}),
-    # torchrun. --no-python: a job's command names its Python itself.
-    Example("torchrun, Single-node multi-worker", "torchrun", (1, 4, 1, 1, "nvidia"),
-            "torchrun --standalone --nnodes=1 --nproc-per-node=4 a.out --arg1", "--no-python"),
-    # --standalone stands for the document's two words: c10d on a free port of this node, and a name of its own.
-    Example("torchrun, Stacked single-node multi-worker", "torchrun", (1, 4, 1, 1, "nvidia"),
-            "torchrun --rdzv-backend=c10d --rdzv-endpoint=localhost:0 --nnodes=1 --nproc-per-node=4 a.out",
-            "--standalone --no-python", "--rdzv-backend=c10d --rdzv-endpoint=localhost:0"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.source)
-def test_a_line_differs_from_the_documents_only_in_the_words_named(example: Example) -> None:
-    nodes, *shape = example.shape
-    launcher = launcher_of(example.launcher, **example.settings)
-    where = Placement(NODES[:nodes], *shape, **example.placement)  # type: ignore[arg-type]
-    printed = shlex.split(example.line)
-    argv = printed[printed.index("a.out") :]
-    mine = launcher.command(argv, where)
-    assert mine[0] == printed[0] == launcher.name
-    assert mine[-len(argv) :] == argv
-    own, other = options(mine[1 : -len(argv)]), options(printed[1 : -len(argv)])
-    assert (own - other, other - own) == (options(shlex.split(example.ours)), options(shlex.split(example.theirs)))
-    assert launcher.environment(where, {})["OMP_NUM_THREADS"] == str(shape[2])
-
-
 #: Words of every line, in their order; GPUs and cores of one node where the profile leaves them open.
 OPEN_NODE = (4, 32)
+_HOSTS = "-hosts n1,n2"
 _CLOSEST = "--gpus-per-task=1 --gpu-bind=closest"
 _ALL = "--gpus-per-node=4 --gpu-bind=none"
 _GENV = "-bind-to none -genvlist"
 
-#: By profile: two nodes with all GPUs, or with four ranks each; two ranks without.
+#: By profile: two nodes with all GPUs, or with four ranks each; two ranks without. `--gres=none`: else the step has all
+#: GPUs of the job, and steps beside it would wait. `-X 1`: a dead rank ends the others. `-bind-to none`: two jobs on
+#: a node would both be bound to its first cores.
 GOLDEN = {
     "summit": (
         "jsrun -n2 -r1 -a6 -g6 -c42 -bpacked:7 -dpacked -X 1 --smpiargs=-gpu -E OMP_NUM_THREADS",
@@ -422,6 +269,33 @@ def test_the_lines_of_each_profile(path: Path) -> None:
             f"srun -N1 -n1 --ntasks-per-node=1 -c7 {_CLOSEST} --nodelist=n3 --exact --mem=64000M --job-name=step "
             "--label --kill-on-bad-exit=1 --export=HOME,OMP_NUM_THREADS,PATH x",
         ),
+        (  # Summit, "Common Use Cases": a rank with the GPUs of a socket
+            launcher_of("summit"),
+            Placement(("n1",), 1, 3, 21, "nvidia"),
+            "jsrun -n1 -r1 -a1 -g3 -c21 -bpacked:21 -dpacked -X 1 --smpiargs=-gpu -E OMP_NUM_THREADS x",
+        ),
+        (  # Summit, "Single MPI Task, single GPU per RS"; UMT: labels of ranks; SCR: nodes to leave out
+            launcher_of("jsrun"),
+            Placement(("n1", "n2"), 6, 1, 1, "nvidia", allocation=NODES[:4], name="step"),
+            "jsrun -n12 -r6 -a1 -g1 -c1 -bpacked:1 -dpacked --exclude_hosts=n3,n4 -X 1 --stdio_mode prepended "
+            "-E OMP_NUM_THREADS x",
+        ),
+        (  # Horovod, mpi.rst; values of variables are in the environment, only names on the line
+            launcher_of("mpirun", options=["-mca", "pml", "ob1", "-mca", "btl", "^openib"]),
+            Placement(("n1", "n2"), 4, 1, 1, "nvidia", {"NCCL_DEBUG": "INFO"}, name="step"),
+            "mpirun -np 8 -H n1:4,n2:4 --bind-to none --map-by slot --tag-output -mca pml ob1 -mca btl '^openib' "
+            "-x NCCL_DEBUG -x OMP_NUM_THREADS -x PATH x",
+        ),
+        (
+            launcher_of("generic-pbs"),
+            Placement(("n1", "n2"), 2, name="step"),
+            f"mpirun -n 4 {_HOSTS} -ppn 2 -bind-to none -prepend-rank -genvlist OMP_NUM_THREADS,PATH x",
+        ),
+        (
+            launcher_of("torchrun"),
+            Placement(("n1",), 4, 1, 1, "nvidia"),
+            "torchrun --nproc-per-node=4 --nnodes=1 --standalone --no-python x",
+        ),
         (
             launcher_of("torchrun", starter="srun"),
             Placement(("n1", "n2"), 4, 1, 8, "nvidia", port=29400),
@@ -431,6 +305,6 @@ def test_the_lines_of_each_profile(path: Path) -> None:
         ),
     ],
 )
-def test_a_part_of_an_allocation_and_torchrun_on_several_nodes(launcher: Launcher, where: Placement, line: str) -> None:
+def test_lines_of_single_launchers(launcher: Launcher, where: Placement, line: str) -> None:
     assert shlex.join(launcher.command(["x"], where)) == line
     assert launcher.environment(where, {})["OMP_NUM_THREADS"] == str(where.cores_per_rank)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.hpc.capacity import NodeShape
 from hpo_pilot.hpc.plan import (
     Layout,
     Workload,
     choose_allocations,
     jobs_at_once,
-    jobs_per_node,
     make_open_plan,
     make_plan,
     most_at_once,
@@ -21,7 +19,7 @@ from hpo_pilot.hpc.plan import (
 )
 from hpo_pilot.hpc.site_files import find_site
 from hpo_pilot.hpc.site_profile import BatchQueue, SiteProfile, WalltimeBin
-from hpo_pilot.jobs import JobNeeds
+from hpo_pilot.jobs.resources import JobNeeds, NodeShape
 from hpo_pilot.search import Search
 
 SUMMIT_NODE = NodeShape(cores=42, memory_mb=512_000, gpus=6)
@@ -44,7 +42,7 @@ def work(needs, minutes, trials, parallel, folds=1):
     ],
 )
 def test_jobs_side_by_side_on_summit(needs, each, at_once, steps):
-    assert jobs_per_node(SUMMIT_NODE, needs) == each
+    assert SUMMIT_NODE.jobs(needs) == each
     assert most_at_once(SUMMIT_NODE, needs, 4608, steps) == at_once
     assert nodes_for(SUMMIT_NODE, needs, 1) == needs.nodes
 
@@ -191,7 +189,7 @@ def test_what_a_profile_leaves_out_is_no_limit():
     needs = JobNeeds(1, 0, 8, 8000, 60)
     for node, each in (({}, 1), ({"cores": 64}, 8), ({"cores": 4}, 0), ({"memory_mb": 64_000}, 8)):
         profile = SiteProfile.model_validate({"name": "x", "node": node, "batch": {"system": "slurm"}})
-        assert jobs_per_node(node_shape(profile, needs), needs) == each
+        assert node_shape(profile, needs).jobs(needs) == each
 
 
 def test_the_workload_of_a_search():

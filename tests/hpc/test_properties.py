@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.hpc.capacity import Node, NodeShape, Openings
+from hpo_pilot.hpc.capacity import AllocationRoom
 from hpo_pilot.hpc.scheduler import Policy, Scheduler
-from hpo_pilot.hpc.usage import Ending, Job
-from hpo_pilot.jobs import JobNeeds
+from hpo_pilot.hpc.usage import Ending, ScheduledJob
+from hpo_pilot.jobs.resources import JobNeeds, Node, NodeShape
 from tests.hpc.checker import Checker, Event
 
 SHAPES = (
@@ -38,8 +38,8 @@ class Driver:
     lose: bool = True
     ends: float = 100_000.0
     now: float = 0.0
-    running: dict[str, tuple[Job, float]] = field(default_factory=dict)
-    waiting: dict[str, Job] = field(default_factory=dict)
+    running: dict[str, tuple[ScheduledJob, float]] = field(default_factory=dict)
+    waiting: dict[str, ScheduledJob] = field(default_factory=dict)
     returned: int = 0
     refused: int = 0
 
@@ -54,11 +54,11 @@ class Driver:
         self.promised: dict[object, float] = {}
         self.held: set[str] = set()
 
-    def new_job(self, needs: JobNeeds) -> Job:
+    def new_job(self, needs: JobNeeds) -> ScheduledJob:
         self.jobs += 1
-        return Job(f"j{self.jobs}", f"s{needs.minutes}", needs)
+        return ScheduledJob(f"j{self.jobs}", f"s{needs.minutes}", needs)
 
-    def add(self, job: Job) -> bool:
+    def add(self, job: ScheduledJob) -> bool:
         try:
             self.scheduler.add(job)
         except InputError as error:
@@ -94,7 +94,7 @@ class Driver:
         """Time goes on; jobs are ended at their limits, and what is free then is used at once."""
         until = self.now + seconds
         while self.running:
-            limit, key = min((began + job.limit, key) for key, (job, began) in self.running.items())
+            limit, key = min((began + job.needs.seconds, key) for key, (job, began) in self.running.items())
             if limit > until:
                 break
             self.now = max(self.now, limit)
@@ -173,16 +173,16 @@ def test_the_oldest_job_starts_by_what_it_was_promised(data: st.DataObject) -> N
 
 @settings(deadline=None, max_examples=80)
 @given(st.data())
-def test_what_is_handed_out_for_a_wish_starts_at_once(data: st.DataObject) -> None:
+def test_what_is_handed_out_for_a_request_starts_at_once(data: st.DataObject) -> None:
     driver = Driver(data, ends=data.draw(st.sampled_from([100_000.0, 8000.0])))
     for _ in range(data.draw(st.integers(0, 25))):
         driver.step()
-    wish = driver.scheduler.wish(driver.now)
-    openings = Openings(list(wish.now))
+    request = driver.scheduler.request_jobs(driver.now)
+    openings = AllocationRoom(list(request.now))
     expected = []
     for _ in range(data.draw(st.integers(1, 12))):
         job = driver.new_job(data.draw(st.one_of(st.sampled_from(driver.shapes), NEEDS)))
-        if openings.take(job.needs, wish.needed(job.search, job.needs)):
+        if openings.take(job.needs, request.needed(job.search, job.needs)):
             assert driver.add(job)
             expected.append(str(job.key))
     assert sorted(driver.starts()) == sorted(expected)
@@ -194,8 +194,8 @@ def test_a_job_that_is_said_to_fit_later_is_not_refused(data: st.DataObject) -> 
     driver = Driver(data)
     for _ in range(data.draw(st.integers(0, 25))):
         driver.step()
-    wish = driver.scheduler.wish(driver.now)
-    for opening in wish.later:
+    request = driver.scheduler.request_jobs(driver.now)
+    for opening in request.later:
         assert 0 < opening.nodes <= len(driver.nodes)
         needs = JobNeeds(opening.nodes, sum(opening.gpus), opening.cores, opening.memory_mb, 1.0)
         assert not driver.scheduler.waiting

@@ -9,10 +9,9 @@ from dataclasses import replace
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.hpc.capacity import Node, NodeShape, Opening
 from hpo_pilot.hpc.scheduler import Policy, RunTimes, Scheduler
-from hpo_pilot.hpc.usage import Ending, Job, Start
-from hpo_pilot.jobs import JobNeeds
+from hpo_pilot.hpc.usage import Ending, ScheduledJob, Start
+from hpo_pilot.jobs.resources import JobNeeds, Node, NodeShape, Room
 
 SUMMIT = NodeShape(cores=42, memory_mb=512_000, gpus=6, close=3)
 WHOLE = JobNeeds(nodes=1, gpus_per_node=6, cores=42, memory_mb=400_000, minutes=60)
@@ -27,11 +26,11 @@ def _scheduler(count: int, **options: object) -> Scheduler:
     return Scheduler(_nodes(count), **options)  # type: ignore[arg-type]
 
 
-def _job(key: str, needs: JobNeeds = SMALL, *, search: str = "s", **changes: float) -> Job:
-    return Job(key, search, replace(needs, **changes))  # type: ignore[arg-type]
+def _job(key: str, needs: JobNeeds = SMALL, *, search: str = "s", **changes: float) -> ScheduledJob:
+    return ScheduledJob(key, search, replace(needs, **changes))  # type: ignore[arg-type]
 
 
-def _add(scheduler: Scheduler, *jobs: Job) -> None:
+def _add(scheduler: Scheduler, *jobs: ScheduledJob) -> None:
     for job in jobs:
         scheduler.add(job)
 
@@ -162,8 +161,8 @@ def test_nodes_are_not_kept_for_a_job_that_may_not_end_there_and_others_do_not_d
     assert list(_places(scheduler.starts(0.0))) == ["a"]
     assert scheduler.reserved[1] == 1800.0
     long = _job("long", WHOLE, minutes=100, checkpoints=True, search="new")  # type: ignore[arg-type]
-    wish = scheduler.wish(0.0)
-    assert not wish.now.take(long.needs, wish.needed("new", long.needs))
+    request = scheduler.request_jobs(0.0)
+    assert not request.now.take(long.needs, request.needed("new", long.needs))
     scheduler.add(long)
     assert not scheduler.starts(0.0)
     scheduler.ended("a", Ending.FINISHED, 10.0)
@@ -179,7 +178,7 @@ def test_the_run_time_of_a_job_that_went_on_from_a_checkpoint_is_not_measured() 
     scheduler.add(_job("rest"))
     scheduler.starts(0.0)
     scheduler.ended("rest", Ending.RESUMED, 10.0)
-    assert not scheduler.wish(10.0).seconds
+    assert not scheduler.request_jobs(10.0).seconds
     assert scheduler.usage(10.0).nodes.used == 10.0
 
 
@@ -189,8 +188,8 @@ def test_nothing_starts_that_would_not_end_in_time() -> None:
     assert list(_places(scheduler.starts(0.0))) == ["fits", "a quarter fits"]
     assert [job.key for job in scheduler.hand_back(0.0)] == ["late"]
     assert scheduler.waiting == 0
-    assert {opening.seconds for opening in scheduler.wish(100.0).now} == {3200.0}
-    assert not scheduler.wish(3300.0).now
+    assert {opening.seconds for opening in scheduler.request_jobs(100.0).now} == {3200.0}
+    assert not scheduler.request_jobs(3300.0).now
 
 
 def test_measured_run_times_decide_once_there_are_enough() -> None:
@@ -199,7 +198,7 @@ def test_measured_run_times_decide_once_there_are_enough() -> None:
         scheduler.add(_job(str(number), minutes=60))
         assert scheduler.starts(100.0 * number)
         scheduler.ended(str(number), Ending.FINISHED, 100.0 * number + 100.0)
-    assert 100.0 <= scheduler.wish(500.0).seconds["s"] < 110.0
+    assert 100.0 <= scheduler.request_jobs(500.0).seconds["s"] < 110.0
     scheduler.add(_job("now", minutes=60))
     scheduler.add(_job("other", minutes=60, search="t"))  # type: ignore[arg-type]
     assert list(_places(scheduler.starts(7000.0))) == ["now"]
@@ -288,28 +287,28 @@ def test_a_drained_allocation_starts_and_wants_nothing_and_gives_back() -> None:
     scheduler.add(_job("b"))
     scheduler.drain()
     assert not scheduler.starts(0.0)
-    assert not scheduler.wish(0.0).now
-    assert not scheduler.wish(0.0).later
+    assert not scheduler.request_jobs(0.0).now
+    assert not scheduler.request_jobs(0.0).later
     assert [job.key for job in scheduler.hand_back(0.0)] == ["b"]
     assert scheduler.running == 1
 
 
-def test_the_wish_says_what_is_free_and_what_could_wait() -> None:
+def test_the_request_says_what_is_free_and_what_could_wait() -> None:
     scheduler = _scheduler(4, ends=10_120.0)
     for key in "abcdefg":
         scheduler.add(_job(key))
     scheduler.starts(0.0)
-    wish = scheduler.wish(0.0)
-    assert set(wish.now) == {
-        Opening(1, (3, 2), 35, 452_000, 10_000.0),
-        Opening(2, (3, 3), 42, 512_000, 10_000.0),
+    request = scheduler.request_jobs(0.0)
+    assert set(request.now) == {
+        Room(1, (3, 2), 35, 452_000, 10_000.0),
+        Room(2, (3, 3), 42, 512_000, 10_000.0),
     }
-    assert Opening(4, (3, 3), 42, 512_000, 9400.0) in wish.later  # the small ones end by then
-    assert Opening(2, (3, 3), 42, 512_000, 10_000.0) in wish.later
+    assert Room(4, (3, 3), 42, 512_000, 9400.0) in request.later  # the small ones end by then
+    assert Room(2, (3, 3), 42, 512_000, 10_000.0) in request.later
     scheduler.add(_job("all", WHOLE, nodes=4))
     scheduler.starts(1.0)
-    assert not scheduler.wish(1.0).later
-    assert {opening.seconds for opening in scheduler.wish(1.0).now} == {599.0}
+    assert not scheduler.request_jobs(1.0).later
+    assert {opening.seconds for opening in scheduler.request_jobs(1.0).now} == {599.0}
 
 
 def test_gpu_pairs_of_different_nodes_are_kept_whole() -> None:
@@ -358,7 +357,7 @@ def test_held_nodes_get_no_jobs_and_come_back_with_what_they_are_for() -> None:
         scheduler.add(_job(key, WHOLE))
     scheduler.add(_job("wide", WHOLE, nodes=3))
     assert _places(scheduler.starts(1.0)) == {"a": ["n2"]}
-    assert sum(opening.nodes for opening in scheduler.wish(1.0).now) == 0
+    assert sum(opening.nodes for opening in scheduler.request_jobs(1.0).now) == 0
     scheduler.ended("runs", Ending.FINISHED, 5.0)
     assert not scheduler.starts(5.0) and not scheduler.hand_back(5.0)  # it is not said that the nodes are gone
     scheduler.release(["n0"])
@@ -376,16 +375,18 @@ def test_held_nodes_get_no_jobs_and_come_back_with_what_they_are_for() -> None:
     assert _places(scheduler.starts(12.0)) == {"c": ["n0", "n2"]}
 
 
-def test_what_was_handed_back_is_not_wished_for_again_at_once() -> None:
+def test_what_was_handed_back_is_not_requested_again_at_once() -> None:
     scheduler = _scheduler(2, ends=3600.0, policy=Policy(margin=0.0))
-    assert max(opening.nodes for opening in scheduler.wish(0.0).later) == 2
+    assert max(opening.nodes for opening in scheduler.request_jobs(0.0).later) == 2
     wide = _job("a", WHOLE, nodes=2, minutes=40)
     scheduler.add(wide)
     assert scheduler.starts(1.0)
     scheduler.add(replace(wide, key="b"))
     assert not scheduler.starts(1.0) and scheduler.hand_back(1.0)
-    limit = wide.limit
-    assert not [opening for opening in scheduler.wish(1.0).later if opening.nodes == 2 and opening.seconds >= limit]
+    limit = wide.needs.seconds
+    assert not [
+        opening for opening in scheduler.request_jobs(1.0).later if opening.nodes == 2 and opening.seconds >= limit
+    ]
 
 
 def test_a_job_starts_before_the_end_if_it_has_a_quarter_of_the_usual_time() -> None:
@@ -394,11 +395,11 @@ def test_a_job_starts_before_the_end_if_it_has_a_quarter_of_the_usual_time() -> 
         scheduler.add(_job(str(number), WHOLE))
         scheduler.starts(400.0 * number)
         scheduler.ended(str(number), Ending.FINISHED, 400.0 * number + 10.0 * (number + 1))
-    likely = scheduler.wish(8000.0).seconds["s"]
+    likely = scheduler.request_jobs(8000.0).seconds["s"]
     assert 150.0 <= likely <= 170.0
     left = likely / 4 + 1.0
-    assert scheduler.wish(10_000.0 - left).needed("s", WHOLE) == pytest.approx(left)
-    assert scheduler.wish(10_000.0 - left + 2.0).needed("s", WHOLE) == math.inf
+    assert scheduler.request_jobs(10_000.0 - left).needed("s", WHOLE) == pytest.approx(left)
+    assert scheduler.request_jobs(10_000.0 - left + 2.0).needed("s", WHOLE) == math.inf
     late = 10_000.0 - likely / 4 + 1.0
     scheduler.add(_job("late", WHOLE))
     assert not scheduler.starts(late)
@@ -416,7 +417,10 @@ def test_nodes_are_kept_only_for_a_job_that_has_all_its_minutes_there() -> None:
     for key, begins in (("kept", 2900.0), ("late", 3100.0)):
         scheduler.add(_job(f"before {key}", WHOLE, search="other", minutes=10))
         scheduler.starts(begins)
-        assert max(opening.seconds for opening in scheduler.wish(begins).later if opening.nodes == 2) == 6600.0 - begins
+        assert (
+            max(opening.seconds for opening in scheduler.request_jobs(begins).later if opening.nodes == 2)
+            == 6600.0 - begins
+        )
         scheduler.add(_job(key, WHOLE, nodes=2))
         assert not scheduler.starts(begins)
         assert [job.key for job in scheduler.hand_back(begins)] == (["late"] if key == "late" else [])
@@ -509,26 +513,26 @@ def _left_by_a_large_job(policy: Policy | None = None) -> Scheduler:
 def test_the_nodes_that_a_large_job_leaves_are_kept_for_the_next_one() -> None:
     scheduler = _left_by_a_large_job()
     assert not scheduler.starts(1000.0)
-    now = scheduler.wish(1000.0).now
-    assert (list(now), now.blocks) == ([], [Opening(3, (3, 3), 42, 512_000, math.inf)])
+    now = scheduler.request_jobs(1000.0).now
+    assert (list(now), now.blocks) == ([], [Room(3, (3, 3), 42, 512_000, math.inf)])
     scheduler.add(_job("next", WHOLE, nodes=3))
     assert list(_places(scheduler.starts(1003.0))) == ["next"]
-    assert not scheduler.wish(1003.0).now
+    assert not scheduler.request_jobs(1003.0).now
 
 
 def test_they_are_kept_for_a_fiftieth_of_its_time_and_a_minute_at_most() -> None:
     scheduler = _left_by_a_large_job()
     assert not scheduler.starts(1019.0)
-    assert not list(scheduler.wish(1019.0).now)
+    assert not list(scheduler.request_jobs(1019.0).now)
     assert list(_places(scheduler.starts(1020.0))) == ["small 6"]
-    assert sum(opening.nodes for opening in scheduler.wish(1020.0).now) == 3
+    assert sum(opening.nodes for opening in scheduler.request_jobs(1020.0).now) == 3
 
     scheduler = _scheduler(2)
     scheduler.add(_job("day", WHOLE, nodes=2, minutes=2000))
     scheduler.starts(0.0)
     scheduler.ended("day", Ending.FINISHED, 86_400.0)
-    assert scheduler.wish(86_459.0).now.blocks
-    assert not scheduler.wish(86_460.0).now.blocks
+    assert scheduler.request_jobs(86_459.0).now.blocks
+    assert not scheduler.request_jobs(86_460.0).now.blocks
 
 
 def test_a_policy_without_blocks() -> None:
@@ -542,7 +546,7 @@ def test_a_job_that_waits_and_is_not_smaller_takes_what_a_large_job_leaves(nodes
     scheduler.starts(0.0)
     scheduler.ended("large", Ending.FINISHED, 1000.0)
     assert bool(scheduler.starts(1000.0)) == (nodes == 3)
-    assert bool(scheduler.wish(1000.0).now.blocks) == (nodes == 2)
+    assert bool(scheduler.request_jobs(1000.0).now.blocks) == (nodes == 2)
     scheduler.ended("beside", Ending.FINISHED, 1001.0)
     assert bool(scheduler.starts(1001.0)) == (nodes == 4)
 
@@ -573,4 +577,4 @@ def test_nodes_that_are_held_when_a_large_job_ends_are_not_kept_together() -> No
     scheduler.starts(0.0)
     scheduler.hold(["n0", "n1", "n2"])
     scheduler.ended("large", Ending.FAILED, 1000.0)
-    assert not scheduler.wish(1000.0).now
+    assert not scheduler.request_jobs(1000.0).now

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from hpo_pilot.hpc.capacity import Node, NodeShape
 from hpo_pilot.hpc.scheduler import Policy
-from hpo_pilot.hpc.usage import Ending, Job, Share, Start
-from hpo_pilot.jobs import JobNeeds
+from hpo_pilot.hpc.usage import Ending, ScheduledJob, Share, Start
+from hpo_pilot.jobs.resources import JobNeeds, Node, NodeShape
 from tests.hpc.checker import Event, Overlap, check, endings
 from tests.hpc.simulation import Outcome, Simulation
 from tests.hpc.trials import TrialServer, TrialSource, nodes_lost
@@ -161,7 +160,7 @@ NEEDS = JobNeeds(nodes=1, gpus_per_node=1, cores=2, memory_mb=500, minutes=10)
 
 
 def _start(key: str, node: str, gpus: tuple[int, ...], cores: tuple[int, ...], **needs: int) -> Event:
-    return Event(5, Start(Job(key, "s", replace(NEEDS, **needs)), (Share(node, gpus, cores),)))
+    return Event(5, Start(ScheduledJob(key, "s", replace(NEEDS, **needs)), (Share(node, gpus, cores),)))
 
 
 def _end(time: float, key: str) -> Event:

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hpo_pilot.hpc.capacity import JobRequest
-from hpo_pilot.hpc.usage import Job
+from hpo_pilot.hpc.capacity import AllocationRequest
+from hpo_pilot.hpc.usage import ScheduledJob
 from hpo_pilot.jobs import JobNeeds
 
 
@@ -51,7 +51,7 @@ class TrialServer:
         self._ended: dict[str, deque[float]] = {source.name: deque() for source in sources}
         self._sources = {source.name: source for source in sources}
         self._next = dict.fromkeys(self._sources, 0)
-        self._returned: dict[str, list[Job]] = {name: [] for name in self._sources}
+        self._returned: dict[str, list[ScheduledJob]] = {name: [] for name in self._sources}
         self._cores = dict.fromkeys(self._sources, 0)
         self._seed, self._failures = seed, failures
 
@@ -60,7 +60,7 @@ class TrialServer:
         """When searches come."""
         return sorted({source.arrives for source in self._sources.values()})
 
-    def fate(self, job: Job) -> tuple[float, bool]:
+    def fate(self, job: ScheduledJob) -> tuple[float, bool]:
         """(seconds that a trial runs, whether it is finished then): drawn once for each trial."""
         source = self._sources[job.search]
         dice = random.Random(f"{self._seed} {job.key}")
@@ -68,42 +68,40 @@ class TrialServer:
         fails = dice.random() < self._failures
         if fails:
             seconds *= dice.random()
-        return min(seconds, job.limit), not fails and seconds <= job.limit
+        return min(seconds, job.needs.seconds), not fails and seconds <= job.needs.seconds
 
-    def hand_out(self, wish: JobRequest, now: float) -> list[Job]:
-        """The jobs in turn that fit into what a scheduler wishes, up to one that it makes room for."""
-        found: list[Job] = []
+    def hand_out(self, request: AllocationRequest, now: float) -> list[ScheduledJob]:
+        """The jobs in turn that fit into the room of a request, up to one that the scheduler makes room for."""
+        found: list[ScheduledJob] = []
         turns = self._turns(now)
         while turns:
             name = min(turns, key=lambda name: (self._cores[name], name))
             needs = self._sources[name].needs
             if not self._has(name, now):
                 turns.remove(name)
-            elif wish.now.take(needs, wish.needed(name, needs)):
+            elif request.now.take(needs, request.needed(name, needs)):
                 found.append(self._job(name))
-            elif any(
-                opening.nodes >= needs.nodes and opening.fits(needs, 60.0 * needs.minutes) for opening in wish.later
-            ):
+            elif request.may_wait(needs):
                 return [*found, self._job(name)]
             else:
                 turns.remove(name)
         return found
 
-    def next_in_turn(self, now: float) -> Job | None:
+    def next_in_turn(self, now: float) -> ScheduledJob | None:
         """The job that is next, whether it fits anywhere or not."""
         turns = self._turns(now)
         return self._job(min(turns, key=lambda name: (self._cores[name], name))) if turns else None
 
-    def hand_out_of(self, name: str, now: float) -> Job | None:
+    def hand_out_of(self, name: str, now: float) -> ScheduledJob | None:
         """The next job of one search."""
         return self._job(name) if self._has(name, now) else None
 
-    def over(self, job: Job, now: float) -> None:
+    def over(self, job: ScheduledJob, now: float) -> None:
         """A pilot has done with a job."""
         self._cores[job.search] -= job.needs.nodes * job.needs.cores
         self._ended[job.search].append(now)
 
-    def take_back(self, job: Job) -> None:
+    def take_back(self, job: ScheduledJob) -> None:
         """A pilot did not start it: another may."""
         self._cores[job.search] -= job.needs.nodes * job.needs.cores
         self._returned[job.search].append(job)
@@ -120,13 +118,13 @@ class TrialServer:
             bool(self._returned[name]) or self._next[name] < source.count
         )
 
-    def _job(self, name: str) -> Job:
+    def _job(self, name: str) -> ScheduledJob:
         source = self._sources[name]
         self._cores[name] += source.needs.nodes * source.needs.cores
         if self._returned[name]:
             return self._returned[name].pop()
         self._next[name] += 1
-        return Job(f"{name}-{self._next[name]}", name, source.needs)
+        return ScheduledJob(f"{name}-{self._next[name]}", name, source.needs)
 
 
 def nodes_lost(names: list[str], count: int, until: float, seed: int) -> Iterator[tuple[float, str]]:

@@ -9,7 +9,7 @@ import pytest
 
 from hpo_pilot.errors import GiveUpError, TryAgainError
 from hpo_pilot.panda.client_process import MissingCallError
-from hpo_pilot.panda.manager import SandboxCache
+from hpo_pilot.panda.manager import SandboxUploads
 
 
 class Server:
@@ -65,7 +65,7 @@ def sandbox(tmp_path):
 
 
 def cache_at(server, now=lambda: 0.0):
-    return SandboxCache(server, use_cache_server=False, clock=now)
+    return SandboxUploads(server, use_cache_server=False, clock=now)
 
 
 def test_a_file_that_is_there_is_touched_twice_a_day(sandbox):
@@ -165,6 +165,6 @@ def test_a_sandbox_of_several_searches_is_sent_once_and_none_waits_for_it(sandbo
             return super()._putFile(*arguments)
 
     server = Slow()
-    cache = SandboxCache(server, use_cache_server=False)
+    cache = SandboxUploads(server, use_cache_server=False)
     assert cache.keep(sandbox) == cache.keep(sandbox)
     assert server.asked.count("putFile") == 1

@@ -22,15 +22,15 @@ def watches(clock):
     return Watches(clock, random.Random(1))
 
 
-def looks(watches, clock, seconds, face="the same", *, unready=False, **wishes):
+def looks(watches, clock, seconds, visible="the same", *, unready=False, **wishes):
     """When task 7 is looked at and read, if a caller looks whenever it is due."""
     looked, read = [], []
     end = clock.now + seconds
     while clock.now < end:
         if watches.wait(0):
             looked.append(clock.now)
-            if watches.looked(7, face, {1}, **wishes):
-                watches.read(7, face, (), unready=unready)
+            if watches.looked(7, visible, {1}, **wishes):
+                watches.read(7, visible, (), unready=unready)
                 read.append(clock.now)
         clock.now += 1.0
     return looked, read

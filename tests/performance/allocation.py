@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from hpo_pilot.hpc.capacity import Node, NodeShape
 from hpo_pilot.hpc.scheduler import Policy
 from hpo_pilot.hpc.usage import Ending, Share, Start
-from hpo_pilot.jobs import JobNeeds
+from hpo_pilot.jobs.resources import JobNeeds, Node, NodeShape
 from tests.hpc.checker import Event, check
 from tests.hpc.simulation import Outcome, Simulation
 from tests.hpc.trials import TrialServer, TrialSource, nodes_lost

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.hpc.capacity import Node, NodeShape
 from hpo_pilot.hpc.launchers import make_launcher
 from hpo_pilot.hpc.scheduler import Scheduler
 from hpo_pilot.hpc.usage import Ending
-from hpo_pilot.pilot.allocation import Allocation, AllocationPool, AllocationReservation, NodeHealth
+from hpo_pilot.jobs.resources import Node, NodeShape
+from hpo_pilot.pilot.allocation import AllocatedNodes, AllocationPool, AllocationReservation, NodeHealth
 from hpo_pilot.pilot.job import GivenBack, JobFailure, NodeLost, PilotErrorCode, parse_job
-from hpo_pilot.pilot.machine import Assignment, FreeResources
-from hpo_pilot.pilot.report import Starting
+from hpo_pilot.pilot.machine import AssignedResources, FreeResources
+from hpo_pilot.pilot.report import StartingJob
 from hpo_pilot.pilot.settings import Site
-from hpo_pilot.transformation.job import PayloadDocument
+from hpo_pilot.transformation.job import PayloadSettings
 from tests.pilot.conftest import in_background
 
 SITE = Site(launcher=make_launcher({"name": "srun"}), gpu_kind="nvidia")
@@ -42,7 +42,7 @@ class Made:
         self.lost: list[tuple[int, JobFailure]] = []
         shape = NodeShape(cores, 1000 * cores, gpus)
         named = tuple(Node(f"n{number}", shape) for number in range(1, nodes + 1))
-        given = Allocation(named, seconds, reclaim=list if keeps else None)
+        given = AllocatedNodes(named, seconds, reclaim=list if keeps else None)
         self.now = 100.0
         self.pool = AllocationPool(
             given, site, margin=0.0, when_lost=lambda *what: self.lost.append(what), clock=lambda: self.now
@@ -54,14 +54,16 @@ class Made:
         data = {"PandaID": next(self._ids), "attemptNr": 1, "jobPars": "-a s.tar.gz -p x", "coreCount": 1, **more}
         return data, self.pool.reserve(data)
 
-    def assign(self, reserved: tuple[dict[str, Any], AllocationReservation], **document: Any) -> Assignment:
+    def assign(self, reserved: tuple[dict[str, Any], AllocationReservation], **document: Any) -> AssignedResources:
         data, reservation = reserved
         job = parse_job(data)
         return self.pool.assign(
-            reservation, job, PayloadDocument(**document), Starting(job, Path("/nowhere"), self.draining)
+            reservation, job, PayloadSettings(**document), StartingJob(job, Path("/nowhere"), self.draining)
         )
 
-    def begin(self, document: dict[str, Any] | None = None, **job: Any) -> tuple[AllocationReservation, Assignment]:
+    def begin(
+        self, document: dict[str, Any] | None = None, **job: Any
+    ) -> tuple[AllocationReservation, AssignedResources]:
         reserved = self.reserve(**job)
         return reserved[1], self.assign(reserved, **{"minutes": 5.0, **(document or {})})
 
@@ -189,10 +191,10 @@ def test_a_job_that_is_wanted_no_more_leaves_no_hole():
     first, _ = made.begin(coreCount=4)
     data, second = made.reserve(coreCount=4)
     job = parse_job(data)
-    starting = Starting(job, Path("/nowhere"), made.draining)
+    starting = StartingJob(job, Path("/nowhere"), made.draining)
     starting.stop(JobFailure(PilotErrorCode.PANDA_KILL, "killed by the server"))
     with pytest.raises(JobFailure, match="killed"):
-        made.pool.assign(second, job, PayloadDocument(minutes=5.0), starting)
+        made.pool.assign(second, job, PayloadSettings(minutes=5.0), starting)
     made.pool.free(second)
     assert made.pool.counts() == (1, 1)
     made.pool.free(first, Ending.FINISHED)

@@ -9,17 +9,17 @@ import pytest
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.batch_system import Remainder
-from hpo_pilot.hpc.capacity import Node, NodeShape
 from hpo_pilot.hpc.launchers import make_launcher
 from hpo_pilot.hpc.usage import Ending
+from hpo_pilot.jobs.resources import Node, NodeShape
 from hpo_pilot.pilot import allocation
-from hpo_pilot.pilot.allocation import Allocation, AllocationPool, AllocationReservation, AllocationWatch
+from hpo_pilot.pilot.allocation import AllocatedNodes, AllocationPool, AllocationReservation, AllocationWatch
 from hpo_pilot.pilot.job import GivenBack, parse_job
-from hpo_pilot.pilot.report import Starting
+from hpo_pilot.pilot.report import StartingJob
 from hpo_pilot.pilot.settings import Site
-from hpo_pilot.transformation.job import PayloadDocument
+from hpo_pilot.transformation.job import PayloadSettings
 
-ALLOCATION = Allocation((Node("n1", NodeShape(4, 4000)),), 1e4)
+ALLOCATION = AllocatedNodes((Node("n1", NodeShape(4, 4000)),), 1e4)
 SITE = Site(launcher=make_launcher({"name": "srun"}))
 
 
@@ -59,7 +59,7 @@ def test_an_allocation_without_jobs_is_given_back(room, watch, monkeypatch):
 def three():
     """Of three nodes, of which the batch system takes the second away as soon as it is asked."""
     nodes = tuple(Node(name, NodeShape(4, 4000)) for name in ("n1", "n2", "n3"))
-    return Allocation(nodes, 1e4, remainder=lambda: Remainder(("n2",)), reclaim=Batch().reclaim)
+    return AllocatedNodes(nodes, 1e4, remainder=lambda: Remainder(("n2",)), reclaim=Batch().reclaim)
 
 
 class Batch:
@@ -87,7 +87,7 @@ def test_a_lost_node_drains_nothing(three, tmp_path, monkeypatch, until):
     def begin(number: int) -> tuple[AllocationReservation, tuple[str, ...]]:
         data = {"PandaID": number, "attemptNr": 1, "jobPars": "-a s.tar.gz -p x", "coreCount": 4}
         job, claim = parse_job(data), room.reserve(data)
-        return claim, room.assign(claim, job, PayloadDocument(minutes=5.0), Starting(job, tmp_path, draining)).nodes
+        return claim, room.assign(claim, job, PayloadSettings(minutes=5.0), StartingJob(job, tmp_path, draining)).nodes
 
     claims = [begin(number) for number in (1, 2)]
     assert [nodes for _, nodes in claims] == [("n1",), ("n2",)]
@@ -113,7 +113,7 @@ def test_an_allocation_that_ends_sooner_starts_no_more_jobs():
             raise answer
         return answer
 
-    given, ended = Allocation(ALLOCATION.nodes, 1e4, remainder=remainder), threading.Event()
+    given, ended = AllocatedNodes(ALLOCATION.nodes, 1e4, remainder=remainder), threading.Event()
     room = AllocationPool(given, SITE, margin=0.0, when_lost=lambda *_: None)
     watch = AllocationWatch(room, SITE, given, margin=120.0, idle=0, end=ended.set)
     told = threading.Event()
@@ -125,7 +125,7 @@ def test_an_allocation_that_ends_sooner_starts_no_more_jobs():
     claim = room.reserve({"PandaID": 1, "attemptNr": 1, "jobPars": "-a s.tar.gz -p x", "coreCount": 4})
     job = parse_job({"PandaID": 1, "attemptNr": 1, "jobPars": "-a s.tar.gz -p x", "coreCount": 4})
     with pytest.raises(GivenBack):
-        room.assign(claim, job, PayloadDocument(minutes=0.1), Starting(job, Path(), told))
+        room.assign(claim, job, PayloadSettings(minutes=0.1), StartingJob(job, Path(), told))
     room.free(claim)
     watch.start()
     assert ended.wait(20), "nothing runs any more"

@@ -12,7 +12,7 @@ from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.pilot import attempt
 from hpo_pilot.pilot.job import CutLate, CutOff, GivenBack, PilotErrorCode
 from hpo_pilot.pilot.launch import NOTHING_STAGED
-from hpo_pilot.pilot.machine import Reservation
+from hpo_pilot.pilot.machine import JobReservation
 from hpo_pilot.pilot.report import Outcome
 
 
@@ -51,7 +51,7 @@ def test_the_end_of_an_allocation(tmp_path, status, exit_code, has_gone_on, is_l
         identity = {"uid": "1a2b3c4d", "generation": 1, "trial": 1, "fold": 0, "number": 1}
         said = {**identity, "status": status, "value": 0.5 if status == 0 else None}
         (tmp_path / "userJobMetadata.json").write_text(json.dumps({"hpo_pilot": said}))
-    judged = attempt.JobRun(parts, {"PandaID": 1}, Reservation())
+    judged = attempt.JobRun(parts, {"PandaID": 1}, JobReservation())
     judged._outcome = Outcome(exit_code, started=1.0)
     judged._judge_launch(launched)
     if isinstance(judged._outcome.failure, CutOff):

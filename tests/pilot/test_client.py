@@ -13,8 +13,8 @@ import pytest
 import requests
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.pilot.client import CallRefused, FormFile, JobServer, ServerAway, TokenRefused
-from hpo_pilot.pilot.machine import FreeResources, Gpu
+from hpo_pilot.pilot.client import CallRefused, FormFile, JobServer, PilotTokenRefused, ServerAway
+from hpo_pilot.pilot.machine import FreeResources, MachineGpu
 from tests.certificates import self_signed
 from tests.pilot.conftest import TOKEN
 
@@ -34,7 +34,9 @@ def server(settings):
 def test_acquire_says_who_asks(panda, server, settings):
     first = panda.add_job("true")
     panda.add_job("true")
-    assert [job["PandaID"] for job in server.acquire(FreeResources(1, 4, (Gpu("0", "NVIDIA"),)), 0, 500, 0)] == [first]
+    assert [job["PandaID"] for job in server.acquire(FreeResources(1, 4, (MachineGpu("0", "NVIDIA"),)), 0, 500, 0)] == [
+        first
+    ]
     asked = panda.acquired[0]
     assert asked["site_name"] == "LOCAL" and asked["n_jobs"] == 1 and asked["worker_id"] == 3
     assert asked["harvester_id"] == settings.harvester_id and asked["disk_space"] == 500
@@ -45,7 +47,7 @@ def test_acquire_says_who_asks(panda, server, settings):
 
 @pytest.mark.parametrize(
     ("status", "error"),
-    [(401, TokenRefused), (403, TokenRefused), (404, CallRefused), (413, CallRefused), (500, ServerAway)],
+    [(401, PilotTokenRefused), (403, PilotTokenRefused), (404, CallRefused), (413, CallRefused), (500, ServerAway)],
 )
 def test_answers_become_errors(panda, server, status, error):
     panda.refuse_with = status
@@ -72,7 +74,7 @@ def test_away_and_back_are_said_once(panda, server, caplog):
 def test_the_token_file_is_read_again(panda, server, settings):
     server.update(REPORT)
     panda.tokens = {"the-next-one"}
-    with pytest.raises(TokenRefused, match="must hold a pilot's token"):
+    with pytest.raises(PilotTokenRefused, match="must hold a pilot's token"):
         server.update(REPORT)
     fresh = settings.token_file.with_suffix(".new")
     fresh.write_text("the-next-one\n")
@@ -137,7 +139,7 @@ def test_a_proxy_does_where_there_is_no_token(grid, make_settings, tmp_path):
     ((certificate, authorization),) = grid.seen
     assert certificate["subjectAltName"] == (("DNS", "me"),) and authorization is None
     grid.gives = False
-    with pytest.raises(TokenRefused, match="gives this proxy no jobs"):
+    with pytest.raises(PilotTokenRefused, match="gives this proxy no jobs"):
         server.acquire(FreeResources(1, 1, ()), 0.0, 100, 0)
     other = self_signed(tmp_path / "other", ("me",))
     (tmp_path / "another").write_bytes(other.chain.read_bytes() + other.key.read_bytes())
@@ -146,7 +148,7 @@ def test_a_proxy_does_where_there_is_no_token(grid, make_settings, tmp_path):
         JobServer(make_settings(grid.url, token_file=None, proxy=tmp_path / "another")).update(REPORT)
     late = JobServer(settings)
     grid.proxy.unlink()
-    with pytest.raises(TokenRefused, match="--proxy"):
+    with pytest.raises(PilotTokenRefused, match="--proxy"):
         late.update(REPORT)
 
 

@@ -6,14 +6,14 @@ import os
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.pilot.machine import Gpu, choose_gpus, find_gpus, gpu_variables
+from hpo_pilot.pilot.machine import MachineGpu, choose_gpus, find_gpus, gpu_variables
 from tests.pilot.conftest import PilotProcess
 from tests.programs import program
 
 SMI = """echo "0, NVIDIA H200, 143771, 570.86"
 echo "1, NVIDIA H200, 143771, 570.86"
 """
-TWO = tuple(Gpu(n, "NVIDIA", "NVIDIA H200", "143771", "570.86") for n in "01")
+TWO = tuple(MachineGpu(n, "NVIDIA", "NVIDIA H200", "143771", "570.86") for n in "01")
 SAY = """echo '{"status": 0, "loss": 1, "metrics": {"n": '$(echo "$CUDA_VISIBLE_DEVICES" | tr -d -c 01 | wc -c)'}}' \\
 > output.json; echo "[$CUDA_VISIBLE_DEVICES]" > seen; sleep 0.4"""
 
@@ -33,7 +33,7 @@ def test_gpus_are_found_and_described(machine):
     assert find_gpus({"CUDA_VISIBLE_DEVICES": "1"}) == TWO[1:]
     assert find_gpus({"CUDA_VISIBLE_DEVICES": ""}) == ()
     assert find_gpus({"ROCR_VISIBLE_DEVICES": "0"}) == TWO
-    assert find_gpus({"CUDA_VISIBLE_DEVICES": "GPU-8f"}) == (Gpu("GPU-8f", "NVIDIA"),)
+    assert find_gpus({"CUDA_VISIBLE_DEVICES": "GPU-8f"}) == (MachineGpu("GPU-8f", "NVIDIA"),)
     assert TWO[0].described() == {
         "vendor": "NVIDIA",
         "model": "NVIDIA H200",
@@ -53,7 +53,7 @@ def test_gpus_are_chosen():
 
 def test_variables():
     assert gpu_variables(TWO) == {"CUDA_VISIBLE_DEVICES": "0,1"}
-    assert gpu_variables([Gpu("3", "AMD")]) == {"ROCR_VISIBLE_DEVICES": "3"}
+    assert gpu_variables([MachineGpu("3", "AMD")]) == {"ROCR_VISIBLE_DEVICES": "3"}
     assert gpu_variables(()) == {"CUDA_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
 
 

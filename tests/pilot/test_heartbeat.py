@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.pilot.client import NotOurs
+from hpo_pilot.pilot.client import JobOfAnotherPilot
 from hpo_pilot.pilot.report import Progress
-from hpo_pilot.pilot.watchdog import Forgotten, Heartbeats
+from hpo_pilot.pilot.watchdog import AttemptClosed, Heartbeats
 
 
 class Server:
@@ -22,7 +22,7 @@ class Server:
 
     def update(self, report: dict[str, Any]) -> str:
         if report["job_id"] in self.others:
-            raise NotOurs("another pilot has it")
+            raise JobOfAnotherPilot("another pilot has it")
         self.times.append((report["job_id"], time.monotonic()))
         self.attempts.append(report["attempt_nr"])
         self.reports.append((report["job_id"], report.get("job_metrics", "")))
@@ -52,7 +52,7 @@ def beats(tmp_path, request, make_settings):
         identity = (panda_id, attempt)
         job = SimpleNamespace(panda_id=panda_id, attempt=attempt, identity=identity, server_stores=ours)
         told = {"phase": "running", "started": 0.0, "report_seconds": report_seconds}
-        stopped: list[Forgotten] = []
+        stopped: list[AttemptClosed] = []
         execution = SimpleNamespace(job=job, progress=Progress(folder), stopped=stopped, stop=stopped.append, **told)
         jobs.append(execution)
         thread.add(execution)  # type: ignore[arg-type]
@@ -104,5 +104,5 @@ def test_a_job_that_another_pilot_has_ends_without_a_report(beats, until):
     beats.add(1, 0.05)
     until(lambda: beats.jobs[0].stopped)
     (why,) = beats.jobs[0].stopped
-    assert isinstance(why, Forgotten) and "another pilot" in str(why)
+    assert isinstance(why, AttemptClosed) and "another pilot" in str(why)
     assert beats.server.reports == []

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import pytest
 
-from hpo_pilot.pilot.checkpoints import KeptCheckpoint, TooLarge, Unsettled, kept_checkpoint
+from hpo_pilot.pilot.checkpoints import CheckpointTooLarge, FilesChanging, KeptCheckpoint, kept_checkpoint
 from hpo_pilot.pilot.job import Job, parse_job
 from hpo_pilot.transformation.sandbox import UnsafeArchive
 
@@ -137,7 +137,7 @@ def test_what_an_attempt_is_still_saving_is_left_alone(tmp_path):
 
 def test_limits(tmp_path):
     put(tmp_path, ".kept/w", os.urandom(40_000).hex())
-    with pytest.raises(TooLarge):
+    with pytest.raises(CheckpointTooLarge):
         packed(kept(tmp_path), tmp_path, 40_000)
     archive = packed(kept(tmp_path), tmp_path, 80_000)
     assert archive.stat().st_size <= 80_000
@@ -155,7 +155,7 @@ def test_what_is_written_meanwhile_is_not_sent(tmp_path):
             put(tmp_path, "w", "xy")
             return super().write(data)
 
-    with pytest.raises(Unsettled):
+    with pytest.raises(FilesChanging):
         checkpoint.pack(Writing(), 1 << 20)
 
 

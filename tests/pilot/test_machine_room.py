@@ -6,10 +6,10 @@ import threading
 import time
 from concurrent.futures import wait
 
-from hpo_pilot.pilot.machine import FreeResources, Gpu, MachinePool, MachineReservation
+from hpo_pilot.pilot.machine import FreeResources, MachineGpu, MachinePool, MachineReservation
 from tests.pilot.conftest import in_background
 
-GPUS = (Gpu("0", "NVIDIA"), Gpu("1", "NVIDIA"))
+GPUS = (MachineGpu("0", "NVIDIA"), MachineGpu("1", "NVIDIA"))
 NEVER = threading.Event()
 
 

@@ -17,7 +17,7 @@ import pytest
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.pilot.client import JobServer
 from hpo_pilot.pilot.pilot import Pilot
-from hpo_pilot.pilot.settings import WorkDir, pilot_key
+from hpo_pilot.pilot.settings import PilotWorkDir, pilot_key
 from tests.pilot.conftest import GOOD, archive_of, in_background, verdict
 from tests.programs import program
 
@@ -60,11 +60,11 @@ def test_no_other_account_looks_into_its_work_folder(make_settings, tmp_path):
     """Also where the folder was there before, open, with what an earlier version had made in it."""
     for folder in (tmp_path / "work", tmp_path / "work" / "jobs"):
         folder.mkdir(mode=0o755)
-    work = WorkDir(make_settings())
+    work = PilotWorkDir(make_settings())
     inside = [path for path in (tmp_path / "work").iterdir() if path.is_dir()]
     assert {path.name for path in inside} >= {"cache", "jobs", "unsent", "checkpoints"}
     assert not any(path.stat().st_mode & 0o077 for path in [*inside, work.new_job_folder(1, 1)])
-    WorkDir(make_settings(workdir=tmp_path / "other"))
+    PilotWorkDir(make_settings(workdir=tmp_path / "other"))
     assert (tmp_path / "other").stat().st_mode & 0o777 == 0o700
 
 
@@ -75,23 +75,23 @@ def test_a_stranger_s_work_folder_is_not_used(make_settings, tmp_path, whose):
     (tmp_path / "work" / whose).mkdir(parents=True)
     os.chown(tmp_path / "work" / whose, 12345, 12345)
     with pytest.raises(InputError, match=r"work.* belongs to account 12345"):
-        WorkDir(make_settings())
+        PilotWorkDir(make_settings())
     assert not list(tmp_path.glob("work/jobs/*"))
 
 
 def test_one_pilot_per_name(pilot, make_settings):
-    first = WorkDir(make_settings())
+    first = PilotWorkDir(make_settings())
     assert pilot.start().wait(30) == TryAgainError.exit_code
     assert "give this one another --worker-id" in pilot.said()
-    assert WorkDir(make_settings(worker_id=2)).key != first.key
+    assert PilotWorkDir(make_settings(worker_id=2)).key != first.key
 
 
 @pytest.mark.parametrize("left", [b"", b"a key that was cu", b"\xff" * 43])
 def test_a_damaged_key_is_replaced(make_settings, tmp_path, left):
-    WorkDir(make_settings())
+    PilotWorkDir(make_settings())
     (file,) = (tmp_path / "work" / "jobs").glob("*.key")
     file.write_bytes(left)
-    key = WorkDir(make_settings(worker_id=2)).key and pilot_key(tmp_path / "work", file.stem)
+    key = PilotWorkDir(make_settings(worker_id=2)).key and pilot_key(tmp_path / "work", file.stem)
     assert len(key) > 40 and pilot_key(tmp_path / "work", file.stem) == key
     assert file.stat().st_mode & 0o777 == 0o600
 

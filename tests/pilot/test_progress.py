@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpo_pilot.pilot.report import Progress, thinned
-from hpo_pilot.transformation.job import PayloadDocument
+from hpo_pilot.transformation.job import PayloadSettings
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ from hpo_pilot.transformation.job import PayloadDocument
 )
 def test_what_heartbeats_carry(tmp_path, text, metrics):
     (tmp_path / "progress.jsonl").write_text(text)
-    assert Progress(tmp_path, PayloadDocument(metric="loss")).text() == metrics
+    assert Progress(tmp_path, PayloadSettings(metric="loss")).text() == metrics
 
 
 def test_no_progress_file_or_none_that_can_be_read(tmp_path):
@@ -125,7 +125,7 @@ def test_heartbeats_fit_into_what_the_server_keeps(tmp_path_factory, values):
 
 
 def test_a_gpu_job_is_known_for_one(tmp_path):
-    document = PayloadDocument(gpus=4, nodes=2)
+    document = PayloadSettings(gpus=4, nodes=2)
     progress = Progress(tmp_path, document)
     assert progress.text() == "nGPU=8"
     lines = (json.dumps({"step": step, "value": 1 / (step + 1)}) for step in range(300))

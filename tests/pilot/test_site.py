@@ -8,7 +8,7 @@ import pytest
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.site_files import load_site as load_profile
-from hpo_pilot.pilot.settings import EndWarning, load_site
+from hpo_pilot.pilot.settings import EndSignal, load_site
 from tests.pilot.conftest import ROOT
 
 SITES = ROOT / "deploy" / "sites"
@@ -31,7 +31,7 @@ def test_what_follows_from_a_profile(tmp_path, monkeypatch):
     profile["containers"]["mpi"] = ["$CRAY_MPICH_DIR"]
     (tmp_path / "site.json").write_text(json.dumps(profile))
     site = load_site(tmp_path / "site.json")
-    assert site.warning == EndWarning(signal.SIGUSR1, 300.0) and site.close == 2
+    assert site.warning == EndSignal(signal.SIGUSR1, 300.0) and site.close == 2
     assert site.inside(gpus=True).mpi == [Path("/opt/mpich")]
     assert [site.inside(gpus=gpus).gpu_kind for gpus in (True, False)] == ["amd", "none"]
 

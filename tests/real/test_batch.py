@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.hpc.allocations import AllocationFile, Fleet, new_name
+from hpo_pilot.hpc.allocations import AllocationFile, AllocationManager, new_name
 from hpo_pilot.hpc.batch_system import Allocation, AllocationSpec, BatchState
 from hpo_pilot.hpc.site_profile import SiteProfile
 from hpo_pilot.hpc.slurm import Slurm as SlurmBatch
@@ -55,8 +55,8 @@ def here(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Slurm:
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, here: Slurm) -> Fleet:
-    return Fleet(AllocationFile(tmp_path / "work"))
+def manager(tmp_path: Path, here: Slurm) -> AllocationManager:
+    return AllocationManager(AllocationFile(tmp_path / "work"))
 
 
 def spec(folder: Path, nodes: int = 1, *, code: str = WATCH, **batch: Any) -> AllocationSpec:
@@ -65,15 +65,15 @@ def spec(folder: Path, nodes: int = 1, *, code: str = WATCH, **batch: Any) -> Al
     return AllocationSpec(site, nodes, 1, name, folder / name, (sys.executable, "-c", code))
 
 
-def submit(fleet: Fleet, asked: AllocationSpec) -> Allocation:
-    return fleet.submit(asked, server="https://here", panda_queue="Q")
+def submit(manager: AllocationManager, asked: AllocationSpec) -> Allocation:
+    return manager.submit(asked, server="https://here", panda_queue="Q")
 
 
-def wait(fleet: Fleet, name: str, *states: BatchState, timeout: float = 30.0) -> Allocation:
+def wait(manager: AllocationManager, name: str, *states: BatchState, timeout: float = 30.0) -> Allocation:
     found: list[Allocation] = []
 
     def has_come() -> bool:
-        found[:] = [one for one in fleet.refresh() if one.name == name]
+        found[:] = [one for one in manager.refresh() if one.name == name]
         return found[0].state in states
 
     until(has_come, lambda: str(found), timeout)
@@ -87,36 +87,36 @@ def seen(asked: AllocationSpec, line: str, timeout: float = 40.0) -> list[str]:
     return path.read_text().splitlines()
 
 
-def test_both_nodes_whole(fleet: Fleet, tmp_path: Path) -> None:
+def test_both_nodes_whole(manager: AllocationManager, tmp_path: Path) -> None:
     asked = spec(tmp_path, nodes=2)
-    submit(fleet, asked)
+    submit(manager, asked)
     seen(asked, "2 nodes, 8 cores")
-    assert wait(fleet, asked.name, BatchState.RUNNING).started is not None
+    assert wait(manager, asked.name, BatchState.RUNNING).started is not None
     # What waits for nodes never starts; what runs gets a signal, itself and not a shell before it.
-    waiting = submit(fleet, spec(tmp_path))
+    waiting = submit(manager, spec(tmp_path))
     assert waiting.job_id is not None
-    assert {one.name for one in fleet.cancel([asked.name, waiting.job_id])} == {asked.name, waiting.name}
+    assert {one.name for one in manager.cancel([asked.name, waiting.job_id])} == {asked.name, waiting.name}
     seen(asked, "ended")
     for name in (asked.name, waiting.name):
-        assert wait(fleet, name, BatchState.CANCELLED).is_over
-    assert fleet.cancel([asked.name]) == []
+        assert wait(manager, name, BatchState.CANCELLED).is_over
+    assert manager.cancel([asked.name]) == []
 
 
-def test_one_that_fails(fleet: Fleet, tmp_path: Path) -> None:
+def test_one_that_fails(manager: AllocationManager, tmp_path: Path) -> None:
     asked = spec(tmp_path, code="raise SystemExit('no such thing')")
-    submit(fleet, asked)
-    assert wait(fleet, asked.name, BatchState.FAILED).reason == "NonZeroExitCode"
+    submit(manager, asked)
+    assert wait(manager, asked.name, BatchState.FAILED).reason == "NonZeroExitCode"
     assert "no such thing" in asked.output.read_text()
 
 
-def test_what_slurm_refuses(fleet: Fleet, tmp_path: Path) -> None:
+def test_what_slurm_refuses(manager: AllocationManager, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"[Ii]nvalid partition"):
-        submit(fleet, spec(tmp_path, queue="nowhere", queues={}))
+        submit(manager, spec(tmp_path, queue="nowhere", queues={}))
     with pytest.raises(InputError, match="at most 2"):
-        submit(fleet, spec(tmp_path, nodes=3))
+        submit(manager, spec(tmp_path, nodes=3))
 
 
-def test_a_crash_while_submitting(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_crash_while_submitting(manager: AllocationManager, tmp_path: Path) -> None:
     """Slurm has the job and nobody wrote its number down: it is found by its name."""
     asked = spec(tmp_path)
 
@@ -129,10 +129,10 @@ def test_a_crash_while_submitting(fleet: Fleet, tmp_path: Path) -> None:
             raise Killed
 
     with pytest.raises(Killed):
-        submit(Fleet(AllocationFile(tmp_path / "work"), systems=lambda _: Dying()), asked)
-    found = wait(fleet, asked.name, BatchState.RUNNING)
+        submit(AllocationManager(AllocationFile(tmp_path / "work"), systems=lambda _: Dying()), asked)
+    found = wait(manager, asked.name, BatchState.RUNNING)
     assert found.job_id is not None
-    fleet.cancel([asked.name])
+    manager.cancel([asked.name])
 
 
 def test_kept_for_a_search(slurm: Slurm, tmp_path: Path) -> None:
@@ -169,15 +169,15 @@ def test_kept_for_a_search(slurm: Slurm, tmp_path: Path) -> None:
         until(lambda: "pilot ends" in log.read_text(), log)  # on Slurm's signal, by itself
 
 
-def test_the_walltime(fleet: Fleet, here: Slurm, tmp_path: Path) -> None:
+def test_the_walltime(manager: AllocationManager, here: Slurm, tmp_path: Path) -> None:
     """The warning comes to the pilot's process itself, before the end; how a job ended is told."""
     warned, over = spec(tmp_path), spec(tmp_path)
-    submit(fleet, warned)
+    submit(manager, warned)
     seen(warned, "1 nodes, 8 cores")
-    job_id = submit(fleet, over).job_id
+    job_id = submit(manager, over).job_id
     seen(over, "1 nodes, 8 cores")
     # Slurm looks at walltimes each 30 s: both are due then.
     here.run("scontrol", "update", f"jobid={job_id}", "EndTime=now+1")
-    assert wait(fleet, over.name, BatchState.TIMED_OUT, timeout=45).reason == "TimeLimit"
+    assert wait(manager, over.name, BatchState.TIMED_OUT, timeout=45).reason == "TimeLimit"
     assert "ended" not in seen(warned, "warned", timeout=45)
-    fleet.cancel([warned.name])
+    manager.cancel([warned.name])

@@ -89,19 +89,19 @@ def launch(folder: Path, **said: Any) -> Any:
     return runpy.run_path(str(RUNNER.parent / "hpo_pilot_launch.py"))["Launch"](str(folder), set("$'\""))
 
 
-def traces(name: str) -> dict[str, str]:
+def log_patterns(name: str) -> dict[str, str]:
     found = LAUNCHERS["mpirun"](LauncherSettings(mpi=name)) if name == "mpich" else LAUNCHERS[name]()
-    return {key: getattr(found.traces, key) for key in ("label", "dead", "own", "cancelled")}
+    return {key: getattr(found.log_patterns, key) for key in ("label", "dead", "own", "cancelled")}
 
 
 @pytest.mark.parametrize("name", list(LOGS))
 def test_the_last_words_are_those_of_the_rank_that_died(name, tmp_path):
-    said = launch(tmp_path, **traces(name)).last_words(LOGS[name])
+    said = launch(tmp_path, **log_patterns(name)).last_words(LOGS[name])
     assert said == ("ValueError: boom" if name in ("mpich", "torchrun") else "rank 1: ValueError: boom")
 
 
 def test_where_no_rank_said_anything_the_launcher_did(tmp_path):
-    launched = launch(tmp_path, **traces("srun"))
+    launched = launch(tmp_path, **log_patterns("srun"))
     refused = "srun: error: Unable to create step for job 1: More processors requested than permitted"
     assert launched.last_words(refused + "\n") == refused
     missing = "0: slurmstepd-n1: error: execve(): nosuch: No such file or directory\nsrun: error: n1: task 0: Exited\n"
@@ -161,7 +161,7 @@ srun: error: n1: task 0: Killed
 def test_a_cancelled_step_is_no_verdict_on_the_payload(log, is_verdict, bench, tmp_path):
     (tmp_path / "said").write_text((CANCELLED | FAILED)[log])
     program(tmp_path / "srun", f"cat {tmp_path}/said; exit 143\n")
-    files = {"hpo_pilot_launch.json": json.dumps({"before": [str(tmp_path / "srun")], **traces("srun")})}
+    files = {"hpo_pilot_launch.json": json.dumps({"before": [str(tmp_path / "srun")], **log_patterns("srun")})}
     process, folder = bench.start("true", files=files)
     said, _ = process.communicate(timeout=60)
     assert (folder / "userJobMetadata.json").exists() == bool(is_verdict)
@@ -235,7 +235,7 @@ Exit code: 1
 
 
 def test_who_raised_counts_before_who_waited(tmp_path):
-    launched = launch(tmp_path, **traces("horovodrun"))
+    launched = launch(tmp_path, **log_patterns("horovodrun"))
     assert launched.last_words(CONSEQUENCES) == "rank 1: ValueError: its images are lost"
     caught = '[0]<stderr>:Traceback (most recent call last):\n[0]<stderr>:KeyError: "no cache, it goes on without"\n'
     of_dead = CONSEQUENCES.replace("Process 0 exit", "Process 1 exit")
@@ -245,6 +245,6 @@ def test_who_raised_counts_before_who_waited(tmp_path):
 
 
 def test_a_rank_that_a_signal_ended_is_said_so_whatever_its_other_stream_says_after(tmp_path):
-    launched = launch(tmp_path, **traces("horovodrun"))
+    launched = launch(tmp_path, **log_patterns("horovodrun"))
     log = "[1]<stderr>:Killed\n[1]<stdout>:I am rank 1\n[0]<stdout>:epoch 1\nProcess 1 exit with status code 137.\n"
     assert launched.last_words(log) == "rank 1: Killed"

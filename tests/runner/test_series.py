@@ -238,7 +238,7 @@ def test_a_cancelled_step_ends_the_job_and_the_next_attempt_goes_on(job, tmp_pat
     again = f"[ -e {tmp_path}/again ]"
     first = f'if grep -q 5 input.json && ! {again}; then touch {tmp_path}/again; echo "{cancelled}"; exit 143; fi'
     program(tmp_path / "srun", f'{first}\nexec "$@"\n')
-    launch = {"before": [str(tmp_path / "srun")], "cancelled": Srun.traces.cancelled}
+    launch = {"before": [str(tmp_path / "srun")], "cancelled": Srun.log_patterns.cancelled}
     job.run(beside={"hpo_pilot_launch.json": json.dumps(launch)}, code=1)
     assert job.said.endswith("hpo_pilot_runner: the job step was cancelled\n") and "point 6" not in job.said
     members = job.run(beside={"hpo_pilot_launch.json": json.dumps(launch)})

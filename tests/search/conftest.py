@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpo_pilot.errors import Problem, SearchFileError
-from hpo_pilot.hpc.capacity import NodeShape
+from hpo_pilot.jobs.resources import NodeShape
 from hpo_pilot.steering.search_file import load_search
 
 GOOD = """\

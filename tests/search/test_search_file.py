@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpo_pilot.errors import InputError, SearchFileError
-from hpo_pilot.hpc.capacity import NodeShape
+from hpo_pilot.jobs.resources import NodeShape
 from hpo_pilot.search import Ordinal, Real, Resources
 from hpo_pilot.search.payload import absolute_inputs
 from hpo_pilot.steering.search_file import (

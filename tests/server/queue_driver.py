@@ -71,9 +71,9 @@ class Queue:
         assert found is not None
         return found
 
-    def lose_silent(self, timeout: float = 60) -> float | None:
+    def end_silent_attempts(self, timeout: float = 60) -> float | None:
         with self.database.writing() as tx:
-            return attempts.lose_silent(tx, timeout)
+            return attempts.end_silent_attempts(tx, timeout)
 
     def upload(self, name: str) -> None:
         with self.database.writing() as tx:

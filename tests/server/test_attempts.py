@@ -59,7 +59,7 @@ def test_late_and_foreign_reports(queue: Queue) -> None:
     assert queue.describe(job["PandaID"])["jobStatus"] == "sent"
     queue.report(job["PandaID"], "running", 1)
     queue.clock.now += 61
-    queue.lose_silent()
+    queue.end_silent_attempts()
     assert queue.report(job["PandaID"], "running", 1) == "tobekilled"
     assert queue.report(job["PandaID"], "finished", 1, meta_data="{}") == "alreadydone"
     assert queue.jobs(task_id) == [(1, 1, "failed"), (1, 2, "activated")]
@@ -82,14 +82,14 @@ def test_a_final_report_is_recorded_once(queue: Queue) -> None:
 
 def test_silent_jobs_are_lost(queue: Queue) -> None:
     task_id = queue.submit(2, maxAttempt=2)
-    assert queue.lose_silent() is None
+    assert queue.end_silent_attempts() is None
     one, two = queue.acquire(2)
     queue.clock.now += 40
     queue.report(one["PandaID"], "running")
     queue.report(one["PandaID"], "starting")  # a job never goes back
-    assert queue.lose_silent() == pytest.approx(20)
+    assert queue.end_silent_attempts() == pytest.approx(20)
     queue.clock.now += 30
-    assert queue.lose_silent() == pytest.approx(30)
+    assert queue.end_silent_attempts() == pytest.approx(30)
     assert queue.jobs(task_id) == [(1, 1, "running"), (2, 1, "failed"), (2, 2, "activated")]
     described = queue.describe(two["PandaID"])
     assert described["jobDispatcherErrorCode"] == 100
@@ -101,8 +101,8 @@ def test_a_restart_gives_every_job_a_fresh_grace_period(queue: Queue) -> None:
     queue.acquire()
     queue.clock.now += 3600
     with queue.database.writing() as tx:
-        attempts.give_grace(tx)
-    assert queue.lose_silent() == pytest.approx(60)
+        attempts.reset_silence(tx)
+    assert queue.end_silent_attempts() == pytest.approx(60)
 
 
 def test_a_worker_that_ended_takes_its_jobs_along(queue: Queue) -> None:
@@ -121,7 +121,7 @@ def test_a_lost_job_that_was_to_be_killed_is_cancelled(queue: Queue) -> None:
     queue.acquire()
     queue.command(task_id, "kill")
     queue.clock.now += 61
-    queue.lose_silent()
+    queue.end_silent_attempts()
     assert (queue.status(task_id), queue.jobs(task_id)) == ("aborted", [(1, 1, "cancelled")])
 
 
@@ -133,13 +133,13 @@ def test_a_released_pilot_may_be_silent_for_longer(queue: Queue) -> None:
     queue.submit(2)
     theirs, ours = queue.acquire(patience=patience)[0], queue.acquire()[0]
     queue.clock.now += 100
-    assert queue.lose_silent() == pytest.approx(patience - 40)
+    assert queue.end_silent_attempts() == pytest.approx(patience - 40)
     assert queue.describe(ours["PandaID"])["jobStatus"] == "failed"
     queue.report(theirs["PandaID"], "running")
     queue.clock.now += patience + 50
-    assert queue.lose_silent() == pytest.approx(10)
+    assert queue.end_silent_attempts() == pytest.approx(10)
     queue.clock.now += 11
-    queue.lose_silent()
+    queue.end_silent_attempts()
     assert queue.describe(theirs["PandaID"])["jobStatus"] == "failed"
 
 
@@ -250,7 +250,7 @@ def test_a_job_that_has_ended_or_is_to_end_does_not_come_back(
 
 def fall_silent(queue: Queue) -> None:
     queue.clock.now += 61
-    queue.lose_silent(60)
+    queue.end_silent_attempts(60)
 
 
 def test_a_paused_tasks_job_waits_aside(queue: Queue) -> None:

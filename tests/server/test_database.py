@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from hpo_pilot.jobs.tasks import JobState
 from hpo_pilot.server import tasks
-from hpo_pilot.server.attempts import lose_silent, record_report
+from hpo_pilot.server.attempts import end_silent_attempts, record_report
 from hpo_pilot.server.database import Database, Transaction, jobs, metadata
 from hpo_pilot.server.dispatch import JobRequest, acquire
 from hpo_pilot.server.tokens import Caller
@@ -70,7 +70,7 @@ def test_postgresql(me: Caller, clock: Any) -> None:
             assert record_report(tx, JobState.FAILED, {"job_id": two["PandaID"]}, None) is None
         clock.now += 100
         with database.writing() as tx:
-            assert lose_silent(tx, 60) is None
+            assert end_silent_attempts(tx, 60) is None
         with database.writing() as tx:  # brokerage learns of waiting jobs when a transaction is committed
             assert [job["attemptNr"] for job in acquire(tx, JobRequest(site="LOCAL", n_jobs=9))] == [2, 2, 2]
     finally:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.hpc.capacity import JobRequest as Wish
-from hpo_pilot.hpc.capacity import Opening, Openings
+from hpo_pilot.hpc.capacity import AllocationRequest, AllocationRoom
+from hpo_pilot.jobs.resources import Room
 from hpo_pilot.server import pilots as module
 from hpo_pilot.server.brokerage import GpuOffer
 from hpo_pilot.server.dispatch import JobRequest
@@ -59,11 +59,11 @@ def test_the_most_that_a_pilot_ever_had() -> None:
     (offer,) = book.offers("A")
     assert (offer.asked, offer.nodes, offer.gpus, offer.cores, offer.memory_mb) == (1010.0, 1, 2, 8, 500)
     assert book.offers("B") == []
-    openings = Openings([Opening(3, (2, 2), 4, 800, 600.0), Opening(1, (), 9, 100, 6000.0)])
-    book.asked(JobRequest("B", worker_id="2", allocation=Wish(openings, (), {})), "")
+    openings = AllocationRoom([Room(3, (2, 2), 4, 800, 600.0), Room(1, (), 9, 100, 6000.0)])
+    book.asked(JobRequest("B", worker_id="2", allocation=AllocationRequest(openings, (), {})), "")
     (offer,) = book.offers("B")
     assert (offer.nodes, offer.gpus, offer.cores, offer.memory_mb, offer.minutes) == (4, 4, 9, 800, 100.0)
-    book.asked(JobRequest("B", worker_id="2", allocation=Wish(openings, (), {"s": 60.0})), "")
+    book.asked(JobRequest("B", worker_id="2", allocation=AllocationRequest(openings, (), {"s": 60.0})), "")
     assert book.offers("B")[0].minutes == 0.0  # of that search it knows better than the file
     now[0] += 3601
     assert book.offers("") == []

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from hpo_pilot.hpc.capacity import JobRequest as Wish
-from hpo_pilot.hpc.capacity import Opening, Openings, TimeLeft
-from hpo_pilot.server.brokerage import GpuOffer
+from hpo_pilot.hpc.capacity import AllocationRequest, AllocationRoom, TimeLeft
+from hpo_pilot.jobs.resources import JobNeeds, Room
+from hpo_pilot.server.brokerage import GpuOffer, parse_needs
 from hpo_pilot.server.database import Database
 from hpo_pilot.server.dispatch import JobRequest, acquire
 from hpo_pilot.server.queues import Queue as QueueFact
@@ -211,7 +211,7 @@ def test_plain_pilots_get_no_jobs_of_several_nodes(queue: Queue) -> None:
     one = queue.submit(1)
     assert task_ids(queue.acquire(9, cores=64)) == [one]
     assert task_ids(queue.acquire(9, cores=64, site="OTHER")) == []
-    (job, _) = queue.acquire(9, allocation=room(Opening(4, (), 4, 8000, 1e6)))
+    (job, _) = queue.acquire(9, allocation=room(Room(4, (), 4, 8000, 1e6)))
     assert (job["taskID"], job["coreCount"]) == (many, 4)
 
 
@@ -232,19 +232,19 @@ def test_a_pilot_without_the_launcher_of_a_search_gets_others(queue: Queue) -> N
 
 
 def room(
-    *now: Opening,
-    later: tuple[Opening, ...] = (),
+    *now: Room,
+    later: tuple[Room, ...] = (),
     seconds: dict[str, float] | None = None,
-    blocks: tuple[Opening, ...] = (),
+    blocks: tuple[Room, ...] = (),
     left: TimeLeft = TimeLeft(),  # noqa: B008 - frozen
-) -> Wish:
-    return Wish(Openings(now, blocks), later, seconds or {}, left)
+) -> AllocationRequest:
+    return AllocationRequest(AllocationRoom(now, blocks), later, seconds or {}, left)
 
 
 def test_an_allocation_gets_what_it_has_room_for(queue: Queue) -> None:
     large = queue.submit(3, hpoNodes=4, nGPU=6, coreCount=6, taskPriority=900)
     small = queue.submit(30, nGPU=1, coreCount=7, taskPriority=100)
-    told = room(Opening(9, (3, 3), 42, 512_000, 7200.0))
+    told = room(Room(9, (3, 3), 42, 512_000, 7200.0))
     # Its own words for all cores and GPUs do not count: the openings do.
     got = queue.acquire(99, allocation=told, cores=1, gpus=(GpuOffer(6, "nvidia"),))
     assert task_ids(got) == [large] * 2 + [small] * 6
@@ -252,16 +252,16 @@ def test_an_allocation_gets_what_it_has_room_for(queue: Queue) -> None:
     assert len(list(told.now)) == 1, "the request may be looked at again"
     assert sum(opening.nodes for opening in told.now) == 9
     assert queue.acquire(9, allocation=room()) == []
-    assert queue.acquire(9, allocation=room(Opening(9, (), 42, 512_000, 7200.0))) == []
-    assert queue.acquire(9, allocation=room(Opening(9, (3,), 6, 512_000, 7200.0))) == []
-    assert queue.acquire(9, allocation=room(Opening(9, (3,), 42, 1999, 7200.0))) == []
-    assert task_ids(queue.acquire(9, allocation=room(Opening(1, (2,), 13, 512_000, 7200.0)))) == [small]
+    assert queue.acquire(9, allocation=room(Room(9, (), 42, 512_000, 7200.0))) == []
+    assert queue.acquire(9, allocation=room(Room(9, (3,), 6, 512_000, 7200.0))) == []
+    assert queue.acquire(9, allocation=room(Room(9, (3,), 42, 1999, 7200.0))) == []
+    assert task_ids(queue.acquire(9, allocation=room(Room(1, (2,), 13, 512_000, 7200.0)))) == [small]
 
 
 def test_measured_times_decide_what_ends_in_time(queue: Queue) -> None:
     slow = queue.submit(2, hpoWalltime=7200, campaign="slow.1")
     quick = queue.submit(2, hpoWalltime=7200, campaign="quick.2", userName="me")
-    opening = Opening(9, (), 4, 8000, 600.0)
+    opening = Room(9, (), 4, 8000, 600.0)
     assert queue.acquire(9, allocation=room(opening)) == []
     (first, second) = queue.acquire(9, allocation=room(opening, seconds={"me/quick.2": 590.0, "me/slow.1": 601.0}))
     assert {first["taskID"], second["taskID"]} == {quick}
@@ -277,9 +277,9 @@ def test_jobs_that_may_not_end_in_time_start_if_enough_is_left_for_them(queue: Q
     quarter = queue.submit(1, hpoWalltime=2400, taskPriority=900)
     queue.submit(1, hpoWalltime=2404, taskPriority=500)
     kept = queue.submit(1, hpoWalltime=36_000, hpoCheckpoints=True, taskPriority=100)
-    left, reserved = TimeLeft(600.0, 0.25, 590.0), Opening(1, (), 4, 8000, 599.0)
+    left, reserved = TimeLeft(600.0, 0.25, 590.0), Room(1, (), 4, 8000, 599.0)
     assert queue.acquire(9, allocation=room(reserved, left=left)) == [], "others wait for these nodes"
-    told = room(reserved, Opening(1, (), 1, 8000, 600.0), left=left)
+    told = room(reserved, Room(1, (), 1, 8000, 600.0), left=left)
     assert task_ids(queue.acquire(9, allocation=told)) == [quarter]
     assert queue.acquire(9, allocation=told, waited=10.5) == []
     assert task_ids(queue.acquire(9, allocation=told, waited=9.7)) == [kept]
@@ -287,38 +287,36 @@ def test_jobs_that_may_not_end_in_time_start_if_enough_is_left_for_them(queue: Q
 
 def test_in_an_allocation_a_job_takes_what_its_payload_may_and_no_margin(queue: Queue) -> None:
     queue.submit(1, hpoWalltime=900, hpoPayloadSeconds=600)
-    assert queue.acquire(1, allocation=room(Opening(1, (), 4, 8000, 599.0)), remaining_time=899) == []
-    assert len(queue.acquire(1, allocation=room(Opening(1, (), 4, 8000, 600.0)), remaining_time=700)) == 1
+    assert queue.acquire(1, allocation=room(Room(1, (), 4, 8000, 599.0)), remaining_time=899) == []
+    assert len(queue.acquire(1, allocation=room(Room(1, (), 4, 8000, 600.0)), remaining_time=700)) == 1
 
 
 def test_room_is_made_for_the_first_that_has_none(queue: Queue) -> None:
     wide = queue.submit(2, hpoNodes=8, taskPriority=900, hpoWalltime=3600)
     small = queue.submit(9, taskPriority=100, hpoWalltime=600)
-    now = Opening(3, (), 1, 8000, 7200.0)
-    later = Opening(8, (), 1, 8000, 5000.0)
+    now = Room(3, (), 1, 8000, 7200.0)
+    later = Room(8, (), 1, 8000, 5000.0)
     assert task_ids(queue.acquire(9, allocation=room(now, later=(later,)))) == [wide], "and nothing after it"
     # A job waits there already: others fill the gaps.
     assert task_ids(queue.acquire(9, allocation=room(now))) == [small] * 3
     # What could never run there is passed over; the first that could waits.
-    late = Opening(8, (), 1, 8000, 3000.0)
-    assert (
-        task_ids(queue.acquire(9, allocation=room(now, later=(late, Opening(7, (), 1, 8000, 5000.0))))) == [small] * 4
-    )
+    late = Room(8, (), 1, 8000, 3000.0)
+    assert task_ids(queue.acquire(9, allocation=room(now, later=(late, Room(7, (), 1, 8000, 5000.0))))) == [small] * 4
 
 
 def test_nodes_that_a_large_job_left_go_to_one_on_as_many(queue: Queue) -> None:
     large = queue.submit(3, hpoNodes=4, nGPU=6, coreCount=6, taskPriority=100)
     small = queue.submit(30, nGPU=1, coreCount=7, taskPriority=900)
-    told = room(blocks=(Opening(4, (3, 3), 42, 512_000, 7200.0),) * 2)
+    told = room(blocks=(Room(4, (3, 3), 42, 512_000, 7200.0),) * 2)
     assert task_ids(queue.acquire(9, allocation=told)) == [large] * 2
-    told = room(Opening(1, (3,), 42, 512_000, 7200.0), blocks=(Opening(4, (3, 3), 42, 512_000, 7200.0),))
+    told = room(Room(1, (3,), 42, 512_000, 7200.0), blocks=(Room(4, (3, 3), 42, 512_000, 7200.0),))
     assert task_ids(queue.acquire(9, allocation=told)) == [small] * 3 + [large]
 
 
 def test_jobs_of_several_nodes_weigh_as_much(queue: Queue) -> None:
     wide = queue.submit(9, hpoNodes=10, coreCount=2, campaign="wide")
     small = queue.submit(99, coreCount=2, campaign="small")
-    told = room(Opening(400, (), 2, 8000, 1e6))
+    told = room(Room(400, (), 2, 8000, 1e6))
     got = task_ids(queue.acquire(33, allocation=told))
     assert (got.count(wide), got.count(small)) == (3, 30)
     queue.clock.now += 5
@@ -331,13 +329,26 @@ def test_room_is_made_only_for_a_job_with_all_its_minutes(queue: Queue) -> None:
     """The pilot would give it back, whatever was measured of its search."""
     limited = queue.submit(2, hpoWalltime=7200, campaign="wide.1", userName="me")
     for seconds, expected in ((7199.0, []), (7200.0, [limited])):
-        told = room(later=(Opening(8, (), 4, 8000, seconds),), seconds={"me/wide.1": 60.0})
+        told = room(later=(Room(8, (), 4, 8000, seconds),), seconds={"me/wide.1": 60.0})
         assert task_ids(queue.acquire(9, allocation=told)) == expected
 
 
 def test_a_lot_with_fewer_jobs_than_room_leaves_the_rest_to_others(queue: Queue) -> None:
     few = queue.submit(2, nGPU=1, taskPriority=900)
     others = queue.submit(20, nGPU=1, taskPriority=100)
-    assert sorted(task_ids(queue.acquire(99, allocation=room(Opening(2, (3, 3), 42, 512_000, 1e6))))) == sorted(
+    assert sorted(task_ids(queue.acquire(99, allocation=room(Room(2, (3, 3), 42, 512_000, 1e6))))) == sorted(
         [few] * 2 + [others] * 10
     )
+
+
+def test_stored_needs_keep_their_text() -> None:
+    stored = (
+        '{"architecture":"","checkpoints":true,"container":false,"cores":2,"disk_mb":5,"gpus":1,"nodes":3,'
+        '"payload_seconds":5400,"ram_mb":700,"seconds":5700,"site":"x"}'
+    )
+    assert str(parse_needs(stored)) == stored
+    assert parse_needs(stored).job == JobNeeds(3, 1, 2, 700, 90.0, checkpoints=True)
+    by_walltime = stored.replace("5400", "0")
+    assert (str(parse_needs(by_walltime)), parse_needs(by_walltime).job.minutes) == (by_walltime, 95.0)
+    earlier = parse_needs(stored.replace(',"site":"x"', "").replace('"checkpoints":true,', ""))  # without these keys
+    assert (earlier.site, earlier.job.checkpoints) == ("", False)

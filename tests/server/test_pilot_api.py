@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.hpc.capacity import JobRequest, Opening, Openings
+from hpo_pilot.hpc.capacity import AllocationRequest, AllocationRoom
+from hpo_pilot.jobs.resources import Room
 from hpo_pilot.server.tokens import Role
 from tests.bearer import token
 from tests.server.conftest import Api
@@ -120,9 +121,9 @@ def test_an_allocation_says_what_it_has_room_for(user: Any, pilot: Any) -> None:
     openings = "X-HPO-Pilot-Openings"
     assert pilot.post("pilot/acquire_jobs", headers={"X-HPO-Pilot-Cores": "1"}, **ask)["message"] == "No jobs in PanDA"
     assert pilot.post("pilot/acquire_jobs", **ask)["success"] is False
-    told = JobRequest(Openings([Opening(2, (), 2, 9000, 1e6)]), (), {}).to_text()
+    told = AllocationRequest(AllocationRoom([Room(2, (), 2, 9000, 1e6)]), (), {}).to_text()
     assert pilot.post("pilot/acquire_jobs", headers={openings: told}, **ask)["success"] is False
-    told = JobRequest(Openings([Opening(4, (), 2, 9000, 1e6)]), (), {}).to_text()
+    told = AllocationRequest(AllocationRoom([Room(4, (), 2, 9000, 1e6)]), (), {}).to_text()
     (job,) = pilot.post("pilot/acquire_jobs", headers={openings: told}, **ask)["data"]["jobs"]
     assert job["hpoCampaign"] == "me/task/user.me.nodes/"
     reply = pilot.post("pilot/acquire_jobs", headers={openings: '{"now": [[1]]}'}, **ask)

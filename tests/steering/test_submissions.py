@@ -12,7 +12,7 @@ from hpo_pilot.panda.sandbox import build_sandbox
 from hpo_pilot.search import Budget, Search
 from hpo_pilot.steering.registration import payload_document
 from hpo_pilot.steering.submissions import Lookahead, Refill, task_jobs, task_spec, trials_per_task
-from hpo_pilot.transformation.job import PayloadDocument
+from hpo_pilot.transformation.job import PayloadSettings
 from tests.made import made_search
 
 
@@ -61,7 +61,7 @@ def test_pilots_are_told_of_nodes_and_ranks(tmp_path):
     sandbox = build_sandbox(None, payload_document(search, None), tmp_path)
     with tarfile.open(sandbox) as archive:
         archive.extract("hpo_pilot_payload.json", tmp_path, filter="data")
-    document = PayloadDocument.read(str(tmp_path))
+    document = PayloadSettings.read(str(tmp_path))
     assert (document.nodes, document.ranks_per_node, document.gpus, document.minutes) == (4, 6, 6, 90.0)
     needs = task_spec(search, "cafe", sandbox, "n", 1, (), {}).needs
     assert needs == JobNeeds(4, 6, 42, 2000, 90.0, 6)
@@ -80,7 +80,7 @@ def test_pilots_are_told_of_nodes_and_ranks(tmp_path):
 )
 def test_sandboxes_of_earlier_versions_say_less(tmp_path, document, nodes, ranks):
     (tmp_path / "hpo_pilot_payload.json").write_text(json.dumps(document))
-    read = PayloadDocument.read(str(tmp_path))
+    read = PayloadSettings.read(str(tmp_path))
     assert (read.nodes, read.ranks_per_node) == (nodes, ranks)
 
 

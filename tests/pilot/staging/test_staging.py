@@ -12,12 +12,12 @@ import pytest
 from hpo_pilot.hpc.launchers import Placement, Plain
 from hpo_pilot.pilot.execution import InContainer
 from hpo_pilot.pilot.job import GivenBack, JobFailure, PilotErrorCode, parse_job
-from hpo_pilot.pilot.launch import NOTHING_STAGED, Launched, Staged
-from hpo_pilot.pilot.machine import Assignment
-from hpo_pilot.pilot.report import Starting
+from hpo_pilot.pilot.launch import NOTHING_STAGED, Staged, WithLauncher
+from hpo_pilot.pilot.machine import AssignedResources
+from hpo_pilot.pilot.report import StartingJob
 from hpo_pilot.pilot.settings import Site
 from hpo_pilot.pilot.staging import STAGE_IN_SECONDS, Staging, note_stage_in
-from hpo_pilot.transformation.job import USER_METADATA, PayloadDocument
+from hpo_pilot.transformation.job import USER_METADATA, PayloadSettings
 from tests.pilot.conftest import in_background
 from tests.programs import program
 
@@ -53,16 +53,18 @@ class Here:
         self.data = folder / "data.bin"
         self.data.write_bytes(b"x" * 2 * MB)
 
-    def job(self, number: int, *inputs: Path, image: str = "", **document: Any) -> tuple[Launched, Path, Starting]:
+    def job(
+        self, number: int, *inputs: Path, image: str = "", **document: Any
+    ) -> tuple[WithLauncher, Path, StartingJob]:
         root = self.folder / f"job{number}"
         root.mkdir()
         for path in inputs:
             (root / path.name).symlink_to(path)
         (root / "hpo_pilot_inputs.json").write_text(json.dumps([path.name for path in inputs]))
         job = parse_job({"PandaID": number, "attemptNr": 1, "jobPars": "-a s.tar.gz -p x"})
-        assignment = Assignment(("n1",), {}, 1, allocation=("n1",))
-        launched = Launched(self.site, job, assignment, PayloadDocument(**document), InContainer("auto", image))
-        return launched, root, Starting(job, root, self.draining)
+        assignment = AssignedResources(("n1",), {}, 1, allocation=("n1",))
+        launched = WithLauncher(self.site, job, assignment, PayloadSettings(**document), InContainer("auto", image))
+        return launched, root, StartingJob(job, root, self.draining)
 
     def stage(self, number: int, *inputs: Path, large: tuple[Path, ...] = (), image: str = "") -> Staged:
         launched, root, starting = self.job(number, *inputs, image=image)
