@@ -267,19 +267,18 @@ def test_who_has_nobody_to_meet(monkeypatch, environment):
     assert "HOROVOD_RANK" not in os.environ
 
 
-def test_a_name_without_an_address_is_said(monkeypatch):
-    told = {"PMI_RANK": "1", "PMI_SIZE": "2", "MASTER_ADDR": "no-such-node.invalid", "MASTER_PORT": "1"}
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("no-such-node.invalid", r"MASTER_ADDR=no-such-node\.invalid has no address here: .*set MASTER_ADDR"),
+        ("127.0.0.1", r"rank 0 is not at 127\.0\.0\.1:1: "),
+    ],
+)
+def test_a_rank_that_does_not_meet_the_first_names_the_address(monkeypatch, address, said):
+    told = {"PMI_RANK": "1", "PMI_SIZE": "2", "MASTER_ADDR": address, "MASTER_PORT": "1"}
     for name, value in told.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(SystemExit, match=r"MASTER_ADDR=no-such-node\.invalid has no address here: .*set MASTER_ADDR"):
-        hpo_pilot_ranks.meet(SimpleNamespace(mpi_built=lambda: False), 0.0)
-
-
-def test_a_rank_that_does_not_meet_the_first_says_where_it_looked(monkeypatch):
-    told = {"PMI_RANK": "1", "PMI_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    for name, value in told.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(SystemExit, match=r"rank 0 is not at 127\.0\.0\.1:1: "):
+    with pytest.raises(SystemExit, match=said):
         hpo_pilot_ranks.meet(SimpleNamespace(mpi_built=lambda: False), 0.0)
     hpo_pilot_ranks.meet(SimpleNamespace(mpi_built=lambda: True), 0.0)
     assert "HOROVOD_RANK" not in os.environ
