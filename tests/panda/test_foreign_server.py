@@ -11,7 +11,7 @@ import pytest
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.panda import tasks
-from hpo_pilot.panda.client_process import DeniedError, NoAnswerError, RefusedError
+from hpo_pilot.panda.client_process import RefusedError
 from hpo_pilot.panda.manager import PandaManager
 from hpo_pilot.panda.sandbox import build_sandbox
 from hpo_pilot.panda.workflow_manager import UnknownOutcomeError, UnknownTaskError
@@ -180,24 +180,6 @@ def test_a_submission_whose_answer_is_lost_is_found(far, quirks):
     assert far.manager.status([ref]) == {ref.jedi_task_id: TaskState.RUNNING}
 
 
-def test_a_bad_gateway_leaves_it_open_what_happened(far, quirks):
-    ref = far.manager.submit(far.task())
-    quirks.bad_gateway_every = 1
-    with pytest.raises(UnknownOutcomeError, match="502"):
-        far.manager.submit(far.task(2))
-    with pytest.raises(NoAnswerError, match="502"):
-        far.manager.results(ref, [1])
-
-
-def test_an_expired_token_is_named_and_waited_for(far, quirks):
-    ref = far.manager.submit(far.task())
-    quirks.denied = "Invalid token. Signature has expired"
-    with pytest.raises(DeniedError, match=r"Signature has expired.*nothing is lost.*pbook"):
-        far.manager.results(ref, [1])
-    quirks.denied = ""
-    assert len(far.manager.results(ref, [1])) == 2
-
-
 def test_an_exhausted_task_says_why(far, quirks):
     ref = far.manager.submit(far.task())
     quirks.exhausted[ref.name] = 'Too many scouts failed <a href="https://monitor/x">see here</a> &amp; there'
@@ -247,13 +229,4 @@ def test_a_large_sandbox_is_taken(far, tmp_path):
     (payload / "weights.bin").write_bytes(os.urandom(11_000_000))
     sandbox = build_sandbox(payload, {"command": "true"}, tmp_path / "other")
     ref = far.manager.submit(dataclasses.replace(far.task(), sandbox=sandbox))
-    assert far.manager.status([ref]) == {ref.jedi_task_id: TaskState.RUNNING}
-
-
-def test_an_upload_that_was_not_registered_is_made_good_before_a_task_goes_out(far, quirks, tmp_path):
-    quirks.unregistered = 1
-    task = dataclasses.replace(far.task(), sandbox=build_sandbox(None, {"command": "date"}, tmp_path / "other"))
-    with pytest.raises(TryAgainError, match="failed to register"):
-        far.manager.submit(task)
-    ref = far.manager.submit(task)
     assert far.manager.status([ref]) == {ref.jedi_task_id: TaskState.RUNNING}
