@@ -258,5 +258,8 @@ def test_the_first_machines_results_are_of_this_space() -> None:
 def test_it_needs_the_standard_library_alone(job: Path) -> None:
     verdict = verdict_of(job)
     assert verdict["status"] == 0
+    objectives = load_search(PAYLOAD / "search-front.yaml").objectives
+    assert {objective.metric for objective in objectives} <= verdict["metrics"].keys()
+    assert verdict["metrics"]["code_bytes"] > 100
     readme = (PAYLOAD / "README.md").read_text()
     assert [name for name in verdict["metrics"] if f"`{name}`" not in readme] == []
