@@ -40,10 +40,6 @@ def run_search(name: str, space: SearchSpace, batches: int, batch: int = 6, seed
     return points
 
 
-def test_points_are_distinct_valid_and_native(name: str) -> None:
-    run_search(name, space_of(MIXED, "layers * width <= 1024"), batches=5)
-
-
 def test_pending_points_are_not_proposed(name: str) -> None:
     optimizer = make(name, SPACE)
     out: list[dict[str, Any]] = []
