@@ -399,12 +399,6 @@ def test_a_wrong_request(refused: Refused) -> None:
     assert "nothing to search" in str(refused("idds", {"method": "nevergrad"})[0])
 
 
-@pytest.mark.parametrize("kind", [{}, [], ["Scalar"], None, 3])
-def test_a_type_that_is_no_text(refused: Refused, kind: Any) -> None:
-    (problem,) = refused("idds", {"opt_space": {"A": {"type": kind, "params": {"lower": 0, "upper": 1}}}})
-    assert problem.path == "opt_space.A.type"
-
-
 def test_what_is_written_is_a_search_file_and_says_where_things_came_from(tmp_path: Path, importing: Importing) -> None:
     imported = importing("phpo", PHPO, space__json=SPACE)
     (tmp_path / "search.yaml").write_text(imported.text)
@@ -420,16 +414,11 @@ def test_a_users_own_words_stand_above_the_file(tmp_path: Path) -> None:
     assert (search.name, search.payload.command, search.payload.files) == ("mine", "./go", "code")
 
 
-@pytest.mark.parametrize("tool", ["hpogrid", "phpo", "idds"])
+@pytest.mark.parametrize("tool", ["hpogrid", "phpo", "idds", "optuna"])
 def test_what_is_no_file_of_the_tool(tmp_path: Path, tool: str) -> None:
     for name, content in (("empty.json", ""), ("list.json", "[1]"), ("open.json", '{"a": ['), ("text.yaml", "hello")):
         (tmp_path / name).write_text(content)
         with pytest.raises(InputError):
             import_search(tool, tmp_path / name, ImportOptions(tmp_path))
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="no importer" if tool == "optuna" else "cannot be read"):
         import_search(tool, tmp_path / "nowhere.json", ImportOptions(tmp_path))
-
-
-def test_there_is_no_other_tool(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no importer"):
-        import_search("optuna", tmp_path / "x", ImportOptions(tmp_path))

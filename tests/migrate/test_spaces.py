@@ -181,6 +181,7 @@ WRONG = [
     ({"methd": "uniform", "dimension": {}}, "x.methd", "did you mean method?"),
     ({"method": "uniform", "dimension": [1, 2]}, "x.dimension", "must be a mapping"),
     ({"type": "Scaler", "bounds": [0, 1]}, "x.type", "did you mean Scalar?"),
+    *(({"type": kind, "params": {"lower": 0, "upper": 1}}, "x.type", "") for kind in ({}, [], ["Scalar"], None, 3)),
     ({"type": "Scalar", "bounds": [0]}, "x.bounds", "two numbers"),
     ({"type": "Scalar", "bounds": [1, 0]}, "x.low", "must be below high"),
     ({"type": "Scalar", "params": {"lower": 3}}, "x", "one bound only"),

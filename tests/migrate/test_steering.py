@@ -92,14 +92,6 @@ def test_zero_is_a_result_and_null_is_pending(steer: Steer) -> None:
     assert steer(pending, space, optimizer="bayesian", count=1) != told
 
 
-def test_pending_points_are_reckoned_with(steer: Steer) -> None:
-    points = [[{"x": x / 10, "n": 1}, (x / 10 - 0.3) ** 2] for x in range(-9, 10, 2)]
-    (first,) = steer(points, optimizer="bayesian", count=1)
-    (second,) = steer([*points, [first, None]], optimizer="bayesian", count=1)
-    assert second != first
-    assert abs(second["x"] - first["x"]) > 1e-3 or second["n"] != first["n"]
-
-
 def test_larger_may_be_better(steer: Steer) -> None:
     points = [[{"x": x / 10, "n": 1}, x / 10] for x in range(-9, 10)]
     up = [p["x"] for p in steer(points, optimizer="bayesian", count=2, sign=-1)]
