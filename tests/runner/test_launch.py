@@ -240,6 +240,8 @@ def test_who_raised_counts_before_who_waited(tmp_path):
     caught = '[0]<stderr>:Traceback (most recent call last):\n[0]<stderr>:KeyError: "no cache, it goes on without"\n'
     of_dead = CONSEQUENCES.replace("Process 0 exit", "Process 1 exit")
     assert launched.last_words(caught + of_dead) == "rank 1: ValueError: its images are lost"
+    later = '[0]<stderr>:Traceback (most recent call last):\n[0]<stderr>:KeyError: "ended by the other"\n'
+    assert launched.last_words(of_dead + later) == "rank 1: ValueError: its images are lost"
     waited = CONSEQUENCES.replace("ValueError: its images are lost", "")
     assert launched.last_words(waited).startswith("rank 0: horovod.common.exceptions.HorovodInternalError: ")
 

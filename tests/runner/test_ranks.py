@@ -77,7 +77,7 @@ def test_ranks_of_a_job(bench):
         *("", "[]", '{"rank": 1}', "[" * 60000),
         *(
             json.dumps({**RANK, **wrong})
-            for wrong in ({"rank": 5, "size": 2}, {"seconds": float("nan")}, {"compute": -1})
+            for wrong in ({"rank": 5, "size": 2}, {"seconds": float("nan")}, {"input": -1})
         ),
         *(json.dumps({**RANK, **wrong}) for wrong in ({"compute": 9}, {"rank": True}, {"seconds": 0, "compute": 0})),
     ],
