@@ -38,9 +38,14 @@ def until(look, wanted, seconds=60.0):
         time.sleep(0.1)
 
 
-def test_it_is_treated_politely(far):
-    assert far.manager.policy.refill == 0.25
-    assert far.manager.policy.keeps_outputs
+def test_it_is_treated_politely(far, monkeypatch, tmp_path):
+    policy = far.manager.policy
+    assert (policy.refill, policy.keeps_outputs, policy.jobs_per_task) == (0.25, True, None)
+    monkeypatch.setenv("PANDA_AUTH_VO", "atlas")
+    atlas = PandaManager.connect(far.foreign.url, None, "me", tmp_path / "atlas.log")
+    assert atlas.policy.jobs_per_task == 10, "few scouts, for users cannot do without them"
+    atlas.close()
+    monkeypatch.setenv("PANDA_AUTH_VO", "hpo_pilot")
     far.manager.submit(far.task())
     assert far.foreign.calls["hpo_pilot/changes"] == 1, "asked once, never again"
 
@@ -95,21 +100,12 @@ def test_a_task_that_jedi_has_not_looked_at_is_not_lost(far, quirks):
     until(lambda: (far.manager.results(ref, [1]), far.manager.status([ref]))[1], {ref.jedi_task_id: TaskState.RUNNING})
 
 
-def test_a_slow_brokerage_is_waited_for(far, quirks):
-    quirks.brokerage = 0.6
-    ref = far.manager.submit(far.task())
-    assert far.manager.results(ref, [1, 2]) == []
-    assert far.manager.status([ref]) == {ref.jedi_task_id: TaskState.PENDING}
-    for job in far.pilot.acquire(2):
-        far.pilot.finish(job, 1.0)
-    until(lambda: sum(bool(report.reports) for report in far.manager.results(ref, [1, 2])), 2)
-
-
 def test_a_task_that_waits_says_why_until_it_runs(far, quirks):
-    quirks.brokerage, quirks.why = 1.0, 'no candidates. <a href="https://monitor/x">see here</a>'
+    quirks.brokerage, quirks.why = 2.0, 'no candidates. <a href="https://monitor/x">see here</a>'
     ref = far.manager.submit(far.task())
     far.foreign.calls.clear()
-    far.manager.results(ref, [1, 2])
+    assert far.manager.results(ref, [1, 2]) == []
+    assert far.manager.status([ref]) == {ref.jedi_task_id: TaskState.PENDING}
     assert far.manager.why_waits(ref) == "no candidates. see here"
     asked = far.foreign.calls["task/get_detailed_info"]
     assert asked == 1, "it costs no call of its own"
@@ -198,14 +194,6 @@ def test_a_task_that_is_gone_is_given_up_only_after_long(far, monkeypatch):
     monkeypatch.setattr(tasks, "UNKNOWN_SECONDS", 0.0)
     with pytest.raises(UnknownTaskError):
         far.manager.results(gone, [1])
-
-
-def test_scouts_are_few_where_users_cannot_do_without(far, monkeypatch, tmp_path):
-    monkeypatch.setenv("PANDA_AUTH_VO", "atlas")
-    atlas = PandaManager.connect(far.foreign.url, None, "me", tmp_path / "atlas.log")
-    assert atlas.policy.jobs_per_task == 10
-    assert far.manager.policy.jobs_per_task is None
-    atlas.close()
 
 
 def test_outputs_are_rucio_s_to_delete(far):
