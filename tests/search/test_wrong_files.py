@@ -77,6 +77,14 @@ ONE_MISTAKE = [
     # optimizer, budget, folds
     ("optimizer: random", "optimizer: bayesain", 11, 12, "optimizer: must be auto, random, grid,", "mean bayesian?"),
     ("optimizer: random", "optimizer: {name: random, seed: 3}", 11, 27, "seed: is not a key", "at the top level"),
+    (
+        "optimizer: random",
+        "optimizer: {name: cma, populaton: 3}",
+        11,
+        24,
+        "populaton: is not a key",
+        "mean population?",
+    ),
     ("trials: 64", "trials: 1e2", 12, 18, "budget.trials: must be a whole number, not 100.0", "write 100"),
     ("trials: 64", "trials: 64, hours: 12h", 12, 29, "budget.hours: must be a number, not '12h'", "write 12"),
     ("trials: 64", "trials: 64, queued: atuo", 12, 30, "queued: must be a whole number or auto", "did you mean auto?"),
