@@ -210,6 +210,7 @@ search_space:
         ({"hpo_config": {"num_trials": 5, "mode": "mix"}}, "hpo_config.mode", "did you mean min?"),
         ({"hpo_config": {"num_trials": 5, "algorihtm": "ax"}}, "hpo_config.algorihtm", "did you mean algorithm?"),
         ({"hpo_config": {"num_trials": 5, "stop": "{"}}, "hpo_config.stop", "not JSON"),
+        ({"hpo_config": {"num_trials": 5, "resource": {"cpu": -1}}}, "hpo_config.resource.cpu", "must be 0 or more"),
         ({"grid_config": {"container": 5}}, "grid_config.container", "must be text"),
         ({"model_config": {"script": "t.py"}}, "model_config.model", "is missing"),
         ({"search_space": {"x": {"method": "uniform"}}}, "search_space.x.dimension", "is missing"),

@@ -127,7 +127,7 @@ def test_a_segment_has_its_share_of_the_limit(steer: Steer) -> None:
     assert [identity for identity, _ in steer(points, SEGMENTED, count=20, limit=10)] == [7] * 5
     assert len(steer(points, SEGMENTED, count=3, per_model=True)) == 6
     assert steer(points, SEGMENTED, count=3, limit=10, per_model=True) == steer(points, SEGMENTED, count=3, limit=10)
-    assert steer([], SEGMENTED, count=20, limit=0) == []
+    assert [len(steer([], SEGMENTED, count=20, limit=limit)) for limit in (0, 9)] == [0, 9]
 
 
 def test_what_one_segment_cannot_use_goes_to_another(steer: Steer) -> None:
