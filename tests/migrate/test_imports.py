@@ -408,7 +408,7 @@ def test_what_is_written_is_a_search_file_and_says_where_things_came_from(tmp_pa
     assert "task.json" in imported.text.splitlines()[0]
 
 
-def test_a_users_own_words_stand_above_the_file(tmp_path: Path) -> None:
+def test_options_of_the_user_replace_those_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "request.json").write_text(json.dumps(REQUEST))
     options = ImportOptions(tmp_path, name="mine", command="./go", payload=tmp_path / "code")
     search = import_search("idds", tmp_path / "request.json", options).search

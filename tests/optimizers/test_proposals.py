@@ -159,7 +159,7 @@ def test_small_regions_are_sampled_evenly(share: float) -> None:
     assert counts.min() >= (8 if share >= 1e-3 else 3)  # of 25 in each of 16 cells
 
 
-def test_no_island_is_forgotten() -> None:
+def test_separate_feasible_regions_are_sampled_by_size() -> None:
     space = space_of("x0 <= 0.01 and x1 <= 0.01 or x0 >= 0.98 and x1 >= 0.99")  # one is twice as large
     units = FeasibleRegion(space).sample(600, np.random.default_rng(1))
     assert 0.55 < (units[:, 0] > 0.5).mean() < 0.78

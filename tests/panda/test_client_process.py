@@ -79,7 +79,7 @@ def test_an_answer_that_is_cut_off_leaves_it_open_what_happened(client, always):
         client(always(None, b"")).call("insertTaskParams", {})
 
 
-def test_nobody_is_asked_to_log_in(tmp_path, always, monkeypatch):
+def test_a_missing_token_is_an_error_and_no_login(tmp_path, always, monkeypatch):
     for name in ("PANDA_AUTH_ID_TOKEN", "OIDC_AUTH_TOKEN_FILE", "OIDC_AUTH_ID_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     endpoints = {"token_endpoint": "http://127.0.0.1:1/", "device_authorization_endpoint": "http://127.0.0.1:1/"}

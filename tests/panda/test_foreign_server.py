@@ -38,7 +38,7 @@ def until(look, wanted, seconds=60.0):
         time.sleep(0.1)
 
 
-def test_it_is_treated_politely(far, monkeypatch, tmp_path):
+def test_a_foreign_server_gets_the_policy_for_shared_servers(far, monkeypatch, tmp_path):
     policy = far.manager.policy
     assert (policy.refill, policy.keeps_outputs, policy.jobs_per_task) == (0.25, True, None)
     monkeypatch.setenv("PANDA_AUTH_VO", "atlas")
@@ -160,7 +160,7 @@ def test_a_retried_job_s_file_has_the_name_that_the_server_gave_it(far):
     assert "node died" in reports[1].error
 
 
-def test_too_many_tasks_is_not_for_ever(far, quirks):
+def test_a_throttled_submission_can_be_repeated(far, quirks):
     quirks.throttled = 1
     with pytest.raises(RefusedError, match="too many active tasks"):
         far.manager.submit(far.task())

@@ -27,7 +27,7 @@ def bare(monkeypatch):
         ("http://127.0.0.1:8080/", "http://127.0.0.1:8080"),
     ],
 )
-def test_any_path_is_fine(url, wanted):
+def test_an_address_may_have_a_path(url, wanted):
     assert address(url, "--server") == wanted
 
 

@@ -108,7 +108,7 @@ def test_a_file_that_could_not_be_registered_is_sent_again(sandbox, restarted):
     assert len(server.files) == 2
 
 
-def test_a_server_that_registers_nothing_is_not_filled_up(sandbox):
+def test_failing_registrations_do_not_fill_the_cache(sandbox):
     server = Server()
     server.trouble = "ERROR: DB failure"
     cache = cache_at(server)
@@ -136,12 +136,12 @@ def test_a_server_that_takes_none_now_is_asked_again(sandbox):
         cache_at(server).keep(sandbox)
 
 
-def test_a_file_that_is_gone_here_lives_on_there(sandbox):
+def test_a_file_that_is_missing_here_is_used_from_the_cache(sandbox):
     sandbox.unlink()
     assert cache_at(Server(sandbox.name)).keep(sandbox).name == sandbox.name
 
 
-def test_a_file_that_nobody_has_ends_the_search(sandbox):
+def test_a_file_that_is_missing_everywhere_ends_the_search(sandbox):
     sandbox.unlink()
     with pytest.raises(GiveUpError, match="--new-payload"):
         cache_at(Server()).keep(sandbox)

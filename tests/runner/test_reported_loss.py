@@ -32,7 +32,7 @@ def points():
         yield made
 
 
-def test_it_is_the_value(bench, points):
+def test_the_reported_loss_is_the_value(bench, points):
     """The payload sees its own point alone, and the address is kept nowhere."""
     own = '"t${HPO_PILOT_TRIAL}f${HPO_PILOT_FOLD}/idds"'
     ended = bench.run(f'test "${{HPO_PILOT_IDDS_URL#*/points/*/}}" = {own}', env=points.env, metric="accuracy")
@@ -58,14 +58,14 @@ NONE = "no usable output.json: none was written"
         ("true", [(503, "later"), (200, "half an ans"), (200, [{"loss": 0.0}])], 0.0, "", 3),
     ],
 )
-def test_what_counts(bench, points, command, answers, value, message, asked):
+def test_answers_of_the_server(bench, points, command, answers, value, message, asked):
     points.answers = answers or points.answers
     ended = bench.run(command, env=points.env)
     assert (ended.code, ended.verdict["value"], len(points.asked)) == (0, value, asked)
     assert message in ended.message
 
 
-def test_a_server_that_stays_away_is_the_infrastructures_fault(bench, monkeypatch):
+def test_without_an_answer_the_job_fails_and_not_the_trial(bench, monkeypatch):
     """Not a verdict: what the payload reported is at the server."""
     from hpo_pilot.runner import hpo_pilot_results
 

@@ -39,7 +39,7 @@ def test_best_is_the_lowest_or_the_highest() -> None:
         assert best_by_folds(search, trials) is trials[order[0] - 1]
 
 
-def test_no_figure_no_best(search: Search) -> None:
+def test_without_a_figure_there_is_no_best(search: Search) -> None:
     running = make_trial(2, None, state=TrialState.RUNNING, told=None, error=None)
     stopped = make_trial(3, 0.1, state=TrialState.STOPPED)
     unusable = [make_trial(4, math.nan), make_trial(5, math.inf)]
@@ -49,7 +49,7 @@ def test_no_figure_no_best(search: Search) -> None:
     assert convergence(search, trials) == []
 
 
-def test_equal_trials_stand_in_the_order_of_their_numbers(search: Search) -> None:
+def test_equal_trials_are_ordered_by_number(search: Search) -> None:
     assert numbers(ranked_by_folds(search, [make_trial(3, 0.5), make_trial(1, 0.5), make_trial(2, 0.5)])) == [1, 2, 3]
 
 
@@ -148,7 +148,7 @@ def test_the_reference_stays_and_far_outliers_do_not_count():
     assert early[0] < 100
 
 
-def test_the_volume_only_grows_once_the_reference_stands():
+def test_the_volume_only_grows_after_the_reference_is_fixed():
     steps = convergence(two(), several_trials(None, (3.0, 3.0), None, (2.0, 4.0), (9.0, 0.0), (1.0, 2.0)))
     assert [place for place, _ in steps] == [2, 3, 4, 5, 6]
     volumes = [volume for _, volume in steps]

@@ -144,7 +144,7 @@ def simulated(search, length, until=None):
     return sorted(spans, key=lambda span: span.ended)
 
 
-def test_without_a_result_nobody_can_tell():
+def test_without_a_result_there_is_no_estimate():
     assert judged(search_of(trials=8), [], 5.0) is None
 
 
@@ -172,7 +172,7 @@ def test_few_results_are_judged_by_their_length():
     assert found.basis == "trials take 1 min, 8 at once"
 
 
-def test_a_pause_is_forgotten_and_a_stall_is_not():
+def test_estimates_forget_pauses_and_count_stalls():
     search = search_of(trials=30, parallel=1)
     before = [Span(10.0 * i, 10.0 * i + 10) for i in range(10)]
     after = [Span(50_000 + 10.0 * i, 50_000 + 10.0 * i + 10) for i in range(5)]
@@ -180,7 +180,7 @@ def test_a_pause_is_forgotten_and_a_stall_is_not():
     assert judged(search, before, 100.0 + 3600).seconds > 3600
 
 
-def test_the_last_trial_has_its_time_before_it():
+def test_the_last_trial_still_needs_its_run_time():
     spans = [Span(0.0, 100.0)] * 8
     found = judged(search_of(trials=9, parallel=8), spans, 100.0, out=[95.0])
     assert found.seconds == pytest.approx(95.0, rel=0.1)

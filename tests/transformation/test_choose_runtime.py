@@ -89,7 +89,7 @@ def test_sif_files(tmp_path):
 
 
 @pytest.mark.usefixtures("here")
-def test_the_wrong_one_is_refused_with_both_names(tmp_path):
+def test_an_image_of_another_processor_is_refused_with_both_names(tmp_path):
     root = make_root(tmp_path / "root", elf(21))
     for name in ("auto", "charliecloud"):
         with pytest.raises(TransformationFailure, match="is of ppc64le, and this machine is x86_64") as caught:
@@ -101,7 +101,7 @@ def test_the_wrong_one_is_refused_with_both_names(tmp_path):
 
 
 @pytest.mark.usefixtures("here")
-def test_what_runs_here_passes(tmp_path):
+def test_an_image_that_runs_here_is_accepted(tmp_path):
     check_architecture(make_root(tmp_path / "same", elf(62)))
     check_architecture(make_root(tmp_path / "older", elf(3)))
     check_architecture("docker://x")
