@@ -177,7 +177,7 @@ class ContainerRuntime(ABC):
     """Runs a command inside an image; one subclass for each container program, with a place in `RUNTIMES`.
 
     Site profiles, the pilot's options and `hpo-pilot doctor` take the names from `RUNTIMES`. A new runtime also needs
-    `make schemas`, and a stub for `tests/contracts/test_containers.py` in `tests/transformation/stub_container.py`.
+    `make schemas`, and a test of its command line in `tests/transformation/test_container_commands.py`.
 
     The command that `wrap` returns ends with the exit status of the wrapped command. /tmp belongs to the container,
     unless `inside.shares_tmp` is set.

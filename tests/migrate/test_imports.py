@@ -210,6 +210,7 @@ search_space:
         ({"hpo_config": {"num_trials": 5, "mode": "mix"}}, "hpo_config.mode", "did you mean min?"),
         ({"hpo_config": {"num_trials": 5, "algorihtm": "ax"}}, "hpo_config.algorihtm", "did you mean algorithm?"),
         ({"hpo_config": {"num_trials": 5, "stop": "{"}}, "hpo_config.stop", "not JSON"),
+        ({"hpo_config": {"num_trials": 5, "resource": {"cpu": -1}}}, "hpo_config.resource.cpu", "must be 0 or more"),
         ({"grid_config": {"container": 5}}, "grid_config.container", "must be text"),
         ({"model_config": {"script": "t.py"}}, "model_config.model", "is missing"),
         ({"search_space": {"x": {"method": "uniform"}}}, "search_space.x.dimension", "is missing"),
@@ -399,12 +400,6 @@ def test_a_wrong_request(refused: Refused) -> None:
     assert "nothing to search" in str(refused("idds", {"method": "nevergrad"})[0])
 
 
-@pytest.mark.parametrize("kind", [{}, [], ["Scalar"], None, 3])
-def test_a_type_that_is_no_text(refused: Refused, kind: Any) -> None:
-    (problem,) = refused("idds", {"opt_space": {"A": {"type": kind, "params": {"lower": 0, "upper": 1}}}})
-    assert problem.path == "opt_space.A.type"
-
-
 def test_what_is_written_is_a_search_file_and_says_where_things_came_from(tmp_path: Path, importing: Importing) -> None:
     imported = importing("phpo", PHPO, space__json=SPACE)
     (tmp_path / "search.yaml").write_text(imported.text)
@@ -413,23 +408,18 @@ def test_what_is_written_is_a_search_file_and_says_where_things_came_from(tmp_pa
     assert "task.json" in imported.text.splitlines()[0]
 
 
-def test_a_users_own_words_stand_above_the_file(tmp_path: Path) -> None:
+def test_options_of_the_user_replace_those_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "request.json").write_text(json.dumps(REQUEST))
     options = ImportOptions(tmp_path, name="mine", command="./go", payload=tmp_path / "code")
     search = import_search("idds", tmp_path / "request.json", options).search
     assert (search.name, search.payload.command, search.payload.files) == ("mine", "./go", "code")
 
 
-@pytest.mark.parametrize("tool", ["hpogrid", "phpo", "idds"])
+@pytest.mark.parametrize("tool", ["hpogrid", "phpo", "idds", "optuna"])
 def test_what_is_no_file_of_the_tool(tmp_path: Path, tool: str) -> None:
     for name, content in (("empty.json", ""), ("list.json", "[1]"), ("open.json", '{"a": ['), ("text.yaml", "hello")):
         (tmp_path / name).write_text(content)
         with pytest.raises(InputError):
             import_search(tool, tmp_path / name, ImportOptions(tmp_path))
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="no importer" if tool == "optuna" else "cannot be read"):
         import_search(tool, tmp_path / "nowhere.json", ImportOptions(tmp_path))
-
-
-def test_there_is_no_other_tool(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no importer"):
-        import_search("optuna", tmp_path / "x", ImportOptions(tmp_path))

@@ -32,6 +32,7 @@ HPOGRID = [
     (hpogrid("quniform", low=0, high=1, q=0.25), {"type": "real", "low": 0.0, "high": 1.0, "step": 0.25}),
     (hpogrid("quniform", low=1, high=10, q=3), {"type": "integer", "low": 3, "high": 9, "step": 3}),
     (hpogrid("quniform", low=0.1, high=0.75, q=0.3), {"type": "real", "low": 0.3, "high": 0.6, "step": 0.3}),
+    (hpogrid("quniform", low=0, high=0.6, q=0.2), {"type": "real", "low": 0.0, "high": 0.6, "step": 0.2}),  # 2.999…
     (hpogrid("quniform", low=4, high=5, q=4), 4),
     (hpogrid("qloguniform", low=1, high=512, q=1, base=2), {"type": "integer", "low": 1, "high": 512, "scale": "log"}),
     (hpogrid("qloguniform", low=3, high=9, q=4), {"type": "ordinal", "choices": [4, 8]}),
@@ -181,6 +182,7 @@ WRONG = [
     ({"methd": "uniform", "dimension": {}}, "x.methd", "did you mean method?"),
     ({"method": "uniform", "dimension": [1, 2]}, "x.dimension", "must be a mapping"),
     ({"type": "Scaler", "bounds": [0, 1]}, "x.type", "did you mean Scalar?"),
+    *(({"type": kind, "params": {"lower": 0, "upper": 1}}, "x.type", "") for kind in ({}, [], ["Scalar"], None, 3)),
     ({"type": "Scalar", "bounds": [0]}, "x.bounds", "two numbers"),
     ({"type": "Scalar", "bounds": [1, 0]}, "x.low", "must be below high"),
     ({"type": "Scalar", "params": {"lower": 3}}, "x", "one bound only"),

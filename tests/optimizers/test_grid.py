@@ -32,7 +32,7 @@ def test_told_and_pending_points_are_passed_over_and_come_back_if_lost() -> None
     assert optimizer.ask(9, [{"x": 0.5}]) == [{"x": 0.0}, {"x": 0.75}, {"x": 1.0}]
 
 
-def test_one_straggler_does_not_make_every_ask_start_over() -> None:
+def test_a_pending_point_does_not_restart_the_grid() -> None:
     space = space_of({"x": REAL, "y": REAL})
     optimizer = create_optimizer("grid", space, settings={"points_per_dimension": 50})
     (straggler,) = optimizer.ask(1, [])

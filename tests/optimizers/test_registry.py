@@ -45,11 +45,12 @@ def test_wrong_settings_are_named(name: str, settings: dict[str, object], says: 
         create_optimizer(name, SPACE, settings=settings)
 
 
-def test_naming_random_loads_neither_scikit_optimize_nor_deap() -> None:
+def test_a_library_is_imported_only_for_its_optimizer() -> None:
     code = (
-        "import sys; from hpo_pilot.optimizers import create_optimizer; from hpo_pilot.search import SearchSpace\n"
+        "import sys; from hpo_pilot.optimizers import create_optimizer, optimizer_class\n"
+        "from hpo_pilot.search import SearchSpace; optimizer_class('optuna')\n"
         "create_optimizer('random', SearchSpace.from_dict({'x': {'type': 'real', 'low': 0, 'high': 1}})).ask(2)\n"
-        "print([m for m in ('skopt', 'sklearn', 'scipy', 'deap') if m in sys.modules])"
+        "print([m for m in ('skopt', 'sklearn', 'scipy', 'deap', 'optuna') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

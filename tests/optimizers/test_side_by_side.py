@@ -32,7 +32,7 @@ def _proposed(name: str, settings: dict[str, Any], seed: int) -> list[Any]:
     return run(optimizer, lambda point: (sum(point.values()),), 6, batch=6)
 
 
-def test_neighbours_change_no_point() -> None:
+def test_searches_in_other_threads_do_not_change_the_points() -> None:
     searches = [(name, settings, seed) for name, settings in CASES for seed in (1, 2)]
     alone = [_proposed(*search) for search in searches]
     with ThreadPoolExecutor(len(searches)) as executor:
@@ -40,7 +40,7 @@ def test_neighbours_change_no_point() -> None:
     assert beside == alone
 
 
-def test_a_neighbour_changes_no_draw_of_deap() -> None:
+def test_another_thread_does_not_change_the_random_numbers_of_deap() -> None:
     inside, over = Event(), Event()
 
     def neighbour() -> None:
@@ -64,7 +64,7 @@ def _blas_threads() -> list[int]:
     return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
 
 
-def test_who_leaves_first_takes_no_limit_from_others() -> None:
+def test_the_thread_limit_holds_until_the_last_user_has_left() -> None:
     before = _blas_threads()
     first, second = ExitStack(), ExitStack()
     first.enter_context(one_thread())

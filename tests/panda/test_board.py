@@ -108,7 +108,7 @@ def test_jobs_of_a_search(site: Site, board: ServerJobs, task: TaskSpec) -> None
         board.job(123456789)
 
 
-def test_what_is_left_of_a_job_that_failed(site: Site, board: ServerJobs) -> None:
+def test_files_errors_and_attempts_of_a_failed_job(site: Site, board: ServerJobs) -> None:
     site.submit("user.me.other/", n_jobs=1, site="TWO")
     (given,) = site.acquire("TWO")
     site.keep(given["logFile"], packed(**{"payload.log": "before\x1b[31m\nit broke", "core.bin": "\x00"}))
@@ -137,7 +137,7 @@ def test_what_is_left_of_a_job_that_failed(site: Site, board: ServerJobs) -> Non
     assert board.log(given["PandaID"]).text == "" and not board.job(given["PandaID"]).job.has_log
 
 
-def test_what_a_payload_said_last(site: Site, board: ServerJobs) -> None:
+def test_the_log_tail_of_a_finished_job(site: Site, board: ServerJobs) -> None:
     site.submit("user.me.said/", n_jobs=1, site="THREE")
     (given,) = site.acquire("THREE")
     verdict = {**IDENTITY, "trial": 3, "fold": 0, "status": 1, "log_tail": "Traceback: x"}
@@ -173,7 +173,7 @@ def test_pilots_and_queues(site: Site, board: ServerJobs) -> None:
     assert {pilot.key: pilot for pilot in board.pilots()}["farm/1"].state is PilotState.ENDED
 
 
-def test_who_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_of_the_server_is_read_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     board = ServerJobs(tmp_path)
     assert board.url is None
     with pytest.raises(NoServerError, match="no embedded PanDA server runs"):

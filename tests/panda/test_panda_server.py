@@ -1,12 +1,14 @@
-"""Where panda-client is led, and what it is given to show."""
+"""Addresses, credentials and certificates of a PanDA server, and the link to its monitor."""
 
 from __future__ import annotations
 
 import pytest
 
 from hpo_pilot.errors import InputError, TryAgainError
-from hpo_pilot.panda.server import PandaServer, address, environment_server, environment_vo
+from hpo_pilot.panda.server import PandaServer, address, bigpanda_link, environment_server, environment_vo
 
+ATLAS = "https://pandaserver.cern.ch:25443"
+NAMED = {"PANDAMON_URL": "https://mon.example/x/"}
 VARIABLES = ("PANDA_URL", "PANDA_URL_SSL", "PANDACACHE_URL", "PANDA_BEHIND_REAL_LB", "PANDA_AUTH", "PANDA_AUTH_VO")
 TOKENS = ("PANDA_AUTH_ID_TOKEN", "OIDC_AUTH_TOKEN_FILE", "OIDC_AUTH_ID_TOKEN", "PANDA_VERIFY_HOST", "X509_CERT_DIR")
 
@@ -25,7 +27,7 @@ def bare(monkeypatch):
         ("http://127.0.0.1:8080/", "http://127.0.0.1:8080"),
     ],
 )
-def test_any_path_is_fine(url, wanted):
+def test_an_address_may_have_a_path(url, wanted):
     assert address(url, "--server") == wanted
 
 
@@ -92,3 +94,25 @@ def test_certificates_are_checked_as_panda_client_checks_them(tmp_path, monkeypa
     ours = PandaServer("https://x", tmp_path / "token", "me", authorities=tmp_path / "ca")
     assert ours.session().verify == str(tmp_path / "ca")
     assert ours.environment()["X509_CERT_DIR"] == str(tmp_path / "ca")
+
+
+@pytest.mark.parametrize(
+    ("server", "monitor", "environment", "link"),
+    [
+        (ATLAS, None, {}, "https://bigpanda.cern.ch/tasks/?taskname=*.cafe.g*"),
+        ("https://pandaserver-doma.cern.ch:25443", None, {}, "https://panda-doma.cern.ch/tasks/?taskname=*.cafe.g*"),
+        (ATLAS, None, NAMED, "https://mon.example/x/tasks/?taskname=*.cafe.g*"),
+        (ATLAS, "http://[::1]:8080", NAMED, "http://[::1]:8080/tasks/?taskname=*.cafe.g*"),
+        (None, None, NAMED, None),
+        ("embedded", None, NAMED, None),
+        ("https://panda.example:25443", None, {}, None),
+        *((ATLAS, wrong, {}, None) for wrong in ("javascript:alert(1)", "https://", "ftp://x", "https://me:secret@x")),
+        *((ATLAS, wrong, {}, None) for wrong in ('https://x/"onclick', "https://x:y")),
+    ],
+)
+def test_link_to_the_tasks_of_a_search(server, monitor, environment, link):
+    assert bigpanda_link(server, "cafe", monitor=monitor, environment=environment) == link
+
+
+def test_the_uid_is_quoted():
+    assert bigpanda_link(ATLAS, 'a"&b', environment={}).endswith("/tasks/?taskname=*.a%22%26b.g*")

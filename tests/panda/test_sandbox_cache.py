@@ -79,24 +79,14 @@ def test_a_file_that_is_there_is_touched_twice_a_day(sandbox):
     assert "putFile" not in server.asked
 
 
+@pytest.mark.parametrize(("there", "registered"), [(False, False), (True, True), (False, True)])
 @pytest.mark.parametrize("knows", [True, False])
-def test_a_file_that_is_not_known_is_sent_under_its_plain_name(sandbox, knows):
-    server = Server()
+def test_a_file_is_in_the_cache_under_its_plain_name(sandbox, knows, there, registered):
+    """New, there already, or forgotten by the cache while the database still has its name; also on an old server."""
+    server = Server(*[sandbox.name] * registered)
     server.knows = knows
-    assert cache_at(server).keep(sandbox).name == sandbox.name
-    assert server.files == {sandbox.name}
-
-
-def test_a_server_that_cannot_tell_is_believed(sandbox):
-    server = Server(sandbox.name)
-    server.knows = False
-    assert cache_at(server).keep(sandbox).name == sandbox.name
-
-
-def test_a_file_that_was_forgotten_is_sent_again(sandbox):
-    """The cache forgets files, and the server notices a day later."""
-    server = Server(sandbox.name)
-    server.files.clear()
+    if not there:
+        server.files.clear()
     assert cache_at(server).keep(sandbox).name == sandbox.name
     assert server.files == {sandbox.name}
 
@@ -118,7 +108,7 @@ def test_a_file_that_could_not_be_registered_is_sent_again(sandbox, restarted):
     assert len(server.files) == 2
 
 
-def test_a_server_that_registers_nothing_is_not_filled_up(sandbox):
+def test_failing_registrations_do_not_fill_the_cache(sandbox):
     server = Server()
     server.trouble = "ERROR: DB failure"
     cache = cache_at(server)
@@ -146,12 +136,12 @@ def test_a_server_that_takes_none_now_is_asked_again(sandbox):
         cache_at(server).keep(sandbox)
 
 
-def test_a_file_that_is_gone_here_lives_on_there(sandbox):
+def test_a_file_that_is_missing_here_is_used_from_the_cache(sandbox):
     sandbox.unlink()
     assert cache_at(Server(sandbox.name)).keep(sandbox).name == sandbox.name
 
 
-def test_a_file_that_nobody_has_ends_the_search(sandbox):
+def test_a_file_that_is_missing_everywhere_ends_the_search(sandbox):
     sandbox.unlink()
     with pytest.raises(GiveUpError, match="--new-payload"):
         cache_at(Server()).keep(sandbox)

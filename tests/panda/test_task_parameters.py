@@ -181,34 +181,28 @@ def test_datasets_come_as_phpo_s_training_data(task, panda_client, tmp_path):
     assert "${IN_DATA" not in str(parameters_of(fed)), "an embedded server's pilots bring data by themselves"
 
 
-def test_whoever_needs_a_gpu_of_a_real_server_gets_one(task):
-    needy = replace(task, needs=replace(task.needs, gpus_per_node=1))
-    assert parameters_of(needy, ours=False)["architecture"] == "&nvidia"
-    amd = replace(needy, options=TaskOptions(architecture="&amd"))
-    assert parameters_of(amd, ours=False)["architecture"] == "&amd"
+@pytest.mark.parametrize(
+    ("needs", "options", "embedded", "real"),
+    [
+        ({}, {}, {}, {}),
+        ({"gpus_per_node": 1}, {}, {}, {"architecture": "&nvidia"}),
+        ({"gpus_per_node": 1}, {"architecture": "&amd"}, {"architecture": "&amd"}, {"architecture": "&amd"}),
+        ({}, {"profile": "summit"}, {"hpoSite": "summit"}, {}),
+        ({"checkpoints": True}, {}, {"hpoCheckpoints": True}, {}),
+        ({"nodes": 6, "gpus_per_node": 2}, {}, {"hpoNodes": 6}, {"architecture": "&nvidia"}),
+    ],
+)
+def test_an_embedded_server_gets_more_and_a_real_one_an_architecture(task, needs, options, embedded, real):
+    wanted = replace(task, needs=replace(task.needs, **needs), options=TaskOptions(**options))
+    for ours, expected in ((True, embedded), (False, real)):
+        told = parameters_of(wanted, ours=ours)
+        keys = ("architecture", "hpoSite", "hpoNodes", "hpoCheckpoints")
+        assert {key: told[key] for key in keys if told.get(key) is not None} == expected
 
 
-def test_the_site_profile_is_told_to_a_server_that_knows_of_it(task, ours):
-    assert "hpoSite" not in ours
-    named = replace(task, options=TaskOptions(profile="summit"))
-    assert parameters_of(named)["hpoSite"] == "summit" and "hpoSite" not in parameters_of(named, ours=False)
-
-
-def test_only_jobs_of_several_nodes_say_how_many(task, ours):
-    assert "hpoNodes" not in ours
-    many = replace(task, needs=replace(task.needs, nodes=6, gpus_per_node=2, cores=7, memory_mb=21_000))
-    told = parameters_of(many)
-    assert (told["hpoNodes"], told["nGPU"], told["coreCount"], told["ramCount"]) == (6, 2, 7, 3000), (
-        "all but one a node"
-    )
-    assert "hpoNodes" not in parameters_of(many, ours=False)
-
-
-def test_an_embedded_server_knows_which_jobs_go_on_from_checkpoints(task, ours):
-    assert "hpoCheckpoints" not in ours
-    keeps = replace(task, needs=replace(task.needs, checkpoints=True))
-    assert parameters_of(keeps)["hpoCheckpoints"] is True
-    assert "hpoCheckpoints" not in parameters_of(keeps, ours=False)
+def test_memory_is_given_per_core_and_gpus_per_node(task):
+    told = parameters_of(replace(task, needs=replace(task.needs, nodes=6, gpus_per_node=2, cores=7, memory_mb=21_000)))
+    assert (told["nGPU"], told["coreCount"], told["ramCount"]) == (2, 7, 3000)
 
 
 def test_a_submitted_task_is_recognised_by_its_points(task, ours):
@@ -228,24 +222,17 @@ def test_names_have_room_for_the_datasets_made_of_them(length):
     assert task_name("me", "demo", "cafecafe", 1, 0) == "user.me.demo.cafecafe.g1/"
 
 
-def test_points_travel_whole(task):
-    packed = json.loads(zlib.decompress(base64.urlsafe_b64decode(encode_points(task))))
-    assert packed == {
-        "search": "demo",
-        "uid": "cafecafe",
-        "generation": 1,
-        "folds": 2,
-        "jobs": [[1, 0, 11], [1, 1, 11], [2, 0, 22], [2, 1, 22]],
-        "points": {"1": {"x": 0.25}, "2": {"x": 0.5}},
-    }
+def test_points_and_jobs_are_sent_whole(task):
+    def packed(of):
+        return json.loads(zlib.decompress(base64.urlsafe_b64decode(encode_points(of))))
 
-
-def test_jobs_of_several_points_are_lists_of_them(task):
+    jobs = [[1, 0, 11], [1, 1, 11], [2, 0, 22], [2, 1, 22]]
+    points = {"1": {"x": 0.25}, "2": {"x": 0.5}}
+    table = {"search": "demo", "uid": "cafecafe", "generation": 1, "folds": 2, "jobs": jobs, "points": points}
+    assert packed(task) == table
     ((one,), (two,), *rest) = task.jobs
-    packed = json.loads(
-        zlib.decompress(base64.urlsafe_b64decode(encode_points(replace(task, jobs=((one, two), *rest)))))
-    )
-    assert packed["jobs"] == [[[1, 0, 11], [1, 1, 11]], [[2, 0, 22]], [[2, 1, 22]]]
+    several = replace(task, jobs=((one, two), *rest))
+    assert packed(several)["jobs"] == [[[1, 0, 11], [1, 1, 11]], [[2, 0, 22]], [[2, 1, 22]]]
 
 
 def test_the_output_name_is_what_the_template_gives(task, ours):

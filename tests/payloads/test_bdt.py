@@ -252,25 +252,7 @@ def test_files_that_are_none_are_refused(of: Any, tmp_path: Path) -> None:
         files.read_events([tmp_path / "events.h5"], files.Columns())
 
 
-# --- wrong input ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("point", "reason"),
-    [
-        ({**POINT, "leafs": 3}, r"unknown \['leafs'\]"),
-        ({"learning_rate": 0.1}, r"missing \['columns', 'l2', 'leaf_events', 'leaves'\]"),
-        ({**POINT, "model": "catboost"}, "model must be one of sklearn, xgboost, lightgbm"),
-        ({**POINT, "model": "xgboost"}, r"missing \['depth', 'leaf_weight', 'rows'\]"),
-        ({**POINT, "signal_weight": 0}, "signal_weight must be a number of at least"),
-        ({**POINT, "rounds": True}, "rounds must be a number"),
-        ([], "must hold an object"),
-    ],
-)
-def test_a_wrong_point_is_refused_with_a_reason(of: Any, tmp_path: Path, point: Any, reason: str) -> None:
-    (tmp_path / "input.json").write_text(json.dumps(point))
-    with pytest.raises(of("boosting").TrainingError, match=reason):
-        of("train").read_point(tmp_path / "input.json")
+# --- events that cannot be used ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

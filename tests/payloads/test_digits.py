@@ -140,31 +140,9 @@ def test_a_diverged_training_says_so(tmp_path: Path) -> None:
     assert "training diverged in epoch" in verdict["message"]
 
 
-@pytest.mark.parametrize(
-    ("point", "reason"),
-    [
-        ({**POINT, "learning_rates": 0.1}, "unknown ['learning_rates']"),
-        ({name: value for name, value in POINT.items() if name != "width"}, "missing ['width']"),
-        ({**POINT, "solver": "lbfgs"}, "solver must be one of adam, sgd"),
-        ({**POINT, "epochs": 0}, "epochs must be 1 or more"),
-        ("[]", "must hold an object"),
-        ("{", "cannot read the point"),
-    ],
-)
-def test_a_wrong_point_is_refused_with_a_reason(tmp_path: Path, point: Any, reason: str) -> None:
-    path = tmp_path / "input.json"
-    path.write_text(point if isinstance(point, str) else json.dumps(point))
-    with pytest.raises(train.TrainingError, match=re.escape(reason)):
-        train.read_point(path)
-
-
-@pytest.mark.parametrize(
-    ("point", "reason"), [("{", "cannot read the point"), (POINT, "no fold 3 of 3")], ids=["point", "fold"]
-)
-def test_what_cannot_be_trained_ends_with_a_verdict(tmp_path: Path, point: Any, reason: str) -> None:
-    verdict = run_here(tmp_path, point, HPO_PILOT_FOLD="3", HPO_PILOT_FOLDS="3")
-    assert verdict["status"] == 1
-    assert reason in verdict["message"]
+def test_what_cannot_be_trained_ends_with_a_verdict(tmp_path: Path) -> None:
+    verdict = run_here(tmp_path, POINT, HPO_PILOT_FOLD="3", HPO_PILOT_FOLDS="3")
+    assert verdict["status"] == 1 and "no fold 3 of 3" in verdict["message"]
 
 
 @pytest.mark.parametrize(

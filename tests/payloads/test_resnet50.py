@@ -34,37 +34,6 @@ def test_the_large_search_uses_all_of_its_nodes() -> None:
     assert search.payload.checkpoint == ("ckpt",)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"optimizer": "lamb"}, "optimizer must be one of sgd, lars, larc, not 'lamb'"),
-        ({"compression": True}, "compression must be one of none, fp16, not True"),
-        ({"learning_rate": 0}, "learning_rate must be a number from 0, not 0"),
-        ({"batch": 2.5}, "batch must be a whole number, not 2.5"),
-        ({"accumulation": 0}, "accumulation must be a whole number from 1, not 0"),
-        ({"momentum": 1}, "momentum must be a number from 0 to below 1, not 1"),
-        ({"warmup": "5"}, "warmup must be a number, not '5'"),
-        ({"weight_decay": float("nan")}, "weight_decay must be a number from 0, not nan"),
-        ({"wiehgt_decay": 0}, "missing nothing, unknown ['wiehgt_decay']"),
-    ],
-)
-def test_a_wrong_point_is_refused_with_its_name(of: Any, read: Any, change: dict[str, Any], message: str) -> None:
-    with pytest.raises(of("point").TrainingError) as caught:
-        read(**{"learning_rate": 0.1, "batch": 64, **change})
-    assert message in str(caught.value)
-
-
-def test_no_point_is_refused(of: Any, read: Any, tmp_path: Path) -> None:
-    error, read_point = of("point").TrainingError, of("point").read_point
-    with pytest.raises(error, match=r"missing \['batch', 'learning_rate'\]"):
-        read()
-    (tmp_path / "list.json").write_text("[1]")
-    with pytest.raises(error, match="must hold an object of parameters, not list"):
-        read_point(tmp_path / "list.json")
-    with pytest.raises(error, match=r"cannot read the point from absent\.json"):
-        read_point(tmp_path / "absent.json")
-
-
 # --- the learning rate ------------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""The auto-tuning payload through the real command: with another machine's results, and with two objectives."""
+"""The auto-tuning payload through the real command, with another machine's results."""
 
 from __future__ import annotations
 
@@ -50,20 +50,3 @@ def test_a_warm_search_starts_where_the_first_machine_was_fast(scan: Scan) -> No
     # What is written by hand takes thirty times as long there as the fastest; no processor is so different.
     assert max(others) < by_hand
     assert min(others) < by_hand / 4
-
-
-def test_a_search_for_a_front_of_time_and_size(scan: Scan) -> None:
-    write(scan, "search-front.yaml", budget={"trials": 4, "parallel": 1})
-    scan("run", str(scan.file))
-    for trial in scan.trials():
-        assert trial["state"] == "finished"
-        assert trial["value"][1] == trial["folds"][0]["metrics"]["code_bytes"] > 100
-    assert scan.json("best", "demo")
-
-
-def test_without_a_compiler_each_trial_fails_with_the_remedy(scan: Scan) -> None:
-    scan.environment["CC"] = "no-such-compiler"
-    write(scan, "search.yaml", budget={"trials": 2, "parallel": 1})
-    scan("run", str(scan.file), status=1)
-    assert [trial["state"] for trial in scan.trials()] == ["failed"] * 2
-    assert "there is no C compiler: $CC names 'no-such-compiler'" in scan.trials()[0]["error"]

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.conftest import Scan
-from tests.real.processes import missing, write_search
+from tests.real.processes import missing
 
 PAYLOAD = Path(__file__).parents[2] / "payloads" / "calo_gan"
 #: 13 x 13 x 13 cells: a fifth of a minute of one core.
@@ -138,22 +137,3 @@ def test_what_cannot_be_trained_ends_on_all_ranks_with_one_verdict(train):
     large = train("large", TWO_RANKS, {**SMALL, "batch": 5000})
     assert (large["status"], large["loss"]) == (1, None)
     assert "batch 5000 must be from 2 ranks to 160 showers" in large["message"]
-
-
-@pytest.mark.long
-def test_a_search_of_two_rank_trainings_shows_how_well_they_use_their_ranks(environment, tmp_path):
-    scan = Scan(tmp_path, {"PATH": environment["PATH"]})
-
-    def edit(document):
-        for more, less in (("13", "9"), ("1000", "200"), ("epochs 8", "epochs 2")):
-            document["payload"]["command"] = document["payload"]["command"].replace(more, less)
-
-    write_search(scan, PAYLOAD / "search-horovod.yaml", edit, budget={"trials": 2, "parallel": 1}, start=None)
-    scan("run", str(scan.file), timeout=300)
-    trials = scan.trials()
-    assert [trial["state"] for trial in trials] == ["finished"] * 2
-    for trial in trials:
-        (fold,) = trial["folds"]
-        assert fold["metrics"]["ranks"] == 2 and fold["metrics"]["images_per_second"] > 0
-        assert fold["metrics"]["communication_seconds"] > 0
-        assert fold["metrics"]["epochs"] == 2

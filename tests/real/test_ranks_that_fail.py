@@ -12,7 +12,6 @@ import pytest
 
 from hpo_pilot.hpc.site_files import load_site
 from hpo_pilot.transformation.process import WORKER_MARK
-from tests import outliving
 from tests.pilot.conftest import FakePanda, PilotProcess
 from tests.real.processes import until
 
@@ -118,24 +117,6 @@ def test_ranks_that_hang_are_gone_when_the_pilot_ends(panda: FakePanda, pilot: P
     assert pilot.processes[-1].wait(60) == 0
     assert ranks_left(pilot) == []
     assert panda.of(hung, "failed")
-
-
-def test_ranks_whose_runner_is_killed_are_gone_before_that_is_reported(panda: FakePanda, pilot: PilotProcess) -> None:
-    hung = job(panda, "hangs")
-    wait_for_ranks(pilot)
-    for child in psutil.Process(pilot.processes[-1].pid).children():
-        if "hpo_pilot_runner.py" in child.cmdline():
-            child.kill()
-    assert panda.final(hung, 90.0)["job_status"] == "failed"
-    assert ranks_left(pilot) == []
-
-
-def test_ranks_whose_pilot_and_runner_are_killed(panda: FakePanda, pilot: PilotProcess) -> None:
-    job(panda, "hangs")
-    wait_for_ranks(pilot)
-    ours = psutil.Process(pilot.processes[-1].pid)
-    outliving.kill_at_once([ours, *(each for each in ours.children() if "hpo_pilot_runner.py" in each.cmdline())])
-    until(lambda: not ranks_left(pilot), lambda: str(ranks_left(pilot)), 40)
 
 
 def wait_for_ranks(pilot: PilotProcess) -> None:

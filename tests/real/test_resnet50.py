@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from hpo_pilot import load_search
-from tests.end_to_end.conftest import Scan
 from tests.payloads.conftest import PAYLOADS
 from tests.pilot.conftest import until
-from tests.real.processes import missing, write_search
+from tests.real.processes import missing
 from tests.runner.conftest import Bench, encoded
 
 PAYLOAD = PAYLOADS / "resnet50"
@@ -321,17 +320,3 @@ def test_a_folder_of_images_is_read(train: Any, tmp_path: Path, environment: dic
     assert verdict["status"] == 1
     assert f"{damaged} cannot be read as an image" in verdict["message"]
     assert "Traceback" not in verdict["message"]
-
-
-@pytest.mark.long
-def test_the_search_learns_and_shows_how_well_the_ranks_are_used(environment: dict[str, str], tmp_path: Path) -> None:
-    scan = Scan(tmp_path, {"PATH": environment["PATH"]})
-    write_search(scan, PAYLOAD / "search.yaml", budget={"trials": 1, "parallel": 1})
-    scan("run", str(scan.file), timeout=300)
-    (trial,) = scan.trials()
-    assert trial["state"] == "finished"
-    (fold,) = trial["folds"]
-    assert fold["metrics"]["ranks"] == 2
-    assert fold["metrics"]["images_per_second"] > 0
-    assert 0 < fold["metrics"]["pop_parallel_efficiency"] <= 1
-    assert 0 <= fold["metrics"]["error"] < 0.5, "a guess among 20 classes is wrong in 95% of the cases"

@@ -61,7 +61,7 @@ def count(bench: Any, steps: int, pause: float, inside: float | None = None, **o
 
 
 @pytest.mark.parametrize("victims", ["runner", "all", "lifeline", "term"])
-def test_an_attempt_goes_on_where_the_one_before_was_ended(quick, until, victims):
+def test_an_attempt_continues_from_the_kept_checkpoint(quick, until, victims):
     reading, writing = os.pipe()
     process, folder = count(quick, 1000, 0.5, lifeline=reading)
     until(lambda: saved_step(quick) >= 2)
@@ -103,7 +103,7 @@ def test_a_damaged_copy_is_not_given_to_the_payload(quick, until, damaged):
     assert quick.finish(process, folder, time.monotonic()).verdict["value"] == before
 
 
-def test_one_that_writes_without_rest_is_kept_all_the_same(quick, until):
+def test_a_checkpoint_that_is_always_written_is_kept(quick, until):
     quick.quick["QUIET"] = 4.0  # longer than it ever pauses
     # A busy machine makes a long pause of a short one: there is none within a write. Looks come every second.
     process, _ = count(quick, 1000, 0.7, inside=0)
@@ -189,7 +189,7 @@ def test_links_that_lead_out_are_not_followed(quick):
     assert [path.name for path in kept(quick).iterdir() if path.is_dir()] == ["ckpt"]
 
 
-def test_the_payload_may_keep_its_own_in_the_folder(quick):
+def test_the_payload_may_write_to_the_checkpoint_folder(quick):
     first = quick.run("echo mine > $HPO_PILOT_CHECKPOINT_DIR/state; exit 1")
     assert first.verdict["value"] is None
     assert (quick.checkpoints / "1a2b3c4d" / "t8f1" / "state").read_text() == "mine\n"
@@ -198,7 +198,7 @@ def test_the_payload_may_keep_its_own_in_the_folder(quick):
     assert not (quick.checkpoints / "1a2b3c4d" / "t8f1").exists()
 
 
-def test_a_crash_between_the_two_renames_costs_nothing(quick):
+def test_after_a_crash_between_two_renames_the_old_copy_is_used(quick):
     old = kept(quick).with_name(".old")
     old.mkdir(parents=True)
     (old / "best.bin").write_text("before")
@@ -206,7 +206,7 @@ def test_a_crash_between_the_two_renames_costs_nothing(quick):
     assert (ended.folder / "payload.log").read_text() == "before"
 
 
-def test_a_new_attempt_waits_for_the_last_words_of_the_one_before(quick, until):
+def test_a_new_attempt_waits_until_the_previous_one_has_ended(quick, until):
     files = {"train.py": SAVES % ("time.sleep(1)", 0, "")}
     process, folder = quick.start(f"{sys.executable} train.py", files=files, checkpoint=["best.bin"])
     until((folder / "ready").exists)

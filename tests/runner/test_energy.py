@@ -67,7 +67,7 @@ def test_counters_that_start_again_are_seen_in_time(tmp_path, meter):
 
 
 @pytest.mark.parametrize(("cores", "gpus", "share"), [(4, 0, 1.0), (1, 0, 0.25), (1, 4, 0.5), (1, 8, 1.0)])
-def test_cray_s_counter_has_everything_in(tmp_path, meter, cores, gpus, share):
+def test_the_counter_of_cray_includes_the_gpus(tmp_path, meter, cores, gpus, share):
     package(tmp_path, 0, 0)
     cray(tmp_path, 1000, gpus=8)
     running = meter(cores, gpus)
@@ -76,7 +76,7 @@ def test_cray_s_counter_has_everything_in(tmp_path, meter, cores, gpus, share):
     assert running.metrics() == {"energy_joules": pytest.approx(600.0 * share)}
 
 
-def test_half_an_energy_is_none(tmp_path, meter):
+def test_an_incomplete_measurement_gives_no_energy(tmp_path, meter):
     package(tmp_path, 0, 0)
     (tmp_path / "powercap" / "intel-rapl:1").mkdir()
     assert meter(4).metrics() == {}
@@ -118,12 +118,12 @@ def test_gpus_by_nvml(tmp_path, meter, library, monkeypatch, visible):
 
 
 @pytest.mark.parametrize(("visible", "gpus"), [("0,1", 1), ("5", 1), ("GPU-x", 1), ("", 1)])
-def test_gpus_that_are_not_clear(meter, library, monkeypatch, visible, gpus):
+def test_ambiguous_gpus_give_no_energy(meter, library, monkeypatch, visible, gpus):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert meter(1, gpus, library=library).metrics() == {}
 
 
-def test_the_runner_puts_it_beside_the_figure(tmp_path, bench):
+def test_the_runner_reports_energy_as_a_metric(tmp_path, bench):
     counters = tmp_path / "cray"
     cray(tmp_path, 100)
     bench.quick = {"COUNTERS": f"({str(counters)!r},)", "CRAY, RAPL": f"({str(counters)!r}, {str(tmp_path)!r})"}

@@ -77,7 +77,7 @@ def test_metadata_that_cannot_be_kept_is_explained(tmp_path, monkeypatch, write,
     assert own == {} and why in unkept
 
 
-def test_metadata_that_cannot_be_kept_harms_nobody(bench):
+def test_metadata_that_cannot_be_kept_does_not_fail_the_trial(bench):
     ended = bench.run("""echo '{"status": 0, "loss": 1}' > output.json""", file_names={"metadata": "meta.json"})
     assert ended.verdict["value"] == 1 and ended.message == "meta.json is not kept: none was written"
     assert list(metadata(ended)) == ["hpo_pilot"]

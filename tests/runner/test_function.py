@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import sys
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,14 @@ def run(bench: Bench, body: str, **options):
     return bench.run(
         CALL, files={"train.py": body}, **{"objectives": ["loss"], "function": "train:objective"} | options
     )
+
+
+def run_series(bench: Bench, body: str, members: list[list[int]], **files: str) -> list[dict[str, Any]]:
+    """Verdicts of one job with these (trial, fold, seed), whose points are {"x": trial}."""
+    task = encoded([members], {str(trial): {"x": trial} for trial, _, _ in members})
+    written = {f"payload/{name}.py": text for name, text in {"train": body, **files}.items()}
+    options = {"function": "train:objective", "objectives": ["loss"], "python": sys.executable}
+    return bench.run(CALL, task=task, number=1, series=True, files=written, **options).verdict["members"]
 
 
 @pytest.mark.parametrize(
@@ -86,18 +95,7 @@ def objective(point):
     calls.append(1)
     return {{"loss": point["x"], "metrics": {{"calls": len(calls), "pid": os.getpid(), "dice": random.random()}}}}
 """
-    task = encoded([[[1, 0, 1], [2, 0, 2], [3, 0, 3]]], {"1": {"x": 1}, "2": {"x": 2}, "3": {"x": 3}})
-    ended = bench.run(
-        CALL,
-        task=task,
-        number=1,
-        series=True,
-        files={"payload/train.py": body},
-        function="train:objective",
-        objectives=["loss"],
-        python=sys.executable,
-    )
-    members = ended.verdict["members"]
+    members = run_series(bench, body, [[1, 0, 1], [2, 0, 2], [3, 0, 3]])
     assert [member["value"] for member in members] == [1.0, 2.0, 3.0], json.dumps(members, indent=1)
     assert [member["metrics"]["calls"] for member in members] == [1, 1, 1]
     for name in ("pid", "dice"):
@@ -106,10 +104,7 @@ def objective(point):
 
 
 def test_points_of_one_job_whose_function_cannot_be_imported(bench: Bench):
-    task = encoded([[[1, 0, 1], [2, 0, 2]]], {"1": {"x": 1}, "2": {"x": 2}})
-    files = {"payload/train.py": "import no_such_module"}
-    options = {"function": "train:objective", "objectives": ["loss"], "python": sys.executable}
-    members = bench.run(CALL, task=task, number=1, series=True, files=files, **options).verdict["members"]
+    members = run_series(bench, "import no_such_module", [[1, 0, 1], [2, 0, 2]])
     assert all("No module named 'no_such_module'" in member["message"] for member in members)
     assert len(members) == 2
 
@@ -134,10 +129,7 @@ def objective(point):
 
 def test_generators_made_at_import_differ_between_trials(bench: Bench):
     """Both in processes forked after the import and in fresh ones. A seed of the module's gives the same in a trial."""
-    task = encoded([[[1, 0, 12], [2, 0, 13], [3, 1, 12]]], {"1": {"x": 1}, "2": {"x": 2}, "3": {"x": 3}})
-    options = {"function": "train:objective", "objectives": ["loss"], "python": sys.executable}
-    files = {"payload/train.py": GENERATORS}
-    members = bench.run(CALL, task=task, number=1, series=True, files=files, **options).verdict["members"]
+    members = run_series(bench, GENERATORS, [[1, 0, 12], [2, 0, 13], [3, 1, 12]])
     one, two, again = (member["metrics"] for member in members)
     assert all(one[name] != two[name] for name in one)
     seeded = ("given", "old", "class")
@@ -164,11 +156,7 @@ def objective(point):
 
 def test_libraries_that_a_function_imports_are_loaded_for_the_next_points(bench: Bench):
     """But not modules of the payload, and not after the function has set a variable for them."""
-    numbers = range(1, 8)
-    task = encoded([[[number, 0, number] for number in numbers]], {str(number): {"x": number} for number in numbers})
-    options = {"function": "train:objective", "objectives": ["loss"], "python": sys.executable}
-    files = {"payload/train.py": IMPORTS, "payload/own.py": ""}
-    members = bench.run(CALL, task=task, number=1, series=True, files=files, **options).verdict["members"]
+    members = run_series(bench, IMPORTS, [[number, 0, number] for number in range(1, 8)], own="")
     found = [member["metrics"] for member in members]
     assert (found[0]["colorsys"], found[-1]["colorsys"]) == (0, 1), json.dumps(members, indent=1)
     assert not any(each["own"] or each["wave"] for each in found)

@@ -46,6 +46,8 @@ def test_a_finished_point(bench):
     began = time.strptime(told["start_datetime"], "%m/%d/%Y, %H:%M:%S")
     assert began[:6] == time.gmtime(told["start_timestamp"])[:6]
 
+    assert hpo_pilot_hpogrid.joined([told] * 9)["result"].keys() == set(map(str, range(9)))
+    assert hpo_pilot_hpogrid.joined([told] * 1000) == {}  # together they would be too large
     report = HPOReport(told, verbose=False)
     assert report.merge_data() == [{"x": 0.25, "name": "é", "depth": None, "loss": 0.5, "size": 7}]
     (report,) = parse_reports({"user_job_metadata": told | {"hpo_pilot": ours}})

@@ -95,12 +95,12 @@ def log_patterns(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", list(LOGS))
-def test_the_last_words_are_those_of_the_rank_that_died(name, tmp_path):
+def test_the_message_is_of_the_rank_that_failed(name, tmp_path):
     said = launch(tmp_path, **log_patterns(name)).last_words(LOGS[name])
     assert said == ("ValueError: boom" if name in ("mpich", "torchrun") else "rank 1: ValueError: boom")
 
 
-def test_where_no_rank_said_anything_the_launcher_did(tmp_path):
+def test_without_output_of_ranks_the_launcher_s_error_is_the_message(tmp_path):
     launched = launch(tmp_path, **log_patterns("srun"))
     refused = "srun: error: Unable to create step for job 1: More processors requested than permitted"
     assert launched.last_words(refused + "\n") == refused
@@ -109,7 +109,7 @@ def test_where_no_rank_said_anything_the_launcher_did(tmp_path):
     assert launched.last_words("") == ""
 
 
-def test_the_command_stands_behind_the_launcher(tmp_path, monkeypatch):
+def test_the_command_follows_the_launcher(tmp_path, monkeypatch):
     launched = launch(tmp_path, before=["srun", "--chdir=%FOLDER", "--"])
     monkeypatch.chdir(tmp_path)
     assert launched.words("python train.py") == ["srun", f"--chdir={tmp_path}", "--", "python", "train.py"]
@@ -184,7 +184,7 @@ def stubbed(bench, tmp_path):
     return bench, tools, {"hpo_pilot_launch.json": json.dumps(said)}
 
 
-def test_a_step_is_told_past_its_launcher(stubbed):
+def test_signals_are_sent_to_the_step_and_not_to_its_launcher(stubbed):
     bench, tools, files = stubbed
     assert bench.run("""echo '{"loss": 0.5}' > output.json""", files=files).verdict["value"] == 0.5
     assert not (tools / "sent").exists()
@@ -193,7 +193,7 @@ def test_a_step_is_told_past_its_launcher(stubbed):
     assert (tools / "sent").read_text() == "TERM 1.0\n"
 
 
-def test_a_sender_of_signals_that_complains_has_sent_them(stubbed):
+def test_an_exit_status_of_the_signal_command_is_ignored(stubbed):
     bench, tools, files = stubbed
     program(tools / "signal", f"kill -$1 $(cat {tools}/rank.pid); exit 225\n")
     saves = "trap 'sleep 0.5; echo saved; exit 0' TERM; while :; do sleep 0.05; done"
@@ -234,17 +234,19 @@ Exit code: 1
 """
 
 
-def test_who_raised_counts_before_who_waited(tmp_path):
+def test_an_exception_comes_before_its_consequences(tmp_path):
     launched = launch(tmp_path, **log_patterns("horovodrun"))
     assert launched.last_words(CONSEQUENCES) == "rank 1: ValueError: its images are lost"
     caught = '[0]<stderr>:Traceback (most recent call last):\n[0]<stderr>:KeyError: "no cache, it goes on without"\n'
     of_dead = CONSEQUENCES.replace("Process 0 exit", "Process 1 exit")
     assert launched.last_words(caught + of_dead) == "rank 1: ValueError: its images are lost"
+    later = '[0]<stderr>:Traceback (most recent call last):\n[0]<stderr>:KeyError: "ended by the other"\n'
+    assert launched.last_words(of_dead + later) == "rank 1: ValueError: its images are lost"
     waited = CONSEQUENCES.replace("ValueError: its images are lost", "")
     assert launched.last_words(waited).startswith("rank 0: horovod.common.exceptions.HorovodInternalError: ")
 
 
-def test_a_rank_that_a_signal_ended_is_said_so_whatever_its_other_stream_says_after(tmp_path):
+def test_the_signal_that_ended_a_rank_is_the_message(tmp_path):
     launched = launch(tmp_path, **log_patterns("horovodrun"))
     log = "[1]<stderr>:Killed\n[1]<stdout>:I am rank 1\n[0]<stdout>:epoch 1\nProcess 1 exit with status code 137.\n"
     assert launched.last_words(log) == "rank 1: Killed"

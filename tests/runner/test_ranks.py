@@ -77,7 +77,7 @@ def test_ranks_of_a_job(bench):
         *("", "[]", '{"rank": 1}', "[" * 60000),
         *(
             json.dumps({**RANK, **wrong})
-            for wrong in ({"rank": 5, "size": 2}, {"seconds": float("nan")}, {"compute": -1})
+            for wrong in ({"rank": 5, "size": 2}, {"seconds": float("nan")}, {"input": -1})
         ),
         *(json.dumps({**RANK, **wrong}) for wrong in ({"compute": 9}, {"rank": True}, {"seconds": 0, "compute": 0})),
     ],
@@ -89,7 +89,7 @@ def test_a_broken_file_of_a_rank_leaves_no_figures(tmp_path, broken):
     assert figures == {} and why
 
 
-def test_a_rank_without_a_word_leaves_no_figures(bench):
+def test_a_missing_rank_leaves_no_figures(bench):
     written = f"echo '{json.dumps({**RANK, 'rank': 1, 'size': 2})}' >$HPO_PILOT_MEASURED/1.json"
     ended = bench.run(f"mkdir $HPO_PILOT_MEASURED; {written}; echo '{{\"loss\": 1}}' >output.json")
     assert (ended.verdict["value"], ended.verdict["metrics"]) == (1, {})
@@ -109,7 +109,7 @@ def test_the_figures_are_pop_s(tmp_path):
     assert (len(kept["hpo_pilot_ranks"]), why) == (2, "")
 
 
-def test_of_many_ranks_those_that_compute_longest_are_told_one_by_one(tmp_path):
+def test_the_ranks_with_most_computing_are_reported_one_by_one(tmp_path):
     for rank in range(300):
         put(tmp_path, rank, size=300, seconds=2.0, compute=1.0 + rank / 1000, communication=0.5)
     figures, kept, _ = hpo_pilot_ranks.assess(str(tmp_path), float)
@@ -185,7 +185,7 @@ def test_an_optimizer_s_waiting_is_communication(tmp_path, clock):
     assert hpo_pilot_ranks.optimizer(plain) is plain
 
 
-def test_only_who_began_is_timed(tmp_path, clock):
+def test_only_the_thread_that_started_is_timed(tmp_path, clock):
     hpo_pilot_ranks.start()
 
     def elsewhere() -> None:
@@ -259,7 +259,7 @@ def test_a_long_timeline_is_cut_after_a_whole_event(tmp_path, monkeypatch):
     "environment",
     [{}, {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, {"PMI_RANK": "0", "PMI_SIZE": "1"}, {"PMI_RANK": "1"}],
 )
-def test_who_has_nobody_to_meet(monkeypatch, environment):
+def test_a_single_process_does_not_meet_others(monkeypatch, environment):
     """One process, a batch script, one rank, a launcher that does not say how many."""
     for name, value in {**environment, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
@@ -267,19 +267,18 @@ def test_who_has_nobody_to_meet(monkeypatch, environment):
     assert "HOROVOD_RANK" not in os.environ
 
 
-def test_a_name_without_an_address_is_said(monkeypatch):
-    told = {"PMI_RANK": "1", "PMI_SIZE": "2", "MASTER_ADDR": "no-such-node.invalid", "MASTER_PORT": "1"}
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("no-such-node.invalid", r"MASTER_ADDR=no-such-node\.invalid has no address here: .*set MASTER_ADDR"),
+        ("127.0.0.1", r"rank 0 is not at 127\.0\.0\.1:1: "),
+    ],
+)
+def test_a_rank_that_does_not_meet_the_first_names_the_address(monkeypatch, address, said):
+    told = {"PMI_RANK": "1", "PMI_SIZE": "2", "MASTER_ADDR": address, "MASTER_PORT": "1"}
     for name, value in told.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(SystemExit, match=r"MASTER_ADDR=no-such-node\.invalid has no address here: .*set MASTER_ADDR"):
-        hpo_pilot_ranks.meet(SimpleNamespace(mpi_built=lambda: False), 0.0)
-
-
-def test_a_rank_that_does_not_meet_the_first_says_where_it_looked(monkeypatch):
-    told = {"PMI_RANK": "1", "PMI_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    for name, value in told.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(SystemExit, match=r"rank 0 is not at 127\.0\.0\.1:1: "):
+    with pytest.raises(SystemExit, match=said):
         hpo_pilot_ranks.meet(SimpleNamespace(mpi_built=lambda: False), 0.0)
     hpo_pilot_ranks.meet(SimpleNamespace(mpi_built=lambda: True), 0.0)
     assert "HOROVOD_RANK" not in os.environ

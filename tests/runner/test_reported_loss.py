@@ -3,53 +3,36 @@
 from __future__ import annotations
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
+from tests.answering import answering
+
 
 class Points:
-    """The server's side, as far as the runner asks."""
+    """Answers of the server in their order, the last one again and again, and the paths that were asked for."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.answers: list[tuple[int, Any]] = [(200, [{"id": 2, "parameters": {}, "loss": 0.0}])]
-        points = self
+        self.env = {"PanDA_TaskID": "17"}
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                points.asked.append(self.path)
-                status, content = points.answers[min(len(points.asked), len(points.answers)) - 1]
-                body = content.encode() if isinstance(content, str) else json.dumps(content).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                """Silence."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.env = {
-            "HPO_PILOT_IDDS_URL": f"http://127.0.0.1:{self.server.server_address[1]}/points/secret-1/idds",
-            "PanDA_TaskID": "17",
-        }
+    def answer(self, path: str) -> tuple[int, bytes]:
+        self.asked.append(path)
+        status, content = self.answers[min(len(self.asked), len(self.answers)) - 1]
+        return status, content.encode() if isinstance(content, str) else json.dumps(content).encode()
 
 
 @pytest.fixture
 def points():
-    server = Points()
-    thread = threading.Thread(target=server.server.serve_forever)
-    thread.start()
-    yield server
-    server.server.shutdown()
-    server.server.server_close()
-    thread.join()
+    made = Points()
+    with answering(made.answer) as url:
+        made.env["HPO_PILOT_IDDS_URL"] = f"{url}/points/secret-1/idds"
+        yield made
 
 
-def test_it_is_the_value(bench, points):
+def test_the_reported_loss_is_the_value(bench, points):
     """The payload sees its own point alone, and the address is kept nowhere."""
     own = '"t${HPO_PILOT_TRIAL}f${HPO_PILOT_FOLD}/idds"'
     ended = bench.run(f'test "${{HPO_PILOT_IDDS_URL#*/points/*/}}" = {own}', env=points.env, metric="accuracy")
@@ -75,14 +58,14 @@ NONE = "no usable output.json: none was written"
         ("true", [(503, "later"), (200, "half an ans"), (200, [{"loss": 0.0}])], 0.0, "", 3),
     ],
 )
-def test_what_counts(bench, points, command, answers, value, message, asked):
+def test_answers_of_the_server(bench, points, command, answers, value, message, asked):
     points.answers = answers or points.answers
     ended = bench.run(command, env=points.env)
     assert (ended.code, ended.verdict["value"], len(points.asked)) == (0, value, asked)
     assert message in ended.message
 
 
-def test_a_server_that_stays_away_is_the_infrastructures_fault(bench, monkeypatch):
+def test_without_an_answer_the_job_fails_and_not_the_trial(bench, monkeypatch):
     """Not a verdict: what the payload reported is at the server."""
     from hpo_pilot.runner import hpo_pilot_results
 

@@ -119,7 +119,7 @@ def test_a_job_of_one_point_is_one_all_the_same(job):
     assert (member["trial"], member["value"]) == (3, 0.3)
 
 
-def test_one_that_fails_harms_no_other(job):
+def test_a_failed_point_leaves_the_others_alone(job):
     files = {"train.py": PAYLOAD.replace('print("point"', 'x == 4 and sys.exit("no such layer")\nprint("point"')}
     members = job.run(files=files, outputs=["model.txt"])
     assert [m["value"] for m in members] == [0.3, None, 0.5, 0.6]

@@ -118,7 +118,7 @@ def test_what_fails_leaves_nothing(node, image):
     assert node.run("copy", wanted, limit=5000)["there"]
 
 
-def test_one_that_fails_does_not_keep_the_others(node, image):
+def test_a_failed_copy_does_not_stop_the_others(node, image):
     good, bad = node.wanted(image), {**node.wanted(image, "other-5000"), "source": "/nowhere"}
     answer = node.run("copy", bad, good)
     assert list(answer["there"]) == [good["key"]] and list(answer["failed"]) == ["other-5000"]
@@ -128,7 +128,7 @@ def test_one_that_fails_does_not_keep_the_others(node, image):
     ("scratch", "why"),
     [("/nowhere/$SLURMD_NODENAME", "no folder /nowhere/n1"), ("/x/${NVME}", r"names $NVME, which is not set")],
 )
-def test_a_scratch_that_is_none(node, image, scratch, why):
+def test_a_scratch_that_is_missing(node, image, scratch, why):
     assert why in node.failure(node.wanted(image), scratch=scratch)
 
 
@@ -181,7 +181,7 @@ def test_only_its_own_folder_is_removed(node):
     assert (node.scratch / "data").is_dir()
 
 
-def test_many_at_once(node, image):
+def test_concurrent_copies_make_one_file(node, image):
     path = node.folder / "request"
     request = {"scratch": str(node.scratch), "folder": FOLDER, "variables": {}, "limit": 0}
     path.write_text(json.dumps({**request, "copies": [node.wanted(image)]}))

@@ -59,7 +59,7 @@ def test_only_results_of_the_search_itself_are_taken_in_their_order():
     assert found.trials[1].errors == ()
 
 
-def test_what_fits_is_taken_as_it_is():
+def test_fitting_results_are_unchanged():
     other = {**GOOD, "solver": "sgd", "momentum": 0.9}
     failed = EarlierTrial(GOOD, None)
     found = fit_earlier_results(earlier(GOOD, other, failed), SPACE, LOSS)
@@ -125,7 +125,7 @@ def test_numbers_beyond_the_bounds_stay_and_what_has_no_place_goes():
     assert "4 of its 6 results do not fit this space (solver must be 'adam' or 'sgd', not 'rmsprop')" in found.notes
 
 
-def test_where_there_is_nothing_to_learn_it_says_so():
+def test_results_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match="'old' has no results yet"):
         fit_earlier_results(earlier(EarlierTrial(GOOD, None)), SPACE, LOSS)
     with pytest.raises(InputError, match="no parameter of this space: it has depth, this one rate, layers"):
@@ -144,7 +144,7 @@ def test_of_very_many_results_the_last_are_taken():
     assert found.notes == (f"only the last {MOST_RESULTS} of its {MOST_RESULTS + 5} results are used",)
 
 
-def test_a_result_file_is_told_from_a_name():
+def test_files_and_names_of_searches_are_told_apart():
     files = ["old.csv", "./old", "../r/old.json", "2024"]
     assert [source for source in ("old", "old-2_b", *files) if is_result_file(source)] == files
 
@@ -300,7 +300,7 @@ def test_what_is_no_result_file_is_said(tmp_path, text, said):
         read(tmp_path, text)
 
 
-def test_strange_cells_make_no_results_out_of_nothing(tmp_path):
+def test_cells_that_are_no_numbers_give_no_results(tmp_path):
     text = "value,std,rate,layers,kind\nnan,x,0.1,2,a\n0.5,,fast,2.5,zz\n0.25,0.1,0.1,3\n"
     found = read(tmp_path, text)
     assert [trial.values for trial in found.trials] == [None, (0.5,), (0.25,)]

@@ -71,7 +71,7 @@ def test_every_unit_number_gives_a_native_value_of_the_domain(dimension: Domain,
 
 
 @given(ANY, UNIT)
-def test_there_and_back(dimension: Domain, u: float) -> None:
+def test_encoding_and_decoding_give_the_same_value(dimension: Domain, u: float) -> None:
     value = dimension.from_unit(u)
     place = dimension.to_unit(value)
     assert -1e-9 <= place <= 1 + 1e-9

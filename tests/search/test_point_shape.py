@@ -34,7 +34,7 @@ def test_the_payloads_point() -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=5, max_size=5))
-def test_there_and_back(unit: list[float]) -> None:
+def test_encoding_and_decoding_give_the_same_value(unit: list[float]) -> None:
     point = SPACE.decode(unit)
     assert SPACE.canonical(SHAPE.search_point(SHAPE.payload_point(point))) == point
 

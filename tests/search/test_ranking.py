@@ -39,7 +39,7 @@ def test_best_is_the_lowest_or_the_highest() -> None:
         assert best_by_folds(search, trials) is trials[order[0] - 1]
 
 
-def test_no_figure_no_best(search: Search) -> None:
+def test_without_a_figure_there_is_no_best(search: Search) -> None:
     running = make_trial(2, None, state=TrialState.RUNNING, told=None, error=None)
     stopped = make_trial(3, 0.1, state=TrialState.STOPPED)
     unusable = [make_trial(4, math.nan), make_trial(5, math.inf)]
@@ -49,7 +49,7 @@ def test_no_figure_no_best(search: Search) -> None:
     assert convergence(search, trials) == []
 
 
-def test_equal_trials_stand_in_the_order_of_their_numbers(search: Search) -> None:
+def test_equal_trials_are_ordered_by_number(search: Search) -> None:
     assert numbers(ranked_by_folds(search, [make_trial(3, 0.5), make_trial(1, 0.5), make_trial(2, 0.5)])) == [1, 2, 3]
 
 
@@ -92,17 +92,21 @@ def test_convergence_follows_the_order_of_results() -> None:
 # --- several objectives ---
 
 
+def two() -> Search:
+    return make_search(objective=TWO)
+
+
 def test_the_front_is_in_the_order_of_the_first_objective():
-    front = front_of(make_search(objective=TWO), several_trials(*ROWS))
+    front = front_of(two(), several_trials(*ROWS))
     assert [standing.trial.number for standing in front] == [2, 3, 6, 1]
-    ranked = [standing.trial.number for standing in ranking(make_search(objective=TWO), several_trials(*ROWS))]
+    ranked = [standing.trial.number for standing in ranking(two(), several_trials(*ROWS))]
     assert set(ranked[:4]) == {1, 2, 3, 6}
     assert ranked[4:] == [5, 7]
-    assert {trial.number for trial in ranked_by_folds(make_search(objective=TWO), several_trials(*ROWS))[:2]} == {
+    assert {trial.number for trial in ranked_by_folds(two(), several_trials(*ROWS))[:2]} == {
         1,
         2,
     }  # the ends of the front
-    assert front_of(make_search(objective=TWO), []) == []
+    assert front_of(two(), []) == []
 
 
 def test_stopped_and_incomplete_trials_are_not_on_it():
@@ -111,17 +115,17 @@ def test_stopped_and_incomplete_trials_are_not_on_it():
         make_trial(8, 0.1, values=(0.1, 99.0), state=TrialState.STOPPED),
         make_trial(9, 0.0),
     ]
-    assert [standing.trial.number for standing in front_of(make_search(objective=TWO), trials)] == [2, 3, 6, 1]
+    assert [standing.trial.number for standing in front_of(two(), trials)] == [2, 3, 6, 1]
 
 
 def test_confirmed_trials_leave_the_front_only_for_confirmed_ones():
     trials = several_trials((1.0, 5.0), (2.0, 6.0), (1.5, 5.5), (3.0, 1.0))
     again = [make_trial(10, 2.2, values=(2.2, 4.0), confirms=1), make_trial(11, 2.1, values=(2.1, 6.5), confirms=2)]
-    front = front_of(make_search(objective=TWO), [*trials, *again])
+    front = front_of(two(), [*trials, *again])
     # 1 came out as (2.2, 4): worse than 2, which was confirmed as (2.1, 6.5). 3 is behind neither.
     assert [standing.trial.number for standing in front] == [3, 2]
     assert front[1].figures == (2.1, 6.5)
-    only_first = front_of(make_search(objective=TWO), [*trials, again[0]])
+    only_first = front_of(two(), [*trials, again[0]])
     assert 1 in [standing.trial.number for standing in only_first], "unconfirmed luck does not push it out"
 
 
@@ -130,24 +134,22 @@ def test_reference_and_volume_by_hand():
     # Slabs: 1 to 2 at 1, 2 to 3 at 5, 3 to 4 at 9.
     assert front_volume(make_search(objective=given), several_trials(*ROWS)) == pytest.approx(1 + 5 + 9)
     assert reference_of(make_search(objective=given), several_trials(*ROWS)) == (4.0, 0.0)
-    found = reference_of(make_search(objective=TWO), several_trials((0.0, 10.0), (10.0, 0.0)))
+    found = reference_of(two(), several_trials((0.0, 10.0), (10.0, 0.0)))
     assert found == pytest.approx((11.0, -1.0))
-    assert reference_of(make_search(objective=TWO), several_trials(None)) is None
-    assert front_volume(make_search(objective=TWO), several_trials(None)) is None
+    assert reference_of(two(), several_trials(None)) is None
+    assert front_volume(two(), several_trials(None)) is None
 
 
 def test_the_reference_stays_and_far_outliers_do_not_count():
     rows = [(float(n), float(n)) for n in range(10)] + [(1e30, 0.0)] + [(5.0, 5.0)] * 9
-    early = reference_of(make_search(objective=TWO), several_trials(*rows))
-    assert early == reference_of(make_search(objective=TWO), several_trials(*rows, (99.0, -99.0)))
+    early = reference_of(two(), several_trials(*rows))
+    assert early == reference_of(two(), several_trials(*rows, (99.0, -99.0)))
     assert early is not None
     assert early[0] < 100
 
 
-def test_the_volume_only_grows_once_the_reference_stands():
-    steps = convergence(
-        make_search(objective=TWO), several_trials(None, (3.0, 3.0), None, (2.0, 4.0), (9.0, 0.0), (1.0, 2.0))
-    )
+def test_the_volume_only_grows_after_the_reference_is_fixed():
+    steps = convergence(two(), several_trials(None, (3.0, 3.0), None, (2.0, 4.0), (9.0, 0.0), (1.0, 2.0)))
     assert [place for place, _ in steps] == [2, 3, 4, 5, 6]
     volumes = [volume for _, volume in steps]
     assert volumes == sorted(volumes)
@@ -155,7 +157,7 @@ def test_the_volume_only_grows_once_the_reference_stands():
 
 
 def test_figures_near_the_largest_float_have_a_reference_and_a_volume():
-    search = make_search(objective=TWO)
+    search = two()
     trials = several_trials(*[(n / 9, (-1e308, 1e308)[n % 2]) for n in range(9)])
     reference = reference_of(search, trials)
     assert all(map(math.isfinite, reference))

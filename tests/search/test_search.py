@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from typing import Any
 
 import pytest
@@ -108,12 +109,10 @@ def test_several_objectives_are_read_back() -> None:
     ("changes", "text"),
     [
         ({"folds": True}, "folds: must be a mapping, not true"),
-        ({"confirm": {"top": 65}}, "confirm.top: is 65, and the search has 64 trials"),
         ({"start": [{"learning_rate": 1, "flag": 1}]}, "start[0].learning_rate: must be between 0.0001 and 0.1, not 1"),
         ({"seed": 2**32}, "seed: must be below 4294967296, not 4294967296"),
         ({"search": "x" * 51}, "search: must start with a letter"),
         ({"payload": {"command": "x", "outputs": ["../a"]}}, "payload.outputs[0]: must be a path inside the job's"),
-        ({"objective": []}, "objective: is empty"),
         ({"objective": TWO, "known": [{"point": {}, "value": 1}]}, "known[0].value: must be a list of 2 numbers"),
         ({"known": [{"point": {}, "value": [1, 2]}]}, "known[0].value: must be one number"),
         ({"warm_start": ["digits-mlp"]}, "warm_start[0]: is this search itself"),
@@ -219,33 +218,22 @@ def test_inputs_and_space_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("segments", "words"),
+    ("key", "value", "words"),
     [
-        ("[]", "segments"),
-        ("5", "segments: must be a mapping"),
-        ("{arm: {input: [f]}}", "segments.arm.input: is not a key"),
-        ("['a b', a-b]", "would have the name of that of 'a b'"),
-        (f"[{'a' * 60}]", "longer than 50 characters"),
-        ("{arm: {space: {y: {type: real, low: 0, high: 1}}}}", "does not fit known[0].point"),
-        ("{arm: {space: {}}}", "is empty"),
+        ("segments", "[]", "segments"),
+        ("segments", "5", "segments: must be a mapping"),
+        ("segments", "{arm: {input: [f]}}", "segments.arm.input: is not a key"),
+        ("segments", "['a b', a-b]", "would have the name of that of 'a b'"),
+        ("segments", f"[{'a' * 60}]", "longer than 50 characters"),
+        ("segments", "{arm: {space: {y: {type: real, low: 0, high: 1}}}}", "does not fit known[0].point"),
+        ("segments", "{arm: {space: {}}}", "is empty"),
+        ("known", "[{point: {x: 2}, value: null}]", "known[0].point.x: must be between 0 and 1"),
+        ("known", "[{point: {x: 0.5}, value: good}]", "known[0].value"),
+        ("known", "[{point: {x: 0.5}}]", "known[0].value: is missing"),
     ],
 )
-def test_what_is_wrong_is_told(segments: str, words: str) -> None:
-    with pytest.raises(SearchFileError) as caught:
-        parsed(segments)
-    assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("known", "words"),
-    [
-        ("[{point: {x: 2}, value: null}]", "known[0].point.x: must be between 0 and 1"),
-        ("[{point: {x: 0.5}, value: good}]", "known[0].value"),
-        ("[{point: {x: 0.5}}]", "known[0].value: is missing"),
-    ],
-)
-def test_wrong_known_results_are_told(known: str, words: str) -> None:
-    text = TEXT.replace("[{point: {x: 0.5}, value: 0.0}]", known).replace("SEGMENTS", "null")
+def test_wrong_segments_and_known_results(key: str, value: str, words: str) -> None:
+    text = re.sub(f"(?m)^{key}: .*", lambda _: f"{key}: {value}", TEXT.replace("SEGMENTS", "null"))
     with pytest.raises(SearchFileError) as caught:
         parse_search(text, "search.yaml")
     assert words in str(caught.value)

@@ -63,12 +63,7 @@ def test_the_product_example(tmp_path: Path) -> None:
     assert search.payload.files == "../payloads/digits"
     assert payload_folder(search, path) == payload.resolve()
     assert parse_search(PRODUCT, "search.yaml") == search
-
-
-def test_a_small_file_has_defaults() -> None:
-    search = parse_search(SMALL % "{x: {type: integer, low: 0, high: 9}}", "a.yaml")
-    assert search.budget.trials == 64
-    assert payload_folder(search, "a.yaml") is None
+    assert payload_folder(parse_search(SMALL % "{x: {type: integer, low: 0, high: 9}}", "a.yaml"), "a.yaml") is None
 
 
 def test_anchors_and_merges() -> None:
@@ -83,21 +78,6 @@ def test_anchors_and_merges() -> None:
 
 def test_paths_of_a_text_are_not_checked() -> None:
     assert parse_search(GOOD.replace("files: digits", "files: /nowhere"), "a").payload.files == "/nowhere"
-
-
-def test_the_optimizer_checks_its_settings() -> None:
-    with pytest.raises(SearchFileError) as caught:
-        parse_search(GOOD.replace("optimizer: random", "optimizer: {name: evolutionary, populaton: 3}"), "s.yaml")
-    (problem,) = caught.value.problems
-    assert (problem.line, problem.column, problem.path) == (11, 33, "optimizer.populaton")
-    assert "did you mean population" in problem.suggestion
-
-
-def test_an_optimizer_of_one_objective(folder: Path) -> None:
-    text = GOOD.replace("random", "cma").replace("{metric: loss, goal: minimize}", "[{metric: a}, {metric: b}]")
-    (folder / "search.yaml").write_text(text)
-    (problem,) = examine(folder / "search.yaml").problems
-    assert "cma takes one objective, not 2" in problem.message and "bayesian" in problem.suggestion
 
 
 def test_jobs_of_this_machine() -> None:

@@ -144,7 +144,7 @@ def simulated(search, length, until=None):
     return sorted(spans, key=lambda span: span.ended)
 
 
-def test_without_a_result_nobody_can_tell():
+def test_without_a_result_there_is_no_estimate():
     assert judged(search_of(trials=8), [], 5.0) is None
 
 
@@ -172,7 +172,7 @@ def test_few_results_are_judged_by_their_length():
     assert found.basis == "trials take 1 min, 8 at once"
 
 
-def test_a_pause_is_forgotten_and_a_stall_is_not():
+def test_estimates_forget_pauses_and_count_stalls():
     search = search_of(trials=30, parallel=1)
     before = [Span(10.0 * i, 10.0 * i + 10) for i in range(10)]
     after = [Span(50_000 + 10.0 * i, 50_000 + 10.0 * i + 10) for i in range(5)]
@@ -180,26 +180,24 @@ def test_a_pause_is_forgotten_and_a_stall_is_not():
     assert judged(search, before, 100.0 + 3600).seconds > 3600
 
 
-def test_the_last_trial_has_its_time_before_it():
+def test_the_last_trial_still_needs_its_run_time():
     spans = [Span(0.0, 100.0)] * 8
     found = judged(search_of(trials=9, parallel=8), spans, 100.0, out=[95.0])
     assert found.seconds == pytest.approx(95.0, rel=0.1)
 
 
-def test_hours_end_it_first():
+@pytest.mark.parametrize(
+    ("limit", "amount", "job_seconds", "left", "basis"),
+    [
+        ("hours", 1.0, 0.0, pytest.approx(2400 + 60), "its 1 hours are over then, and running trials end"),
+        ("core_hours", 0.5, 1200.0, pytest.approx(600, rel=0.15), "its core-hours last for about 10 more trials, "),
+    ],
+)
+def test_another_limit_than_trials_ends_it_first(limit, amount, job_seconds, left, basis):
     spans = [Span(60.0 * i, 60.0 * i + 60) for i in range(20)]
-    found = judged(search_of(trials=1000, parallel=1, hours=1.0), spans, 1200.0)
-    assert found.limit == "hours"
-    assert found.seconds == pytest.approx(2400 + 60)
-    assert found.basis == "its 1 hours are over then, and running trials end"
-
-
-def test_core_hours_end_it_first():
-    spans = [Span(60.0 * i, 60.0 * i + 60) for i in range(20)]
-    found = judged(search_of(trials=1000, parallel=1, core_hours=0.5), spans, 1200.0, job_seconds=1200.0)
-    assert found.limit == "core_hours"
-    assert found.seconds == pytest.approx(600, rel=0.15)
-    assert found.basis.startswith("its core-hours last for about 10 more trials, ")
+    search = search_of(trials=1000, parallel=1, **{limit: amount})
+    found = judged(search, spans, 1200.0, job_seconds=job_seconds)
+    assert (found.limit, found.seconds) == (limit, left) and found.basis.startswith(basis)
 
 
 def test_confirmation_runs_are_waited_for():

@@ -86,13 +86,13 @@ def test_forms_of_options():
     ],
     ids=str,
 )
-def test_nonsense(words):
+def test_invalid_parameters_are_refused(words):
     with pytest.raises(TransformationFailure, match="parameters are invalid") as caught:
         parse_arguments(words)
     assert caught.value.code is ExitCode.BAD_ARGUMENTS
 
 
-def test_an_open_quote_is_nonsense():
+def test_an_open_quote_is_refused():
     with pytest.raises(TransformationFailure, match="parameters are invalid"):
         parse_arguments_text('-p "ls')
 

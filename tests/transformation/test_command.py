@@ -14,7 +14,7 @@ def test_our_own_jobs_need_no_shell():
 
 
 @pytest.mark.parametrize("command", ["ls", RUNNER + "; rm x", RUNNER + " $HOME", "x " + RUNNER, RUNNER + " `ls`"])
-def test_everything_else_gets_one(command):
+def test_other_commands_run_in_a_shell(command):
     argv = payload_argv(Arguments(command), {})
     assert argv[:2] == ["/bin/sh", "-c"] and argv[2].endswith("; " + command)
 
@@ -78,5 +78,5 @@ def test_credentials_stay_with_the_pilot(name, value):
         ("OMP_NUM_THREADS", "1"),
     ],
 )
-def test_the_rest_passes(name, value):
+def test_other_variables_are_passed_on(name, value):
     assert without_secrets({name: value}) == {name: value}

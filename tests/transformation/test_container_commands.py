@@ -46,6 +46,10 @@ def mpi(tmp_path):
     return tmp_path / "mpi"
 
 
+def test_each_runtime_has_its_line_here() -> None:
+    assert set(RUNTIMES) == {"none", "apptainer", "charliecloud", "shifter", "podman", "podman-hpc"}
+
+
 def line(name: str, image: str, inside: Inside, env: dict[str, str] | None = None) -> list[str]:
     """As for ranks, which share /tmp with their launcher."""
     inside = inside._replace(shares_tmp=True)
@@ -58,7 +62,8 @@ def test_apptainer(kind, flags, mpi):
         *["apptainer", "exec", *flags, "--bind", f"{JOB}:{JOB}", "--bind", "/data:/data:ro"],
         *["--bind", f"{mpi}:{mpi}:ro", "--env", f"LD_LIBRARY_PATH={mpi}/lib:/old", "--pwd", str(JOB), "x.sif", *ARGV],
     ]
-    assert line("apptainer", "x.sif", Inside("none")) == [
+    # A path that is bound twice stays writable.
+    assert line("apptainer", "x.sif", Inside("none", [JOB])) == [
         *["apptainer", "exec", "--bind", f"{JOB}:{JOB}", "--pwd", str(JOB), "x.sif", *ARGV]
     ]
 

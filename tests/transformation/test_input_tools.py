@@ -57,17 +57,6 @@ def test_datasets_that_the_pilot_brought_are_not_brought_again(tools, staging, w
     assert listed(folder) == ["a.root", "b.root", "extra.txt"]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("root://h//x.root", "this worker has no xrdcp: install xrootd-client there, or"),
-        ("user.me:data", "this worker has no rucio: install rucio-clients there"),
-    ],
-)
-def test_a_missing_tool_is_named_with_its_remedy(tools, staging, work, text, message):
-    refused(staging, work(text), message)
-
-
 def test_a_tool_that_fails_says_why(tools, staging, work, tmp_path):
     program(tools / "xrdcp", 'echo "[ERROR] no such file" >&2\nexit 54\n')
     refused(staging, work("root://h//x.root"), r"xrdcp ended with 54: \[ERROR\] no such file")
@@ -86,8 +75,19 @@ def test_a_tool_that_hangs_is_ended(tools, work, tmp_path, monkeypatch):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
-def test_one_that_cannot_be_fetched_says_so(staging, work):
-    refused(staging, work("s3://bucket/x"), "the input s3://bucket/x: s3:// cannot be fetched")
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("root://h//x.root", "this worker has no xrdcp: install xrootd-client there, or"),
+        ("user.me:data", "this worker has no rucio: install rucio-clients there"),
+        ("s3://bucket/x", "the input s3://bucket/x: s3:// cannot be fetched"),
+        ("/nowhere/gone.h5", "it is not there on"),
+        ("/nowhere/*.root", "no file matches it on"),
+    ],
+)
+def test_an_input_that_cannot_be_brought_is_for_the_infrastructure(staging, work, text, message):
+    refused(staging, work(text), message)
 
 
 def test_a_job_without_inputs_or_document_is_left_alone(tmp_path, staging, work):
@@ -109,11 +109,6 @@ def test_paths_are_linked_and_listed_in_their_order(tmp_path, staging, work):
     assert listed(folder) == ["set", "a.h5", "b.h5"]
     assert (folder / "set" / "x").read_text() == "set/x" and (folder / "a.h5").read_text() == "a.h5"
     assert elsewhere == [str(data / "set"), str(data / "a.h5"), str(data / "b.h5")]
-
-
-@pytest.mark.parametrize(("name", "message"), [("gone.h5", "it is not there on"), ("*.root", "no file matches it on")])
-def test_a_path_that_is_not_there_is_for_the_infrastructure(tmp_path, staging, work, name, message):
-    refused(staging, work(str(tmp_path / name)), message)
 
 
 def test_names_must_differ(tmp_path, staging, work):

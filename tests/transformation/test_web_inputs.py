@@ -61,7 +61,7 @@ def patient(monkeypatch):
 
 
 @pytest.mark.parametrize("trouble", ["503", "break", "429"])
-def test_what_may_go_by_is_tried_again(web, staging, work, trouble):
+def test_temporary_errors_are_retried(web, staging, work, trouble):
     web.files["/a.csv"] = b"y" * 200_000
     web.trouble["/a.csv"] = [trouble, ""]
     folder = work(web.url + "/a.csv")
@@ -70,12 +70,12 @@ def test_what_may_go_by_is_tried_again(web, staging, work, trouble):
     assert len(web.asked) == 2
 
 
-def test_what_will_not_go_by_is_not_tried_again(web, staging, work):
+def test_permanent_errors_are_not_retried(web, staging, work):
     refused(staging, work(web.url + "/gone.csv"), r"/gone.csv: the server answered 404")
     assert len(web.asked) == 1
 
 
-def test_one_that_always_breaks_off_is_given_up(web, staging, work, tmp_path, patient):
+def test_a_download_that_always_breaks_off_is_given_up(web, staging, work, tmp_path, patient):
     web.files["/a.csv"] = b"y" * 200_000
     web.trouble["/a.csv"] = ["break"]
     refused(staging, work(web.url + "/a.csv"), "it broke off after 100000 of 200000 bytes|IncompleteRead")
@@ -83,7 +83,7 @@ def test_one_that_always_breaks_off_is_given_up(web, staging, work, tmp_path, pa
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.suffix != ".lock"]
 
 
-def test_one_that_is_too_large_is_not_even_begun(web, staging, work):
+def test_a_file_that_is_too_large_is_not_downloaded(web, staging, work):
     web.files["/a.csv"] = b"z" * (11 << 20)
     web.gate.clear()
     refused(staging, work(web.url + "/a.csv"), "it has 11 MB, and a worker keeps at most 10 MB")

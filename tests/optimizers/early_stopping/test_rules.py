@@ -221,7 +221,7 @@ def test_where_all_diverge_none_is_better_than_another(method: str) -> None:
 
 @given(LOOKS)
 @settings(max_examples=80, deadline=None)
-def test_median_is_what_it_says(looks: Any) -> None:
+def test_the_median_rule_follows_its_definition(looks: Any) -> None:
     """Against the definition, worked out anew from the whole record at each look."""
     median_rule, last = rule("median", warmup_trials=2), dict.fromkeys(EVERYBODY, 0)
     record: dict[int, dict[int, float]] = defaultdict(dict)
@@ -257,7 +257,7 @@ def test_median_is_what_it_says(looks: Any) -> None:
 
 @given(LOOKS, OPTIONS, st.sampled_from([1, 2]), st.integers(1, 8))
 @settings(max_examples=60, deadline=None)
-def test_who_is_the_best_in_all_it_has_is_never_stopped(
+def test_a_trial_that_is_best_everywhere_is_never_stopped(
     looks: Any, options: dict[str, Any], folds: int, n: int
 ) -> None:
     """Whatever the others do, in whatever order its folds and theirs come."""
