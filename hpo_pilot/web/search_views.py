@@ -38,7 +38,7 @@ from hpo_pilot.store.queries import (
     values_reported,
 )
 from hpo_pilot.store.trial_queries import best_numbers, confirmation_runs, sampled_trials, trials_numbered, trials_told
-from hpo_pilot.web.figure_worker import build_apart
+from hpo_pilot.web.figure_worker import FigureWorker
 
 #: Searches among which those to compare are looked for.
 _OTHERS = 200
@@ -414,6 +414,7 @@ class FigureCache:
         """Draws the searches of `library`."""
         self._library = library
         self._making, self._making_slow = threading.Lock(), threading.Lock()
+        self._worker = FigureWorker()
         self._keeping = threading.Lock()
         self._drawn: OrderedDict[tuple[int, str], DrawnFigures] = OrderedDict()
 
@@ -454,7 +455,7 @@ class FigureCache:
     def _made(self, view: SearchView, key: str, source: str) -> DrawnFigures:
         begun = time.monotonic()
         data, note = self._data(view, key)
-        drawn = (build_apart if key in _SLOW else build)(key, data)
+        drawn = (self._worker.build if key in _SLOW else build)(key, data)
         figures = [asdict(replace(one, note=" ".join(filter(None, (one.note, note))))) for one in drawn]
         content = json.dumps({"figures": figures}, allow_nan=False, separators=(",", ":")).encode()
         tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'

@@ -8,11 +8,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hpo_pilot.report.figure import Figure
+from hpo_pilot.errors import TryAgainError
+from hpo_pilot.report.figure import Figure, FigureData
 from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.store import SearchState
 from hpo_pilot.store.progress import progress_of
 from hpo_pilot.web import search_views
+from hpo_pilot.web.figure_worker import FigureWorker
 from hpo_pilot.web.search_views import FigureCache, Headline, SearchCache, SearchView
 from tests.made import made_end
 from tests.rest_api import add_trials
@@ -135,7 +137,7 @@ def made(monkeypatch) -> list[str]:
         return real(key, subject)
 
     monkeypatch.setattr(search_views, "build", build)
-    monkeypatch.setattr(search_views, "build_apart", build)
+    monkeypatch.setattr(FigureWorker, "build", lambda _, key, subject: build(key, subject))
     monkeypatch.setattr(search_views, "_AGE", 0.0)
     monkeypatch.setattr(search_views, "_REST", 0.0)
     return built
@@ -146,12 +148,12 @@ def test_no_figure_waits_for_the_slow_one(pages, library, monkeypatch):
     pages.results(name)
     begun, go_on = threading.Event(), threading.Event()
 
-    def build_apart(*_: object) -> list[Figure]:
+    def slow_build(*_: object) -> list[Figure]:
         begun.set()
         assert go_on.wait(20)
         return []
 
-    monkeypatch.setattr(search_views, "build_apart", build_apart)
+    monkeypatch.setattr(FigureWorker, "build", slow_build)
     desk, view = FigureCache(library), library.view(name)
     slow = threading.Thread(target=desk.drawn, args=(view, "importance"))
     slow.start()
@@ -186,3 +188,20 @@ def test_the_slow_one_is_made_again_for_new_results_alone(pages, library, made):
     pages.store.record(number, [], [made_end(4, TrialState.FINISHED, 0.1, told=4, ended=time.time())])
     desk.drawn(library.view(name), "importance")
     assert made.count("importance") == 2
+
+
+def test_a_worker_draws_again_after_it_was_killed(pages, library):
+    name = pages.submit("worker")
+    pages.results(name)
+    record = pages.store.find_search(name)
+    data, worker = FigureData(record.search, pages.store.trials(record.id)), FigureWorker()
+    for end in ("idle", "killed", "wrong"):
+        assert [figure.title for figure in worker.build("convergence", data)] == ["Convergence"], end
+        assert worker._process.poll() is None
+        if end == "wrong":
+            with pytest.raises(TryAgainError):
+                worker.build("no such figure", data)
+        if end == "killed":
+            worker._process.kill()
+            worker._process.wait()
+    assert worker._process.poll() is not None
