@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hpo_pilot.pilot.warm import Kind, WarmInterpreter
+from hpo_pilot.pilot.warm import WarmInterpreter, WarmKind
 from tests import outliving
 
 BODY = """
@@ -166,7 +166,7 @@ connection.sendall(struct.pack("!Q", int(sys.argv[1])))
 def test_a_job_that_ends_before_the_pilot_knows_its_process_is_not_started_again(tmp_path):
     pid = os.posix_spawn("/bin/true", ["true"], {}, setpgroup=0)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    kind = Kind("sandbox", "", (sys.executable, "-c", NAMES_IT, str(pid)), ())
+    kind = WarmKind("sandbox", "", (sys.executable, "-c", NAMES_IT, str(pid)), ())
     interpreter = WarmInterpreter(kind, tmp_path, os.environ, "1-1")
     try:
         assert interpreter.is_ready(30, lambda: False)

@@ -57,7 +57,7 @@ def test_a_view_changes_with_each_change_of_its_search(pages):
 
 
 def test_a_confirmed_best_trial_has_the_mean_of_its_runs(pages):
-    name, store = pages.submit("again", confirm={"top": 1, "repeats": 2}, folds=1), pages.store
+    name, store = pages.submit("confirmed", confirm={"top": 1, "repeats": 2}, folds=1), pages.store
     point = {"x": 0.5, "kind": "a"}
     trials = [Trial(n, 1, point, seed=n, confirms=2 if n > 2 else None) for n in (1, 2, 3, 4)]
     add_trials(store, name, trials)
