@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sysconfig
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import hpo_pilot
@@ -38,6 +39,7 @@ def shipped_folder(package: Path, data: Sequence[Path]) -> Path | None:
     return next((folder for folder in folders if folder.is_dir()), None)
 
 
+@cache  # the installation does not move, and a list of searches asks once for each
 def _shipped() -> list[Path]:
     user = sysconfig.get_preferred_scheme("user")
     data = [Path(sysconfig.get_path("data")), Path(sysconfig.get_path("data", user))]
