@@ -75,7 +75,9 @@ class LedgerHere:
         ]
         again = [[member[:2] for member in job] for job in changes.again]
         shown = {"outcomes": outcomes, "ends": ends, "started": changes.started, "events": changes.events}
-        return {key: value for key, value in {**shown, "again": again, "seconds": changes.spent.seconds}.items() if value}
+        return {
+            key: value for key, value in {**shown, "again": again, "seconds": changes.spent.seconds}.items() if value
+        }
 
 
 def _shown(figures: Sequence[float]) -> Any:
