@@ -39,7 +39,15 @@ from hpo_pilot.steering.status import (
 from hpo_pilot.store import SearchRecord, Store
 from hpo_pilot.store.lease import Holder, lease_holder
 from hpo_pilot.store.progress import all_progress, progress_of
-from hpo_pilot.store.queries import best_trials, failure_of, first_failures, points_tried, search_annotations
+from hpo_pilot.store.queries import (
+    best_trials,
+    failure_of,
+    first_failures,
+    points_tried,
+    search_annotations,
+    trials_with_folds,
+)
+from hpo_pilot.store.trial_queries import confirmation_runs
 
 if TYPE_CHECKING:
     from hpo_pilot.steering.results import RunResult
@@ -127,11 +135,9 @@ def best_documents(store: Store, record: SearchRecord) -> TrialDocument | list[T
     progress, search = progress_of(store.engine, record.id), record.search
     price = _price(record)
     if progress.front:
-        trials = [store.trial(record.id, number) for number in progress.front]
-        standings = [Standing(trial, trial.values) for trial in trials if trial is not None]
-        if progress.confirmations_over:
-            standings = front_of(search, store.trials(record.id))
-        return [best_document(standing, price) for standing in standings] or None
+        trials = trials_with_folds(store.engine, record.id, progress.front, without=())
+        runs = confirmation_runs(store.engine, record.id, progress.front) if progress.confirmations_over else []
+        return [best_document(standing, price) for standing in front_of(search, [*trials, *runs])]
     best = best_standing(store.trial(record.id, progress.best_for_people or 0), progress)
     if best is None:
         return None
