@@ -22,12 +22,12 @@ from hpo_pilot import __version__
 from hpo_pilot.advice import Place
 from hpo_pilot.report import formatting
 from hpo_pilot.report.catalogue import build, kinds
+from hpo_pilot.report.documents import OVER_SEARCHES
 from hpo_pilot.report.figure import Figure, FigureData, PeerSearch, Reports, evenly
 from hpo_pilot.report.summary import RANK_MEASURES, efficiencies, failure_groups, search_gain, shortened
 from hpo_pilot.search import KnownResult, Point, Search, Trial, TrialState
-from hpo_pilot.search.progress import ProgressTracker
 from hpo_pilot.search.ranking import Standing, best_remarks, figures_of_merit, front_of, front_volume, ranking
-from hpo_pilot.search.trials import NO_COST, Cost, Spent
+from hpo_pilot.search.trials import NO_COST, Cost, TrialCounts
 
 
 @dataclass(frozen=True)
@@ -190,9 +190,7 @@ def render_report(
         remarks=_remarks(search, standings) if standings else [],
         seconds=formatting.span(facts.started, facts.ended),
         gain=search_gain(search, trials, standings, facts.cost),
-        extent=ProgressTracker(search, trials, spent=Spent(), generations=0).progress.extent(
-            search.planned_trials, is_over=facts.state in ("done", "failed", "stopped")
-        ),
+        extent=_extent(search, trials, is_over=facts.state in OVER_SEARCHES),
         best=standings[0] if standings and not several else None,
         best_json=_point_json(standings[0].trial.point) if standings else "",
         best_yaml=_yaml(standings[0].trial.point) if standings else "",
@@ -250,6 +248,13 @@ def _outcome(search: Search, trials: Sequence[Trial], standings: Sequence[Standi
         f"The {word} {metric} is {figure}{confirmed}, found by trial {best.trial.number}; "
         f"{len(standings):,} of {formatting.count(len(scanned), 'trial')} finished{others}."
     )
+
+
+def _extent(search: Search, trials: Sequence[Trial], *, is_over: bool) -> TrialCounts:
+    results = [trial for trial in trials if trial.is_result]
+    planned = len(results) if is_over else max(search.planned_trials, len(results))
+    failed = sum(trial.state is TrialState.FAILED for trial in results)
+    return TrialCounts(len(results), planned, failed, sum(trial.confirms is not None for trial in results))
 
 
 def _remarks(search: Search, standings: Sequence[Standing]) -> list[str]:
