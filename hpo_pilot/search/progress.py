@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from hpo_pilot.search.ranking import (
+    FIRST_RESULTS,
     Standing,
     best_confirmed_first,
     convergence,
@@ -270,7 +271,7 @@ class ProgressTracker:
         if self._first is None:
             self._first = value
         if self._several:
-            if len(self._early) < 20:
+            if len(self._early) < FIRST_RESULTS:
                 self._early.append(trial)
             return
         best, sign = self._best, self._search.objective.sign
@@ -283,7 +284,7 @@ class ProgressTracker:
 
     def _extend_front(self, trial: Trial) -> None:
         front = front_of(self._search, [*(one.trial for one in self._own_front), trial])
-        if any(one.trial is trial for one in front) or len(self._early) < 20:
+        if any(one.trial is trial for one in front) or len(self._early) < FIRST_RESULTS:
             self._own_front, self._front_is_old = front, True
             if (volume := self._renewed_volume()) is not None and (not self._course or self._course[-1][1] < volume):
                 self._course.append((trial.told or 0, volume))

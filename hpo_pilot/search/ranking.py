@@ -201,7 +201,7 @@ def best_so_far(objective: Objective, results: Iterable[tuple[int, float | None]
 
 #: The reference point depends on this number of first results; it is worse than the worst of them by this share of
 #: their range.
-_FIRST, _BEYOND = 20, 0.1
+FIRST_RESULTS, _BEYOND = 20, 0.1
 
 #: Hypervolumes that are computed for a search, at most: with many objectives, each takes a while.
 _MOST_VOLUMES = 400
@@ -217,7 +217,7 @@ def reference_point(objectives: Sequence[Objective], results: Iterable[Sequence[
         objectives: the objectives of the search.
         results: the figures of finished trials, in the order of their arrival and in the payload's units.
     """
-    first = [figures for figures, _ in zip(results, range(_FIRST), strict=False)]
+    first = [figures for figures, _ in zip(results, range(FIRST_RESULTS), strict=False)]
     if not first:
         return None
     point = []

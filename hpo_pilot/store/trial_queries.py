@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Engine, Float, and_, bindparam, case, cast
 
 from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.search.progress import SearchProgress
-from hpo_pilot.search.ranking import TimedResult, figure_of_merit, figures_of_merit, ranking
+from hpo_pilot.search.ranking import FIRST_RESULTS, TimedResult, figure_of_merit, figures_of_merit, ranking
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.database import reading
 from hpo_pilot.store.queries import trials_with_folds
@@ -261,7 +261,7 @@ def sampled_trials(
         numbers: numbers of further trials.
         limit: size of the even sample.
     """
-    told = [*range(1, _FIRST + 1), progress.told, *(place for place, _ in progress.course)]
+    told = [*range(1, FIRST_RESULTS + 1), progress.told, *(place for place, _ in progress.course)]
     again = select(_c.confirms).where(_c.search_id == search_id, _c.confirms.is_not(None))
     every = -(-progress.trials // limit)
     query = select(t.trials).where(
@@ -277,10 +277,6 @@ def sampled_trials(
     )
     with reading(engine) as connection:
         return [trial_record(row, {}) for row in connection.execute(query.order_by(_c.number))]
-
-
-#: Results that the reference point of a hypervolume depends on.
-_FIRST = 20
 
 
 def results_of(engine: Engine, search_id: int, search: Search, told: Collection[int] | None) -> list[TimedResult]:
