@@ -9,12 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hpo_pilot.operations.client import connect
+    from hpo_pilot.operations.functions import run
+    from hpo_pilot.operations.notebook import open_search
     from hpo_pilot.optimizers import create_optimizer
     from hpo_pilot.search import Search, SearchSpace, Trial
     from hpo_pilot.steering.search_file import load_search
-    from hpo_pilot.web.functions import run
-    from hpo_pilot.web.notebook import open_search
-    from hpo_pilot.web.rest_client import connect
 
 __version__ = "0.1.0"
 __all__ = ["Search", "SearchSpace", "Trial", "connect", "create_optimizer", "load_search", "open_search", "run"]
@@ -25,9 +25,9 @@ _HOMES = {
     "Trial": "hpo_pilot.search",
     "create_optimizer": "hpo_pilot.optimizers",
     "load_search": "hpo_pilot.steering.search_file",
-    "open_search": "hpo_pilot.web.notebook",
-    "connect": "hpo_pilot.web.rest_client",
-    "run": "hpo_pilot.web.functions",
+    "open_search": "hpo_pilot.operations.notebook",
+    "connect": "hpo_pilot.operations.client",
+    "run": "hpo_pilot.operations.functions",
 }
 
 

@@ -15,10 +15,11 @@ from typing import Any, Self
 import yaml
 
 from hpo_pilot.jobs import JobState, Member
+from hpo_pilot.operations.client import SearchClient
+from hpo_pilot.operations.remote import RemoteService
 from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.server.tokens import Role
 from hpo_pilot.store import NewTask, SearchState, SteeringStore, lease
-from hpo_pilot.web.rest_client import RestClient
 from tests.bearer import make_token_folder, token
 from tests.certificates import self_signed
 from tests.made import made_attempt, made_end
@@ -49,8 +50,9 @@ class RunningApi:
         path.chmod(0o600)
         return path
 
-    def client(self, name: str, role: Role = Role.USER) -> RestClient:
-        return RestClient(self.url, self.token_file(name, role), ca=self.ca, workdir=self.root / f"of-{name}")
+    def client(self, name: str, role: Role = Role.USER) -> SearchClient:
+        token = self.token_file(name, role)
+        return SearchClient(RemoteService(self.url, token, ca=self.ca, workdir=self.root / f"of-{name}"))
 
     def __enter__(self) -> Self:
         return self

@@ -33,6 +33,7 @@ from hpo_pilot.cli.output import (
     write_text,
 )
 from hpo_pilot.errors import InputError
+from hpo_pilot.operations.client import SearchClient
 from hpo_pilot.operations.families import family_document
 from hpo_pilot.report.documents import (
     SearchDocument,
@@ -43,7 +44,6 @@ from hpo_pilot.report.documents import (
     planned_count,
 )
 from hpo_pilot.report.exports import FILE_FORMS, TEXT_FORMS, export_file
-from hpo_pilot.web.operations import SearchClient
 
 #: Mark of searches in `list` that are not over and that no process steers.
 _UNSTEERED = "not steered"
@@ -357,9 +357,7 @@ def logs(
     ] = None,
 ) -> None:
     """Print the end of the log of a trial's payload: 64 KB of a failed fold, 2000 characters of a finished one."""
-    trial = next(client.trials(identity, after=number - 1, limit=1), None)
-    if trial is None or trial["number"] != number:
-        raise InputError(f"search {identity!r} has no trial {number}: `hpo-pilot trials {identity}` lists them")
+    trial = client.trial(identity, number)
     kept = {each["fold"]: each.get("log_tail") for each in trial["folds"] if fold in (None, each["fold"])}
     found = {number: text for number, text in kept.items() if text}
     if not found:
@@ -447,9 +445,9 @@ def write_report_figures(client: SearchClient, identity: str, form: str, folder:
         InputError: the form, the folder or the search is wrong, or what draws is missing; and what the client raises.
         GiveUpError: the browser does not draw.
     """
+    from hpo_pilot.operations.notebook import figure_data_of
     from hpo_pilot.report.catalogue import build, kinds
     from hpo_pilot.report.figure_files import check_figure_format, write_figures
-    from hpo_pilot.web.notebook import figure_data_of
 
     check_figure_format(form)
     subject = figure_data_of(client, identity)

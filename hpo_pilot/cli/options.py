@@ -15,7 +15,7 @@ import typer
 from typer import Context
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.web.operations import SearchClient
+from hpo_pilot.operations.client import SearchClient
 
 if TYPE_CHECKING:
     import sqlite3
@@ -254,12 +254,10 @@ def client_of(
     """
     url = service_of(workdir, store, service)
     if url is None:
-        from hpo_pilot.web.local_client import LocalClient
-
         if token_file is not None or ca is not None:
             raise InputError(f"--token-file and --ca are for a service: name it with --service or {SERVICE_VARIABLE}")
-        return LocalClient(workdir, store)
-    from hpo_pilot.web.rest_client import RestClient
+        return SearchClient.local(workdir, store)
+    from hpo_pilot.operations.remote import RemoteService
 
     named = os.environ.get(TOKEN_FILE_VARIABLE)
     token = token_file or (Path(named) if named else None)
@@ -267,7 +265,7 @@ def client_of(
         raise InputError(
             f"the service {url} needs a token: name the file with your token by --token-file or {TOKEN_FILE_VARIABLE}"
         )
-    return RestClient(url, token, ca=ca, workdir=workdir)
+    return SearchClient(RemoteService(url, token, ca=ca, workdir=workdir))
 
 
 def service_of(workdir: Path | None, store: str | None, service: str | None) -> str | None:

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from hpo_pilot.advice import Place, printable
 from hpo_pilot.errors import InputError
+from hpo_pilot.operations.client import SearchClient
 from hpo_pilot.report.documents import (
     OVER_SEARCHES,
     CostDocument,
@@ -28,7 +29,6 @@ from hpo_pilot.report.documents import (
     is_unsteered,
     json_list,
 )
-from hpo_pilot.web.operations import SearchClient
 
 if TYPE_CHECKING:
     from hpo_pilot.report.documents import EtaDocument

@@ -30,6 +30,7 @@ from hpo_pilot.cli.output import (
     value_text,
 )
 from hpo_pilot.errors import TryAgainError
+from hpo_pilot.operations.client import SearchClient
 from hpo_pilot.report.documents import (
     OVER_SEARCHES,
     ProgressDocument,
@@ -39,7 +40,6 @@ from hpo_pilot.report.documents import (
     over_count,
     planned_count,
 )
-from hpo_pilot.web.operations import SearchClient
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

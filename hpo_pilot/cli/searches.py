@@ -34,9 +34,9 @@ from hpo_pilot.cli.output import (
     metrics_of,
 )
 from hpo_pilot.errors import InputError, Problem, SearchFileError
+from hpo_pilot.operations.client import SearchClient
 from hpo_pilot.operations.families import segments_of
 from hpo_pilot.report.documents import RunDocument, SearchDocument, is_unsteered, over_count
-from hpo_pilot.web.operations import SearchClient
 
 
 def add_run_commands(app: typer.Typer) -> None:
@@ -68,7 +68,7 @@ def validate(client: SearchClient, file: FileArgument, as_json: JsonOption = Fal
         f"{counted(jobs, 'job')}"
     )
     if found["python"] is not None:
-        whose = "by payload.python" if search["payload"]["python"] else f"of {client.environment}"
+        whose = "by payload.python" if search["payload"]["python"] else f"of {client.at.environment}"
         typer.echo(f"python is {printable(found['python'])}, {whose}")
 
 
@@ -275,11 +275,7 @@ def note(
     """Write a note or tags on a search or a trial, or show them; `list --text` and `list --tag` find them."""
     if text is not None or tags is not None:
         client.annotate(identity, text, None if tags is None else tags.split(","), trial)
-    found: Any = client.status(identity)
-    if trial:
-        found = next(client.trials(identity, after=trial - 1, limit=1, logs=False), None)
-        if found is None or found["number"] != trial:
-            raise InputError(f"search {identity!r} has no trial {trial}")
+    found: Any = client.trial(identity, trial, logs=False) if trial else client.status(identity)
     said = {"note": found.get("note", ""), "tags": found.get("tags", [])}
     if as_json:
         dump(said)

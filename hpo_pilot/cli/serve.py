@@ -34,7 +34,7 @@ from hpo_pilot.cli.options import (
 )
 from hpo_pilot.cli.output import advised, dump
 from hpo_pilot.errors import InputError
-from hpo_pilot.web.operations import SearchClient
+from hpo_pilot.operations.client import SearchClient
 
 if TYPE_CHECKING:
     from hpo_pilot.steering.server_processes import ApiProcess, NetworkOptions

@@ -20,9 +20,9 @@ from hpo_pilot.report.documents import IntermediateDocument, laid_out, trial_doc
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from hpo_pilot.operations.client import SearchClient
     from hpo_pilot.report.documents import FoldDocument, StatusDocument, StoppedDocument, TrialDocument
     from hpo_pilot.search import Search, Trial
-    from hpo_pilot.web.operations import SearchClient
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ from typing_extensions import TypedDict
 from hpo_pilot import __version__
 from hpo_pilot.errors import SearchFileError
 from hpo_pilot.files import MAX_SEARCH_FILE_BYTES
+from hpo_pilot.operations.client import OPERATIONS, SearchClient
+from hpo_pilot.operations.operation import Operation
 from hpo_pilot.panda.sandbox import build_sandbox, in_worker
 from hpo_pilot.report.documents import (
     EventDocument,
@@ -55,8 +57,6 @@ from hpo_pilot.web.api_context import (
     answers,
     caller_of,
 )
-from hpo_pilot.web.local_client import LocalClient
-from hpo_pilot.web.operations import Operation, operations
 from hpo_pilot.web.rendering import json_answer, packed_answer, streamed_answer
 
 service_router = APIRouter(tags=["service"])
@@ -212,7 +212,7 @@ def intermediate(
     limit: Annotated[int, Query(ge=1, le=100, description="Number of trials to look at.")] = 100,
 ) -> Response:
     """Returns the intermediate values of trials, by number, without trials that reported none."""
-    found, following = intermediate_documents(parts.store, client.record(identity).id, after, limit)
+    found, following = intermediate_documents(parts.store, client.here.search(identity).id, after, limit)
     return json_answer(request, {"trials": found, "next": following})
 
 
@@ -265,7 +265,7 @@ def outputs(
     which: Annotated[str, Path(description="`best`, or a trial's number.", max_length=20, examples=["best"])],
 ) -> Response:
     """Returns which outputs of a trial are kept."""
-    record = client.record(identity)
+    record = client.here.search(identity)
     number, names = kept_outputs(parts.store, record, which)
     return json_answer(request, {"trial": number, "folds": sorted(names), "of": record.search.folds.k})
 
@@ -286,7 +286,7 @@ def output(
     fold: Annotated[int, Path(ge=0, le=2**31 - 1, description="The fold, from 0.")],
 ) -> Response:
     """Returns the kept outputs of one fold of a trial, a .tar.gz archive."""
-    record = client.record(identity)
+    record = client.here.search(identity)
     number, names = kept_outputs(parts.store, record, str(trial))
     wanted: dict[int, Any] = {fold: names[fold]} if fold in names else {}
     with contextlib.ExitStack() as stack:
@@ -419,7 +419,7 @@ Digest = Annotated[str, Path(pattern=f"^{DIGEST.pattern}$", description="SHA-256
 )
 def examine(request: Request, client: Client, content: SearchFile, file: FileName = "search.yaml") -> Response:
     """Checks a search file and registers nothing. The answer lists its mistakes, each with its place."""
-    found = client.examined(examine_content(content, file), None)
+    found = client.here.examined(examine_content(content, file), None)
     named: dict[str, Any] | None = None
     if found.named_files is not None:
         results = [
@@ -480,7 +480,7 @@ def register(
         family = packed_family(
             search, file, where, lambda one: _sandbox(parts, one, payload, parts.workdir.sandboxes), files
         )
-        registered = client.register(family, go_on=go_on, uid=uid)
+        registered = client.here.register(family, go_on=go_on, uid=uid)
     return json_answer(request, registered, 201)
 
 
@@ -527,10 +527,10 @@ def resume(
 ) -> Response:
     """Continues a paused, stopped or failed search."""
     if not new_payload:
-        return json_answer(request, client.resume_with(identity, None))
-    for record in client.own_family(identity):
-        client.resume_with(record.name, _sandbox(parts, record.search, payload, parts.workdir.sandboxes))
-    return json_answer(request, client.document(identity))
+        return json_answer(request, client.resume(identity))
+    for record in client.here.own_family(identity):
+        client.here.resume(record.name, _sandbox(parts, record.search, payload, parts.workdir.sandboxes))
+    return json_answer(request, client.here.document(identity))
 
 
 @changing_router.post(
@@ -569,18 +569,17 @@ def _body_of(operation: Operation) -> type[BaseModel] | None:
 
 
 def _add_route(operation: Operation) -> None:
-    """Adds the route of an operation that `hpo_pilot.web.operations.rest` declared."""
+    """Adds the route of an operation that `hpo_pilot.operations.operation` declares."""
     of_search, model = "{identity}" in operation.path, _body_of(operation)
     query = operation.fields() if operation.method == "GET" else {}
 
-    def handler(request: Request, client: LocalClient, **given: Any) -> Response:
+    def handler(request: Request, client: SearchClient, **given: Any) -> Response:
         fields: dict[str, Any] = {"identity": given["identity"]} if of_search else {}
         fields |= {name: given[name] for name in query}
         if model is not None:
             fields |= {name: getattr(given["body"], name) for name in model.model_fields}
-        if operation.keyed:
-            key = _key_of(client, given["idempotency_key"])
-            return json_answer(request, client.perform(operation, fields, key=key))
+        if operation.is_keyed:
+            fields["key"] = _key_of(client, given["idempotency_key"])
         return json_answer(request, getattr(client, operation.name)(**fields))
 
     kinds: dict[str, Any] = {"request": Request, "client": Client}
@@ -593,7 +592,7 @@ def _add_route(operation: Operation) -> None:
     for name, (kind, default) in query.items():
         annotation = Annotated[kind, Query(**_LIMITS[kind])]  # type: ignore[valid-type]  # FastAPI reads it at run time
         parameters.append(inspect.Parameter(name, only, default=default, annotation=annotation))
-    if operation.keyed:
+    if operation.is_keyed:
         parameters.append(inspect.Parameter("idempotency_key", only, default=None, annotation=CallKey))
     handler.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # FastAPI reads it
     example = next((example for kind, example in _EXAMPLES if kind == operation.answer), None)
@@ -605,19 +604,19 @@ def _add_route(operation: Operation) -> None:
         name=operation.name if of_search else f"list_{operation.name}",
         description=operation.summary,
         response_model=operation.answer,
-        responses=answers(api_context.ADDED if operation.keyed else example, *([404] if of_search else [])),
+        responses=answers(api_context.ADDED if operation.is_keyed else example, *([404] if of_search else [])),
     )
 
 
-for _operation in operations():
+for _operation in OPERATIONS:
     _add_route(_operation)
 
 
-def _key_of(client: LocalClient, key: str | None) -> str | None:
+def _key_of(client: SearchClient, key: str | None) -> str | None:
     """Returns the key of a call as the store keeps it; keys of two users never collide."""
     if key is None:
         return None
-    return hashlib.sha256(f"{client.user.name}\n{key}".encode("utf-8", "replace")).hexdigest()
+    return hashlib.sha256(f"{client.here.user.name}\n{key}".encode("utf-8", "replace")).hexdigest()
 
 
 def _checked(content: bytes, file: str) -> Search:

@@ -24,6 +24,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from hpo_pilot.errors import HpoPilotError, InputError, SearchFileError, TryAgainError
+from hpo_pilot.operations.client import SearchClient
+from hpo_pilot.operations.here import NotYoursError, User
 from hpo_pilot.panda.sandbox import in_worker
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.report.documents import ProblemDocument, ProgressDocument
@@ -33,8 +35,6 @@ from hpo_pilot.steering.operations import ChangedMeanwhileError
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import Store, StoreAwayError, UnknownSearchError
 from hpo_pilot.web.live import ChangeWatcher, Snapshot
-from hpo_pilot.web.local_client import LocalClient
-from hpo_pilot.web.operations import NotYoursError, User
 
 # --- errors: RFC 9457 documents with our own `code` and all mistakes of a search file ---
 
@@ -357,18 +357,18 @@ def user_of(caller: Caller) -> User:
     return User.named(caller.name, changes_all=caller.is_operator)
 
 
-def client_for(caller: Caller, workdir: WorkDir, store: Store) -> LocalClient:
+def client_for(caller: Caller, workdir: WorkDir, store: Store) -> SearchClient:
     """Returns a client of an opened store, with the caller's rights."""
-    return LocalClient(workdir.root, user=user_of(caller), opened=store)
+    return SearchClient.local(workdir.root, user=user_of(caller), opened=store)
 
 
-def client_of(request: Request) -> LocalClient:
+def client_of(request: Request) -> SearchClient:
     """Returns a client of the store, with the rights of the call's user."""
     context = context_of(request)
     return client_for(caller_of(request), context.workdir, context.store)
 
 
-Client = Annotated[LocalClient, Depends(client_of)]
+Client = Annotated[SearchClient, Depends(client_of)]
 Parts = Annotated[Context, Depends(context_of)]
 Identity = Annotated[str, Path(description="The search's name or number.", max_length=100, examples=["digits-mlp"])]
 

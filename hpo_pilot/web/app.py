@@ -27,6 +27,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from hpo_pilot import __version__
 from hpo_pilot.advice import Place
 from hpo_pilot.errors import HpoPilotError
+from hpo_pilot.operations.here import Here
 from hpo_pilot.server.metrics import PATH, exposition
 from hpo_pilot.server.tokens import TokenRefused, Tokens
 from hpo_pilot.steering.metrics import last_snapshot
@@ -57,7 +58,6 @@ from hpo_pilot.web.live import (
     SearchFragments,
     searches_topic,
 )
-from hpo_pilot.web.local_client import LocalClient
 from hpo_pilot.web.pages import PageContext, context_of, page, place_of, session_of, view_of
 from hpo_pilot.web.rendering import environment, pack_all, serve_static, static_path
 from hpo_pilot.web.search_views import FigureCache, SearchCache
@@ -105,7 +105,7 @@ class Api:
         Raises:
             InputError: the work folder cannot be written.
         """
-        everybody = LocalClient(workdir.root, opened=store)
+        everybody = Here(workdir.root, opened=store)
         self._gate = gate
         self._context = Context(
             store, workdir, Uploads(workdir.uploads, upload_limit, unpacked_limit), progress_watcher(everybody.progress)

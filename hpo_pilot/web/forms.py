@@ -18,14 +18,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.operations.client import OPERATIONS, SearchClient
+from hpo_pilot.operations.here import NotYoursError
+from hpo_pilot.operations.operation import Operation
 from hpo_pilot.report.formatting import count, exact, scalar
 from hpo_pilot.search import Dimension
 from hpo_pilot.server.tokens import Role, TokenRefused
 from hpo_pilot.store import Annotation
 from hpo_pilot.store.trial_queries import failed_without_retry, trial_annotations
 from hpo_pilot.web.api_context import error_answer
-from hpo_pilot.web.local_client import LocalClient
-from hpo_pilot.web.operations import NotYoursError, Operation, operations
 from hpo_pilot.web.pages import client_of, context_of, page, place_of, session_of, view_of
 from hpo_pilot.web.search_views import SearchCache, SearchView
 from hpo_pilot.web.sessions import CODE_SECONDS, Login, check_form, is_secure, login_of, safe_target
@@ -98,7 +99,7 @@ class ActionForm:
 
 
 _Form = Callable[[SearchCache, SearchView], ActionForm]
-_Change = Callable[[LocalClient, SearchView, FormData], object]
+_Change = Callable[[SearchClient, SearchView, FormData], object]
 
 # --- forms ---
 
@@ -116,7 +117,7 @@ def _derived(operation: Operation, _library: SearchCache, view: SearchView) -> A
         value = "" if now is None else str(now)
         fields.append(FormField(name, _label(name), _INPUT_MODES[kind], value, note))
     button = "Change" if fields else operation.button
-    return ActionForm(operation.key, operation.button, [operation.summary], button, fields)
+    return ActionForm(operation.action, operation.button, [operation.summary], button, fields)
 
 
 #: Types of parameters that a derived form can ask for, with the input mode of their fields.
@@ -223,7 +224,7 @@ def _note(library: SearchCache, view: SearchView, trial: int = 0) -> ActionForm:
 # --- actions ---
 
 
-def _do_extend(client: LocalClient, view: SearchView, given: FormData) -> None:
+def _do_extend(client: SearchClient, view: SearchView, given: FormData) -> None:
     changes = {name: _field_number(given, name, label) for name, label in _LIMITS.items() if _field_text(given, name)}
     if not changes:
         raise InputError("Give at least one amount, such as 50 more trials.")
@@ -234,7 +235,7 @@ def _do_extend(client: LocalClient, view: SearchView, given: FormData) -> None:
     client.extend(view.record.name, changes, seen=seen or None)
 
 
-def _do_derived(operation: Operation, client: LocalClient, view: SearchView, given: FormData) -> None:
+def _do_derived(operation: Operation, client: SearchClient, view: SearchView, given: FormData) -> None:
     fields: dict[str, Any] = {}
     for name, (kind, _) in operation.fields().items():
         fields[name] = _field_text(given, name) if kind is str else _field_number(given, name, _label(name))
@@ -249,7 +250,7 @@ def _whole(value: float, label: str) -> int:
     return int(value)
 
 
-def _do_retry(client: LocalClient, view: SearchView, given: FormData) -> None:
+def _do_retry(client: SearchClient, view: SearchView, given: FormData) -> None:
     words = [word for word in _field_text(given, "trials").replace(",", " ").split() if word]
     wrong = next((word for word in words if not (word.isascii() and word.isdigit() and len(word) < 10)), None)
     if wrong is not None:
@@ -257,11 +258,11 @@ def _do_retry(client: LocalClient, view: SearchView, given: FormData) -> None:
     client.retry(view.record.name, [int(word) for word in words] or None)
 
 
-def _do_note(client: LocalClient, view: SearchView, given: FormData, trial: int = 0) -> None:
+def _do_note(client: SearchClient, view: SearchView, given: FormData, trial: int = 0) -> None:
     client.annotate(view.record.name, _field_text(given, "note"), _field_text(given, "tags").split(","), trial)
 
 
-def _do_add(client: LocalClient, view: SearchView, given: FormData) -> None:
+def _do_add(client: SearchClient, view: SearchView, given: FormData) -> None:
     point: dict[str, Any] = {}
     wrong: dict[str, str] = {}
     for name, dimension in view.search.space_dimensions.items():
@@ -324,8 +325,8 @@ _ACTIONS: Mapping[str, tuple[_Form, _Change]] = {
     "add": (_add, _do_add),
     "note": (_note, _do_note),
     **{
-        operation.key: (partial(_derived, operation), partial(_do_derived, operation))
-        for operation in operations()
+        operation.action: (partial(_derived, operation), partial(_do_derived, operation))
+        for operation in OPERATIONS
         if operation.button
     },
 }
@@ -344,7 +345,7 @@ def show_form(request: Request) -> Response:
     """Shows the page of a form to those who may send it."""
     (make, _), view = _action_of(request), view_of(request)
     try:
-        client_of(request).user.check(view.record.name, view.record.owner)
+        client_of(request).here.user.check(view.record.name, view.record.owner)
     except NotYoursError as error:
         raise HTTPException(403, str(error)) from error
     return page(request, "action.j2", {"view": view, "action": make(context_of(request).library, view), "problem": ""})

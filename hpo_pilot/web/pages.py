@@ -28,6 +28,7 @@ from hpo_pilot.hpc.site_files import price_of
 from hpo_pilot.jobs import JobState
 from hpo_pilot.jobs.results import MEASURES
 from hpo_pilot.manual import PAGES, Page, page_named
+from hpo_pilot.operations.client import OPERATIONS, SearchClient
 from hpo_pilot.panda.server import bigpanda_link
 from hpo_pilot.report.catalogue import kinds
 from hpo_pilot.report.exports import TEXT_FORMS
@@ -53,8 +54,6 @@ from hpo_pilot.store.trial_queries import (
 )
 from hpo_pilot.web.api_context import client_for, user_of
 from hpo_pilot.web.live import JobFilter, JobFragments, LiveUpdates, away_text
-from hpo_pilot.web.local_client import LocalClient
-from hpo_pilot.web.operations import operations
 from hpo_pilot.web.rendering import (
     curves_svg,
     download,
@@ -76,7 +75,7 @@ NOTICES = {
     "retry": "The points of the failed trials will be tried again.",
     "add": "The point will be tried next.",
     "note": "Note and tags were saved.",
-    **{operation.key: operation.done for operation in operations() if operation.button},
+    **{operation.action: operation.done for operation in OPERATIONS if operation.button},
 }
 
 
@@ -129,7 +128,7 @@ def session_of(request: Request) -> Session | None:
     return cast("Session | None", getattr(request.state, "session", None))
 
 
-def client_of(request: Request) -> LocalClient:
+def client_of(request: Request) -> SearchClient:
     """Returns a client of the store with the rights of the user."""
     parts, session = context_of(request), session_of(request)
     assert session is not None  # the guard has made sure of it

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpo_pilot.web.local_client import LocalClient
+from hpo_pilot.operations.client import SearchClient
 from tests.command_here import command_here
 from tests.rest_api import store_of
 
@@ -47,7 +47,7 @@ def work(folder: Path) -> Path:
 
 
 @pytest.fixture
-def client(work: Path) -> Iterator[LocalClient]:
+def client(work: Path) -> Iterator[SearchClient]:
     """What commands call, on that work folder."""
-    with LocalClient(work) as opened:
+    with SearchClient.local(work) as opened:
         yield opened

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from hpo_pilot.web.local_client import LocalClient
+from hpo_pilot.operations.client import SearchClient
 from tests.command_here import command_here
 from tests.rest_api import add_results, store_of, write_search
 
@@ -18,7 +18,7 @@ def root(tmp_path_factory):
     """A folder whose work folder has three searches."""
     made = tmp_path_factory.mktemp("completion")
     store_of(made / "hpo-pilot").close()
-    with LocalClient(made / "hpo-pilot") as client:
+    with SearchClient.local(made / "hpo-pilot") as client:
         for name in ("demo-one", "demo_two", "other"):
             client.submit(write_search(made, name))
     add_results(made / "hpo-pilot", "demo-one")

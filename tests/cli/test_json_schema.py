@@ -72,7 +72,7 @@ def test_a_run_and_its_files(folder, work, monkeypatch):
     add_results(work, "one")
     set_state(work, "one", SearchState.DONE)
     assert Path(printed("run.json", "run", str(file))["report"]).is_file()
-    monkeypatch.setattr("hpo_pilot.web.local_client.LocalClient.fetch", lambda *_: [Path("trial2/model.npz")])
+    monkeypatch.setattr("hpo_pilot.operations.client.SearchClient.fetch", lambda *_: [Path("trial2/model.npz")])
     assert printed("fetch.json", "fetch", "best", "one")["files"] == ["trial2/model.npz"]
 
 
@@ -113,7 +113,7 @@ def test_changes(folder, work):
 
 def test_machines_and_sites(folder, monkeypatch):
     findings = [{"what": "store", "ok": True, "detail": "fine", "needed": True}]
-    monkeypatch.setattr("hpo_pilot.web.local_client.LocalClient.doctor", lambda *_: findings)
+    monkeypatch.setattr("hpo_pilot.operations.client.SearchClient.doctor", lambda *_: findings)
     printed("doctor.json", "doctor")
     assert "local" in [site["name"] for site in printed("sites.json", "sites")]
     assert printed("site.json", "sites", "show", "summit")["name"] == "summit"

@@ -110,5 +110,5 @@ def test_ctrl_c_in_any_command_means_try_again(monkeypatch, work):
     def interrupted(*_given, **_named):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hpo_pilot.web.local_client.LocalClient.searches", interrupted)
+    monkeypatch.setattr("hpo_pilot.operations.client.SearchClient.searches", interrupted)
     assert command("list", status=3).stderr == "hpo-pilot: interrupted; the same command continues\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from hpo_pilot.web.local_client import LocalClient
+from hpo_pilot.operations.client import SearchClient
 from tests.command_here import command_here
 from tests.rest_api import write_search
 
@@ -24,7 +24,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
     root: Path = tmp_path_factory.mktemp("shown")
-    with LocalClient(root / "work") as client:
+    with SearchClient.local(root / "work") as client:
         client.submit(write_search(root / "files", "shown"))
     command = [sys.executable, "-m", "hpo_pilot.cli", "monitor", "--workdir", str(root / "work")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -8,8 +8,8 @@ import pytest
 
 from hpo_pilot.cli.options import client_of
 from hpo_pilot.errors import InputError
-from hpo_pilot.web.local_client import LocalClient
-from hpo_pilot.web.rest_client import RestClient
+from hpo_pilot.operations.here import Here
+from hpo_pilot.operations.remote import RemoteService
 
 URL = "https://127.0.0.1:1"
 
@@ -26,19 +26,19 @@ TOKEN = Path("token")
 @pytest.mark.parametrize(
     ("environment", "options", "kind"),
     [
-        ({}, {}, LocalClient),
-        ({"HPO_PILOT_SERVICE": ""}, {}, LocalClient),
-        ({}, {"service": URL, "token_file": TOKEN}, RestClient),
-        (FAR, {}, RestClient),
-        (FAR, {"workdir": Path("w")}, LocalClient),
-        (FAR, {"store": "sqlite:///x.db"}, LocalClient),
-        (FAR, {"service": URL, "token_file": TOKEN, "workdir": Path("w")}, RestClient),
+        ({}, {}, Here),
+        ({"HPO_PILOT_SERVICE": ""}, {}, Here),
+        ({}, {"service": URL, "token_file": TOKEN}, RemoteService),
+        (FAR, {}, RemoteService),
+        (FAR, {"workdir": Path("w")}, Here),
+        (FAR, {"store": "sqlite:///x.db"}, Here),
+        (FAR, {"service": URL, "token_file": TOKEN, "workdir": Path("w")}, RemoteService),
     ],
 )
 def test_options_come_before_the_environment(monkeypatch, environment, options, kind):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert isinstance(client_of(**options), kind)
+    assert isinstance(client_of(**options).at, kind)
 
 
 @pytest.mark.parametrize(

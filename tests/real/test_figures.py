@@ -218,10 +218,10 @@ def test_a_browser_that_does_not_draw_is_an_error_with_a_remedy(
 def test_the_command(tmp_path: Path) -> None:
     needs_kaleido()
     from hpo_pilot.cli.main import app
-    from hpo_pilot.web.local_client import LocalClient
+    from hpo_pilot.operations.client import SearchClient
     from tests.rest_api import add_results, write_search
 
-    with LocalClient(tmp_path / "work") as client:
+    with SearchClient.local(tmp_path / "work") as client:
         client.submit(write_search(tmp_path, "digits"))
     command = ["report", "digits", "--figures", "png", "--workdir", str(tmp_path / "work")]
     nothing = CliRunner().invoke(app, command)

@@ -58,9 +58,9 @@ def test_the_dashboard_s_expressions(promtool, tmp_path: Path) -> None:
 
 def test_the_figures(promtool, tmp_path: Path) -> None:
     """Names, units and help texts as Prometheus' conventions have them."""
-    from hpo_pilot.web.local_client import LocalClient
+    from hpo_pilot.operations.client import SearchClient
 
-    with LocalClient(tmp_path / "work") as client:
+    with SearchClient.local(tmp_path / "work") as client:
         client.submit(write_search(tmp_path, "demo"))
     add_results(tmp_path / "work", "demo")
     server_metrics.CALL_SECONDS.labels("pilot/update_job").observe(0.1)

@@ -31,10 +31,10 @@ def store(workdir):
 
 @pytest.fixture
 def file(tmp_path, store, workdir):
-    from hpo_pilot.web.local_client import LocalClient
+    from hpo_pilot.operations.client import SearchClient
 
     path = write_search(tmp_path, "demo")
-    with LocalClient(workdir.root) as client:
+    with SearchClient.local(workdir.root) as client:
         client.submit(path)
     return path
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from hpo_pilot.operations.client import SearchClient
+from hpo_pilot.operations.here import User
 from hpo_pilot.server.tokens import Role
-from hpo_pilot.web.local_client import LocalClient
-from hpo_pilot.web.operations import SearchClient, User
 from tests.rest_api import RunningApi, add_results, start_api, store_of, write_search
 
 
@@ -25,7 +25,7 @@ class Place:
 
     def client(self, name: str = "alice", *, operator: bool = False) -> SearchClient:
         if self.api is None:
-            return LocalClient(self.workdir, user=User.named(name, changes_all=operator))
+            return SearchClient.local(self.workdir, user=User.named(name, changes_all=operator))
         return self.api.client(name, Role.OPERATOR if operator else Role.USER)
 
 

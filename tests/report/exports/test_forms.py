@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.operations.client import SearchClient
 from hpo_pilot.report.exports import FILE_FORMS, as_csv, export_file
-from hpo_pilot.web.local_client import LocalClient
 from tests.command_here import command_here
 from tests.made import made_fold
 from tests.report.exports.made import curves_of, every_kind, finished, search_of, subject_of
@@ -79,7 +79,7 @@ def test_from_the_command_line(monkeypatch, tmp_path):
     work = tmp_path / "work"
     work.mkdir()
     store_of(work).close()
-    with LocalClient(work) as local:
+    with SearchClient.local(work) as local:
         local.submit(write_search(tmp_path, "digits"))
     add_results(work, "digits")
     done = command_here("export", "digits", "--format", "parquet", "-o", "t.parquet", "--workdir", str(work))

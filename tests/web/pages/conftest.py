@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from hpo_pilot.operations.client import SearchClient
+from hpo_pilot.operations.here import User
 from hpo_pilot.server.tokens import Role, Tokens
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import SteeringStore
 from hpo_pilot.web.app import Pages as Monitor
-from hpo_pilot.web.local_client import LocalClient
-from hpo_pilot.web.operations import User
 from hpo_pilot.web.sessions import Sessions
 from tests.bearer import make_token_folder, token
 from tests.rest_api import add_results, set_state, write_search
@@ -48,7 +48,7 @@ class Pages:
 
     def submit(self, name: str, owner: str = "alice", **document: object) -> str:
         file = write_search(self.root / "files", name, **document)
-        LocalClient(self.workdir, user=User(owner), opened=self.store).submit(file)
+        SearchClient.local(self.workdir, user=User(owner), opened=self.store).submit(file)
         return name
 
     def results(self, name: str, count: int = 3, log: str = "Traceback") -> None:

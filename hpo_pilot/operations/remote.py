@@ -1,17 +1,15 @@
-"""The client of a service at a URL; of the product's requirements it needs only `requests`."""
+"""A service at a URL, through its REST API; of the product's requirements it needs only `requests`."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-import itertools
 import re
 import secrets
 import shutil
 import tarfile
 import tempfile
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,68 +17,35 @@ from typing import Any, cast
 from urllib.parse import quote
 
 import requests
-from typing_extensions import override
 
-from hpo_pilot.errors import HpoPilotError, InputError, Problem, SearchFileError, TryAgainError
+from hpo_pilot.errors import InputError, Problem, SearchFileError, TryAgainError
 from hpo_pilot.files import folder_mistake, payload_notes, read_content, result_mistake, result_path
-from hpo_pilot.operations.families import family_document
+from hpo_pilot.operations.connection import Connection, LostAnswerError
+from hpo_pilot.operations.operation import Operation
 from hpo_pilot.panda.sandbox import SIZE_LIMIT, add_file, payload_files
 from hpo_pilot.report.documents import (
-    OVER_SEARCHES,
     ExaminationDocument,
-    FindingDocument,
-    IntermediateDocument,
     ProblemDocument,
     ProgressDocument,
-    RunDocument,
     SearchDocument,
     StatusDocument,
-    TrialDocument,
 )
 from hpo_pilot.steering.workdir import WorkDir
-from hpo_pilot.web.connection import Connection, LostAnswerError
-from hpo_pilot.web.operations import OnProgress, OnServer, Operation, SearchClient, unpack_outputs
 
-#: Seconds that a call waits for a change; seconds to wait for a service that is out of reach, and between two tries.
+#: Seconds that a call waits for a change.
 _WAIT_SECONDS = 20
-_PATIENCE = 120.0
-_PAUSE = 2.0
-
-#: Trials of a page, and of a page with intermediate values; characters of a part of an export.
-_PAGE = 500
-_PART = 1 << 17
-_CURVES_PAGE = 100
-
-_SAFE_NAME = re.compile(r"[\w.-]+")
 
 
-def connect(url: str, token_file: str | Path, *, ca: str | Path | None = None) -> RestClient:
-    """Returns a client of the service at `url`.
+class RemoteService:
+    """A service. A call whose answer is lost is repeated where that is safe; no change is made twice."""
 
-    Args:
-        url: URL of the service, such as ``https://hpo.example.org:8443``.
-        token_file: file with your token.
-        ca: PEM file with the authority of the service's certificate, if the system does not know it.
-
-    Raises:
-        InputError: the URL or a file is wrong.
-    """
-    return RestClient(url, Path(token_file), ca=None if ca is None else Path(ca))
-
-
-class RestClient(SearchClient):
-    """Works on the searches of a service, through its REST API.
-
-    A call whose answer is lost is repeated where that is safe; no change is made twice.
-    """
-
-    runner = "the service"
     environment = "the environment in which the service was started"
+    """Name of the environment in which payloads run at a local site, for messages."""
 
     def __init__(
         self, url: str, token_file: Path, *, ca: Path | None = None, workdir: str | Path | None = None
     ) -> None:
-        """Prepares a client; sends nothing.
+        """Sends nothing yet.
 
         Args:
             url: URL of the service.
@@ -91,235 +56,123 @@ class RestClient(SearchClient):
         Raises:
             InputError: the URL or a file is wrong.
         """
-        self._service = Connection(url, token_file, ca)
-        self._sender = SearchSender(self._service)
-        self._workdir = WorkDir.at(workdir)
+        self.connection = Connection(url, token_file, ca)
+        self.sender = SearchSender(self.connection)
+        self.folder = WorkDir.at(workdir)
 
-    # --- search files ---
+    def close(self) -> None:
+        """Closes the connections."""
+        self.connection.close()
 
-    @override
-    def validate(self, file: Path) -> ExaminationDocument:
-        return self._sender.examine(file).document
+    def ask(self, *words: str, query: Mapping[str, str | int] | None = None) -> Any:
+        """Returns the document of a search, or of a part of it; see `path_of`."""
+        return self.connection.ask("GET", path_of(*words), query=query)
 
-    @override
-    def rehearse(self, file: Path, *, server: str | None = None) -> dict[str, Any]:
-        _refuse_server(server)
-        return cast(dict[str, Any], self._sender.send("rehearsals", file))
+    def get(self, *words: str) -> requests.Response:
+        """Returns the answer about a search, or a part of it, which is not JSON."""
+        return self.connection.call("GET", path_of(*words))
 
-    @override
-    def submit(self, file: Path, *, server: str | None = None) -> SearchDocument:
-        _refuse_server(server)
-        return self._register(file, go_on=False)
+    def download(self, target: Path, *words: str, query: Mapping[str, str] | None = None) -> None:
+        """Downloads a part of a search into a file."""
+        self.connection.download(path_of(*words), target, query)
 
-    @override
-    def run(
-        self,
-        file: Path,
-        on_progress: OnProgress,
-        *,
-        slots: int | None = None,
-        server: str | None = None,
-        on_server: OnServer = lambda _server: None,
-    ) -> RunDocument:
-        _refuse_server(server)
-        if slots is not None:
-            raise InputError("--slots: the service sets the number of jobs at the same time: leave --slots out")
-        name = self._register(file, go_on=True)["name"]
-        try:
-            for now in self.watch(name):
-                on_progress(now)
-        except KeyboardInterrupt:
-            raise TryAgainError(f"no longer watching; the service continues search {name!r}") from None
-        status: SearchDocument = self.status(name)
-        if "segments" not in status:
-            return self._ended(status)
-        ended = [self._ended(segment) for segment in status["segments"]]
-        return {**family_document(name, ended), "report": ", ".join(document["report"] for document in ended)}
+    def pages(
+        self, identity: str, what: str, size: int, *, after: int = 0, query: Mapping[str, str] | None = None
+    ) -> Iterator[Any]:
+        """Yields the documents of trials by number; the first page is read at once, for its errors.
 
-    def _ended(self, search: SearchDocument) -> RunDocument:
-        """Writes the report of a finished search and returns its document."""
-        name = search["name"]
-        path = self.report_path(name)
-        html = self.report(name)
-        try:
-            self._workdir.make_private(path.parent)
-            path.write_text(html, encoding="utf-8")
-        except OSError as error:
-            raise TryAgainError(
-                f"the search is over, but its report cannot be written to {path}: {error.strerror}; "
-                f"`hpo-pilot report {name} -o FILE` writes it elsewhere"
-            ) from error
-        known = {key: value for key, value in search.items() if key in RunDocument.__annotations__}
-        return cast(RunDocument, {**known, "report": str(path)})
+        Args:
+            identity: the search.
+            what: `trials` or `intermediate`.
+            size: trials of a page.
+            after: only trials with larger numbers.
+            query: further parameters of the query.
+        """
 
-    def _register(self, file: Path, *, go_on: bool) -> SearchDocument:
-        # The key makes a repeated call the same one.
-        headers = {"Idempotency-Key": secrets.token_urlsafe(24)}
-        query = {"source": str(file.absolute()), "go_on": "true" if go_on else "false"}
-        return cast(SearchDocument, self._sender.send("searches", file, query, headers))
-
-    # --- looking ---
-
-    @override
-    def how_to_steer(self, identity: str) -> str:
-        return f"`hpo-pilot serve` has to run on the service's machine: tell those who run {self._service.url}"
-
-    @override
-    def watch(self, identity: str) -> Iterator[ProgressDocument]:
-        tag, state = "", ""
-        seen = time.monotonic()
-        while state not in OVER_SEARCHES:
-            try:
-                answer = self._service.call(
-                    "GET",
-                    _of(identity, "progress"),
-                    query={"timeout": _WAIT_SECONDS},
-                    headers={"If-None-Match": tag} if tag else {},
-                )
-            except TryAgainError:
-                if time.monotonic() - seen > _PATIENCE:
-                    raise
-                time.sleep(_PAUSE)
-                continue
-            seen = time.monotonic()
-            if answer.status_code == requests.codes.ok:
-                tag = answer.headers.get("ETag", "")
-                now = cast(ProgressDocument, answer.json())
-                state = now["state"]
-                yield now
-
-    @override
-    def trials(
-        self, identity: str, *, after: int = 0, limit: int | None = None, logs: bool = True
-    ) -> Iterator[TrialDocument]:
-        size = _PAGE if limit is None else max(1, min(_PAGE, limit))
-        found = self._pages(identity, "trials", {"limit": size, "logs": "true" if logs else "false"}, after)
-        return itertools.islice(found, limit)
-
-    @override
-    def intermediate(self, identity: str) -> list[IntermediateDocument]:
-        return list(self._pages(identity, "intermediate", {"limit": _CURVES_PAGE}))
-
-    def _pages(self, identity: str, what: str, query: Mapping[str, str | int], after: int = 0) -> Iterator[Any]:
-        """Yields the documents of trials with numbers above `after`; the first page is read at once, for its errors."""
-        page = self._ask(_of(identity, what), {**query, "after": after})
+        def read(after: int) -> dict[str, Any]:
+            found: dict[str, Any] = self.ask(identity, what, query={**(query or {}), "limit": size, "after": after})
+            return found
 
         def documents(page: dict[str, Any]) -> Iterator[Any]:
             yield from page["trials"]
             while page["next"] is not None:
-                page = self._ask(_of(identity, what), {**query, "after": page["next"]})
+                page = read(page["next"])
                 yield from page["trials"]
 
-        return documents(page)
+        return documents(read(after))
 
-    @override
-    def report(self, identity: str) -> str:
-        return self._service.call("GET", _of(identity, "report")).content.decode()
+    def progress_calls(self, identity: str) -> Callable[[], ProgressDocument | None]:
+        """Returns a function that returns the progress: at once, then after a change; None: there was none for long."""
+        tag = ""
 
-    @override
-    def report_path(self, name: str) -> Path:
-        if not _SAFE_NAME.fullmatch(name):
-            raise InputError(f"{name!r} is not the name of a search")
-        return self._workdir.report(name)
+        def look() -> ProgressDocument | None:
+            nonlocal tag
+            answer = self.connection.call(
+                "GET",
+                path_of(identity, "progress"),
+                query={"timeout": _WAIT_SECONDS},
+                headers={"If-None-Match": tag} if tag else {},
+            )
+            if answer.status_code != requests.codes.ok:
+                return None
+            tag = answer.headers.get("ETag", "")
+            return cast(ProgressDocument, answer.json())
 
-    @override
-    def export(self, identity: str, form: str) -> Iterator[str]:
-        with tempfile.TemporaryDirectory(prefix="hpo-pilot-") as scratch:
-            whole = Path(scratch, "export")  # if the service breaks off, nothing has been printed
-            self._service.download(_of(identity, "export"), whole, {"format": form})
-            text = whole.open(encoding="utf-8", newline="")  # without its name it is there until it is closed
+        return look
 
-        def parts() -> Iterator[str]:
-            with text:
-                yield from iter(lambda: text.read(_PART), "")
-
-        return parts()
-
-    @override
-    def fetch(self, identity: str, which: str, destination: Path) -> list[Path]:
-        kept = self._ask(_of(identity, "outputs", which))
-        with tempfile.TemporaryDirectory(prefix="hpo-pilot-") as scratch:
-            archives = {int(fold): Path(scratch, f"{int(fold)}.tar.gz") for fold in kept["folds"]}
-            for fold, path in archives.items():
-                self._service.download(_of(identity, "outputs", str(kept["trial"]), str(fold)), path)
-            return unpack_outputs(archives, destination, int(kept["trial"]), folds=int(kept["of"]))
-
-    @override
-    def doctor(self, server: str | None = None) -> list[FindingDocument]:
-        if server is not None:
-            raise InputError("--server tries a PanDA server from this machine: leave --service out")
+    def change(self, path: str, identity: str, reached: Sequence[str]) -> Any:
+        """Makes a change that leaves the search in one of the states `reached`; a lost answer is looked up there."""
         try:
-            about = self._ask("service")
-        except HpoPilotError as error:
-            return [{"what": "service", "ok": False, "detail": str(error), "needed": True}]
-        steering = "searches are steered" if about["steering"] else "nothing steers the searches: is `serve` running?"
-        version = f"hpo-pilot {about['version']} at {self._service.url}"
-        you = f"{about['user']['name']}, {about['user']['role']}"
-        return [
-            {"what": "service", "ok": True, "detail": version, "needed": True},
-            {"what": "token", "ok": True, "detail": you, "needed": True},
-            {"what": "steering", "ok": about["steering"], "detail": steering, "needed": False},
-            {"what": "store", "ok": True, "detail": f"{about['searches']} searches", "needed": True},
-        ]
-
-    # --- changing ---
-
-    @override
-    def resume(self, identity: str, *, new_payload: bool = False, file: Path | None = None) -> SearchDocument:
-        if not new_payload:
-            return self._change(_of(identity, "resume"), identity, ("submitted", "running", "done"))
-        query = {}
-        if (named := (search := self.status(identity))["definition"]["payload"]["files"]) is not None:
-            query = {"payload": self._sender.send_payload_of(search, named, file)}
-        # To send the same files again changes nothing.
-        query["new_payload"] = "true"
-        return cast(SearchDocument, self._service.ask("POST", _of(identity, "resume"), query=query))
-
-    @override
-    def extend(self, identity: str, changes: Mapping[str, float]) -> SearchDocument:
-        search: SearchDocument = self.status(identity)
-        if "segments" in search:
-            for segment in search["segments"]:
-                self.extend(segment["name"], changes)
-            return self.status(identity)
-        # The limits that the user saw let the service recognize a repeated call.
-        body = {"add": dict(changes), "seen": {name: search["budget"].get(name) for name in changes}}
-        return cast(SearchDocument, self._service.ask("POST", _of(identity, "extend"), json=body))
-
-    def _change(self, path: str, identity: str, reached: Collection[str]) -> SearchDocument:
-        try:
-            return cast(SearchDocument, self._service.ask("POST", path, repeat=False))
+            return self.connection.ask("POST", path, repeat=False)
         except LostAnswerError:
             # Look first: if the change was made, the service would refuse the same call.
-            now = self.status(identity)
-            if now["state"] in reached:
+            if (now := self.ask(identity))["state"] in reached:
                 return now
-            return cast(SearchDocument, self._service.ask("POST", path, repeat=False))
+            return self.connection.ask("POST", path, repeat=False)
 
-    # --- declared operations, and end ---
+    def perform(self, operation: Operation, fields: dict[str, Any]) -> Any:
+        """Performs a declared operation and returns the document of its answer.
 
-    @override
-    def perform(self, operation: Operation, fields: Mapping[str, Any], *, key: str | None = None) -> Any:
-        body = {name: _json_value(value) for name, value in fields.items() if name != "identity"}
-        query = None
-        if operation.method == "GET":
-            query = {name: value for name, value in body.items() if value != operation.fields()[name][1]}
+        Args:
+            operation: the operation.
+            fields: its arguments by name.
+        """
+        headers = None
+        if operation.is_keyed:
+            headers = {"Idempotency-Key": fields.pop("key") or secrets.token_urlsafe(24)}
         path = operation.path
-        if "identity" in fields:
-            path = _of(fields["identity"]) + path.removeprefix("searches/{identity}")
+        if (identity := fields.pop("identity", None)) is not None:
+            path = path_of(identity) + path.removeprefix("searches/{identity}")
         if operation.reached:
-            return self._change(path, fields["identity"], operation.reached)
-        headers = {"Idempotency-Key": key or secrets.token_urlsafe(24)} if operation.keyed else None
-        return self._service.ask(
-            operation.method, path, query=query, json=body if body and query is None else None, headers=headers
-        )
+            return self.change(path, identity, operation.reached)
+        if operation.method == "GET":
+            defaults = operation.fields()
+            query = {name: value for name, value in fields.items() if value != defaults[name][1]}
+            return self.connection.ask("GET", path, query=query)
+        body = {name: _json_value(value) for name, value in fields.items()}
+        return self.connection.ask(operation.method, path, json=body or None, headers=headers)
 
-    @override
-    def close(self) -> None:
-        self._service.close()
+    def register(self, file: Path, *, go_on: bool) -> Any:
+        """Registers the search of a file; a repeated call is the same one."""
+        headers = {"Idempotency-Key": secrets.token_urlsafe(24)}
+        query = {"source": str(file.absolute()), "go_on": "true" if go_on else "false"}
+        return self.sender.send("searches", file, query, headers)
 
-    def _ask(self, path: str, query: Mapping[str, str | int] | None = None) -> Any:
-        return self._service.ask("GET", path, query=query)
+    def resume(self, identity: str, *, new_payload: bool, file: Path | None) -> Any:
+        """Continues a search, with the present files of its payload if `new_payload` is set."""
+        path = path_of(identity, "resume")
+        if not new_payload:
+            return self.change(path, identity, ("submitted", "running", "done"))
+        query = {"new_payload": "true"}
+        if (named := (search := self.ask(identity))["definition"]["payload"]["files"]) is not None:
+            query["payload"] = self.sender.send_payload_of(search, named, file)
+        # To send the same files again changes nothing.
+        return self.connection.ask("POST", path, query=query)
+
+    def extend(self, search: SearchDocument, changes: Mapping[str, float]) -> Any:
+        """Adds to the budget of a search, once: the limits in its document let the service recognize a repetition."""
+        body = {"add": dict(changes), "seen": {name: search["budget"].get(name) for name in changes}}
+        return self.connection.ask("POST", path_of(search["name"], "extend"), json=body)
 
 
 def _json_value(value: Any) -> Any:
@@ -328,21 +181,16 @@ def _json_value(value: Any) -> Any:
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
-def _of(identity: str, *more: str) -> str:
-    """Returns the path of a search, or of a part of it.
+def path_of(*words: str) -> str:
+    """Returns the path of a search, or of a part of it; `words`: its name or number, then the part.
 
     Raises:
         InputError: a word cannot be a name or number.
     """
-    for word in (identity, *more):
+    for word in words:
         if not word.strip(".") or "/" in word or not word.isprintable():
             raise InputError(f"{word!r} is neither a name nor a number of a search or trial")
-    return "/".join(["searches", *(quote(word, safe="") for word in (identity, *more))])
-
-
-def _refuse_server(server: str | None) -> None:
-    if server is not None:
-        raise InputError("--server: the service chooses the PanDA server: leave --server out")
+    return "/".join(["searches", *(quote(word, safe="") for word in words)])
 
 
 _YAML = {"Content-Type": "application/yaml"}

@@ -127,7 +127,7 @@ def test_a_report_stays_in_its_folder(fake, token_file):
 
 
 def test_a_client_needs_nothing_of_the_service():
-    code = "import sys; from hpo_pilot import connect; connect; print(*sys.modules)"
+    code = "import sys; import hpo_pilot.operations.client, hpo_pilot.operations.remote; print(*sys.modules)"
     command = [sys.executable, "-c", code]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     names = {name.split(".")[0] for name in loaded.split()}

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from hpo_pilot.operations.client import SearchClient
 from hpo_pilot.store import SearchState
-from hpo_pilot.web.local_client import LocalClient
 from tests.rest_api import add_results, set_state, write_search
 
 
@@ -14,7 +14,7 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A work folder with searches: `digits` is done, `fresh` has no trial, so has `pareto`, of two objectives."""
     root = tmp_path_factory.mktemp("notebook")
     folder = root / "work"
-    with LocalClient(folder) as client:
+    with SearchClient.local(folder) as client:
         client.submit(write_search(root, "digits"))
         client.submit(write_search(root, "fresh"))
         client.submit(write_search(root, "pareto", objective=[{"metric": "loss"}, {"metric": "speed"}]))

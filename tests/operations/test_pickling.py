@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpo_pilot.web.pickling import identity_of
+from hpo_pilot.operations.pickling import identity_of
 
 SCRIPT = """
 import dataclasses, enum, functools, math, random, threading
@@ -80,7 +80,7 @@ FUNCTIONS = {
 HELPER = "import threading\ndef scale(value, color):\n    return value * color.value if color else 0\n"
 PRINT = """
 import json, sys
-from hpo_pilot.web.pickling import pickled
+from hpo_pilot.operations.pickling import pickled
 
 found = {}
 for name, function in FUNCTIONS.items():

@@ -16,15 +16,15 @@ from hpo_pilot.advice import Place
 from hpo_pilot.cli.progress import RunProgress
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import JobState
+from hpo_pilot.operations.client import SearchClient
 from hpo_pilot.operations.documents import run_document
+from hpo_pilot.operations.notebook import OpenedSearch, progress_line
 from hpo_pilot.search import EarlyStop, Trial, TrialState
 from hpo_pilot.steering.results import result_of
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import SearchState, SteeringStore
 from hpo_pilot.store.lease import held_lease
 from hpo_pilot.web.live import SearchFragments, searches_topic
-from hpo_pilot.web.local_client import LocalClient
-from hpo_pilot.web.notebook import OpenedSearch, progress_line
 from hpo_pilot.web.search_views import SearchCache
 from tests.command_here import command_here
 from tests.made import made_attempt, made_end
@@ -43,8 +43,8 @@ def work(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture
-def client(work) -> Iterator[LocalClient]:
-    with LocalClient(work) as opened:
+def client(work) -> Iterator[SearchClient]:
+    with SearchClient.local(work) as opened:
         yield opened
 
 
@@ -62,7 +62,7 @@ def demo(client, work, tmp_path) -> str:
     return "demo"
 
 
-def places(client: LocalClient, work: Path, name: str) -> dict[str, str]:
+def places(client: SearchClient, work: Path, name: str) -> dict[str, str]:
     """What each place shows of a search, by place."""
     place = Place(workdir=work)
     pieces = SearchFragments(SearchCache(client._opened()), place, place)

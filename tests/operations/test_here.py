@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from hpo_pilot.errors import GiveUpError
-from hpo_pilot.web.operations import NotYoursError, User, unpack_outputs
+from hpo_pilot.operations.client import unpack_outputs
+from hpo_pilot.operations.here import NotYoursError, User
 from tests.archives import archive, member
 
 

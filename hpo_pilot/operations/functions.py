@@ -11,26 +11,22 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from hpo_pilot.advice import Place, command
 from hpo_pilot.errors import GiveUpError, HpoPilotError, InputError
 from hpo_pilot.files import write_whole
+from hpo_pilot.operations.client import SearchClient, connect
 from hpo_pilot.operations.documents import search_progress
+from hpo_pilot.operations.notebook import OpenedSearch, ProgressDisplay, open_search
 from hpo_pilot.panda.sandbox import payload_files
 from hpo_pilot.report.documents import OVER_SEARCHES
 from hpo_pilot.steering.results import RunResult
 from hpo_pilot.steering.service import Progress
 from hpo_pilot.steering.service import run as run_file
 from hpo_pilot.steering.workdir import WorkDir
-from hpo_pilot.web.local_client import LocalClient
-from hpo_pilot.web.notebook import OpenedSearch, ProgressDisplay, open_search
-from hpo_pilot.web.rest_client import connect
-
-if TYPE_CHECKING:
-    from hpo_pilot.web.operations import SearchClient
 
 _FILE = "objective.pkl"
 
@@ -106,7 +102,7 @@ def run(
         if callable(search):
             raise InputError("space is a file's name, and must be the search space, as in a search file")
         workdir, space = space, None
-    client: SearchClient = LocalClient(workdir, store) if service is None else connect(service, token_file or "", ca=ca)
+    client = SearchClient.local(workdir, store) if service is None else connect(service, token_file or "", ca=ca)
     show = ProgressDisplay(sys.stderr, seconds=_LINE_SECONDS)
 
     def show_record(*found: Any) -> None:
@@ -202,7 +198,7 @@ class _FunctionPayload:
         Raises:
             InputError: the space is no mapping, or the function cannot be called or sent.
         """
-        from hpo_pilot.web.pickling import pickled  # noqa: PLC0415 - cloudpickle is for functions only
+        from hpo_pilot.operations.pickling import pickled  # noqa: PLC0415 - cloudpickle is for functions only
 
         if space is None:
             raise InputError("space is missing: the search space of the function, as in a search file")

@@ -7,8 +7,8 @@ import pytest
 
 from hpo_pilot import open_search
 from hpo_pilot.errors import InputError
-from hpo_pilot.web.local_client import LocalClient
-from hpo_pilot.web.notebook import peers_of, progress_line, search_of, show_progress
+from hpo_pilot.operations.client import SearchClient
+from hpo_pilot.operations.notebook import peers_of, progress_line, search_of, show_progress
 from tests.rest_api import start_api, steered
 
 PLOTS = ("convergence", "parallel", "importance", "slices", "contours", "folds", "curves", "slots", "front", "failures")
@@ -73,7 +73,7 @@ def test_through_a_service_it_is_the_same(workdir: Path) -> None:
 
 @pytest.mark.parametrize(("name", "peers"), [("fresh", ["digits"]), ("digits", []), ("pareto", [])])
 def test_peers_are_searches_of_the_same_question_that_have_results(workdir: Path, name: str, peers: list[str]) -> None:
-    with LocalClient(workdir) as client:
+    with SearchClient.local(workdir) as client:
         status = client.status(name)
         assert [peer.name for peer in peers_of(client, status, search_of(status))] == peers
 

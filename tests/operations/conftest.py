@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.web import connection
+from hpo_pilot.operations import connection
 
 Answer = tuple[int, dict[str, str], bytes] | None
 

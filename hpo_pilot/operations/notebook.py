@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from hpo_pilot.advice import Place, printable
 from hpo_pilot.errors import InputError
+from hpo_pilot.operations.client import SearchClient, connect
 from hpo_pilot.report.catalogue import build, kinds
 from hpo_pilot.report.documents import (
     OVER_SEARCHES,
@@ -39,7 +40,6 @@ from hpo_pilot.report.frames import folds_frame, intermediate_frame, pandas, tri
 from hpo_pilot.report.result_figures import PEER_LIMIT
 from hpo_pilot.search import Search
 from hpo_pilot.search.fields import read_stored
-from hpo_pilot.web.operations import SearchClient
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,16 +70,11 @@ def open_search(
         TryAgainError: the store or the service is out of reach.
     """
     pandas()  # raises here if pandas is missing, not at the first data frame
-    client: SearchClient
     if service is None:
         if token_file is not None or ca is not None:
             raise InputError("token_file and ca are for a service: give its URL as service")
-        from hpo_pilot.web.local_client import LocalClient  # noqa: PLC0415 - brings SQLAlchemy
-
-        client = LocalClient(workdir, store)
+        client = SearchClient.local(workdir, store)
     else:
-        from hpo_pilot.web.rest_client import connect  # noqa: PLC0415 - only one of the two is needed
-
         if store is not None or workdir is not None:
             raise InputError("a service has its own store: give service, or workdir and store")
         if token_file is None:

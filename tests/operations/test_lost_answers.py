@@ -10,8 +10,7 @@ import requests
 
 from hpo_pilot import connect
 from hpo_pilot.errors import TryAgainError
-from hpo_pilot.web import rest_client
-from hpo_pilot.web.rest_client import RestClient
+from hpo_pilot.operations import client as operations_client
 from tests.rest_api import start_api, write_search
 
 from .conftest import Answer, good, http_service, problem, search
@@ -66,15 +65,20 @@ def test_a_registration_whose_answer_is_lost_is_one(tmp_path):
         return answer.status_code, {"Content-Type": answer.headers["Content-Type"]}, answer.content
 
     with start_api(tmp_path / "api") as api, http_service(losing) as url:
-        client = RestClient(url, api.token_file("alice"))
+        client = connect(url, api.token_file("alice"))
         document = client.submit(write_search(tmp_path / "mine", "once"))
         assert (lost, document["id"], len(client.searches())) == (["searches"], 1, 1)
         assert client.extend("once", {"trials": 5})["budget"]["trials"] == 9
         assert lost == ["searches", "extend"]
+        client.submit(write_search(tmp_path / "mine", "pair", segments=["one", "two"]))
+        lost.remove("extend")
+        segments = client.extend("pair", {"trials": 5})["segments"]
+        assert [segment["budget"]["trials"] for segment in segments] == [9, 9]
+        assert lost == ["searches", "extend"]
 
 
 def test_watching_outlives_a_restart_of_the_service(fake, token_file, monkeypatch):
-    monkeypatch.setattr(rest_client, "_PAUSE", 0.01)
+    monkeypatch.setattr(operations_client, "_PAUSE", 0.01)
     progress = {"state": "running", "trials": {}, "total": 4, "best": None, "name": "x", "metric": "loss"}
     tagged = (200, {"ETag": '"1"'}, json.dumps(progress).encode())
     fake.answers = [tagged, *[None] * 9, (304, {}, b""), good({**progress, "state": "done"})]
