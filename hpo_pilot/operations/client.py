@@ -510,9 +510,9 @@ class SearchClient:
         Raises:
             InputError: the search is not running.
         """
-        from hpo_pilot.steering import operations
+        from hpo_pilot.steering.changes import pause
 
-        return self.here.change(identity, operations.pause)[0]
+        return self.here.change(identity, pause)[0]
 
     def resume(self, identity: str, *, new_payload: bool = False, file: Path | None = None) -> SearchDocument:
         """Continues a paused, stopped or failed search.
@@ -548,9 +548,9 @@ class SearchClient:
         Raises:
             InputError: the search is over, or is being stopped.
         """
-        from hpo_pilot.steering import operations
+        from hpo_pilot.steering.changes import stop
 
-        stopped, _ = self.here.change(identity, operations.stop)
+        stopped, _ = self.here.change(identity, stop)
         if not (self.here.owns_store and is_unsteered(stopped)):
             return stopped
         self.here.end_stopping(identity)
@@ -569,15 +569,11 @@ class SearchClient:
             InputError: an amount does not extend the budget, or the budget has no such limit.
         """
         if isinstance(self.at, Here):
-            from hpo_pilot.steering import operations
+            from hpo_pilot.steering.changes import extend
 
             if len(self.at.family(identity)) > 1:
                 seen = None  # it is the budget of one search
-
-            def change(store: Store, record: SearchRecord, who: str) -> None:
-                operations.extend(store, record, who, changes, seen=seen)
-
-            return self.at.change(identity, change)[0]
+            return self.at.change(identity, partial(extend, changes=changes, seen=seen))[0]
         service, found = self.at, self.status(identity)
         # The limits that the user saw let the service recognize a repeated call; each search has its own.
         answers = for_each(segments_of(found), lambda one: service.extend(one, changes))
@@ -598,11 +594,11 @@ class SearchClient:
             InputError: there is no such trial, it did not fail, or its point is running again or has a result;
                 the hours or GPU-hours of the search are spent; the search is stopping.
         """
-        from hpo_pilot.steering import operations
+        from hpo_pilot.steering.changes import retry
 
         if trials is not None:
             self.here.search(identity)  # these are numbers of one search's trials
-        document, added = self.here.change(identity, partial(operations.retry, trials=trials, key=key))
+        document, added = self.here.change(identity, partial(retry, trials=trials, key=key))
         return {**document, "added": sum(added)}
 
     @operation("POST", "searches/{identity}/points")
@@ -619,9 +615,9 @@ class SearchClient:
             InputError: the point is outside the space (the message has all reasons), or the search has it already;
                 the hours or GPU-hours of the search are spent; the search is stopping.
         """
-        from hpo_pilot.steering import operations
+        from hpo_pilot.steering.changes import add_point
 
-        document, added = self.here.change(identity, partial(operations.add_point, point=point, key=key))
+        document, added = self.here.change(identity, partial(add_point, point=point, key=key))
         return {**document, "added": sum(added)}
 
     @operation(
@@ -638,9 +634,9 @@ class SearchClient:
         Raises:
             InputError: `parallel` is below one.
         """
-        from hpo_pilot.steering import operations
+        from hpo_pilot.steering.changes import set_parallel
 
-        return self.here.change(identity, partial(operations.set_parallel, parallel=parallel))[0]
+        return self.here.change(identity, partial(set_parallel, parallel=parallel))[0]
 
     @operation("POST", "searches/{identity}/note")
     def annotate(
@@ -657,11 +653,11 @@ class SearchClient:
         Raises:
             InputError: there is no such trial; the note or a tag is too long.
         """
-        from hpo_pilot.steering import operations
+        from hpo_pilot.steering.changes import annotate
 
         if trial:
             self.here.search(identity)  # it is the number of one search's trial
-        return self.here.change(identity, partial(operations.annotate, note=note, tags=tags, trial=trial))[0]
+        return self.here.change(identity, partial(annotate, note=note, tags=tags, trial=trial))[0]
 
 
 #: The declared operations, in the order of the class.

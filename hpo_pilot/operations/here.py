@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -226,12 +227,9 @@ class Here:
 
     def resume(self, identity: str, sandbox: Path | None = None) -> SearchDocument:
         """Continues a search, with a new packed payload if one is given."""
-        from hpo_pilot.steering import operations
+        from hpo_pilot.steering.changes import resume
 
-        def change(store: Store, record: SearchRecord, who: str) -> None:
-            operations.resume(store, record, who, sandbox=sandbox)
-
-        return self.change(identity, change)[0]
+        return self.change(identity, partial(resume, sandbox=sandbox))[0]
 
     def end_stopping(self, identity: str) -> None:
         """Ends the jobs of a search that is being stopped and that no process steers.

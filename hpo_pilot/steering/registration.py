@@ -36,9 +36,9 @@ from hpo_pilot.search.earlier_results import (
 from hpo_pilot.search.payload import absolute_inputs
 from hpo_pilot.search.ranking import costs
 from hpo_pilot.search.sections import is_result_file
+from hpo_pilot.steering.changes import RESUMABLE, TAKES_PAYLOAD, budget_difference
 from hpo_pilot.steering.embedded import chosen_server
 from hpo_pilot.steering.loop import optimizer_of
-from hpo_pilot.steering.operations import RESUMABLE, TAKES_PAYLOAD, budget_difference
 from hpo_pilot.steering.search_file import Examination, in_order, load_search, payload_folder
 from hpo_pilot.steering.submissions import official_group, task_jobs, task_spec, trial_seed, trials_per_task
 from hpo_pilot.steering.workdir import DEFAULT_QUEUE, WorkDir, nickname

@@ -31,7 +31,7 @@ from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.report.documents import ProblemDocument, ProgressDocument
 from hpo_pilot.server.file_store import FileRefused, Folder
 from hpo_pilot.server.tokens import Caller
-from hpo_pilot.steering.operations import ChangedMeanwhileError
+from hpo_pilot.steering.changes import ChangedMeanwhileError
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import Store, StoreAwayError, UnknownSearchError
 from hpo_pilot.web.live import ChangeWatcher, Snapshot

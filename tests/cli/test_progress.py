@@ -41,13 +41,13 @@ def test_each_reason_is_said_once_and_at_once(client, store, work):
     out = io.StringIO()
     progress = RunProgress(Console(file=out, width=300), client)
     with steered(work):
-        progress(client.progress("demo"))
+        progress(client.here.progress("demo"))
         assert "failed" not in out.getvalue()
         fail(store, ["fold 0: exit status 1 after 3 s: no module named torch\x1b[2J", "fold 0: NaN"])
-        progress(client.progress("demo"))
-        progress(client.progress("demo"))
+        progress(client.here.progress("demo"))
+        progress(client.here.progress("demo"))
         fail(store, ["fold 0: exit status 1 after 7 s: no module named torch\x1b[2J"])
-        progress(client.progress("demo"))
+        progress(client.here.progress("demo"))
         lines = [line for line in out.getvalue().splitlines() if "trial " in line]
         assert [line.partition(" failed")[0] for line in lines] == ["demo: trial 1", "demo: trial 2"]
         assert "no module named torch" in lines[0]
@@ -57,10 +57,10 @@ def test_each_reason_is_said_once_and_at_once(client, store, work):
 
 def test_it_stays_short_whatever_fails(client, store):
     fail(store, [f"reason {chr(97 + n % 26)}{chr(97 + n // 26)}: " + "x" * 5000 for n in range(250)])
-    failures = client.progress("demo")["failures"]
+    failures = client.here.progress("demo")["failures"]
     assert [failure["trial"] for failure in failures] == [1, 2, 3, 4, 5]
     out = io.StringIO()
-    RunProgress(Console(file=out, width=300), client)(client.progress("demo"))
+    RunProgress(Console(file=out, width=300), client)(client.here.progress("demo"))
     assert len(out.getvalue()) < 3000
 
 
@@ -68,20 +68,20 @@ def test_failures_before_a_resume_are_not_told_again(client, store):
     fail(store, ["old"])
     client.pause("demo")
     client.resume("demo")
-    assert client.progress("demo")["failures"] == []
+    assert client.here.progress("demo")["failures"] == []
     fail(store, ["new"])
-    assert [failure["error"] for failure in client.progress("demo")["failures"]] == ["new"]
+    assert [failure["error"] for failure in client.here.progress("demo")["failures"]] == ["new"]
 
 
 def test_nothing_steers_it_is_said_once(client, work):
     out = io.StringIO()
     progress = RunProgress(Console(file=out, width=300), client)
     for _ in range(3):
-        progress(client.progress("demo"))
+        progress(client.here.progress("demo"))
     assert out.getvalue().count("nothing steers it now") == 1
     with steered(work):
-        progress(client.progress("demo"))
-    progress(client.progress("demo"))
+        progress(client.here.progress("demo"))
+    progress(client.here.progress("demo"))
     assert out.getvalue().count("nothing steers it now") == 2
 
 

@@ -65,14 +65,14 @@ def demo(client, work, tmp_path) -> str:
 def places(client: SearchClient, work: Path, name: str) -> dict[str, str]:
     """What each place shows of a search, by place."""
     place = Place(workdir=work)
-    pieces = SearchFragments(SearchCache(client._opened()), place, place)
+    pieces = SearchFragments(SearchCache(client.here.store), place, place)
     return {
         "status": command_here("status", name, "--workdir", str(work)).stdout,
         "list": command_here("list", "--workdir", str(work)).stdout,
         "page": " ".join(pieces.look(name).content.html.values()),
         "row": " ".join(pieces.look(searches_topic("1")).content.html.values()),
         "notebook": repr(OpenedSearch(client, name, place)),
-        "progress": progress_line(client.progress(name)),
+        "progress": progress_line(client.here.progress(name)),
     }
 
 
@@ -119,7 +119,7 @@ def test_counters_agree_everywhere(client, store, work, tmp_path, state):
         ran = run_document(result_of(store, WorkDir.at(work), record))
         for document in (client.status("demo"), client.searches()[0], ran):
             assert (document["over"], document["planned"], document["trials"]["failed"]) == (over, planned, failed)
-        progress = client.progress("demo")
+        progress = client.here.progress("demo")
         assert (progress["over"], progress["total"], progress["trials"]["failed"]) == (over, planned, failed)
         found = {**places(client, work, "demo"), "report": client.report("demo").partition("<main")[0]}
         shown = {place: " ".join(re.sub(r"<[^>]+>", " ", text).split()) for place, text in found.items()}
@@ -169,7 +169,7 @@ def test_a_process_that_steers_others_does_not_steer_it(client, store, work, dem
 def test_a_family_is_steered_where_all_of_it_is(client, work, tmp_path):
     client.submit(write_search(tmp_path, "family", segments=["one", "two"]))
     assert client.status("family")["steered"] is False
-    assert client.progress("family")["steered"] is False
+    assert client.here.progress("family")["steered"] is False
     with steered(work):
         assert client.status("family")["steered"] is True
 
@@ -223,12 +223,12 @@ def test_why_tasks_wait_is_said_everywhere_until_the_search_is_over(client, stor
         store.task_waits(task, why)
     [remark] = [found for found in client.status("s")["remarks"] if why in found]
     assert "41" in remark and "42" in remark
-    assert client.progress("s")["remarks"] == [remark]
+    assert client.here.progress("s")["remarks"] == [remark]
     assert why in places(client, work, "s")["status"]
     console = Console(file=io.StringIO(), width=200)
     progress = RunProgress(console, client)
     for _ in range(3):
-        progress(client.progress("s"))
+        progress(client.here.progress("s"))
     assert console.file.getvalue().count(why) == 1
     store.set_state(number, SearchState.STOPPED, "service")
     assert remark not in client.status("s")["remarks"]

@@ -9,7 +9,7 @@ import pytest
 from hpo_pilot.jobs import JobReport, JobState
 from hpo_pilot.search import TrialState
 from hpo_pilot.steering.budget import running_jobs
-from hpo_pilot.steering.operations import extend
+from hpo_pilot.steering.changes import extend
 from hpo_pilot.store import SearchState
 from hpo_pilot.store.queries import measured_runs, spent
 from tests.made import made_attempt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from hpo_pilot.steering.operations import extend
+from hpo_pilot.steering.changes import extend
 from hpo_pilot.steering.registration import pack_searches, register_family
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import Store

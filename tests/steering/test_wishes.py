@@ -10,7 +10,7 @@ from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
 from hpo_pilot.report.exports import as_csv, as_json
 from hpo_pilot.search import Search, TrialState
 from hpo_pilot.search.earlier_results import read_results
-from hpo_pilot.steering.operations import add_point, pause, resume, retry, set_parallel, stop
+from hpo_pilot.steering.changes import add_point, pause, resume, retry, set_parallel, stop
 from hpo_pilot.steering.registration import _refiled
 from hpo_pilot.store import SearchState
 from tests.replay import replayed

@@ -14,7 +14,7 @@ from anyio import to_thread
 
 from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.server.tokens import Role
-from hpo_pilot.steering import operations
+from hpo_pilot.steering import changes
 from hpo_pilot.store import SearchState, StoreAwayError, lease
 from tests.made import made_end
 from tests.rest_api import add_trials
@@ -166,7 +166,7 @@ def test_a_store_that_is_away_is_not_named(pages, monkeypatch):
     def locked(*_args):
         raise StoreAwayError(f"store sqlite:///{pages.workdir}/hpo-pilot.db: database is locked")
 
-    monkeypatch.setattr(operations, "pause", locked)
+    monkeypatch.setattr(changes, "pause", locked)
     answer = send(alice, name, "pause")
     assert answer.status_code == 503
     assert "out of reach" in answer.text
@@ -182,7 +182,7 @@ def test_there_are_no_other_actions(pages):
 def test_pages_do_not_stall_while_actions_wait_for_a_locked_store(pages, monkeypatch):
     """Each waits up to half a minute in a thread; the API has twelve for everything."""
     name, released, waiting = pages.submit("locked"), threading.Event(), threading.Semaphore(0)
-    pause, most, now = operations.pause, [0], [0]
+    pause, most, now = changes.pause, [0], [0]
     lock = threading.Lock()
 
     def slow(*given):
@@ -195,7 +195,7 @@ def test_pages_do_not_stall_while_actions_wait_for_a_locked_store(pages, monkeyp
             now[0] -= 1
         return pause(*given)
 
-    monkeypatch.setattr(operations, "pause", slow)
+    monkeypatch.setattr(changes, "pause", slow)
 
     async def scene() -> list[int]:
         to_thread.current_default_thread_limiter().total_tokens = 4
