@@ -45,9 +45,9 @@ from hpo_pilot.steering.registration import earlier_results, first_task_of, pack
 from hpo_pilot.steering.results import fetched_outputs, kept_outputs
 from hpo_pilot.steering.search_file import examination_document, examine_content
 from hpo_pilot.store.lease import lease_holder
-from hpo_pilot.web import api_context
 from hpo_pilot.web.api_context import (
     DIGEST,
+    EXAMPLES,
     RESULTS_LIMIT,
     ApiError,
     Client,
@@ -96,7 +96,7 @@ async def health(request: Request) -> Response:
     return json_answer(request, {"status": "ok"})
 
 
-@service_router.get("/service", response_model=ServiceDocument, responses=answers(api_context.SERVICE))
+@service_router.get("/service", response_model=ServiceDocument, responses=answers(EXAMPLES["service"]))
 def service(request: Request, parts: Parts) -> Response:
     """Returns version, state and limits of the service, and the user of the token."""
     caller = caller_of(request)
@@ -149,7 +149,7 @@ class OutputsDocument(TypedDict):
     "/searches/{identity}/progress",
     response_model=ProgressDocument,
     responses={
-        **answers(api_context.PROGRESS, 404),
+        **answers(EXAMPLES["progress"], 404),
         304: {"description": "Nothing has changed; ask again."},
     },
 )
@@ -171,7 +171,7 @@ async def progress(
 @reading_router.get(
     "/searches/{identity}/trials",
     response_model=TrialsPage,
-    responses=answers({"trials": [api_context.TRIAL_EXAMPLE], "next": None}, 404),
+    responses=answers({"trials": [EXAMPLES["trial"]], "next": None}, 404),
 )
 def trials(
     request: Request,
@@ -201,7 +201,7 @@ def trials(
 @reading_router.get(
     "/searches/{identity}/intermediate",
     response_model=IntermediatePage,
-    responses=answers({"trials": [api_context.INTERMEDIATE], "next": None}, 404),
+    responses=answers({"trials": [EXAMPLES["intermediate"]], "next": None}, 404),
 )
 def intermediate(
     request: Request,
@@ -303,7 +303,7 @@ _YAML: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "description": "A search file.",
-        "content": {"application/yaml": {"schema": {"type": "string"}, "example": api_context.SEARCH_FILE}},
+        "content": {"application/yaml": {"schema": {"type": "string"}, "example": EXAMPLES["search_file"]}},
     }
 }
 
@@ -414,7 +414,7 @@ Digest = Annotated[str, Path(pattern=f"^{DIGEST.pattern}$", description="SHA-256
 @changing_router.post(
     "/examinations",
     response_model=SentExaminationDocument,
-    responses=answers(api_context.EXAMINATION, 413),
+    responses=answers(EXAMPLES["examination"], 413),
     openapi_extra=_YAML,
 )
 def examine(request: Request, client: Client, content: SearchFile, file: FileName = "search.yaml") -> Response:
@@ -449,7 +449,7 @@ def rehearse(
     "/searches",
     status_code=201,
     response_model=SearchDocument,
-    responses={**answers(None, 413), 201: {"content": {"application/json": {"example": api_context.SEARCH}}}},
+    responses={**answers(None, 413), 201: {"content": {"application/json": {"example": EXAMPLES["search"]}}}},
     openapi_extra=_YAML,
 )
 def register(
@@ -515,7 +515,7 @@ async def send_payload(request: Request, parts: Parts, digest: Digest) -> Respon
 
 
 @changing_router.post(
-    "/searches/{identity}/resume", response_model=SearchDocument, responses=answers(api_context.SEARCH, 404)
+    "/searches/{identity}/resume", response_model=SearchDocument, responses=answers(EXAMPLES["search"], 404)
 )
 def resume(
     request: Request,
@@ -534,7 +534,7 @@ def resume(
 
 
 @changing_router.post(
-    "/searches/{identity}/extend", response_model=SearchDocument, responses=answers(api_context.SEARCH, 404, 409)
+    "/searches/{identity}/extend", response_model=SearchDocument, responses=answers(EXAMPLES["search"], 404, 409)
 )
 def extend(request: Request, client: Client, identity: Identity, extension: Annotated[Extension, Body()]) -> Response:
     """Adds to the budget of a search, once; a search that was over continues."""
@@ -549,11 +549,11 @@ _LIMITS: dict[type, dict[str, int]] = {int: {"ge": 0, "le": 2**31 - 1}, str: {"m
 
 #: Examples of answers.
 _EXAMPLES: tuple[tuple[Any, Any], ...] = (
-    (SearchDocument, api_context.SEARCH),
-    (StatusDocument, api_context.STATUS),
-    (list[SearchDocument], [api_context.SEARCH]),
-    (list[EventDocument], [api_context.EVENT]),
-    (TrialDocument | list[TrialDocument] | None, api_context.TRIAL_EXAMPLE),
+    (SearchDocument, EXAMPLES["search"]),
+    (StatusDocument, EXAMPLES["status"]),
+    (list[SearchDocument], [EXAMPLES["search"]]),
+    (list[EventDocument], [EXAMPLES["event"]]),
+    (TrialDocument | list[TrialDocument] | None, EXAMPLES["trial"]),
 )
 
 
@@ -604,7 +604,7 @@ def _add_route(operation: Operation) -> None:
         name=operation.name if of_search else f"list_{operation.name}",
         description=operation.summary,
         response_model=operation.answer,
-        responses=answers(api_context.ADDED if operation.is_keyed else example, *([404] if of_search else [])),
+        responses=answers(EXAMPLES["added"] if operation.is_keyed else example, *([404] if of_search else [])),
     )
 
 
