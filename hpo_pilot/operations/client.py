@@ -564,6 +564,7 @@ class SearchClient:
         Args:
             identity: the search.
             changes: amounts to add, by limit: trials, hours, gpu_hours, core_hours, failures.
+            seen: the limits of one search as the user saw them, for a local store: a repeated call adds only once.
 
         Raises:
             InputError: an amount does not extend the budget, or the budget has no such limit.
@@ -571,8 +572,8 @@ class SearchClient:
         if isinstance(self.at, Here):
             from hpo_pilot.steering.changes import extend
 
-            if len(self.at.family(identity)) > 1:
-                seen = None  # it is the budget of one search
+            if seen is not None:
+                self.at.search(identity)  # it is the budget of one search
             return self.at.change(identity, partial(extend, changes=changes, seen=seen))[0]
         service, found = self.at, self.status(identity)
         # The limits that the user saw let the service recognize a repeated call; each search has its own.

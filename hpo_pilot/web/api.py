@@ -351,7 +351,7 @@ class Extension(BaseModel):
 
     add: dict[str, _Added] = Field(description="Amounts by limit: trials, hours, gpu_hours, core_hours, failures.")
     seen: dict[str, int | float | None] | None = Field(
-        None, description="The budget before the call: a repeated call then adds only once."
+        None, description="The budget of one search before the call: a repeated call then adds only once."
     )
 
 

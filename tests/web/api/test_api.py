@@ -215,6 +215,9 @@ def test_what_was_seen_extends_once(call, submit):
     late = call("POST", "searches/longer/extend", json={"add": {"trials": 7}, "seen": {"trials": 64}})
     assert late.status_code == 409
     assert call("POST", "searches/longer/extend", json={"add": {"trials": 1}}).json()["budget"]["trials"] == 70
+    assert call("POST", "searches", data=search_text("pair", segments=["one", "two"])).status_code == 201
+    refused = call("POST", "searches/pair/extend", json=body)
+    assert refused.status_code == 422 and "pair-one, pair-two" in refused.json()["message"]
 
 
 @pytest.mark.parametrize("query", ["file=a%1b[31m.yaml", "source=%0a", "file=", "payload=zz", "go_on=perhaps"])
