@@ -45,6 +45,7 @@ from hpo_pilot.steering.registration import earlier_results, first_task_of, pack
 from hpo_pilot.steering.results import fetched_outputs, kept_outputs
 from hpo_pilot.steering.search_file import examination_document, examine_content
 from hpo_pilot.store.lease import lease_holder
+from hpo_pilot.store.queries import search_heads
 from hpo_pilot.web.api_context import (
     DIGEST,
     EXAMPLES,
@@ -106,7 +107,7 @@ def service(request: Request, parts: Parts) -> Response:
             "version": __version__,
             "user": {"name": caller.name, "role": caller.role.value},
             "steering": lease_holder(parts.store.engine) is not None,
-            "searches": len(parts.store.searches()),
+            "searches": len(search_heads(parts.store.engine)),
             "upload_limit": parts.uploads.limit,
         },
     )
