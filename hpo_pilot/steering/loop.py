@@ -76,7 +76,10 @@ class SearchSteering:
         self._search = search = record.search
         self._store = store
         self._manager = manager
-        self._trials = {trial.number: trial for trial in store.trials(record.id)}
+        # The errors of means and early stopping need the values of folds, nothing needs their logs.
+        self._with_folds = search.folds.k > 1 or search.early_stopping.method != "none"
+        found = store.trials(record.id, folds=self._with_folds, without=("log_tail", "metrics", "metadata"))
+        self._trials = {trial.number: trial for trial in found}
         last = max((trial.generation for trial in self._trials.values()), default=0)
         self._next = Generation(last + 1, 0, (), ())  # its trials follow when there are points
 
@@ -324,7 +327,7 @@ class SearchSteering:
         self._spent.job_seconds += changes.spent.seconds
         self._spent.ran(changes.attempts)
         for end in changes.ends:
-            self._trials[end.number] = end
+            self._trials[end.number] = end if self._with_folds else replace(end, folds=())
             if seconds := [fold.result.seconds for fold in end.folds if fold.result.seconds is not None]:
                 self._lookahead.ran(max(seconds))
             if end.told is not None:

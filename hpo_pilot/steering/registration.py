@@ -441,7 +441,8 @@ def _of_store(store: Store | None, search: Search, name: str) -> EarlierSearch:
             members = ", ".join(one.name for one in family)
             raise InputError(f"{name!r} is a family of {len(family)} searches: name one of {members}")
     record = record or store.search(name)
-    return earlier_search(name, record.search.objectives, store.trials(record.id))
+    trials = store.trials(record.id, without=("log_tail", "metrics", "metadata"))
+    return earlier_search(name, record.search.objectives, trials)
 
 
 def examine_earlier_searches(store: Store | None, found: Examination, base: Path | None) -> Examination:
