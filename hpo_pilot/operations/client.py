@@ -360,8 +360,10 @@ class SearchClient:
             size = _PAGE if limit is None else max(1, min(_PAGE, limit))
             query = {"logs": "true" if logs else "false"}
             return itertools.islice(self.at.pages(identity, "trials", size, after=after, query=query), limit)
+        from hpo_pilot.store.annotations import trial_annotations
+
         record, store = self.at.search(identity), self.at.store
-        annotations = store.annotations(record.id)
+        annotations = trial_annotations(store.engine, record.id)
         found = store.stored_trials(record.id, after=after, limit=limit, without=() if logs else ("log_tail",))
 
         def annotated(document: TrialDocument) -> TrialDocument:

@@ -14,9 +14,9 @@ from hpo_pilot.jobs import Attempt, JobState
 from hpo_pilot.search.trials import Span, Spent, Trial, TrialState
 from hpo_pilot.search.values import Point
 from hpo_pilot.store import tables as t
+from hpo_pilot.store.annotations import Annotation, annotation_record
 from hpo_pilot.store.database import reading
 from hpo_pilot.store.records import (
-    Annotation,
     SearchRecord,
     SearchState,
     TaskStage,
@@ -183,8 +183,7 @@ class SearchHead(NamedTuple):
         state: its state.
         owner: its owner.
         family: the search file with segments that it belongs to.
-        note: its note.
-        tags: its tags.
+        annotation: its note and tags.
     """
 
     id: int
@@ -192,8 +191,7 @@ class SearchHead(NamedTuple):
     state: SearchState
     owner: str
     family: str | None
-    note: str
-    tags: tuple[str, ...]
+    annotation: Annotation
 
 
 _ACTIVE, _OVER = "active", "over"
@@ -222,10 +220,9 @@ class SearchFilter(NamedTuple):
     def matches(self, head: SearchHead) -> bool:
         """Returns whether a search is wanted."""
         state = _OVER if head.state.is_over else _ACTIVE
-        tags = [tag.casefold() for tag in head.tags]
         return (
-            any(self.text.casefold() in text for text in (head.name.casefold(), head.note.casefold(), *tags))
-            and (not self.tag or self.tag.casefold() in tags)
+            (self.text.casefold() in head.name.casefold() or head.annotation.contains(self.text))
+            and (not self.tag or head.annotation.has_tag(self.tag))
             and self.owner in ("", head.owner)
             and self.state in ("", state, head.state.value)
             and self.family in ("", head.family)
@@ -235,14 +232,20 @@ class SearchFilter(NamedTuple):
 def search_heads(engine: Engine) -> list[SearchHead]:
     """Returns all searches, newest first."""
     s, a = t.searches.c, t.notes.c
-    query = select(s.id, s.name, s.state, s.owner, s.family, a.note, a.tags).order_by(s.id.desc())
+    query = select(s.id, s.name, s.state, s.owner, s.family, t.notes).order_by(s.id.desc())
     query = query.outerjoin(t.notes, and_(a.search_id == s.id, a.trial == 0))
     with reading(engine) as connection:
         rows = connection.execute(query).all()
     return [
-        SearchHead._make(row)._replace(state=SearchState(row.state), note=row.note or "", tags=tuple(row.tags or ()))
+        SearchHead(row.id, row.name, SearchState(row.state), row.owner, row.family, annotation_record(row))
         for row in rows
     ]
+
+
+def filter_values(heads: Sequence[SearchHead]) -> dict[str, list[str]]:
+    """Returns the values in a list of searches for fields of `SearchFilter` from which users may choose."""
+    tags = {tag for head in heads for tag in head.annotation.tags}
+    return {"owner": sorted({head.owner for head in heads}), "tag": sorted(tags, key=str.casefold)}
 
 
 def records_of(engine: Engine, numbers: Collection[int]) -> list[SearchRecord]:
@@ -302,16 +305,6 @@ def best_trials(engine: Engine, numbers: Mapping[int, int]) -> dict[int, Trial]:
             for job in connection.execute(of_trials.order_by(t.jobs.c.fold, t.jobs.c.task_id, t.jobs.c.attempt)):
                 attempts[job.search_id][job.fold].append(attempt_record(job))
     return {row.search_id: trial_record(row, attempts.get(row.search_id, {})) for row in rows}
-
-
-def search_annotations(engine: Engine, numbers: Collection[int]) -> dict[int, Annotation]:
-    """Returns the note and tags of each of these searches that has some; without those of its trials."""
-    found: dict[int, Annotation] = {}
-    with reading(engine) as connection:
-        for some in in_groups(numbers):
-            for row in connection.execute(select(t.notes).where(t.notes.c.search_id.in_(some), t.notes.c.trial == 0)):
-                found[row.search_id] = Annotation(row.note, tuple(row.tags))
-    return found
 
 
 def failed_folds_logs(engine: Engine, search_id: int, trials: Collection[int]) -> dict[int, str]:
