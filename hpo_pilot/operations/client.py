@@ -300,8 +300,7 @@ class SearchClient:
         found = [head.id for head in search_heads(store.engine) if wanted.matches(head)]
         if limit:
             found = found[max(0, page - 1) * limit :][:limit]
-        records = sorted(records_of(store.engine, found), key=lambda record: record.id)
-        return search_documents(store, records, lease_holder(store.engine), costs=costs)
+        return search_documents(store, records_of(store.engine, found), lease_holder(store.engine), costs=costs)
 
     @operation("GET", "searches/{identity}")
     def status(self, identity: str) -> StatusDocument:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypedDict, Unpack
 
-from sqlalchemy import ColumnElement, Engine, Row, bindparam, select
+from sqlalchemy import Engine, Row, select
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.store.database import reading
+from hpo_pilot.store.database import among, reading
 from hpo_pilot.store.tables import notes
 
 #: Limits of notes and tags, in characters, and of the number of tags.
@@ -88,14 +88,6 @@ def trial_annotations(engine: Engine, search_id: int, numbers: Collection[int] |
         query = query.where(among(notes.c.trial, numbers))
     with reading(engine) as connection:
         return {row.trial: annotation_record(row) for row in connection.execute(query)}
-
-
-def among(column: ColumnElement[Any], numbers: Collection[int]) -> ColumnElement[bool]:
-    """Returns the condition that a column has one of these numbers.
-
-    The numbers are part of the statement, because databases limit the number of parameters.
-    """
-    return column.in_(bindparam(None, list(numbers), expanding=True, literal_execute=True))
 
 
 def _checked_note(note: str) -> str:

@@ -14,8 +14,8 @@ from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.search.ranking import FIRST_RESULTS, TimedResult, figure_of_merit, figures_of_merit, ranking
 from hpo_pilot.store import tables as t
-from hpo_pilot.store.annotations import among, trial_annotations
-from hpo_pilot.store.database import reading
+from hpo_pilot.store.annotations import trial_annotations
+from hpo_pilot.store.database import among, reading
 from hpo_pilot.store.queries import trials_with_folds
 from hpo_pilot.store.records import trial_record
 
