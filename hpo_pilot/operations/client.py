@@ -300,8 +300,7 @@ class SearchClient:
         found = [head.id for head in search_heads(store.engine) if wanted.matches(head)]
         if limit:
             found = found[max(0, page - 1) * limit :][:limit]
-        records = sorted(records_of(store.engine, found), key=lambda record: record.id)
-        return search_documents(store, records, lease_holder(store.engine), costs=costs)
+        return search_documents(store, records_of(store.engine, found), lease_holder(store.engine), costs=costs)
 
     @operation("GET", "searches/{identity}")
     def status(self, identity: str) -> StatusDocument:
@@ -360,8 +359,10 @@ class SearchClient:
             size = _PAGE if limit is None else max(1, min(_PAGE, limit))
             query = {"logs": "true" if logs else "false"}
             return itertools.islice(self.at.pages(identity, "trials", size, after=after, query=query), limit)
+        from hpo_pilot.store.annotations import trial_annotations
+
         record, store = self.at.search(identity), self.at.store
-        annotations = store.annotations(record.id)
+        annotations = trial_annotations(store.engine, record.id)
         found = store.stored_trials(record.id, after=after, limit=limit, without=() if logs else ("log_tail",))
 
         def annotated(document: TrialDocument) -> TrialDocument:

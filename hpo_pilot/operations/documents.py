@@ -37,6 +37,7 @@ from hpo_pilot.steering.status import (
     why_not,
 )
 from hpo_pilot.store import SearchRecord, Store
+from hpo_pilot.store.annotations import search_annotations
 from hpo_pilot.store.lease import Holder, lease_holder
 from hpo_pilot.store.progress import all_progress, progress_of
 from hpo_pilot.store.queries import (
@@ -44,7 +45,6 @@ from hpo_pilot.store.queries import (
     failure_of,
     first_failures,
     points_tried,
-    search_annotations,
     trials_with_folds,
 )
 from hpo_pilot.store.trial_queries import confirmation_runs

@@ -190,8 +190,8 @@ class AnnotationDocument(TypedDict):
 
 def add_annotation(document: AnnotationDocument, annotation: Annotation | None) -> None:
     """Adds the note and tags of a search or trial to its document."""
-    if annotation is not None and (annotation.note or annotation.tags):
-        document["note"], document["tags"] = annotation.note, list(annotation.tags)
+    if annotation:
+        document.update(cast("AnnotationDocument", annotation.to_dict()))
 
 
 class TrialDocument(AnnotationDocument):

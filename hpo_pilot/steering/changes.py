@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from pydantic import ValidationError
 
@@ -22,6 +22,7 @@ from hpo_pilot.search.trials import seconds_allowed
 from hpo_pilot.steering.budget import extend_command
 from hpo_pilot.steering.status import is_steered
 from hpo_pilot.store import NewPointRequest, PointRequest, SearchRecord, SearchState, Store
+from hpo_pilot.store.annotations import AnnotationChange
 from hpo_pilot.store.lease import lease_holder
 from hpo_pilot.store.progress import progress_of
 from hpo_pilot.store.queries import spent
@@ -247,18 +248,8 @@ def set_parallel(store: Store, record: SearchRecord, who: str, parallel: int) ->
     return store.redefine(record.id, changed, who, goes_on=False)
 
 
-#: Limits of notes and tags, in characters, and of the number of tags.
-_NOTE, _TAG, _TAGS = 2000, 40, 20
-
-
 def annotate(
-    store: Store,
-    record: SearchRecord,
-    who: str,
-    *,
-    note: str | None = None,
-    tags: Sequence[str] | None = None,
-    trial: int = 0,
+    store: Store, record: SearchRecord, who: str, *, trial: int = 0, **written: Unpack[AnnotationChange]
 ) -> None:
     """Writes a note and tags on a search, or on one of its trials.
 
@@ -266,32 +257,19 @@ def annotate(
         store: the store.
         record: the search.
         who: for the log.
-        note: the note; empty: none; None: unchanged.
-        tags: all tags; None: unchanged.
         trial: number of the trial; 0: the search itself.
+        written: the new values.
 
     Raises:
-        InputError: there is no such trial; the note or a tag is too long or has characters that cannot be shown.
+        InputError: there is no such trial; a value is too long or has characters that cannot be shown.
     """
-    if note is not None:
-        note = note.replace("\r\n", "\n").strip()
-        if len(note) > _NOTE or not all(line.isprintable() for line in note.split("\n")):
-            raise InputError(f"note: at most {_NOTE} printable characters")
-    if tags is not None:
-        tags = list(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))
-        wrong = [tag for tag in tags if len(tag) > _TAG or "," in tag or not tag.isprintable()]
-        if wrong or len(tags) > _TAGS:
-            what = f"{wrong[0][:_NOTE]!r} is no tag" if wrong else f"these are {len(tags)}"
-            raise InputError(
-                f"tags: {what}; at most {_TAGS}, each of at most {_TAG} printable characters without commas"
-            )
     if trial:
         found = store.trials(record.id, after=trial - 1, limit=1, folds=False) if 0 < trial < 2**31 else []
         if not found or found[0].number != trial:
             raise InputError(
                 f"search {record.name!r} has no trial {trial}; it has {progress_of(store.engine, record.id).trials}"
             )
-    store.annotate(record.id, trial, note, tags, who)
+    store.annotate(record.id, trial, who, **written)
 
 
 # --- the choice of points ---

@@ -8,10 +8,10 @@ after ``kill -9``. Any thread and process may call them; only the holder of the 
 `database` the differences between SQLite and PostgreSQL.
 """
 
+from hpo_pilot.store.annotations import Annotation
 from hpo_pilot.store.database import NameTakenError, StoreAwayError
 from hpo_pilot.store.records import (
     EMBEDDED,
-    Annotation,
     Event,
     NewPointRequest,
     NewTask,

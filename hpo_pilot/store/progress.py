@@ -10,8 +10,8 @@ from sqlalchemy import Connection, Engine, Row, bindparam, func, insert, select,
 
 from hpo_pilot.search.progress import ProgressTracker, SearchProgress
 from hpo_pilot.store import tables as t
-from hpo_pilot.store.database import reading, writing
-from hpo_pilot.store.queries import in_groups, spent_in
+from hpo_pilot.store.database import among, reading, writing
+from hpo_pilot.store.queries import spent_in
 from hpo_pilot.store.records import stored_search, trial_record
 
 if TYPE_CHECKING:
@@ -37,11 +37,9 @@ def progress_of(engine: Engine, search_id: int) -> SearchProgress:
 
 def all_progress(engine: Engine, search_ids: Collection[int]) -> dict[int, SearchProgress]:
     """Returns the progress of these searches by number, without searches that do not exist."""
-    found: dict[int, SearchProgress] = {}
+    query = select(t.progress).where(among(t.progress.c.search_id, search_ids), t.progress.c.version == VERSION)
     with reading(engine) as connection:
-        for some in in_groups(search_ids):
-            wanted = t.progress.c.search_id.in_(some) & (t.progress.c.version == VERSION)
-            found |= {row.search_id: _value(row) for row in connection.execute(select(t.progress).where(wanted))}
+        found = {row.search_id: _value(row) for row in connection.execute(query)}
     for missing in sorted(set(search_ids) - found.keys()):
         with writing(engine) as connection:
             row = connection.execute(select(t.searches).where(t.searches.c.id == missing).with_for_update()).first()

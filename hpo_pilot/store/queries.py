@@ -6,17 +6,17 @@ import sys
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sqlalchemy import Connection, Engine, Row, and_, case, func, not_, or_, select, text, tuple_
+from sqlalchemy import Connection, Engine, and_, case, func, not_, or_, select, text, tuple_
 
 from hpo_pilot.jobs import Attempt, JobState
 from hpo_pilot.search.trials import Span, Spent, Trial, TrialState
 from hpo_pilot.search.values import Point
 from hpo_pilot.store import tables as t
-from hpo_pilot.store.database import reading
+from hpo_pilot.store.annotations import Annotation, annotation_record
+from hpo_pilot.store.database import among, reading
 from hpo_pilot.store.records import (
-    Annotation,
     SearchRecord,
     SearchState,
     TaskStage,
@@ -170,10 +170,6 @@ def first_failures(engine: Engine, search_id: int, forgiven: int) -> list[Failur
         return [Failure(row.number, row.error or "", row.ended) for row in connection.execute(query)]
 
 
-#: Variables in one statement: SQLite takes 32,766, other databases fewer.
-_AT_ONCE = 500
-
-
 class SearchHead(NamedTuple):
     """The fields of a search by which lists are filtered.
 
@@ -183,8 +179,7 @@ class SearchHead(NamedTuple):
         state: its state.
         owner: its owner.
         family: the search file with segments that it belongs to.
-        note: its note.
-        tags: its tags.
+        annotation: its note and tags.
     """
 
     id: int
@@ -192,8 +187,7 @@ class SearchHead(NamedTuple):
     state: SearchState
     owner: str
     family: str | None
-    note: str
-    tags: tuple[str, ...]
+    annotation: Annotation
 
 
 _ACTIVE, _OVER = "active", "over"
@@ -222,10 +216,9 @@ class SearchFilter(NamedTuple):
     def matches(self, head: SearchHead) -> bool:
         """Returns whether a search is wanted."""
         state = _OVER if head.state.is_over else _ACTIVE
-        tags = [tag.casefold() for tag in head.tags]
         return (
-            any(self.text.casefold() in text for text in (head.name.casefold(), head.note.casefold(), *tags))
-            and (not self.tag or self.tag.casefold() in tags)
+            (self.text.casefold() in head.name.casefold() or head.annotation.contains(self.text))
+            and (not self.tag or head.annotation.has_tag(self.tag))
             and self.owner in ("", head.owner)
             and self.state in ("", state, head.state.value)
             and self.family in ("", head.family)
@@ -235,24 +228,27 @@ class SearchFilter(NamedTuple):
 def search_heads(engine: Engine) -> list[SearchHead]:
     """Returns all searches, newest first."""
     s, a = t.searches.c, t.notes.c
-    query = select(s.id, s.name, s.state, s.owner, s.family, a.note, a.tags).order_by(s.id.desc())
+    query = select(s.id, s.name, s.state, s.owner, s.family, t.notes).order_by(s.id.desc())
     query = query.outerjoin(t.notes, and_(a.search_id == s.id, a.trial == 0))
     with reading(engine) as connection:
         rows = connection.execute(query).all()
     return [
-        SearchHead._make(row)._replace(state=SearchState(row.state), note=row.note or "", tags=tuple(row.tags or ()))
+        SearchHead(row.id, row.name, SearchState(row.state), row.owner, row.family, annotation_record(row))
         for row in rows
     ]
 
 
+def filter_values(heads: Sequence[SearchHead]) -> dict[str, list[str]]:
+    """Returns the values in a list of searches for fields of `SearchFilter` from which users may choose."""
+    tags = {tag for head in heads for tag in head.annotation.tags}
+    return {"owner": sorted({head.owner for head in heads}), "tag": sorted(tags, key=str.casefold)}
+
+
 def records_of(engine: Engine, numbers: Collection[int]) -> list[SearchRecord]:
-    """Returns the searches with these numbers."""
-    found: list[SearchRecord] = []
+    """Returns the searches with these numbers, in their order."""
+    query = select(t.searches).where(among(t.searches.c.id, numbers)).order_by(t.searches.c.id)
     with reading(engine) as connection:
-        for some in in_groups(numbers):
-            rows = connection.execute(select(t.searches).where(t.searches.c.id.in_(some)))
-            found += [search_record(row) for row in rows]
-    return found
+        return [search_record(row) for row in connection.execute(query)]
 
 
 def trials_with_folds(
@@ -270,48 +266,30 @@ def trials_with_folds(
         without: fields of `Attempt` that are not read.
     """
     c, j = t.trials.c, t.jobs.c
-    of_search = select(t.trials).where(c.search_id == search_id)
-    of_jobs = select(*columns_without(without)).where(j.search_id == search_id).order_by(j.fold, j.task_id, j.attempt)
-    groups: Sequence[list[int] | None] = [None] if numbers is None else in_groups(numbers)
-    rows: list[Row[Any]] = []
+    trials = select(t.trials).where(c.search_id == search_id).order_by(c.number)
+    jobs = select(*columns_without(without)).where(j.search_id == search_id).order_by(j.fold, j.task_id, j.attempt)
+    if numbers is not None:
+        trials, jobs = trials.where(among(c.number, numbers)), jobs.where(among(j.trial, numbers))
     attempts: dict[int, dict[int, list[Attempt]]] = defaultdict(lambda: defaultdict(list))
     with reading(engine) as connection:
-        for some in groups:
-            trials, jobs = (of_search, of_jobs)
-            if some is not None:
-                trials, jobs = of_search.where(c.number.in_(some)), of_jobs.where(j.trial.in_(some))
-            rows += connection.execute(trials)
-            for job in connection.execute(jobs):
-                attempts[job.trial][job.fold].append(attempt_record(job))
-    return [trial_record(row, attempts.get(row.number, {})) for row in sorted(rows, key=lambda row: row.number)]
+        rows = connection.execute(trials).all()
+        for job in connection.execute(jobs):
+            attempts[job.trial][job.fold].append(attempt_record(job))
+    return [trial_record(row, attempts.get(row.number, {})) for row in rows]
 
 
 def best_trials(engine: Engine, numbers: Mapping[int, int]) -> dict[int, Trial]:
     """Returns one trial of each of these searches with its folds, without logs; `numbers`: of the trials, by search."""
-    rows: list[Row[Any]] = []
+    if not numbers:
+        return {}
+    c, j, pairs = t.trials.c, t.jobs.c, numbers.items()
+    jobs = select(*columns_without(("log_tail",))).where(among(tuple_(j.search_id, j.trial), pairs))
     attempts: dict[int, dict[int, list[Attempt]]] = defaultdict(lambda: defaultdict(list))
     with reading(engine) as connection:
-        for some in in_groups(numbers):
-            pairs = [(search_id, numbers[search_id]) for search_id in some]
-            rows += connection.execute(
-                select(t.trials).where(tuple_(t.trials.c.search_id, t.trials.c.number).in_(pairs))
-            )
-            of_trials = select(*columns_without(("log_tail",))).where(
-                tuple_(t.jobs.c.search_id, t.jobs.c.trial).in_(pairs)
-            )
-            for job in connection.execute(of_trials.order_by(t.jobs.c.fold, t.jobs.c.task_id, t.jobs.c.attempt)):
-                attempts[job.search_id][job.fold].append(attempt_record(job))
+        rows = connection.execute(select(t.trials).where(among(tuple_(c.search_id, c.number), pairs))).all()
+        for job in connection.execute(jobs.order_by(j.fold, j.task_id, j.attempt)):
+            attempts[job.search_id][job.fold].append(attempt_record(job))
     return {row.search_id: trial_record(row, attempts.get(row.search_id, {})) for row in rows}
-
-
-def search_annotations(engine: Engine, numbers: Collection[int]) -> dict[int, Annotation]:
-    """Returns the note and tags of each of these searches that has some; without those of its trials."""
-    found: dict[int, Annotation] = {}
-    with reading(engine) as connection:
-        for some in in_groups(numbers):
-            for row in connection.execute(select(t.notes).where(t.notes.c.search_id.in_(some), t.notes.c.trial == 0)):
-                found[row.search_id] = Annotation(row.note, tuple(row.tags))
-    return found
 
 
 def failed_folds_logs(engine: Engine, search_id: int, trials: Collection[int]) -> dict[int, str]:
@@ -319,12 +297,11 @@ def failed_folds_logs(engine: Engine, search_id: int, trials: Collection[int]) -
     j = t.jobs.c
     found: dict[int, str] = {}
     with reading(engine) as connection:
-        for some in in_groups(trials):
-            query = select(j.trial, j.log_tail).where(
-                j.search_id == search_id, j.trial.in_(some), j.log_tail.is_not(None), j.error.is_not(None)
-            )
-            for trial, log in connection.execute(query.order_by(j.trial, j.fold, j.attempt)):
-                found.setdefault(trial, log)
+        query = select(j.trial, j.log_tail).where(
+            j.search_id == search_id, among(j.trial, trials), j.log_tail.is_not(None), j.error.is_not(None)
+        )
+        for trial, log in connection.execute(query.order_by(j.trial, j.fold, j.attempt)):
+            found.setdefault(trial, log)
     return found
 
 
@@ -334,9 +311,3 @@ def values_reported(engine: Engine, search_id: int) -> int:
     query = select(func.count()).select_from(table).where(table.c.search_id == search_id)
     with reading(engine) as connection:
         return int(connection.execute(query).scalar_one())
-
-
-def in_groups(numbers: Collection[int]) -> list[list[int]]:
-    """Splits numbers, in order, into groups for one statement each."""
-    ordered = sorted(numbers)
-    return [ordered[start : start + _AT_ONCE] for start in range(0, len(ordered), _AT_ONCE)]

@@ -144,14 +144,6 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Annotation:
-    """What users wrote on a search or a trial."""
-
-    note: str = ""
-    tags: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class NewPointRequest:
     """A point that a user requests; `retries`: the failed trial with this point."""
 

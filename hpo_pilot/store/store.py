@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from sqlalchemy import Connection, Engine, Row, func, insert, select, update
 
@@ -16,6 +16,7 @@ from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import Attempt
 from hpo_pilot.search.trials import Generation, Trial, TrialState
 from hpo_pilot.store import tables as t
+from hpo_pilot.store.annotations import Annotation, AnnotationChange, annotation_record
 from hpo_pilot.store.database import (
     NameTakenError,
     database_errors,
@@ -29,7 +30,6 @@ from hpo_pilot.store.lease import lease_holder_in
 from hpo_pilot.store.progress import add_progress
 from hpo_pilot.store.records import (
     EMBEDDED,
-    Annotation,
     Event,
     NewPointRequest,
     PointRequest,
@@ -293,40 +293,34 @@ class Store:
 
     # --- notes and tags ---
 
-    def annotations(self, search_id: int) -> dict[int, Annotation]:
-        """Returns the notes and tags of a search by trial; 0: of the search itself."""
-        a = t.notes.c
-        with reading(self.engine) as connection:
-            rows = connection.execute(select(a.trial, a.note, a.tags).where(a.search_id == search_id))
-            return {row.trial: Annotation(row.note, tuple(row.tags)) for row in rows}
-
-    def annotate(self, search_id: int, trial: int, note: str | None, tags: Sequence[str] | None, who: str) -> None:
+    def annotate(self, search_id: int, trial: int, who: str, **written: Unpack[AnnotationChange]) -> None:
         """Writes a note and tags, and logs the change.
 
         Args:
             search_id: the search.
             trial: number of the trial; 0: the search itself.
-            note: the new note; None: unchanged.
-            tags: the new tags; None: unchanged.
             who: the user, for the log.
+            written: the new values.
+
+        Raises:
+            InputError: a value is too long, or has characters that cannot be shown.
         """
         a = t.notes.c
         this = (a.search_id == search_id) & (a.trial == trial)
         with writing(self.engine) as connection:
             self._locked(connection, search_id)
             row = connection.execute(select(t.notes).where(this)).one_or_none()
-            before = Annotation() if row is None else Annotation(row.note, tuple(row.tags))
-            after = Annotation(before.note if note is None else note, before.tags if tags is None else tuple(tags))
+            before = Annotation() if row is None else annotation_record(row)
+            after = before.changed(**written)
             if after == before:
                 return
-            values = {"note": after.note, "tags": list(after.tags), "changed": time.time()}
+            values = {**after.to_dict(), "changed": time.time()}
             if row is None:
                 connection.execute(insert(t.notes).values(search_id=search_id, trial=trial, **values))
             else:
                 connection.execute(update(t.notes).where(this).values(**values))
-            what = [f"note: {after.note or 'none'}"] if after.note != before.note else []
-            what += [f"tags: {', '.join(after.tags) or 'none'}"] if after.tags != before.tags else []
-            self._event(connection, search_id, who, (f"trial {trial}: " if trial else "") + "; ".join(what))
+            said = f"trial {trial}: " if trial else ""
+            self._event(connection, search_id, who, said + after.difference(before))
 
     # --- changes of searches ---
 

@@ -8,15 +8,16 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Engine, Float, and_, bindparam, case, cast, func, not_, null, or_, select
+from sqlalchemy import ColumnElement, Engine, Float, and_, case, cast, func, not_, null, or_, select
 
 from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.search.ranking import FIRST_RESULTS, TimedResult, figure_of_merit, figures_of_merit, ranking
 from hpo_pilot.store import tables as t
-from hpo_pilot.store.database import reading
+from hpo_pilot.store.annotations import trial_annotations
+from hpo_pilot.store.database import among, reading
 from hpo_pilot.store.queries import trials_with_folds
-from hpo_pilot.store.records import Annotation, trial_record
+from hpo_pilot.store.records import trial_record
 
 _c, _j = t.trials.c, t.jobs.c
 
@@ -70,14 +71,14 @@ def page_of_trials(
 
 def trials_numbered(engine: Engine, search_id: int, numbers: Collection[int]) -> list[Trial]:
     """Returns the trials with these numbers, without folds, by number."""
-    query = select(t.trials).where(_c.search_id == search_id, _in(_c.number, numbers)).order_by(_c.number)
+    query = select(t.trials).where(_c.search_id == search_id, among(_c.number, numbers)).order_by(_c.number)
     with reading(engine) as connection:
         return [trial_record(row, {}) for row in connection.execute(query)]
 
 
 def trials_told(engine: Engine, search_id: int, places: Collection[int]) -> list[Trial]:
     """Returns the trials at these places in the order of results, without folds, by place."""
-    query = select(t.trials).where(_c.search_id == search_id, _in(_c.told, places)).order_by(_c.told)
+    query = select(t.trials).where(_c.search_id == search_id, among(_c.told, places)).order_by(_c.told)
     with reading(engine) as connection:
         return [trial_record(row, {}) for row in connection.execute(query)]
 
@@ -86,24 +87,9 @@ def confirmation_runs(engine: Engine, search_id: int, confirmed: Collection[int]
     """Returns confirmation runs, without folds; `confirmed`: of these trials; None: all of the search."""
     query = select(t.trials).where(_c.search_id == search_id, _c.confirms.is_not(None))
     if confirmed is not None:
-        query = query.where(_in(_c.confirms, confirmed))
+        query = query.where(among(_c.confirms, confirmed))
     with reading(engine) as connection:
         return [trial_record(row, {}) for row in connection.execute(query)]
-
-
-def trial_annotations(engine: Engine, search_id: int, numbers: Collection[int] | None = None) -> dict[int, Annotation]:
-    """Returns the notes and tags of trials by number; `numbers`: of the trials; None: all of the search."""
-    a = t.notes.c
-    query = select(a.trial, a.note, a.tags).where(a.search_id == search_id, a.trial > 0)
-    if numbers is not None:
-        query = query.where(_in(a.trial, numbers))
-    with reading(engine) as connection:
-        return {row.trial: Annotation(row.note, tuple(row.tags)) for row in connection.execute(query)}
-
-
-def _in(column: ColumnElement[Any], numbers: Collection[int]) -> ColumnElement[bool]:
-    # The numbers are part of the statement: databases limit the number of parameters.
-    return column.in_(bindparam(None, list(numbers), expanding=True, literal_execute=True))
 
 
 def _is_finite(value: ColumnElement[Any]) -> ColumnElement[bool]:
@@ -115,10 +101,9 @@ def _condition(engine: Engine, search_id: int, wanted: TrialFilter) -> ColumnEle
     if wanted.state is not None:
         condition &= _c.state == wanted.state.value
     if wanted.text:
-        text = wanted.text.casefold()
         annotations = trial_annotations(engine, search_id)
-        written = [n for n, one in annotations.items() if any(text in x.casefold() for x in (one.note, *one.tags))]
-        condition &= or_(_c.error.icontains(wanted.text, autoescape=True), _in(_c.number, written))
+        written = [number for number, each in annotations.items() if each.contains(wanted.text)]
+        condition &= or_(_c.error.icontains(wanted.text, autoescape=True), among(_c.number, written))
     return condition
 
 
@@ -185,7 +170,7 @@ def rank_of(engine: Engine, search_id: int, search: Search, progress: SearchProg
         _is_finite(_c.value),
         or_(is_better, and_(_c.value == value, _c.number < trial.number)),
         _c.confirms.is_(None),
-        not_(_in(_c.number, confirmed)),
+        not_(among(_c.number, confirmed)),
     )
     with reading(engine) as connection:
         return len(confirmed) + connection.execute(better).scalar_one() + 1, progress.good
@@ -270,8 +255,8 @@ def sampled_trials(
             _c.number % every == 0,
             _c.confirms.is_not(None),
             _c.number.in_(again),
-            _in(_c.number, {*numbers, *progress.front}),
-            _in(_c.told, told),
+            among(_c.number, {*numbers, *progress.front}),
+            among(_c.told, told),
             _c.state.in_([TrialState.PENDING.value, TrialState.RUNNING.value]),
         ),
     )

@@ -39,8 +39,9 @@ from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.server.tokens import Tokens
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED, Annotation, Store, UnknownSearchError
+from hpo_pilot.store.annotations import trial_annotations
 from hpo_pilot.store.lease import lease_holder
-from hpo_pilot.store.queries import FILTER_STATES, SearchFilter, failed_folds_logs
+from hpo_pilot.store.queries import FILTER_STATES, SearchFilter, failed_folds_logs, filter_values
 from hpo_pilot.store.trial_queries import (
     TrialFilter,
     TrialOrder,
@@ -50,7 +51,6 @@ from hpo_pilot.store.trial_queries import (
     page_of_trials,
     rank_of,
     results_of,
-    trial_annotations,
 )
 from hpo_pilot.web.api_context import client_for, user_of
 from hpo_pilot.web.live import JobFilter, JobFragments, LiveUpdates, away_text
@@ -179,9 +179,10 @@ _REASONS, _LOG = 50, 6000
 def searches_page(request: Request) -> Response:
     """Shows the list of searches."""
     parts = context_of(request)
-    given = {name: request.query_params.get(name, "")[:100] for name in ("q", "state", "owner", "family", "tag")}
+    names = ("q" if name == "text" else name for name in SearchFilter._fields)
+    given = {name: request.query_params.get(name, "")[:100] for name in names}
     state = given["state"] if given["state"] in FILTER_STATES else ""
-    wanted = SearchFilter(given["q"], given["owner"], state, given["family"], given["tag"])
+    wanted = SearchFilter(*given.values())._replace(state=state)
     heads = parts.library.heads()
     chosen = [head for head in heads if wanted.matches(head)]
     paging = paged(len(chosen), SEARCHES_PER_PAGE, request.query_params.get("page", ""), "/", given)
@@ -197,8 +198,7 @@ def searches_page(request: Request) -> Response:
             "all": len(heads),
             "filter": given,
             "filtered": any(given.values()),
-            "owners": sorted({head.owner for head in heads}),
-            "tags": sorted({tag for head in heads for tag in head.tags}, key=str.casefold),
+            "choices": filter_values(heads),
             "steered": steers is not None and steers.searches is None,
         },
     )

@@ -27,12 +27,12 @@ from hpo_pilot.search.ranking import Standing, front_of
 from hpo_pilot.search.trials import Cost, Estimate, TrialCounts
 from hpo_pilot.steering.status import expected_end
 from hpo_pilot.store import Annotation, SearchRecord, SearchState, Store
+from hpo_pilot.store.annotations import search_annotations
 from hpo_pilot.store.progress import all_progress
 from hpo_pilot.store.queries import (
     SearchHead,
     failure_of,
     records_of,
-    search_annotations,
     search_heads,
     trials_with_folds,
     values_reported,

@@ -84,7 +84,7 @@ class _SearchMaker:
         if self._number:
             store.set_state(self._id, SearchState.DONE, "service")
         for trial in range(0, self._size, max(20, self._size // 20)):  # 0: the search itself
-            store.annotate(self._id, trial, f"looked at trial {trial}", ["seen"], who)
+            store.annotate(self._id, trial, who, note=f"looked at trial {trial}", tags=["seen"])
 
     def _begin(self, trials: list[Trial]) -> tuple[list[Trial], int]:
         self._generation += 1

@@ -13,6 +13,7 @@ from hpo_pilot.jobs import JobState, Member
 from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.store import Annotation, NewTask, SearchState, TaskStage
+from hpo_pilot.store.annotations import search_annotations, trial_annotations
 from hpo_pilot.store.progress import all_progress, progress_of, stored_progress
 from hpo_pilot.store.queries import search_heads, spent
 from tests.made import made_attempt, made_end
@@ -44,16 +45,16 @@ def test_a_search_comes_back_as_it_was(store, record, search):
 
 
 def test_notes_and_tags_come_back_and_show_in_the_heads(store, record):
-    assert store.annotations(record.id) == {}
     (head,) = search_heads(store.engine)
-    assert (head.note, head.tags) == ("", ())
-    store.annotate(record.id, 0, "why", ["a", "b"], "me")
-    store.annotate(record.id, 3, None, ["c"], "you")
-    store.annotate(record.id, 0, None, ["a"], "me")
-    store.annotate(record.id, 0, "why", ["a"], "me")  # changes nothing
-    assert store.annotations(record.id) == {0: Annotation("why", ("a",)), 3: Annotation("", ("c",))}
+    assert head.annotation == Annotation()
+    store.annotate(record.id, 0, "me", note="why", tags=["a", "b"])
+    store.annotate(record.id, 3, "you", tags=["c"])
+    store.annotate(record.id, 0, "me", note=None, tags=["a"])
+    store.annotate(record.id, 0, "me", note="why", tags=["a"])  # changes nothing
+    assert search_annotations(store.engine, [record.id]) == {record.id: Annotation("why", ("a",))}
+    assert trial_annotations(store.engine, record.id) == {3: Annotation("", ("c",))}
     (again,) = search_heads(store.engine)
-    assert (again.note, again.tags) == ("why", ("a",))
+    assert again.annotation == Annotation("why", ("a",))
     assert [event.what for event in store.events(record.id)][1:] == [
         "note: why; tags: a, b",
         "trial 3: tags: c",

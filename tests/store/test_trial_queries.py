@@ -59,7 +59,7 @@ def filled(store, runs: int = 6, **document: Any) -> Search:
     jobs = [made_attempt(task, 1, 0, 1, JobState.FAILED, **lost), made_attempt(task, 1, 0, 2, JobState.FINISHED, 0.1)]
     jobs += [made_attempt(task, 2, 1, 1, JobState.FAILED, **lost)]
     store.record(number, jobs, ends, started=[(n, now - n % 4) for n in range(1, 40)])
-    store.annotate(number, 3, "Strange", ["Überall"], "me")
+    store.annotate(number, 3, "me", note="Strange", tags=["Überall"])
     return search
 
 
