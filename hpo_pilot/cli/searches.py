@@ -24,18 +24,17 @@ from hpo_pilot.cli.options import (
     on_client,
 )
 from hpo_pilot.cli.output import (
+    DIGITS,
     advised,
-    best_text,
-    counted,
     dump,
     dump_plain,
-    front_text,
     goes_on,
     metrics_of,
 )
 from hpo_pilot.errors import InputError, Problem, SearchFileError
 from hpo_pilot.operations.families import segments_of
 from hpo_pilot.report.documents import RunDocument, SearchDocument, is_unsteered, over_count
+from hpo_pilot.report.formatting import UNITS, best_text, count, front_text, number, whole
 from hpo_pilot.web.operations import SearchClient
 
 
@@ -60,12 +59,12 @@ def validate(client: SearchClient, file: FileArgument, as_json: JsonOption = Fal
     for note in found["notes"]:
         typer.echo(f"note: {Problem(**note)}")
     trials, folds, segments = search["budget"]["trials"], search["folds"]["k"], search["segments"]
-    times = f"{counted(len(segments), 'segment')} x " if segments else ""
+    times = f"{count(len(segments), 'segment')} x " if segments else ""
     jobs = trials * folds * len(segments or (None,))
     typer.echo(
-        f"{file}: search {search['search']!r} is valid: {counted(len(search['space']), 'parameter')}, "
-        f"{search['optimizer']['name']}, {times}{counted(trials, 'trial')} x {counted(folds, 'fold')} = "
-        f"{counted(jobs, 'job')}"
+        f"{file}: search {search['search']!r} is valid: {count(len(search['space']), 'parameter')}, "
+        f"{search['optimizer']['name']}, {times}{count(trials, 'trial')} x {count(folds, 'fold')} = "
+        f"{count(jobs, 'job')}"
     )
     if found["python"] is not None:
         whose = "by payload.python" if search["payload"]["python"] else f"of {client.environment}"
@@ -103,16 +102,17 @@ def run(
 
 def _show(search: SearchDocument) -> None:
     counts, found = search["trials"], search["best"]
-    failed = f", {counts['failed']} failed" if counts.get("failed") else ""
-    typer.echo(f"search {search['name']!r} is {search['state']}: {counted(over_count(search), 'trial')}{failed}")
+    failed = f", {whole(counts['failed'])} failed" if counts.get("failed") else ""
+    typer.echo(f"search {search['name']!r} is {search['state']}: {count(over_count(search), 'trial')}{failed}")
     if search["message"]:
         typer.echo(f"  {printable(advised(search['message']))}")
     if found is not None:
-        typer.echo(f"  best: trial {found['number']}, {metrics_of(search)[0]} {best_text(found)}")
+        typer.echo(f"  best: trial {found['number']}, {metrics_of(search)[0]} {best_text(found, DIGITS)}")
         for name, value in found["point"].items():
             typer.echo(f"    {printable(name)}: {json.dumps(value)}")
     if front := search.get("front"):
-        typer.echo(advised(f"  {front_text(front)}: `hpo-pilot best {search['name']}` shows them"))
+        text = front_text(len(front["trials"]), front["hypervolume"])
+        typer.echo(advised(f"  {text}: `hpo-pilot best {search['name']}` shows them"))
     for remark in cast(RunDocument, search).get("remarks", ()):
         typer.echo(f"  {printable(advised(remark))}")
     typer.echo(f"  report: {_shortest(Path(cast(RunDocument, search)['report']))}")
@@ -176,7 +176,7 @@ def pause(client: SearchClient, identity: IdArgument, as_json: JsonOption = Fals
     search = client.pause(identity)
     said = f"search {search['name']!r} is paused; `hpo-pilot resume {search['name']}` continues it"
     if is_unsteered(search) and (out := sum(search["trials"].get(state, 0) for state in ("running", "pending"))):
-        said += f"; nothing steers it now, so that {counted(out, 'trial')} cannot end: "
+        said += f"; nothing steers it now, so that {count(out, 'trial')} cannot end: "
         said += client.how_to_steer(search["name"])
     _print_state(search, said, as_json)
 
@@ -248,10 +248,10 @@ def extend(
     said = []
     if changes:
         # `trials` always: the others limit them.
-        limits = [f"{search['budget'][name]:g} {name.replace('_', '-')}" for name in changes if name != "trials"]
-        said.append(f"now has a budget of {', '.join([counted(search['budget']['trials'], 'trial'), *limits])}")
+        limits = [f"{number(search['budget'][name])} {UNITS.get(name, name)}" for name in changes if name != "trials"]
+        said.append(f"now has a budget of {', '.join([count(search['budget']['trials'], 'trial'), *limits])}")
     if parallel is not None:
-        said.append(f"now has {counted(parallel, 'trial')} at once")
+        said.append(f"now has {count(parallel, 'trial')} at once")
     _print_state(search, f"search {search['name']!r} {' and '.join(said)}; {goes_on(client, search)}", as_json)
 
 
@@ -305,10 +305,8 @@ def retry(
     """Try the points of failed trials again, before other points and on top of the budget."""
     search = client.retry(identity, trials or None)
     added = search.get("added", 0)
-    total = counted(search["budget"]["trials"], "trial")
-    said = (
-        f"search {search['name']!r} tries {counted(added, 'failed trial')} again, ahead of others: its budget grew to"
-    )
+    total = count(search["budget"]["trials"], "trial")
+    said = f"search {search['name']!r} tries {count(added, 'failed trial')} again, ahead of others: its budget grew to"
     _print_state(search, f"{said} {total}; {goes_on(client, search)}", as_json)
 
 
@@ -329,7 +327,7 @@ def try_point(
     """Try a point, before other points and on top of the budget."""
     search = client.add_point(identity, point_of(values))
     said = f"search {search['name']!r} tries the point next: its budget grew to"
-    total = counted(search["budget"]["trials"], "trial")
+    total = count(search["budget"]["trials"], "trial")
     _print_state(search, f"{said} {total}; {goes_on(client, search)}", as_json)
 
 

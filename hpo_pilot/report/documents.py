@@ -18,6 +18,7 @@ from typing_extensions import TypedDict
 
 from hpo_pilot.jobs import Attempt, JobState
 from hpo_pilot.jobs.results import from_epoch
+from hpo_pilot.report.formatting import estimate_basis
 
 if TYPE_CHECKING:
     from hpo_pilot.search import Fold, Search, Trial
@@ -126,7 +127,7 @@ def eta_document(estimate: Estimate, now: float) -> EtaDocument:
     return {
         "seconds": round(estimate.seconds, 1),
         "end": datetime.fromtimestamp(now + estimate.seconds, UTC).isoformat(timespec="seconds"),
-        "basis": estimate.basis,
+        "basis": estimate_basis(estimate),
     }
 
 

@@ -25,6 +25,7 @@ from hpo_pilot.advice import Place
 from hpo_pilot.errors import HpoPilotError, TryAgainError
 from hpo_pilot.jobs import JobState
 from hpo_pilot.operations.documents import words_of
+from hpo_pilot.report.formatting import machine_hours, whole
 from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.search.ranking import best_remarks
 from hpo_pilot.steering.status import search_notes, steering_commands, why_not
@@ -302,7 +303,7 @@ class SearchFragments:
             f"s{number}-best": templates.row_best(view),
             f"s{number}-spark": sparkline_svg(_steps(view.progress), f"best so far, {view.best_text}"),
             f"s{number}-end": escape(seen.end),
-            f"s{number}-cost": escape(" ".join(seen.cost)),
+            f"s{number}-cost": escape(" ".join(machine_hours(view.cost.gpu_hours, view.cost.core_hours))),
         }
         _remember(self._rows, self._lock, number, (stamp, html))
         return html
@@ -327,8 +328,8 @@ class SearchFragments:
         ties = 1 if view.progress.confirmed is not None else view.progress.ties
         html: dict[str, Markup] = {
             "f-state": templates.state(view.record.state.value, not unsteered),
-            "f-trials": Markup("{:,}").format(view.progress.trials),
-            "f-failed": Markup("{:,}").format(view.progress.failed) if view.progress.failed else Markup(""),
+            "f-trials": escape(whole(view.progress.trials)),
+            "f-failed": escape(whole(view.progress.failed) if view.progress.failed else ""),
             "f-verdict": templates.verdict(condition, self._place.completed(verdict)),
             "f-progress": templates.progress(view, seen),
             "f-best": templates.best(view, seen),

@@ -31,7 +31,7 @@ from hpo_pilot.manual import PAGES, Page, page_named
 from hpo_pilot.panda.server import bigpanda_link
 from hpo_pilot.report.catalogue import kinds
 from hpo_pilot.report.exports import TEXT_FORMS
-from hpo_pilot.report.formatting import number, plus_minus, span
+from hpo_pilot.report.formatting import figures, span, whole
 from hpo_pilot.report.result_figures import COMPARED_LIMIT, ComparedSearch, comparison_figures
 from hpo_pilot.report.summary import failure_groups
 from hpo_pilot.search import Search, Trial, TrialState
@@ -370,7 +370,7 @@ def trials_page(request: Request) -> Response:
         "metrics": metrics,
         "reported": metrics.index(stops.metric) if (stops := view.search.early_stopping).metric in metrics else 0,
         "columns": names if len(names) <= _COLUMNS else (),
-        "figures": lambda trial: figure_texts(trial, len(view.search.objectives)),
+        "figures": lambda trial: figures(trial.values, trial.stds, len(metrics)),
     }
     return page(request, "trials.j2", values)
 
@@ -383,13 +383,6 @@ def _text_of(order: TrialOrder) -> str:
 def _turned(order: TrialOrder, key: str) -> TrialOrder:
     """Returns the order after a click on a column's header; the reverse if this column already sorts the table."""
     return TrialOrder(key, not order.descending if order.key == key else key in ("number", "seconds", "generation"))
-
-
-def figure_texts(trial: Trial, objectives: int) -> list[str]:
-    """Formats a trial's figures of merit with their spreads, one text for each objective."""
-    if len(trial.values) != objectives:
-        return [number(None)] * objectives
-    return [plus_minus(*pair) for pair in zip(trial.values, trial.stds or (None,) * objectives, strict=False)]
 
 
 def errors_page(request: Request) -> Response:
@@ -424,7 +417,9 @@ def trial_of(request: Request, view: SearchView) -> Trial:
     given = request.path_params["number"]
     found = context_of(request).library.store.trial(view.record.id, given)
     if found is None:
-        raise HTTPException(404, f"search {view.record.name!r} has no trial {given}; it has {view.progress.trials:,}")
+        raise HTTPException(
+            404, f"search {view.record.name!r} has no trial {given}; it has {whole(view.progress.trials)}"
+        )
     return found
 
 
@@ -441,7 +436,7 @@ def trial_page(request: Request) -> Response:
     values = {
         "view": view,
         "trial": one,
-        "figures": figure_texts(one, len(search.objectives)),
+        "figures": figures(one.values, one.stds, len(search.objectives)),
         "attempts": attempts,
         "measured": [reports[-1] for fold in one.folds if (reports := [one for one in fold.attempts if one.metrics])],
         "metrics": metrics[:_METRICS],

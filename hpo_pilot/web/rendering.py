@@ -27,17 +27,13 @@ from starlette.responses import Response, StreamingResponse
 
 from hpo_pilot.report import formatting
 from hpo_pilot.report.figure import evenly
-from hpo_pilot.report.formatting import number
-from hpo_pilot.report.summary import shortened
-
-_ERROR_LIMIT = 300
+from hpo_pilot.report.formatting import count, number
 
 
 @cache
 def environment() -> jinja2.Environment:
     """Returns the Jinja environment with the templates' filters."""
     made = formatting.template_environment(jinja2.PackageLoader("hpo_pilot.web"))
-    made.filters["shortened"] = lambda text, limit=_ERROR_LIMIT: shortened(text, limit)
     made.filters["segment"] = lambda text: quote(str(text), safe="")
     made.filters["point_json"] = point_json
     made.filters["point_yaml"] = point_yaml
@@ -151,9 +147,7 @@ def curves_svg(folds: Mapping[int, Curve], metric: str) -> Markup:
             (_WIDTH - _RIGHT, _HEIGHT - 8, "end", f"step {number(max(xs))}"),
         )
     )
-    label = (
-        f"{metric} over the steps, {len(lines)} fold{'s' * (len(lines) != 1)}, {number(min(ys))} to {number(max(ys))}"
-    )
+    label = f"{metric} over the steps, {count(len(lines), 'fold')}, {number(min(ys))} to {number(max(ys))}"
     frame = Markup('<path class="frame" d="M{0} {1}V{2}H{3}"/>').format(_LEFT, _TOP, _HEIGHT - _BOTTOM, _WIDTH - _RIGHT)
     return Markup('<svg class="curves" viewBox="0 0 {:.0f} {:.0f}" role="img" aria-label="{}">{}{}{}</svg>').format(
         _WIDTH, _HEIGHT, label, frame, drawn, ends

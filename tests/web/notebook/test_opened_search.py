@@ -117,7 +117,10 @@ def test_an_interrupt_ends_the_watching(capsys: pytest.CaptureFixture[str]) -> N
         raise KeyboardInterrupt
 
     show_progress(news())
-    assert capsys.readouterr().out == "s: running, 1 of 4 trials\nno longer watching; the search continues\n"
+    assert (
+        capsys.readouterr().out
+        == "s: running, 1 of 4 trials, no result yet\nno longer watching; the search continues\n"
+    )
 
 
 def test_a_front_in_progress() -> None:
