@@ -10,7 +10,16 @@ from typing import Annotated
 import typer
 
 from hpo_pilot.advice import printable
-from hpo_pilot.cli.options import MOST_NUMBER, IdArgument, JsonOption, complete_form, complete_trial, on_client
+from hpo_pilot.cli.options import (
+    MOST_NUMBER,
+    IdArgument,
+    JsonOption,
+    argument,
+    complete_form,
+    complete_trial,
+    on_client,
+    option,
+)
 from hpo_pilot.cli.output import (
     DIGITS,
     NOTHING_BEYOND,
@@ -62,22 +71,11 @@ _UNSTEERED = "not steered"
 EXPORTS = (*TEXT_FORMS, *FILE_FORMS)
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds the commands."""
-    app.command("list")(on_client(list_searches))
-    app.command()(on_client(status))
-    app.command()(on_client(trials))
-    app.command()(on_client(best))
-    app.command()(on_client(log))
-    app.command()(on_client(logs))
-    app.command()(on_client(report))
-    app.command()(on_client(export))
-
-
 #: Searches on a page of `list`.
 _PAGE = 50
 
 
+@on_client
 def list_searches(
     client: SearchClient,
     text: Annotated[str, typer.Option(metavar="TEXT", help="Only with TEXT in the name, note or a tag.")] = "",
@@ -86,12 +84,11 @@ def list_searches(
     state: Annotated[str, typer.Option(metavar="STATE", help="Only in this state; or active, or over.")] = "",
     page: Annotated[
         int | None,
-        typer.Option(
+        option(
             metavar="N",
             min=1,
             max=MOST_NUMBER,
             help=f"The page, of {_PAGE} searches; 1 has the newest. Default: 1; with --json: all of them.",
-            show_default=False,
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -165,6 +162,7 @@ def _add_search(table: list[Column], search: SearchDocument, indent: str = "") -
     add_row(table, (number, indent + search["name"], search["owner"], state, progress, value, tags))
 
 
+@on_client
 def status(
     client: SearchClient,
     identity: IdArgument,
@@ -246,6 +244,7 @@ def _show_status(client: SearchClient, search: StatusDocument) -> None:
     console().print(table)
 
 
+@on_client
 def trials(
     client: SearchClient,
     identity: IdArgument,
@@ -305,6 +304,7 @@ def _show_failures(trial: TrialDocument, *, whole: bool) -> None:
             typer.echo(f"  fold {fold['fold']} | {line}")
 
 
+@on_client
 def best(client: SearchClient, identity: IdArgument, as_json: JsonOption = False) -> None:
     """Print the best trial; with several objectives the trials of the Pareto front."""
     found = client.best(identity)
@@ -330,6 +330,7 @@ def best(client: SearchClient, identity: IdArgument, as_json: JsonOption = False
         typer.echo(printable(remark))
 
 
+@on_client
 def log(client: SearchClient, identity: IdArgument, as_json: JsonOption = False) -> None:
     """Show the events of a search: time, user and action."""
     events = client.events(identity)
@@ -347,23 +348,17 @@ def log(client: SearchClient, identity: IdArgument, as_json: JsonOption = False)
     console().print(table)
 
 
+@on_client
 def logs(
     client: SearchClient,
     identity: IdArgument,
     number: Annotated[
         int,
-        typer.Argument(
-            metavar="TRIAL",
-            min=1,
-            max=MOST_NUMBER,
-            help="The number of the trial.",
-            show_default=False,
-            autocompletion=complete_trial,
+        argument(
+            metavar="TRIAL", min=1, max=MOST_NUMBER, help="The number of the trial.", autocompletion=complete_trial
         ),
     ],
-    fold: Annotated[
-        int | None, typer.Option(min=0, max=MOST_NUMBER, help="Only this fold.", show_default=False)
-    ] = None,
+    fold: Annotated[int | None, option(min=0, max=MOST_NUMBER, help="Only this fold.")] = None,
 ) -> None:
     """Print the end of the log of a trial's payload: 64 KB of a failed fold, 2000 characters of a finished one."""
     trial = next(client.trials(identity, after=number - 1, limit=1), None)
@@ -383,26 +378,17 @@ def logs(
         typer.echo(printable(text).rstrip("\n"))
 
 
+@on_client
 def report(
     client: SearchClient,
     identity: IdArgument,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="The HTML file, or the folder for figures; default: in the work folder.",
-            show_default=False,
-        ),
+        option("--output", "-o", help="The HTML file, or the folder for figures; default: in the work folder."),
     ] = None,
     figures: Annotated[
         str | None,
-        typer.Option(
-            "--figures",
-            metavar="pdf|png",
-            help="Write each figure as a file instead; needs a Chrome or Chromium.",
-            show_default=False,
-        ),
+        option("--figures", metavar="pdf|png", help="Write each figure as a file instead; needs a Chrome or Chromium."),
     ] = None,
 ) -> None:
     """Write the report: one self-contained HTML file."""
@@ -415,22 +401,15 @@ def report(
     typer.echo(str(path))
 
 
+@on_client
 def export(
     client: SearchClient,
     identity: IdArgument,
     form: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            help=f"One of {', '.join(EXPORTS)}.",
-            autocompletion=complete_form,
-        ),
+        str, typer.Option("--format", help=f"One of {', '.join(EXPORTS)}.", autocompletion=complete_form)
     ] = "csv",
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="A file; default: standard output. mlflow: runs.db, or a folder.", show_default=False
-        ),
+        Path | None, option("--output", "-o", help="A file; default: standard output. mlflow: runs.db, or a folder.")
     ] = None,
 ) -> None:
     """Export a search and its trials to another format."""

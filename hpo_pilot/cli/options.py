@@ -140,8 +140,9 @@ def _search(store: sqlite3.Connection, ctx: Context) -> int | None:
 SERVICE_VARIABLE = "HPO_PILOT_SERVICE"
 TOKEN_FILE_VARIABLE = "HPO_PILOT_TOKEN_FILE"  # noqa: S105  the name of a variable
 
-#: An option whose help text names its default.
+#: Option and argument whose help text names the default.
 option = functools.partial(typer.Option, show_default=False)
+argument = functools.partial(typer.Argument, show_default=False)
 
 WorkDirOption = Annotated[
     Path | None, option("--workdir", metavar="W", help="Work folder: store, logs, reports. Default: ./hpo-pilot")

@@ -25,11 +25,6 @@ if TYPE_CHECKING:
     from hpo_pilot.search.trials import Cost
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command()(plan)
-
-
 def plan(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The search file.", show_default=False)],
     site: Annotated[str, option("--site", metavar="S", help="The site profile (hpo-pilot sites), or its file.")],

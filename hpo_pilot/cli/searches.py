@@ -18,19 +18,14 @@ from hpo_pilot.cli.options import (
     JsonOption,
     ServerOption,
     SlotsOption,
+    argument,
     complete_best,
     complete_parameter,
     complete_trial,
     on_client,
+    option,
 )
-from hpo_pilot.cli.output import (
-    DIGITS,
-    advised,
-    dump,
-    dump_plain,
-    goes_on,
-    metrics_of,
-)
+from hpo_pilot.cli.output import DIGITS, advised, dump, dump_plain, goes_on, metrics_of
 from hpo_pilot.errors import InputError, Problem, SearchFileError
 from hpo_pilot.operations.families import segments_of
 from hpo_pilot.report.documents import RunDocument, SearchDocument, is_unsteered, over_count
@@ -38,13 +33,7 @@ from hpo_pilot.report.formatting import UNITS, best_text, count, front_text, num
 from hpo_pilot.web.operations import SearchClient
 
 
-def add_run_commands(app: typer.Typer) -> None:
-    """Adds the commands."""
-    app.command()(on_client(validate))
-    app.command()(on_client(run))
-    app.command()(on_client(submit))
-
-
+@on_client
 def validate(client: SearchClient, file: FileArgument, as_json: JsonOption = False) -> None:
     """Check a search file, and report every mistake with its place."""
     found = client.validate(file)
@@ -71,6 +60,7 @@ def validate(client: SearchClient, file: FileArgument, as_json: JsonOption = Fal
         typer.echo(f"python is {printable(found['python'])}, {whose}")
 
 
+@on_client
 def run(
     client: SearchClient,
     file: FileArgument,
@@ -135,6 +125,7 @@ def _say_server(server: str) -> None:
         typer.echo(f"PanDA server: {server}", err=True)
 
 
+@on_client
 def submit(
     client: SearchClient,
     file: FileArgument,
@@ -159,18 +150,7 @@ def submit(
         typer.echo(f"{said}; {goes_on(client, one)}")
 
 
-def add_control_commands(app: typer.Typer) -> None:
-    """Adds the commands."""
-    app.command()(on_client(pause))
-    app.command()(on_client(resume))
-    app.command()(on_client(stop))
-    app.command(context_settings={"ignore_unknown_options": False})(on_client(extend))
-    app.command()(on_client(retry))
-    app.command()(on_client(note))
-    app.command("try")(on_client(try_point))
-    app.command()(on_client(fetch))
-
-
+@on_client
 def pause(client: SearchClient, identity: IdArgument, as_json: JsonOption = False) -> None:
     """Start no new trials; running trials continue to their end."""
     search = client.pause(identity)
@@ -181,6 +161,7 @@ def pause(client: SearchClient, identity: IdArgument, as_json: JsonOption = Fals
     _print_state(search, said, as_json)
 
 
+@on_client
 def resume(
     client: SearchClient,
     identity: IdArgument,
@@ -189,11 +170,8 @@ def resume(
     ] = False,
     file: Annotated[
         Path | None,
-        typer.Option(
-            "--file",
-            metavar="FILE",
-            help="With --new-payload: the search file. Default: where it was submitted from.",
-            show_default=False,
+        option(
+            "--file", metavar="FILE", help="With --new-payload: the search file. Default: where it was submitted from."
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -208,6 +186,7 @@ def resume(
     _print_state(search, f"search {search['name']!r} may go on; {goes_on(client, search)}", as_json)
 
 
+@on_client
 def stop(client: SearchClient, identity: IdArgument, as_json: JsonOption = False) -> None:
     """Stop a search: its jobs are killed, its results stay."""
     search = client.stop(identity)
@@ -220,20 +199,16 @@ def stop(client: SearchClient, identity: IdArgument, as_json: JsonOption = False
     _print_state(search, said, as_json)
 
 
+@on_client
 def extend(
     client: SearchClient,
     identity: IdArgument,
-    trials: Annotated[int | None, typer.Option(metavar="+N", help="More trials.", show_default=False)] = None,
-    hours: Annotated[float | None, typer.Option(metavar="+H", help="More hours.", show_default=False)] = None,
-    gpu_hours: Annotated[float | None, typer.Option(metavar="+H", help="More GPU-hours.", show_default=False)] = None,
-    core_hours: Annotated[float | None, typer.Option(metavar="+H", help="More core-hours.", show_default=False)] = None,
-    failures: Annotated[
-        int | None, typer.Option(metavar="+N", help="More failures in a row.", show_default=False)
-    ] = None,
-    parallel: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Number of trials at once from now on.", show_default=False),
-    ] = None,
+    trials: Annotated[int | None, option(metavar="+N", help="More trials.")] = None,
+    hours: Annotated[float | None, option(metavar="+H", help="More hours.")] = None,
+    gpu_hours: Annotated[float | None, option(metavar="+H", help="More GPU-hours.")] = None,
+    core_hours: Annotated[float | None, option(metavar="+H", help="More core-hours.")] = None,
+    failures: Annotated[int | None, option(metavar="+N", help="More failures in a row.")] = None,
+    parallel: Annotated[int | None, option(metavar="N", min=1, help="Number of trials at once from now on.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Add to the budget of a search, or change its number of trials at once; a search that was over continues."""
@@ -255,21 +230,15 @@ def extend(
     _print_state(search, f"search {search['name']!r} {' and '.join(said)}; {goes_on(client, search)}", as_json)
 
 
+@on_client
 def note(
     client: SearchClient,
     identity: IdArgument,
-    text: Annotated[
-        str | None, typer.Argument(metavar="TEXT", help="The note; empty: none.", show_default=False)
-    ] = None,
+    text: Annotated[str | None, argument(metavar="TEXT", help="The note; empty: none.")] = None,
     trial: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=0, help="A trial. Default: the search.", show_default=False, autocompletion=complete_trial
-        ),
+        int, option(metavar="N", min=0, help="A trial. Default: the search.", autocompletion=complete_trial)
     ] = 0,
-    tags: Annotated[
-        str | None, typer.Option(metavar="A,B", help="All tags, separated by commas; empty: none.", show_default=False)
-    ] = None,
+    tags: Annotated[str | None, option(metavar="A,B", help="All tags, separated by commas; empty: none.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a note or tags on a search or a trial, or show them; `list --text` and `list --tag` find them."""
@@ -287,16 +256,16 @@ def note(
         typer.echo(f"tags: {printable(', '.join(said['tags'])) or 'none'}\nnote: {printable(said['note']) or 'none'}")
 
 
+@on_client
 def retry(
     client: SearchClient,
     identity: IdArgument,
     trials: Annotated[
         list[int] | None,
-        typer.Option(
+        option(
             "--trial",
             metavar="N",
             help="A failed trial; may be repeated. Default: all failed trials that have not been retried.",
-            show_default=False,
             autocompletion=complete_trial,
         ),
     ] = None,
@@ -310,15 +279,15 @@ def retry(
     _print_state(search, f"{said} {total}; {goes_on(client, search)}", as_json)
 
 
+@on_client
 def try_point(
     client: SearchClient,
     identity: IdArgument,
     values: Annotated[
         list[str],
-        typer.Argument(
+        argument(
             metavar="NAME=VALUE …",
             help="All parameters that are active at the point, with values as in a search file.",
-            show_default=False,
             autocompletion=complete_parameter,
         ),
     ],
@@ -339,6 +308,7 @@ def _print_state(search: SearchDocument, text: str, as_json: bool) -> None:
         typer.echo(advised(text))
 
 
+@on_client
 def fetch(
     client: SearchClient,
     which: Annotated[
