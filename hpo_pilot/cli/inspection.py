@@ -29,9 +29,9 @@ from hpo_pilot.cli.output import (
     console,
     dump,
     dump_each,
-    eta_text,
     metrics_of,
     next_step,
+    outlook_rows,
     print_columns,
     print_fitting,
     write_text,
@@ -50,7 +50,6 @@ from hpo_pilot.report.exports import FILE_FORMS, TEXT_FORMS, export_file
 from hpo_pilot.report.formatting import (
     NOTHING,
     best_text,
-    cost_text,
     count,
     duration,
     figures,
@@ -225,22 +224,14 @@ def _show_status(client: SearchClient, search: StatusDocument) -> None:
         if not front["hypervolume"]:
             table.add_row("", NOTHING_BEYOND)
     table.add_row("job time", duration(search["job_seconds"]))
-    if cost := search.get("cost"):  # older services send none
-        table.add_row("cost", cost_text(cost, search["budget"], search.get("hours_used")))
     if gain := search.get("gain"):
         table.add_row("gain", gain_text(gain, metrics_of(search)[0]))
     table.add_row("started", search["started"] or NOTHING)
     table.add_row("ended", search["ended"] or NOTHING)
-    if (eta := search.get("eta")) is not None:
-        table.add_row("left", eta_text(eta))
-    if wishes := search.get("wishes"):
-        table.add_row("requested", f"{count(len(wishes), 'point')} will run next")
-    if link := search.get("monitor"):
-        table.add_row("monitor", printable(link))
-    for remark in search.get("remarks", ()):
-        table.add_row("remark", printable(advised(remark)))
+    for heading, text in outlook_rows(search):
+        table.add_row(heading, printable(text))
     if step := next_step(client, search):
-        table.add_row("next", printable(step))
+        table.add_row("next", printable(advised(step)))
     console().print(table)
 
 

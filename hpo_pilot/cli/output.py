@@ -21,13 +21,13 @@ from hpo_pilot.advice import Place, printable
 from hpo_pilot.errors import InputError
 from hpo_pilot.report.documents import (
     OVER_SEARCHES,
-    EtaDocument,
     SearchDocument,
+    StatusDocument,
     in_parts,
     is_unsteered,
     json_list,
 )
-from hpo_pilot.report.formatting import time_left
+from hpo_pilot.report.formatting import cost_text, count, time_left
 from hpo_pilot.web.operations import SearchClient
 
 #: Width of output that is not a terminal: wider than any table.
@@ -89,11 +89,26 @@ def metrics_of(search: Mapping[str, Any]) -> list[str]:
     return [each["metric"] for each in (objective if isinstance(objective, list) else [objective])]
 
 
-def eta_text(eta: EtaDocument) -> str:
-    """Returns the estimated time left of a search, its end, and the basis of the estimate."""
-    end = datetime.fromisoformat(eta["end"]).astimezone()
-    day = "" if end.date() == datetime.now().astimezone().date() else f"{end:%a %d %b} "
-    return f"{time_left(eta['seconds'])} ({day}{end:%H:%M}), {eta['basis']}"
+def outlook_rows(search: StatusDocument) -> Iterator[tuple[str, str]]:
+    """Yields (heading, text) of the rows of `status` and of its live display that say what a search takes and does."""
+    if cost := search.get("cost"):  # older services send none
+        yield "cost", cost_text(cost, search["budget"], search.get("hours_used"))
+    if eta := search.get("eta"):
+        end = datetime.fromisoformat(eta["end"]).astimezone()
+        day = "" if end.date() == datetime.now().astimezone().date() else f"{end:%a %d %b} "
+        yield "left", f"{time_left(eta['seconds'])} ({day}{end:%H:%M}), {eta['basis']}"
+    elif is_unsteered(search):
+        yield "left", "not known: nothing steers it now"
+    elif search["state"] == "running":
+        yield "left", "no result yet to judge by"
+    if state := search.get("optimizer_state"):
+        yield "optimizer", state
+    if wishes := search.get("wishes"):
+        yield "requested", f"{count(len(wishes), 'point')} will run next"
+    if link := search.get("monitor"):
+        yield "monitor", link
+    for remark in search.get("remarks", ()):
+        yield "remark", advised(remark)
 
 
 _GAP = 2
@@ -202,24 +217,6 @@ def next_step(client: SearchClient, search: SearchDocument) -> str:
         client: client of the search.
         search: document of `status` or `list`.
     """
-    return advised(_next_step(client, search))
-
-
-def goes_on(client: SearchClient, search: SearchDocument) -> str:
-    """Returns what happens next after a change of a search, or what the user has to do."""
-    name, state = search["name"], search["state"]
-    if state == "paused":
-        text = f"it is paused: `hpo-pilot resume {name}` continues it"
-    elif state in OVER_SEARCHES:
-        text = f"it is {state}: `hpo-pilot extend {name} --trials +N` continues it"
-    elif is_unsteered(search):
-        text = f"nothing steers it now: {client.how_to_steer(name)}"
-    else:
-        text = f"`hpo-pilot status {name} --watch` shows its progress"
-    return advised(text)
-
-
-def _next_step(client: SearchClient, search: SearchDocument) -> str:
     name, state, failed = search["name"], search["state"], search["trials"].get("failed", 0)
     has_result = search["trials"].get("finished", 0) > 0
     if is_unsteered(search):
@@ -238,6 +235,18 @@ def _next_step(client: SearchClient, search: SearchDocument) -> str:
     if failed:
         return f"`hpo-pilot trials {name} --log` says why trials failed; `hpo-pilot retry {name}` tries them again"
     return ""
+
+
+def goes_on(client: SearchClient, search: SearchDocument) -> str:
+    """Returns what happens next after a change of a search, or what the user has to do."""
+    name, state = search["name"], search["state"]
+    if state == "paused":
+        return f"it is paused: `hpo-pilot resume {name}` continues it"
+    if state in OVER_SEARCHES:
+        return f"it is {state}: `hpo-pilot extend {name} --trials +N` continues it"
+    if is_unsteered(search):
+        return f"nothing steers it now: {client.how_to_steer(name)}"
+    return f"`hpo-pilot status {name} --watch` shows its progress"
 
 
 def write_text(path: Path, text: str | Iterable[str]) -> None:

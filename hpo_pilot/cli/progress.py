@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpo_pilot.advice import printable
-from hpo_pilot.cli.output import DIGITS, advised, eta_text, metrics_of, next_step
+from hpo_pilot.cli.output import DIGITS, advised, metrics_of, next_step, outlook_rows
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.report.documents import (
     OVER_SEARCHES,
@@ -30,9 +30,7 @@ from hpo_pilot.report.documents import (
 )
 from hpo_pilot.report.formatting import (
     best_text,
-    cost_text,
     count,
-    duration,
     front_text,
     number,
     ranked_text,
@@ -174,7 +172,7 @@ def dashboard(search: StatusDocument, step: str, width: int, *, now: datetime, t
     if trouble:
         rows.add_row("trouble", Text(printable(trouble), style="red"))
     if step:
-        rows.add_row("next", printable(step))
+        rows.add_row("next", printable(advised(step)))
     return Group(head, rows, Text("Ctrl-C stops the display, not the search", style="dim", no_wrap=True))
 
 
@@ -188,21 +186,8 @@ def _rows(search: StatusDocument, room: int) -> Iterator[tuple[str, str | Text]]
         yield "slots", _slots(search, room)
     if search["trials"].get("failed"):
         yield "failed", _failures(search)
-    yield "cost", _cost(search)
-    if (eta := search.get("eta")) is not None:
-        yield "left", eta_text(eta)
-    elif is_unsteered(search):
-        yield "left", "not known: nothing steers it now"
-    elif search["state"] == "running":
-        yield "left", "no result yet to judge by"
-    if state := search.get("optimizer_state"):
-        yield "optimizer", printable(state)
-    if wishes := search.get("wishes"):
-        yield "requested", f"{count(len(wishes), 'point')} will run next"
-    if link := search.get("monitor"):
-        yield "monitor", printable(link)
-    for remark in search.get("remarks", ()):
-        yield "remark", printable(advised(remark)).replace("\n", " ")
+    for heading, text in outlook_rows(search):
+        yield heading, printable(text).replace("\n", " ")
 
 
 def _progress(search: SearchDocument, room: int) -> Text:
@@ -258,12 +243,6 @@ def _failures(search: StatusDocument) -> Text:
         reason = " ".join(printable(failure["error"]).split())
         text.append(f"; the last was trial {failure['trial']}: {reason}", style="default")
     return text
-
-
-def _cost(search: StatusDocument) -> str:
-    if (cost := search.get("cost")) is None:  # an older service
-        return f"{duration(search['job_seconds'])} of jobs"
-    return cost_text(cost, search["budget"], search.get("hours_used"))
 
 
 def _segment(segment: StatusDocument, room: int) -> Text:

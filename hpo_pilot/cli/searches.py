@@ -147,7 +147,7 @@ def submit(
         return
     for one in segments_of(search):
         said = f"search {one['name']!r} is registered as number {one['id']}"
-        typer.echo(f"{said}; {goes_on(client, one)}")
+        typer.echo(advised(f"{said}; {goes_on(client, one)}"))
 
 
 @on_client

@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate
@@ -36,6 +35,8 @@ from hpo_pilot.cli.options import (
 )
 from hpo_pilot.cli.output import advised, dump
 from hpo_pilot.errors import InputError
+from hpo_pilot.jobs.results import from_epoch
+from hpo_pilot.report.formatting import when
 from hpo_pilot.web.operations import SearchClient
 
 if TYPE_CHECKING:
@@ -322,7 +323,9 @@ def create_token(
         write_private(path, token)
     except OSError as error:
         raise InputError(f"cannot write the token to {path}: {error.strerror}") from error
-    typer.echo(f"token {made.id} of {name}, role {role.value}, valid until {_day(made.expires)}, is in {path}")
+    typer.echo(
+        f"token {made.id} of {name}, role {role.value}, valid until {when(from_epoch(made.expires))}, is in {path}"
+    )
 
 
 def list_tokens(as_json: JsonOption = False, workdir: WorkDirOption = None) -> None:
@@ -331,23 +334,10 @@ def list_tokens(as_json: JsonOption = False, workdir: WorkDirOption = None) -> N
 
     found = Authority(_token_folder(workdir)).issued()
     if as_json:
-        dump(
-            [
-                {
-                    "id": token.id,
-                    "name": token.name,
-                    "role": token.role.value,
-                    "vo": token.vo,
-                    "issued": token.issued,
-                    "expires": token.expires,
-                    "revoked": token.revoked,
-                }
-                for token in found
-            ]
-        )
+        dump([asdict(token) for token in found])
         return
     for token in found:
-        state = "revoked" if token.revoked else f"until {_day(token.expires)}"
+        state = "revoked" if token.revoked else f"until {when(from_epoch(token.expires))}"
         typer.echo(f"{token.id}  {token.role.value:<8}  {state:<22}  {token.name}{f'  ({token.vo})' * bool(token.vo)}")
 
 
@@ -374,10 +364,6 @@ def _token_folder(workdir: Path | None) -> Path:
     if not folder.is_dir():
         raise InputError(f"there are no tokens in {folder}: make one first (token create), or name another --workdir")
     return folder
-
-
-def _day(when: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(when))
 
 
 def manual(page: Annotated[str | None, argument(help="The page; without it, list the pages.")] = None) -> None:
