@@ -19,14 +19,7 @@ from rich.text import Text
 
 from hpo_pilot.advice import Place, printable
 from hpo_pilot.errors import InputError
-from hpo_pilot.report.documents import (
-    OVER_SEARCHES,
-    SearchDocument,
-    StatusDocument,
-    in_parts,
-    is_unsteered,
-    json_list,
-)
+from hpo_pilot.report.documents import OVER_SEARCHES, SearchDocument, StatusDocument, in_parts, is_unsteered, json_list
 from hpo_pilot.report.formatting import cost_text, count, time_left
 from hpo_pilot.web.operations import SearchClient
 
@@ -97,10 +90,6 @@ def outlook_rows(search: StatusDocument) -> Iterator[tuple[str, str]]:
         end = datetime.fromisoformat(eta["end"]).astimezone()
         day = "" if end.date() == datetime.now().astimezone().date() else f"{end:%a %d %b} "
         yield "left", f"{time_left(eta['seconds'])} ({day}{end:%H:%M}), {eta['basis']}"
-    elif is_unsteered(search):
-        yield "left", "not known: nothing steers it now"
-    elif search["state"] == "running":
-        yield "left", "no result yet to judge by"
     if state := search.get("optimizer_state"):
         yield "optimizer", state
     if wishes := search.get("wishes"):

@@ -28,15 +28,7 @@ from hpo_pilot.report.documents import (
     over_count,
     planned_count,
 )
-from hpo_pilot.report.formatting import (
-    best_text,
-    count,
-    front_text,
-    number,
-    ranked_text,
-    result_text,
-    whole,
-)
+from hpo_pilot.report.formatting import best_text, count, front_text, number, ranked_text, result_text, shortened, whole
 from hpo_pilot.web.operations import SearchClient
 
 if TYPE_CHECKING:
@@ -81,8 +73,7 @@ class RunProgress:
                 continue
             more = f" (`hpo-pilot trials {name} --log` shows more)" if now["id"] and not self._told else ""
             self._told.add((failure["trial"], reason))
-            shown = reason if len(reason) <= _REASON else f"{reason[: _REASON - 1]}…"
-            self._line(f"{name}: trial {failure['trial']} failed: {shown}{advised(more)}")
+            self._line(f"{name}: trial {failure['trial']} failed: {shortened(reason, _REASON)}{advised(more)}")
         for remark in now.get("remarks", ()):
             if remark not in self._said:
                 self._said.add(remark)
@@ -120,9 +111,7 @@ class RunProgress:
         if over != self._shown and (due or ended or over // tenth != max(self._shown, 0) // tenth or self._shown < 0):
             self._shown = over
             self._line_at = time.monotonic() + _LINE_SECONDS
-            self._console.print(
-                f"{name}: {whole(over)} of {count(total, 'trial')}, {note}", highlight=False, soft_wrap=True
-            )
+            self._line(f"{name}: {whole(over)} of {count(total, 'trial')}, {note}")
 
     def close(self) -> None:
         """Restores the terminal."""
@@ -186,6 +175,10 @@ def _rows(search: StatusDocument, room: int) -> Iterator[tuple[str, str | Text]]
         yield "slots", _slots(search, room)
     if search["trials"].get("failed"):
         yield "failed", _failures(search)
+    if is_unsteered(search):
+        yield "left", "not known: nothing steers it now"
+    elif search["state"] == "running" and not search.get("eta"):
+        yield "left", "no result yet to judge by"
     for heading, text in outlook_rows(search):
         yield heading, printable(text).replace("\n", " ")
 

@@ -66,10 +66,7 @@ def plus_minus(value: float | None, std: float | None, digits: int = 4) -> str:
 
 
 def figures(
-    values: float | Sequence[float] | None,
-    stds: float | Sequence[float] | None,
-    objectives: int = 1,
-    digits: int = 4,
+    values: float | Sequence[float] | None, stds: float | Sequence[float] | None, objectives: int = 1, digits: int = 4
 ) -> list[str]:
     """Formats the figures of merit of a trial with their spreads, one for each objective; dashes without figures."""
     pairs = zip_longest(_listed(values), _listed(stds))
@@ -124,6 +121,18 @@ def stop_text(step: int, value: float | None, digits: int = 4) -> str:
 def point_text(point: Mapping[str, Any]) -> str:
     """Formats a point on one line, with long texts shortened."""
     return ", ".join(f"{name}={shortened(scalar(value), 60)}" for name, value in point.items())
+
+
+def as_json(value: Mapping[str, Any]) -> str:
+    """Formats a point as in `input.json`."""
+    return json.dumps(value, indent=1, ensure_ascii=False)
+
+
+def as_yaml(value: Mapping[str, Any]) -> str:
+    """Formats a point or a definition as in search files."""
+    import yaml  # noqa: PLC0415 - a user of a service has none
+
+    return str(yaml.safe_dump(dict(value), sort_keys=False, allow_unicode=True, width=110))
 
 
 def scalar(value: Any, digits: int = 4) -> str:
@@ -275,7 +284,20 @@ def template_environment(loader: jinja2.BaseLoader) -> jinja2.Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    for write in (count, duration, exact, number, plus_minus, point_text, scalar, shortened, when, whole):
+    for write in (
+        as_json,
+        as_yaml,
+        count,
+        duration,
+        exact,
+        number,
+        plus_minus,
+        point_text,
+        scalar,
+        shortened,
+        when,
+        whole,
+    ):
         environment.filters[write.__name__] = write
     for function in (energy_text, estimate_basis, machine_hours, span, stop_text, used_of):
         environment.globals[function.__name__] = function

@@ -11,10 +11,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import jinja2
-import yaml
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs, get_plotlyjs_version
 
@@ -25,7 +23,7 @@ from hpo_pilot.report.catalogue import build, kinds
 from hpo_pilot.report.documents import OVER_SEARCHES, best_document
 from hpo_pilot.report.figure import Figure, FigureData, PeerSearch, Reports, evenly
 from hpo_pilot.report.summary import RANK_MEASURES, efficiencies, failure_groups, search_gain
-from hpo_pilot.search import KnownResult, Point, Search, Trial, TrialState
+from hpo_pilot.search import KnownResult, Search, Trial, TrialState
 from hpo_pilot.search.ranking import Standing, best_remarks, figures_of_merit, front_of, front_volume, ranking
 from hpo_pilot.search.trials import NO_COST, Cost, TrialCounts
 
@@ -171,7 +169,7 @@ def render_report(
     front = front_of(search, trials) if several else []
     failures = failure_groups(trials)
     gain = search_gain(search, trials, standings, facts.cost)
-    search_yaml = _yaml(search.to_dict())
+    search_yaml = formatting.as_yaml(search.to_dict())
     rows = _rows(search, trials, standings)
     environment = _environment()
     # In this order: each script defines a name that the next one uses.
@@ -193,8 +191,6 @@ def render_report(
         extent=_extent(search, trials, is_over=facts.state in OVER_SEARCHES),
         best=standings[0] if standings and not several else None,
         best_text=formatting.best_text(best_document(standings[0], None, logs=False)) if standings else "",
-        best_json=_point_json(standings[0].trial.point) if standings else "",
-        best_yaml=_yaml(standings[0].trial.point) if standings else "",
         best_known=_best_known(search),
         top=[] if several else standings[:TOP_TRIALS],
         parameters=_by_objective(search, drawn["slices"]),
@@ -314,14 +310,6 @@ def _rows(search: Search, trials: Sequence[Trial], standings: Sequence[Standing]
     rest = [trial.number for trial in trials if trial.number not in keep]
     keep.update(rest[len(rest) - (limit - len(keep)) :])
     return [trial for trial in trials if trial.number in keep]
-
-
-def _point_json(point: Point) -> str:
-    return json.dumps(point, indent=2, ensure_ascii=False)
-
-
-def _yaml(value: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(dict(value), sort_keys=False, allow_unicode=True, width=110)
 
 
 def _specs(figures: Sequence[Figure]) -> Markup:

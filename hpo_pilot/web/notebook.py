@@ -25,15 +25,7 @@ from hpo_pilot.report.documents import (
     time_of,
     trial_of,
 )
-from hpo_pilot.report.figure import (
-    Figure,
-    FigureData,
-    PeerSearch,
-    Reports,
-    message_figure,
-    plotly_spec,
-    same_question,
-)
+from hpo_pilot.report.figure import Figure, FigureData, PeerSearch, Reports, message_figure, plotly_spec, same_question
 from hpo_pilot.report.formatting import best_text, count, front_text, result_text, scalar, whole
 from hpo_pilot.report.frames import folds_frame, intermediate_frame, pandas, trials_frame
 from hpo_pilot.report.result_figures import PEER_LIMIT

@@ -19,7 +19,6 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import jinja2
-import yaml
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -35,8 +34,6 @@ def environment() -> jinja2.Environment:
     """Returns the Jinja environment with the templates' filters."""
     made = formatting.template_environment(jinja2.PackageLoader("hpo_pilot.web"))
     made.filters["segment"] = lambda text: quote(str(text), safe="")
-    made.filters["point_json"] = point_json
-    made.filters["point_yaml"] = point_yaml
     made.filters["moment"] = moment
     made.filters["mb"] = lambda size: formatting.number(size / 1e6, 3) + " MB"
     made.globals["static"] = static_path
@@ -51,16 +48,6 @@ def rendered(template: str, values: Mapping[str, Any]) -> str:
 def fragments(template: str) -> Any:
     """Returns the macros of a template, for parts of a page that are sent one by one."""
     return environment().get_template(template).module
-
-
-def point_json(point: Mapping[str, Any]) -> str:
-    """Formats a point as in `input.json`."""
-    return json.dumps(point, indent=1, ensure_ascii=False)
-
-
-def point_yaml(point: Mapping[str, Any]) -> str:
-    """Formats a point as in search files."""
-    return str(yaml.safe_dump(dict(point), sort_keys=False, allow_unicode=True, default_flow_style=False))
 
 
 def moment(value: datetime | float | None) -> Markup | str:
