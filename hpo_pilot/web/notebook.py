@@ -271,7 +271,7 @@ class OpenedSearch:
             commands = advised(self._client.how_to_steer(self._identity))
             facts.append(("steering", f"nothing steers it now: {commands}"))
         elif status["state"] not in OVER_SEARCHES:
-            facts.append(("next", ".watch() shows how far it is"))
+            facts.append(("next", ".watch() shows its progress"))
         return facts
 
 

@@ -473,7 +473,7 @@ class FigureCache:
             last = max(0, progress.trials - _LAST)
             numbers = range(last + 1, progress.trials + 1) if last else None
             trials = trials_with_folds(store.engine, number, numbers)
-            return trials, f"Only the last {_LAST:,} of {progress.trials:,} trials." if last else ""
+            return trials, f"Only the last {whole(_LAST)} of {count(progress.trials, 'trial')}." if last else ""
         if key != "folds" and progress.trials <= _SAMPLE:
             return store.trials(number, folds=False), ""
         best = best_numbers(store.engine, number, view.search, FOLD_TRIALS if key == "folds" else _BEST)
@@ -482,7 +482,8 @@ class FigureCache:
             best += [trial for run in runs for trial in (run.number, run.confirms or 0)]
             return trials_with_folds(store.engine, number, set(best)), ""
         trials = sampled_trials(store.engine, number, progress, best, _SAMPLE)
-        return trials, f"Drawn from {len(trials):,} of {progress.trials:,} trials: the best, and an even sample."
+        shown = f"{whole(len(trials))} of {count(progress.trials, 'trial')}"
+        return trials, f"Drawn from {shown}: the best, and an even sample."
 
     def _peers(self, view: SearchView) -> list[PeerSearch]:
         """Returns the newest other searches with the same space, constraints and objectives that have results.

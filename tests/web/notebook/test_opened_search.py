@@ -100,7 +100,7 @@ def test_it_shows_itself(workdir: Path) -> None:
         assert "nothing steers it now" in repr(search)
         assert f"--workdir {workdir}`" in repr(search)
         with steered(workdir):
-            assert ".watch() shows how far it is" in repr(search)
+            assert ".watch() shows its progress" in repr(search)
 
 
 def test_watching_in_a_script_prints_lines(workdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
