@@ -155,10 +155,10 @@ def _add_search(table: list[Column], search: SearchDocument, indent: str = "") -
     if front := search.get("front"):
         value = front_text(len(front["trials"]), front["hypervolume"])
     progress = f"{whole(over_count(search))}/{whole(planned_count(search))}"
-    number = "" if "segments" in search else str(search["id"])
+    identity = "" if "segments" in search else str(search["id"])
     state = f"{search['state']} ({_UNSTEERED})" if is_unsteered(search) else search["state"]
     tags = ", ".join(search.get("tags", ()))
-    add_row(table, (number, indent + search["name"], search["owner"], state, progress, value, tags))
+    add_row(table, (identity, indent + search["name"], search["owner"], state, progress, value, tags))
 
 
 @on_client

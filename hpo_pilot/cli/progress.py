@@ -28,7 +28,17 @@ from hpo_pilot.report.documents import (
     over_count,
     planned_count,
 )
-from hpo_pilot.report.formatting import best_text, count, front_text, number, ranked_text, result_text, shortened, whole
+from hpo_pilot.report.formatting import (
+    best_text,
+    count,
+    duration,
+    front_text,
+    number,
+    ranked_text,
+    result_text,
+    shortened,
+    whole,
+)
 from hpo_pilot.web.operations import SearchClient
 
 if TYPE_CHECKING:
@@ -175,6 +185,8 @@ def _rows(search: StatusDocument, room: int) -> Iterator[tuple[str, str | Text]]
         yield "slots", _slots(search, room)
     if search["trials"].get("failed"):
         yield "failed", _failures(search)
+    if not search.get("cost"):  # an older service
+        yield "cost", f"{duration(search['job_seconds'])} of jobs"
     if is_unsteered(search):
         yield "left", "not known: nothing steers it now"
     elif search["state"] == "running" and not search.get("eta"):
