@@ -5,31 +5,35 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from hpo_pilot.advice import printable
-from hpo_pilot.cli.options import MOST_NUMBER, IdArgument, JsonOption, complete_form, complete_trial, on_client
+from hpo_pilot.cli.options import (
+    MOST_NUMBER,
+    IdArgument,
+    JsonOption,
+    argument,
+    complete_form,
+    complete_trial,
+    on_client,
+    option,
+)
 from hpo_pilot.cli.output import (
+    DIGITS,
     NOTHING_BEYOND,
     Column,
     add_row,
     advised,
-    best_text,
     console,
-    cost_rows,
-    counted,
     dump,
     dump_each,
-    eta_text,
-    front_text,
     metrics_of,
     next_step,
+    outlook_rows,
     print_columns,
     print_fitting,
-    ranked_text,
-    value_texts,
     write_text,
 )
 from hpo_pilot.errors import InputError
@@ -44,6 +48,20 @@ from hpo_pilot.report.documents import (
     planned_count,
 )
 from hpo_pilot.report.exports import FILE_FORMS, TEXT_FORMS, export_file
+from hpo_pilot.report.formatting import (
+    NOTHING,
+    best_text,
+    count,
+    duration,
+    figures,
+    front_text,
+    gain_text,
+    number,
+    ranked_text,
+    scalar,
+    stop_text,
+    whole,
+)
 
 #: Mark of searches in `list` that are not over and that no process steers.
 _UNSTEERED = "not steered"
@@ -52,22 +70,11 @@ _UNSTEERED = "not steered"
 EXPORTS = (*TEXT_FORMS, *FILE_FORMS)
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds the commands."""
-    app.command("list")(on_client(list_searches))
-    app.command()(on_client(status))
-    app.command()(on_client(trials))
-    app.command()(on_client(best))
-    app.command()(on_client(log))
-    app.command()(on_client(logs))
-    app.command()(on_client(report))
-    app.command()(on_client(export))
-
-
 #: Searches on a page of `list`.
 _PAGE = 50
 
 
+@on_client
 def list_searches(
     client: SearchClient,
     text: Annotated[str, typer.Option(metavar="TEXT", help="Only with TEXT in the name, note or a tag.")] = "",
@@ -76,12 +83,11 @@ def list_searches(
     state: Annotated[str, typer.Option(metavar="STATE", help="Only in this state; or active, or over.")] = "",
     page: Annotated[
         int | None,
-        typer.Option(
+        option(
             metavar="N",
             min=1,
             max=MOST_NUMBER,
             help=f"The page, of {_PAGE} searches; 1 has the newest. Default: 1; with --json: all of them.",
-            show_default=False,
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -122,8 +128,7 @@ def _say_unsteered(client: SearchClient, found: Sequence[SearchDocument]) -> Non
     """Prints how to steer the searches that no process steers."""
     unsteered = [search for search in found if is_unsteered(search)]
     if unsteered:
-        which = counted(len(unsteered), "search") if len(unsteered) == 1 else f"{len(unsteered)} searches"
-        newest = unsteered[-1]["name"]
+        which, newest = count(len(unsteered), "search", "searches"), unsteered[-1]["name"]
         said = f"nothing steers {which} now ({_UNSTEERED}). Of {newest!r}: {client.how_to_steer(newest)}"
         typer.echo(advised(said))
 
@@ -146,16 +151,17 @@ def _searches_table() -> list[Column]:
 
 
 def _add_search(table: list[Column], search: SearchDocument, indent: str = "") -> None:
-    value = ranked_text(search["best"]) if search["best"] else "-"
+    value = ranked_text(search["best"], DIGITS) if search["best"] else NOTHING
     if front := search.get("front"):
-        value = front_text(front)
-    progress = f"{over_count(search)}/{planned_count(search)}"
-    number = "" if "segments" in search else str(search["id"])
+        value = front_text(len(front["trials"]), front["hypervolume"])
+    progress = f"{whole(over_count(search))}/{whole(planned_count(search))}"
+    identity = "" if "segments" in search else str(search["id"])
     state = f"{search['state']} ({_UNSTEERED})" if is_unsteered(search) else search["state"]
     tags = ", ".join(search.get("tags", ()))
-    add_row(table, (number, indent + search["name"], search["owner"], state, progress, value, tags))
+    add_row(table, (identity, indent + search["name"], search["owner"], state, progress, value, tags))
 
 
+@on_client
 def status(
     client: SearchClient,
     identity: IdArgument,
@@ -201,37 +207,35 @@ def _show_status(client: SearchClient, search: StatusDocument) -> None:
         table.add_row("note", printable(search["note"]))
     message = f": {advised(search['message'])}" if search["message"] else ""
     table.add_row("state", printable(search["state"] + message))
-    detail = ", ".join(f"{count} {state}" for state, count in search["trials"].items())
+    detail = ", ".join(f"{whole(n)} {state}" for state, n in search["trials"].items())
     if again := search.get("confirmations"):
-        detail += f"; {again} of them {'confirms' if again == 1 else 'confirm'} others"
-    table.add_row("trials", f"{over_count(search)} of {planned_count(search)} over ({detail or 'none yet'})")
+        detail += f"; {whole(again)} of them {'confirms' if again == 1 else 'confirm'} others"
+    table.add_row(
+        "trials", f"{whole(over_count(search))} of {whole(planned_count(search))} over ({detail or 'none yet'})"
+    )
     if found := search["best"]:
-        table.add_row("best", f"trial {found['number']}: {metrics_of(search)[0]} {best_text(found)}")
+        table.add_row("best", f"trial {found['number']}: {metrics_of(search)[0]} {best_text(found, DIGITS)}")
         table.add_row("point", json.dumps(found["point"]))
     if front := search.get("front"):
-        table.add_row("front", f"{front_text(front)}: {', '.join(map(str, front['trials']))}")
+        text = front_text(len(front["trials"]), front["hypervolume"])
+        table.add_row("front", f"{text}: {', '.join(map(str, front['trials']))}")
         names = zip(metrics_of(search), front["reference"], strict=True)
-        table.add_row("reference", ", ".join(f"{name} {value:.6g}" for name, value in names))
+        table.add_row("reference", ", ".join(f"{name} {number(value, DIGITS)}" for name, value in names))
         if not front["hypervolume"]:
             table.add_row("", NOTHING_BEYOND)
-    table.add_row("job time", f"{search['job_seconds']:.0f} s")
-    for heading, text in cost_rows(search):
-        table.add_row(heading, text)
-    table.add_row("started", search["started"] or "-")
-    table.add_row("ended", search["ended"] or "-")
-    if (eta := search.get("eta")) is not None:
-        table.add_row("left", f"about {eta_text(eta)}")
-    if wishes := search.get("wishes"):
-        table.add_row("requested", f"{counted(len(wishes), 'point')} will run next")
-    if link := search.get("monitor"):
-        table.add_row("monitor", printable(link))
-    for remark in search.get("remarks", ()):
-        table.add_row("remark", printable(advised(remark)))
+    table.add_row("job time", duration(search["job_seconds"]))
+    if gain := search.get("gain"):
+        table.add_row("gain", gain_text(gain, metrics_of(search)[0]))
+    table.add_row("started", search["started"] or NOTHING)
+    table.add_row("ended", search["ended"] or NOTHING)
+    for heading, text in outlook_rows(search):
+        table.add_row(heading, printable(text))
     if step := next_step(client, search):
-        table.add_row("next", printable(step))
+        table.add_row("next", printable(advised(step)))
     console().print(table)
 
 
+@on_client
 def trials(
     client: SearchClient,
     identity: IdArgument,
@@ -267,10 +271,10 @@ def _trials_table(search: StatusDocument, found: Sequence[TrialDocument], digits
     # Parameters are left out where there is no room.
     table = [Column(head) for head in ("trial", "state", *metrics)] + [Column(name, rank=1) for name in names]
     for trial in found:
-        point = [_cell(trial["point"][name], digits) if name in trial["point"] else "" for name in names]
+        point = [scalar(trial["point"][name], min(digits, 5)) if name in trial["point"] else "" for name in names]
         repeats = trial["confirms"] or trial.get("retries")
         again = f" (= {repeats})" if repeats else ""
-        values = value_texts(trial, len(metrics), digits)
+        values = figures(trial["value"], trial["std"], len(metrics), digits)
         add_row(table, (f"{trial['number']}{again}", _state(trial, digits), *values, *point))
     return table
 
@@ -278,12 +282,7 @@ def _trials_table(search: StatusDocument, found: Sequence[TrialDocument], digits
 def _state(trial: TrialDocument, digits: int) -> str:
     if (stop := trial["stopped"]) is None:
         return trial["state"]
-    value = "no number" if stop["value"] is None else f"{stop['value']:.{min(digits, 5)}g}"
-    return f"stopped at step {stop['step']} with {value}"
-
-
-def _cell(value: Any, digits: int) -> str:
-    return f"{value:.{min(digits, 5)}g}" if isinstance(value, float) else json.dumps(value).strip('"')
+    return stop_text(stop["step"], stop["value"], min(digits, 5))
 
 
 def _show_failures(trial: TrialDocument, *, whole: bool) -> None:
@@ -296,6 +295,7 @@ def _show_failures(trial: TrialDocument, *, whole: bool) -> None:
             typer.echo(f"  fold {fold['fold']} | {line}")
 
 
+@on_client
 def best(client: SearchClient, identity: IdArgument, as_json: JsonOption = False) -> None:
     """Print the best trial; with several objectives the trials of the Pareto front."""
     found = client.best(identity)
@@ -310,17 +310,18 @@ def best(client: SearchClient, identity: IdArgument, as_json: JsonOption = False
         _print_trials(search, found)
         for trial in found:
             if "confirmed" in trial:
-                typer.echo(f"trial {trial['number']}: {best_text(trial)}")
+                typer.echo(f"trial {trial['number']}: {best_text(trial, DIGITS)}")
         if (front := search.get("front")) and not front["hypervolume"]:
             typer.echo(NOTHING_BEYOND)
         return
-    typer.echo(f"trial {found['number']}: {metrics_of(search)[0]} {best_text(found)}")
+    typer.echo(f"trial {found['number']}: {metrics_of(search)[0]} {best_text(found, DIGITS)}")
     for name, value in found["point"].items():
         typer.echo(f"  {name}: {json.dumps(value)}")
     for remark in found.get("remarks", ()):
         typer.echo(printable(remark))
 
 
+@on_client
 def log(client: SearchClient, identity: IdArgument, as_json: JsonOption = False) -> None:
     """Show the events of a search: time, user and action."""
     events = client.events(identity)
@@ -338,23 +339,17 @@ def log(client: SearchClient, identity: IdArgument, as_json: JsonOption = False)
     console().print(table)
 
 
+@on_client
 def logs(
     client: SearchClient,
     identity: IdArgument,
     number: Annotated[
         int,
-        typer.Argument(
-            metavar="TRIAL",
-            min=1,
-            max=MOST_NUMBER,
-            help="The number of the trial.",
-            show_default=False,
-            autocompletion=complete_trial,
+        argument(
+            metavar="TRIAL", min=1, max=MOST_NUMBER, help="The number of the trial.", autocompletion=complete_trial
         ),
     ],
-    fold: Annotated[
-        int | None, typer.Option(min=0, max=MOST_NUMBER, help="Only this fold.", show_default=False)
-    ] = None,
+    fold: Annotated[int | None, option(min=0, max=MOST_NUMBER, help="Only this fold.")] = None,
 ) -> None:
     """Print the end of the log of a trial's payload: 64 KB of a failed fold, 2000 characters of a finished one."""
     trial = client.trial(identity, number)
@@ -372,26 +367,17 @@ def logs(
         typer.echo(printable(text).rstrip("\n"))
 
 
+@on_client
 def report(
     client: SearchClient,
     identity: IdArgument,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="The HTML file, or the folder for figures; default: in the work folder.",
-            show_default=False,
-        ),
+        option("--output", "-o", help="The HTML file, or the folder for figures; default: in the work folder."),
     ] = None,
     figures: Annotated[
         str | None,
-        typer.Option(
-            "--figures",
-            metavar="pdf|png",
-            help="Write each figure as a file instead; needs a Chrome or Chromium.",
-            show_default=False,
-        ),
+        option("--figures", metavar="pdf|png", help="Write each figure as a file instead; needs a Chrome or Chromium."),
     ] = None,
 ) -> None:
     """Write the report: one self-contained HTML file."""
@@ -404,22 +390,15 @@ def report(
     typer.echo(str(path))
 
 
+@on_client
 def export(
     client: SearchClient,
     identity: IdArgument,
     form: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            help=f"One of {', '.join(EXPORTS)}.",
-            autocompletion=complete_form,
-        ),
+        str, typer.Option("--format", help=f"One of {', '.join(EXPORTS)}.", autocompletion=complete_form)
     ] = "csv",
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="A file; default: standard output. mlflow: runs.db, or a folder.", show_default=False
-        ),
+        Path | None, option("--output", "-o", help="A file; default: standard output. mlflow: runs.db, or a folder.")
     ] = None,
 ) -> None:
     """Export a search and its trials to another format."""

@@ -14,6 +14,7 @@ import typer
 
 from hpo_pilot import __version__
 from hpo_pilot.cli import inspection, migrate, pilots, plan, searches, serve
+from hpo_pilot.cli.options import option
 from hpo_pilot.cli.output import about_place, advised
 from hpo_pilot.errors import HpoPilotError, TryAgainError
 from hpo_pilot.logs import configure_logging
@@ -57,11 +58,8 @@ def _options(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say what the service does, on stderr.")] = False,
     site_folder: Annotated[
         Path | None,
-        typer.Option(
-            "--sites",
-            metavar="FOLDER",
-            help="A folder of site profiles, looked through first (or HPO_PILOT_SITES).",
-            show_default=False,
+        option(
+            "--sites", metavar="FOLDER", help="A folder of site profiles, looked through first (or HPO_PILOT_SITES)."
         ),
     ] = None,
     version: Annotated[
@@ -74,35 +72,38 @@ def _options(
 
 
 _SERVICE = "Service and pilots"
-#: The parts of the help text, with their commands; groups of commands are in the service's.
-_PARTS = {
-    "Searching": ("validate", "plan", "run", "submit"),
-    "Seeing": ("list", "status", "trials", "best", "log", "logs", "report", "export", "fetch", "monitor", "manual"),
-    "Changing": ("pause", "resume", "stop", "extend", "retry", "note", "try"),
-    _SERVICE: ("serve", "pilot", "doctor"),
-    "Moving from other tools": ("import", "steer"),
+#: The commands by the parts of the help text; groups of commands are in the service's. A command is named by the first
+#: word of its function.
+_COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Searching": (searches.validate, searches.run, searches.submit, plan.plan),
+    "Seeing": (
+        *(inspection.list_searches, inspection.status, inspection.trials, inspection.best, inspection.log),
+        *(inspection.logs, inspection.report, inspection.export, searches.fetch, serve.monitor, serve.manual),
+    ),
+    "Changing": (
+        *(searches.pause, searches.resume, searches.stop, searches.extend, searches.retry, searches.note),
+        searches.try_point,
+    ),
+    _SERVICE: (serve.serve, serve.pilot, serve.doctor),
+    "Moving from other tools": (migrate.import_file, migrate.steer),
 }
-_PART_OF = {name: part for part, names in _PARTS.items() for name in names}
+#: The pilot reads its own options, `--help` among them.
+_PILOT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
-for _add in (  # in the order of the help text, in which groups come last
-    searches.add_run_commands,
-    inspection.add_to,
-    searches.add_control_commands,
-    serve.add_serve_commands,
-    migrate.add_to,
-    plan.add_to,
-    serve.add_manual_command,
-    serve.add_token_commands,
-    pilots.add_site_commands,
-    pilots.add_pilot_commands,
-):
+for _part, _functions in _COMMANDS.items():
+    for _function in _functions:
+        _name, _is_pilot = _function.__name__.partition("_")[0], _function is serve.pilot
+        app.command(
+            _name,
+            rich_help_panel=_part,
+            add_help_option=not _is_pilot,
+            context_settings=_PILOT_SETTINGS if _is_pilot else None,
+        )(_with_advice(_function))
+for _add in (serve.add_token_commands, pilots.add_site_commands, pilots.add_pilot_commands):
     _add(app)
-for _command in app.registered_commands:
-    _command.rich_help_panel = _PART_OF[str(_command.name or getattr(_command.callback, "__name__", ""))]
 for _registered in app.registered_groups:
     _registered.rich_help_panel = _SERVICE
-for _group in (app, *(registered.typer_instance for registered in app.registered_groups)):
-    for _command in _group.registered_commands if _group is not None else ():
+    for _command in _registered.typer_instance.registered_commands if _registered.typer_instance else ():
         if _command.callback is not None:
             _command.callback = _with_advice(_command.callback)
 

@@ -10,31 +10,22 @@ from typing import Annotated, Any
 
 import typer
 
-from hpo_pilot.cli.options import MOST_NUMBER, JsonOption
+from hpo_pilot.cli.options import MOST_NUMBER, JsonOption, argument, option
 from hpo_pilot.cli.output import dump, write_text
 from hpo_pilot.errors import InputError
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds the commands."""
-    app.command("import")(import_file)
-    app.command()(steer)
-
-
 def import_file(
-    tool: Annotated[str, typer.Argument(metavar="hpogrid|phpo|idds", help="The tool.", show_default=False)],
+    tool: Annotated[str, argument(metavar="hpogrid|phpo|idds", help="The tool.")],
     words: Annotated[
         list[str] | None,
-        typer.Argument(
+        argument(
             metavar="FILE | -- phpo …",
             help="Its file: a project, a --loadJson file, a file with a phpo command, a request; or that command.",
-            show_default=False,
         ),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The search file; default: printed.", show_default=False)
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="The search's name.", show_default=False)] = None,
+    output: Annotated[Path | None, option("--output", "-o", help="The search file; default: printed.")] = None,
+    name: Annotated[str | None, option(help="The search's name.")] = None,
     command: Annotated[
         str | None, typer.Option(help="payload.command, if the file has none or you want another.")
     ] = None,
@@ -99,45 +90,31 @@ def _limit(text: str) -> int | None:
 
 def steer(
     count: Annotated[
-        int,
-        typer.Option(
-            *("--n", "--n_point", "--num_points"),
-            min=0,
-            max=100_000,
-            help="New points wanted (%NUM_POINTS).",
-            show_default=False,
-        ),
+        int, option(*("--n", "--n_point", "--num_points"), min=0, max=100_000, help="New points wanted (%NUM_POINTS).")
     ],
     limit: Annotated[
         int | None,
-        typer.Option(
+        option(
             *("--max", "--max_point", "--max_points"),
             parser=_limit,
             metavar="INTEGER",
             help="Points in the whole search (%MAX_POINTS), all segments together.",
-            show_default=False,
         ),
     ] = None,
     infile: Annotated[
-        Path | None,
-        typer.Option("--infile", "--input", "-i", help="Points so far (%IN). Default: none.", show_default=False),
+        Path | None, option("--infile", "--input", "-i", help="Points so far (%IN). Default: none.")
     ] = None,
     outfile: Annotated[
-        Path | None,
-        typer.Option("--outfile", "--output", "-o", help="New points (%OUT). Default: printed.", show_default=False),
+        Path | None, option("--outfile", "--output", "-o", help="New points (%OUT). Default: printed.")
     ] = None,
     optimizer: Annotated[
         str, typer.Option("--optimizer", help="auto, bayesian, evolutionary, cma, random, grid or optuna.")
     ] = "bayesian",
     settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A setting of the optimizer.", show_default=False),
+        list[str] | None, option("--set", metavar="NAME=VALUE", help="A setting of the optimizer.")
     ] = None,
     space: Annotated[
-        Path | None,
-        typer.Option(
-            *("--space", "-s"), help="The search space; default: the opt_space of the points.", show_default=False
-        ),
+        Path | None, option(*("--space", "-s"), help="The search space; default: the opt_space of the points.")
     ] = None,
     goal: Annotated[Goal, typer.Option("--goal", "--mode", help="Which loss is better.")] = Goal.MINIMIZE,
     seed: Annotated[

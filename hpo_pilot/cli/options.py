@@ -9,17 +9,13 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar, cast
 
 import typer
 from typer import Context
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.operations.client import SearchClient
-
-if TYPE_CHECKING:
-    import sqlite3
-
 
 # --- shell completion of names of searches, trials, parameters, formats and sites ---
 #
@@ -40,38 +36,30 @@ _PATIENCE = 0.1
 def complete_search(ctx: Context, incomplete: str) -> list[Offer]:
     """Names of searches, with their states."""
     query = "SELECT name, state FROM searches WHERE name LIKE ? ESCAPE '!' ORDER BY id DESC LIMIT ?"
-    return _asked(ctx, lambda store: store.execute(query, (_beginning(incomplete), _MOST)).fetchall())
+    return _found(ctx, query, _beginning(incomplete), _MOST)
 
 
 def complete_trial(ctx: Context, incomplete: str) -> list[Offer]:
     """Offers the numbers of a search's trials; for `retry`, only failed trials."""
     query = (
-        "SELECT CAST(number AS TEXT), state FROM trials WHERE search_id = ? AND CAST(number AS TEXT) LIKE ? ESCAPE '!' "
-        "AND (state = 'failed' OR NOT ?) ORDER BY number DESC LIMIT ?"
+        f"SELECT CAST(number AS TEXT), state FROM trials WHERE search_id = (SELECT id FROM searches WHERE {_NAMED}) "  # noqa: S608
+        "AND CAST(number AS TEXT) LIKE ? ESCAPE '!' AND (state = 'failed' OR NOT ?) ORDER BY number DESC LIMIT ?"
     )
-    failed = ctx.info_name == "retry"
-
-    def trials(store: sqlite3.Connection) -> list[Offer]:
-        return store.execute(query, (_search(store, ctx), _beginning(incomplete), failed, _MOST)).fetchall()
-
-    return _asked(ctx, trials)
+    name = _identity(ctx)
+    return _found(ctx, query, name, name, _beginning(incomplete), ctx.info_name == "retry", _MOST)
 
 
 def complete_parameter(ctx: Context, incomplete: str) -> list[Offer]:
     """Offers ``name=`` for each parameter of a search, or ``name=value`` for each of its choices."""
-
-    def parameters(store: sqlite3.Connection) -> list[Offer]:
-        found = store.execute("SELECT definition FROM searches WHERE id = ?", (_search(store, ctx),)).fetchone()
-        space: dict[str, Any] = json.loads(found[0])["space"] if found else {}
-        offered: list[Offer] = []
-        for name, dimension in space.items():
+    name = _identity(ctx)
+    offered: list[Offer] = []
+    for (definition,) in _found(ctx, f"SELECT definition FROM searches WHERE {_NAMED}", name, name):  # noqa: S608
+        for parameter, dimension in json.loads(definition)["space"].items():
             for choice in dimension.get("choices", ()):
-                offered.append((f"{name}={choice if isinstance(choice, str) else json.dumps(choice)}", ""))
+                offered.append((f"{parameter}={choice if isinstance(choice, str) else json.dumps(choice)}", ""))
             if "choices" not in dimension:
-                offered.append((f"{name}=", f"{dimension['low']} to {dimension['high']}"))
-        return [offer for offer in offered if offer[0].startswith(incomplete)]
-
-    return _asked(ctx, parameters)
+                offered.append((f"{parameter}=", f"{dimension['low']} to {dimension['high']}"))
+    return [offer for offer in offered if offer[0].startswith(incomplete)]
 
 
 def complete_best(incomplete: str) -> list[Offer]:
@@ -103,8 +91,8 @@ def _beginning(text: str) -> str:
     return text + "%"
 
 
-def _asked(ctx: Context, ask: Callable[[sqlite3.Connection], list[Offer]]) -> list[Offer]:
-    """Returns the answer of a local store; nothing if it is missing, locked or of another version."""
+def _found(ctx: Context, query: str, *values: object) -> list[Any]:
+    """Returns the rows of a query of a local store; none if it is missing, locked or of another version."""
     import sqlite3
 
     path = _store_path(ctx)
@@ -112,7 +100,7 @@ def _asked(ctx: Context, ask: Callable[[sqlite3.Connection], list[Offer]]) -> li
         return []
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_PATIENCE)) as store:
-            return ask(store)
+            return store.execute(query, values).fetchall()
     except sqlite3.Error:
         return []
 
@@ -128,20 +116,22 @@ def _store_path(ctx: Context) -> Path | None:
     return Path(given.get("workdir") or "hpo-pilot") / "hpo-pilot.db"
 
 
-def _search(store: sqlite3.Connection, ctx: Context) -> int | None:
-    """Returns the number of the search that the command line names."""
+#: SQL that finds the search with the name or number of `_identity`, which is given twice.
+_NAMED = "name = ? OR CAST(id AS TEXT) = ?"
+
+
+def _identity(ctx: Context) -> str | None:
+    """Returns the name or number of the search on the command line."""
     # If the word to complete is the value of an option, click has not parsed the words before it yet.
-    identity = ctx.params.get("identity") or next(iter(ctx.args), None)
-    query = "SELECT id FROM searches WHERE name = ? OR CAST(id AS TEXT) = ?"
-    found = store.execute(query, (identity, identity)).fetchone()
-    return None if found is None else int(found[0])
+    return ctx.params.get("identity") or next(iter(ctx.args), None)
 
 
 SERVICE_VARIABLE = "HPO_PILOT_SERVICE"
 TOKEN_FILE_VARIABLE = "HPO_PILOT_TOKEN_FILE"  # noqa: S105  the name of a variable
 
-#: An option whose help text names its default.
+#: Option and argument whose help text names the default.
 option = functools.partial(typer.Option, show_default=False)
+argument = functools.partial(typer.Argument, show_default=False)
 
 WorkDirOption = Annotated[
     Path | None, option("--workdir", metavar="W", help="Work folder: store, logs, reports. Default: ./hpo-pilot")

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from rich.cells import cell_len, set_cell_size
@@ -20,19 +20,8 @@ from rich.text import Text
 from hpo_pilot.advice import Place, printable
 from hpo_pilot.errors import InputError
 from hpo_pilot.operations.client import SearchClient
-from hpo_pilot.report.documents import (
-    OVER_SEARCHES,
-    CostDocument,
-    SearchDocument,
-    StatusDocument,
-    in_parts,
-    is_unsteered,
-    json_list,
-)
-
-if TYPE_CHECKING:
-    from hpo_pilot.report.documents import EtaDocument
-
+from hpo_pilot.report.documents import OVER_SEARCHES, SearchDocument, StatusDocument, in_parts, is_unsteered, json_list
+from hpo_pilot.report.formatting import cost_text, count, time_left
 
 #: Width of output that is not a terminal: wider than any table.
 _NO_TERMINAL = 1_000_000
@@ -87,69 +76,37 @@ def dump_plain(document: Any) -> None:
     typer.echo(json.dumps(document, indent=1, ensure_ascii=False))
 
 
-def value_text(trial: Mapping[str, Any], digits: int = 6) -> str:
-    """Returns the value of a trial with the spread of its folds; several objectives are separated by commas."""
-    return ", ".join(value_texts(trial, 1, digits))
-
-
-def best_text(trial: Mapping[str, Any]) -> str:
-    """Returns the value of the best trial, and the mean of its confirmation runs if it has some."""
-    if (confirmed := trial.get("confirmed")) is None:
-        return value_text(trial)
-    return f"{value_text(trial)}; {ranked_text(trial)} on average over {counted(confirmed['runs'], 'confirmation run')}"
-
-
-def ranked_text(trial: Mapping[str, Any]) -> str:
-    """Returns the value by which the best trial is ranked: the mean of its confirmation runs if it has some."""
-    confirmed = trial.get("confirmed")
-    return value_text(trial if confirmed is None else {**confirmed, "std": None})
-
-
-def value_texts(trial: Mapping[str, Any], objectives: int, digits: int = 6) -> list[str]:
-    """Returns the value of a trial for each objective, with the spread of its folds; a dash for each missing value."""
-    values, stds = trial["value"], trial["std"]
-    if values is None:
-        return ["-"] * objectives
-    if not isinstance(values, list):
-        values, stds = [values], [stds]
-    return [figure_text(value, std, digits) for value, std in zip(values, stds or [None] * len(values), strict=True)]
-
-
 def metrics_of(search: Mapping[str, Any]) -> list[str]:
     """Returns the metrics of a search, one for each objective."""
     objective = search["objective"]
     return [each["metric"] for each in (objective if isinstance(objective, list) else [objective])]
 
 
-def eta_text(eta: EtaDocument) -> str:
-    """Returns the estimated time left of a search, its end, and the basis of the estimate."""
-    from hpo_pilot.search.trials import duration_text
-
-    end = datetime.fromisoformat(eta["end"]).astimezone()
-    day = "" if end.date() == datetime.now().astimezone().date() else f"{end:%a %d %b} "
-    return f"{duration_text(eta['seconds'])} ({day}{end:%H:%M}), {eta['basis']}"
-
-
-def front_text(front: Mapping[str, Any]) -> str:
-    """Returns the size and hypervolume of a Pareto front."""
-    size = front["size"] if "size" in front else len(front["trials"])
-    return f"{counted(size, 'trial')} on the front, hypervolume {front['hypervolume']:.6g}"
-
-
-def figure_text(value: float, std: float | None, digits: int = 6) -> str:
-    """Returns a figure of merit with its spread."""
-    return f"{value:.{digits}g}" + (f" ± {std:.2g}" if std is not None else "")
-
-
-def counted(count: int, noun: str) -> str:
-    """Returns a number with its noun: `1 trial`, `2 trials`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def outlook_rows(search: StatusDocument) -> Iterator[tuple[str, str]]:
+    """Yields (heading, text) of the rows of `status` and of its live display that say what a search takes and does."""
+    if cost := search.get("cost"):  # older services send none
+        yield "cost", cost_text(cost, search["budget"], search.get("hours_used"))
+    if eta := search.get("eta"):
+        end = datetime.fromisoformat(eta["end"]).astimezone()
+        day = "" if end.date() == datetime.now().astimezone().date() else f"{end:%a %d %b} "
+        yield "left", f"{time_left(eta['seconds'])} ({day}{end:%H:%M}), {eta['basis']}"
+    if state := search.get("optimizer_state"):
+        yield "optimizer", state
+    if wishes := search.get("wishes"):
+        yield "requested", f"{count(len(wishes), 'point')} will run next"
+    if link := search.get("monitor"):
+        yield "monitor", link
+    for remark in search.get("remarks", ()):
+        yield "remark", advised(remark)
 
 
 _GAP = 2
 
-#: Digits of numbers, from the best to the fewest that still distinguish trials; the shortest heading.
-_DIGITS = (6, 4, 3)
+#: Digits of figures in a terminal, from which people copy them.
+DIGITS = 6
+
+#: Digits of figures in a table, from the best to the fewest that still distinguish trials; the shortest heading.
+_DIGITS = (DIGITS, 4, 3)
 _SHORTEST_HEAD = 4
 
 
@@ -242,32 +199,6 @@ def _fitted(text: str, width: int, tail: bool) -> str:
     return "…" + text
 
 
-def cost_rows(search: StatusDocument) -> list[tuple[str, str]]:
-    """Returns (heading, text) rows of the cost and gain of a search; none if an older service sends no cost."""
-    cost = search.get("cost")
-    if cost is None:
-        return []
-    rows = [("cost", cost_text(cost))]
-    gain = search.get("gain")
-    if gain is not None and cost["job_seconds"]:
-        has_gpus = cost["gpu_hours"] > 0
-        per_hour = gain["per_gpu_hour"] if has_gpus else gain["per_core_hour"]
-        what = f"{gain['gain']:.4g} since the first result" if gain["first"] is not None else f"{gain['gain']:.4g}"
-        unit = "GPU-hour" if has_gpus else "core-hour"
-        rows += [("gain", f"{what}, {per_hour:.4g} per {unit}")] if per_hour is not None else []
-    return rows
-
-
-def cost_text(cost: CostDocument) -> str:
-    """Returns a cost on one line."""
-    parts = [f"{cost['gpu_hours']:.4g} GPU-hours"] if cost["gpu_hours"] else []
-    parts.append(f"{cost['core_hours']:.4g} core-hours")
-    if cost["energy_kwh"] is not None and cost["energy_source"] is not None:
-        how = "measured in part" if cost["energy_source"] == "mixed" else cost["energy_source"]
-        parts.append(f"{cost['energy_kwh']:.4g} kWh ({how})")
-    return ", ".join(parts)
-
-
 def next_step(client: SearchClient, search: SearchDocument) -> str:
     """Returns the next step for a user, a sentence with a command; empty if the user only has to wait.
 
@@ -275,24 +206,6 @@ def next_step(client: SearchClient, search: SearchDocument) -> str:
         client: client of the search.
         search: document of `status` or `list`.
     """
-    return advised(_next_step(client, search))
-
-
-def goes_on(client: SearchClient, search: SearchDocument) -> str:
-    """Returns what happens next after a change of a search, or what the user has to do."""
-    name, state = search["name"], search["state"]
-    if state == "paused":
-        text = f"it is paused: `hpo-pilot resume {name}` continues it"
-    elif state in OVER_SEARCHES:
-        text = f"it is {state}: `hpo-pilot extend {name} --trials +N` continues it"
-    elif is_unsteered(search):
-        text = f"nothing steers it now: {client.how_to_steer(name)}"
-    else:
-        text = f"`hpo-pilot status {name} --watch` shows its progress"
-    return advised(text)
-
-
-def _next_step(client: SearchClient, search: SearchDocument) -> str:
     name, state, failed = search["name"], search["state"], search["trials"].get("failed", 0)
     has_result = search["trials"].get("finished", 0) > 0
     if is_unsteered(search):
@@ -311,6 +224,18 @@ def _next_step(client: SearchClient, search: SearchDocument) -> str:
     if failed:
         return f"`hpo-pilot trials {name} --log` says why trials failed; `hpo-pilot retry {name}` tries them again"
     return ""
+
+
+def goes_on(client: SearchClient, search: SearchDocument) -> str:
+    """Returns what happens next after a change of a search, or what the user has to do."""
+    name, state = search["name"], search["state"]
+    if state == "paused":
+        return f"it is paused: `hpo-pilot resume {name}` continues it"
+    if state in OVER_SEARCHES:
+        return f"it is {state}: `hpo-pilot extend {name} --trials +N` continues it"
+    if is_unsteered(search):
+        return f"nothing steers it now: {client.how_to_steer(name)}"
+    return f"`hpo-pilot status {name} --watch` shows its progress"
 
 
 def write_text(path: Path, text: str | Iterable[str]) -> None:

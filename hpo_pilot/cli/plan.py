@@ -12,9 +12,10 @@ import typer
 from rich.table import Table
 
 from hpo_pilot.cli.options import MOST_NODES, JsonOption, client_of, option
-from hpo_pilot.cli.output import console, cost_text, counted, dump
+from hpo_pilot.cli.output import console, dump
 from hpo_pilot.cli.pilots import site_named
 from hpo_pilot.errors import InputError, SearchFileError
+from hpo_pilot.report.formatting import cost_text, count
 
 if TYPE_CHECKING:
     from hpo_pilot.hpc.plan import Plan, Workload
@@ -22,11 +23,6 @@ if TYPE_CHECKING:
     from hpo_pilot.hpc.site_profile import SiteProfile
     from hpo_pilot.search import Resources, Search
     from hpo_pilot.search.trials import Cost
-
-
-def add_to(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command()(plan)
 
 
 def plan(
@@ -301,17 +297,17 @@ def plan_rows(plan: Mapping[str, Any]) -> Iterator[_Row]:
     yield "search", f"{plan['search']}{family} at {plan['site']}"
     yield (
         "jobs",
-        f"{counted(plan['jobs'], 'job')} for {counted(plan['trials'], 'trial')}, of {_minutes_text(plan)} each",
+        f"{count(plan['jobs'], 'job')} for {count(plan['trials'], 'trial')}, of {_minutes_text(plan)} each",
     )
     yield "layout", _layout(layout)
     if allocation["minutes"]:
         yield from _allocation_rows(plan)
     elif plan["site"] == "local":
         yield "site", "this machine: no allocation; `hpo-pilot run FILE` is all"
-        yield "at once", counted(allocation["jobs_at_once"], "job")
+        yield "at once", count(allocation["jobs_at_once"], "job")
     else:
         yield "site", "no batch system of ours: PanDA's brokerage finds queues, and their pilots start the jobs"
-        yield "at once", f"{counted(allocation['jobs_at_once'], 'job')}, where as many slots are free"
+        yield "at once", f"{count(allocation['jobs_at_once'], 'job')}, where as many slots are free"
     yield "generations", f"{plan['generations']} after one another"
     yield "time", f"{plan['hours']:.3g} h, without waiting for nodes"
     yield "cost", cost_text(plan["cost"])
@@ -328,7 +324,7 @@ def _layout(layout: Mapping[str, Any]) -> str:
         running = f"{jobs} folds"
         of_trials = f"; a trial has {layout['folds']} folds (N_F), and {jobs} of them run at a time"
         if jobs > layout["folds"]:
-            whole = counted(jobs // layout["folds"], "trial")
+            whole = count(jobs // layout["folds"], "trial")
             of_trials = f"; a trial has {layout['folds']} (N_F), so {whole} (N_G) and a part of another run at a time"
     return (
         f"1 + {running} x N_W {layout['workers']} = {layout['processes']} processes (the one is the steering "
@@ -345,8 +341,8 @@ def _allocation_rows(plan: Mapping[str, Any]) -> Iterator[_Row]:
     allocation, limits = plan["allocation"], plan["limits"]
     hours, minutes = divmod(allocation["minutes"], 60)
     where = f" in queue {plan['queue']}" if plan["queue"] else ""
-    yield "allocation", f"{counted(allocation['nodes'], 'node')} for {hours}:{minutes:02d}{where}"
-    yield "at once", counted(allocation["jobs_at_once"], "job")
+    yield "allocation", f"{count(allocation['nodes'], 'node')} for {hours}:{minutes:02d}{where}"
+    yield "at once", count(allocation["jobs_at_once"], "job")
     said = [f"{value} {name}" for name, value in limits.items() if value is not None]
     beside = f"; the queue takes {', '.join(said)} of a user" if said else ""
     yield "submissions", f"{plan['submissions']}, one after another{beside}"
@@ -361,7 +357,7 @@ def _budget_rows(plan: Mapping[str, Any]) -> Iterator[_Row]:
     budget = plan["budget"]
     for name, unit in (("gpu_hours", "GPU-hours"), ("core_hours", "core-hours")):
         if budget[name] is not None and plan["cost"][name] > budget[name]:
-            trials = counted(budget["trials_within"], "trial")
+            trials = count(budget["trials_within"], "trial")
             yield "budget", f"{budget[name]:g} {unit} are less than that: enough for {trials}"
     if budget["hours"] is not None and plan["hours"] > budget["hours"]:
         yield "budget", f"{budget['hours']:g} hours are less than it takes: the search ends before"
@@ -384,6 +380,6 @@ def _advice_rows(advice: Mapping[str, Any]) -> Iterator[_Row]:
             beyond = "" if option["measured"] else " (beyond what was measured)"
             yield (
                 what,
-                f"{counted(option['nodes'], 'node')} a trial{beyond}: {option['minutes']:.3g} minutes a job, "
+                f"{count(option['nodes'], 'node')} a trial{beyond}: {option['minutes']:.3g} minutes a job, "
                 f"{option['search_hours']:.3g} h, {option['gpu_hours']:.4g} GPU-hours",
             )

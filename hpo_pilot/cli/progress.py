@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -17,18 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpo_pilot.advice import printable
-from hpo_pilot.cli.output import (
-    advised,
-    best_text,
-    counted,
-    eta_text,
-    figure_text,
-    front_text,
-    metrics_of,
-    next_step,
-    ranked_text,
-    value_text,
-)
+from hpo_pilot.cli.output import DIGITS, advised, metrics_of, next_step, outlook_rows
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.operations.client import SearchClient
 from hpo_pilot.report.documents import (
@@ -39,6 +28,17 @@ from hpo_pilot.report.documents import (
     is_unsteered,
     over_count,
     planned_count,
+)
+from hpo_pilot.report.formatting import (
+    best_text,
+    count,
+    duration,
+    front_text,
+    number,
+    ranked_text,
+    result_text,
+    shortened,
+    whole,
 )
 
 if TYPE_CHECKING:
@@ -68,16 +68,8 @@ class RunProgress:
 
     def __call__(self, now: ProgressDocument) -> None:
         """Shows the present progress."""
-        best, confirmed, failed = now["best"], now.get("confirmed"), now["trials"].get("failed", 0)
-        found = "no result yet" if best is None else f"best {now['metric']} {value_text(best)}"
-        if confirmed:
-            runs = counted(confirmed["runs"], "confirmation run")
-            found = f"best {now['metric']} {figure_text(confirmed['value'], None)}, the mean of {runs}"
-        if front := now.get("front"):
-            found = front_text(front)
-        if not now["id"]:  # a family: its models are not compared
-            found = f"state {now['state']}"
-        note = printable(found + (f", {failed} failed" if failed else ""))
+        # The searches of a family are not compared.
+        note = printable(result_text(now, DIGITS) if now["id"] else f"state {now['state']}")
         show = self._draw if self._console.is_terminal else self._print
         show(now["name"], over_count(now), now["total"], note, ended=now["state"] in OVER_SEARCHES)
         self._say(now)
@@ -91,8 +83,7 @@ class RunProgress:
                 continue
             more = f" (`hpo-pilot trials {name} --log` shows more)" if now["id"] and not self._told else ""
             self._told.add((failure["trial"], reason))
-            shown = reason if len(reason) <= _REASON else f"{reason[: _REASON - 1]}…"
-            self._line(f"{name}: trial {failure['trial']} failed: {shown}{advised(more)}")
+            self._line(f"{name}: trial {failure['trial']} failed: {shortened(reason, _REASON)}{advised(more)}")
         for remark in now.get("remarks", ()):
             if remark not in self._said:
                 self._said.add(remark)
@@ -130,7 +121,7 @@ class RunProgress:
         if over != self._shown and (due or ended or over // tenth != max(self._shown, 0) // tenth or self._shown < 0):
             self._shown = over
             self._line_at = time.monotonic() + _LINE_SECONDS
-            self._console.print(f"{name}: {over} of {total} trials, {note}", highlight=False, soft_wrap=True)
+            self._line(f"{name}: {whole(over)} of {count(total, 'trial')}, {note}")
 
     def close(self) -> None:
         """Restores the terminal."""
@@ -180,7 +171,7 @@ def dashboard(search: StatusDocument, step: str, width: int, *, now: datetime, t
     if trouble:
         rows.add_row("trouble", Text(printable(trouble), style="red"))
     if step:
-        rows.add_row("next", printable(step))
+        rows.add_row("next", printable(advised(step)))
     return Group(head, rows, Text("Ctrl-C stops the display, not the search", style="dim", no_wrap=True))
 
 
@@ -194,28 +185,21 @@ def _rows(search: StatusDocument, room: int) -> Iterator[tuple[str, str | Text]]
         yield "slots", _slots(search, room)
     if search["trials"].get("failed"):
         yield "failed", _failures(search)
-    yield "cost", "; ".join(_costs(search))
-    if (eta := search.get("eta")) is not None:
-        yield "left", f"about {eta_text(eta)}"
-    elif is_unsteered(search):
+    if not search.get("cost"):  # an older service
+        yield "cost", f"{duration(search['job_seconds'])} of jobs"
+    if is_unsteered(search):
         yield "left", "not known: nothing steers it now"
-    elif search["state"] == "running":
+    elif search["state"] == "running" and not search.get("eta"):
         yield "left", "no result yet to judge by"
-    if state := search.get("optimizer_state"):
-        yield "optimizer", printable(state)
-    if wishes := search.get("wishes"):
-        yield "requested", f"{counted(len(wishes), 'point')} will run next"
-    if link := search.get("monitor"):
-        yield "monitor", printable(link)
-    for remark in search.get("remarks", ()):
-        yield "remark", printable(advised(remark)).replace("\n", " ")
+    for heading, text in outlook_rows(search):
+        yield heading, printable(text).replace("\n", " ")
 
 
 def _progress(search: SearchDocument, room: int) -> Text:
     over, planned = over_count(search), planned_count(search)
-    text = f" {over} of {planned}"
+    text = f" {whole(over)} of {whole(planned)}"
     if again := search.get("confirmations"):
-        text += f", {counted(again, 'confirmation')} among them"
+        text += f", {count(again, 'confirmation')} among them"
     bar = _progress_bar(over, planned, min(_BAR, room - len(text)))
     bar.append(text)
     return bar
@@ -231,14 +215,14 @@ def _progress_bar(part: int, whole: int, cells: int) -> Text:
 
 def _results(search: StatusDocument, room: int) -> Iterator[tuple[str, str | Text]]:
     if found := search["best"]:
-        yield "best", f"{metrics_of(search)[0]} {best_text(found)}, trial {found['number']}"
+        yield "best", f"{metrics_of(search)[0]} {best_text(found, DIGITS)}, trial {found['number']}"
     elif front := search.get("front"):
-        yield "best", front_text(front)
+        yield "best", front_text(len(front["trials"]), front["hypervolume"])
     else:
         yield "best", "no result yet"
     course = search.get("course")
     if course and len(course) > 1:
-        ends = (figure_text(course[0], None, 4), figure_text(course[-1], None, 4))
+        ends = (number(course[0]), number(course[-1]))
         bars = sparkline(course, max(4, room - sum(map(len, ends)) - 2))
         line = Text(f"{ends[0]} ", no_wrap=True, overflow="ellipsis")
         line.append(bars, style="cyan")
@@ -259,36 +243,18 @@ def _slots(search: StatusDocument, room: int) -> Text:
 
 
 def _failures(search: StatusDocument) -> Text:
-    text = Text(str(search["trials"]["failed"]), style="red")
+    text = Text(whole(search["trials"]["failed"]), style="red")
     if failure := search.get("last_failure"):
         reason = " ".join(printable(failure["error"]).split())
         text.append(f"; the last was trial {failure['trial']}: {reason}", style="default")
     return text
 
 
-def _costs(search: StatusDocument) -> Iterator[str]:
-    """Yields the spent budget, with its limit if there is one."""
-    budget: dict[str, Any] = search["budget"]
-    cost = search.get("cost")
-    for key, unit in (("gpu_hours", "GPU-hours"), ("core_hours", "core-hours")):
-        used = 0.0 if cost is None else cost[key]  # type: ignore[literal-required]  # one of these two
-        if (limit := budget.get(key)) is not None:
-            yield f"{used:.3g} of {limit:g} {unit} ({100 * used / limit:.0f} %)"
-        elif used:
-            yield f"{used:.3g} {unit}"
-    if cost is not None and cost["energy_kwh"] is not None and cost["energy_source"] is not None:
-        yield f"{cost['energy_kwh']:.3g} kWh"
-    if (limit := budget.get("hours")) is not None and (hours := search.get("hours_used")) is not None:
-        yield f"{hours:.2g} of {limit:g} hours ({100 * hours / limit:.0f} %)"
-    if cost is None or not (cost["core_hours"] or cost["gpu_hours"]):
-        yield f"{search['job_seconds']:.0f} s of job time"
-
-
 def _segment(segment: StatusDocument, room: int) -> Text:
     best = segment["best"]
-    value = f" {ranked_text(best)}" if best else ""
+    value = f" {ranked_text(best, DIGITS)}" if best else ""
     state = f"{segment['state']} (not steered)" if is_unsteered(segment) else segment["state"]
-    text = f" {over_count(segment)} of {planned_count(segment)} {state}{value}"
+    text = f" {whole(over_count(segment))} of {whole(planned_count(segment))} {state}{value}"
     name = segment["name"]
     line = Text(f"{name} ", no_wrap=True, overflow="ellipsis")
     line.append_text(

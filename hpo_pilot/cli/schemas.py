@@ -98,7 +98,7 @@ class ChoiceDocument(TypedDict):
 
 
 class PlannedBudgetDocument(TypedDict):
-    """The limits of a plan's search, and how many trials they allow."""
+    """The limits of a plan's search, and the number of trials that they allow."""
 
     gpu_hours: float | None
     core_hours: float | None
@@ -107,7 +107,7 @@ class PlannedBudgetDocument(TypedDict):
 
 
 class PlanDocument(TypedDict):
-    """What a search would take at a site."""
+    """The estimated layout, time and cost of a search at a site."""
 
     search: str
     searches: int

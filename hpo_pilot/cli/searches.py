@@ -18,34 +18,22 @@ from hpo_pilot.cli.options import (
     JsonOption,
     ServerOption,
     SlotsOption,
+    argument,
     complete_best,
     complete_parameter,
     complete_trial,
     on_client,
+    option,
 )
-from hpo_pilot.cli.output import (
-    advised,
-    best_text,
-    counted,
-    dump,
-    dump_plain,
-    front_text,
-    goes_on,
-    metrics_of,
-)
+from hpo_pilot.cli.output import DIGITS, advised, dump, dump_plain, goes_on, metrics_of
 from hpo_pilot.errors import InputError, Problem, SearchFileError
 from hpo_pilot.operations.client import SearchClient
 from hpo_pilot.operations.families import segments_of
 from hpo_pilot.report.documents import RunDocument, SearchDocument, is_unsteered, over_count
+from hpo_pilot.report.formatting import UNITS, best_text, count, front_text, number, whole
 
 
-def add_run_commands(app: typer.Typer) -> None:
-    """Adds the commands."""
-    app.command()(on_client(validate))
-    app.command()(on_client(run))
-    app.command()(on_client(submit))
-
-
+@on_client
 def validate(client: SearchClient, file: FileArgument, as_json: JsonOption = False) -> None:
     """Check a search file, and report every mistake with its place."""
     found = client.validate(file)
@@ -60,18 +48,19 @@ def validate(client: SearchClient, file: FileArgument, as_json: JsonOption = Fal
     for note in found["notes"]:
         typer.echo(f"note: {Problem(**note)}")
     trials, folds, segments = search["budget"]["trials"], search["folds"]["k"], search["segments"]
-    times = f"{counted(len(segments), 'segment')} x " if segments else ""
+    times = f"{count(len(segments), 'segment')} x " if segments else ""
     jobs = trials * folds * len(segments or (None,))
     typer.echo(
-        f"{file}: search {search['search']!r} is valid: {counted(len(search['space']), 'parameter')}, "
-        f"{search['optimizer']['name']}, {times}{counted(trials, 'trial')} x {counted(folds, 'fold')} = "
-        f"{counted(jobs, 'job')}"
+        f"{file}: search {search['search']!r} is valid: {count(len(search['space']), 'parameter')}, "
+        f"{search['optimizer']['name']}, {times}{count(trials, 'trial')} x {count(folds, 'fold')} = "
+        f"{count(jobs, 'job')}"
     )
     if found["python"] is not None:
         whose = "by payload.python" if search["payload"]["python"] else f"of {client.at.environment}"
         typer.echo(f"python is {printable(found['python'])}, {whose}")
 
 
+@on_client
 def run(
     client: SearchClient,
     file: FileArgument,
@@ -103,16 +92,17 @@ def run(
 
 def _show(search: SearchDocument) -> None:
     counts, found = search["trials"], search["best"]
-    failed = f", {counts['failed']} failed" if counts.get("failed") else ""
-    typer.echo(f"search {search['name']!r} is {search['state']}: {counted(over_count(search), 'trial')}{failed}")
+    failed = f", {whole(counts['failed'])} failed" if counts.get("failed") else ""
+    typer.echo(f"search {search['name']!r} is {search['state']}: {count(over_count(search), 'trial')}{failed}")
     if search["message"]:
         typer.echo(f"  {printable(advised(search['message']))}")
     if found is not None:
-        typer.echo(f"  best: trial {found['number']}, {metrics_of(search)[0]} {best_text(found)}")
+        typer.echo(f"  best: trial {found['number']}, {metrics_of(search)[0]} {best_text(found, DIGITS)}")
         for name, value in found["point"].items():
             typer.echo(f"    {printable(name)}: {json.dumps(value)}")
     if front := search.get("front"):
-        typer.echo(advised(f"  {front_text(front)}: `hpo-pilot best {search['name']}` shows them"))
+        text = front_text(len(front["trials"]), front["hypervolume"])
+        typer.echo(advised(f"  {text}: `hpo-pilot best {search['name']}` shows them"))
     for remark in cast(RunDocument, search).get("remarks", ()):
         typer.echo(f"  {printable(advised(remark))}")
     typer.echo(f"  report: {_shortest(Path(cast(RunDocument, search)['report']))}")
@@ -135,6 +125,7 @@ def _say_server(server: str) -> None:
         typer.echo(f"PanDA server: {server}", err=True)
 
 
+@on_client
 def submit(
     client: SearchClient,
     file: FileArgument,
@@ -156,31 +147,21 @@ def submit(
         return
     for one in segments_of(search):
         said = f"search {one['name']!r} is registered as number {one['id']}"
-        typer.echo(f"{said}; {goes_on(client, one)}")
+        typer.echo(advised(f"{said}; {goes_on(client, one)}"))
 
 
-def add_control_commands(app: typer.Typer) -> None:
-    """Adds the commands."""
-    app.command()(on_client(pause))
-    app.command()(on_client(resume))
-    app.command()(on_client(stop))
-    app.command(context_settings={"ignore_unknown_options": False})(on_client(extend))
-    app.command()(on_client(retry))
-    app.command()(on_client(note))
-    app.command("try")(on_client(try_point))
-    app.command()(on_client(fetch))
-
-
+@on_client
 def pause(client: SearchClient, identity: IdArgument, as_json: JsonOption = False) -> None:
     """Start no new trials; running trials continue to their end."""
     search = client.pause(identity)
     said = f"search {search['name']!r} is paused; `hpo-pilot resume {search['name']}` continues it"
     if is_unsteered(search) and (out := sum(search["trials"].get(state, 0) for state in ("running", "pending"))):
-        said += f"; nothing steers it now, so that {counted(out, 'trial')} cannot end: "
+        said += f"; nothing steers it now, so that {count(out, 'trial')} cannot end: "
         said += client.how_to_steer(search["name"])
     _print_state(search, said, as_json)
 
 
+@on_client
 def resume(
     client: SearchClient,
     identity: IdArgument,
@@ -189,11 +170,8 @@ def resume(
     ] = False,
     file: Annotated[
         Path | None,
-        typer.Option(
-            "--file",
-            metavar="FILE",
-            help="With --new-payload: the search file. Default: where it was submitted from.",
-            show_default=False,
+        option(
+            "--file", metavar="FILE", help="With --new-payload: the search file. Default: where it was submitted from."
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -208,6 +186,7 @@ def resume(
     _print_state(search, f"search {search['name']!r} may go on; {goes_on(client, search)}", as_json)
 
 
+@on_client
 def stop(client: SearchClient, identity: IdArgument, as_json: JsonOption = False) -> None:
     """Stop a search: its jobs are killed, its results stay."""
     search = client.stop(identity)
@@ -220,20 +199,16 @@ def stop(client: SearchClient, identity: IdArgument, as_json: JsonOption = False
     _print_state(search, said, as_json)
 
 
+@on_client
 def extend(
     client: SearchClient,
     identity: IdArgument,
-    trials: Annotated[int | None, typer.Option(metavar="+N", help="More trials.", show_default=False)] = None,
-    hours: Annotated[float | None, typer.Option(metavar="+H", help="More hours.", show_default=False)] = None,
-    gpu_hours: Annotated[float | None, typer.Option(metavar="+H", help="More GPU-hours.", show_default=False)] = None,
-    core_hours: Annotated[float | None, typer.Option(metavar="+H", help="More core-hours.", show_default=False)] = None,
-    failures: Annotated[
-        int | None, typer.Option(metavar="+N", help="More failures in a row.", show_default=False)
-    ] = None,
-    parallel: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Number of trials at once from now on.", show_default=False),
-    ] = None,
+    trials: Annotated[int | None, option(metavar="+N", help="More trials.")] = None,
+    hours: Annotated[float | None, option(metavar="+H", help="More hours.")] = None,
+    gpu_hours: Annotated[float | None, option(metavar="+H", help="More GPU-hours.")] = None,
+    core_hours: Annotated[float | None, option(metavar="+H", help="More core-hours.")] = None,
+    failures: Annotated[int | None, option(metavar="+N", help="More failures in a row.")] = None,
+    parallel: Annotated[int | None, option(metavar="N", min=1, help="Number of trials at once from now on.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Add to the budget of a search, or change its number of trials at once; a search that was over continues."""
@@ -248,28 +223,22 @@ def extend(
     said = []
     if changes:
         # `trials` always: the others limit them.
-        limits = [f"{search['budget'][name]:g} {name.replace('_', '-')}" for name in changes if name != "trials"]
-        said.append(f"now has a budget of {', '.join([counted(search['budget']['trials'], 'trial'), *limits])}")
+        limits = [f"{number(search['budget'][name])} {UNITS.get(name, name)}" for name in changes if name != "trials"]
+        said.append(f"now has a budget of {', '.join([count(search['budget']['trials'], 'trial'), *limits])}")
     if parallel is not None:
-        said.append(f"now has {counted(parallel, 'trial')} at once")
+        said.append(f"now has {count(parallel, 'trial')} at once")
     _print_state(search, f"search {search['name']!r} {' and '.join(said)}; {goes_on(client, search)}", as_json)
 
 
+@on_client
 def note(
     client: SearchClient,
     identity: IdArgument,
-    text: Annotated[
-        str | None, typer.Argument(metavar="TEXT", help="The note; empty: none.", show_default=False)
-    ] = None,
+    text: Annotated[str | None, argument(metavar="TEXT", help="The note; empty: none.")] = None,
     trial: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=0, help="A trial. Default: the search.", show_default=False, autocompletion=complete_trial
-        ),
+        int, option(metavar="N", min=0, help="A trial. Default: the search.", autocompletion=complete_trial)
     ] = 0,
-    tags: Annotated[
-        str | None, typer.Option(metavar="A,B", help="All tags, separated by commas; empty: none.", show_default=False)
-    ] = None,
+    tags: Annotated[str | None, option(metavar="A,B", help="All tags, separated by commas; empty: none.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a note or tags on a search or a trial, or show them; `list --text` and `list --tag` find them."""
@@ -283,16 +252,16 @@ def note(
         typer.echo(f"tags: {printable(', '.join(said['tags'])) or 'none'}\nnote: {printable(said['note']) or 'none'}")
 
 
+@on_client
 def retry(
     client: SearchClient,
     identity: IdArgument,
     trials: Annotated[
         list[int] | None,
-        typer.Option(
+        option(
             "--trial",
             metavar="N",
             help="A failed trial; may be repeated. Default: all failed trials that have not been retried.",
-            show_default=False,
             autocompletion=complete_trial,
         ),
     ] = None,
@@ -301,22 +270,20 @@ def retry(
     """Try the points of failed trials again, before other points and on top of the budget."""
     search = client.retry(identity, trials or None)
     added = search.get("added", 0)
-    total = counted(search["budget"]["trials"], "trial")
-    said = (
-        f"search {search['name']!r} tries {counted(added, 'failed trial')} again, ahead of others: its budget grew to"
-    )
+    total = count(search["budget"]["trials"], "trial")
+    said = f"search {search['name']!r} tries {count(added, 'failed trial')} again, ahead of others: its budget grew to"
     _print_state(search, f"{said} {total}; {goes_on(client, search)}", as_json)
 
 
+@on_client
 def try_point(
     client: SearchClient,
     identity: IdArgument,
     values: Annotated[
         list[str],
-        typer.Argument(
+        argument(
             metavar="NAME=VALUE …",
             help="All parameters that are active at the point, with values as in a search file.",
-            show_default=False,
             autocompletion=complete_parameter,
         ),
     ],
@@ -325,7 +292,7 @@ def try_point(
     """Try a point, before other points and on top of the budget."""
     search = client.add_point(identity, point_of(values))
     said = f"search {search['name']!r} tries the point next: its budget grew to"
-    total = counted(search["budget"]["trials"], "trial")
+    total = count(search["budget"]["trials"], "trial")
     _print_state(search, f"{said} {total}; {goes_on(client, search)}", as_json)
 
 
@@ -337,6 +304,7 @@ def _print_state(search: SearchDocument, text: str, as_json: bool) -> None:
         typer.echo(advised(text))
 
 
+@on_client
 def fetch(
     client: SearchClient,
     which: Annotated[

@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate
@@ -27,14 +26,18 @@ from hpo_pilot.cli.options import (
     StoreOption,
     TokenFileOption,
     WorkDirOption,
+    argument,
     on_client,
+    option,
     options_of,
     service_of,
     with_options,
 )
 from hpo_pilot.cli.output import advised, dump
 from hpo_pilot.errors import InputError
+from hpo_pilot.jobs.results import from_epoch
 from hpo_pilot.operations.client import SearchClient
+from hpo_pilot.report.formatting import when
 
 if TYPE_CHECKING:
     from hpo_pilot.steering.server_processes import ApiProcess, NetworkOptions
@@ -51,12 +54,10 @@ TlsCertOption = Annotated[
 ]
 TlsKeyOption = Annotated[Path | None, _network(metavar="FILE", help="The key of that certificate (PEM).")]
 AuthorityOption = Annotated[
-    Path | None,
-    _network(metavar="FILE", help="Authorities of --tls-cert, if the system does not know them (PEM)."),
+    Path | None, _network(metavar="FILE", help="Authorities of --tls-cert, if the system does not know them (PEM).")
 ]
 PublicUrlOption = Annotated[
-    str | None,
-    _network(metavar="URL", help="URL that clients use, if it differs from the address to listen on."),
+    str | None, _network(metavar="URL", help="URL that clients use, if it differs from the address to listen on.")
 ]
 BehindProxyOption = Annotated[
     bool,
@@ -100,33 +101,18 @@ def _network_of(
     )
 
 
-def add_serve_commands(app: typer.Typer) -> None:
-    """Adds the commands."""
-    app.command()(on_network(serve))
-    app.command(
-        add_help_option=False,
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
-    )(pilot)
-    app.command()(on_client(doctor))
-    app.command()(on_network(monitor))
-
-
+@on_network
 def serve(
     network: NetworkOptions,
     slots: SlotsOption = None,
-    port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="The embedded server's port.", show_default=False)
-    ] = None,
-    api_port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="The REST API's port.", show_default=False)
-    ] = None,
+    port: Annotated[int | None, option(min=1, max=65535, help="The embedded server's port.")] = None,
+    api_port: Annotated[int | None, option(min=1, max=65535, help="The REST API's port.")] = None,
     queues: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--queues",
             metavar="FILE",
             help="The embedded server's queues (YAML, see deploy/queues.yaml). Default: any name is one.",
-            show_default=False,
         ),
     ] = None,
     server: ServerOption = None,
@@ -178,6 +164,7 @@ def pilot(context: typer.Context) -> None:
     raise typer.Exit(main(context.args))
 
 
+@on_client
 def doctor(
     client: SearchClient,
     server: Annotated[
@@ -201,14 +188,13 @@ def doctor(
         raise typer.Exit(3)
 
 
+@on_network
 def monitor(
     network: NetworkOptions,
     link: Annotated[
         bool, typer.Option("--link", help="Print a one-time link to pages that already run; start none.")
     ] = False,
-    port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="The port. Default: a free one.", show_default=False)
-    ] = None,
+    port: Annotated[int | None, option(min=1, max=65535, help="The port. Default: a free one.")] = None,
     workdir: WorkDirOption = None,
     store: StoreOption = None,
     service: ServiceOption = None,
@@ -305,25 +291,19 @@ def add_token_commands(app: typer.Typer) -> None:
 
 
 def create_token(
-    name: Annotated[
-        str, typer.Option(help="Owner of the token: tasks and files belong to this name.", show_default=False)
-    ],
+    name: Annotated[str, option(help="Owner of the token: tasks and files belong to this name.")],
     role: Annotated[
-        RoleChoice,
-        typer.Option(help="user: own searches; pilot: takes jobs; operator: everything, for everybody."),
+        RoleChoice, typer.Option(help="user: own searches; pilot: takes jobs; operator: everything, for everybody.")
     ] = RoleChoice.USER,
     days: Annotated[float, typer.Option(max=36_500, help="Days of validity.")] = 30.0,
-    vo: Annotated[
-        str, typer.Option(help="The only virtual organisation that may use it. Default: any.", show_default=False)
-    ] = "",
+    vo: Annotated[str, option(help="The only virtual organisation that may use it. Default: any.")] = "",
     output: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--output",
             "-o",
             metavar="FILE",
             help="File for the token, readable by you only; - is standard output. Default: a file beside the others.",
-            show_default=False,
         ),
     ] = None,
     workdir: WorkDirOption = None,
@@ -343,7 +323,9 @@ def create_token(
         write_private(path, token)
     except OSError as error:
         raise InputError(f"cannot write the token to {path}: {error.strerror}") from error
-    typer.echo(f"token {made.id} of {name}, role {role.value}, valid until {_day(made.expires)}, is in {path}")
+    typer.echo(
+        f"token {made.id} of {name}, role {role.value}, valid until {when(from_epoch(made.expires))}, is in {path}"
+    )
 
 
 def list_tokens(as_json: JsonOption = False, workdir: WorkDirOption = None) -> None:
@@ -352,23 +334,10 @@ def list_tokens(as_json: JsonOption = False, workdir: WorkDirOption = None) -> N
 
     found = Authority(_token_folder(workdir)).issued()
     if as_json:
-        dump(
-            [
-                {
-                    "id": token.id,
-                    "name": token.name,
-                    "role": token.role.value,
-                    "vo": token.vo,
-                    "issued": token.issued,
-                    "expires": token.expires,
-                    "revoked": token.revoked,
-                }
-                for token in found
-            ]
-        )
+        dump([asdict(token) for token in found])
         return
     for token in found:
-        state = "revoked" if token.revoked else f"until {_day(token.expires)}"
+        state = "revoked" if token.revoked else f"until {when(from_epoch(token.expires))}"
         typer.echo(f"{token.id}  {token.role.value:<8}  {state:<22}  {token.name}{f'  ({token.vo})' * bool(token.vo)}")
 
 
@@ -397,20 +366,7 @@ def _token_folder(workdir: Path | None) -> Path:
     return folder
 
 
-def _day(when: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(when))
-
-
-def add_manual_command(app: typer.Typer) -> None:
-    """Adds the command that shows the manual, for machines without a browser or a network."""
-    app.command()(manual)
-
-
-def manual(
-    page: Annotated[
-        str | None, typer.Argument(help="The page; without it, list the pages.", show_default=False)
-    ] = None,
-) -> None:
+def manual(page: Annotated[str | None, argument(help="The page; without it, list the pages.")] = None) -> None:
     """Read the manual: quick start, how-tos, reference. The monitor shows it at /help."""
     from rich.console import Console
     from rich.markdown import Markdown

@@ -26,16 +26,8 @@ from hpo_pilot.report.documents import (
     time_of,
     trial_of,
 )
-from hpo_pilot.report.figure import (
-    Figure,
-    FigureData,
-    PeerSearch,
-    Reports,
-    message_figure,
-    plotly_spec,
-    same_question,
-)
-from hpo_pilot.report.formatting import count, number, plus_minus, scalar
+from hpo_pilot.report.figure import Figure, FigureData, PeerSearch, Reports, message_figure, plotly_spec, same_question
+from hpo_pilot.report.formatting import best_text, count, front_text, result_text, scalar, whole
 from hpo_pilot.report.frames import folds_frame, intermediate_frame, pandas, trials_frame
 from hpo_pilot.report.result_figures import PEER_LIMIT
 from hpo_pilot.search import Search
@@ -263,23 +255,18 @@ class OpenedSearch:
         over, planned, failed = over_count(status), planned_count(status), status["trials"].get("failed", 0)
         facts = [
             ("state", status["state"] + (f" ({advised(status['message'])})" if status["message"] else "")),
-            ("trials", f"{over} of {planned} over, {failed} failed"),
+            ("trials", f"{whole(over)} of {whole(planned)} over, {whole(failed)} failed"),
         ]
-        best = status["best"]
-        if best is not None and not isinstance(best["value"], list) and not isinstance(best["std"], list):
-            metric = self._search.objective.metric
-            text = f"{plus_minus(best['value'], best['std'])} (trial {best['number']})"
-            if (confirmed := best.get("confirmed")) and isinstance(confirmed["value"], float):
-                text += f"; {number(confirmed['value'])} on average over {count(confirmed['runs'], 'confirmation run')}"
-            facts.append((f"best {metric}", text))
+        if best := status["best"]:
+            facts.append((f"best {self._search.objective.metric}", f"{best_text(best)} (trial {best['number']})"))
             facts += [(name, scalar(value)) for name, value in best["point"].items()]
         if front := status.get("front"):
-            facts.append(("front", f"{len(front['trials'])} trials, hypervolume {number(front['hypervolume'])}"))
+            facts.append(("front", front_text(len(front["trials"]), front["hypervolume"])))
         if is_unsteered(status):
             commands = advised(self._client.how_to_steer(self._identity))
             facts.append(("steering", f"nothing steers it now: {commands}"))
         elif status["state"] not in OVER_SEARCHES:
-            facts.append(("next", ".watch() shows how far it is"))
+            facts.append(("next", ".watch() shows its progress"))
         return facts
 
 
@@ -345,20 +332,9 @@ class ProgressDisplay:
 
 def progress_line(now: ProgressDocument) -> str:
     """Returns the progress of a search as one line of text."""
-    failed = now["trials"].get("failed", 0)
-    parts = [f"{now['name']}: {now['state']}, {over_count(now)} of {count(now['total'], 'trial')}"]
-    parts += [f"{failed} failed"] if failed else []
-    parts += ["nothing steers it now"] if is_unsteered(now) else []
-    if confirmed := now.get("confirmed"):
-        runs = count(confirmed["runs"], "confirmation run")
-        parts.append(
-            f"best {now['metric']} {number(confirmed['value'])}, the mean of {runs} (trial {confirmed['number']})"
-        )
-    elif best := now["best"]:
-        parts.append(f"best {now['metric']} {plus_minus(best['value'], best['std'])} (trial {best['number']})")
-    if front := now.get("front"):
-        parts.append(f"{count(front['size'], 'trial')} on the front, hypervolume {number(front['hypervolume'])}")
-    return ", ".join(parts)
+    steering = ", nothing steers it now" if is_unsteered(now) else ""
+    over = f"{whole(over_count(now))} of {count(now['total'], 'trial')}"
+    return f"{now['name']}: {now['state']}{steering}, {over}, {result_text(now)}"
 
 
 class _ProgressBar:

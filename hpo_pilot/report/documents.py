@@ -18,6 +18,7 @@ from typing_extensions import TypedDict
 
 from hpo_pilot.jobs import Attempt, JobState
 from hpo_pilot.jobs.results import from_epoch
+from hpo_pilot.report.formatting import estimate_basis
 
 if TYPE_CHECKING:
     from hpo_pilot.search import Fold, Search, Trial
@@ -126,7 +127,7 @@ def eta_document(estimate: Estimate, now: float) -> EtaDocument:
     return {
         "seconds": round(estimate.seconds, 1),
         "end": datetime.fromtimestamp(now + estimate.seconds, UTC).isoformat(timespec="seconds"),
-        "basis": estimate.basis,
+        "basis": estimate_basis(estimate),
     }
 
 
@@ -412,7 +413,7 @@ def trial_document(trial: Trial, price: Price | None, *, logs: bool = True) -> T
         "std": _one_or_more(trial.stds),
         "folds": [_fold_document(fold, logs) for fold in trial.folds],
         "error": trial.error,
-        "stopped": _stopped(trial),
+        "stopped": _stop_document(trial),
         "seed": trial.seed,
         "confirms": trial.confirms,
         "retries": trial.retries,
@@ -487,7 +488,7 @@ def trial_of(document: TrialDocument) -> Trial:
     """Returns a trial from its document. A fold has only the attempt that counts; energy and outputs are not there."""
     from hpo_pilot.search import EarlyStop, Trial, TrialState  # noqa: PLC0415 - pydantic; a service's user has none
 
-    stopped = document["stopped"]
+    stop = document["stopped"]
     return Trial(
         number=document["number"],
         generation=document["generation"],
@@ -504,7 +505,7 @@ def trial_of(document: TrialDocument) -> Trial:
         submitted=time_of(document["submitted"]),
         started=time_of(document["started"]),
         ended=time_of(document["ended"]),
-        stop=stopped and EarlyStop(0, "", stopped["step"], stopped["value"], _several(stopped["projected"]) or None),
+        stop=stop and EarlyStop(0, "", stop["step"], stop["value"], _several(stop["projected"]) or None),
     )
 
 
@@ -565,10 +566,10 @@ def _several(figures: float | list[float] | None) -> tuple[float, ...]:
     return tuple(figures) if isinstance(figures, list) else () if figures is None else (figures,)
 
 
-def _stopped(trial: Trial) -> StoppedDocument | None:
-    if trial.stop is None or not trial.stopped_early:
+def _stop_document(trial: Trial) -> StoppedDocument | None:
+    if (stop := trial.stop) is None or not trial.stopped_early:
         return None
-    return {"step": trial.stop.step, "value": trial.stop.value, "projected": _one_or_more(trial.stop.projected or ())}
+    return {"step": stop.step, "value": stop.value, "projected": _one_or_more(stop.projected or ())}
 
 
 def _finite(value: Any) -> Any:

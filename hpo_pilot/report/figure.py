@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeGuard, TypeVar
 from markupsafe import escape
 
 from hpo_pilot.report.axes import FARTHEST, Axis, label, rounded
-from hpo_pilot.report.formatting import count, number, plus_minus, scalar
+from hpo_pilot.report.formatting import count, number, plus_minus, scalar, stop_text
 from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.search.ranking import Standing, figure_of_merit, ranking
 
@@ -370,7 +370,7 @@ def add_stopped(data: list[dict[str, Any]], search: Search, stopped: Sequence[tu
     values = [projected_value(trial) for _, trial in stopped]
     metric = escape(search.objective.metric)
     texts = [
-        f"trial {trial.number}, stopped at step {trial.stop.step if trial.stop else ''}\n"
+        f"trial {trial.number}, {stop_text(trial.stop.step, trial.stop.value) if trial.stop else ''}\n"
         f"its {metric} would probably have become {number(value)}"
         for (_, trial), value in zip(stopped, values, strict=True)
     ]

@@ -7,14 +7,12 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import jinja2
-import yaml
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs, get_plotlyjs_version
 
@@ -22,10 +20,10 @@ from hpo_pilot import __version__
 from hpo_pilot.advice import Place
 from hpo_pilot.report import formatting
 from hpo_pilot.report.catalogue import build, kinds
-from hpo_pilot.report.documents import OVER_SEARCHES
+from hpo_pilot.report.documents import OVER_SEARCHES, best_document
 from hpo_pilot.report.figure import Figure, FigureData, PeerSearch, Reports, evenly
-from hpo_pilot.report.summary import RANK_MEASURES, efficiencies, failure_groups, search_gain, shortened
-from hpo_pilot.search import KnownResult, Point, Search, Trial, TrialState
+from hpo_pilot.report.summary import RANK_MEASURES, efficiencies, failure_groups, search_gain
+from hpo_pilot.search import KnownResult, Search, Trial, TrialState
 from hpo_pilot.search.ranking import Standing, best_remarks, figures_of_merit, front_of, front_volume, ranking
 from hpo_pilot.search.trials import NO_COST, Cost, TrialCounts
 
@@ -116,8 +114,8 @@ def payload_versions(trials: Sequence[Trial]) -> dict[str, str]:
             reported = (fold.result.metadata or {}).get("versions")
             for name, version in reported.items() if isinstance(reported, Mapping) else ():
                 if isinstance(version, str | int | float) and len(found) < _NAMES:
-                    known = found.setdefault(shortened(str(name), _LENGTH), [])
-                    if (text := shortened(str(version), _LENGTH)) not in known:
+                    known = found.setdefault(formatting.shortened(str(name), _LENGTH), [])
+                    if (text := formatting.shortened(str(version), _LENGTH)) not in known:
                         known.append(text)
     return {name: _listed(versions) for name, versions in found.items()}
 
@@ -131,7 +129,6 @@ TOP_TRIALS = 10
 FRONT_LIMIT = 100
 EVENT_LIMIT = 300
 FAILURE_LIMIT = 30
-ERROR_LIMIT = 300
 #: Above this many parameters a table shows a point in one column.
 COLUMN_LIMIT = 12
 #: Cells of the table of all trials: they bound the file's size.
@@ -171,7 +168,8 @@ def render_report(
     drawn = defaultdict(list, {kind.key: build(kind.key, data) for kind in kinds(search)})
     front = front_of(search, trials) if several else []
     failures = failure_groups(trials)
-    search_yaml = _yaml(search.to_dict())
+    gain = search_gain(search, trials, standings, facts.cost)
+    search_yaml = formatting.as_yaml(search.to_dict())
     rows = _rows(search, trials, standings)
     environment = _environment()
     # In this order: each script defines a name that the next one uses.
@@ -189,11 +187,10 @@ def render_report(
         outcome=_front_outcome(search, trials, front) if front else _outcome(search, trials, standings),
         remarks=_remarks(search, standings) if standings else [],
         seconds=formatting.span(facts.started, facts.ended),
-        gain=search_gain(search, trials, standings, facts.cost),
+        gain=gain and formatting.gain_text(asdict(gain), search.objective.metric),
         extent=_extent(search, trials, is_over=facts.state in OVER_SEARCHES),
         best=standings[0] if standings and not several else None,
-        best_json=_point_json(standings[0].trial.point) if standings else "",
-        best_yaml=_yaml(standings[0].trial.point) if standings else "",
+        best_text=formatting.best_text(best_document(standings[0], None, logs=False)) if standings else "",
         best_known=_best_known(search),
         top=[] if several else standings[:TOP_TRIALS],
         parameters=_by_objective(search, drawn["slices"]),
@@ -238,15 +235,12 @@ def _outcome(search: Search, trials: Sequence[Trial], standings: Sequence[Standi
     metric = " and ".join(objective.metric for objective in search.objectives)
     if not standings:
         return f"No {metric} yet: none of {formatting.count(len(scanned), 'trial')} has finished{others}."
-    best = standings[0]
-    figure = formatting.plus_minus(best.trial.value, best.trial.std)
-    confirmed = (
-        f", {formatting.number(best.value)} on average when run again {best.runs} times" if best.confirmed else ""
-    )
+    best = standings[0].trial.number
+    found = formatting.best_text(best_document(standings[0], None, logs=False))
     word = "lowest" if search.objective.sign > 0 else "highest"
     return (
-        f"The {word} {metric} is {figure}{confirmed}, found by trial {best.trial.number}; "
-        f"{len(standings):,} of {formatting.count(len(scanned), 'trial')} finished{others}."
+        f"The {word} {metric} is {found}, found by trial {best}; "
+        f"{formatting.whole(len(standings))} of {formatting.count(len(scanned), 'trial')} finished{others}."
     )
 
 
@@ -268,9 +262,9 @@ def _others(scanned: Sequence[Trial]) -> str:
     """Returns the numbers of trials that have not finished, in brackets; empty where all have."""
     ends = Counter(trial.state for trial in scanned)
     words = {TrialState.FAILED: "failed", TrialState.STOPPED: "stopped early"}
-    parts = [f"{ends[state]:,} {word}" for state, word in words.items() if ends[state]]
+    parts = [f"{formatting.whole(ends[state])} {word}" for state, word in words.items() if ends[state]]
     out = ends[TrialState.PENDING] + ends[TrialState.RUNNING]
-    parts += [f"{out:,} not ended yet"] if out else []
+    parts += [f"{formatting.whole(out)} not ended yet"] if out else []
     return f" ({', '.join(parts)})" if parts else ""
 
 
@@ -287,14 +281,14 @@ def _front_outcome(search: Search, trials: Sequence[Trial], front: Sequence[Stan
         )
     return (
         f"{formatting.count(len(front), 'trial')} on the Pareto front: {', '.join(ends)}; "
-        f"{finished:,} of {formatting.count(len(scanned), 'trial')} finished{_others(scanned)}."
+        f"{formatting.whole(finished)} of {formatting.count(len(scanned), 'trial')} finished{_others(scanned)}."
     )
 
 
 def _cells(trial: Trial, count: int) -> list[tuple[float | None, str]]:
     """Returns a trial's figures with their texts for a table, one for each objective."""
-    figures, spreads = trial.values or (None,) * count, trial.stds or (None,) * count
-    return [(figure, formatting.plus_minus(figure, std)) for figure, std in zip(figures, spreads, strict=True)]
+    texts = formatting.figures(trial.values, trial.stds, count)
+    return list(zip(trial.values or (None,) * count, texts, strict=True))
 
 
 def _best_known(search: Search) -> KnownResult | None:
@@ -316,19 +310,6 @@ def _rows(search: Search, trials: Sequence[Trial], standings: Sequence[Standing]
     rest = [trial.number for trial in trials if trial.number not in keep]
     keep.update(rest[len(rest) - (limit - len(keep)) :])
     return [trial for trial in trials if trial.number in keep]
-
-
-def _point_json(point: Point) -> str:
-    return json.dumps(point, indent=2, ensure_ascii=False)
-
-
-def _point_text(point: Mapping[str, Any]) -> str:
-    """Formats a point on one line."""
-    return ", ".join(f"{name}: {formatting.scalar(value)}" for name, value in point.items())
-
-
-def _yaml(value: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(dict(value), sort_keys=False, allow_unicode=True, width=110)
 
 
 def _specs(figures: Sequence[Figure]) -> Markup:
@@ -358,7 +339,5 @@ def _csp_hash(script: str) -> str:
 def _environment() -> jinja2.Environment:
     environment = formatting.template_environment(jinja2.FileSystemLoader(Path(__file__).parent))
     environment.filters["capitalized"] = lambda text: text[:1].upper() + text[1:]
-    environment.filters["shortened"] = lambda text: shortened(text, ERROR_LIMIT)
-    environment.filters["point_text"] = _point_text
     environment.globals["cells"] = _cells
     return environment

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hpo_pilot.jobs.results import MEASURES, figure_of
+from hpo_pilot.report.formatting import shortened
 from hpo_pilot.search.ranking import Standing, front_volume, results_in_order
 from hpo_pilot.search.trials import Cost, Fold, Gain, Trial, TrialState, gain_of, volume_gain
 
@@ -103,11 +104,6 @@ def _group(members: Sequence[_Failure]) -> FailureGroup:
         lost=members[0].lost,
         log_tail=tail[-LOG_LIMIT:] if tail else None,
     )
-
-
-def shortened(text: str, limit: int) -> str:
-    """Returns `text`, or its first `limit` - 1 characters and an ellipsis."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 #: The measures of the table of ranks.

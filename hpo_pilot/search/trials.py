@@ -409,8 +409,6 @@ _IDLE = 3.0
 #: With fewer results beyond the first round, run times are used instead of the pace.
 _LEAST = 3
 
-_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
-
 
 @dataclass(frozen=True)
 class Span:
@@ -426,18 +424,21 @@ class Estimate:
 
     Attributes:
         seconds: estimated seconds from now.
-        basis: basis of the estimate in words.
         limit: the part of the budget that will end it: `trials`, `hours`, `gpu_hours` or `core_hours`.
+        left: number of trials until then, unless `hours` end it.
+        each: mean run time of the last trials, in seconds.
+        parallel: number of trials at once.
+        results: number of the last results whose pace is the basis; 0: their run times are.
+        hours: hours of the budget; None: no limit.
     """
 
     seconds: float
-    basis: str
-    limit: str = "trials"
-
-    @property
-    def text(self) -> str:
-        """The duration in words."""
-        return duration_text(self.seconds)
+    limit: str
+    left: float
+    each: float
+    parallel: int
+    results: int
+    hours: float | None
 
 
 def window(search: Search) -> int:
@@ -482,47 +483,28 @@ def estimate(
         affordable = max(0.0, (allowed - job_seconds) * max(1, over + confirmed) / job_seconds) if job_seconds else left
         if affordable < left:
             left, limit = affordable, name
-    seconds, basis = _rest(left, spans, each, budget.parallel, now)
-    if limit != "trials":
-        unit = limit.replace("_", "-").replace("gpu", "GPU")
-        basis = f"its {unit} last for about {left:.0f} more trials, {basis}"
+    seconds, results = _rest(left, spans, each, budget.parallel, now)
     seconds = max(
         seconds, each - (now - max(out)) if out else 0.0
     )  # the trial that began last still needs its run time
     if budget.hours is not None and clock is not None:
-        until = max(0.0, clock + budget.hours * _HOUR - now) + each
+        until = max(0.0, clock + budget.hours * _SECONDS_PER_HOUR - now) + each
         if until < seconds:
-            seconds, basis, limit = until, f"its {budget.hours:g} hours are over then, and running trials end", "hours"
-    return Estimate(max(0.0, seconds), basis, limit)
+            seconds, limit = until, "hours"
+    return Estimate(max(0.0, seconds), limit, left, each, budget.parallel, results, budget.hours)
 
 
-def _rest(left: float, spans: Sequence[Span], each: float, parallel: int, now: float) -> tuple[float, str]:
-    """Returns the estimated seconds for `left` trials, and the basis of the estimate."""
+def _rest(left: float, spans: Sequence[Span], each: float, parallel: int, now: float) -> tuple[float, int]:
+    """Returns the estimated seconds for `left` trials, and the number of results whose pace is the basis."""
     ends = [span.ended for span in spans]
     since = max(0.0, now - ends[-1])
     if len(ends) < parallel + _LEAST:
-        gap = each / min(parallel, max(1.0, left))
-        basis = f"trials take {duration_text(each)}, {parallel} at once"
+        results, gap = 0, each / min(parallel, max(1.0, left))
     else:
         # Trials that begin together end together: from a result to the `parallel`-th after it is one round.
         longest = max(_IDLE * each, 1.0)
         clock = list(itertools.accumulate((min(b - a, longest) for a, b in itertools.pairwise(ends)), initial=0.0))
         gap = statistics.fmean(b - a for a, b in zip(clock, clock[parallel:], strict=False)) / parallel
-        basis = f"at the pace of the last {len(ends)} results"
+        results = len(ends)
     due = gap * parallel  # seconds after which the next round should have ended
-    return left * gap - min(since, gap) + max(0.0, since - due), basis
-
-
-def duration_text(seconds: float) -> str:
-    """Returns a duration in its two largest units: `2 h 5 min`."""
-    whole = max(1, round(seconds))
-    if whole < _MINUTE:
-        return f"{whole} s"
-    if whole < _HOUR:
-        minutes, rest = divmod(whole, 60)
-        return f"{minutes} min" + (f" {rest} s" if rest and minutes < 10 else "")
-    if whole < 2 * _DAY:
-        hours, minutes = divmod(round(whole / 60), 60)
-        return f"{hours} h" + (f" {minutes} min" if minutes else "")
-    days, hours = divmod(round(whole / 3600), 24)
-    return f"{days} days" + (f" {hours} h" if hours else "")
+    return left * gap - min(since, gap) + max(0.0, since - due), results

@@ -123,24 +123,24 @@ class TrialStopper:
     def _complete(self, changes: Changes) -> None:
         """Adds the last step and value to trials that have stopped, and an event for trials that finished instead."""
         for index, end in enumerate(changes.ends):
-            told_to = self._trials[end.number].stop
-            if end.state is TrialState.STOPPED and told_to is not None:
-                changes.ends[index] = self._stopped(end, told_to)
-            elif told_to is not None and end.good_folds < self._search.folds.k and end.values:
+            stop = self._trials[end.number].stop
+            if end.state is TrialState.STOPPED and stop is not None:
+                changes.ends[index] = self._stopped(end, stop)
+            elif stop is not None and end.good_folds < self._search.folds.k and end.values:
                 whole = f"{end.good_folds} of {self._search.folds.k} folds"
                 text = f"trial {end.number} was told to stop; {whole} had ended before, which is enough: it is finished"
                 changes.events.append(text)
-            elif told_to is not None:
+            elif stop is not None:
                 changes.events.append(f"trial {end.number} was told to stop and ended before: its full result counts")
 
-    def _stopped(self, end: Trial, told_to: EarlyStop) -> Trial:
+    def _stopped(self, end: Trial, stop: EarlyStop) -> Trial:
         assert self._rule is not None
-        at_the_end = math.inf if told_to.value is None else self._sign * told_to.value
-        step, value = self._rule.curves.last(end.number, self._rule.folds_needed) or (told_to.step, at_the_end)
+        decided = (stop.step, math.inf if stop.value is None else self._sign * stop.value)
+        step, value = self._rule.curves.last(end.number, self._rule.folds_needed) or decided
         if math.isfinite(value):
-            stop = replace(told_to, step=step, value=self._sign * value, projected=self._projected(end.number))
+            stop = replace(stop, step=step, value=self._sign * value, projected=self._projected(end.number))
         else:
-            stop = replace(told_to, step=step, value=None)  # A diverged trial has no estimate.
+            stop = replace(stop, step=step, value=None)  # A diverged trial has no estimate.
         return replace(end, stop=stop, error=f"stopped early: {stop.reason}")
 
     def _projected(self, number: int) -> tuple[float, ...] | None:

@@ -195,7 +195,7 @@ METRICS_REGISTRY = CollectorRegistry()
 ProcessCollector(registry=METRICS_REGISTRY)
 _CALL_SECONDS = Histogram(
     "hpo_pilot_api_call_seconds",
-    "How long calls of the API and pages took, by their pattern; those that wait for news take what they may.",
+    "Durations of calls of the API and pages, by pattern of the path; calls that wait for news are long.",
     ["method", "path"],
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
     registry=METRICS_REGISTRY,
@@ -337,8 +337,6 @@ class Pages:
         library = SearchCache(store)
         server_jobs = ServerJobs(workdir.root)
         job_fragments = JobFragments(server_jobs)
-        self._live = LiveUpdates(SearchFragments(library, place, workdir.place()), job_fragments)
-        self._gate = gate
         self._parts = PageContext(
             library=library,
             workdir=workdir,
@@ -346,7 +344,7 @@ class Pages:
             sessions=sessions,
             codes=Codes(),
             figures=FigureCache(library),
-            live=self._live,
+            live=LiveUpdates(SearchFragments(library, place, workdir.place()), job_fragments),
             server_jobs=server_jobs,
             job_fragments=job_fragments,
             behind_proxy=behind_proxy,
@@ -359,7 +357,7 @@ class Pages:
         app = Starlette(routes=_page_routes(), exception_handlers=_HANDLERS)
         app.router.redirect_slashes = False
         app.state.parts = self._parts
-        return PageGuard(app, self._gate, self._parts.sessions)
+        return PageGuard(app, self._parts.gate, self._parts.sessions)
 
     def warm_up(self) -> None:
         """Fills the caches for the first pages, in a separate thread."""
@@ -369,7 +367,7 @@ class Pages:
         try:
             heads = self._parts.library.heads()
             first = [head.id for head in heads[: pages.SEARCHES_PER_PAGE]]
-            self._live.searches.of_list(heads, self._parts.library.views(first))
+            self._parts.live.searches.of_list(heads, self._parts.library.views(first))
             for template in ("searches.j2", "search.j2", "trials.j2"):
                 environment().get_template(template)
             pack_all()
@@ -378,7 +376,7 @@ class Pages:
 
     def close_waiting(self) -> None:
         """Ends the streams of live updates, because the server ends."""
-        self._live.close()
+        self._parts.live.close()
 
 
 def _page_routes() -> list[Route]:

@@ -21,7 +21,7 @@ from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.operations.client import OPERATIONS, SearchClient
 from hpo_pilot.operations.here import NotYoursError
 from hpo_pilot.operations.operation import Operation
-from hpo_pilot.report.formatting import count, exact, scalar
+from hpo_pilot.report.formatting import count, exact, number, scalar, whole
 from hpo_pilot.search import Dimension
 from hpo_pilot.server.tokens import Role, TokenRefused
 from hpo_pilot.store import Annotation
@@ -114,15 +114,19 @@ def _derived(operation: Operation, _library: SearchCache, view: SearchView) -> A
     fields = []
     for name, (kind, _) in operation.fields().items():
         now = budget.get(name)
-        note = "" if now is None else f"now {now:,}"
         value = "" if now is None else str(now)
-        fields.append(FormField(name, _label(name), _INPUT_MODES[kind], value, note))
+        fields.append(FormField(name, _label(name), _INPUT_MODES[kind], value, _now(now)))
     button = "Change" if fields else operation.button
     return ActionForm(operation.action, operation.button, [operation.summary], button, fields)
 
 
 #: Types of parameters that a derived form can ask for, with the input mode of their fields.
 _INPUT_MODES: Mapping[Any, str] = {int: "numeric", float: "decimal", str: "text"}
+
+
+def _now(value: float | None) -> str:
+    """Formats the present value of a limit; empty: no limit."""
+    return "" if value is None else f"now {whole(value) if isinstance(value, int) else number(value)}"
 
 
 def _label(name: str) -> str:
@@ -148,7 +152,7 @@ def _extend(_library: SearchCache, view: SearchView) -> ActionForm:
             name,
             label,
             "numeric" if name in ("trials", "failures") else "decimal",
-            note=f"now {budget[name]:g}" if name != "trials" else f"now {budget[name]:,}",
+            note=_now(budget[name]),
         )
         for name, label in _LIMITS.items()
         if budget[name] is not None

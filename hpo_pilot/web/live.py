@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 from markupsafe import Markup, escape
@@ -25,6 +25,7 @@ from hpo_pilot.advice import Place
 from hpo_pilot.errors import HpoPilotError, TryAgainError
 from hpo_pilot.jobs import JobState
 from hpo_pilot.operations.documents import words_of
+from hpo_pilot.report.formatting import machine_hours, whole
 from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.search.ranking import best_remarks
 from hpo_pilot.steering.status import search_notes, steering_commands, why_not
@@ -288,35 +289,28 @@ class SearchFragments:
 
     def of_row(self, view: SearchView, steers: Holder | None) -> dict[str, Markup]:
         """Returns the fragments of a search's row. `steers` is the holder of the store's lease."""
-        number, unsteered = view.record.id, why_not(view.record, steers)
-        stamp = f"{self._stamp(view)}{unsteered}"
-        with self._lock:
-            known = self._rows.get(number)
-        if known is not None and known[0] == stamp:
-            return known[1]
-        templates = fragments("fragments.j2")
+        unsteered = why_not(view.record, steers)
+        return self._cached(self._rows, view, unsteered, lambda: self._row(view, unsteered))
+
+    def _row(self, view: SearchView, unsteered: str) -> dict[str, Markup]:
+        number, templates = view.record.id, fragments("fragments.j2")
         seen = Headline(self._library.store, view, datetime.now(UTC), unsteered)
-        html = {
+        return {
             f"s{number}-state": templates.state(view.record.state.value, not unsteered),
             f"s{number}-progress": templates.row_progress(view, seen),
             f"s{number}-best": templates.row_best(view),
             f"s{number}-spark": sparkline_svg(_steps(view.progress), f"best so far, {view.best_text}"),
             f"s{number}-end": escape(seen.end),
-            f"s{number}-cost": escape(" ".join(seen.cost)),
+            f"s{number}-cost": escape(" ".join(machine_hours(view.cost.gpu_hours, view.cost.core_hours))),
         }
-        _remember(self._rows, self._lock, number, (stamp, html))
-        return html
 
     def of_search(self, view: SearchView) -> FragmentSet:
         """Returns the fragments of a search's page."""
-        number, store = view.record.id, self._library.store
-        unsteered = why_not(view.record, lease_holder(store.engine))
-        stamp = f"{self._stamp(view)}{unsteered}"
-        with self._lock:
-            known = self._searches.get(number)
-        if known is not None and known[0] == stamp:
-            return known[1]
-        templates = fragments("fragments.j2")
+        unsteered = why_not(view.record, lease_holder(self._library.store.engine))
+        return self._cached(self._searches, view, unsteered, lambda: self._search(view, unsteered))
+
+    def _search(self, view: SearchView, unsteered: str) -> FragmentSet:
+        number, store, templates = view.record.id, self._library.store, fragments("fragments.j2")
         if unsteered:
             unsteered = f"{unsteered}: {self._here.completed(steering_commands(view.record))}"
         seen, best = Headline(store, view, datetime.now(UTC), unsteered), self._library.best(view)
@@ -327,8 +321,8 @@ class SearchFragments:
         ties = 1 if view.progress.confirmed is not None else view.progress.ties
         html: dict[str, Markup] = {
             "f-state": templates.state(view.record.state.value, not unsteered),
-            "f-trials": Markup("{:,}").format(view.progress.trials),
-            "f-failed": Markup("{:,}").format(view.progress.failed) if view.progress.failed else Markup(""),
+            "f-trials": escape(whole(view.progress.trials)),
+            "f-failed": escape(whole(view.progress.failed) if view.progress.failed else ""),
             "f-verdict": templates.verdict(condition, self._place.completed(verdict)),
             "f-progress": templates.progress(view, seen),
             "f-best": templates.best(view, seen),
@@ -341,13 +335,28 @@ class SearchFragments:
             "f-waiting": templates.waiting(store.requested_points(number)),
             "f-events": templates.events(groups[:MOST_EVENTS], sum(map(len, groups[MOST_EVENTS:]))),
         }
-        content = FragmentSet(html, view.tag, view.record.state.value)
-        _remember(self._searches, self._lock, number, (stamp, content))
-        return content
+        return FragmentSet(html, view.tag, view.record.state.value)
 
-    @staticmethod
-    def _stamp(view: SearchView) -> str:
-        return view.tag if view.record.state.is_over else f"{view.tag}.{int(time.time()) // _STEP}"
+    def _cached(
+        self,
+        kept: OrderedDict[int, tuple[str, _Content]],
+        view: SearchView,
+        unsteered: str,
+        make: Callable[[], _Content],
+    ) -> _Content:
+        """Returns what was made of the present state of a search; calls `make` if `kept` has only older fragments."""
+        step = "" if view.record.state.is_over else int(time.time()) // _STEP
+        stamp, number = f"{view.tag}.{step}.{unsteered}", view.record.id
+        with self._lock:
+            known = kept.get(number)
+        if known is None or known[0] != stamp:
+            known = stamp, make()
+            with self._lock:
+                kept[number] = known
+                kept.move_to_end(number)
+                while len(kept) > _KEPT:
+                    kept.popitem(last=False)
+        return known[1]
 
 
 def _steps(progress: SearchProgress) -> list[tuple[int, float]]:
@@ -367,14 +376,6 @@ def folded_events(events: Sequence[Event]) -> list[list[Event]]:
         together = list(some)
         groups += [together] if is_stop else [[event] for event in together]
     return groups
-
-
-def _remember(kept: OrderedDict[int, Any], lock: threading.Lock, number: int, value: Any) -> None:
-    with lock:
-        kept[number] = value
-        kept.move_to_end(number)
-        while len(kept) > _KEPT:
-            kept.popitem(last=False)
 
 
 #: Prefixes of the topics of the jobs and pilots pages; no search name contains a slash.

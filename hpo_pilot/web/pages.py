@@ -20,7 +20,7 @@ from markdown_it.token import Token
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from hpo_pilot.advice import Place
 from hpo_pilot.errors import InputError, TryAgainError
@@ -32,7 +32,7 @@ from hpo_pilot.operations.client import OPERATIONS, SearchClient
 from hpo_pilot.panda.server import bigpanda_link
 from hpo_pilot.report.catalogue import kinds
 from hpo_pilot.report.exports import TEXT_FORMS
-from hpo_pilot.report.formatting import number, plus_minus, span
+from hpo_pilot.report.formatting import as_yaml, figures, span, whole
 from hpo_pilot.report.result_figures import COMPARED_LIMIT, ComparedSearch, comparison_figures
 from hpo_pilot.report.summary import failure_groups
 from hpo_pilot.search import Search, Trial, TrialState
@@ -54,17 +54,9 @@ from hpo_pilot.store.trial_queries import (
 )
 from hpo_pilot.web.api_context import client_for, user_of
 from hpo_pilot.web.live import JobFilter, JobFragments, LiveUpdates, away_text
-from hpo_pilot.web.rendering import (
-    curves_svg,
-    download,
-    json_answer,
-    packed_answer,
-    paged,
-    rendered,
-    streamed_answer,
-)
+from hpo_pilot.web.rendering import curves_svg, download, json_answer, packed_answer, paged, rendered, streamed_answer
 from hpo_pilot.web.search_views import FigureCache, SearchCache, SearchView, with_same_objectives
-from hpo_pilot.web.server_jobs import NoJobError, ServerJobs
+from hpo_pilot.web.server_jobs import LOG_MOST, NoJobError, ServerJobs
 from hpo_pilot.web.sessions import Codes, Session, Sessions
 
 #: Message after an action, by the word in the page's address. Pages never show text from a link.
@@ -219,7 +211,7 @@ def search_page(request: Request) -> Response:
         "html": parts.live.searches.of_search(view).html,
         "kinds": kinds(view.search),
         "may_change": may_change(request, view),
-        "definition": yaml.safe_dump(view.search.to_dict(), sort_keys=False, allow_unicode=True),
+        "definition": as_yaml(view.search.to_dict()),
         "panda": bigpanda_link(view.record.server, view.record.uid, monitor=view.search.panda.monitor),
     }
     return page(request, "search.j2", values)
@@ -308,11 +300,7 @@ def actions_page(request: Request) -> Response:
     """Returns the actions for a search as HTML. A page requests them when the search's state has changed."""
     parts, session, view = context_of(request), session_of(request), view_of(request)
     assert session is not None
-    values = {
-        "view": view,
-        "may_change": may_change(request, view),
-        "form_token": parts.sessions.form_token(session),
-    }
+    values = {"view": view, "may_change": may_change(request, view), "form_token": parts.sessions.form_token(session)}
     return packed_answer(request, rendered("actions.j2", values).encode(), "text/html; charset=utf-8")
 
 
@@ -369,7 +357,7 @@ def trials_page(request: Request) -> Response:
         "metrics": metrics,
         "reported": metrics.index(stops.metric) if (stops := view.search.early_stopping).metric in metrics else 0,
         "columns": names if len(names) <= _COLUMNS else (),
-        "figures": lambda trial: figure_texts(trial, len(view.search.objectives)),
+        "figures": lambda trial: figures(trial.values, trial.stds, len(metrics)),
     }
     return page(request, "trials.j2", values)
 
@@ -382,13 +370,6 @@ def _text_of(order: TrialOrder) -> str:
 def _turned(order: TrialOrder, key: str) -> TrialOrder:
     """Returns the order after a click on a column's header; the reverse if this column already sorts the table."""
     return TrialOrder(key, not order.descending if order.key == key else key in ("number", "seconds", "generation"))
-
-
-def figure_texts(trial: Trial, objectives: int) -> list[str]:
-    """Formats a trial's figures of merit with their spreads, one text for each objective."""
-    if len(trial.values) != objectives:
-        return [number(None)] * objectives
-    return [plus_minus(*pair) for pair in zip(trial.values, trial.stds or (None,) * objectives, strict=False)]
 
 
 def errors_page(request: Request) -> Response:
@@ -407,11 +388,7 @@ def errors_page(request: Request) -> Response:
 #: Most metrics shown: a payload may report any number.
 _METRICS = 60
 
-_DOWNLOAD_TYPES = {
-    "csv": "text/csv; charset=utf-8",
-    "json": "application/json",
-    "report": "text/html; charset=utf-8",
-}
+_DOWNLOAD_TYPES = {"csv": "text/csv; charset=utf-8", "json": "application/json", "report": "text/html; charset=utf-8"}
 
 
 def trial_of(request: Request, view: SearchView) -> Trial:
@@ -423,7 +400,9 @@ def trial_of(request: Request, view: SearchView) -> Trial:
     given = request.path_params["number"]
     found = context_of(request).library.store.trial(view.record.id, given)
     if found is None:
-        raise HTTPException(404, f"search {view.record.name!r} has no trial {given}; it has {view.progress.trials:,}")
+        raise HTTPException(
+            404, f"search {view.record.name!r} has no trial {given}; it has {whole(view.progress.trials)}"
+        )
     return found
 
 
@@ -440,7 +419,7 @@ def trial_page(request: Request) -> Response:
     values = {
         "view": view,
         "trial": one,
-        "figures": figure_texts(one, len(search.objectives)),
+        "figures": figures(one.values, one.stds, len(search.objectives)),
         "attempts": attempts,
         "measured": [reports[-1] for fold in one.folds if (reports := [one for one in fold.attempts if one.metrics])],
         "metrics": metrics[:_METRICS],
@@ -527,14 +506,13 @@ def job_page(request: Request) -> Response:
 
 
 def job_log(request: Request) -> Response:
-    """Downloads the whole log of a job."""
+    """Downloads the log of a job: at most its last `LOG_MOST` bytes."""
     number = request.path_params["number"]
     try:
-        blocks = context_of(request).server_jobs.log_stream(number)
+        log = context_of(request).server_jobs.log(number, LOG_MOST)
     except NoJobError:
         raise HTTPException(404, f"the embedded PanDA server has no job {number}, or has deleted it") from None
-    headers = {"Content-Disposition": f'attachment; filename="job{number}.log"'}
-    return StreamingResponse(blocks, 200, headers, "text/plain; charset=utf-8")
+    return download(log.text, "text/plain; charset=utf-8", f"job{number}.log")
 
 
 def pilots_page(request: Request) -> Response:
@@ -560,19 +538,6 @@ _HEADING = re.compile(r'<h2 id="([^"]*)">(.*?)</h2>', re.DOTALL)
 _LEAST_HEADINGS = 2
 
 
-@dataclass(frozen=True)
-class _RenderedPage:
-    """One page of the manual, rendered.
-
-    Attributes:
-        html: the page's text.
-        headings: anchor and text of each section's heading.
-    """
-
-    html: Markup
-    headings: tuple[tuple[str, Markup], ...]
-
-
 def contents_page(request: Request) -> Response:
     """Shows the list of the manual's pages."""
     return page(request, "help.j2", {"groups": _groups()})
@@ -593,7 +558,7 @@ def manual_page(request: Request) -> Response:
     values = {
         "groups": _groups(),
         "here": found,
-        "chapter": _rendered_page(found),
+        "chapter": _chapter(found),
         "before": PAGES[at - 1] if at else None,
         "after": PAGES[at + 1] if at + 1 < len(PAGES) else None,
     }
@@ -621,10 +586,11 @@ def _groups() -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
 
 
 @cache
-def _rendered_page(found: Page) -> _RenderedPage:
+def _chapter(found: Page) -> dict[str, Any]:
+    """Returns a page's text as HTML, and the anchor and text of each section's heading."""
     html = Markup(as_html(found))  # noqa: S704 - the package's own text, in which HTML is text
-    headings = tuple((anchor, Markup(words)) for anchor, words in _HEADING.findall(html))  # noqa: S704 - of the same
-    return _RenderedPage(html, headings if len(headings) >= _LEAST_HEADINGS else ())
+    headings = [(anchor, Markup(words)) for anchor, words in _HEADING.findall(html)]  # noqa: S704 - of the same
+    return {"html": html, "headings": headings if len(headings) >= _LEAST_HEADINGS else []}
 
 
 def _picture_content(name: str) -> bytes | None:

@@ -19,7 +19,6 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import jinja2
-import yaml
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -27,20 +26,14 @@ from starlette.responses import Response, StreamingResponse
 
 from hpo_pilot.report import formatting
 from hpo_pilot.report.figure import evenly
-from hpo_pilot.report.formatting import number
-from hpo_pilot.report.summary import shortened
-
-_ERROR_LIMIT = 300
+from hpo_pilot.report.formatting import count, number
 
 
 @cache
 def environment() -> jinja2.Environment:
     """Returns the Jinja environment with the templates' filters."""
     made = formatting.template_environment(jinja2.PackageLoader("hpo_pilot.web"))
-    made.filters["shortened"] = lambda text, limit=_ERROR_LIMIT: shortened(text, limit)
     made.filters["segment"] = lambda text: quote(str(text), safe="")
-    made.filters["point_json"] = point_json
-    made.filters["point_yaml"] = point_yaml
     made.filters["moment"] = moment
     made.filters["mb"] = lambda size: formatting.number(size / 1e6, 3) + " MB"
     made.globals["static"] = static_path
@@ -55,16 +48,6 @@ def rendered(template: str, values: Mapping[str, Any]) -> str:
 def fragments(template: str) -> Any:
     """Returns the macros of a template, for parts of a page that are sent one by one."""
     return environment().get_template(template).module
-
-
-def point_json(point: Mapping[str, Any]) -> str:
-    """Formats a point as in `input.json`."""
-    return json.dumps(point, indent=1, ensure_ascii=False)
-
-
-def point_yaml(point: Mapping[str, Any]) -> str:
-    """Formats a point as in search files."""
-    return str(yaml.safe_dump(dict(point), sort_keys=False, allow_unicode=True, default_flow_style=False))
 
 
 def moment(value: datetime | float | None) -> Markup | str:
@@ -151,9 +134,7 @@ def curves_svg(folds: Mapping[int, Curve], metric: str) -> Markup:
             (_WIDTH - _RIGHT, _HEIGHT - 8, "end", f"step {number(max(xs))}"),
         )
     )
-    label = (
-        f"{metric} over the steps, {len(lines)} fold{'s' * (len(lines) != 1)}, {number(min(ys))} to {number(max(ys))}"
-    )
+    label = f"{metric} over the steps, {count(len(lines), 'fold')}, {number(min(ys))} to {number(max(ys))}"
     frame = Markup('<path class="frame" d="M{0} {1}V{2}H{3}"/>').format(_LEFT, _TOP, _HEIGHT - _BOTTOM, _WIDTH - _RIGHT)
     return Markup('<svg class="curves" viewBox="0 0 {:.0f} {:.0f}" role="img" aria-label="{}">{}{}{}</svg>').format(
         _WIDTH, _HEIGHT, label, frame, drawn, ends

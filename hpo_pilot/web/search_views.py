@@ -18,9 +18,20 @@ from hpo_pilot.hpc.site_files import price_of
 from hpo_pilot.operations.documents import best_standing, hours_used
 from hpo_pilot.report.catalogue import build, kinds
 from hpo_pilot.report.figure import FigureData, PeerSearch, same_objectives, same_question
-from hpo_pilot.report.formatting import count, duration, number, plus_minus, span
+from hpo_pilot.report.formatting import (
+    UNITS,
+    count,
+    duration,
+    front_text,
+    number,
+    plus_minus,
+    shortened,
+    span,
+    time_left,
+    used_of,
+    whole,
+)
 from hpo_pilot.report.result_figures import FOLD_TRIALS, PEER_LIMIT, drawn_trials
-from hpo_pilot.report.summary import shortened
 from hpo_pilot.search import Search, Trial
 from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.search.ranking import Standing, front_of
@@ -91,8 +102,7 @@ class SearchView:
         """The best figure of merit as text; for several objectives the size and hypervolume of the front."""
         progress = self.progress
         if progress.front:
-            volume = "" if progress.hypervolume is None else f", hypervolume {number(progress.hypervolume)}"
-            return f"{count(len(progress.front), 'trial')} on the front{volume}"
+            return front_text(len(progress.front), progress.hypervolume)
         if progress.confirmed is not None:
             return plus_minus(progress.confirmed_value, None)
         return "" if progress.best is None else plus_minus(progress.best_value, progress.best_std)
@@ -208,7 +218,7 @@ class Limit:
     @property
     def text(self) -> str:
         """Both amounts, in words."""
-        return f"{number(self.used, 3)} of {number(self.allowed)} {self.name}"
+        return used_of(self.used, self.allowed, self.name)
 
     @property
     def percent(self) -> float:
@@ -267,38 +277,17 @@ class Headline:
             return words.get(record.state, record.state.value)
         if self.expected is None:
             return "no estimate yet"
-        left = round(self.expected.seconds)
-        units = {"hours": "hours", "gpu_hours": "GPU-hours", "core_hours": "core-hours"}
-        why = f" (limit of {units[self.expected.limit]})" if self.expected.limit in units else ""
-        return f"in about {duration(left) if left > 0 else 'a moment'}{why}"
+        why = f" (limit of {UNITS[self.expected.limit]})" if self.expected.limit in UNITS else ""
+        return f"in {time_left(self.expected.seconds)}{why}"
 
     @property
     def limits(self) -> list[Limit]:
         """The budget's limits in GPU-hours, core-hours and hours, in this order."""
         budget, cost = self.view.search.budget, self.view.cost
-        used = {
-            "GPU-hours": (cost.gpu_hours, budget.gpu_hours),
-            "core-hours": (cost.core_hours, budget.core_hours),
-            "hours": (hours_used(self.view.record, self.now.timestamp()) or 0.0, budget.hours),
-        }
-        return [Limit(name, amount, allowed) for name, (amount, allowed) in used.items() if allowed is not None]
-
-    @property
-    def cost(self) -> tuple[str, str]:
-        """Amount used, as text, and its unit: GPU-hours, or core-hours if no GPU was used."""
-        cost = self.view.cost
-        if cost.gpu_hours > 0:
-            return number(cost.gpu_hours, 3), "GPU-hours"
-        return number(cost.core_hours, 3), "core-hours"
-
-    @property
-    def energy(self) -> str:
-        """Energy used, as text; empty: not known."""
-        cost = self.view.cost
-        if cost.energy_kwh is None or not cost.energy_source:
-            return ""
-        source = {"measured": "measured", "estimated": "estimated", "mixed": "partly measured"}
-        return f"{number(cost.energy_kwh, 3)} kWh, {source[cost.energy_source]}"
+        hours = hours_used(self.view.record, self.now.timestamp()) or 0.0
+        used = {"gpu_hours": cost.gpu_hours, "core_hours": cost.core_hours, "hours": hours}
+        allowed = {key: getattr(budget, key) for key in UNITS}
+        return [Limit(unit, used[key], allowed[key]) for key, unit in UNITS.items() if allowed[key] is not None]
 
     @cached_property
     def trouble(self) -> list[str]:
@@ -309,7 +298,7 @@ class Headline:
             latest = failure_of(self.store.engine, self.view.record.id, progress.last_failure).error
             reason = shortened((latest or "no reason was recorded").strip().partition("\n")[0], _REASON)
             over = count(self.view.extent.over, "trial")
-            found.append(f"{progress.failed:,} of {over} failed; the latest: {reason}")
+            found.append(f"{whole(progress.failed)} of {over} failed; the latest: {reason}")
         return found
 
     @cached_property
@@ -336,7 +325,7 @@ class Headline:
         if self.trouble and not has_best and progress.told:
             return "bad", "Running, but no trial has succeeded yet."
         if in_a_row >= _IN_A_ROW:
-            return "bad", f"Running, but the last {in_a_row} trials failed."
+            return "bad", f"Running, but the last {whole(in_a_row)} trials failed."
         if not has_best:
             return "busy", "Running; there is no result yet."
         since = self.since_best
@@ -484,7 +473,7 @@ class FigureCache:
             last = max(0, progress.trials - _LAST)
             numbers = range(last + 1, progress.trials + 1) if last else None
             trials = trials_with_folds(store.engine, number, numbers)
-            return trials, f"Only the last {_LAST:,} of {progress.trials:,} trials." if last else ""
+            return trials, f"Only the last {whole(_LAST)} of {count(progress.trials, 'trial')}." if last else ""
         if key != "folds" and progress.trials <= _SAMPLE:
             return store.trials(number, folds=False), ""
         best = best_numbers(store.engine, number, view.search, FOLD_TRIALS if key == "folds" else _BEST)
@@ -493,7 +482,8 @@ class FigureCache:
             best += [trial for run in runs for trial in (run.number, run.confirms or 0)]
             return trials_with_folds(store.engine, number, set(best)), ""
         trials = sampled_trials(store.engine, number, progress, best, _SAMPLE)
-        return trials, f"Drawn from {len(trials):,} of {progress.trials:,} trials: the best, and an even sample."
+        shown = f"{whole(len(trials))} of {count(progress.trials, 'trial')}"
+        return trials, f"Drawn from {shown}: the best, and an even sample."
 
     def _peers(self, view: SearchView) -> list[PeerSearch]:
         """Returns the newest other searches with the same space, constraints and objectives that have results.

@@ -292,7 +292,6 @@ LOG_END, LOG_MOST = 64 * 1024, 8 * 1024 * 1024
 
 _SECONDS = 20.0
 _CONNECT_SECONDS = 3.0
-_BLOCK = 1 << 16
 
 
 class NoServerError(TryAgainError):
@@ -395,16 +394,6 @@ class ServerJobs:
         """
         answer = self._ask("job_log", {"panda_id": panda_id, "size": max(1, min(size, LOG_MOST))})
         return ServerJobLog(str(answer.get("text", "")), bool(answer.get("is_whole")))
-
-    def log_stream(self, panda_id: int) -> Iterator[bytes]:
-        """Returns the log of a job in blocks of UTF-8 text, for a download: at most the last `LOG_MOST` bytes.
-
-        Raises:
-            NoJobError: the server has no such job.
-            NoServerError, TryAgainError: see the class; all errors are raised before the first block.
-        """
-        text = self.log(panda_id, LOG_MOST).text.encode()
-        return (text[start : start + _BLOCK] for start in range(0, len(text), _BLOCK))
 
     def pilots(self) -> list[ServerPilot]:
         """Returns the pilots that called recently, by queue and name; ended and silent pilots are listed for an hour.

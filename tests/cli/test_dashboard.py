@@ -50,7 +50,7 @@ def test_it_fits_and_says_what_matters(client, width):
     assert max(map(cell_len, lines)) <= width
     assert len(lines) <= (24 if width >= 60 else 40)
     text = " ".join(" ".join(lines).split())
-    for expected in ("demo running", "12 of 40", "best loss 2.5 ± 0.7", "trial 2", "0 of 4 run", "failed", "next"):
+    for expected in ("demo running", "12 of 40", "best loss 2.50 ± 0.70", "trial 2", "0 of 4 run", "failed", "next"):
         assert expected in text
     if width >= 60:
         assert "trial 1: fold 0: exit status 1" in text

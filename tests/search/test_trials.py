@@ -14,7 +14,6 @@ from hpo_pilot.search.trials import (
     Price,
     Span,
     Spent,
-    duration_text,
     estimate,
     gain_of,
     measured_joules,
@@ -163,13 +162,13 @@ def test_an_estimate_is_near_the_end_that_comes(parallel, kind):
         if found is None:
             continue
         assert abs(found.seconds - (end - now)) < 0.25 * end, (share, found, end - now)
-    assert "at the pace of the last" in judged(search, spans[: 3 * parallel + 4], spans[3 * parallel + 3].ended).basis
+    assert judged(search, spans[: 3 * parallel + 4], spans[3 * parallel + 3].ended).results > 0
 
 
 def test_few_results_are_judged_by_their_length():
     found = judged(search_of(trials=41, parallel=8), [Span(0.0, 60.0)], 60.0)
     assert found.seconds == pytest.approx(40 / 8 * 60 - 60 / 8, rel=0.2)
-    assert found.basis == "trials take 1 min, 8 at once"
+    assert (found.results, found.each, found.parallel) == (0, 60.0, 8)
 
 
 def test_estimates_forget_pauses_and_count_stalls():
@@ -187,17 +186,17 @@ def test_the_last_trial_still_needs_its_run_time():
 
 
 @pytest.mark.parametrize(
-    ("limit", "amount", "job_seconds", "left", "basis"),
+    ("limit", "amount", "job_seconds", "seconds", "left"),
     [
-        ("hours", 1.0, 0.0, pytest.approx(2400 + 60), "its 1 hours are over then, and running trials end"),
-        ("core_hours", 0.5, 1200.0, pytest.approx(600, rel=0.15), "its core-hours last for about 10 more trials, "),
+        ("hours", 1.0, 0.0, pytest.approx(2400 + 60), 980),
+        ("core_hours", 0.5, 1200.0, pytest.approx(600, rel=0.15), pytest.approx(10)),
     ],
 )
-def test_another_limit_than_trials_ends_it_first(limit, amount, job_seconds, left, basis):
+def test_another_limit_than_trials_ends_it_first(limit, amount, job_seconds, seconds, left):
     spans = [Span(60.0 * i, 60.0 * i + 60) for i in range(20)]
     search = search_of(trials=1000, parallel=1, **{limit: amount})
     found = judged(search, spans, 1200.0, job_seconds=job_seconds)
-    assert (found.limit, found.seconds) == (limit, left) and found.basis.startswith(basis)
+    assert (found.limit, found.seconds, found.left) == (limit, seconds, left)
 
 
 def test_confirmation_runs_are_waited_for():
@@ -206,14 +205,3 @@ def test_confirmation_runs_are_waited_for():
     spans = [Span(10.0 * i, 10.0 * i + 10) for i in range(20)]
     assert judged(search, spans, 200.0).seconds == pytest.approx(100, abs=1)
     assert judged(search, spans, 200.0, confirmed=10).seconds == 0
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        *((0.2, "1 s"), (41.4, "41 s"), (59.7, "1 min"), (125, "2 min 5 s")),
-        *((3599.8, "1 h"), (7500, "2 h 5 min"), (3 * 86400 + 7200, "3 days 2 h")),
-    ],
-)
-def test_durations(seconds, text):
-    assert duration_text(seconds) == text

@@ -10,9 +10,9 @@ from contextlib import closing
 import pytest
 from sqlalchemy import insert, update
 
-from hpo_pilot.cli.output import best_text
 from hpo_pilot.errors import InputError
 from hpo_pilot.report.documents import OVER_SEARCHES, OVER_TRIALS
+from hpo_pilot.report.formatting import best_text
 from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.store import SearchState, tables
 from tests.made import made_end

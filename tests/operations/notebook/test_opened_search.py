@@ -100,7 +100,7 @@ def test_it_shows_itself(workdir: Path) -> None:
         assert "nothing steers it now" in repr(search)
         assert f"--workdir {workdir}`" in repr(search)
         with steered(workdir):
-            assert ".watch() shows how far it is" in repr(search)
+            assert ".watch() shows its progress" in repr(search)
 
 
 def test_watching_in_a_script_prints_lines(workdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,7 +117,10 @@ def test_an_interrupt_ends_the_watching(capsys: pytest.CaptureFixture[str]) -> N
         raise KeyboardInterrupt
 
     show_progress(news())
-    assert capsys.readouterr().out == "s: running, 1 of 4 trials\nno longer watching; the search continues\n"
+    assert (
+        capsys.readouterr().out
+        == "s: running, 1 of 4 trials, no result yet\nno longer watching; the search continues\n"
+    )
 
 
 def test_a_front_in_progress() -> None:

@@ -316,7 +316,7 @@ def test_measured_energy_is_shown_with_the_search_and_the_trial(pages):
     ran = made_attempt(task, 1, 0, 1, JobState.FINISHED, 2.0, seconds=2.0, joules=7.2e6)
     pages.store.record(pages.store.search(name).id, [ran], [made_end(1, TrialState.FINISHED, 2.0, told=1)])
     for path in (f"/searches/{name}", f"/searches/{name}/trials/1"):
-        assert "2 kWh, measured" in pages.browser("alice").get(path).text
+        assert "2 kWh (measured)" in pages.browser("alice").get(path).text
 
 
 def test_the_table_has_the_last_value_of_trials_that_were_stopped_early(pages):
@@ -330,9 +330,9 @@ def test_the_table_has_the_last_value_of_trials_that_were_stopped_early(pages):
     pages.store.record(number, [], ends)
     rows = check(pages.browser().get(f"/searches/{name}/trials?sort=number")).split("<tbody>")[1].split("</tr>")
     assert '<td class="value soft">(0.625)</td>' in rows[0]
-    assert "stopped at step 4, its last value in brackets" in rows[0]
+    assert "stopped at step 4 with 0.625" in rows[0]
     assert "soft" not in rows[1]
-    assert "stopped at step 4 without a number" in rows[1]
+    assert "stopped at step 4 with no number" in rows[1]
 
 
 def test_searches_are_compared_on_one_page(pages):
