@@ -16,8 +16,8 @@ from hpo_pilot.panda.workflow_manager import EAGER, TaskNameTakenError, UnknownT
 from hpo_pilot.search import TrialState
 from hpo_pilot.steering.status import search_notes
 from hpo_pilot.store import SearchState
-from hpo_pilot.store.database import reading
-from hpo_pilot.store.progress import progress_of
+from hpo_pilot.store.database import reading, writing
+from hpo_pilot.store.progress import progress_of, write_progress
 from hpo_pilot.store.tables import jobs
 from tests.clock import Clock
 from tests.replay import replayed
@@ -45,6 +45,15 @@ def test_known_results_are_learnt_from_and_are_there_again_after_a_restart(steer
     record = store.search(1)
     for generation in store.generations(1):
         assert replayed(store, record, generation) == [store.trials(1)[generation.trials[0] - 1].point]
+
+
+def test_a_false_row_of_progress_is_corrected_when_the_search_is_loaded(steer, store, panda):
+    finish_all(steer(trials=4, parallel=2), panda, rounds=1)
+    true = progress_of(store.engine, 1)
+    with writing(store.engine) as connection:
+        write_progress(connection, 1, replace(true, finished=9))
+    steer()
+    assert progress_of(store.engine, 1).agrees(true)
 
 
 def test_why_a_task_waits_is_told_while_it_waits(steer, store, panda):
@@ -154,6 +163,21 @@ def test_a_change_that_comes_before_the_answer_to_a_submission_counts(steer, pan
     steering.advance(changed, steering.state)  # submits task 1
     steering.advance(set(), steering.state)
     assert (len(panda.tasks), panda.asked) == (1, asked)
+
+
+def test_a_job_that_ends_between_the_two_calls_of_a_look_is_not_lost(steer, panda, monkeypatch):
+    steering = steer(trials=2, parallel=2)
+    go(steering, 2)
+    panda.finish(1, 1)
+    states = panda.status
+
+    def status(refs):
+        panda.finish(1, 2)
+        return states(refs)
+
+    monkeypatch.setattr(panda, "status", status)
+    go(steering, 4)
+    assert (len(panda.tasks), steering.state) == (1, SearchState.DONE)
 
 
 def test_a_task_whose_name_is_taken_gets_another(steer, panda, monkeypatch):
