@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from hpo_pilot.cli.output import Column, console, print_columns, print_fitting
+from hpo_pilot.cli.output import Column, add_row, console, print_columns, print_fitting
 from hpo_pilot.cli.progress import sparkline
 
 
@@ -49,6 +49,13 @@ def test_texts_are_shortened_then_columns_go_by_rank():
         ["ID", "name", "best"],
         ["ID", "name"],
     ]
+
+
+def test_no_cell_commands_the_terminal():
+    table = [Column("error")]
+    add_row(table, ["\x1b[2Jno memory\x07"])
+    assert table[0].cells[0].isprintable()
+    assert "no memory" in table[0].cells[0]
 
 
 def test_bars():

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.operations.families import combined_state, family_document, for_each
+from hpo_pilot.operations.families import combined_state, family_document, family_status, for_each
 from hpo_pilot.report.documents import SearchDocument
 
 
@@ -42,6 +42,25 @@ def test_the_sums() -> None:
     assert both["message"] == "demo-leg: slow"
     assert both["segments"] == [arm, leg]
     assert family_document("demo", [arm, arm])["ended"] == "2026-01-03"
+
+
+@pytest.mark.parametrize(
+    ("energies", "sources", "energy", "source"),
+    [
+        ((2.0, 3.0), ("measured", "measured"), 5.0, "measured"),
+        ((2.0, 3.0), ("measured", "profile"), 5.0, "mixed"),
+        ((2.0, None), ("measured", None), None, None),  # a part is not the whole
+    ],
+)
+def test_the_cost(energies: Any, sources: Any, energy: float | None, source: str | None) -> None:
+    rest = {"job_seconds": 60.0, "gpu_hours": 0.5, "core_hours": 4.0, "source": "demo.yaml", "definition": {}}
+    members = [
+        member("demo-arm", "done", cost={**rest, "energy_kwh": one, "energy_source": how}, **rest)
+        for one, how in zip(energies, sources, strict=True)
+    ]
+    cost = family_status("demo", cast(Any, members))["cost"]
+    hours = {"job_seconds": 120.0, "gpu_hours": 1.0, "core_hours": 8.0}
+    assert cost == {**hours, "energy_kwh": energy, "energy_source": source}
 
 
 def test_what_one_search_does_not_allow_the_others_may() -> None:

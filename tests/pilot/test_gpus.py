@@ -15,7 +15,7 @@ echo "1, NVIDIA H200, 143771, 570.86"
 """
 TWO = tuple(MachineGpu(n, "NVIDIA", "NVIDIA H200", "143771", "570.86") for n in "01")
 SAY = """echo '{"status": 0, "loss": 1, "metrics": {"n": '$(echo "$CUDA_VISIBLE_DEVICES" | tr -d -c 01 | wc -c)'}}' \\
-> output.json; echo "[$CUDA_VISIBLE_DEVICES]" > seen; sleep 0.4"""
+> output.json; echo "[${CUDA_VISIBLE_DEVICES-all}]" > seen; sleep 0.4"""
 
 
 @pytest.fixture

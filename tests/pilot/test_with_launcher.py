@@ -14,6 +14,13 @@ from typing import Any
 
 import pytest
 
+from hpo_pilot.hpc.launchers import make_launcher
+from hpo_pilot.pilot.execution import InContainer
+from hpo_pilot.pilot.job import parse_job
+from hpo_pilot.pilot.launch import WithLauncher
+from hpo_pilot.pilot.machine import AssignedResources
+from hpo_pilot.pilot.settings import Site
+from hpo_pilot.transformation.job import PayloadSettings
 from tests.pilot.conftest import GOOD, PilotProcess, verdict
 from tests.programs import program
 
@@ -115,6 +122,21 @@ def test_ranks_on_one_machine(panda, pilot, tools, tmp_path):
     assert verdict(panda.final(enough))["value"] == 0.5
     (line,) = launched(tools)
     assert "-np 2 -H localhost:2 /bin/sh -c echo" in line
+
+
+def test_each_rank_has_the_gpus_of_its_node_and_its_own_cores(tmp_path):
+    site = Site(launcher=make_launcher({"name": "mpirun"}), gpu_kind="nvidia")
+    job = parse_job({"PandaID": 1, "attemptNr": 1, "jobPars": "-a s.tar.gz -p x"})
+    given = AssignedResources(("n1", "n2"), {}, 4, gpus={"n1": ("0", "1"), "n2": ("2", "3")}, allocation=("n1", "n2"))
+    document = PayloadSettings(nodes=2, ranks_per_node=2, gpus=2)
+    launched = WithLauncher(site, job, given, document, InContainer("auto", ""))
+    tools = program(tmp_path / "tools" / "mpirun", "").parent
+    program(tools / "uname", "echo n2.example.org")
+    path = f"{tools}:{os.environ['PATH']}"
+    words, env = launched.wrap(["payload"], {"PATH": path, "OMP_NUM_THREADS": "64"}, [], tmp_path)
+    assert env["OMP_NUM_THREADS"] == "2"
+    around = words[words.index("/bin/sh", words.index("mpirun") + 1) : -1]
+    assert subprocess.check_output([*around, "printenv", "CUDA_VISIBLE_DEVICES"], env={"PATH": path}) == b"2,3\n"
 
 
 def bare(tmp_path: Path) -> str:

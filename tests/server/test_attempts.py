@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from unittest.mock import Mock
 
@@ -103,6 +104,25 @@ def test_a_restart_gives_every_job_a_fresh_grace_period(queue: Queue) -> None:
     with queue.database.writing() as tx:
         attempts.reset_silence(tx)
     assert queue.end_silent_attempts() == pytest.approx(60)
+
+
+@pytest.mark.parametrize(("asleep", "state"), [(0.0, "failed"), (3600.0, "sent")])
+def test_pilots_of_a_machine_that_slept_may_report_first(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, asleep: float, state: str
+) -> None:
+    queue.submit(2, maxAttempt=1)
+    (job,) = queue.acquire()
+
+    async def sleep(seconds: float) -> None:
+        queue.clock.now += seconds + asleep
+        if not queue.acquire():
+            raise InterruptedError  # a third look is not needed
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr(attempts, "time", Mock(time=queue.clock, monotonic=lambda: 0.0))
+    with pytest.raises(InterruptedError):
+        asyncio.run(attempts.HeartbeatWatch(queue.database, 60.0).run())
+    assert queue.describe(job["PandaID"])["jobStatus"] == state
 
 
 def test_a_worker_that_ended_takes_its_jobs_along(queue: Queue) -> None:

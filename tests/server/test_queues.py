@@ -160,6 +160,13 @@ def test_a_wrong_file_is_refused(tmp_path: Path, text: str) -> None:
         Queues(file, tmp_path)
 
 
+def test_one_known_queue_of_a_task_is_enough(tmp_path: Path) -> None:
+    (tmp_path / "queues.json").write_text('{"queues": {"A": {}}}')
+    queues = Queues(tmp_path / "queues.json", tmp_path)
+    assert queues.unknown(("ODD", "A")) == ""
+    assert "ODD" in queues.unknown(("ODD",))
+
+
 def test_without_a_file_every_name_is_a_queue(tmp_path: Path) -> None:
     queues = Queues(None, tmp_path)
     assert queues.find("ANYTHING") is not None

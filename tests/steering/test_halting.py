@@ -264,6 +264,16 @@ def test_confirmation_runs_are_never_stopped(steer, store, panda):
     assert [len(look) for look in store.values_by_look(1)] == [0, 2]
 
 
+def test_no_trial_is_compared_with_confirmation_runs(store, panda, register):
+    trials = {n: Trial(n, 1, {"x": n / 9}, confirms=1 if n > 3 else None) for n in range(1, 10)}
+    halting = TrialStopper(register(made_search(**ASHA)), store, panda, trials)
+    values = {n: 0.05 if trial.confirms else 0.1 for n, trial in trials.items()}
+    running = (made_attempt(1, n, 0, 1, JobState.RUNNING, progress=((1, value),)) for n, value in values.items())
+    look = Changes(list(running))
+    halting.judge(look, {n: OpenTrial(trial) for n, trial in trials.items()})
+    assert not look.stops
+
+
 def test_of_several_objectives_one_decides_and_the_others_are_guessed(store, panda, register):
     objectives = [{"metric": "loss"}, {"metric": "auc", "goal": "maximize"}]
     search = made_search(objective=objectives, early_stopping={"method": "asha", "eta": 2, "metric": "auc"})

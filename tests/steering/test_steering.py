@@ -12,12 +12,12 @@ from sqlalchemy import select
 
 from hpo_pilot.errors import GiveUpError, TryAgainError
 from hpo_pilot.jobs import JobReport, JobState, TaskState
-from hpo_pilot.panda.workflow_manager import EAGER, UnknownTaskError
+from hpo_pilot.panda.workflow_manager import EAGER, TaskNameTakenError, UnknownTaskError
 from hpo_pilot.search import TrialState
 from hpo_pilot.steering.status import search_notes
 from hpo_pilot.store import SearchState
-from hpo_pilot.store.database import reading
-from hpo_pilot.store.progress import progress_of
+from hpo_pilot.store.database import reading, writing
+from hpo_pilot.store.progress import progress_of, write_progress
 from hpo_pilot.store.tables import jobs
 from tests.clock import Clock
 from tests.replay import replayed
@@ -45,6 +45,15 @@ def test_known_results_are_learnt_from_and_are_there_again_after_a_restart(steer
     record = store.search(1)
     for generation in store.generations(1):
         assert replayed(store, record, generation) == [store.trials(1)[generation.trials[0] - 1].point]
+
+
+def test_a_false_row_of_progress_is_corrected_when_the_search_is_loaded(steer, store, panda):
+    finish_all(steer(trials=4, parallel=2), panda, rounds=1)
+    true = progress_of(store.engine, 1)
+    with writing(store.engine) as connection:
+        write_progress(connection, 1, replace(true, finished=9))
+    steer()
+    assert progress_of(store.engine, 1).agrees(true)
 
 
 def test_why_a_task_waits_is_told_while_it_waits(steer, store, panda):
@@ -127,6 +136,64 @@ def test_what_has_finished_counts_although_the_search_is_stopped(steer, store, p
     first = TrialState.STOPPED if is_away else TrialState.FINISHED
     assert [trial.state for trial in store.trials(1)] == [first, TrialState.STOPPED]
     assert panda.killed == [1]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_task_whose_answer_was_lost_is_sent_once(steer, panda, is_restarted):
+    panda.lost_answers = 1
+    steering = steer(trials=2, parallel=2)
+    go(steering, 2)
+    steering = steer() if is_restarted else steering
+    finish_all(steering, panda)
+    assert (len(panda.tasks), steering.state) == (1, SearchState.DONE)
+
+
+def test_a_stop_kills_a_task_whose_answer_was_lost(steer, panda):
+    panda.lost_answers = 1
+    steering = steer(trials=2, parallel=2)
+    go(steering, 2)
+    steering.advance(None, SearchState.STOPPING)
+    assert (panda.killed, steering.state) == ([1], SearchState.STOPPED)
+
+
+@pytest.mark.parametrize(("changed", "asked"), [({1}, [1]), (set(), [])])
+def test_a_change_that_comes_before_the_answer_to_a_submission_counts(steer, panda, changed, asked):
+    steering = steer(trials=2, parallel=2)
+    steering.advance(None, steering.state)
+    steering.advance(changed, steering.state)  # submits task 1
+    steering.advance(set(), steering.state)
+    assert (len(panda.tasks), panda.asked) == (1, asked)
+
+
+def test_a_job_that_ends_between_the_two_calls_of_a_look_is_not_lost(steer, panda, monkeypatch):
+    steering = steer(trials=2, parallel=2)
+    go(steering, 2)
+    panda.finish(1, 1)
+    states = panda.status
+
+    def status(refs):
+        panda.finish(1, 2)
+        return states(refs)
+
+    monkeypatch.setattr(panda, "status", status)
+    go(steering, 4)
+    assert (len(panda.tasks), steering.state) == (1, SearchState.DONE)
+
+
+def test_a_task_whose_name_is_taken_gets_another(steer, panda, monkeypatch):
+    tried = []
+
+    def refuse(task, **_options):
+        tried.append(task.name)
+        raise TaskNameTakenError("another task has this name")
+
+    steering = steer(trials=2, parallel=2)
+    with monkeypatch.context() as patched:
+        patched.setattr(panda, "submit", refuse)
+        go(steering, 3)
+    finish_all(steering, panda)
+    assert len({*tried, panda.tasks[1].name}) == 3
+    assert steering.state is SearchState.DONE
 
 
 def test_a_search_is_not_stopped_while_its_jobs_cannot_be_killed(steer, store, panda):

@@ -135,3 +135,11 @@ def test_results_and_samples_have_what_the_best_value_needs(store):
     assert best_confirmed_first(search, sample) == best_confirmed_first(search, store.trials(1, folds=False))
     places = [place for place, _ in progress.course]
     assert [trial.told for trial in trials_told(store.engine, 1, places)] == places
+
+
+def test_samples_have_the_whole_front(store):
+    """Also trials beyond the reference point, with which no hypervolume has grown."""
+    filled(store, runs=0, objective=[{"metric": name, "reference": 0.0} for name in ("loss", "time")])
+    progress = progress_of(store.engine, 1)
+    sample = sampled_trials(store.engine, 1, progress, [], 4)
+    assert {*progress.front} <= {trial.number for trial in sample}

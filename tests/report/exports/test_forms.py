@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import sys
 from dataclasses import replace
 
@@ -12,10 +13,10 @@ import pytest
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.operations.client import SearchClient
-from hpo_pilot.report.exports import FILE_FORMS, as_csv, export_file
+from hpo_pilot.report.exports import FILE_FORMS, as_csv, as_hpogrid_report, export_file
 from tests.command_here import command_here
 from tests.made import made_fold
-from tests.report.exports.made import curves_of, every_kind, finished, search_of, subject_of
+from tests.report.exports.made import curves_of, every_kind, failed, finished, search_of, subject_of
 from tests.rest_api import add_results, store_of, write_search
 
 
@@ -94,6 +95,13 @@ def test_csv_has_means_of_measured_figures_in_columns_of_their_own():
     rows = list(csv.DictReader(text.splitlines()))
     assert [row["metrics.energy_joules"] for row in rows] == ["3.0", ""]
     assert [name for name in rows[0] if name.startswith("metrics.")] == ["metrics.energy_joules"]
+
+
+def test_the_best_of_a_hpogrid_report_is_no_confirmation_run():
+    trials = [finished(1), finished(2), finished(3, value=0.1, confirms=2), failed(4)]
+    report = json.loads("".join(as_hpogrid_report(search_of(), trials)))
+    assert (report["best_metric_score"], report["best_config"]["layers"]) == (1.0, 3)
+    assert [row["loss"] for row in report["result"].values()] == [1.5, 1.0, 0.1]
 
 
 @pytest.mark.parametrize("first", ["=", "+", "-", "@", "\t=", "\r="])
