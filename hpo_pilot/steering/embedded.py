@@ -126,7 +126,7 @@ class EmbeddedPanda:
                 *("--token-file", str(self._tokens[Role.PILOT]), "--workdir", str(workdir.pilots)),
                 *("--checkpoints", str(workdir.checkpoints), "--heartbeat", "2"),
                 *("--environments", str(workdir.environments)),
-                *("--worker-id", str(WORKER), "--harvester-id", HARVESTER, "--lifeline-fd", "{lifeline}"),
+                *("--worker-id", str(WORKER), "--harvester-id", HARVESTER, "--lifeline-fd", "{lifeline}", "--wait"),
                 *(("--ca", str(self.authority_file)) if self.authority_file else ()),
                 *(("--site", str(described)) if slots and (described := _described_site(workdir, site)) else ()),
             ],
@@ -140,7 +140,7 @@ class EmbeddedPanda:
         return self._workdir.tokens
 
     def start(self) -> None:
-        """Starts both. Returns when the server answers.
+        """Starts both. Returns when the server answers; the pilot loads its modules meanwhile and sends nothing.
 
         Raises:
             TryAgainError: the server does not start; the message has the reason.
@@ -150,12 +150,13 @@ class EmbeddedPanda:
         if self._slots:
             self._make_pilot_folders()
         self._server.start()
+        if self._slots:
+            self._pilot.start()
         self._wait_for_server()
         write_whole(self._workdir.tokens / _ADDRESS, f"{self.url}\n{self.server.authorities or ''}")
         write_address(self._workdir.root, self.server)
         self._note_monitor()
-        if self._slots:
-            self._pilot.start()
+        self._pilot.release()
 
     def check(self) -> None:
         """Restarts a process that has ended.
@@ -166,10 +167,10 @@ class EmbeddedPanda:
         self._own.renew()
         if self._server.check():
             self._wait_for_server()
-        if self._slots:
-            self._pilot.check()
-        else:
+        if not self._slots:
             self._pilot.bound_log()
+        elif self._pilot.check():
+            self._pilot.release()
 
     def stop(self) -> None:
         """Ends both, the pilot first, because it returns its jobs to the server."""
@@ -413,16 +414,17 @@ def connected_manager(url: str, workdir: WorkDir) -> Iterator[WorkflowManager]:
 @contextlib.contextmanager
 def started_manager(panda: EmbeddedPanda, workdir: WorkDir) -> Iterator[WorkflowManager]:
     """Starts the embedded server and opens a workflow manager at it for the duration of a block."""
-    panda.start()
+    manager = manager_at(panda.server, workdir)  # panda-client loads while the server starts
     try:
-        with contextlib.closing(manager_at(panda.server, workdir)) as manager:
-            yield manager
+        panda.start()
+        yield manager
     finally:
+        manager.close()
         panda.stop()
 
 
 def manager_at(server: PandaServer, workdir: WorkDir) -> WorkflowManager:
-    """Returns a workflow manager at an embedded server that runs."""
+    """Returns a workflow manager at an embedded server, which may still be starting: nothing is sent yet."""
     log_file = workdir.log("panda-client")
     return workflow_manager("panda").connect(server.url, server.token_file, server.owner, log_file, server.authorities)
 

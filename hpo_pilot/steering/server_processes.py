@@ -44,7 +44,7 @@ class ChildProcess:
 
     The child inherits one end of a pair of sockets, the lifeline; this process holds the other end. When this process
     ends, even by SIGKILL, its end closes, and the child ends itself. A server writes a byte to the lifeline when it
-    listens.
+    listens. A pilot with ``--wait`` begins when it gets a byte: `release`.
     """
 
     def __init__(
@@ -83,6 +83,12 @@ class ChildProcess:
                 start_new_session=True,  # Ctrl-C reaches only this process, which then ends the child.
             )
         self._starts = [*(t for t in self._starts if time.monotonic() - t < _WINDOW), time.monotonic()]
+
+    def release(self) -> None:
+        """Lets a child begin that waits for a byte. One that has ended gets none; `check` notices its end."""
+        if self._lifeline is not None:
+            with contextlib.suppress(OSError):
+                self._lifeline.send(b"\n")
 
     @property
     def log_file(self) -> Path:

@@ -33,7 +33,7 @@ from hpo_pilot.steering.embedded import (
     default_slots,
     started_manager,
 )
-from hpo_pilot.steering.loop import SearchSteering
+from hpo_pilot.steering.loop import SearchSteering, optimizer_of
 from hpo_pilot.steering.metrics import snapshots
 from hpo_pilot.steering.registration import PackedSearch, check_family, pack_searches, register_family
 from hpo_pilot.steering.results import ReportWriter, RunResult, internal_error, result_of
@@ -146,7 +146,7 @@ class Service:
         self._manager.interrupt()
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Steers until `stop` is called or `until` returns True (called about twice a second).
+        """Steers until `stop` is called or `until` returns True (called twice a second and after the end of a search).
 
         Raises:
             TryAgainError: another process took over the lease, or the store does not answer.
@@ -190,7 +190,8 @@ class Service:
                 entry.next_turn for entry in self._entries.values() if entry.turn is None and entry.state is not None
             ]
             self._take_news(min([poll_at, *dues]) - time.monotonic())
-            self._take_turns()
+            if self._take_turns():
+                poll_at = 0.0
 
     def _end_turns(self) -> None:
         """Waits for the turns that are under way, and interrupts their calls to the server."""
@@ -282,12 +283,13 @@ class Service:
                 self._store.set_state(number, SearchState.FAILED, "service", message)
             return steering, -1.0
 
-    def _take_turns(self) -> None:
-        """Takes the results of the turns that are over.
+    def _take_turns(self) -> bool:
+        """Takes the results of the turns that are over. Returns whether a search has ended.
 
         Raises:
             StoreAwayError: the store does not answer.
         """
+        has_ended = False
         for entry in [entry for entry in self._entries.values() if entry.turn is not None and entry.turn.done()]:
             turn, entry.turn = entry.turn, None
             assert turn is not None
@@ -303,8 +305,10 @@ class Service:
             entry.due = now + min(max(seconds, 0.0), _POLL_SECONDS)
             if entry.steering is None or entry.steering.state.is_over:
                 entry.steering, entry.state, entry.changed = None, None, None
+                has_ended = True
             elif entry.state is not None:
                 entry.state = entry.steering.state
+        return has_ended
 
     def _load(self, number: int) -> SearchSteering:
         record = self._store.search(number)
@@ -524,6 +528,9 @@ def _steer(
     with contextlib.ExitStack() as stack:
         workdir.check_space()
         lease = stack.enter_context(_held_lease(store, workdir, "run", server))
+        aside = ThreadPoolExecutor(1)
+        stack.callback(aside.shutdown, wait=False)
+        aside.submit(optimizer_of, first, ())  # its libraries take a second to load, while the server starts
         supervise: Callable[[], None] = workdir.check_space
         if server == EMBEDDED:
             count = slots or default_slots(first.resources.cores)
