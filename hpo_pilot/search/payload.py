@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import glob
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +17,14 @@ from hpo_pilot.errors import InputError
 from hpo_pilot.files import FUNCTION_COMMAND
 from hpo_pilot.search import limits
 from hpo_pilot.search.fields import Section, StrictStr
-from hpo_pilot.search.mistakes import FILE_PATTERN, Mistake, MistakeError, did_you_mean
+from hpo_pilot.search.mistakes import (
+    FILE_PATTERN,
+    FUNCTION_PATTERN,
+    PYTHON_PATTERN,
+    Mistake,
+    MistakeError,
+    did_you_mean,
+)
 from hpo_pilot.search.parameters import Dimension
 from hpo_pilot.search.values import Point, show
 from hpo_pilot.transformation.stage_in import InputKind, InputSource, parse_source
@@ -197,22 +203,17 @@ class FileNames(Section):
         return self.model_dump(exclude_none=True)
 
 
-#: A function in a module, or a file with a pickled function.
-_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*|[A-Za-z_]\w*\.pkl", re.ASCII)
-_PYTHON = re.compile(r"/[^\x00-\x1f\x7f]*[^/\x00-\x1f\x7f]|[A-Za-z0-9._+-]+")
-
-
 class Payload(Section):
     """The command and the files of each fold of each trial."""
 
     files: _Text | None = Field(None, description="A folder that goes to the jobs, relative to the search file.")
     command: _Text = Field(description="Shell command that trains and writes output.json.")
-    function: _Text | None = Field(
+    function: Annotated[StrictStr, Field(min_length=1, pattern=FUNCTION_PATTERN)] | None = Field(
         None,
         description="Instead of a command: a Python function, as `train:objective` for `objective` in train.py. It "
         "gets the point as a mapping and returns the figure of merit. Its module is imported once for many points.",
     )
-    python: _Text | None = Field(
+    python: Annotated[StrictStr, Field(min_length=1, pattern=PYTHON_PATTERN)] | None = Field(
         None,
         description="Program for `python` and `python3` in the command: an absolute path or a name in PATH. Default: "
         "for jobs on this machine the Python of the environment active at the submission, elsewhere the job's.",
@@ -265,22 +266,6 @@ class Payload(Section):
             message = "a payload has either a function or a command"
             raise MistakeError([Mistake(("function",), message, "remove one of the two")])
         return {**given, "command": command}
-
-    @field_validator("function")
-    @classmethod
-    def _importable(cls, name: str | None) -> str | None:
-        if name is not None and not _FUNCTION.fullmatch(name):
-            message = f"must name a module and a function, not {name!r}"
-            raise MistakeError([Mistake((), message, "as in train:objective, for `def objective(point)` in train.py")])
-        return name
-
-    @field_validator("python")
-    @classmethod
-    def _interpreter(cls, name: str | None) -> str | None:
-        if name is not None and not _PYTHON.fullmatch(name):
-            message = f"must be an absolute path or a name in PATH, not {name!r}"
-            raise MistakeError([Mistake((), message, "as in /opt/conda/envs/torch/bin/python, or python3.12")])
-        return name
 
     @field_validator("outputs", "checkpoint")
     @classmethod
