@@ -86,37 +86,32 @@ class PointShape(Section):
         point.update(rest)
         return {name: self._label(name, value) for name, value in point.items()}
 
-    def mistakes(self, dimensions: Mapping[str, Dimension]) -> list[Mistake]:
-        """Returns the mistakes of the shape for the parameters of a space; the paths start at a key of the shape."""
-        mistakes = []
+    def mistakes(self, dimensions: Mapping[str, Dimension]) -> Iterator[Mistake]:
+        """Yields the mistakes of the shape for the parameters of a space; the paths start at a key of the shape."""
         for key, array in self.arrays.items():
             for name in _names(array):
-                place = ("arrays", key)
                 if not isinstance(name, str) or name not in dimensions:
                     hint = did_you_mean(str(name), dimensions)
-                    mistakes.append(Mistake(place, f"{show(name)} is not a parameter of the space", hint))
+                    yield Mistake(("arrays", key), f"{show(name)} is not a parameter of the space", hint)
                 elif dimensions[name].when:
-                    mistakes.append(Mistake(place, f"{name} is not in every point (when), so it cannot be in a list"))
+                    yield Mistake(("arrays", key), f"{name} is not in every point (when), so it cannot be in a list")
         within = {name for array in self.arrays.values() for name in _names(array) if isinstance(name, str)}
         taken = dimensions.keys() - within
-        for section, keys in (("fixed", self.fixed), ("arrays", self.arrays)):
-            mistakes += [
-                Mistake((section, key), "there is a parameter of that name", "rename one of the two", at_key=True)
-                for key in keys
-                if key in taken or (section == "fixed" and key in self.arrays)
-            ]
+        for section, keys, clashes in (
+            ("fixed", self.fixed, taken | self.arrays.keys()),
+            ("arrays", self.arrays, taken),
+        ):
+            for key in (key for key in keys if key in clashes):
+                yield Mistake((section, key), "there is a parameter of that name", "rename one of the two", at_key=True)
         for name, meanings in self.values.items():
             choices = getattr(dimensions.get(name), "choices", None)
             if choices is None:
                 hint = did_you_mean(name, [n for n, d in dimensions.items() if hasattr(d, "choices")])
-                mistakes.append(Mistake(("values", name), "is not a parameter with choices", hint, at_key=True))
-                continue
-            mistakes += [
-                Mistake(("values", name, label), f"is not one of the choices of {name}", at_key=True)
-                for label in meanings
-                if label not in [choice for choice in choices if isinstance(choice, str)]
-            ]
-        return mistakes
+                yield Mistake(("values", name), "is not a parameter with choices", hint, at_key=True)
+            else:
+                texts = {choice for choice in choices if isinstance(choice, str)}
+                for label in (label for label in meanings if label not in texts):
+                    yield Mistake(("values", name, label), f"is not one of the choices of {name}", at_key=True)
 
     def _meant(self, name: str, value: Any) -> Any:
         meanings = self.values.get(name)
@@ -280,15 +275,14 @@ class Payload(Section):
         return names
 
 
-def input_mistakes(inputs: Sequence[str], payload: Payload, base: Path | None) -> list[Mistake]:
-    """Returns mistakes in inputs and clashes between their names; paths are indices.
+def input_mistakes(inputs: Sequence[str], payload: Payload, base: Path | None) -> Iterator[Mistake]:
+    """Yields mistakes in inputs and clashes between their names; paths are indices.
 
     Args:
         inputs: the inputs in the search file.
         payload: the payload with these inputs.
         base: the search file's folder; None: the payload's folder is not read.
     """
-    mistakes = []
     first: dict[str, int] = {}
     own = dict.fromkeys(payload.file_names.named().values(), "is the payload's own file")
     own |= dict.fromkeys(OUR_FILES, "is a file of hpo-pilot's own")
@@ -296,22 +290,20 @@ def input_mistakes(inputs: Sequence[str], payload: Payload, base: Path | None) -
         folder = base / Path(payload.files).expanduser()
         if folder.is_dir():
             own = {path.name: f"is in {payload.files} too" for path in folder.iterdir()} | own
+    rename = "all go into one folder: rename one of the two"
     for index, text in enumerate(inputs):
         try:
             name = parse_source(text).name
         except ValueError as error:
             message, _, hint = str(error).partition(": ")
-            mistakes.append(Mistake((index,), message, hint))
+            yield Mistake((index,), message, hint)
             continue
         if name is None:
             continue
         if name in own or name.startswith(OUR_PREFIX):
-            message = f"{name} {own.get(name, 'has a name like those of hpo-pilot')}"
-            mistakes.append(Mistake((index,), message, "all go into one folder: rename one of the two"))
-        elif first.setdefault(name, index) != index:
-            message = f"has the name of inputs[{first[name]}]: {name}"
-            mistakes.append(Mistake((index,), message, "all go into one folder: rename one of the two"))
-    return mistakes
+            yield Mistake((index,), f"{name} {own.get(name, 'has a name like those of hpo-pilot')}", rename)
+        elif (same := first.setdefault(name, index)) != index:
+            yield Mistake((index,), f"has the name of inputs[{same}]: {name}", rename)
 
 
 def missing_paths(inputs: Sequence[str], base: Path) -> Iterator[tuple[int, str]]:

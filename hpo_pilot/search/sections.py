@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, model_validator
@@ -62,22 +62,15 @@ Objectives = Annotated[
 ]
 
 
-def objective_mistakes(objectives: Sequence[Objective | None]) -> list[Mistake]:
-    """Returns clashes between objectives; paths are those of a search file. None: not valid, reported before."""
-    mistakes: list[Mistake] = []
+def objective_mistakes(objectives: Sequence[Objective | None]) -> Iterator[Mistake]:
+    """Yields clashes between objectives; paths are those of a search file. None: not valid, reported before."""
     if not objectives:
-        mistakes.append(Mistake(("objective",), "is empty", "give it a value, or leave the key out"))
+        yield Mistake(("objective",), "is empty", "give it a value, or leave the key out")
     first: dict[str, int] = {}
     for index, objective in enumerate(objectives):
-        if objective is None:
-            continue
-        same = first.setdefault(objective.metric, index)
-        if same != index:
+        if objective is not None and (same := first.setdefault(objective.metric, index)) != index:
             message = f"{objective.metric} is the metric of objective[{same}] too"
-            mistakes.append(
-                Mistake(("objective", index, "metric"), message, "name another figure, or remove one of them")
-            )
-    return mistakes
+            yield Mistake(("objective", index, "metric"), message, "name another figure, or remove one of them")
 
 
 def known_value_mistakes(count: int, values: Sequence[float | Sequence[float] | None]) -> list[Mistake]:
@@ -220,15 +213,13 @@ def is_result_file(source: str) -> bool:
     return _SEARCH_NAME.fullmatch(source) is None
 
 
-def warm_start_mistakes(name: str, sources: Sequence[str]) -> list[Mistake]:
-    """Returns mistakes in `warm_start` of the search `name`; paths are those of a search file."""
-    mistakes = []
+def warm_start_mistakes(name: str, sources: Sequence[str]) -> Iterator[Mistake]:
+    """Yields mistakes in `warm_start` of the search `name`; paths are those of a search file."""
     for index, source in enumerate(sources):
         if source == name:
-            mistakes.append(Mistake(("warm_start", index), "is this search itself", "give its own results as `known`"))
+            yield Mistake(("warm_start", index), "is this search itself", "give its own results as `known`")
         elif source in sources[:index]:
-            mistakes.append(Mistake(("warm_start", index), f"names {source!r} a second time", "remove one of the two"))
-    return mistakes
+            yield Mistake(("warm_start", index), f"names {source!r} a second time", "remove one of the two")
 
 
 _Step = Annotated[StrictInt, Field(ge=1, le=2**53)]
@@ -349,8 +340,8 @@ class EarlyStopping(ShortSection):
 
 def early_stopping_mistakes(
     early: EarlyStopping, *, trials_per_job: int, folds: int, metrics: Sequence[str]
-) -> list[Mistake]:
-    """Returns settings that clash with the rest of a search; paths are those of a search file.
+) -> Iterator[Mistake]:
+    """Yields settings that clash with the rest of a search; paths are those of a search file.
 
     Args:
         early: the settings.
@@ -358,21 +349,18 @@ def early_stopping_mistakes(
         folds: `folds.k`.
         metrics: metrics of the objectives; empty: not known.
     """
-    mistakes: list[Mistake] = []
     if not early.is_on:
-        return mistakes
+        return
     if trials_per_job > 1:
         message = f"needs jobs of one trial each, and resources.trials_per_job is {trials_per_job}"
         hint = "remove one of the two: PanDA can kill a job, not one of its points"
-        mistakes.append(Mistake(("early_stopping", "method"), message, hint))
+        yield Mistake(("early_stopping", "method"), message, hint)
     if early.folds is not None and early.folds > folds:
-        mistakes.append(
-            Mistake(("early_stopping", "folds"), f"is {early.folds}, and a trial has {folds} (folds)", f"use {folds}")
-        )
+        message = f"is {early.folds}, and a trial has {folds} (folds)"
+        yield Mistake(("early_stopping", "folds"), message, f"use {folds}")
     if early.metric is None and len(metrics) > 1:
         message = f"must name the figure that decides whether a trial continues: there are {len(metrics)} objectives"
-        mistakes.append(Mistake(("early_stopping",), message, f"add metric: {metrics[0]}"))
+        yield Mistake(("early_stopping",), message, f"add metric: {metrics[0]}")
     elif early.metric is not None and metrics and early.metric not in metrics:
         message = f"is {early.metric!r}, which is not an objective of this search"
-        mistakes.append(Mistake(("early_stopping", "metric"), message, f"there is {', '.join(metrics)}"))
-    return mistakes
+        yield Mistake(("early_stopping", "metric"), message, f"there is {', '.join(metrics)}")

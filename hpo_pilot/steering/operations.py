@@ -412,7 +412,7 @@ def with_budget(search: Search, **changes: float) -> Search:
         wrong = [mistake.under("budget") for mistake in found if mistake.path[0] in changes]
         budget = search.budget.model_copy(update=changes)
     if "parallel" in changes and not wrong:
-        wrong = width_mistakes(budget, search.resources, search.folds)
+        wrong = list(width_mistakes(budget, search.resources, search.folds))
     if wrong:
         raise InputError("; ".join(map(str, wrong)))
     return search.model_copy(update={"budget": budget})
