@@ -16,8 +16,8 @@ from typing import Any
 from hpo_pilot.errors import ExhaustedError, InputError, TryAgainError
 from hpo_pilot.migrate.foreign_file import ForeignFile
 from hpo_pilot.migrate.spaces import ForeignSpace, read_space
-from hpo_pilot.optimizers import Optimizer, create_optimizer
-from hpo_pilot.optimizers.base import find_mistake
+from hpo_pilot.optimizers import create_optimizer
+from hpo_pilot.optimizers.base import Optimizer, find_mistake
 from hpo_pilot.search import Point, SearchSpace
 from hpo_pilot.search.mistakes import FieldPath
 from hpo_pilot.search.values import show

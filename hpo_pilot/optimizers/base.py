@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import numbers
 import random
 import threading
@@ -26,13 +25,7 @@ from hpo_pilot.search.values import is_number, show
 
 def finite(value: Any) -> float | None:
     """Returns `value` as a finite number; None for anything else (None, NaN, ±inf, booleans, text, containers)."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:  # an integer beyond 1.8e308
-        return None
-    return number if math.isfinite(number) else None
+    return float(value) if is_number(value) else None
 
 
 def is_several(value: Any) -> bool:

@@ -209,10 +209,6 @@ class Curves:
         """Returns the last checkpoint that each fold of the trial has reached."""
         return {number: CHECKPOINTS[fold.next - 1] for number, fold in self._folds.get(trial, {}).items()}
 
-    def begun(self, trial: int) -> int:
-        """Returns the number of folds of the trial that have reported a value."""
-        return len(self._folds.get(trial, {}))
-
     @property
     def length(self) -> int | None:
         """The number of steps of a whole training: the median of all finished ones; None: none has finished."""
@@ -351,7 +347,7 @@ class StoppingRule(ABC):
         """
         if self._waits_for_folds:
             return self.folds_needed
-        return max(1, min(self.folds_needed, self.curves.begun(trial)))
+        return max(1, min(self.folds_needed, len(self.curves.come(trial))))
 
     @property
     def length(self) -> int | None:

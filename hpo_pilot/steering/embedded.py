@@ -168,7 +168,7 @@ class EmbeddedPanda:
         if self._server.check():
             self._wait_for_server()
         if not self._slots:
-            self._pilot.bound_log()
+            self._pilot.log.bound()
         elif self._pilot.check():
             self._pilot.release()
 
@@ -226,11 +226,9 @@ def _described_queues(workdir: WorkDir, file: Path, served: str) -> Path:
 
 def _described_site(workdir: WorkDir, name: str) -> Path | None:
     """Writes a site profile, or this machine's, in the form that the local pilot reads. None: there is no profile."""
-    profile = site_here(name)
+    profile = site_here(name) or (find_site(LOCAL_SITE) if LOCAL_SITE in site_files() else None)
     if profile is None:
-        if LOCAL_SITE not in site_files():
-            return None
-        profile = find_site(LOCAL_SITE)
+        return None
     described = workdir.root / "site.json"
     write_whole(described, json.dumps(profile.model_dump(mode="json")))
     return described
@@ -288,10 +286,7 @@ def load_queues(path: Path) -> QueueFile:
         QueueFileError: the file cannot be read or is wrong; `problems` has every mistake with its place.
     """
     document = read_document(path)
-    problems = list(document.problems)
-    if not problems:
-        problems = _problems(document)
-    if problems:
+    if problems := document.problems or _problems(document):
         raise QueueFileError(problems)
     return QueueFile.model_validate(document.value)
 

@@ -17,6 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from hpo_pilot.advice import command
 from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
@@ -348,38 +349,16 @@ class InterruptedRunError(TryAgainError):
     """A run was interrupted before its search ended. The same command resumes it."""
 
 
-def run(
-    search_file: str | Path,
-    workdir: str | Path | None = None,
-    *,
-    store: str | None = None,
-    slots: int | None = None,
-    server: str | None = None,
-    on_server: Callable[[str], None] = lambda _server: None,
-    on_progress: Progress = lambda _store, _record: None,
-) -> RunResult:
-    """Runs a search to its end, or resumes one that was interrupted.
-
-    Args:
-        search_file: the search file.
-        workdir: the work folder; default ./hpo-pilot.
-        store: SQLAlchemy URL of another store.
-        slots: number of jobs at once; default: as many as fit on the machine's cores.
-        server: URL of the PanDA server, or `embedded`; default: the server of the search's tasks, else the server of
-            PANDA_URL_SSL, else the embedded one.
-        on_server: called with the chosen server before anything is sent there.
-        on_progress: called about twice a second.
+def run(search_file: str | Path, workdir: str | Path | None = None, **options: Any) -> RunResult:
+    """Runs a search to its end, or resumes one that was interrupted; for arguments and errors see `run_all`.
 
     Raises:
-        InputError: the file or an option is wrong.
-        TryAgainError: the run was interrupted, or a server does not answer; the same call resumes the search.
-        GiveUpError: the embedded server or the pilot ends again and again.
+        InputError: the file has segments.
     """
     segments = load_search(search_file).segments
     if segments:
         raise InputError(f"{search_file} has {len(segments)} segments, each a search: call run_all, which returns all")
-    options = {"store": store, "slots": slots, "server": server}
-    (result,) = run_all(search_file, workdir, **options, on_server=on_server, on_progress=on_progress)  # type: ignore[arg-type]
+    (result,) = run_all(search_file, workdir, **options)
     return result
 
 
@@ -393,12 +372,25 @@ def run_all(
     on_server: Callable[[str], None] = lambda _server: None,
     on_progress: Progress = lambda _store, _record: None,
 ) -> list[RunResult]:
-    """Runs the searches of all segments of a file at once; without segments its one search.
+    """Runs the searches of all segments of a file at once, or its one search; resumes what was interrupted.
 
-    For arguments and errors see `run`.
+    Args:
+        search_file: the search file.
+        workdir: the work folder; default ./hpo-pilot.
+        store: SQLAlchemy URL of another store.
+        slots: number of jobs at once; default: as many as fit on the machine's cores.
+        server: URL of the PanDA server, or `embedded`; default: the server of the search's tasks, else the server of
+            PANDA_URL_SSL, else the embedded one.
+        on_server: called with the chosen server before anything is sent there.
+        on_progress: called about twice a second.
 
     Returns:
         Their results, in the order of the file.
+
+    Raises:
+        InputError: the file or an option is wrong.
+        TryAgainError: the run was interrupted, or a server does not answer; the same call resumes the search.
+        GiveUpError: the embedded server or the pilot ends again and again.
     """
     folder = WorkDir.make(workdir)
     with contextlib.closing(SteeringStore.open(folder.store_url(store))) as database:
