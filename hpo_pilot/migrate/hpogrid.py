@@ -136,9 +136,8 @@ def _section(file: ForeignFile, section: str, value: Any) -> dict[str, Any]:
     for key, item in found.items():
         place = (section, key)
         if key not in keys:
-            near = closest(key, [known for known in keys if known not in found])
-            hint = f"did you mean {near}?" if near else f"there is {listing(list(keys))}"
-            file.wrong(place, "is not a key of hpogrid", hint, at_key=True)
+            free = [known for known in keys if known not in found]
+            file.unknown_key(place, "is not a key of hpogrid", free, f"there is {listing(list(keys))}")
             continue
         kinds = keys[key]
         if _MAPPING in kinds:

@@ -157,7 +157,12 @@ CHECKPOINTS = _checkpoints()
 
 
 class Curves:
-    """The values of all folds at each checkpoint, and the final values of the folds that are over."""
+    """The values of all folds at each checkpoint, and the final values of the folds that are over.
+
+    Attributes:
+        values: by checkpoint, the last value of each fold up to it.
+        bests: by checkpoint, the best value of each fold up to it.
+    """
 
     def __init__(self, folds: int = 1) -> None:
         """Starts without curves.
@@ -170,9 +175,7 @@ class Curves:
         self._finals: dict[int, dict[int, float]] = defaultdict(dict)
         self._lengths: list[int] = []
         self.values: dict[int, StepValues] = defaultdict(lambda: StepValues(folds))
-        """By checkpoint: the last value of each fold up to it."""
         self.bests: dict[int, StepValues] = defaultdict(lambda: StepValues(folds))
-        """By checkpoint: the best value of each fold up to it."""
 
     def see(self, report: Report) -> None:
         """Takes a value; ignored if the fold has already reported a later step."""

@@ -36,6 +36,15 @@ class FeatureMap:
     An ordered dimension has one column. A categorical dimension has a column of 0 and 1 for each choice; one column is
     enough for two choices. If the constraints leave only a narrow part of a dimension, this part is from 0 to 1:
     otherwise all points of a tiny feasible region would look the same to the process.
+
+    Attributes:
+        cube: the unit cube of the space.
+        size: number of features.
+        ordered: the ordered dimensions.
+        columns: the column of each ordered dimension.
+        is_climbed: which dimensions use gradients; shape (n_dims,).
+        stepwise: the dimensions with few values, which are tried one by one.
+        basis: the polynomials of the trend over the features.
     """
 
     def __init__(self, space: SearchSpace) -> None:
@@ -48,15 +57,10 @@ class FeatureMap:
         self.size = int(sum(widths))
         self._choices = [(i, int(d.size), starts[i]) for i, d in enumerate(dimensions) if not d.is_ordered]
         self.ordered = [i for i, d in enumerate(dimensions) if d.is_ordered]
-        """The ordered dimensions."""
         self.columns = starts[self.ordered]
-        """The column of each ordered dimension."""
         self.is_climbed = np.array([not d.is_discrete or d.size > _FINE for d in dimensions])
-        """Which dimensions use gradients; shape (n_dims,)."""
         self.stepwise = [i for i, d in enumerate(dimensions) if d.is_discrete and d.size <= _FINE]
-        """The dimensions with few values, which are tried one by one."""
         self.basis = self._make_basis(dimensions, starts, widths)
-        """The polynomials of the trend over the features."""
 
     def _make_basis(self, dimensions: Sequence[Dimension], starts: IntArray, widths: Sequence[int]) -> Basis:
         centres, deviations, means = np.full(self.size, 0.5), np.full(self.size, 0.5), np.full(self.size, np.nan)

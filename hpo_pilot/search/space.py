@@ -397,7 +397,12 @@ def _check_tree(tree: ast.expr) -> None:
 
 
 class Constraint:
-    """A parsed expression that is true or false for a point."""
+    """A parsed expression that is true or false for a point.
+
+    Attributes:
+        names: names of the hyper-parameters in the expression.
+        tree: the parsed expression, which has only allowed parts.
+    """
 
     def __init__(self, expression: str) -> None:
         """Parses `expression`.
@@ -413,9 +418,7 @@ class Constraint:
         self.names: frozenset[str] = frozenset(
             node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called
         )
-        """Names of the hyper-parameters in the expression."""
         self.tree = tree
-        """The parsed expression, which has only allowed parts."""
 
     def holds(self, point: Mapping[str, Any]) -> bool:
         """Returns whether `point` satisfies the expression.

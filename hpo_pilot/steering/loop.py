@@ -92,7 +92,10 @@ class SearchSteering:
         # Submitted tasks and their results.
         history = sorted((t for t in self._trials.values() if t.told is not None), key=lambda t: t.told or 0)
         self._tasks = Submissions(record, store, manager)
-        self._ledger = Ledger.of(search, record.uid, told=len(history))
+        folds, objectives = search.folds, len(search.objectives)
+        self._ledger = Ledger(
+            uid=record.uid, folds=folds.k, needed=folds.needed, told=len(history), objectives=objectives
+        )
         self._stopper = TrialStopper(record, store, manager, self._trials)
         self._outputs = KeptOutputs(record, store, manager, self._trials.values())
 
