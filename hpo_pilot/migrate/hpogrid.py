@@ -172,9 +172,7 @@ def _put_search(draft: Draft, file: ForeignFile, hpo: dict[str, Any]) -> None:
             )
     _put_scheduler(draft, file, hpo)
     reasons = {
-        "stop": "it stays with the payload: hpogrid reads it from the project",
-        "log_dir": "it stays with the payload: hpogrid reads it from the project",
-        "verbose": "it stays with the payload: hpogrid reads it from the project",
+        **dict.fromkeys(("stop", "log_dir", "verbose"), "it stays with the payload: hpogrid reads it from the project"),
         "extra_metrics": "they are in the metadata that hpogrid writes (payload.file_names.metadata)",
     }
     for key, reason in reasons.items():

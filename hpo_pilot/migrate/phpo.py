@@ -59,11 +59,9 @@ _UNUSED = {
     "vomsRoles": "the search uses the proxy or token of its submission",
     "noEmail": "no mail is sent",
     "intrSrv": "give the server to the command that runs the search: --server",
-    "dumpJson": "it concerns only the output of the phpo command",
-    "noSubmit": "it concerns only the output of the phpo command",
-    "verbose": "it concerns only the output of the phpo command",
-    "version": "it concerns only the output of the phpo command",
-    "python3": "it concerns only the output of the phpo command",
+    **dict.fromkeys(
+        ("dumpJson", "noSubmit", "verbose", "version", "python3"), "it concerns only the output of the phpo command"
+    ),
 }
 
 

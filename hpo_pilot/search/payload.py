@@ -16,7 +16,7 @@ from pydantic_core import CoreSchema
 from hpo_pilot.errors import InputError
 from hpo_pilot.files import FUNCTION_COMMAND
 from hpo_pilot.search import limits
-from hpo_pilot.search.fields import Section, StrictStr
+from hpo_pilot.search.fields import Section, StrictStr, Text
 from hpo_pilot.search.mistakes import (
     FILE_PATTERN,
     FUNCTION_PATTERN,
@@ -150,7 +150,6 @@ def _taken(key: str, array: list[Any], values: Any) -> Point:
     return point
 
 
-_Text = Annotated[StrictStr, Field(min_length=1)]
 _FileName = Annotated[StrictStr, Field(pattern=FILE_PATTERN)]
 
 #: Files that the payload runner and the pilots write into a job's folder, also all that start with `OUR_PREFIX`.
@@ -201,8 +200,8 @@ class FileNames(Section):
 class Payload(Section):
     """The command and the files of each fold of each trial."""
 
-    files: _Text | None = Field(None, description="A folder that goes to the jobs, relative to the search file.")
-    command: _Text = Field(description="Shell command that trains and writes output.json.")
+    files: Text | None = Field(None, description="A folder that goes to the jobs, relative to the search file.")
+    command: Text = Field(description="Shell command that trains and writes output.json.")
     function: Annotated[StrictStr, Field(min_length=1, pattern=FUNCTION_PATTERN)] | None = Field(
         None,
         description="Instead of a command: a Python function, as `train:objective` for `objective` in train.py. It "
@@ -213,21 +212,21 @@ class Payload(Section):
         description="Program for `python` and `python3` in the command: an absolute path or a name in PATH. Default: "
         "for jobs on this machine the Python of the environment active at the submission, elsewhere the job's.",
     )
-    container: _Text | None = Field(
+    container: Text | None = Field(
         None, description="Container: an image, a .sif or .sqfs file, or an unpacked root folder; null: none."
     )
-    inputs: tuple[_Text, ...] = Field(
+    inputs: tuple[Text, ...] = Field(
         (),
         max_length=limits.MOST_INPUTS,
         description="Input files: paths (also patterns), web or root URLs, or Rucio datasets (scope:name). They are "
         "copied into the job's folder, and input_ds.json lists their names.",
     )
-    outputs: tuple[_Text, ...] = Field(
+    outputs: tuple[Text, ...] = Field(
         (),
         max_length=limits.MOST_NAMES,
         description="Files kept for the best trials; `hpo-pilot fetch best` gets them.",
     )
-    checkpoint: tuple[_Text, ...] = Field(
+    checkpoint: tuple[Text, ...] = Field(
         (),
         max_length=limits.MOST_NAMES,
         description="Files and folders kept from one attempt of a fold to the next. So a training may be longer than a "

@@ -11,15 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    ConfigDict,
-    Field,
-    StrictBool,
-    ValidationError,
-    field_serializer,
-    field_validator,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, StrictBool, ValidationError, field_serializer, field_validator, model_validator
 
 from hpo_pilot.jobs import JobNeeds
 from hpo_pilot.search import limits

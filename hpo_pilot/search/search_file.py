@@ -15,10 +15,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar, cast
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from hpo_pilot.errors import Problem
-from hpo_pilot.search.fields import Scalar, StrictStr
+from hpo_pilot.search.fields import Scalar, Text
 from hpo_pilot.search.mistakes import FieldPath, Mistake, keys_of, mistakes_of, unknown_key
 from hpo_pilot.search.parameters import DIMENSION, DIMENSION_TYPES, Categorical, Dimension, Integer, Ordinal, Real
 from hpo_pilot.search.payload import Payload
@@ -66,7 +66,7 @@ _MODELS["objective"] = Objective
 #: Sections that are lists, and the type of one item.
 _ITEMS: dict[str, TypeAdapter[Any]] = {
     "objective": TypeAdapter(Objective),
-    "constraints": TypeAdapter(Annotated[StrictStr, Field(min_length=1)]),
+    "constraints": TypeAdapter(Text),
     "start": TypeAdapter(dict[str, Scalar]),
 }
 

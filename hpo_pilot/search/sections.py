@@ -11,7 +11,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from hpo_pilot.search import limits
-from hpo_pilot.search.fields import Amount, Count, Section, ShortSection, StrictFloat, StrictInt, StrictStr
+from hpo_pilot.search.fields import Amount, Count, Section, ShortSection, StrictFloat, StrictInt, StrictStr, Text
 from hpo_pilot.search.mistakes import Mistake, MistakeError
 from hpo_pilot.search.parameters import Dimension
 
@@ -19,9 +19,7 @@ from hpo_pilot.search.parameters import Dimension
 class Objective(Section):
     """A figure of merit and its goal."""
 
-    metric: Annotated[StrictStr, Field(min_length=1)] = Field(
-        "loss", description="Key of the figure of merit in output.json."
-    )
+    metric: Text = Field("loss", description="Key of the figure of merit in output.json.")
     goal: Literal["minimize", "maximize"] = Field(
         "minimize", description="Whether smaller or larger figures are better."
     )
@@ -148,7 +146,7 @@ LONGEST_NAME = 50
 class Segment(Section):
     """Settings of one segment that differ from the search."""
 
-    inputs: tuple[Annotated[StrictStr, Field(min_length=1)], ...] | None = Field(
+    inputs: tuple[Text, ...] | None = Field(
         None,
         max_length=limits.MOST_INPUTS,
         description="This segment's inputs, in place of payload.inputs. Default: payload.inputs.",
@@ -168,11 +166,9 @@ def _by_name(value: Any) -> Any:
     return value
 
 
-_Name = Annotated[StrictStr, Field(min_length=1)]
-_Segments = Annotated[dict[_Name, Segment], Field(min_length=1, max_length=limits.MOST_SEGMENTS)]
+_Segments = Annotated[dict[Text, Segment], Field(min_length=1, max_length=limits.MOST_SEGMENTS)]
 _Names = Annotated[
-    list[_Name],
-    Field(min_length=1, max_length=limits.MOST_SEGMENTS, json_schema_extra={"uniqueItems": True}),
+    list[Text], Field(min_length=1, max_length=limits.MOST_SEGMENTS, json_schema_extra={"uniqueItems": True})
 ]
 
 #: Segments by name, in the order of the file.
@@ -203,7 +199,7 @@ WarmStart = Annotated[
     BeforeValidator(_listed, json_schema_input_type=_Source | Annotated[list[_Source], Field(max_length=MOST_SOURCES)]),
     Field(
         description="Earlier searches to learn from: their names, or paths of files that `hpo-pilot export` wrote. "
-        "Their results are copied when this search is registered; its own results count more.",
+        "Their results are copied when this search is registered; its own results count more."
     ),
 ]
 
@@ -248,16 +244,14 @@ class EarlyStopping(ShortSection):
         description="none: every trial runs to its end. median: a trial clearly worse than the median of the others at "
         "the same step is stopped. asha: at certain steps only the best share of the trials continues.",
     )
-    metric: Annotated[StrictStr, Field(min_length=1)] | None = Field(
-        None,
-        description="Metric of the objective that decides. Default: the objective; required if there are several.",
+    metric: Text | None = Field(
+        None, description="Metric of the objective that decides. Default: the objective; required if there are several."
     )
     min_steps: _Step | None = Field(
         None, description="asha: first step at which trials are compared. Default: max_steps / eta^2, or 1."
     )
     max_steps: _Step | None = Field(
-        None,
-        description="asha: steps of a whole training; no trial is stopped there or later. Default: not known.",
+        None, description="asha: steps of a whole training; no trial is stopped there or later. Default: not known."
     )
     eta: Annotated[StrictInt, Field(ge=2, le=100)] | None = Field(
         None,

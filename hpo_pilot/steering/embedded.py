@@ -28,26 +28,14 @@ from hpo_pilot.files import write_whole
 from hpo_pilot.hpc.site_files import find_site, site_files, site_here
 from hpo_pilot.http import open_session
 from hpo_pilot.panda.client_process import ClientProcess
-from hpo_pilot.panda.server import (
-    PandaServer,
-    address,
-    environment_server,
-    remove_address,
-    write_address,
-)
+from hpo_pilot.panda.server import PandaServer, address, environment_server, remove_address, write_address
 from hpo_pilot.panda.workflow_manager import WorkflowManager, workflow_manager
 from hpo_pilot.search.mistakes import FieldPath as Place
 from hpo_pilot.search.mistakes import Mistake, mistakes_of
 from hpo_pilot.search.yaml_document import Document, read_document
 from hpo_pilot.server.queues import Queue, QueueFile
 from hpo_pilot.server.tokens import BIGMON_KEY, Role
-from hpo_pilot.steering.server_processes import (
-    ChildProcess,
-    NetworkOptions,
-    OwnTokens,
-    free_port,
-    wait_until_answering,
-)
+from hpo_pilot.steering.server_processes import ChildProcess, NetworkOptions, OwnTokens, free_port, wait_until_answering
 from hpo_pilot.steering.status import server_phrase
 from hpo_pilot.steering.workdir import DEFAULT_QUEUE, WorkDir, nickname
 from hpo_pilot.store import EMBEDDED, SearchRecord, Store

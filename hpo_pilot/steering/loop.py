@@ -34,15 +34,7 @@ from hpo_pilot.steering.ledger import Changes, Ledger, OpenTrial
 from hpo_pilot.steering.metrics import time_ask
 from hpo_pilot.steering.results import KeptOutputs
 from hpo_pilot.steering.submissions import LOOK_SECONDS, Lookahead, PointRequests, Refill, Submissions, new_trials
-from hpo_pilot.store import (
-    NewTask,
-    PointRequest,
-    SearchRecord,
-    SearchState,
-    SteeringStore,
-    StoreAwayError,
-    TaskRecord,
-)
+from hpo_pilot.store import NewTask, PointRequest, SearchRecord, SearchState, SteeringStore, StoreAwayError, TaskRecord
 from hpo_pilot.store.progress import stored_progress
 from hpo_pilot.store.queries import spent
 
@@ -474,11 +466,7 @@ class Proposer:
     """Asks the optimizer of one search in another thread. Each ask sees every result told before it."""
 
     def __init__(
-        self,
-        search: Search,
-        executor: Executor,
-        wake: Callable[[], None],
-        earlier: Sequence[EarlierResults] = (),
+        self, search: Search, executor: Executor, wake: Callable[[], None], earlier: Sequence[EarlierResults] = ()
     ) -> None:
         """Makes no optimizer yet: the first ask makes it, in the executor.
 

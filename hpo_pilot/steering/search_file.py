@@ -274,10 +274,7 @@ def _default_resources(resources: Resources, site: SiteChoice) -> dict[str, int]
         return {"cores": max(1, resources.ranks)}
     gpus = min(resources.gpus_per_node, node.gpu_count)
     cores, memory = (node.cores or 0) * gpus // node.gpu_count, (node.memory_mb or 0) * gpus // node.gpu_count
-    return {
-        "cores": max(1, resources.ranks, cores),
-        "memory_mb": max(resources.memory_mb, int(_FOR_JOBS * memory)),
-    }
+    return {"cores": max(1, resources.ranks, cores), "memory_mb": max(resources.memory_mb, int(_FOR_JOBS * memory))}
 
 
 def site_mistakes(resources: Resources, profile: SiteProfile, *, checkpoints: bool) -> Iterator[Mistake]:

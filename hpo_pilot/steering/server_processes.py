@@ -607,11 +607,7 @@ _LOOK_SECONDS = 0.5
 
 
 def serve_pages(
-    workdir: str | Path | None,
-    *,
-    store: str | None,
-    reach: NetworkOptions,
-    on_ready: Callable[[ApiProcess], None],
+    workdir: str | Path | None, *, store: str | None, reach: NetworkOptions, on_ready: Callable[[ApiProcess], None]
 ) -> None:
     """Serves the pages and the REST API until SIGINT or SIGTERM, without steering.
 
