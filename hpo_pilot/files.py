@@ -254,18 +254,28 @@ def _missing_function(files: str, folder: Path, function: str) -> tuple[str, str
             return None
         return f"there is no module {module} in {files}", "the name before ':' is that of a file, without .py"
     try:
-        source = file.read_text(encoding="utf-8")
-        table = symtable.symtable(source, file.name, "exec")
+        names = top_names(file)
     except SyntaxError as error:
         return f"{file.name} cannot be imported: line {error.lineno}: {error.msg}", "no trial would have a result"
     except (OSError, ValueError):
         return None
-    names = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
     wanted = name.partition(".")[0]
-    if wanted in names or "__getattr__" in names or re.search(r"\bimport\s*\*", source):
+    if names is None or wanted in names:
         return None
     close = difflib.get_close_matches(wanted, names, n=1)
     return f"there is no {wanted} in {file.name}", f"did you mean {close[0]}?" if close else "is the name right?"
+
+
+def top_names(module: Path) -> set[str] | None:
+    """Returns the names that a Python file defines or imports at its top level; None: it may have any name.
+
+    Raises:
+        OSError, ValueError, SyntaxError: it cannot be read or compiled.
+    """
+    source = module.read_text(encoding="utf-8")
+    symbols = symtable.symtable(source, module.name, "exec").get_symbols()
+    names = {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
+    return None if "__getattr__" in names or re.search(r"\bimport\s*\*", source) else names
 
 
 #: Words that a shell understands itself.

@@ -141,14 +141,7 @@ _COMPARISONS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.GtE: np.greater_equal,
 }
 _FUNCTIONS: dict[str, Callable[[Any], Any]] = {
-    "abs": np.abs,
-    "sqrt": np.sqrt,
-    "log": np.log,
-    "log2": np.log2,
-    "log10": np.log10,
-    "exp": np.exp,
-    "floor": np.floor,
-    "ceil": np.ceil,
+    **{name: getattr(np, name) for name in ("abs", "sqrt", "log", "log2", "log10", "exp", "floor", "ceil")},
     "int": np.trunc,
 }
 

@@ -526,27 +526,24 @@ class Posterior:
         weights = np.concatenate([self.weights, np.zeros(added)])
         return type(self)(self.fit, np.concatenate([self.points, features]), factor, weights, self.drift)
 
-    def halfway(self, features: Array) -> tuple[Array, Array]:
-        """Returns the covariances with `points`, solved with the factor, shape (n, m), and the mean, shape (m,)."""
+    def halfway(self, features: Array) -> tuple[Array, Array, Array]:
+        """Returns the covariances with `points`, solved with the factor, shape (n, m), and mean and variance, (m,)."""
         covariance = self.fit.covariance(self.points, features)
         mean = self.weights @ covariance
         if self.drift is not None:
             mean += self.drift.values(features)
-        return solved(self.factor, covariance), mean
+        half = solved(self.factor, covariance)
+        variance = self.fit.prior_variance(features) - np.einsum("nm,nm->m", half, half)
+        # Rounding must not make it 0 or negative.
+        return half, mean, np.maximum(variance, _LEAST_VARIANCE * self.fit.amplitude)
 
     def predict(self, features: Array) -> tuple[Array, Array]:
         """Returns mean and variance, each of shape (m,)."""
-        half, mean = self.halfway(features)
-        return mean, self.floored(self.fit.prior_variance(features) - np.einsum("nm,nm->m", half, half))
-
-    def floored(self, variance: Array) -> Array:
-        """Returns `variance` with a lower limit against rounding errors."""
-        return np.maximum(variance, _LEAST_VARIANCE * self.fit.amplitude)
+        return self.halfway(features)[1:]
 
     def gradients(self, features: Array) -> tuple[Array, Array, Array, Array]:
         """Returns mean and variance, shape (m,), and their derivatives by the features, shape (m, n_features)."""
-        half, mean = self.halfway(features)
-        variance = self.floored(self.fit.prior_variance(features) - np.einsum("nm,nm->m", half, half))
+        half, mean, variance = self.halfway(features)
         back = solved(self.factor, half, transposed=True)
         d_mean, d_variance = self._slopes(features, self.weights[None, :], -2.0 * back.T)
         d_mean += self.fit.trend_slopes(features, self.points, self.weights)
@@ -616,11 +613,10 @@ class Pool:
         """
         self.features = features
         self._fit = posterior.fit
-        half, self.mean = posterior.halfway(features)
+        half, self.mean, self.variance = posterior.halfway(features)
         self._rows = len(half)
         self._half = np.empty((self._rows + room, len(features)))
         self._half[: self._rows] = half
-        self.variance = posterior.floored(posterior.fit.prior_variance(features) - np.einsum("nm,nm->m", half, half))
         self._least = _LEAST_VARIANCE * posterior.fit.amplitude
 
     def assume(self, features: Array, half: Array) -> None:

@@ -197,7 +197,8 @@ def scaled_values(values: Array) -> list[ScaledValues]:
     if far.any():
         found.append(_scaled(TAMED, tamed, log_slopes, unit, scale))
     if len(np.unique(tamed)) >= 4:
-        exponent = _exponent(tamed)
+        least = minimize_scalar(lambda e: -stats.yeojohnson_llf(e, tamed), bounds=_EXPONENTS, method="bounded")
+        exponent = float(least.x)
         bent = np.asarray(stats.yeojohnson(tamed, lmbda=exponent), dtype=float)
         log_slopes = log_slopes + np.sign(tamed) * (exponent - 1.0) * np.log1p(np.abs(tamed))
         found.append(_scaled(NORMAL, bent, log_slopes, unit, scale))
@@ -230,11 +231,6 @@ def _scaled(name: str, values: Array, log_slopes: Array, unit: float, scale: flo
     volume = float(log_slopes.sum() - len(values) * np.log(deviation))
     slopes = np.exp(log_slopes) / (scale * deviation)
     return ScaledValues(name, np.asarray((values - values.mean()) / deviation), slopes, unit, volume)
-
-
-def _exponent(values: Array) -> float:
-    fit = minimize_scalar(lambda exponent: -stats.yeojohnson_llf(exponent, values), bounds=_EXPONENTS, method="bounded")
-    return float(fit.x)
 
 
 Rows = npt.NDArray[np.int64]

@@ -51,14 +51,9 @@ class PointShape(Section):
         description="For each parameter, the values of its text choices: lists, mappings or any other value.",
     )
 
-    @property
-    def is_plain(self) -> bool:
-        """True if the payload gets only the parameters by name."""
-        return not (self.fixed or self.arrays or self.values)
-
     def payload_point(self, point: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the content of the payload's input file for `point`."""
-        if self.is_plain:
+        if not (self.fixed or self.arrays or self.values):
             return dict(point)
         plain = {name: self._meant(name, value) for name, value in point.items()}
         within = {name for array in self.arrays.values() for name in _names(array)}

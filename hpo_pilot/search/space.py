@@ -266,20 +266,12 @@ def _of_number(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 #: Functions that a constraint may call.
+_OF_ONE = (abs, math.sqrt, math.log, math.log2, math.log10, math.exp, math.floor, math.ceil, int, float)
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "abs": _of_number(abs),
+    **{function.__name__: _of_number(function) for function in _OF_ONE},
     "min": min,
     "max": max,
     "round": _round,
-    "sqrt": _of_number(math.sqrt),
-    "log": _of_number(math.log),
-    "log2": _of_number(math.log2),
-    "log10": _of_number(math.log10),
-    "exp": _of_number(math.exp),
-    "floor": _of_number(math.floor),
-    "ceil": _of_number(math.ceil),
-    "int": _of_number(int),
-    "float": _of_number(float),
 }
 
 #: Operators that a constraint may use.
@@ -310,19 +302,8 @@ OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
 
 _ALLOWED = (
     *OPERATORS,
-    ast.BinOp,
-    ast.BoolOp,
-    ast.And,
-    ast.Or,
-    ast.UnaryOp,
-    ast.Compare,
-    ast.IfExp,
-    ast.Call,
-    ast.Name,
-    ast.Load,
-    ast.Constant,
-    ast.List,
-    ast.Tuple,
+    *(ast.BinOp, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Compare, ast.IfExp),
+    *(ast.Call, ast.Name, ast.Load, ast.Constant, ast.List, ast.Tuple),
 )
 
 #: Errors of an expression without a value at a point.
