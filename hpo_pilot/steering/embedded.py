@@ -397,12 +397,11 @@ def connected_manager(url: str, workdir: WorkDir) -> Iterator[WorkflowManager]:
 @contextlib.contextmanager
 def started_manager(panda: EmbeddedPanda, workdir: WorkDir) -> Iterator[WorkflowManager]:
     """Starts the embedded server and opens a workflow manager at it for the duration of a block."""
-    manager = manager_at(panda.server, workdir)  # panda-client loads while the server starts
     try:
-        panda.start()
-        yield manager
+        with contextlib.closing(manager_at(panda.server, workdir)) as manager:  # panda-client loads meanwhile
+            panda.start()
+            yield manager
     finally:
-        manager.close()
         panda.stop()
 
 
