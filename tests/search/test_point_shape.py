@@ -40,7 +40,6 @@ def test_encoding_and_decoding_give_the_same_value(unit: list[float]) -> None:
 
 
 def test_a_plain_point_stays_as_it_is() -> None:
-    assert PointShape().is_plain
     assert PointShape().payload_point({"x": 1}) == PointShape().search_point({"x": 1}) == {"x": 1}
 
 
