@@ -137,7 +137,7 @@ def extend(
         if amount > _EXTENDABLE[name]:
             raise InputError(f"{name}: this amount does not extend the budget: the maximum is {_EXTENDABLE[name]:,}")
         if not amount > 0:  # NaN is not
-            raise InputError(f"{name}: this amount does not extend the budget: it must be above 0")
+            raise InputError(f"{name}: this amount does not extend the budget; a budget may only grow")
         if name in _WHOLE and amount != int(amount):
             raise InputError(f"{name}: {amount:+g} is not a whole number")
 
