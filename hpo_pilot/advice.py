@@ -69,15 +69,9 @@ class Place:
         return f"`hpo-pilot {name}{words} {shlex.join(options)}`"
 
     def _options(self, name: str) -> list[str]:
-        given: dict[str, Any] = {"workdir": self.workdir}
-        if self.store is not None:
-            given["store"] = _PASSWORD.sub(r"\1***@", self.store)
-        takes: tuple[str, ...] = _TAKES.get(name, tuple(given))
-        if name not in _TAKES:
-            if self.service is not None:
-                given = {"service": self.service, "token-file": self.token_file, "ca": self.ca, **given}
-                takes = ("service", "token-file", "ca", "workdir")
-        elif self.service is not None:
-            takes = ()  # it runs on a machine with the store
-        named = [(option, given[option]) for option in takes if given.get(option) is not None]
-        return [word for option, value in named for word in (f"--{option}", str(value))]
+        given: dict[str, Any] = {"workdir": self.workdir, "store": self.store and _PASSWORD.sub(r"\1***@", self.store)}
+        if self.service is not None:  # the other commands run on a machine with the store
+            there = {"service": self.service, "token-file": self.token_file, "ca": self.ca, "workdir": self.workdir}
+            given = {} if name in _TAKES else there
+        named = [(option, given.get(option)) for option in _TAKES.get(name, given)]
+        return [word for option, value in named if value is not None for word in (f"--{option}", str(value))]

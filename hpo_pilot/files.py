@@ -17,7 +17,7 @@ import shutil
 import stat
 import symtable
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -198,28 +198,25 @@ def payload_notes(files: str, command: str, base: Path) -> list[tuple[str, str]]
     return [*_missing_parts(files, command, folder), *_penalties(command, folder)]
 
 
-def _missing_parts(files: str, command: str, folder: Path) -> list[tuple[str, str]]:
+def _missing_parts(files: str, command: str, folder: Path) -> Iterator[tuple[str, str]]:
     called, _, function = command.partition(f"{FUNCTION_COMMAND} ")
     if not called and function:
-        missing = _missing_function(files, folder, function)
-        return [missing] if missing else []
-    return [
-        (f"{word} is not in {files}", "is the name right?")
-        for word in _words(command)
-        if word.endswith((".py", ".sh")) and not word.startswith(("/", "$", "~")) and not (folder / word).exists()
-    ]
+        if missing := _missing_function(files, folder, function):
+            yield missing
+        return
+    for word in _words(command):
+        if word.endswith((".py", ".sh")) and not word.startswith(("/", "$", "~")) and not (folder / word).exists():
+            yield f"{word} is not in {files}", "is the name right?"
 
 
-def _penalties(command: str, folder: Path) -> list[tuple[str, str]]:
-    """Returns notes on Python scripts in `payload.command` that give a number for a failure, each with a hint."""
-    notes = []
+def _penalties(command: str, folder: Path) -> Iterator[tuple[str, str]]:
+    """Yields notes on Python scripts in `payload.command` that give a number for a failure, each with a hint."""
     for word in _words(command):
         module, is_function, _ = word.partition(":")
         name = f"{module.replace('.', '/')}.py" if is_function else word
         if name.endswith(".py") and (penalty := _penalty(folder / name)):
             message = f"line {penalty[0]} of {name} gives {penalty[1]:g} where something fails"
-            notes.append((message, "if it is a figure of merit, give NaN: that is a failure, a number is a result"))
-    return notes
+            yield message, "if it is a figure of merit, give NaN: that is a failure, a number is a result"
 
 
 #: A smaller number is hardly a penalty.
@@ -257,18 +254,28 @@ def _missing_function(files: str, folder: Path, function: str) -> tuple[str, str
             return None
         return f"there is no module {module} in {files}", "the name before ':' is that of a file, without .py"
     try:
-        source = file.read_text(encoding="utf-8")
-        table = symtable.symtable(source, file.name, "exec")
+        names = top_names(file)
     except SyntaxError as error:
         return f"{file.name} cannot be imported: line {error.lineno}: {error.msg}", "no trial would have a result"
     except (OSError, ValueError):
         return None
-    names = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
     wanted = name.partition(".")[0]
-    if wanted in names or "__getattr__" in names or re.search(r"\bimport\s*\*", source):
+    if names is None or wanted in names:
         return None
     close = difflib.get_close_matches(wanted, names, n=1)
     return f"there is no {wanted} in {file.name}", f"did you mean {close[0]}?" if close else "is the name right?"
+
+
+def top_names(module: Path) -> set[str] | None:
+    """Returns the names that a Python file defines or imports at its top level; None: it may have any name.
+
+    Raises:
+        OSError, ValueError, SyntaxError: it cannot be read or compiled.
+    """
+    source = module.read_text(encoding="utf-8")
+    symbols = symtable.symtable(source, module.name, "exec").get_symbols()
+    names = {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
+    return None if "__getattr__" in names or re.search(r"\bimport\s*\*", source) else names
 
 
 #: Words that a shell understands itself.

@@ -101,11 +101,7 @@ def _json_formatter(program: str) -> logging.Formatter:
 
 
 def configure_logging(
-    program: str,
-    *,
-    form: str | None = None,
-    level: int | None = None,
-    levels: Mapping[str, int] | None = None,
+    program: str, *, form: str | None = None, level: int | None = None, levels: Mapping[str, int] | None = None
 ) -> None:
     """Makes this process, and its child processes, log to stderr in one format.
 

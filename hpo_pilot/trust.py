@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-import os
-import secrets
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.files import rename_whole
+from hpo_pilot.files import write_whole
 
 if TYPE_CHECKING:  # a client of a service checks addresses without this library
     from cryptography import x509
@@ -122,19 +121,14 @@ def _put(folder: Path, certificate: x509.Certificate) -> None:
     from cryptography.hazmat.primitives.serialization import Encoding  # noqa: PLC0415
 
     content = certificate.public_bytes(Encoding.PEM)
-    number = 0
-    while True:
+    for number in itertools.count():  # other certificates may have the same name, such as an older one
         path = folder / f"{name_hash(certificate)}.{number}"
         if not path.exists():
-            break
+            write_whole(path, content, 0o644)
+            path.chmod(0o644)  # independent of the umask
+            return
         if path.read_bytes() == content:
             return
-        number += 1  # another certificate of the same name, such as an older one
-    part = folder / f".{secrets.token_hex(4)}.part"
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as stream:
-        stream.write(content)
-    part.chmod(0o644)  # independent of the umask
-    rename_whole(part, path)
 
 
 def _canonical(name: bytes) -> bytes:

@@ -7,13 +7,13 @@ hpogrid itself, in its mode for iDDS: it reads `input.json` and writes `output.j
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 import shlex
 from pathlib import Path as FilePath
 from typing import Any
 
+from hpo_pilot.files import top_names
 from hpo_pilot.migrate.draft import HPOGRID, Draft, ImportOptions, for_hpogrid, put_name, put_sites, rucio_name
 from hpo_pilot.migrate.foreign_file import ForeignFile
 from hpo_pilot.migrate.spaces import read_space
@@ -136,9 +136,8 @@ def _section(file: ForeignFile, section: str, value: Any) -> dict[str, Any]:
     for key, item in found.items():
         place = (section, key)
         if key not in keys:
-            near = closest(key, [known for known in keys if known not in found])
-            hint = f"did you mean {near}?" if near else f"there is {listing(list(keys))}"
-            file.wrong(place, "is not a key of hpogrid", hint, at_key=True)
+            free = [known for known in keys if known not in found]
+            file.unknown_key(place, "is not a key of hpogrid", free, f"there is {listing(list(keys))}")
             continue
         kinds = keys[key]
         if _MAPPING in kinds:
@@ -173,9 +172,7 @@ def _put_search(draft: Draft, file: ForeignFile, hpo: dict[str, Any]) -> None:
             )
     _put_scheduler(draft, file, hpo)
     reasons = {
-        "stop": "it stays with the payload: hpogrid reads it from the project",
-        "log_dir": "it stays with the payload: hpogrid reads it from the project",
-        "verbose": "it stays with the payload: hpogrid reads it from the project",
+        **dict.fromkeys(("stop", "log_dir", "verbose"), "it stays with the payload: hpogrid reads it from the project"),
         "extra_metrics": "they are in the metadata that hpogrid writes (payload.file_names.metadata)",
     }
     for key, reason in reasons.items():
@@ -265,20 +262,11 @@ def _put_payload(
 
 def _is_a_program(script: FilePath, model: str) -> bool:
     """Returns True if the script exists but does not define `model`; hpogrid cannot run such a script."""
-    path = script if script.suffix else script.with_suffix(".py")
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = top_names(script if script.suffix else script.with_suffix(".py"))
     except (OSError, ValueError, SyntaxError):
         return False
-    names: set[str] = set()
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            names |= {alias.asname or alias.name for alias in node.names}
-        elif isinstance(node, ast.Assign):
-            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    return model not in names and "*" not in names
+    return names is not None and model not in names
 
 
 def _warn_of_hpogrid(file: ForeignFile, root: FilePath, folder: FilePath, is_saved: bool) -> None:

@@ -85,18 +85,16 @@ def _finished(
 #: Keys of larger documents that contain a request.
 _INSIDE = ("request_metadata", "hpoRequestData")
 
-_STEERING = "it tells iDDS how to run its steering container; the optimizer here takes that place"
 _UNUSED = {
-    "sandbox": _STEERING,
-    "executable": _STEERING,
-    "arguments": _STEERING,
-    "parameters": _STEERING,
-    "workdir": _STEERING,
-    "output_json": _STEERING,
+    **dict.fromkeys(
+        ("sandbox", "executable", "arguments", "parameters", "workdir", "output_json"),
+        "it tells iDDS how to run its steering container; the optimizer here takes that place",
+    ),
     "workload_id": "it is the number of one PanDA task; every task of this search gets its own",
-    "num_points_per_generation": "there are no rounds here: a new point starts as soon as a slot is free",
-    "num_points_per_iteration": "there are no rounds here: a new point starts as soon as a slot is free",
-    "min_unevaluated_points": "there are no rounds here: a new point starts as soon as a slot is free",
+    **dict.fromkeys(
+        ("num_points_per_generation", "num_points_per_iteration", "min_unevaluated_points"),
+        "there are no rounds here: a new point starts as soon as a slot is free",
+    ),
 }
 _READ = ("method", "opt_space", "initial_points", "max_points")
 

@@ -59,11 +59,9 @@ _UNUSED = {
     "vomsRoles": "the search uses the proxy or token of its submission",
     "noEmail": "no mail is sent",
     "intrSrv": "give the server to the command that runs the search: --server",
-    "dumpJson": "it concerns only the output of the phpo command",
-    "noSubmit": "it concerns only the output of the phpo command",
-    "verbose": "it concerns only the output of the phpo command",
-    "version": "it concerns only the output of the phpo command",
-    "python3": "it concerns only the output of the phpo command",
+    **dict.fromkeys(
+        ("dumpJson", "noSubmit", "verbose", "version", "python3"), "it concerns only the output of the phpo command"
+    ),
 }
 
 
@@ -368,7 +366,8 @@ def read_phpo(path: FilePath | None, arguments: Sequence[str]) -> PhpoTask:
             file = ForeignFile.read(path)
             task.take(file, _checked(file, file.value))
         else:
-            _take_command(task, command.words, ForeignFile(command.document(), folder))
+            words, places = command
+            _take_command(task, words, ForeignFile(places, folder))
     if arguments:
         words = list(arguments[1:] if FilePath(arguments[0]).name == "phpo" else arguments)
         _take_command(task, words, ForeignFile.of({}, "command line", folder))
@@ -430,29 +429,20 @@ def _parsed(words: Sequence[str], place: str) -> dict[str, Any]:
     return vars(parser.parse_args(list(words)))
 
 
-@dataclass(frozen=True)
-class _Command:
-    """A phpo command in a file, which may be a script with other lines."""
-
-    file: str
-    text: str
-    words: list[str]
-
-    def document(self) -> Document:
-        """Returns the places of the options in the file."""
-        document = Document(self.file, {})
-        for name in (*NUMBERS, *TEXTS, *FLAGS):
-            spelt = _SPELT.get(name, (f"--{name}",))[0]
-            found = re.search(rf"(?<!\S){re.escape(spelt)}(?=[\s=]|$)", self.text)
-            if found:
-                before = self.text[: found.start()].split("\n")
-                document.values[(name,)] = Mark(len(before), len(before[-1]) + 1)
-        document.values[()] = Mark(1, 1)
-        return document
+def _places(file: str, text: str) -> Document:
+    """Returns the places of the options in a file with a phpo command, which may be a script with other lines."""
+    document = Document(file, {})
+    for name in (*NUMBERS, *TEXTS, *FLAGS):
+        spelt = _SPELT.get(name, (f"--{name}",))[0]
+        if found := re.search(rf"(?<!\S){re.escape(spelt)}(?=[\s=]|$)", text):
+            before = text[: found.start()].split("\n")
+            document.values[(name,)] = Mark(len(before), len(before[-1]) + 1)
+    document.values[()] = Mark(1, 1)
+    return document
 
 
-def _command_in(path: FilePath) -> _Command | None:
-    """Returns the phpo command in a file; None for a file of options and for a file that cannot be read."""
+def _command_in(path: FilePath) -> tuple[list[str], Document] | None:
+    """Returns the words of the phpo command in a file and the places of its options; None: there is no command."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError):
@@ -466,7 +456,7 @@ def _command_in(path: FilePath) -> _Command | None:
             continue
         for index, word in enumerate(words):
             if FilePath(word).name == "phpo":
-                return _Command(str(path), text, words[index + 1 :])
+                return words[index + 1 :], _places(str(path), text)
     return None
 
 

@@ -508,12 +508,10 @@ def _add_nevergrad(space: ForeignSpace, name: str, path: FieldPath, entry: dict[
     elif kind in ("Choice", "TransitionChoice"):
         _add_repeated_choices(space, name, path, kind, params)
     elif kind == "Scalar":
-        low, high = _bounds(space, path, entry, params)
-        if low is None and high is None:
-            low, high = _usual_bounds(space, name, path)
-        if low is None or high is None:
-            file.wrong(path, "has one bound only", "give both: bounds: [low, high]")
-        else:
+        if (bounds := _bounds(space, path, entry, params)) is not None:
+            (low,), (high,) = bounds
+            if low is None or high is None:
+                low, high = _usual_bounds(space, name, path)
             space.add_range(name, path, low, high, "Scalar")
     elif kind == "Log":
         _add_log(space, name, path, params)
@@ -546,8 +544,11 @@ def _add_repeated_choices(space: ForeignSpace, name: str, path: FieldPath, kind:
 
 
 def _add_log(space: ForeignSpace, name: str, path: FieldPath, params: dict[str, Any]) -> None:
-    low, high = _bounds(space, path, {}, params)
-    if low is None and high is None and is_number(params.get("init")) and params["init"] > 0:
+    bounds = _bounds(space, path, {}, params)
+    if bounds is None:
+        return
+    (low,), (high,) = bounds
+    if low is None and is_number(params.get("init")) and params["init"] > 0:
         base = params.get("exponent", math.e)
         if space.file.number((*path, "params", "exponent"), base) is not None and base > 1:
             origin = f"Log around {show(params['init'])}"
@@ -562,21 +563,32 @@ def _add_log(space: ForeignSpace, name: str, path: FieldPath, params: dict[str, 
 
 
 def _bounds(
-    space: ForeignSpace, path: FieldPath, entry: dict[str, Any], params: dict[str, Any]
-) -> tuple[float | None, float | None]:
-    """Returns lower and upper bound, from `bounds` or from `params`; None for a missing one."""
-    bounds = entry.get("bounds")
+    space: ForeignSpace, path: FieldPath, entry: dict[str, Any], params: dict[str, Any], size: int = 1
+) -> tuple[list[float | None], list[float | None]] | None:
+    """Returns the lower and the upper bounds of all members, from `bounds` or from `params`; None: they are wrong.
+
+    A bound is one number, or one for each member.
+    """
     given: list[tuple[FieldPath, Any]] = [((*path, "params", key), params.get(key)) for key in ("lower", "upper")]
-    if bounds is not None:
+    if (bounds := entry.get("bounds")) is not None:
         if not isinstance(bounds, list) or len(bounds) != 2:
-            space.file.wrong((*path, "bounds"), f"must be a list of two numbers, not {show(bounds)}")
-            return None, None
+            space.file.wrong((*path, "bounds"), f"must be a list of two numbers, lower and upper, not {show(bounds)}")
+            return None
         given = [((*path, "bounds", index), bound) for index, bound in enumerate(bounds)]
-    found: list[float | None] = []
+    if (given[0][1] is None) != (given[1][1] is None):
+        space.file.wrong(path, "has one bound only", "give both: bounds: [low, high]")
+        return None
+    rows = []
     for place, bound in given:
-        single = bound[0] if isinstance(bound, list) and len(bound) == 1 else bound
-        found.append(None if single is None else space.file.number(place, single))
-    return found[0], found[1]
+        values = _flat([bound])
+        if len(values) not in (1, size):
+            one = "one number" if size == 1 else f"one number, or {size} of them"
+            space.file.wrong(place, f"must be {one}, not {show(bound)}")
+            return None
+        if any(value is not None and space.file.number(place, value) is None for value in values):
+            return None
+        rows.append(values * size if len(values) == 1 else values)
+    return rows[0], rows[1]
 
 
 def _add_array(space: ForeignSpace, name: str, path: FieldPath, entry: dict[str, Any], params: dict[str, Any]) -> None:
@@ -594,7 +606,7 @@ def _add_array(space: ForeignSpace, name: str, path: FieldPath, entry: dict[str,
     if math.prod(shape) > _MAX_MEMBERS:
         space.file.wrong((*path, "params"), f"the array has {math.prod(shape)} members; {_MAX_MEMBERS} is the limit")
         return
-    bounds = _array_bounds(space, path, entry, params, math.prod(shape))
+    bounds = _bounds(space, path, entry, params, math.prod(shape))
     if bounds is None:
         return
     members = _members(space, name, shape)
@@ -606,28 +618,6 @@ def _add_array(space: ForeignSpace, name: str, path: FieldPath, entry: dict[str,
             return
         space.add_range(member, path, low, high, f"member of the Array {name}")
     _assemble(space, name, members)
-
-
-def _array_bounds(
-    space: ForeignSpace, path: FieldPath, entry: dict[str, Any], params: dict[str, Any], size: int
-) -> tuple[list[float | None], list[float | None]] | None:
-    """Returns the lower and the upper bounds of all members; a bound is one number, or one for each member."""
-    bounds = entry.get("bounds", [params.get("lower"), params.get("upper")])
-    if not isinstance(bounds, list) or len(bounds) != 2:
-        space.file.wrong((*path, "bounds"), f"must be a list of two, lower and upper, not {show(bounds)}")
-        return None
-    if (bounds[0] is None) != (bounds[1] is None):
-        space.file.wrong(path, "has one bound only", "give both: bounds: [low, high]")
-        return None
-    rows = []
-    for index, bound in enumerate(bounds):
-        values = _flat(bound) if isinstance(bound, list) else [bound]
-        if len(values) not in (1, size) or not all(value is None or is_number(value) for value in values):
-            place = (*path, "bounds", index) if "bounds" in entry else (*path, "params", ("lower", "upper")[index])
-            space.file.wrong(place, f"must be one number, or {size} of them, not {show(bound)}")
-            return None
-        rows.append(values * size if len(values) == 1 else values)
-    return rows[0], rows[1]
 
 
 def _members(space: ForeignSpace, name: str, shape: list[int]) -> list[Any]:

@@ -16,8 +16,8 @@ from typing import Any
 from hpo_pilot.errors import ExhaustedError, InputError, TryAgainError
 from hpo_pilot.migrate.foreign_file import ForeignFile
 from hpo_pilot.migrate.spaces import ForeignSpace, read_space
-from hpo_pilot.optimizers import Optimizer, create_optimizer
-from hpo_pilot.optimizers.base import find_mistake
+from hpo_pilot.optimizers import create_optimizer
+from hpo_pilot.optimizers.base import Optimizer, find_mistake
 from hpo_pilot.search import Point, SearchSpace
 from hpo_pilot.search.mistakes import FieldPath
 from hpo_pilot.search.values import show
@@ -60,7 +60,7 @@ def next_points(call: SteeringCall, file: PointsFile) -> list[Any]:
         # choose a batch better than one point at a time.
         shares: Counter[_Asked] = Counter()
         for _ in range(wanted):
-            able = [model for model in asked if shares[model] < model.room_for(call)]
+            able = [model for model in asked if shares[model] < model.room]
             if not able:
                 break
             shares[min(able, key=lambda model: model.model.count + len(model.new) + shares[model])] += 1
@@ -89,6 +89,7 @@ class _Asked:
         self.model = model
         self.new: list[Point] = []
         self._limit = limit
+        self._most = call.count if call.per_model else 10**9
         self._exhausted = False
         self._optimizer = self._told(call)
 
@@ -102,14 +103,11 @@ class _Asked:
 
     @property
     def room(self) -> int:
-        """Number of points that can still be proposed."""
+        """Number of points that can still be proposed in this call."""
         if self._exhausted:
             return 0
-        return 10**9 if self._limit is None else self._limit - self.model.count - len(self.new)
-
-    def room_for(self, call: SteeringCall) -> int:
-        """Returns the number of points that can still be proposed in this call."""
-        return min(self.room, call.count - len(self.new)) if call.per_model else self.room
+        left = 10**9 if self._limit is None else self._limit - self.model.count
+        return min(left, self._most) - len(self.new)
 
     def ask(self, count: int) -> int:
         """Proposes up to `count` new points, one or more, and returns their number."""

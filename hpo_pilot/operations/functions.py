@@ -100,7 +100,7 @@ def run(
         raise InputError("token_file is missing: it holds your token for the service")
     if isinstance(space, str | Path):
         if callable(search):
-            raise InputError("space is a file's name, and must be the search space, as in a search file")
+            raise InputError("space must be a search space as in a search file, not the name of a file")
         workdir, space = space, None
     client = SearchClient.local(workdir, store) if service is None else connect(service, token_file or "", ca=ca)
     show = ProgressDisplay(sys.stderr, seconds=_LINE_SECONDS)

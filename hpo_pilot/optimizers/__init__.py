@@ -22,7 +22,7 @@ from hpo_pilot.search import SearchSpace
 from hpo_pilot.search.mistakes import listing
 
 if TYPE_CHECKING:
-    from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer
+    from hpo_pilot.optimizers.base import Optimizer
 
 #: Name in a search file -> (module, class).
 _OPTIMIZERS = {
@@ -34,22 +34,6 @@ _OPTIMIZERS = {
     "cma": ("cma", "CmaOptimizer"),
     "optuna": ("optuna_sampler", "OptunaOptimizer"),
 }
-
-__all__ = [
-    "BaseSettings",
-    "Observation",
-    "Optimizer",
-    "create_optimizer",
-    "optimizer_class",
-    "optimizer_names",
-    "several_takers",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in ("BaseSettings", "Observation", "Optimizer"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("hpo_pilot.optimizers.base"), name)
 
 
 def optimizer_names() -> tuple[str, ...]:

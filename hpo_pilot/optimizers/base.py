@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import numbers
 import random
 import threading
@@ -26,13 +25,7 @@ from hpo_pilot.search.values import is_number, show
 
 def finite(value: Any) -> float | None:
     """Returns `value` as a finite number; None for anything else (None, NaN, ±inf, booleans, text, containers)."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:  # an integer beyond 1.8e308
-        return None
-    return number if math.isfinite(number) else None
+    return float(value) if is_number(value) else None
 
 
 def is_several(value: Any) -> bool:
@@ -196,14 +189,18 @@ class Optimizer(ABC):
 
     Every constructor takes the space, the seed, the settings as in a search file, the number of trials that the search
     may spend (the length of a schedule; None: unknown), and the number of objectives.
+
+    Attributes:
+        several_objectives: whether the optimizer can search for a Pareto front.
+        learns_from_earlier: whether `tell_earlier` has an effect.
+        history: the told results, in their order.
+        earlier: the results of earlier searches, by search.
     """
 
     Settings: type[BaseSettings] = BaseSettings
     settings: BaseSettings
     several_objectives: ClassVar[bool] = False
-    """Whether the optimizer can search for a Pareto front."""
     learns_from_earlier: ClassVar[bool] = True
-    """Whether `tell_earlier` has an effect."""
 
     def __init__(
         self,
@@ -235,7 +232,6 @@ class Optimizer(ABC):
             raise InputError(f"{single} takes one objective, not {objectives}")
         self.history: list[Observation] = []
         self.earlier: dict[str, list[Observation]] = {}
-        """The results of earlier searches, by search."""
         self._told_keys: set[str] = set()
         self._asked: dict[str, Point] = {}
 

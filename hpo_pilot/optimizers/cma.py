@@ -42,11 +42,6 @@ class Genotype:
         self.categorical = [i for i, d in enumerate(dimensions) if not d.is_ordered and d.size > 1]
         self.choices = [int(dimensions[i].size) for i in self.categorical]
 
-    @property
-    def free(self) -> int:
-        """The number of dimensions with more than one value; at least 1."""
-        return max(1, len(self.ordered) + len(self.categorical))
-
 
 class EvenDraws:
     """An endless sequence of random draws whose steps are evenly distributed within each population.
@@ -374,7 +369,8 @@ class CmaOptimizer(Optimizer):
         """Returns the number of results per update, for `n` points asked for and `pending` ones."""
         if self.settings.population is not None:
             return self.settings.population
-        least = 4 + int(2 * math.log(self._genotype.free))
+        free = len(self._genotype.ordered) + len(self._genotype.categorical)
+        least = 4 + int(2 * math.log(max(1, free)))
         share = math.ceil((n + pending) / _UPDATES_PER_WIDTH)
         if share > least:
             wide = bisect.bisect_left(_WIDE_POPULATIONS, share)

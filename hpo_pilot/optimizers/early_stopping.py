@@ -157,7 +157,12 @@ CHECKPOINTS = _checkpoints()
 
 
 class Curves:
-    """The values of all folds at each checkpoint, and the final values of the folds that are over."""
+    """The values of all folds at each checkpoint, and the final values of the folds that are over.
+
+    Attributes:
+        values: by checkpoint, the last value of each fold up to it.
+        bests: by checkpoint, the best value of each fold up to it.
+    """
 
     def __init__(self, folds: int = 1) -> None:
         """Starts without curves.
@@ -170,9 +175,7 @@ class Curves:
         self._finals: dict[int, dict[int, float]] = defaultdict(dict)
         self._lengths: list[int] = []
         self.values: dict[int, StepValues] = defaultdict(lambda: StepValues(folds))
-        """By checkpoint: the last value of each fold up to it."""
         self.bests: dict[int, StepValues] = defaultdict(lambda: StepValues(folds))
-        """By checkpoint: the best value of each fold up to it."""
 
     def see(self, report: Report) -> None:
         """Takes a value; ignored if the fold has already reported a later step."""
@@ -208,10 +211,6 @@ class Curves:
     def come(self, trial: int) -> dict[int, int]:
         """Returns the last checkpoint that each fold of the trial has reached."""
         return {number: CHECKPOINTS[fold.next - 1] for number, fold in self._folds.get(trial, {}).items()}
-
-    def begun(self, trial: int) -> int:
-        """Returns the number of folds of the trial that have reported a value."""
-        return len(self._folds.get(trial, {}))
 
     @property
     def length(self) -> int | None:
@@ -351,7 +350,7 @@ class StoppingRule(ABC):
         """
         if self._waits_for_folds:
             return self.folds_needed
-        return max(1, min(self.folds_needed, self.curves.begun(trial)))
+        return max(1, min(self.folds_needed, len(self.curves.come(trial))))
 
     @property
     def length(self) -> int | None:

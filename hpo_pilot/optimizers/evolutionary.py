@@ -312,11 +312,7 @@ class CrowdedFitness(base.Fitness):  # type: ignore[misc]  # DEAP ships no types
     def _place(self) -> tuple[int, float]:
         return (-self.rank, self.crowding_dist)
 
-    def __gt__(self, other: Self) -> bool:
-        return self._place > other._place
-
-    def __ge__(self, other: Self) -> bool:
-        return self._place >= other._place
+    # DEAP derives > and >= from these.
 
     def __lt__(self, other: Self) -> bool:
         return self._place < other._place

@@ -28,16 +28,19 @@ def reflected(units: Array) -> Array:
 
 
 class UnitCube:
-    """The unit vectors of a space as arrays of shape (n, n_dims); constraints are not checked."""
+    """The unit vectors of a space as arrays of shape (n, n_dims); constraints are not checked.
+
+    Attributes:
+        sizes: number of values of each dimension; 0 if it is continuous.
+        is_ordered: which dimensions are ordered, shape (n_dims,).
+    """
 
     def __init__(self, space: SearchSpace) -> None:
         """Takes the dimensions in their order."""
         dimensions = list(space.dimensions.values())
         self._dimensions = dimensions
         self.sizes = [int(d.size) if d.is_discrete else 0 for d in dimensions]
-        """The number of values of each dimension; 0 if it is continuous."""
         self.is_ordered = np.array([d.is_ordered for d in dimensions])
-        """Which dimensions are ordered, shape (n_dims,)."""
         self._steps = np.array([1.0 / size if size else 0.0 for size in self.sizes])
         names = list(space.dimensions)
         self._conditions: list[tuple[int, list[tuple[int, Array]]]] = []  # parents first
@@ -138,14 +141,7 @@ _COMPARISONS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.GtE: np.greater_equal,
 }
 _FUNCTIONS: dict[str, Callable[[Any], Any]] = {
-    "abs": np.abs,
-    "sqrt": np.sqrt,
-    "log": np.log,
-    "log2": np.log2,
-    "log10": np.log10,
-    "exp": np.exp,
-    "floor": np.floor,
-    "ceil": np.ceil,
+    **{name: getattr(np, name) for name in ("abs", "sqrt", "log", "log2", "log10", "exp", "floor", "ceil")},
     "int": np.trunc,
 }
 

@@ -53,11 +53,6 @@ class Basis:
         self._curved = np.flatnonzero(~np.isnan(means))
         self._means = means[self._curved]
 
-    @classmethod
-    def of_numbers(cls, size: int) -> Basis:
-        """Makes the basis for features that are all uniform in [0, 1]."""
-        return cls(np.full(size, 0.5), np.full(size, _DEVIATION), np.full(size, _DEVIATION**2))
-
     def linear(self, features: Array) -> Array:
         """Returns the linear terms, shape (n, n_features); their squares sum to about 1."""
         return np.asarray((features - self._centres) / (self._deviations * math.sqrt(self.size)))
@@ -95,28 +90,21 @@ class TrendKernel(Kernel):  # type: ignore[misc]  # scikit-optimize ships no typ
     `alone` is the prior variance of the polynomials of single features, `together` that of products of two features.
     """
 
-    def __init__(
-        self,
-        basis: Basis,
-        alone: float = 1.0,
-        together: float = 1.0,
-        limits: tuple[float, float] = (1e-4, 1e3),
-    ) -> None:
+    def __init__(self, basis: Basis, alone: float = 1.0, together: float = 1.0) -> None:
         """Stores each argument as an attribute, as scikit-learn requires."""
         self.basis = basis
         self.alone = alone
         self.together = together
-        self.limits = limits
 
     @property
     def hyperparameter_alone(self) -> Any:
         """For scikit-learn: its logarithm is in `theta`."""
-        return Hyperparameter("alone", "numeric", self.limits)
+        return Hyperparameter("alone", "numeric", _TREND_BOUNDS)
 
     @property
     def hyperparameter_together(self) -> Any:
         """For scikit-learn: its logarithm is in `theta`, after that of `alone`."""
-        return Hyperparameter("together", "numeric", self.limits)
+        return Hyperparameter("together", "numeric", _TREND_BOUNDS)
 
     def __call__(self, X: Array, Y: Array | None = None, eval_gradient: bool = False) -> Any:
         """Returns the covariance matrix, and its derivatives by `theta`."""
@@ -324,7 +312,7 @@ def best_fit(
     scale_bounds, noise_bounds = (least_scale, _SCALE_BOUNDS[1]), (least_noise, _NOISE_BOUNDS[1])
     kernel = ConstantKernel(1.0, _AMPLITUDE_BOUNDS) * Matern(np.ones(count), [scale_bounds] * count, nu=2.5)
     if basis is not None:
-        kernel += TrendKernel(basis, _ALONE_START, math.exp(_TOGETHER_PRIOR[0]), _TREND_BOUNDS)
+        kernel += TrendKernel(basis, _ALONE_START, math.exp(_TOGETHER_PRIOR[0]))
     kernel += WhiteKernel(max(1e-3, least_noise), noise_bounds)
     search = partial(_most_probable, count)
     jitter = _JITTER
@@ -464,8 +452,9 @@ class PriorMean(Protocol):
         """Returns the derivatives of `values` by the features, shape (m, n_features)."""
 
 
+@dataclass(frozen=True, eq=False)
 class Posterior:
-    """Mean and variance of the value without noise, as functions of the features.
+    """Mean and variance of the value without noise, as functions of the features; `of_data` makes it.
 
     Attributes:
         fit: the hyper-parameters.
@@ -476,15 +465,11 @@ class Posterior:
         drift: the prior mean; None: 0.
     """
 
-    def __init__(
-        self, fit: Hyperparameters, points: Array, factor: Array, weights: Array, drift: PriorMean | None = None
-    ) -> None:
-        """Use `of_data`."""
-        self.fit = fit
-        self.points = points
-        self.factor = factor
-        self.weights = weights
-        self.drift = drift
+    fit: Hyperparameters
+    points: Array
+    factor: Array
+    weights: Array
+    drift: PriorMean | None = None
 
     @classmethod
     def of_data(
@@ -541,27 +526,24 @@ class Posterior:
         weights = np.concatenate([self.weights, np.zeros(added)])
         return type(self)(self.fit, np.concatenate([self.points, features]), factor, weights, self.drift)
 
-    def halfway(self, features: Array) -> tuple[Array, Array]:
-        """Returns the covariances with `points`, solved with the factor, shape (n, m), and the mean, shape (m,)."""
+    def halfway(self, features: Array) -> tuple[Array, Array, Array]:
+        """Returns the covariances with `points`, solved with the factor, shape (n, m), and mean and variance, (m,)."""
         covariance = self.fit.covariance(self.points, features)
         mean = self.weights @ covariance
         if self.drift is not None:
             mean += self.drift.values(features)
-        return solved(self.factor, covariance), mean
+        half = solved(self.factor, covariance)
+        variance = self.fit.prior_variance(features) - np.einsum("nm,nm->m", half, half)
+        # Rounding must not make it 0 or negative.
+        return half, mean, np.maximum(variance, _LEAST_VARIANCE * self.fit.amplitude)
 
     def predict(self, features: Array) -> tuple[Array, Array]:
         """Returns mean and variance, each of shape (m,)."""
-        half, mean = self.halfway(features)
-        return mean, self.floored(self.fit.prior_variance(features) - np.einsum("nm,nm->m", half, half))
-
-    def floored(self, variance: Array) -> Array:
-        """Returns `variance` with a lower limit against rounding errors."""
-        return np.maximum(variance, _LEAST_VARIANCE * self.fit.amplitude)
+        return self.halfway(features)[1:]
 
     def gradients(self, features: Array) -> tuple[Array, Array, Array, Array]:
         """Returns mean and variance, shape (m,), and their derivatives by the features, shape (m, n_features)."""
-        half, mean = self.halfway(features)
-        variance = self.floored(self.fit.prior_variance(features) - np.einsum("nm,nm->m", half, half))
+        half, mean, variance = self.halfway(features)
         back = solved(self.factor, half, transposed=True)
         d_mean, d_variance = self._slopes(features, self.weights[None, :], -2.0 * back.T)
         d_mean += self.fit.trend_slopes(features, self.points, self.weights)
@@ -631,11 +613,10 @@ class Pool:
         """
         self.features = features
         self._fit = posterior.fit
-        half, self.mean = posterior.halfway(features)
+        half, self.mean, self.variance = posterior.halfway(features)
         self._rows = len(half)
         self._half = np.empty((self._rows + room, len(features)))
         self._half[: self._rows] = half
-        self.variance = posterior.floored(posterior.fit.prior_variance(features) - np.einsum("nm,nm->m", half, half))
         self._least = _LEAST_VARIANCE * posterior.fit.amplitude
 
     def assume(self, features: Array, half: Array) -> None:

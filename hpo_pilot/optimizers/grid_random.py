@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -115,9 +116,7 @@ def fitting_grid(space: SearchSpace, trials: int | None) -> int:
 
 
 def _is_affordable(space: SearchSpace, points: int, trials: int) -> bool:
-    cells = 1
-    for dimension in space.dimensions.values():
-        cells *= len(dimension.grid(points))
+    cells = math.prod(len(dimension.grid(points)) for dimension in space.dimensions.values())
     thinned = space.constraints or any(dimension.when for dimension in space.dimensions.values())
     if not thinned or cells > _CELLS_PER_TRIAL * trials:
         return cells <= trials

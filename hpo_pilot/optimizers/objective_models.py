@@ -140,14 +140,12 @@ class SuccessLearner:
             fit = Hyperparameters.wide(self._features.size)
             if failed.any() and not failed.all():  # else the first failure is not among the first `cut` trials
                 rows = table.some_of_both(_SUCCESS_FITTED, array_stream(self._seed, "fit", "outcomes", cut))
-                fit = _best_fit(self._features.features(table.units[rows]), failed[rows])
+                outcomes, _, _ = _standard_outcomes(failed[rows])
+                features = self._features.features(table.units[rows])
+                least = _LEAST_SCALE * math.sqrt(features.shape[1])
+                fit = best_fit(features, outcomes, least_scale=least, least_noise=_LEAST_NOISE).found
             self._fit = (cut, fit)
         return self._fit[1]
-
-
-def _best_fit(features: Array, failed: Mask) -> Hyperparameters:
-    least = _LEAST_SCALE * math.sqrt(features.shape[1])
-    return best_fit(features, _standard_outcomes(failed)[0], least_scale=least, least_noise=_LEAST_NOISE).found
 
 
 def _standard_outcomes(failed: Mask) -> tuple[Array, float, float]:
@@ -387,12 +385,7 @@ class ValuesLearner:
     """Fits the models of one objective, with and without a trend; a fit uses the first trials (`refit_cut`)."""
 
     def __init__(
-        self,
-        features: FeatureMap,
-        told: ToldTrials,
-        objective: int,
-        seed: int,
-        earlier: Mapping[str, Table],
+        self, features: FeatureMap, told: ToldTrials, objective: int, seed: int, earlier: Mapping[str, Table]
     ) -> None:
         """Uses the trials in `told`.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -55,14 +55,14 @@ _ONE_OBJECTIVE = ("cmaes",)
 #: Arguments that we set ourselves, or that a file cannot express.
 _NOT_FOR_FILES = ("self", "seed", "constraints_func", "independent_sampler", "source_trials")
 
-#: Annotations of optuna's arguments that a file can express, in words.
-_KINDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "str": "text",
-    "dict[str, Any]": "a mapping",
-    "None": "null",
+#: Annotations of optuna's arguments that a file can express: in words, and the test of a value.
+_KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "int": ("a whole number", lambda value: is_number(value) and isinstance(value, int)),
+    "float": ("a number", is_number),
+    "bool": ("true or false", lambda value: isinstance(value, bool)),
+    "str": ("text", lambda value: isinstance(value, str)),
+    "dict[str, Any]": ("a mapping", lambda value: isinstance(value, Mapping)),
+    "None": ("null", lambda value: value is None),
 }
 
 #: Larger values are told as this: their squares would overflow.
@@ -95,15 +95,10 @@ class OptunaSettings(BaseSettings):
         parameters = inspect.signature(getattr(optuna.samplers, SAMPLERS[self.sampler]).__init__).parameters
         kinds = {name: _kinds(parameter) for name, parameter in parameters.items() if name not in _NOT_FOR_FILES}
         known = [name for name, kind in kinds.items() if kind]
-        unknown = [key for key in self.arguments if key not in known]
-        if unknown:
-            raise MistakeError(
-                [
-                    Mistake((key,), f"is not a setting of optuna's {self.sampler} sampler", did_you_mean(key, known))
-                    for key in unknown
-                ]
-            )
-        wrong = [mistake for key, value in self.arguments.items() for mistake in _mistakes(key, value, kinds[key])]
+        what = f"is not a setting of optuna's {self.sampler} sampler"
+        wrong = [Mistake((key,), what, did_you_mean(key, known)) for key in self.arguments if key not in known]
+        if not wrong:
+            wrong = [mistake for key, value in self.arguments.items() for mistake in _mistakes(key, value, kinds[key])]
         if wrong:
             raise MistakeError(wrong)
         try:
@@ -177,22 +172,13 @@ def _kinds(parameter: inspect.Parameter) -> list[str]:
     return kinds if kinds != ["None"] else []
 
 
-def _mistakes(key: str, value: Any, kinds: Sequence[str]) -> list[Mistake]:
+def _mistakes(key: str, value: Any, kinds: Sequence[str]) -> Iterator[Mistake]:
     """Checks an argument of a sampler; optuna itself would refuse it in the middle of the search."""
-    fits = [
-        (kind == "float" and is_number(value))
-        or (kind == "int" and is_number(value) and isinstance(value, int))
-        or (kind == "bool" and isinstance(value, bool))
-        or (kind == "str" and isinstance(value, str))
-        or (kind == "dict[str, Any]" and isinstance(value, Mapping))
-        or (kind == "None" and value is None)
-        for kind in kinds
-    ]
-    if not any(fits):
-        return [Mistake((key,), f"must be {listing([_KINDS[kind] for kind in kinds], 'or')}, not {show(value)}")]
-    if is_number(value) and value < 0 and key != "inc_popsize":  # a negative inc_popsize turns it off
-        return [Mistake((key,), f"must be 0 or more, not {show(value)}")]
-    return []
+    words, tests = zip(*(_KINDS[kind] for kind in kinds), strict=True)
+    if not any(fits(value) for fits in tests):
+        yield Mistake((key,), f"must be {listing(words, 'or')}, not {show(value)}")
+    elif is_number(value) and value < 0 and key != "inc_popsize":  # a negative inc_popsize turns it off
+        yield Mistake((key,), f"must be 0 or more, not {show(value)}")
 
 
 def _broken(trial: FrozenTrial) -> tuple[float, ...]:

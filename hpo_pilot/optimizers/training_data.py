@@ -36,6 +36,15 @@ class FeatureMap:
     An ordered dimension has one column. A categorical dimension has a column of 0 and 1 for each choice; one column is
     enough for two choices. If the constraints leave only a narrow part of a dimension, this part is from 0 to 1:
     otherwise all points of a tiny feasible region would look the same to the process.
+
+    Attributes:
+        cube: the unit cube of the space.
+        size: number of features.
+        ordered: the ordered dimensions.
+        columns: the column of each ordered dimension.
+        is_climbed: which dimensions use gradients; shape (n_dims,).
+        stepwise: the dimensions with few values, which are tried one by one.
+        basis: the polynomials of the trend over the features.
     """
 
     def __init__(self, space: SearchSpace) -> None:
@@ -48,15 +57,10 @@ class FeatureMap:
         self.size = int(sum(widths))
         self._choices = [(i, int(d.size), starts[i]) for i, d in enumerate(dimensions) if not d.is_ordered]
         self.ordered = [i for i, d in enumerate(dimensions) if d.is_ordered]
-        """The ordered dimensions."""
         self.columns = starts[self.ordered]
-        """The column of each ordered dimension."""
         self.is_climbed = np.array([not d.is_discrete or d.size > _FINE for d in dimensions])
-        """Which dimensions use gradients; shape (n_dims,)."""
         self.stepwise = [i for i, d in enumerate(dimensions) if d.is_discrete and d.size <= _FINE]
-        """The dimensions with few values, which are tried one by one."""
         self.basis = self._make_basis(dimensions, starts, widths)
-        """The polynomials of the trend over the features."""
 
     def _make_basis(self, dimensions: Sequence[Dimension], starts: IntArray, widths: Sequence[int]) -> Basis:
         centres, deviations, means = np.full(self.size, 0.5), np.full(self.size, 0.5), np.full(self.size, np.nan)
@@ -193,7 +197,8 @@ def scaled_values(values: Array) -> list[ScaledValues]:
     if far.any():
         found.append(_scaled(TAMED, tamed, log_slopes, unit, scale))
     if len(np.unique(tamed)) >= 4:
-        exponent = _exponent(tamed)
+        least = minimize_scalar(lambda e: -stats.yeojohnson_llf(e, tamed), bounds=_EXPONENTS, method="bounded")
+        exponent = float(least.x)
         bent = np.asarray(stats.yeojohnson(tamed, lmbda=exponent), dtype=float)
         log_slopes = log_slopes + np.sign(tamed) * (exponent - 1.0) * np.log1p(np.abs(tamed))
         found.append(_scaled(NORMAL, bent, log_slopes, unit, scale))
@@ -226,11 +231,6 @@ def _scaled(name: str, values: Array, log_slopes: Array, unit: float, scale: flo
     volume = float(log_slopes.sum() - len(values) * np.log(deviation))
     slopes = np.exp(log_slopes) / (scale * deviation)
     return ScaledValues(name, np.asarray((values - values.mean()) / deviation), slopes, unit, volume)
-
-
-def _exponent(values: Array) -> float:
-    fit = minimize_scalar(lambda exponent: -stats.yeojohnson_llf(exponent, values), bounds=_EXPONENTS, method="bounded")
-    return float(fit.x)
 
 
 Rows = npt.NDArray[np.int64]

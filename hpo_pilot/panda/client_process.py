@@ -63,7 +63,7 @@ class ClientProcess:
     """Calls functions of panda-client's `Client` module by name; from any thread, a few at a time."""
 
     def __init__(self, environment: Mapping[str, str], log: Path) -> None:
-        """Starts no process yet: the first call starts one, and calls that find all of them busy start more.
+        """Starts no process yet: `start` or the first call starts one, and calls that find all of them busy start more.
 
         Args:
             environment: the whole environment of the processes, with PANDA_URL_SSL and panda-client's other variables.
@@ -80,6 +80,11 @@ class ClientProcess:
     def url(self) -> str:
         """The server's URL, for messages."""
         return self._environment.get("PANDA_URL_SSL", "the default PanDA server").removesuffix("/server/panda")
+
+    def start(self) -> None:
+        """Starts the first process and sends it nothing: it loads panda-client while a server starts."""
+        with self.one_process(), contextlib.suppress(OSError):  # the first call reports the reason
+            self._held.worker.running()
 
     def call(self, name: str, *arguments: Any, deadline: float = 60.0) -> Any:
         """Returns the result of ``Client.<name>(*arguments)`` as JSON (tuples as lists).
@@ -176,7 +181,7 @@ class _Worker:
         Raises:
             NoAnswerError: there is no answer in time; the process is ended.
         """
-        process = self._running()
+        process = self.running()
         try:
             assert process.stdin is not None
             process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -191,7 +196,8 @@ class _Worker:
             self.close()
         return found
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def running(self) -> subprocess.Popen[bytes]:
+        """Returns the process, started if it does not run."""
         if self._process is None or self._process.poll() is not None:
             with self._log.opened() as log:
                 self._process = subprocess.Popen(

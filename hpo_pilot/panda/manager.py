@@ -101,7 +101,9 @@ class PandaManager(WorkflowManager):
     def connect(cls, url: str, token_file: Path | None, owner: str, log: Path, authorities: Path | None = None) -> Self:
         if token_file is None:
             return cls(PandaServer(url, None, owner, environment_vo(), authorities), log)
-        return cls(PandaServer(url, token_file, owner, authorities=authorities), log)
+        manager = cls(PandaServer(url, token_file, owner, authorities=authorities), log)
+        manager._client.start()
+        return manager
 
     @property
     @override

@@ -25,6 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # ERROR, because our client logs itself that the server does not answer.
         levels = {"urllib3": logging.ERROR}
         configure_logging("pilot", form=options.pop("log_format", None), level=level, levels=levels)
+        if options.pop("wait") and not os.read(options["lifeline_fd"], 1):
+            return 0  # the parent has ended
         pilot = Pilot(PilotSettings(**options))
         pilot.handle_signals()
         return pilot.run()
@@ -113,6 +115,8 @@ def parser() -> argparse.ArgumentParser:
     add("--keep", action="store_true", help="keep job folders")
     add("--metrics-port", type=int, help="port for Prometheus (default: none; 0: any free port)")
     add("--lifeline-fd", type=int, help="end when this inherited pipe closes")
+    # The service starts its pilot beside its server: until that listens, another program may hold the port.
+    add("--wait", action="store_true", default=False, help=argparse.SUPPRESS)  # for a byte from the lifeline
     add("--log-format", choices=FORMATS, help="format of the log (default: HPO_PILOT_LOG_FORMAT, else text)")
     add("--debug", action="store_true", default=False, help="log more details")
     return parser

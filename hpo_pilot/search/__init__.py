@@ -7,6 +7,8 @@ the payload, `parameters.py` the domains of parameters, and `space.py` the searc
 words. `limits.py` has the largest numbers that a search file may give.
 """
 
+# ruff: noqa: F401 - other packages import these names from here
+
 from __future__ import annotations
 
 from importlib import import_module
@@ -31,42 +33,6 @@ if TYPE_CHECKING:
     from hpo_pilot.search.space import SearchSpace
     from hpo_pilot.search.trials import EarlyStop, Fold, Generation, Trial, TrialState, mean_and_std
     from hpo_pilot.search.values import Point, point_key
-
-__all__ = [
-    "Budget",
-    "Categorical",
-    "Confirm",
-    "Dimension",
-    "EarlyStop",
-    "EarlyStopping",
-    "FileNames",
-    "Fold",
-    "Folds",
-    "Generation",
-    "Integer",
-    "KnownResult",
-    "Mistake",
-    "MistakeError",
-    "Objective",
-    "OptimizerChoice",
-    "Ordinal",
-    "PandaOptions",
-    "Payload",
-    "Point",
-    "PointShape",
-    "Real",
-    "Resources",
-    "Scalar",
-    "Search",
-    "SearchSpace",
-    "Segment",
-    "SiteChoice",
-    "Trial",
-    "TrialState",
-    "mean_and_std",
-    "point_key",
-    "segment_search_name",
-]
 
 #: The names of each module. They are imported when they are used: a list of searches needs no pydantic.
 _MODULES = {

@@ -346,11 +346,8 @@ def _trial(item: Any) -> Iterator[EarlierTrial]:
         yield EarlierTrial(item["point"], None)
     elif item.get("state", "finished") == "finished":
         folds = item.get("folds")
-        good = (
-            sum(1 for fold in folds if isinstance(fold, dict) and fold.get("value") is not None)
-            if isinstance(folds, list)
-            else 0
-        )
+        listed = folds if isinstance(folds, list) else []
+        good = sum(isinstance(fold, dict) and fold.get("value") is not None for fold in listed)
         yield EarlierTrial(item["point"], _values(item.get("value")), _errors(item.get("std"), good))
     elif item["state"] == "stopped" and isinstance(item.get("stopped"), dict):
         yield EarlierTrial(item["point"], _values(item["stopped"].get("projected")), stopped=True)

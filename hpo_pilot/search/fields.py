@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import getitem
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, Strict, ValidationError, model_validator
@@ -62,7 +64,7 @@ def read_stored(model: type[_Model], data: Mapping[str, Any]) -> _Model:
         mistakes = error.errors(include_url=False)
         beyond = {_place(data, one["loc"]): one for one in mistakes if one["type"] == "less_than_equal"}
         for place, mistake in beyond.items():
-            _within(document, place[:-1])[place[-1]] = mistake["ctx"]["le"]
+            reduce(getitem, place[:-1], document)[place[-1]] = mistake["ctx"]["le"]
         found = model.model_validate(document)
         for place, mistake in beyond.items():
             found = _with(found, place, mistake["input"])
@@ -77,12 +79,6 @@ def _place(document: Any, location: Sequence[int | str]) -> tuple[str, ...]:
             place.append(str(part))
             document = document[part]
     return tuple(place)
-
-
-def _within(document: Any, way: Sequence[str]) -> Any:
-    for part in way:
-        document = document[part]
-    return document
 
 
 def _with(model: _Model, place: Sequence[str], value: Any) -> _Model:

@@ -103,6 +103,10 @@ NAME_PATTERN = r"^[A-Za-z][A-Za-z0-9_-]{0,49}$"
 QUEUE_PATTERN = r"^[A-Za-z0-9_.-]+$"
 QUEUES_PATTERN = r"^[A-Za-z0-9_.-]+(,[A-Za-z0-9_.-]+)*$"
 FILE_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
+_DOTTED = r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*"
+FUNCTION_PATTERN = rf"^({_DOTTED}:{_DOTTED}|[A-Za-z_][A-Za-z0-9_]*\.pkl)$"  # in a module, or a file with a pickled one
+PYTHON_PATTERN = r"^(/[^\x00-\x1f\x7f]*[^/\x00-\x1f\x7f]|[A-Za-z0-9._+-]+)$"
+#: A semicolon separates the hint.
 _PATTERNS = {
     NAME_PATTERN: "must start with a letter and go on with letters, digits, '_' or '-', at most 50 in all",
     FILE_PATTERN: "must be a plain file name: letters, digits, '_', '.' and '-', and no folder",
@@ -110,29 +114,22 @@ _PATTERNS = {
     "^[/$]": "must be a full path, from / or a variable on",
     "^[A-Za-z_][A-Za-z0-9_]*$": "must be a variable's name: letters, digits and '_'",
     r"^[^\r\n]*$": "must be a single line",
+    FUNCTION_PATTERN: "must name a module and a function; as in train:objective: `def objective(point)` in train.py",
+    PYTHON_PATTERN: "must be an absolute path or a name in PATH; as in /opt/conda/envs/torch/bin/python, or python3.12",
     QUEUE_PATTERN: "must consist of letters, digits, '_', '.' and '-'",
     QUEUES_PATTERN: "must consist of letters, digits, '_', '.' and '-'; a comma without blanks separates queues",
 }
 
 #: Type of value that a pydantic error type expected: `must be …`.
 _EXPECTED = {
-    "int_type": "a whole number",
-    "int_parsing": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "float_parsing": "a number",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
     "finite_number": "a finite number",
     "string_type": "text",
-    "bool_type": "true or false",
-    "bool_parsing": "true or false",
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
     "none_required": "null",
-    "list_type": "a list",
-    "tuple_type": "a list",
-    "set_type": "a list",
-    "dict_type": "a mapping",
-    "mapping_type": "a mapping",
-    "model_type": "a mapping",
-    "model_attributes_type": "a mapping",
+    **dict.fromkeys(("list_type", "tuple_type", "set_type"), "a list"),
+    **dict.fromkeys(("dict_type", "mapping_type", "model_type", "model_attributes_type"), "a mapping"),
 }
 
 #: Messages for a value of the right type, made from the context of the pydantic error.
@@ -283,7 +280,8 @@ def _mistakes_at(path: FieldPath, group: list[ErrorDetails]) -> list[Mistake]:
     value = group[0]["input"]
     for details in group:
         if details["type"] in _LIMITS:
-            return [Mistake(path, f"{_LIMITS[details['type']](details.get('ctx', {}))}, not {show(value)}")]
+            message, _, hint = _LIMITS[details["type"]](details.get("ctx", {})).partition("; ")
+            return [Mistake(path, f"{message}, not {show(value)}", hint)]
         if details["type"] == "too_short" and value:
             return []  # all its entries are wrong, and each is a mistake of its own
         if details["type"] in ("string_too_short", "too_short"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import glob
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,8 +16,15 @@ from pydantic_core import CoreSchema
 from hpo_pilot.errors import InputError
 from hpo_pilot.files import FUNCTION_COMMAND
 from hpo_pilot.search import limits
-from hpo_pilot.search.fields import Section, StrictStr
-from hpo_pilot.search.mistakes import FILE_PATTERN, Mistake, MistakeError, did_you_mean
+from hpo_pilot.search.fields import Section, StrictStr, Text
+from hpo_pilot.search.mistakes import (
+    FILE_PATTERN,
+    FUNCTION_PATTERN,
+    PYTHON_PATTERN,
+    Mistake,
+    MistakeError,
+    did_you_mean,
+)
 from hpo_pilot.search.parameters import Dimension
 from hpo_pilot.search.values import Point, show
 from hpo_pilot.transformation.stage_in import InputKind, InputSource, parse_source
@@ -45,14 +51,9 @@ class PointShape(Section):
         description="For each parameter, the values of its text choices: lists, mappings or any other value.",
     )
 
-    @property
-    def is_plain(self) -> bool:
-        """True if the payload gets only the parameters by name."""
-        return not (self.fixed or self.arrays or self.values)
-
     def payload_point(self, point: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the content of the payload's input file for `point`."""
-        if self.is_plain:
+        if not (self.fixed or self.arrays or self.values):
             return dict(point)
         plain = {name: self._meant(name, value) for name, value in point.items()}
         within = {name for array in self.arrays.values() for name in _names(array)}
@@ -80,37 +81,32 @@ class PointShape(Section):
         point.update(rest)
         return {name: self._label(name, value) for name, value in point.items()}
 
-    def mistakes(self, dimensions: Mapping[str, Dimension]) -> list[Mistake]:
-        """Returns the mistakes of the shape for the parameters of a space; the paths start at a key of the shape."""
-        mistakes = []
+    def mistakes(self, dimensions: Mapping[str, Dimension]) -> Iterator[Mistake]:
+        """Yields the mistakes of the shape for the parameters of a space; the paths start at a key of the shape."""
         for key, array in self.arrays.items():
             for name in _names(array):
-                place = ("arrays", key)
                 if not isinstance(name, str) or name not in dimensions:
                     hint = did_you_mean(str(name), dimensions)
-                    mistakes.append(Mistake(place, f"{show(name)} is not a parameter of the space", hint))
+                    yield Mistake(("arrays", key), f"{show(name)} is not a parameter of the space", hint)
                 elif dimensions[name].when:
-                    mistakes.append(Mistake(place, f"{name} is not in every point (when), so it cannot be in a list"))
+                    yield Mistake(("arrays", key), f"{name} is not in every point (when), so it cannot be in a list")
         within = {name for array in self.arrays.values() for name in _names(array) if isinstance(name, str)}
         taken = dimensions.keys() - within
-        for section, keys in (("fixed", self.fixed), ("arrays", self.arrays)):
-            mistakes += [
-                Mistake((section, key), "there is a parameter of that name", "rename one of the two", at_key=True)
-                for key in keys
-                if key in taken or (section == "fixed" and key in self.arrays)
-            ]
+        for section, keys, clashes in (
+            ("fixed", self.fixed, taken | self.arrays.keys()),
+            ("arrays", self.arrays, taken),
+        ):
+            for key in (key for key in keys if key in clashes):
+                yield Mistake((section, key), "there is a parameter of that name", "rename one of the two", at_key=True)
         for name, meanings in self.values.items():
             choices = getattr(dimensions.get(name), "choices", None)
             if choices is None:
                 hint = did_you_mean(name, [n for n, d in dimensions.items() if hasattr(d, "choices")])
-                mistakes.append(Mistake(("values", name), "is not a parameter with choices", hint, at_key=True))
-                continue
-            mistakes += [
-                Mistake(("values", name, label), f"is not one of the choices of {name}", at_key=True)
-                for label in meanings
-                if label not in [choice for choice in choices if isinstance(choice, str)]
-            ]
-        return mistakes
+                yield Mistake(("values", name), "is not a parameter with choices", hint, at_key=True)
+            else:
+                texts = {choice for choice in choices if isinstance(choice, str)}
+                for label in (label for label in meanings if label not in texts):
+                    yield Mistake(("values", name, label), f"is not one of the choices of {name}", at_key=True)
 
     def _meant(self, name: str, value: Any) -> Any:
         meanings = self.values.get(name)
@@ -149,7 +145,6 @@ def _taken(key: str, array: list[Any], values: Any) -> Point:
     return point
 
 
-_Text = Annotated[StrictStr, Field(min_length=1)]
 _FileName = Annotated[StrictStr, Field(pattern=FILE_PATTERN)]
 
 #: Files that the payload runner and the pilots write into a job's folder, also all that start with `OUR_PREFIX`.
@@ -197,41 +192,36 @@ class FileNames(Section):
         return self.model_dump(exclude_none=True)
 
 
-#: A function in a module, or a file with a pickled function.
-_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*|[A-Za-z_]\w*\.pkl", re.ASCII)
-_PYTHON = re.compile(r"/[^\x00-\x1f\x7f]*[^/\x00-\x1f\x7f]|[A-Za-z0-9._+-]+")
-
-
 class Payload(Section):
     """The command and the files of each fold of each trial."""
 
-    files: _Text | None = Field(None, description="A folder that goes to the jobs, relative to the search file.")
-    command: _Text = Field(description="Shell command that trains and writes output.json.")
-    function: _Text | None = Field(
+    files: Text | None = Field(None, description="A folder that goes to the jobs, relative to the search file.")
+    command: Text = Field(description="Shell command that trains and writes output.json.")
+    function: Annotated[StrictStr, Field(min_length=1, pattern=FUNCTION_PATTERN)] | None = Field(
         None,
         description="Instead of a command: a Python function, as `train:objective` for `objective` in train.py. It "
         "gets the point as a mapping and returns the figure of merit. Its module is imported once for many points.",
     )
-    python: _Text | None = Field(
+    python: Annotated[StrictStr, Field(min_length=1, pattern=PYTHON_PATTERN)] | None = Field(
         None,
         description="Program for `python` and `python3` in the command: an absolute path or a name in PATH. Default: "
         "for jobs on this machine the Python of the environment active at the submission, elsewhere the job's.",
     )
-    container: _Text | None = Field(
+    container: Text | None = Field(
         None, description="Container: an image, a .sif or .sqfs file, or an unpacked root folder; null: none."
     )
-    inputs: tuple[_Text, ...] = Field(
+    inputs: tuple[Text, ...] = Field(
         (),
         max_length=limits.MOST_INPUTS,
         description="Input files: paths (also patterns), web or root URLs, or Rucio datasets (scope:name). They are "
         "copied into the job's folder, and input_ds.json lists their names.",
     )
-    outputs: tuple[_Text, ...] = Field(
+    outputs: tuple[Text, ...] = Field(
         (),
         max_length=limits.MOST_NAMES,
         description="Files kept for the best trials; `hpo-pilot fetch best` gets them.",
     )
-    checkpoint: tuple[_Text, ...] = Field(
+    checkpoint: tuple[Text, ...] = Field(
         (),
         max_length=limits.MOST_NAMES,
         description="Files and folders kept from one attempt of a fold to the next. So a training may be longer than a "
@@ -266,22 +256,6 @@ class Payload(Section):
             raise MistakeError([Mistake(("function",), message, "remove one of the two")])
         return {**given, "command": command}
 
-    @field_validator("function")
-    @classmethod
-    def _importable(cls, name: str | None) -> str | None:
-        if name is not None and not _FUNCTION.fullmatch(name):
-            message = f"must name a module and a function, not {name!r}"
-            raise MistakeError([Mistake((), message, "as in train:objective, for `def objective(point)` in train.py")])
-        return name
-
-    @field_validator("python")
-    @classmethod
-    def _interpreter(cls, name: str | None) -> str | None:
-        if name is not None and not _PYTHON.fullmatch(name):
-            message = f"must be an absolute path or a name in PATH, not {name!r}"
-            raise MistakeError([Mistake((), message, "as in /opt/conda/envs/torch/bin/python, or python3.12")])
-        return name
-
     @field_validator("outputs", "checkpoint")
     @classmethod
     def _inside(cls, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -295,15 +269,14 @@ class Payload(Section):
         return names
 
 
-def input_mistakes(inputs: Sequence[str], payload: Payload, base: Path | None) -> list[Mistake]:
-    """Returns mistakes in inputs and clashes between their names; paths are indices.
+def input_mistakes(inputs: Sequence[str], payload: Payload, base: Path | None) -> Iterator[Mistake]:
+    """Yields mistakes in inputs and clashes between their names; paths are indices.
 
     Args:
         inputs: the inputs in the search file.
         payload: the payload with these inputs.
         base: the search file's folder; None: the payload's folder is not read.
     """
-    mistakes = []
     first: dict[str, int] = {}
     own = dict.fromkeys(payload.file_names.named().values(), "is the payload's own file")
     own |= dict.fromkeys(OUR_FILES, "is a file of hpo-pilot's own")
@@ -311,22 +284,20 @@ def input_mistakes(inputs: Sequence[str], payload: Payload, base: Path | None) -
         folder = base / Path(payload.files).expanduser()
         if folder.is_dir():
             own = {path.name: f"is in {payload.files} too" for path in folder.iterdir()} | own
+    rename = "all go into one folder: rename one of the two"
     for index, text in enumerate(inputs):
         try:
             name = parse_source(text).name
         except ValueError as error:
             message, _, hint = str(error).partition(": ")
-            mistakes.append(Mistake((index,), message, hint))
+            yield Mistake((index,), message, hint)
             continue
         if name is None:
             continue
         if name in own or name.startswith(OUR_PREFIX):
-            message = f"{name} {own.get(name, 'has a name like those of hpo-pilot')}"
-            mistakes.append(Mistake((index,), message, "all go into one folder: rename one of the two"))
-        elif first.setdefault(name, index) != index:
-            message = f"has the name of inputs[{first[name]}]: {name}"
-            mistakes.append(Mistake((index,), message, "all go into one folder: rename one of the two"))
-    return mistakes
+            yield Mistake((index,), f"{name} {own.get(name, 'has a name like those of hpo-pilot')}", rename)
+        elif (same := first.setdefault(name, index)) != index:
+            yield Mistake((index,), f"has the name of inputs[{same}]: {name}", rename)
 
 
 def missing_paths(inputs: Sequence[str], base: Path) -> Iterator[tuple[int, str]]:

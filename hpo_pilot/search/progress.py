@@ -1,4 +1,4 @@
-"""The progress of a search in one value: its counts, best trials, costs and curve, for those who read no trials.
+"""The progress of a search as one value: counts, best trials, costs and curve. Its readers load no trials.
 
 The store has it as one row a search, which changes in the transaction of the trials. `ProgressTracker` computes it from
 all trials, and then keeps it up to date trial by trial.
@@ -139,7 +139,7 @@ class SearchProgress:
         return None if best is None else self.told - best
 
     def extent(self, planned: int, *, is_over: bool) -> TrialCounts:
-        """Returns the counters of a search ; `planned`: its `planned_trials`, `is_over`: it has ended."""
+        """Returns the counters of a search; `planned`: its `planned_trials`, `is_over`: whether it has ended."""
         planned = self.over if is_over else max(planned, self.over)
         return TrialCounts(self.over, planned, self.failed, self.confirmations_over)
 
@@ -148,7 +148,7 @@ class SearchProgress:
         return max(0, min(self.failures_in_a_row, self.told - forgiven))
 
     def agrees(self, other: SearchProgress) -> bool:
-        """Returns whether both say the same; sums may differ by rounding, and hypervolumes by their sampling."""
+        """Returns whether both are equal; sums may differ by rounding, and hypervolumes by their sampling."""
         for each in fields(self):
             mine, theirs = getattr(self, each.name), getattr(other, each.name)
             if each.name == "course" and self.reference:

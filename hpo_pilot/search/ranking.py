@@ -303,10 +303,8 @@ def _front_members(
     first |= {row for row in front(rows) if not standings[row].confirmed}
     ahead = sorted(first)
     behind = [row for row in range(len(standings)) if row not in first]
-    return (
-        [standings[ahead[row]] for row in ranked(rows[ahead])],
-        [standings[behind[row]] for row in ranked(rows[behind])],
-    )
+    first_ones, others = ([standings[some[row]] for row in ranked(rows[some])] for some in (ahead, behind))
+    return first_ones, others
 
 
 #: A real number is at a bound if it is within this share of its range.

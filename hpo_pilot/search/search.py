@@ -7,19 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    ConfigDict,
-    Field,
-    StrictBool,
-    ValidationError,
-    field_serializer,
-    field_validator,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, StrictBool, ValidationError, field_serializer, field_validator, model_validator
 
 from hpo_pilot.jobs import JobNeeds
 from hpo_pilot.search import limits
@@ -303,7 +295,7 @@ class Search(Section):
             *mistakes_across(sections | {"space": self.space}),
         ]
         if not mistakes and self.segments:
-            mistakes = segment_mistakes(self)
+            mistakes = list(segment_mistakes(self))
         if mistakes:
             raise MistakeError(mistakes)
         return self
@@ -364,136 +356,112 @@ class Search(Section):
         return self.model_dump(mode="json", by_alias=True)
 
 
-def mistakes_across(sections: Mapping[str, Any]) -> list[Mistake]:
-    """Returns mistakes between sections; paths are those of a search file.
+def mistakes_across(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Yields mistakes between sections; paths are those of a search file.
 
     Args:
         sections: valid sections by key; `space` is a `SearchSpace`. What depends on a missing section is not checked.
     """
     space, objectives, known = (sections.get(key, ()) for key in ("space", "objective", "known"))
     payload, confirm, budget, early = (sections.get(key) for key in ("payload", "confirm", "budget", "early_stopping"))
-    mistakes: list[Mistake] = []
     if isinstance(space, SearchSpace):
-        mistakes += known_mistakes(space, [one.point for one in known])
+        yield from known_mistakes(space, known)
         if payload is not None:
-            mistakes += [wrong.under("payload", "point") for wrong in payload.point.mistakes(space.dimensions)]
+            yield from (wrong.under("payload", "point") for wrong in payload.point.mistakes(space.dimensions))
     if "search" in sections:
-        mistakes += warm_start_mistakes(sections["search"], sections.get("warm_start", ()))
+        yield from warm_start_mistakes(sections["search"], sections.get("warm_start", ()))
     if confirm is not None and budget is not None:
-        mistakes += confirm_mistakes(confirm, budget)
+        yield from confirm_mistakes(confirm, budget)
     if objectives:
-        mistakes += known_value_mistakes(len(objectives), [one.value for one in known])
+        yield from known_value_mistakes(len(objectives), [one.value for one in known])
     if early is not None:
-        mistakes += early_stopping_mistakes(
+        yield from early_stopping_mistakes(
             early,
             trials_per_job=sections["resources"].trials_per_job if "resources" in sections else 1,
             folds=sections["folds"].k if "folds" in sections else early.folds or 1,
             metrics=[objective.metric for objective in objectives],
         )
-    return mistakes
 
 
-def start_mistakes(space: SearchSpace, start: Sequence[Mapping[str, Any] | None]) -> list[Mistake]:
-    """Returns mistakes in the points to try first; paths are a search file's. None: not a point, reported before."""
-    mistakes: list[Mistake] = []
+def start_mistakes(space: SearchSpace, start: Sequence[Mapping[str, Any] | None]) -> Iterator[Mistake]:
+    """Yields mistakes in the points to try first; paths are a search file's. None: not a point, reported before."""
     first: dict[str, int] = {}
     for index, point in enumerate(start):
         if point is None:
             continue
-        wrong = space.mistakes(point)
-        mistakes += [mistake.under("start", index) for mistake in wrong]
-        if not wrong:
-            same = first.setdefault(point_key(space.canonical(point)), index)
-            if same != index:
-                mistakes.append(
-                    Mistake(("start", index), f"is the same point as start[{same}]", "remove one of the two")
-                )
-    return mistakes
+        if wrong := space.mistakes(point):
+            yield from (mistake.under("start", index) for mistake in wrong)
+        elif (same := first.setdefault(point_key(space.canonical(point)), index)) != index:
+            yield Mistake(("start", index), f"is the same point as start[{same}]", "remove one of the two")
 
 
-def known_mistakes(space: SearchSpace, known: Sequence[Mapping[str, Any]]) -> list[Mistake]:
-    """Returns mistakes in the points of known results; paths are those of a search file."""
-    return [
-        mistake.under("known", index, "point") for index, point in enumerate(known) for mistake in space.mistakes(point)
-    ]
+def known_mistakes(space: SearchSpace, known: Sequence[KnownResult]) -> Iterator[Mistake]:
+    """Yields mistakes in the points of known results; paths are those of a search file."""
+    for index, result in enumerate(known):
+        yield from (mistake.under("known", index, "point") for mistake in space.mistakes(result.point))
 
 
-def segment_mistakes(search: Search) -> list[Mistake]:
-    """Returns mistakes in the segments of a search that is valid otherwise; paths are those of a search file."""
-    mistakes: list[Mistake] = []
+def segment_mistakes(search: Search) -> Iterator[Mistake]:
+    """Yields mistakes in the segments of a search that is valid otherwise; paths are those of a search file."""
     first: dict[str, str] = {}
     for name, segment in (search.segments or {}).items():
         called = segment_search_name(search.name, name)
         if len(called) > LONGEST_NAME:
             message = f"its search would be called {called!r}, which is longer than {LONGEST_NAME} characters"
-            mistakes.append(Mistake(("segments", name), message, "shorten one of the names", at_key=True))
+            yield Mistake(("segments", name), message, "shorten one of the names", at_key=True)
         elif first.setdefault(called.casefold(), name) != name:
             message = f"its search would have the name of that of {first[called.casefold()]!r}: {called!r}"
-            mistakes.append(Mistake(("segments", name), message, "rename one of the two", at_key=True))
+            yield Mistake(("segments", name), message, "rename one of the two", at_key=True)
         elif segment.space is not None:
-            mistakes += _own_space_mistakes(search, name, segment.space)
-    return mistakes
+            yield from _own_space_mistakes(search, name, segment.space)
 
 
-def _own_space_mistakes(search: Search, segment: str, dimensions: Mapping[str, Dimension]) -> list[Mistake]:
+def _own_space_mistakes(search: Search, segment: str, dimensions: Mapping[str, Dimension]) -> Iterator[Mistake]:
+    place = ("segments", segment, "space")
     try:
         space = SearchSpace(dimensions=dict(dimensions), constraints=search.constraints)
     except ValidationError as error:
-        return [Mistake(("segments", segment, "space"), str(error.errors()[0]["ctx"]["error"]))]
-    wrong = [
-        *start_mistakes(space, search.start),
-        *known_mistakes(space, [known.point for known in search.known]),
-        *(mistake.under("payload", "point") for mistake in search.payload.point.mistakes(dimensions)),
-    ]
-    return [Mistake(("segments", segment, "space"), f"does not fit {mistake}") for mistake in wrong]
+        yield Mistake(place, str(error.errors()[0]["ctx"]["error"]))
+        return
+    point = (mistake.under("payload", "point") for mistake in search.payload.point.mistakes(dimensions))
+    for wrong in (*start_mistakes(space, search.start), *known_mistakes(space, search.known), *point):
+        yield Mistake(place, f"does not fit {wrong}")
 
 
-def confirm_mistakes(confirm: Confirm, budget: Budget) -> list[Mistake]:
-    """Returns mistakes in `confirm`, given the budget; paths are those of a search file."""
+def confirm_mistakes(confirm: Confirm, budget: Budget) -> Iterator[Mistake]:
+    """Yields a mistake in `confirm`, given the budget; the path is that of a search file."""
     if confirm.top > budget.trials:
         message = f"is {confirm.top}, and the search has {budget.trials} trials (budget.trials)"
-        return [Mistake(("confirm", "top"), message, f"use {budget.trials} or less")]
-    if confirm.top * confirm.repeats > limits.MOST_TRIALS:
+        yield Mistake(("confirm", "top"), message, f"use {budget.trials} or less")
+    elif confirm.top * confirm.repeats > limits.MOST_TRIALS:
         message = f"{confirm.top} trials, {confirm.repeats} times each, are more than {limits.MOST_TRIALS}"
-        return [Mistake(("confirm", "repeats"), message, f"use {limits.MOST_TRIALS // confirm.top} or less")]
-    return []
+        yield Mistake(("confirm", "repeats"), message, f"use {limits.MOST_TRIALS // confirm.top} or less")
 
 
-def width_mistakes(budget: Budget, resources: Resources, folds: Folds) -> list[Mistake]:
-    """Returns counts that are too large together; paths are those of a search file."""
-    mistakes = []
+def width_mistakes(budget: Budget, resources: Resources, folds: Folds) -> Iterator[Mistake]:
+    """Yields counts that are too large together; paths are those of a search file."""
     per_job, k = resources.trials_per_job, folds.k
     queued = 0 if budget.queued == "auto" else budget.queued
     jobs = -(-(budget.parallel + queued) // per_job) * k
     if jobs > limits.MOST_JOBS_OUT:
         what = "budget.parallel" + (" and budget.queued" if queued else "") + (f" with {k} folds" if k > 1 else "")
         message = f"{what} would have {jobs} jobs submitted at once; the limit is {limits.MOST_JOBS_OUT}"
-        hint = (
-            f"use {max(1, limits.MOST_JOBS_OUT // k * per_job - queued)} or less"
-            if queued < limits.MOST_JOBS_OUT // k
-            else ""
-        )
-        mistakes.append(Mistake(("budget", "parallel"), message, hint))
-    if k * per_job > limits.MOST_RUNS_PER_TASK:
-        message = (
-            f"{per_job} trials of {k} folds would be submitted together; the limit is {limits.MOST_RUNS_PER_TASK} folds"
-        )
-        mistakes.append(
-            Mistake(("resources", "trials_per_job"), message, f"use {max(1, limits.MOST_RUNS_PER_TASK // k)}")
-        )
-    return mistakes
+        most = max(1, limits.MOST_JOBS_OUT // k * per_job - queued)
+        hint = f"use {most} or less" if queued < limits.MOST_JOBS_OUT // k else ""
+        yield Mistake(("budget", "parallel"), message, hint)
+    most_runs = limits.MOST_RUNS_PER_TASK
+    if k * per_job > most_runs:
+        message = f"{per_job} trials of {k} folds would be submitted together; the limit is {most_runs} folds"
+        yield Mistake(("resources", "trials_per_job"), message, f"use {max(1, most_runs // k)}")
 
 
-def budget_mistakes(budget: Budget, resources: Resources, folds: Folds) -> list[Mistake]:
-    """Returns limits too low for one trial that takes all of `resources.minutes`; paths start at a limit."""
-    mistakes = []
+def budget_mistakes(budget: Budget, resources: Resources, folds: Folds) -> Iterator[Mistake]:
+    """Yields limits too low for one trial that takes all of `resources.minutes`; paths start at a limit."""
     hours = folds.k * resources.minutes / 60 / resources.trials_per_job
-    for name, each, unit in (
-        ("gpu_hours", resources.gpus, "GPU-hours"),
-        ("core_hours", resources.all_cores, "core-hours"),
+    for name, limit, least, unit in (
+        ("gpu_hours", budget.gpu_hours, hours * resources.gpus, "GPU-hours"),
+        ("core_hours", budget.core_hours, hours * resources.all_cores, "core-hours"),
     ):
-        limit = getattr(budget, name)
-        if limit is not None and limit < hours * each:
-            message = f"one trial may take {hours * each:.4g} {unit} (resources.minutes): {limit:g} allows no trial"
-            mistakes.append(Mistake((name,), message, f"allow {hours * each:.4g} or more, or fewer resources.minutes"))
-    return mistakes
+        if limit is not None and limit < least:
+            message = f"one trial may take {least:.4g} {unit} (resources.minutes): {limit:g} allows no trial"
+            yield Mistake((name,), message, f"allow {least:.4g} or more, or fewer resources.minutes")

@@ -11,14 +11,14 @@ import ast
 import copy
 import itertools
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar, cast
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from hpo_pilot.errors import Problem
-from hpo_pilot.search.fields import Scalar, StrictStr
+from hpo_pilot.search.fields import Scalar, Text
 from hpo_pilot.search.mistakes import FieldPath, Mistake, keys_of, mistakes_of, unknown_key
 from hpo_pilot.search.parameters import DIMENSION, DIMENSION_TYPES, Categorical, Dimension, Integer, Ordinal, Real
 from hpo_pilot.search.payload import Payload
@@ -66,7 +66,7 @@ _MODELS["objective"] = Objective
 #: Sections that are lists, and the type of one item.
 _ITEMS: dict[str, TypeAdapter[Any]] = {
     "objective": TypeAdapter(Objective),
-    "constraints": TypeAdapter(Annotated[StrictStr, Field(min_length=1)]),
+    "constraints": TypeAdapter(Text),
     "start": TypeAdapter(dict[str, Scalar]),
 }
 
@@ -139,10 +139,9 @@ class SearchFile:
         elif not self.problems:
             self.tell(Mistake((), "must be a mapping of search, space, payload and so on, not a list or single value"))
 
-    def section(self, key: str, model: type[_Model]) -> _Model | None:
-        """Returns a section if it is valid."""
-        found = self.sections.get(key)
-        return found if isinstance(found, model) else None
+    def section(self, model: type[_Model]) -> _Model | None:
+        """Returns the section of a model if it is valid."""
+        return next((section for section in self.sections.values() if isinstance(section, model)), None)
 
     def search(self) -> Search | None:
         """Returns the search; None if there are problems."""
@@ -190,7 +189,7 @@ class SearchFile:
             self._check_space(self._given["space"])
 
     def _add_resources(self, defaults: Callable[[Resources, SiteChoice], Mapping[str, int]]) -> None:
-        resources, site = self.section("resources", Resources), self.section("site", SiteChoice)
+        resources, site = self.section(Resources), self.section(SiteChoice)
         if resources is None or site is None:
             return
         given = resources.model_fields_set
@@ -204,7 +203,7 @@ class SearchFile:
             self._validate(_ITEMS["objective"], one, ("objective", index) if several else ("objective",), Objective)
             for index, one in enumerate(value if several else [value])
         ]
-        wrong = objective_mistakes(found)
+        wrong = list(objective_mistakes(found))
         self.tell(*wrong)
         if None in found or wrong:
             return
@@ -283,10 +282,10 @@ class SearchFile:
             if dimension is not None and not split:
                 sound[name] = dimension
         faulty = value.keys() - sound.keys()
-        wrong = condition_mistakes(sound, faulty)
+        wrong = list(condition_mistakes(sound, faulty))
         self.tell(*wrong, under=("space",))
         constraints = self.sections.get("constraints", ())
-        broken = constraint_mistakes(constraints, sound, faulty)
+        broken = list(constraint_mistakes(constraints, sound, faulty))
         self.tell(*broken, under=("constraints",))
         usable = _usable(sound, {*faulty, *(str(mistake.path[0]) for mistake in [*misnamed, *wrong])})
         # Start points are not compared with wrong constraints, or with constraints on wrong parameters.
@@ -304,17 +303,12 @@ class SearchFile:
             for point in self.sections.get("start", ())
         ]
         mistakes = start_mistakes(space, points)
-        if unusable:  # two points may differ in what was left out
-            mistakes = [mistake for mistake in mistakes if len(mistake.path) > 2]
-        self.tell(*mistakes)
+        # Two points may differ in what was left out.
+        self.tell(*(mistake for mistake in mistakes if not unusable or len(mistake.path) > 2))
 
     def _check_across(self) -> None:
         self.tell(*mistakes_across(self.sections))
-        budget, folds, resources = (
-            self.section("budget", Budget),
-            self.section("folds", Folds),
-            self.section("resources", Resources),
-        )
+        budget, folds, resources = self.section(Budget), self.section(Folds), self.section(Resources)
         if resources is not None:
             self.tell(*rank_mistakes(resources), under=("resources",))
             if budget is not None and folds is not None:
@@ -382,8 +376,8 @@ def _usable(sound: Mapping[str, Dimension], unusable: set[str]) -> dict[str, Dim
     return usable
 
 
-def rank_mistakes(resources: Resources) -> list[Mistake]:
-    """Returns why the cores and GPUs of a node cannot be divided among its ranks; paths start at a resource.
+def rank_mistakes(resources: Resources) -> Iterator[Mistake]:
+    """Yields why the cores or GPUs of a node cannot be divided among its ranks; the path starts at a resource.
 
     Searches stored before ranks existed may have such resources, so the model accepts them.
     """
@@ -391,97 +385,81 @@ def rank_mistakes(resources: Resources) -> list[Mistake]:
     if gpus and ranks and gpus % ranks:
         fewer = max(count for count in range(1, ranks) if gpus % count == 0)
         message = f"{gpus} GPUs of a node cannot be shared out evenly over {ranks} ranks"
-        return [Mistake(("ranks_per_node",), message, f"use {fewer}, or gpus_per_node: {ranks}")]
-    if resources.cores < ranks:
+        yield Mistake(("ranks_per_node",), message, f"use {fewer}, or gpus_per_node: {ranks}")
+    elif resources.cores < ranks:
         why = "" if resources.ranks_per_node is not None or not gpus else " (one for each GPU)"
         message = f"{ranks} ranks on a node{why} need a core each, and the job has {resources.cores} there"
-        return [Mistake(("cores",), message, f"use {ranks} or more: cores are counted per node")]
-    return []
+        yield Mistake(("cores",), message, f"use {ranks} or more: cores are counted per node")
 
 
-def _notes(file: SearchFile) -> list[Mistake]:
-    """Returns notes on settings that are allowed but perhaps not intended."""
-    notes = []
-    budget, resources, payload = (
-        file.section("budget", Budget),
-        file.section("resources", Resources),
-        file.section("payload", Payload),
-    )
-    notes += _slips(file)
+def _notes(file: SearchFile) -> Iterator[Mistake]:
+    """Yields notes on settings that are allowed but perhaps not intended."""
+    budget, resources, payload = file.section(Budget), file.section(Resources), file.section(Payload)
+    yield from _slips(file)
     if budget is not None:
-        notes += _size_notes(file.section("space", SearchSpace), file.sections.get("start", ()), budget.trials)
+        yield from _size_notes(file.section(SearchSpace), file.sections.get("start", ()), budget.trials)
     if resources is not None and budget is not None and resources.trials_per_job > budget.parallel:
         message = f"a job gets at most {budget.parallel} trials, because no more run at once (budget.parallel)"
-        notes.append(
-            Mistake(("resources", "trials_per_job"), message, "raise budget.parallel to several times this number")
-        )
+        hint = "raise budget.parallel to several times this number"
+        yield Mistake(("resources", "trials_per_job"), message, hint)
     if resources is not None and payload is not None:
-        notes += _launcher_notes(payload.command, resources)
-    stopping, site = file.section("early_stopping", EarlyStopping), file.section("site", SiteChoice)
+        yield from _launcher_notes(payload.command, resources)
+    stopping, site = file.section(EarlyStopping), file.section(SiteChoice)
     if stopping is not None and stopping.is_on and site is not None and site.profile == "grid":
         message = "only hpo-pilot's own pilots report intermediate values: trials of other pilots are never stopped"
         hint = "start your own pilots there: hpo-pilot pilot --server URL --queue Q"
-        notes.append(Mistake(("early_stopping",), message, hint))
-    return notes
+        yield Mistake(("early_stopping",), message, hint)
 
 
-def _slips(file: SearchFile) -> list[Mistake]:
-    """Returns notes on defaults that few people want: a minimized accuracy, a linear scale over three decades."""
-    notes = []
+def _slips(file: SearchFile) -> Iterator[Mistake]:
+    """Yields notes on defaults that few people want: a minimized accuracy, a linear scale over three decades."""
     objectives = file.sections.get("objective", ())
     for index, objective in enumerate(objectives):
         words = set(re.split("[^a-z0-9]+", objective.metric.lower()))
         if "goal" not in objective.model_fields_set and words & _LARGER_IS_BETTER and not words & _SMALLER_IS_BETTER:
             place: FieldPath = ("objective", index, "metric") if len(objectives) > 1 else ("objective", "metric")
             hint = "goal: maximize? `goal: minimize` confirms it"
-            notes.append(Mistake(place, f"the search looks for the smallest {objective.metric}", hint))
-    space = file.section("space", SearchSpace)
+            yield Mistake(place, f"the search looks for the smallest {objective.metric}", hint)
+    space = file.section(SearchSpace)
     for path in sorted(path for path in file.document.spoken if path[:1] == ("space",) and path[2:3] == ("choices",)):
         hint = "write true or false for a boolean, or put the word in quotes"
-        notes.append(Mistake(path, "is text here; other readers of YAML make a boolean of it", hint))
+        yield Mistake(path, "is text here; other readers of YAML make a boolean of it", hint)
     for name, domain in space.dimensions.items() if space is not None else ():
         if not isinstance(domain, Real | Integer) or "scale" in domain.model_fields_set or domain.step is not None:
             continue
         if 0 < _DECADES * domain.low <= domain.high:
             decade = f"nine of ten trials are above {domain.high / 10:g}"
             hint = "scale: log? `scale: linear` confirms it"
-            notes.append(Mistake(("space", name), f"{decade}, because its scale is linear", hint))
-    budget, resources = file.section("budget", Budget), file.section("resources", Resources)
+            yield Mistake(("space", name), f"{decade}, because its scale is linear", hint)
+    budget, resources = file.section(Budget), file.section(Resources)
     if budget is not None and resources is not None and budget.hours is None:
         years = budget.trials * resources.minutes / budget.parallel / _YEAR_MINUTES
         if years > 1:
-            message = (
-                f"at up to {resources.minutes:g} minutes each, {budget.parallel} at once, they take {years:.3g} years"
-            )
-            notes.append(
-                Mistake(("budget", "trials"), message, "is the number right? budget.hours would end the search")
-            )
-    return notes
+            at_most = f"at up to {resources.minutes:g} minutes each, {budget.parallel} at once"
+            hint = "is the number right? budget.hours would end the search"
+            yield Mistake(("budget", "trials"), f"{at_most}, they take {years:.3g} years", hint)
 
 
-def _size_notes(space: SearchSpace | None, start: Collection[Any], trials: int) -> list[Mistake]:
-    """Returns notes on a space with fewer points than the budget has trials, and on too many start points."""
+def _size_notes(space: SearchSpace | None, start: Collection[Any], trials: int) -> Iterator[Mistake]:
+    """Yields notes on a space with fewer points than the budget has trials, and on too many start points."""
     if space is None:
-        return []
-    notes = []
-    if space.size < trials or space.size <= _COUNTABLE:
-        countable = space.size <= _COUNTABLE
+        return
+    countable = space.size <= _COUNTABLE
+    if space.size < trials or countable:
         wanted = min(trials, _COUNTABLE + 1)
         points = sum(1 for _ in itertools.islice(space.all_points(), wanted)) if countable else int(space.size)
         if 0 < points < trials:  # no point at all is a mistake in the constraints
             have = f"{'' if countable else 'at most '}{points} point{'s' * (points != 1)}"
             message = f"the space has {have}, fewer than {trials} trials (budget.trials)"
-            notes.append(Mistake(("space",), message, "the search ends when all are tried"))
+            yield Mistake(("space",), message, "the search ends when all are tried")
     if len(start) > trials:
         message = f"there are {len(start)} start points, more than {trials} trials (budget.trials)"
-        notes.append(Mistake(("start",), message, "the last ones will not be tried"))
-    return notes
+        yield Mistake(("start",), message, "the last ones will not be tried")
 
 
-def _launcher_notes(command: str, resources: Resources) -> list[Mistake]:
-    """Returns a note if the command starts ranks that the site's launcher starts too."""
+def _launcher_notes(command: str, resources: Resources) -> Iterator[Mistake]:
+    """Yields a note if the command starts ranks that the site's launcher starts too."""
     word = next((word for word in command.split() if "=" not in word), "").rsplit("/", 1)[-1]
-    if not resources.ranks or word not in _LAUNCHERS:
-        return []
-    message = f"the site's launcher starts {resources.ranks} ranks on a node, and each of them would start {word}"
-    return [Mistake(("payload", "command"), message, "write the command of one rank, as 'python train.py'")]
+    if resources.ranks and word in _LAUNCHERS:
+        message = f"the site's launcher starts {resources.ranks} ranks on a node, and each of them would start {word}"
+        yield Mistake(("payload", "command"), message, "write the command of one rank, as 'python train.py'")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, model_validator
@@ -11,7 +11,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from hpo_pilot.search import limits
-from hpo_pilot.search.fields import Amount, Count, Section, ShortSection, StrictFloat, StrictInt, StrictStr
+from hpo_pilot.search.fields import Amount, Count, Section, ShortSection, StrictFloat, StrictInt, StrictStr, Text
 from hpo_pilot.search.mistakes import Mistake, MistakeError
 from hpo_pilot.search.parameters import Dimension
 
@@ -19,9 +19,7 @@ from hpo_pilot.search.parameters import Dimension
 class Objective(Section):
     """A figure of merit and its goal."""
 
-    metric: Annotated[StrictStr, Field(min_length=1)] = Field(
-        "loss", description="Key of the figure of merit in output.json."
-    )
+    metric: Text = Field("loss", description="Key of the figure of merit in output.json.")
     goal: Literal["minimize", "maximize"] = Field(
         "minimize", description="Whether smaller or larger figures are better."
     )
@@ -62,22 +60,15 @@ Objectives = Annotated[
 ]
 
 
-def objective_mistakes(objectives: Sequence[Objective | None]) -> list[Mistake]:
-    """Returns clashes between objectives; paths are those of a search file. None: not valid, reported before."""
-    mistakes: list[Mistake] = []
+def objective_mistakes(objectives: Sequence[Objective | None]) -> Iterator[Mistake]:
+    """Yields clashes between objectives; paths are those of a search file. None: not valid, reported before."""
     if not objectives:
-        mistakes.append(Mistake(("objective",), "is empty", "give it a value, or leave the key out"))
+        yield Mistake(("objective",), "is empty", "give it a value, or leave the key out")
     first: dict[str, int] = {}
     for index, objective in enumerate(objectives):
-        if objective is None:
-            continue
-        same = first.setdefault(objective.metric, index)
-        if same != index:
+        if objective is not None and (same := first.setdefault(objective.metric, index)) != index:
             message = f"{objective.metric} is the metric of objective[{same}] too"
-            mistakes.append(
-                Mistake(("objective", index, "metric"), message, "name another figure, or remove one of them")
-            )
-    return mistakes
+            yield Mistake(("objective", index, "metric"), message, "name another figure, or remove one of them")
 
 
 def known_value_mistakes(count: int, values: Sequence[float | Sequence[float] | None]) -> list[Mistake]:
@@ -155,7 +146,7 @@ LONGEST_NAME = 50
 class Segment(Section):
     """Settings of one segment that differ from the search."""
 
-    inputs: tuple[Annotated[StrictStr, Field(min_length=1)], ...] | None = Field(
+    inputs: tuple[Text, ...] | None = Field(
         None,
         max_length=limits.MOST_INPUTS,
         description="This segment's inputs, in place of payload.inputs. Default: payload.inputs.",
@@ -175,11 +166,9 @@ def _by_name(value: Any) -> Any:
     return value
 
 
-_Name = Annotated[StrictStr, Field(min_length=1)]
-_Segments = Annotated[dict[_Name, Segment], Field(min_length=1, max_length=limits.MOST_SEGMENTS)]
+_Segments = Annotated[dict[Text, Segment], Field(min_length=1, max_length=limits.MOST_SEGMENTS)]
 _Names = Annotated[
-    list[_Name],
-    Field(min_length=1, max_length=limits.MOST_SEGMENTS, json_schema_extra={"uniqueItems": True}),
+    list[Text], Field(min_length=1, max_length=limits.MOST_SEGMENTS, json_schema_extra={"uniqueItems": True})
 ]
 
 #: Segments by name, in the order of the file.
@@ -210,7 +199,7 @@ WarmStart = Annotated[
     BeforeValidator(_listed, json_schema_input_type=_Source | Annotated[list[_Source], Field(max_length=MOST_SOURCES)]),
     Field(
         description="Earlier searches to learn from: their names, or paths of files that `hpo-pilot export` wrote. "
-        "Their results are copied when this search is registered; its own results count more.",
+        "Their results are copied when this search is registered; its own results count more."
     ),
 ]
 
@@ -220,15 +209,13 @@ def is_result_file(source: str) -> bool:
     return _SEARCH_NAME.fullmatch(source) is None
 
 
-def warm_start_mistakes(name: str, sources: Sequence[str]) -> list[Mistake]:
-    """Returns mistakes in `warm_start` of the search `name`; paths are those of a search file."""
-    mistakes = []
+def warm_start_mistakes(name: str, sources: Sequence[str]) -> Iterator[Mistake]:
+    """Yields mistakes in `warm_start` of the search `name`; paths are those of a search file."""
     for index, source in enumerate(sources):
         if source == name:
-            mistakes.append(Mistake(("warm_start", index), "is this search itself", "give its own results as `known`"))
+            yield Mistake(("warm_start", index), "is this search itself", "give its own results as `known`")
         elif source in sources[:index]:
-            mistakes.append(Mistake(("warm_start", index), f"names {source!r} a second time", "remove one of the two"))
-    return mistakes
+            yield Mistake(("warm_start", index), f"names {source!r} a second time", "remove one of the two")
 
 
 _Step = Annotated[StrictInt, Field(ge=1, le=2**53)]
@@ -257,16 +244,14 @@ class EarlyStopping(ShortSection):
         description="none: every trial runs to its end. median: a trial clearly worse than the median of the others at "
         "the same step is stopped. asha: at certain steps only the best share of the trials continues.",
     )
-    metric: Annotated[StrictStr, Field(min_length=1)] | None = Field(
-        None,
-        description="Metric of the objective that decides. Default: the objective; required if there are several.",
+    metric: Text | None = Field(
+        None, description="Metric of the objective that decides. Default: the objective; required if there are several."
     )
     min_steps: _Step | None = Field(
         None, description="asha: first step at which trials are compared. Default: max_steps / eta^2, or 1."
     )
     max_steps: _Step | None = Field(
-        None,
-        description="asha: steps of a whole training; no trial is stopped there or later. Default: not known.",
+        None, description="asha: steps of a whole training; no trial is stopped there or later. Default: not known."
     )
     eta: Annotated[StrictInt, Field(ge=2, le=100)] | None = Field(
         None,
@@ -349,8 +334,8 @@ class EarlyStopping(ShortSection):
 
 def early_stopping_mistakes(
     early: EarlyStopping, *, trials_per_job: int, folds: int, metrics: Sequence[str]
-) -> list[Mistake]:
-    """Returns settings that clash with the rest of a search; paths are those of a search file.
+) -> Iterator[Mistake]:
+    """Yields settings that clash with the rest of a search; paths are those of a search file.
 
     Args:
         early: the settings.
@@ -358,21 +343,18 @@ def early_stopping_mistakes(
         folds: `folds.k`.
         metrics: metrics of the objectives; empty: not known.
     """
-    mistakes: list[Mistake] = []
     if not early.is_on:
-        return mistakes
+        return
     if trials_per_job > 1:
         message = f"needs jobs of one trial each, and resources.trials_per_job is {trials_per_job}"
         hint = "remove one of the two: PanDA can kill a job, not one of its points"
-        mistakes.append(Mistake(("early_stopping", "method"), message, hint))
+        yield Mistake(("early_stopping", "method"), message, hint)
     if early.folds is not None and early.folds > folds:
-        mistakes.append(
-            Mistake(("early_stopping", "folds"), f"is {early.folds}, and a trial has {folds} (folds)", f"use {folds}")
-        )
+        message = f"is {early.folds}, and a trial has {folds} (folds)"
+        yield Mistake(("early_stopping", "folds"), message, f"use {folds}")
     if early.metric is None and len(metrics) > 1:
         message = f"must name the figure that decides whether a trial continues: there are {len(metrics)} objectives"
-        mistakes.append(Mistake(("early_stopping",), message, f"add metric: {metrics[0]}"))
+        yield Mistake(("early_stopping",), message, f"add metric: {metrics[0]}")
     elif early.metric is not None and metrics and early.metric not in metrics:
         message = f"is {early.metric!r}, which is not an objective of this search"
-        mistakes.append(Mistake(("early_stopping", "metric"), message, f"there is {', '.join(metrics)}"))
-    return mistakes
+        yield Mistake(("early_stopping", "metric"), message, f"there is {', '.join(metrics)}")

@@ -21,7 +21,7 @@ from pydantic import ValidationError, model_validator
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.search.fields import Section
-from hpo_pilot.search.mistakes import Mistake, MistakeError, did_you_mean, listing, mistakes_of
+from hpo_pilot.search.mistakes import FieldPath, Mistake, MistakeError, did_you_mean, listing, mistakes_of
 from hpo_pilot.search.parameters import DIMENSION, DIMENSION_TYPES, Dimension
 from hpo_pilot.search.values import Point, show, value_key
 
@@ -266,20 +266,12 @@ def _of_number(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 #: Functions that a constraint may call.
+_OF_ONE = (abs, math.sqrt, math.log, math.log2, math.log10, math.exp, math.floor, math.ceil, int, float)
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "abs": _of_number(abs),
+    **{function.__name__: _of_number(function) for function in _OF_ONE},
     "min": min,
     "max": max,
     "round": _round,
-    "sqrt": _of_number(math.sqrt),
-    "log": _of_number(math.log),
-    "log2": _of_number(math.log2),
-    "log10": _of_number(math.log10),
-    "exp": _of_number(math.exp),
-    "floor": _of_number(math.floor),
-    "ceil": _of_number(math.ceil),
-    "int": _of_number(int),
-    "float": _of_number(float),
 }
 
 #: Operators that a constraint may use.
@@ -310,19 +302,8 @@ OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
 
 _ALLOWED = (
     *OPERATORS,
-    ast.BinOp,
-    ast.BoolOp,
-    ast.And,
-    ast.Or,
-    ast.UnaryOp,
-    ast.Compare,
-    ast.IfExp,
-    ast.Call,
-    ast.Name,
-    ast.Load,
-    ast.Constant,
-    ast.List,
-    ast.Tuple,
+    *(ast.BinOp, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Compare, ast.IfExp),
+    *(ast.Call, ast.Name, ast.Load, ast.Constant, ast.List, ast.Tuple),
 )
 
 #: Errors of an expression without a value at a point.
@@ -397,7 +378,12 @@ def _check_tree(tree: ast.expr) -> None:
 
 
 class Constraint:
-    """A parsed expression that is true or false for a point."""
+    """A parsed expression that is true or false for a point.
+
+    Attributes:
+        names: names of the hyper-parameters in the expression.
+        tree: the parsed expression, which has only allowed parts.
+    """
 
     def __init__(self, expression: str) -> None:
         """Parses `expression`.
@@ -413,9 +399,7 @@ class Constraint:
         self.names: frozenset[str] = frozenset(
             node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called
         )
-        """Names of the hyper-parameters in the expression."""
         self.tree = tree
-        """The parsed expression, which has only allowed parts."""
 
     def holds(self, point: Mapping[str, Any]) -> bool:
         """Returns whether `point` satisfies the expression.
@@ -458,54 +442,49 @@ def name_mistakes(names: Collection[str]) -> list[Mistake]:
     ]
 
 
-def condition_mistakes(dimensions: Mapping[str, Dimension], faulty: Collection[str] = ()) -> list[Mistake]:
-    """Returns mistakes in the conditions (`when`); paths start at a name."""
-    mistakes = []
+def condition_mistakes(dimensions: Mapping[str, Dimension], faulty: Collection[str] = ()) -> Iterator[Mistake]:
+    """Yields mistakes in the conditions (`when`); paths start at a name."""
     for name, dimension in dimensions.items():
         for parent, wanted in dimension.when.items():
             if parent in faulty or parent == name:  # `_circles` reports the latter
                 continue
             if parent not in dimensions:
                 hint = did_you_mean(parent, [n for n in dimensions if n != name])
-                mistakes.append(Mistake((name, "when", parent), f"{parent!r} is not in the space", hint, at_key=True))
+                yield Mistake((name, "when", parent), f"{parent!r} is not in the space", hint, at_key=True)
             else:
-                mistakes += _impossible(name, parent, dimensions[parent], wanted)
-    return mistakes + _circles(dimensions)
+                yield from _impossible((name, "when", parent), parent, dimensions[parent], wanted)
+    yield from _circles(dimensions)
 
 
-def _impossible(name: str, parent: str, dimension: Dimension, wanted: Any) -> list[Mistake]:
-    path = (name, "when", parent)
+def _impossible(path: FieldPath, parent: str, dimension: Dimension, wanted: Any) -> Iterator[Mistake]:
     if not dimension.is_discrete:
         hint = f"give {parent} a step, or use a parameter with choices in the condition"
-        return [Mistake(path, f"{parent} is continuous, so it is never exactly one value", hint)]
+        yield Mistake(path, f"{parent} is continuous, so it is never exactly one value", hint)
+        return
     if wanted == []:
-        return [Mistake(path, "lists no value, so it can never be true", "list at least one value")]
-    mistakes = []
+        yield Mistake(path, "lists no value, so it can never be true", "list at least one value")
     for index, value in enumerate(wanted if isinstance(wanted, list) else [wanted]):
         try:
             dimension.canonical(value)
         except ValueError as error:
             place = (*path, index) if isinstance(wanted, list) else path
-            mistakes.append(Mistake(place, f"can never be true: {parent} {error}", value_hint(value, dimension)))
-    return mistakes
+            yield Mistake(place, f"can never be true: {parent} {error}", value_hint(value, dimension))
 
 
-def _circles(dimensions: Mapping[str, Dimension]) -> list[Mistake]:
+def _circles(dimensions: Mapping[str, Dimension]) -> Iterator[Mistake]:
     try:
         TopologicalSorter({name: dimension.when for name, dimension in dimensions.items()}).prepare()
     except CycleError as error:
         circle = [name for name in dimensions if name in error.args[1]]
-    else:
-        return []
-    message = f"the conditions of {listing(circle)} go round in a circle" if len(circle) > 1 else "depends on itself"
-    return [Mistake((circle[0], "when"), message, "remove one of the conditions")]
+        loop = f"the conditions of {listing(circle)} go round in a circle"
+        message = loop if len(circle) > 1 else "depends on itself"
+        yield Mistake((circle[0], "when"), message, "remove one of the conditions")
 
 
 def constraint_mistakes(
     constraints: Sequence[str | None], names: Collection[str], faulty: Collection[str] = ()
-) -> list[Mistake]:
-    """Returns mistakes in each constraint; paths start at its index. None: not text, reported before."""
-    mistakes = []
+) -> Iterator[Mistake]:
+    """Yields mistakes in each constraint; paths start at its index. None: not text, reported before."""
     known = {*names, *faulty}
     for index, expression in enumerate(constraints):
         if expression is None:
@@ -513,18 +492,17 @@ def constraint_mistakes(
         try:
             unknown = sorted(Constraint(expression).names - known)
         except ValueError as error:
-            mistakes.append(Mistake((index,), f"{expression!r} {error}"))
+            yield Mistake((index,), f"{expression!r} {error}")
             continue
         if dashed := [name for name in known if "-" in name and set(name.split("-")) & set(unknown)]:
             message = f"{expression!r} reads {dashed[0]} as a subtraction"
-            mistakes.append(Mistake((index,), message, "name the parameter with '_' instead of '-'"))
+            yield Mistake((index,), message, "name the parameter with '_' instead of '-'")
             continue
         for name in unknown:
             hint = did_you_mean(name, sorted(known))
             if not hint.startswith("did") and f"= {name}" in expression:
                 hint = f"is it text? put it in quotes: '{name}'"
-            mistakes.append(Mistake((index,), f"{expression!r} names {name}, which is not in the space", hint))
-    return mistakes
+            yield Mistake((index,), f"{expression!r} names {name}, which is not in the space", hint)
 
 
 def value_hint(value: Any, dimension: Dimension) -> str:
@@ -617,13 +595,8 @@ def _candidates(space: SearchSpace, *, grid: bool = False) -> Iterator[Point]:
 
 def _grid_points(space: SearchSpace) -> int:
     """Returns the largest number of points per dimension with a grid of at most `GRID` points; at least 2."""
-    points = 2
-    while points < 100:
-        size = 1.0
-        for dimension in space.dimensions.values():
-            size *= len(dimension.grid(points + 1))
-        if size > GRID:
-            break
+    points, dimensions = 2, space.dimensions.values()
+    while points < 100 and math.prod(len(dimension.grid(points + 1)) for dimension in dimensions) <= GRID:
         points += 1
     return points
 

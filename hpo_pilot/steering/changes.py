@@ -138,7 +138,7 @@ def extend(
         if amount > _EXTENDABLE[name]:
             raise InputError(f"{name}: this amount does not extend the budget: the maximum is {_EXTENDABLE[name]:,}")
         if not amount > 0:  # NaN is not
-            raise InputError(f"{name}: {_shown(amount)} does not extend the budget; a budget may only grow")
+            raise InputError(f"{name}: this amount does not extend the budget; a budget may only grow")
         if name in _WHOLE and amount != int(amount):
             raise InputError(f"{name}: {amount:+g} is not a whole number")
 
@@ -161,10 +161,6 @@ def extend(
         if all((before := seen.get(name)) is not None and budget[name] == before + changes[name] for name in changes):
             return now
     return store.redefine(record.id, extended, who)
-
-
-def _shown(amount: float) -> str:
-    return f"{amount:+g}" if abs(amount) < MOST_MACHINE_HOURS else "as much less"
 
 
 def retry(
@@ -236,8 +232,7 @@ def set_parallel(store: Store, record: SearchRecord, who: str, parallel: int) ->
         InputError: the number is less than one or too large.
     """
     if not 1 <= parallel <= MOST_PARALLEL:
-        shown = str(parallel) if abs(parallel) < 10**15 else "that many"
-        raise InputError(f"parallel: {shown} trials at once are not possible; use 1 to {MOST_PARALLEL}")
+        raise InputError(f"parallel: the number of trials at once must be from 1 to {MOST_PARALLEL}")
 
     def changed(now: SearchRecord) -> tuple[Search, str]:
         before = now.search.budget.parallel
@@ -390,7 +385,7 @@ def with_budget(search: Search, **changes: float) -> Search:
         wrong = [mistake.under("budget") for mistake in found if mistake.path[0] in changes]
         budget = search.budget.model_copy(update=changes)
     if "parallel" in changes and not wrong:
-        wrong = width_mistakes(budget, search.resources, search.folds)
+        wrong = list(width_mistakes(budget, search.resources, search.folds))
     if wrong:
         raise InputError("; ".join(map(str, wrong)))
     return search.model_copy(update={"budget": budget})

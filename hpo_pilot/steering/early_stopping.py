@@ -98,7 +98,8 @@ class TrialStopper:
         if reports:
             self._look += 1
             changes.look = self._look
-        self._decide(changes, self._rule.look(reports, _to_judge(trials) if reports else (), self._costs(ended)))
+        judged = [n for n, each in trials.items() if each.stop is None and each.trial.confirms is None]
+        self._decide(changes, self._rule.look(reports, judged, self._costs(ended)))
         self._complete(changes)
 
     def _decide(self, changes: Changes, stops: Mapping[int, Stop]) -> None:
@@ -209,7 +210,3 @@ class TrialStopper:
     def has_stopped(self, task: TaskRecord) -> bool:
         """Returns whether a trial of the task was stopped early."""
         return any(number in self._over for job in task.jobs for number, _, _ in job)
-
-
-def _to_judge(trials: Mapping[int, OpenTrial]) -> list[int]:
-    return [number for number, trial in trials.items() if trial.stop is None and trial.trial.confirms is None]

@@ -28,26 +28,14 @@ from hpo_pilot.files import write_whole
 from hpo_pilot.hpc.site_files import find_site, site_files, site_here
 from hpo_pilot.http import open_session
 from hpo_pilot.panda.client_process import ClientProcess
-from hpo_pilot.panda.server import (
-    PandaServer,
-    address,
-    environment_server,
-    remove_address,
-    write_address,
-)
+from hpo_pilot.panda.server import PandaServer, address, environment_server, remove_address, write_address
 from hpo_pilot.panda.workflow_manager import WorkflowManager, workflow_manager
 from hpo_pilot.search.mistakes import FieldPath as Place
 from hpo_pilot.search.mistakes import Mistake, mistakes_of
 from hpo_pilot.search.yaml_document import Document, read_document
 from hpo_pilot.server.queues import Queue, QueueFile
 from hpo_pilot.server.tokens import BIGMON_KEY, Role
-from hpo_pilot.steering.server_processes import (
-    ChildProcess,
-    NetworkOptions,
-    OwnTokens,
-    free_port,
-    wait_until_answering,
-)
+from hpo_pilot.steering.server_processes import ChildProcess, NetworkOptions, OwnTokens, free_port, wait_until_answering
 from hpo_pilot.steering.status import server_phrase
 from hpo_pilot.steering.workdir import DEFAULT_QUEUE, WorkDir, nickname
 from hpo_pilot.store import EMBEDDED, SearchRecord, Store
@@ -126,7 +114,7 @@ class EmbeddedPanda:
                 *("--token-file", str(self._tokens[Role.PILOT]), "--workdir", str(workdir.pilots)),
                 *("--checkpoints", str(workdir.checkpoints), "--heartbeat", "2"),
                 *("--environments", str(workdir.environments)),
-                *("--worker-id", str(WORKER), "--harvester-id", HARVESTER, "--lifeline-fd", "{lifeline}"),
+                *("--worker-id", str(WORKER), "--harvester-id", HARVESTER, "--lifeline-fd", "{lifeline}", "--wait"),
                 *(("--ca", str(self.authority_file)) if self.authority_file else ()),
                 *(("--site", str(described)) if slots and (described := _described_site(workdir, site)) else ()),
             ],
@@ -140,7 +128,7 @@ class EmbeddedPanda:
         return self._workdir.tokens
 
     def start(self) -> None:
-        """Starts both. Returns when the server answers.
+        """Starts both. Returns when the server answers; the pilot loads its modules meanwhile and sends nothing.
 
         Raises:
             TryAgainError: the server does not start; the message has the reason.
@@ -150,12 +138,13 @@ class EmbeddedPanda:
         if self._slots:
             self._make_pilot_folders()
         self._server.start()
+        if self._slots:
+            self._pilot.start()
         self._wait_for_server()
         write_whole(self._workdir.tokens / _ADDRESS, f"{self.url}\n{self.server.authorities or ''}")
         write_address(self._workdir.root, self.server)
         self._note_monitor()
-        if self._slots:
-            self._pilot.start()
+        self._pilot.release()
 
     def check(self) -> None:
         """Restarts a process that has ended.
@@ -166,10 +155,10 @@ class EmbeddedPanda:
         self._own.renew()
         if self._server.check():
             self._wait_for_server()
-        if self._slots:
-            self._pilot.check()
-        else:
-            self._pilot.bound_log()
+        if not self._slots:
+            self._pilot.log.bound()
+        elif self._pilot.check():
+            self._pilot.release()
 
     def stop(self) -> None:
         """Ends both, the pilot first, because it returns its jobs to the server."""
@@ -225,11 +214,9 @@ def _described_queues(workdir: WorkDir, file: Path, served: str) -> Path:
 
 def _described_site(workdir: WorkDir, name: str) -> Path | None:
     """Writes a site profile, or this machine's, in the form that the local pilot reads. None: there is no profile."""
-    profile = site_here(name)
+    profile = site_here(name) or (find_site(LOCAL_SITE) if LOCAL_SITE in site_files() else None)
     if profile is None:
-        if LOCAL_SITE not in site_files():
-            return None
-        profile = find_site(LOCAL_SITE)
+        return None
     described = workdir.root / "site.json"
     write_whole(described, json.dumps(profile.model_dump(mode="json")))
     return described
@@ -287,10 +274,7 @@ def load_queues(path: Path) -> QueueFile:
         QueueFileError: the file cannot be read or is wrong; `problems` has every mistake with its place.
     """
     document = read_document(path)
-    problems = list(document.problems)
-    if not problems:
-        problems = _problems(document)
-    if problems:
+    if problems := document.problems or _problems(document):
         raise QueueFileError(problems)
     return QueueFile.model_validate(document.value)
 
@@ -413,16 +397,16 @@ def connected_manager(url: str, workdir: WorkDir) -> Iterator[WorkflowManager]:
 @contextlib.contextmanager
 def started_manager(panda: EmbeddedPanda, workdir: WorkDir) -> Iterator[WorkflowManager]:
     """Starts the embedded server and opens a workflow manager at it for the duration of a block."""
-    panda.start()
     try:
-        with contextlib.closing(manager_at(panda.server, workdir)) as manager:
+        with contextlib.closing(manager_at(panda.server, workdir)) as manager:  # panda-client loads meanwhile
+            panda.start()
             yield manager
     finally:
         panda.stop()
 
 
 def manager_at(server: PandaServer, workdir: WorkDir) -> WorkflowManager:
-    """Returns a workflow manager at an embedded server that runs."""
+    """Returns a workflow manager at an embedded server, which may still be starting: nothing is sent yet."""
     log_file = workdir.log("panda-client")
     return workflow_manager("panda").connect(server.url, server.token_file, server.owner, log_file, server.authorities)
 

@@ -16,12 +16,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
 
 from hpo_pilot.jobs import Attempt, JobReport, JobState, Member, Members, RunReport
 from hpo_pilot.jobs.results import from_epoch
 from hpo_pilot.panda.task_parameters import output_name
-from hpo_pilot.search import EarlyStop, Fold, Search, Trial, TrialState
+from hpo_pilot.search import EarlyStop, Fold, Trial, TrialState
 from hpo_pilot.search.trials import Spent, means_and_stds, measured_joules
 from hpo_pilot.store import TaskRecord
 
@@ -54,12 +53,6 @@ class Ledger:
         self._warned: set[tuple[int, int | None]] = set()
         self._noted: set[str] = set()
         self._stopped: set[int] = set()  # trials that were stopped early; their tasks may still report
-
-    @classmethod
-    def of(cls, search: Search, uid: str, told: int) -> Self:
-        """Returns an empty ledger for a search."""
-        folds, objectives = search.folds, len(search.objectives)
-        return cls(uid=uid, folds=folds.k, needed=folds.needed, told=told, objectives=objectives)
 
     def add(self, trial: OpenTrial) -> None:
         """Adds a trial that is about to be submitted, or that was open when the store was loaded."""

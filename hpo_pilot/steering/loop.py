@@ -19,7 +19,8 @@ from pathlib import Path
 
 from hpo_pilot.errors import ExhaustedError, GiveUpError, TryAgainError
 from hpo_pilot.jobs import JobState, TaskRef, TaskState
-from hpo_pilot.optimizers import Optimizer, create_optimizer
+from hpo_pilot.optimizers import create_optimizer
+from hpo_pilot.optimizers.base import Optimizer
 from hpo_pilot.panda.workflow_manager import UnknownTaskError, WorkflowManager
 from hpo_pilot.search import Generation, Point, Search, Trial, TrialState, point_key
 from hpo_pilot.search.earlier_results import EarlierResults
@@ -33,15 +34,7 @@ from hpo_pilot.steering.ledger import Changes, Ledger, OpenTrial
 from hpo_pilot.steering.metrics import time_ask
 from hpo_pilot.steering.results import KeptOutputs
 from hpo_pilot.steering.submissions import LOOK_SECONDS, Lookahead, PointRequests, Refill, Submissions, new_trials
-from hpo_pilot.store import (
-    NewTask,
-    PointRequest,
-    SearchRecord,
-    SearchState,
-    SteeringStore,
-    StoreAwayError,
-    TaskRecord,
-)
+from hpo_pilot.store import NewTask, PointRequest, SearchRecord, SearchState, SteeringStore, StoreAwayError, TaskRecord
 from hpo_pilot.store.progress import stored_progress
 from hpo_pilot.store.queries import spent
 
@@ -94,7 +87,10 @@ class SearchSteering:
         # Submitted tasks and their results.
         history = sorted((t for t in self._trials.values() if t.told is not None), key=lambda t: t.told or 0)
         self._tasks = Submissions(record, store, manager)
-        self._ledger = Ledger.of(search, record.uid, told=len(history))
+        folds, objectives = search.folds, len(search.objectives)
+        self._ledger = Ledger(
+            uid=record.uid, folds=folds.k, needed=folds.needed, told=len(history), objectives=objectives
+        )
         self._stopper = TrialStopper(record, store, manager, self._trials)
         self._outputs = KeptOutputs(record, store, manager, self._trials.values())
 
@@ -205,25 +201,11 @@ class SearchSteering:
         """Ends trials that have all their folds and resubmits folds that no task holds; once after loading."""
         if self._recovered:
             return
+        self._recovered = True
         orphans = self._ledger.orphans(self._tasks.open.values())
         changes = self._ledger.settle(time.time())
-        self._stopper.judge(changes, self._ledger.open)
-        resubmission = self._tasks.resubmission(
-            min((self._trials[n].generation for n, _, _ in orphans), default=0), [(orphan,) for orphan in orphans]
-        )
-        if changes or resubmission:
-            task = self._store.record(
-                self.record.id,
-                changes.attempts,
-                changes.ends,
-                events=changes.events,
-                resubmit=resubmission,
-                progress=self._progress_with(changes),
-            )
-            if task is not None:
-                self._tasks.add(task)
-            self._learn(changes)
-        self._recovered = True
+        changes.again += [(orphan,) for orphan in orphans]
+        self._commit(changes, min((self._trials[number].generation for number, _, _ in orphans), default=0))
 
     # --- collect ---
 
@@ -274,7 +256,7 @@ class SearchSteering:
         changes = self._ledger.give_up(task, over, time.time()) if missing and over else Changes()
         if not (missing or over):
             self._stopper.kill_rest(task, ref)
-        self._commit(task, changes, ended=not missing or bool(over))
+        self._commit(changes, task.generation, None if missing and not over else task)
 
     def _look(self, task: TaskRecord, ref: TaskRef) -> set[JobState]:
         """Looks at a task: commits the reports of its jobs. Returns the states of the jobs that are not over."""
@@ -287,32 +269,38 @@ class SearchSteering:
         stopped = any(end.state is TrialState.STOPPED for end in changes.ends) or self._stopper.has_stopped(task)
         is_over = not (stopped or self._ledger.missing(task))
         # Commit before the next call to the server: if that call fails, these results are not lost.
-        self._commit(task, changes, ended=is_over)
+        self._commit(changes, task.generation, task if is_over else None)
         if is_over:
             return set()
         self._tasks.note_waiting(task, ref)
         self._stopper.kill(task, reports, self._ledger.open)
         return {report.state for report in reports if not report.state.is_over}
 
-    def _commit(self, task: TaskRecord, changes: Changes, *, ended: bool) -> None:
-        """Commits the changes in one transaction, with the resubmission that they need; then submits that."""
+    def _commit(self, changes: Changes, generation: int, ended: TaskRecord | None = None) -> None:
+        """Commits the changes in one transaction, with the resubmission that they need; then submits that.
+
+        Args:
+            changes: the changes.
+            generation: of the folds to submit again.
+            ended: a task that owes nothing more.
+        """
         self._stopper.judge(changes, self._ledger.open)
-        if not (changes or ended):
+        if not changes and ended is None:
             return
         resubmitted = self._store.record(
             self.record.id,
             changes.attempts,
             changes.ends,
-            ended_tasks=[task.id] if ended else [],
+            ended_tasks=[] if ended is None else [ended.id],
             started=changes.started,
             events=changes.events,
             look=changes.look,
             stops=changes.stops,
-            resubmit=None if self._ending else self._tasks.resubmission(task.generation, changes.again),
+            resubmit=None if self._ending else self._tasks.resubmission(generation, changes.again),
             progress=self._progress_with(changes),
         )
-        if ended:
-            self._tasks.ended(task)
+        if ended is not None:
+            self._tasks.ended(ended)
         if resubmitted is not None:
             self._tasks.add(resubmitted)
         self._learn(changes)
@@ -481,11 +469,7 @@ class Proposer:
     """Asks the optimizer of one search in another thread. Each ask sees every result told before it."""
 
     def __init__(
-        self,
-        search: Search,
-        executor: Executor,
-        wake: Callable[[], None],
-        earlier: Sequence[EarlierResults] = (),
+        self, search: Search, executor: Executor, wake: Callable[[], None], earlier: Sequence[EarlierResults] = ()
     ) -> None:
         """Makes no optimizer yet: the first ask makes it, in the executor.
 

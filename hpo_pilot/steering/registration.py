@@ -391,11 +391,11 @@ def register_family(
 
 
 def _uids(family: Sequence[PackedSearch], uid: str | None) -> list[str | None]:
-    return [uid if uid is None or packed.family is None else _uid_of(uid, packed.search.name) for packed in family]
-
-
-def _uid_of(uid: str, name: str) -> str:
-    return hashlib.sha256(f"{uid}/{name}".encode()).hexdigest()[:8]
+    """Returns the identity of each search; those of segments are derived from `uid`."""
+    if uid is None:
+        return [None] * len(family)
+    derived = (hashlib.sha256(f"{uid}/{packed.search.name}".encode()).hexdigest()[:8] for packed in family)
+    return [uid if packed.family is None else own for packed, own in zip(family, derived, strict=True)]
 
 
 def result_files(search: Search, base: Path) -> dict[str, Path]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -132,13 +132,13 @@ def payload_folder(search: Search, search_file: str | Path) -> Path | None:
 def _examine(document: Document, folder: Path | None) -> Examination:
     """Checks a document; paths in it are relative to `folder`, None: they are not checked."""
     file = SearchFile(document, _default_resources)
-    space = file.section("space", SearchSpace)
+    space = file.section(SearchSpace)
     if space is not None:
-        choice = file.section("optimizer", OptimizerChoice)
+        choice = file.section(OptimizerChoice)
         file.tell(*infeasible_mistakes(space, grid=choice is not None and choice.name == "grid"))
     _check_optimizer(file)
     _check_site(file)
-    payload = file.section("payload", Payload)
+    payload = file.section(Payload)
     named = None
     if payload is not None:
         _check_files(file, payload, folder)
@@ -165,7 +165,7 @@ def _search(examination: Examination) -> Search:
 
 def _check_files(file: SearchFile, payload: Payload, folder: Path | None) -> None:
     """Checks the files and programs that the payload names."""
-    site = file.section("site", SiteChoice)
+    site = file.section(SiteChoice)
     is_local = site is not None and site.profile == "local"
     mistake = None
     if folder is not None and payload.files is not None:
@@ -222,7 +222,7 @@ def _check_programs(file: SearchFile, payload: Payload) -> None:
 
 def _check_launcher(file: SearchFile, payload: Payload, site: SiteProfile) -> None:
     """Notes a missing launcher of ranks on this machine; their Python may bring it."""
-    resources = file.section("resources", Resources)
+    resources = file.section(Resources)
     if resources is None or not resources.ranks:
         return
     python, path = shutil.which(payload.python or ""), os.environ.get("PATH", os.defpath)
@@ -234,7 +234,7 @@ def _check_launcher(file: SearchFile, payload: Payload, site: SiteProfile) -> No
 
 def _check_site(file: SearchFile) -> None:
     """Checks the choice of the site, and the resources of a job against it."""
-    site, resources = file.section("site", SiteChoice), file.section("resources", Resources)
+    site, resources = file.section(SiteChoice), file.section(Resources)
     if site is None:
         return
     path, name, files = ("site", "profile"), site.profile, site_files()
@@ -247,7 +247,7 @@ def _check_site(file: SearchFile) -> None:
             file.tell(Mistake(path, f"its file is wrong: {error.problems[0]}{more}", hint))
         else:
             if resources is not None:
-                payload = file.section("payload", Payload)
+                payload = file.section(Payload)
                 checkpoints = payload is not None and bool(payload.checkpoint)
                 file.tell(*site_mistakes(resources, profile, checkpoints=checkpoints), under=("resources",))
                 notes = _allocation_notes(resources, profile, checkpoints=checkpoints)
@@ -274,92 +274,65 @@ def _default_resources(resources: Resources, site: SiteChoice) -> dict[str, int]
         return {"cores": max(1, resources.ranks)}
     gpus = min(resources.gpus_per_node, node.gpu_count)
     cores, memory = (node.cores or 0) * gpus // node.gpu_count, (node.memory_mb or 0) * gpus // node.gpu_count
-    return {
-        "cores": max(1, resources.ranks, cores),
-        "memory_mb": max(resources.memory_mb, int(_FOR_JOBS * memory)),
-    }
+    return {"cores": max(1, resources.ranks, cores), "memory_mb": max(resources.memory_mb, int(_FOR_JOBS * memory))}
 
 
-def site_mistakes(resources: Resources, profile: SiteProfile, *, checkpoints: bool) -> list[Mistake]:
-    """Returns why no allocation of the site fits one job; paths start at a resource.
+def site_mistakes(resources: Resources, profile: SiteProfile, *, checkpoints: bool) -> Iterator[Mistake]:
+    """Yields why no allocation of the site fits one job; paths start at a resource.
 
     Args:
         resources: resources of the job.
         profile: site profile; only values given there are checked.
         checkpoints: whether the payload declares checkpoints; then a job may be longer than an allocation.
     """
-    return [
-        *_node_mistakes(resources, profile),
-        *_launcher_mistakes(resources, profile),
-        *_batch_mistakes(resources, profile, checkpoints=checkpoints),
-    ]
-
-
-def _node_mistakes(resources: Resources, profile: SiteProfile) -> list[Mistake]:
     node = profile.node
     # A profile without cores says nothing about the node.
     gpus = node.gpu_count if node.gpus is not None or node.cores is not None else None
-    return _too_large(resources, f"a node of {profile.name}", node.cores, node.memory_mb, gpus, ", on more nodes")
+    yield from _too_large(resources, f"a node of {profile.name}", node.cores, node.memory_mb, gpus, ", on more nodes")
+    # On the grid the sites' own pilots know how to start ranks.
+    if profile.launcher.name == "plain" and resources.nodes * resources.ranks >= 2 and profile.name != "grid":
+        message = f"{profile.name} has no launcher for {resources.nodes} x {resources.ranks} ranks"
+        hint = "name one in the site's file under launcher, or use nodes: 1 and no ranks_per_node"
+        yield Mistake(("nodes",) if resources.nodes > 1 else ("ranks_per_node",), message, hint)
+    sizes = [size for size in (profile.batch.largest(), node.count) if size is not None]
+    # An allocation runs many jobs; a larger one may be allowed to last longer.
+    longest = profile.batch.longest(resources.nodes)
+    if sizes and resources.nodes > min(sizes):
+        message = f"a job at {profile.name} has at most {min(sizes)} nodes, not {resources.nodes}"
+        yield Mistake(("nodes",), message, f"use {min(sizes)} or fewer")
+    elif not checkpoints and longest is not None and resources.minutes > 60 * longest:
+        lasts = f"no allocation at {profile.name} lasts longer than {60 * longest:g} minutes"
+        hint = f"use {60 * longest:g} or less, or declare payload.checkpoint: then a job goes on in the next allocation"
+        yield Mistake(("minutes",), f"{lasts}, not {resources.minutes:g}", hint)
 
 
 def _too_large(
     resources: Resources, where: str, cores: int | None, memory_mb: int | None, gpus: int | None, remedy: str = ""
-) -> list[Mistake]:
-    """Returns the resources of one node that exceed those of `where`; None: not known."""
-    mistakes = []
+) -> Iterator[Mistake]:
+    """Yields the resources of one node that exceed those of `where`; None: not known."""
     if cores is not None and resources.cores > cores:
         message = f"{where} has {cores} cores, not {resources.cores}"
-        mistakes.append(Mistake(("cores",), message, f"use {cores} or fewer{remedy}"))
+        yield Mistake(("cores",), message, f"use {cores} or fewer{remedy}")
     if memory_mb is not None and resources.memory_mb > memory_mb:
         message = f"{where} has {memory_mb} MB of memory, not {resources.memory_mb}"
-        mistakes.append(Mistake(("memory_mb",), message, f"use {memory_mb} or less; the unit is MB"))
-    if gpus is not None and resources.gpus_per_node > gpus:
-        wanted = resources.gpus_per_node
-        message = (
-            f"{where} has {gpus} GPUs, not {wanted}" if gpus else f"{where} has no GPU, and a job asks for {wanted}"
-        )
-        hint = f"use {gpus} or fewer{remedy}" if gpus else "use 0, or a site with GPUs"
-        mistakes.append(Mistake(("gpus_per_node",), message, hint))
-    return mistakes
+        yield Mistake(("memory_mb",), message, f"use {memory_mb} or less; the unit is MB")
+    wanted = resources.gpus_per_node
+    if gpus == 0 and wanted:
+        message = f"{where} has no GPU, and a job asks for {wanted}"
+        yield Mistake(("gpus_per_node",), message, "use 0, or a site with GPUs")
+    elif gpus is not None and wanted > gpus:
+        yield Mistake(("gpus_per_node",), f"{where} has {gpus} GPUs, not {wanted}", f"use {gpus} or fewer{remedy}")
 
 
-def _launcher_mistakes(resources: Resources, profile: SiteProfile) -> list[Mistake]:
-    # On the grid the sites' own pilots know how to start ranks.
-    if profile.launcher.name != "plain" or resources.nodes * resources.ranks < 2 or profile.name == "grid":
-        return []
-    message = f"{profile.name} has no launcher for {resources.nodes} x {resources.ranks} ranks"
-    hint = "name one in the site's file under launcher, or use nodes: 1 and no ranks_per_node"
-    return [Mistake(("nodes",) if resources.nodes > 1 else ("ranks_per_node",), message, hint)]
-
-
-def _batch_mistakes(resources: Resources, profile: SiteProfile, *, checkpoints: bool) -> list[Mistake]:
-    sizes = [size for size in (profile.batch.largest(), profile.node.count) if size is not None]
-    if sizes and resources.nodes > min(sizes):
-        message = f"a job at {profile.name} has at most {min(sizes)} nodes, not {resources.nodes}"
-        return [Mistake(("nodes",), message, f"use {min(sizes)} or fewer")]
-    # An allocation runs many jobs; a larger one may be allowed to last longer.
-    longest = profile.batch.longest(resources.nodes)
-    if checkpoints or longest is None or resources.minutes <= 60 * longest:
-        return []
-    message = f"no allocation at {profile.name} lasts longer than {60 * longest:g} minutes, not {resources.minutes:g}"
-    hint = f"use {60 * longest:g} or less, or declare payload.checkpoint: then a job goes on in the next allocation"
-    return [Mistake(("minutes",), message, hint)]
-
-
-def _allocation_notes(resources: Resources, profile: SiteProfile, *, checkpoints: bool) -> list[Mistake]:
-    notes = []
+def _allocation_notes(resources: Resources, profile: SiteProfile, *, checkpoints: bool) -> Iterator[Mistake]:
     if profile.node.gpu_count and not resources.gpus_per_node:
-        message = (
-            f"is 0, and a node of {profile.name} has {profile.node.gpu_count} GPUs, which stay idle and are charged"
-        )
+        gpus = f"a node of {profile.name} has {profile.node.gpu_count} GPUs"
         hint = "say how many a trial uses, or use a site profile of nodes without GPUs (`hpo-pilot sites`)"
-        notes.append(Mistake(("gpus_per_node",), message, hint))
+        yield Mistake(("gpus_per_node",), f"is 0, and {gpus}, which stay idle and are charged", hint)
     needed = profile.batch.smallest(resources.nodes, resources.minutes / 60)
-    if checkpoints or needed is None or needed <= resources.nodes:
-        return notes
-    message = f"at {profile.name} only allocations of {needed} nodes or more last {resources.minutes:g} minutes"
-    hint = f"submit pilots for {needed} nodes or more, or use fewer minutes"
-    return [*notes, Mistake(("minutes",), message, hint)]
+    if not checkpoints and needed is not None and needed > resources.nodes:
+        message = f"at {profile.name} only allocations of {needed} nodes or more last {resources.minutes:g} minutes"
+        yield Mistake(("minutes",), message, f"submit pilots for {needed} nodes or more, or use fewer minutes")
 
 
 def this_machine() -> NodeShape:
@@ -368,18 +341,17 @@ def this_machine() -> NodeShape:
     return NodeShape(os.cpu_count() or 1, memory, len(find_gpus()))
 
 
-def local_mistakes(resources: Resources, machine: NodeShape) -> list[Mistake]:
-    """Returns why one job does not fit `machine`, the only one of the local site; paths start at a resource."""
-    mistakes = []
+def local_mistakes(resources: Resources, machine: NodeShape) -> Iterator[Mistake]:
+    """Yields why one job does not fit `machine`, the only one of the local site; paths start at a resource."""
     if resources.nodes > 1:
         hint = "use nodes: 1, or the profile of a site with nodes"
-        mistakes.append(Mistake(("nodes",), f"the local site is one machine, not {resources.nodes} nodes", hint))
-    return mistakes + _too_large(resources, "this machine", machine.cores, machine.memory_mb, machine.gpus)
+        yield Mistake(("nodes",), f"the local site is one machine, not {resources.nodes} nodes", hint)
+    yield from _too_large(resources, "this machine", machine.cores, machine.memory_mb, machine.gpus)
 
 
 def _check_optimizer(file: SearchFile) -> None:
     """Checks the optimizer's name and settings, and whether it suits the search."""
-    choice = file.section("optimizer", OptimizerChoice)
+    choice = file.section(OptimizerChoice)
     if choice is None:
         return
     # Imported here, because the optimizers' libraries take a second to load.

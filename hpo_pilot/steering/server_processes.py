@@ -44,7 +44,7 @@ class ChildProcess:
 
     The child inherits one end of a pair of sockets, the lifeline; this process holds the other end. When this process
     ends, even by SIGKILL, its end closes, and the child ends itself. A server writes a byte to the lifeline when it
-    listens.
+    listens. A pilot with ``--wait`` begins when it gets a byte: `release`.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ChildProcess:
         """
         self.name = name
         self._argv = list(argv)
-        self._log = LogFile(log_file)
+        self.log = LogFile(log_file)
         self._environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: socket.socket | None = None
@@ -72,7 +72,7 @@ class ChildProcess:
         """Starts the process. `check` notices its end."""
         self._close_lifeline()
         self._lifeline, inherited = socket.socketpair()
-        with inherited, self._log.opened() as log_file:
+        with inherited, self.log.opened() as log_file:
             self._process = subprocess.Popen(
                 [part.replace("{lifeline}", str(inherited.fileno())) for part in self._argv],
                 env={**os.environ, **self._environment},
@@ -84,10 +84,11 @@ class ChildProcess:
             )
         self._starts = [*(t for t in self._starts if time.monotonic() - t < _WINDOW), time.monotonic()]
 
-    @property
-    def log_file(self) -> Path:
-        """The file with its output."""
-        return self._log.path
+    def release(self) -> None:
+        """Lets a child begin that waits for a byte. One that has ended gets none; `check` notices its end."""
+        if self._lifeline is not None:
+            with contextlib.suppress(OSError):
+                self._lifeline.send(b"\n")
 
     @property
     def exit_code(self) -> int | None:
@@ -127,12 +128,12 @@ class ChildProcess:
         with self._changing:
             code = self.exit_code
             if code is None:
-                self.bound_log()
+                self.log.bound()
                 return False
             if len(self._starts) >= _TRIES:
                 raise GiveUpError(
                     f"the {self.name} ended {_TRIES} times within {_WINDOW:.0f} s (status {code}): {self.last_line()}; "
-                    f"its log is {self.log_file}"
+                    f"its log is {self.log.path}"
                 )
             log.warning("the %s ended (status %s) and is started again", self.name, code)
             self.start()
@@ -141,13 +142,9 @@ class ChildProcess:
     def last_line(self) -> str:
         """Returns the last line of its log."""
         try:
-            return last_line(self._log.path)
+            return last_line(self.log.path)
         except OSError:
             return ""
-
-    def bound_log(self) -> None:
-        """Bounds the size of its log."""
-        self._log.bound()
 
     def stop(self, seconds: float = 10.0) -> None:
         """Ends the process with SIGTERM, and after `seconds` with SIGKILL."""
@@ -221,7 +218,7 @@ def wait_until_answering(
                 trouble = f": {error}"
             time.sleep(_PAUSE)
     raise TryAgainError(
-        f"the {child.name} did not answer at {url} within {seconds:.0f} s{trouble}; see {child.log_file}"
+        f"the {child.name} did not answer at {url} within {seconds:.0f} s{trouble}; see {child.log.path}"
     )
 
 
@@ -306,16 +303,9 @@ class NetworkOptions:
 
     def server_options(self) -> list[str]:
         """Returns these options for ``python -m hpo_pilot.server``, without the port."""
-        options = ["--host", self.host]
-        named = {
-            "--tls-cert": self.certificate,
-            "--tls-key": self.key,
-            "--issuers": self.issuers,
-        }
-        for name, value in named.items():
-            if value is not None:
-                options += [name, str(value)]
-        return [*options, "--insecure-behind-proxy"] if self.behind_proxy else options
+        files = {"--tls-cert": self.certificate, "--tls-key": self.key, "--issuers": self.issuers}
+        options = [word for name, path in files.items() if path is not None for word in (name, str(path))]
+        return ["--host", self.host, *options, *(["--insecure-behind-proxy"] if self.behind_proxy else [])]
 
 
 def _own_name() -> str:
@@ -617,11 +607,7 @@ _LOOK_SECONDS = 0.5
 
 
 def serve_pages(
-    workdir: str | Path | None,
-    *,
-    store: str | None,
-    reach: NetworkOptions,
-    on_ready: Callable[[ApiProcess], None],
+    workdir: str | Path | None, *, store: str | None, reach: NetworkOptions, on_ready: Callable[[ApiProcess], None]
 ) -> None:
     """Serves the pages and the REST API until SIGINT or SIGTERM, without steering.
 
@@ -643,7 +629,7 @@ def serve_pages(
         raise InputError(
             f"there is no store at {path}: run or submit a search first, or name another --workdir or --store"
         )
-    store_file = _StoreFile(path) if url.startswith("sqlite:///") else None
+    known = path.stat() if url.startswith("sqlite:///") else None
     folder = WorkDir.make(workdir)
     pages = ApiProcess(folder, store=store, reach=reach, port=reach.port, address=folder.pages_address)
     with stop_signals() as ended:
@@ -653,7 +639,7 @@ def serve_pages(
             on_ready(pages)
             while not ended.wait(_LOOK_SECONDS):
                 pages.check()
-                if store_file is not None and not store_file.is_there():
+                if known is not None and not _is_there(path, known):
                     # The pages have the old file open and would show its contents forever.
                     raise InputError(f"the store at {path} was removed or replaced: start the monitor again")
         finally:
@@ -680,21 +666,14 @@ def stop_signals(action: Callable[[], None] = lambda: None) -> Iterator[threadin
             signal.signal(number, handler)
 
 
-class _StoreFile:
-    """The file of a store, which may be removed while it is open."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._known = path.stat()
-
-    def is_there(self) -> bool:
-        """Returns True if it is still the same file."""
-        try:
-            return os.path.samestat(self._path.stat(), self._known)
-        except FileNotFoundError:
-            return False
-        except OSError:
-            return True  # The file system does not answer; the file may well be there.
+def _is_there(path: Path, known: os.stat_result) -> bool:
+    """Returns whether a file, which may be open, is still the one with the status `known`."""
+    try:
+        return os.path.samestat(path.stat(), known)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # The file system does not answer; the file may well be there.
 
 
 def address_of_pages(workdir: str | Path | None) -> str:

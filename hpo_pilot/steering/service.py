@@ -17,12 +17,12 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from hpo_pilot.advice import command
 from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
 from hpo_pilot.logs import about
 from hpo_pilot.panda.workflow_manager import WorkflowManager
-from hpo_pilot.search import Search
 from hpo_pilot.server.database import ServerLock
 from hpo_pilot.steering.embedded import (
     EmbeddedPanda,
@@ -33,7 +33,7 @@ from hpo_pilot.steering.embedded import (
     default_slots,
     started_manager,
 )
-from hpo_pilot.steering.loop import SearchSteering
+from hpo_pilot.steering.loop import SearchSteering, optimizer_of
 from hpo_pilot.steering.metrics import snapshots
 from hpo_pilot.steering.registration import PackedSearch, check_family, pack_searches, register_family
 from hpo_pilot.steering.results import ReportWriter, RunResult, internal_error, result_of
@@ -146,7 +146,7 @@ class Service:
         self._manager.interrupt()
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Steers until `stop` is called or `until` returns True (called about twice a second).
+        """Steers until `stop` is called or `until` returns True (called twice a second and after the end of a search).
 
         Raises:
             TryAgainError: another process took over the lease, or the store does not answer.
@@ -190,7 +190,8 @@ class Service:
                 entry.next_turn for entry in self._entries.values() if entry.turn is None and entry.state is not None
             ]
             self._take_news(min([poll_at, *dues]) - time.monotonic())
-            self._take_turns()
+            if self._take_turns():
+                poll_at = 0.0
 
     def _end_turns(self) -> None:
         """Waits for the turns that are under way, and interrupts their calls to the server."""
@@ -282,12 +283,13 @@ class Service:
                 self._store.set_state(number, SearchState.FAILED, "service", message)
             return steering, -1.0
 
-    def _take_turns(self) -> None:
-        """Takes the results of the turns that are over.
+    def _take_turns(self) -> bool:
+        """Takes the results of the turns that are over. Returns whether a search has ended.
 
         Raises:
             StoreAwayError: the store does not answer.
         """
+        has_ended = False
         for entry in [entry for entry in self._entries.values() if entry.turn is not None and entry.turn.done()]:
             turn, entry.turn = entry.turn, None
             assert turn is not None
@@ -303,8 +305,10 @@ class Service:
             entry.due = now + min(max(seconds, 0.0), _POLL_SECONDS)
             if entry.steering is None or entry.steering.state.is_over:
                 entry.steering, entry.state, entry.changed = None, None, None
+                has_ended = True
             elif entry.state is not None:
                 entry.state = entry.steering.state
+        return has_ended
 
     def _load(self, number: int) -> SearchSteering:
         record = self._store.search(number)
@@ -344,38 +348,16 @@ class InterruptedRunError(TryAgainError):
     """A run was interrupted before its search ended. The same command resumes it."""
 
 
-def run(
-    search_file: str | Path,
-    workdir: str | Path | None = None,
-    *,
-    store: str | None = None,
-    slots: int | None = None,
-    server: str | None = None,
-    on_server: Callable[[str], None] = lambda _server: None,
-    on_progress: Progress = lambda _store, _record: None,
-) -> RunResult:
-    """Runs a search to its end, or resumes one that was interrupted.
-
-    Args:
-        search_file: the search file.
-        workdir: the work folder; default ./hpo-pilot.
-        store: SQLAlchemy URL of another store.
-        slots: number of jobs at once; default: as many as fit on the machine's cores.
-        server: URL of the PanDA server, or `embedded`; default: the server of the search's tasks, else the server of
-            PANDA_URL_SSL, else the embedded one.
-        on_server: called with the chosen server before anything is sent there.
-        on_progress: called about twice a second.
+def run(search_file: str | Path, workdir: str | Path | None = None, **options: Any) -> RunResult:
+    """Runs a search to its end, or resumes one that was interrupted; for arguments and errors see `run_all`.
 
     Raises:
-        InputError: the file or an option is wrong.
-        TryAgainError: the run was interrupted, or a server does not answer; the same call resumes the search.
-        GiveUpError: the embedded server or the pilot ends again and again.
+        InputError: the file has segments.
     """
     segments = load_search(search_file).segments
     if segments:
         raise InputError(f"{search_file} has {len(segments)} segments, each a search: call run_all, which returns all")
-    options = {"store": store, "slots": slots, "server": server}
-    (result,) = run_all(search_file, workdir, **options, on_server=on_server, on_progress=on_progress)  # type: ignore[arg-type]
+    (result,) = run_all(search_file, workdir, **options)
     return result
 
 
@@ -389,26 +371,39 @@ def run_all(
     on_server: Callable[[str], None] = lambda _server: None,
     on_progress: Progress = lambda _store, _record: None,
 ) -> list[RunResult]:
-    """Runs the searches of all segments of a file at once; without segments its one search.
+    """Runs the searches of all segments of a file at once, or its one search; resumes what was interrupted.
 
-    For arguments and errors see `run`.
+    Args:
+        search_file: the search file.
+        workdir: the work folder; default ./hpo-pilot.
+        store: SQLAlchemy URL of another store.
+        slots: number of jobs at once; default: as many as fit on the machine's cores.
+        server: URL of the PanDA server, or `embedded`; default: the server of the search's tasks, else the server of
+            PANDA_URL_SSL, else the embedded one.
+        on_server: called with the chosen server before anything is sent there.
+        on_progress: called about twice a second.
 
     Returns:
         Their results, in the order of the file.
+
+    Raises:
+        InputError: the file or an option is wrong.
+        TryAgainError: the run was interrupted, or a server does not answer; the same call resumes the search.
+        GiveUpError: the embedded server or the pilot ends again and again.
     """
     folder = WorkDir.make(workdir)
     with contextlib.closing(SteeringStore.open(folder.store_url(store))) as database:
         database.note_sandboxes(folder.sandboxes)
-        family = _Family(database, pack_searches(Path(search_file), folder))
-        if family.goes_on:
-            target = chosen_server(server, family.bound)
+        whole = _Run(database, folder, pack_searches(Path(search_file), folder))
+        if whole.goes_on:
+            target = chosen_server(server, whole.bound)
             _check_slots(target, slots)
-            family.server = target if server is not None else None
+            whole.named_server = target if server is not None else None
             on_server(target)
-            _steer_to_the_end(database, folder, family, target, slots, on_progress)
+            whole.to_the_end(target, slots, on_progress)
         results: list[RunResult] = []
         failures: list[HpoPilotError] = []
-        for record in [database.search(record.id) for record in family.registered()]:
+        for record in [database.search(record.id) for record in whole.registered()]:
             on_progress(database, record)
             try:
                 results.append(result_of(database, folder, record))
@@ -419,16 +414,17 @@ def run_all(
         return results
 
 
-class _Family:
-    """The searches of a file. They are registered only after every check has passed."""
+class _Run:
+    """A run of the searches of a file. They are registered only after every check has passed."""
 
-    def __init__(self, store: SteeringStore, packed: Sequence[PackedSearch]) -> None:
+    def __init__(self, store: SteeringStore, workdir: WorkDir, packed: Sequence[PackedSearch]) -> None:
         """Checks the searches and registers none.
 
         Raises:
             InputError: a search differs from the registered one in more than a larger budget.
         """
         self._store = store
+        self._workdir = workdir
         self._packed = packed
         self._records: list[SearchRecord] | None = None
         known = check_family(store, packed, go_on=True)
@@ -441,115 +437,98 @@ class _Family:
         #: Whether there is anything to run.
         self.goes_on = bool(self.bound) or None in known
         #: The server of the --server option, to which the searches will be bound; None: not given.
-        self.server: str | None = None
-
-    @property
-    def search(self) -> Search:
-        """The first search. The searches of a family have the same resources and site."""
-        return self._packed[0].search
-
-    @property
-    def command(self) -> str:
-        """The command that runs the file."""
-        return command("run", self._packed[0].file)
-
-    @property
-    def servers(self) -> dict[str, str | None]:
-        """The server to which each search is bound or will be bound, by name of the search."""
-        bound = {record.name: record.server for record in self.bound}
-        return {one.search.name: self.server or bound.get(one.search.name) for one in self._packed}
-
-    @property
-    def is_registered(self) -> bool:
-        """Whether the searches are registered."""
-        return self._records is not None
+        self.named_server: str | None = None
 
     def registered(self) -> list[SearchRecord]:
         """Returns all searches; the first call registers them."""
         if self._records is None:
             self._records = register_family(self._store, self._packed, go_on=True, who=nickname())
-            if self.server is not None:
+            if self.named_server is not None:  # before a service that has this store takes them elsewhere
                 going_on = [record for record in self._records if not record.state.is_over]
-                bind_to_server(
-                    self._store, going_on, self.server
-                )  # before a service that has this store takes them elsewhere
+                bind_to_server(self._store, going_on, self.named_server)
         return self._records
 
-    def going_on(self) -> list[SearchRecord]:
-        """Returns the searches that are not over, as the store has them now."""
-        now = [self._store.search(record.id) for record in self.registered()]
-        return [record for record in now if not record.state.is_over]
+    def _now(self) -> list[SearchRecord]:
+        """Returns all searches as the store has them now."""
+        return [self._store.search(record.id) for record in self.registered()]
+
+    def to_the_end(self, server: str, slots: int | None, on_progress: Progress) -> None:
+        """Steers the searches, or watches the service that does, until all are over."""
+
+        def over() -> bool:
+            now = self._now()
+            for record in now:
+                on_progress(self._store, record)
+            return all(record.state.is_over for record in now)
+
+        while self._records is None or not over():
+            try:
+                self._steer(server, slots, over)
+                return
+            except LeaseHeldError as error:
+                if error.mode != "serve":
+                    raise
+            # A service holds this store and steers the search, so only watch. If the service ends first, steer here.
+            if self._watch(over):
+                return
+
+    def _steer(self, server: str, slots: int | None, over: Callable[[], bool]) -> None:
+        workdir, first = self._workdir, self._packed[0]  # the searches have the same resources and site
+        needs, site = first.search.resources, first.search.site
+        with contextlib.ExitStack() as stack:
+            workdir.check_space()
+            lease = stack.enter_context(_held_lease(self._store, workdir, "run", server))
+            aside = ThreadPoolExecutor(1)
+            stack.callback(aside.shutdown, wait=False)
+            aside.submit(optimizer_of, first.search, ())  # its libraries take a second to load, while the server starts
+            supervise: Callable[[], None] = workdir.check_space
+            if server == EMBEDDED:
+                count = slots or default_slots(needs.cores)
+                queue = (site.queue or DEFAULT_QUEUE).split(",")[0]
+                panda = EmbeddedPanda(workdir, slots=count, queue=queue, site=site.profile)
+                manager = stack.enter_context(started_manager(panda, workdir))
+
+                def check() -> None:
+                    panda.check()
+                    workdir.check_space()
+
+                supervise = check
+            else:
+                manager = stack.enter_context(connected_manager(server, workdir))
+            # Register only now: a run that is refused must leave nothing in the store.
+            records = [record for record in self._now() if not record.state.is_over]
+            bind_to_server(self._store, records, server)
+            numbers = [record.id for record in records]
+            lease.steer_only(numbers)
+            service = Service(self._store, manager, lease, supervise=supervise, only=numbers, server=server)
+            with stop_signals(service.stop) as stopped:
+                service.run(over)
+            if stopped.is_set() and not all(self._store.search(number).state.is_over for number in numbers):
+                again = f"the same call, or {command('run', first.file)}, continues search {_names(records)}"
+                raise InterruptedRunError(f"interrupted; nothing is lost: {again}")
+
+    def _watch(self, over: Callable[[], bool]) -> bool:
+        """Watches searches that a service steers. Returns True when they are over, False when the service has ended.
+
+        Raises:
+            InputError: the service will not steer a search, because the search is bound to another server.
+        """
+        bound = {record.name: record.server for record in self.bound}
+        servers = {one.search.name: self.named_server or bound.get(one.search.name) for one in self._packed}
+        with stop_signals() as stopped:
+            while (service := lease_holder(self._store.engine)) is not None:
+                check_steered(servers, service.server)
+                if over():
+                    return True
+                if stopped.wait(0.5):
+                    names = _names(self.registered())
+                    raise InterruptedRunError(f"no longer watching; the service continues search {names}")
+        return False
 
 
 def _check_slots(server: str, slots: int | None) -> None:
     if server != EMBEDDED and slots:
         raise InputError(f"--slots {slots}: the jobs run where {server} sends them; no pilot is started here")
-
-
-def _steer_to_the_end(
-    store: SteeringStore,
-    workdir: WorkDir,
-    family: _Family,
-    server: str,
-    slots: int | None,
-    on_progress: Progress,
-) -> None:
-    def over() -> bool:
-        now = [store.search(record.id) for record in family.registered()]
-        for record in now:
-            on_progress(store, record)
-        return all(record.state.is_over for record in now)
-
-    while not (family.is_registered and over()):
-        try:
-            _steer(store, workdir, family, server, slots, over)
-            return
-        except LeaseHeldError as error:
-            if error.mode != "serve":
-                raise
-        # A service holds this store and steers the search, so only watch. If the service ends first, steer here.
-        if _watch(store, family, over):
-            return
-
-
-def _steer(
-    store: SteeringStore,
-    workdir: WorkDir,
-    family: _Family,
-    server: str,
-    slots: int | None,
-    over: Callable[[], bool],
-) -> None:
-    first = family.search
-    with contextlib.ExitStack() as stack:
-        workdir.check_space()
-        lease = stack.enter_context(_held_lease(store, workdir, "run", server))
-        supervise: Callable[[], None] = workdir.check_space
-        if server == EMBEDDED:
-            count = slots or default_slots(first.resources.cores)
-            queue = (first.site.queue or DEFAULT_QUEUE).split(",")[0]
-            panda = EmbeddedPanda(workdir, slots=count, queue=queue, site=first.site.profile)
-            manager = stack.enter_context(started_manager(panda, workdir))
-
-            def check() -> None:
-                panda.check()
-                workdir.check_space()
-
-            supervise = check
-        else:
-            manager = stack.enter_context(connected_manager(server, workdir))
-        # Register only now: a run that is refused must leave nothing in the store.
-        records = family.going_on()
-        bind_to_server(store, records, server)
-        numbers = [record.id for record in records]
-        lease.steer_only(numbers)
-        service = Service(store, manager, lease, supervise=supervise, only=numbers, server=server)
-        with stop_signals(service.stop) as stopped:
-            service.run(over)
-        if stopped.is_set() and not all(store.search(number).state.is_over for number in numbers):
-            raise InterruptedRunError(
-                f"interrupted; nothing is lost: the same call, or {family.command}, continues search {_names(records)}"
-            )
 
 
 def _held_lease(
@@ -614,23 +593,6 @@ def _end_at(store: SteeringStore, workdir: WorkDir, server: str, numbers: Sequen
 
 def _names(records: Sequence[SearchRecord]) -> str:
     return ", ".join(repr(record.name) for record in records)
-
-
-def _watch(store: SteeringStore, family: _Family, over: Callable[[], bool]) -> bool:
-    """Watches searches that a service steers. Returns True when they are over, False when the service has ended.
-
-    Raises:
-        InputError: the service will not steer a search, because the search is bound to another server.
-    """
-    with stop_signals() as stopped:
-        while (service := lease_holder(store.engine)) is not None:
-            check_steered(family.servers, service.server)
-            if over():
-                return True
-            if stopped.wait(0.5):
-                names = _names(family.registered())
-                raise InterruptedRunError(f"no longer watching; the service continues search {names}")
-    return False
 
 
 def serve(

@@ -23,15 +23,7 @@ from hpo_pilot.panda.task_parameters import ENCODED_LIMIT, encode_points
 from hpo_pilot.panda.workflow_manager import TaskNameTakenError, UnknownOutcomeError, WorkflowManager
 from hpo_pilot.search import Budget, Point, Search, Trial, TrialState, point_key
 from hpo_pilot.search.limits import MOST_JOBS_PER_TASK, MOST_RUNS_PER_TASK
-from hpo_pilot.store import (
-    NewTask,
-    PointRequest,
-    SearchRecord,
-    SteeringStore,
-    StoreAwayError,
-    TaskRecord,
-    TaskStage,
-)
+from hpo_pilot.store import NewTask, PointRequest, SearchRecord, SteeringStore, StoreAwayError, TaskRecord, TaskStage
 
 #: Longest pause between two calls of the loop body of a search, in seconds.
 LOOK_SECONDS = 5.0

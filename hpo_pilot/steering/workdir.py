@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpo_pilot.advice import Place
@@ -23,11 +22,32 @@ _SEEN, _CHANGED, _ENTERED = (stat.S_IRGRP | stat.S_IROTH, stat.S_IWGRP | stat.S_
 _GUARDED = ("checkpoints", "environments", "logs", "pilots", "reports", "sandboxes", "tokens", "uploads")
 
 
-@dataclass(frozen=True)
 class WorkDir:
     """Paths below one work folder."""
 
-    root: Path
+    def __init__(self, root: Path) -> None:
+        """Makes no folder; see `make`."""
+        self.root = root
+        self.store_file = root / "hpo-pilot.db"  # the default store
+        self.panda_database = root / "panda.db"  # the embedded PanDA server's database
+        self.panda_files = root / "panda-files"  # the embedded PanDA server's file cache and storage
+        self.sandboxes = root / "sandboxes"  # packed payloads, by content
+        self.pilots = root / "pilots"  # work folders of local pilots
+        self.checkpoints = root / "checkpoints"  # checkpoints of local jobs, kept between attempts
+        self.tokens = root / "tokens"  # tokens of the embedded server, mode 0600
+        # Environments of the submitting processes, for local jobs, by the uid of the search.
+        self.environments = root / "environments"
+        # The file with the embedded server's address for BigPanDA scripts; secret like a token.
+        self.monitor_address = self.tokens / "bigmon.url"
+        # Certificate authorities that our own processes trust, if they are not the system's.
+        self.tls = root / "tls"
+        # Payloads uploaded through the REST API, until their search is registered.
+        self.uploads = root / "uploads"
+        # Metrics of the steering process for Prometheus, read by the API.
+        self.steering_metrics = root / "steering.prom"
+        self.api_address = root / "service.url"  # the file with the address of the REST API while it runs
+        # The file with the address of the pages of `hpo-pilot monitor` while it runs.
+        self.pages_address = root / "monitor.url"
 
     @classmethod
     def at(cls, root: str | Path | None = None) -> WorkDir:
@@ -104,76 +124,6 @@ class WorkDir:
         """
         url = self.store_url(store)
         return Place(workdir=self.root, store=None if url == f"sqlite:///{self.store_file}" else url)
-
-    @property
-    def store_file(self) -> Path:
-        """The default store."""
-        return self.root / "hpo-pilot.db"
-
-    @property
-    def panda_database(self) -> Path:
-        """The embedded PanDA server's database."""
-        return self.root / "panda.db"
-
-    @property
-    def panda_files(self) -> Path:
-        """The embedded PanDA server's file cache and storage."""
-        return self.root / "panda-files"
-
-    @property
-    def sandboxes(self) -> Path:
-        """Packed payloads, by content."""
-        return self.root / "sandboxes"
-
-    @property
-    def pilots(self) -> Path:
-        """Work folders of local pilots."""
-        return self.root / "pilots"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Checkpoints of local jobs, kept between attempts."""
-        return self.root / "checkpoints"
-
-    @property
-    def tokens(self) -> Path:
-        """Tokens of the embedded server, mode 0600."""
-        return self.root / "tokens"
-
-    @property
-    def environments(self) -> Path:
-        """Environments of the submitting processes, for local jobs, by the uid of the search."""
-        return self.root / "environments"
-
-    @property
-    def monitor_address(self) -> Path:
-        """The file with the embedded server's address for BigPanDA scripts; secret like a token."""
-        return self.tokens / "bigmon.url"
-
-    @property
-    def tls(self) -> Path:
-        """Certificate authorities that our own processes trust, if they are not the system's."""
-        return self.root / "tls"
-
-    @property
-    def uploads(self) -> Path:
-        """Payloads uploaded through the REST API, until their search is registered."""
-        return self.root / "uploads"
-
-    @property
-    def steering_metrics(self) -> Path:
-        """Metrics of the steering process for Prometheus, read by the API."""
-        return self.root / "steering.prom"
-
-    @property
-    def api_address(self) -> Path:
-        """The file with the address of the REST API while it runs."""
-        return self.root / "service.url"
-
-    @property
-    def pages_address(self) -> Path:
-        """The file with the address of the pages of `hpo-pilot monitor` while it runs."""
-        return self.root / "monitor.url"
 
     def log(self, name: str) -> Path:
         """Returns the log file of one of our processes."""

@@ -7,7 +7,8 @@ import json
 import zlib
 from typing import Any
 
-from hpo_pilot.optimizers import Optimizer, create_optimizer, optimizer_names
+from hpo_pilot.optimizers import create_optimizer, optimizer_names
+from hpo_pilot.optimizers.base import Optimizer
 from hpo_pilot.search import SearchSpace, point_key
 
 MIXED = {

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from hpo_pilot.errors import ExhaustedError, InputError
-from hpo_pilot.optimizers import Optimizer, create_optimizer, optimizer_class, optimizer_names
+from hpo_pilot.optimizers import create_optimizer, optimizer_class, optimizer_names
+from hpo_pilot.optimizers.base import Optimizer
 from hpo_pilot.search import Point, SearchSpace, point_key
 
 MIXED = {

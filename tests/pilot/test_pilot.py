@@ -232,6 +232,22 @@ def test_the_starters_death_is_the_pilots_end(panda, pilot, alive, until):
     assert not alive(pilot.workdir)
 
 
+def test_a_pilot_that_waits_begins_when_its_starter_lets_it(panda, pilot):
+    job = panda.add_job("true")
+    reading, writing = os.pipe()
+    waits = pilot.start("--lifeline-fd", str(reading), "--wait", pass_fds=[reading])
+    os.close(reading)
+    os.close(writing)  # its starter has died before
+    assert waits.wait(15) == 0
+    assert not panda.of(job, "running")
+    reading, writing = os.pipe()
+    pilot.start("--lifeline-fd", str(reading), "--wait", pass_fds=[reading])
+    os.write(writing, b"\n")
+    assert panda.final(job)["job_status"] == "finished"
+    os.close(reading)
+    os.close(writing)
+
+
 def test_too_much_memory_is_the_payloads_own_fault(panda, pilot):
     script = "x = bytearray(120 << 20)\nimport time\ntime.sleep(60)\n"
     job = panda.add_job(f"{sys.executable} eat.py", {"eat.py": script}, {"minRamCount": 60})

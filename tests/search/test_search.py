@@ -178,9 +178,9 @@ def test_wrong_settings_of_early_stopping(settings: dict[str, Any], message: str
 )
 def test_what_does_not_go_together(settings: dict[str, Any], rest: dict[str, Any], message: str | None) -> None:
     early = EarlyStopping(method="asha", **settings)
-    mistakes = early_stopping_mistakes(early, **{"trials_per_job": 1, "folds": 1, "metrics": ["loss"], **rest})
+    mistakes = list(early_stopping_mistakes(early, **{"trials_per_job": 1, "folds": 1, "metrics": ["loss"], **rest}))
     assert [mistake.message for mistake in mistakes] == [] if message is None else message in mistakes[0].message
-    assert early_stopping_mistakes(EarlyStopping(), **{"trials_per_job": 9, "folds": 1, "metrics": []}) == []
+    assert list(early_stopping_mistakes(EarlyStopping(), **{"trials_per_job": 9, "folds": 1, "metrics": []})) == []
 
 
 # --- segments: one search each, with its own inputs and, if need be, its own space ---

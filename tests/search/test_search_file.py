@@ -82,7 +82,7 @@ def test_paths_of_a_text_are_not_checked() -> None:
 
 def test_jobs_of_this_machine() -> None:
     machine = NodeShape(8, 8, 2)
-    assert local_mistakes(Resources(memory_mb=8, cores=8, gpus_per_node=2), machine) == []
+    assert list(local_mistakes(Resources(memory_mb=8, cores=8, gpus_per_node=2), machine)) == []
     wrong = local_mistakes(Resources(nodes=2, gpus_per_node=3, cores=9, memory_mb=9), machine)
     assert [mistake.path for mistake in wrong] == [("nodes",), ("cores",), ("memory_mb",), ("gpus_per_node",)]
 

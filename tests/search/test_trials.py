@@ -105,9 +105,9 @@ def test_seconds_that_a_budget_allows(limits, allowed):
 def test_a_budget_without_room_for_one_trial():
     (mistake,) = budget_mistakes(Budget(gpu_hours=11.9, core_hours=48.0), BOTH, Folds(k=3))
     assert mistake.path == ("gpu_hours",) and "may take 12 GPU-hours" in mistake.message
-    assert not budget_mistakes(Budget(gpu_hours=12.0), BOTH, Folds(k=3))
+    assert not list(budget_mistakes(Budget(gpu_hours=12.0), BOTH, Folds(k=3)))
     together = BOTH.model_copy(update={"trials_per_job": 10})
-    assert not budget_mistakes(Budget(gpu_hours=1.2), together, Folds(k=3))
+    assert not list(budget_mistakes(Budget(gpu_hours=1.2), together, Folds(k=3)))
 
 
 def test_gain():

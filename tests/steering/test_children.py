@@ -59,7 +59,7 @@ def numbers(*files: Path) -> list[int]:
 
 def test_its_log_is_cut_while_it_writes_on(writer: tuple[ChildProcess, Callable[[], None]]) -> None:
     child, write = writer
-    log, old = child.log_file, child.log_file.with_name("writer.log.1")
+    log, old = child.log.path, child.log.path.with_name("writer.log.1")
     for turn in range(1, 9):
         write()
         assert not child.check()

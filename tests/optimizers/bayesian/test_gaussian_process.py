@@ -30,6 +30,10 @@ Y = (Y - Y.mean()) / Y.std()
 FIT = Hyperparameters(1.3, np.array([0.4, 0.8, 3.0]), 0.01)
 
 
+#: Three features, uniform in [0, 1].
+BASIS = Basis(np.full(3, 0.5), np.full(3, 12.0**-0.5), np.full(3, 1 / 12))
+
+
 def test_covariance_is_the_librarys_kernel() -> None:
     kernel = ConstantKernel(FIT.amplitude) * Matern(FIT.scales, nu=2.5)
     assert FIT.covariance(X, X[:5]) == pytest.approx(kernel(X, X[:5]))
@@ -53,7 +57,7 @@ def test_points_too_near_for_rounding_are_no_obstacle() -> None:
     base = rng.random((30, 3))
     near = np.unique(np.concatenate([base, base + 1e-13 * rng.standard_normal(base.shape)]), axis=0)
     values = near.sum(axis=1)
-    fit = best_fit(near, (values - values.mean()) / values.std(), basis=Basis.of_numbers(3)).found
+    fit = best_fit(near, (values - values.mean()) / values.std(), basis=BASIS).found
     assert np.all(np.isfinite([fit.amplitude, fit.noise, *fit.scales]))
     assert np.all(np.isfinite(Posterior.of_data(fit, near, values).assuming(near[:4] + 1e-14).predict(near)[1]))
 
@@ -122,7 +126,6 @@ TREND_X = TREND_RNG.random((40, 3))
 _A, _B = TREND_X[:, 0] - 0.3, TREND_X[:, 1] - 0.6
 BOWL = 3.0 * _A**2 + _B**2 + 2.0 * _A * _B
 TREND_Y = (BOWL - BOWL.mean()) / BOWL.std()
-BASIS = Basis.of_numbers(3)
 
 
 @pytest.mark.parametrize("trend", [False, True])
