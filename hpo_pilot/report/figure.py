@@ -30,6 +30,9 @@ HOVER_PARAMETERS = 12
 
 BLUE, PALE_BLUE, ORANGE, RED, GREEN = "#3987d6", "rgba(57,135,214,0.4)", "#e0810b", "#d64545", "#2a9d6f"
 
+#: Name of the rings at the projected values of trials that were stopped early.
+PROJECTED = "stopped early: its probable value"
+
 #: Marks the vertical axis as that of figures of merit; pages offer a switch to a logarithmic one.
 VALUE_AXIS = {"values": ["yaxis"]}
 
@@ -90,10 +93,11 @@ class FigureData:
 
     Attributes:
         search: the search.
-        trials: all its trials, in any order and state; may be empty.
+        trials: its trials, in any order and state; may be empty.
         reports: intermediate values of the trials that `drawn_trials` names.
         peers: other searches; those with the same space and objectives are drawn for comparison.
         now: the time up to which running jobs are drawn; None: the last time in the trials.
+        note: a sentence for the note of each figure, if these are not all trials of the search.
     """
 
     search: Search
@@ -101,6 +105,7 @@ class FigureData:
     reports: Reports = field(default_factory=dict)
     peers: Sequence[PeerSearch] = ()
     now: datetime | None = None
+    note: str = ""
 
     @cached_property
     def results(self) -> list[Results]:
@@ -376,7 +381,7 @@ def add_stopped(data: list[dict[str, Any]], search: Search, stopped: Sequence[tu
     ]
     marker = {"symbol": "circle-open", "color": BLUE, "size": 7}
     places, trials = zip(*stopped, strict=True)
-    data.append(markers("stopped early: its probable value", places, values, texts, marker, trials=trials))
+    data.append(markers(PROJECTED, places, values, texts, marker, trials=trials))
 
 
 def hover_text(search: Search, trial: Trial) -> str:

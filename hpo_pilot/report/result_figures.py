@@ -404,12 +404,12 @@ _Curve: TypeAlias = list[tuple[int, float]]
 _PALE_RED = "rgba(214,69,69,0.45)"
 
 
-def drawn_trials(search: Search, trials: Sequence[Trial]) -> list[int]:
+def drawn_trials(data: FigureData) -> list[int]:
     """Returns the numbers of the trials whose curves are drawn: a quarter are the best, the rest is an even sample."""
-    scanned = [trial.number for trial in trials if trial.confirms is None]
+    scanned = [trial.number for trial in data.trials if trial.confirms is None]
     if len(scanned) <= CURVE_LIMIT:
         return scanned
-    keep = {trial.number for trial in FigureData(search, trials).reported.ranked[: CURVE_LIMIT // 4]}
+    keep = {trial.number for trial in data.reported.ranked[: CURVE_LIMIT // 4]}
     keep.update(evenly([number for number in scanned if number not in keep], CURVE_LIMIT - len(keep)))
     return [number for number in scanned if number in keep]
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Engine, Float, and_, bindparam, case, cast, func, not_, null, or_, select
 
+from hpo_pilot.jobs import JobState
 from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.search.ranking import FIRST_RESULTS, TimedResult, figure_of_merit, figures_of_merit, ranking
@@ -222,6 +223,16 @@ def failed_trials(engine: Engine, search_id: int) -> list[Trial]:
         numbers = set(connection.execute(lost).scalars())
     found = [trial_record(row, {}) for row in rows if row.number not in numbers]
     return sorted([*found, *trials_with_folds(engine, search_id, numbers)], key=lambda trial: trial.number)
+
+
+def repeated_attempts(engine: Engine, search_id: int) -> int:
+    """Returns the number of attempts of folds that began after another attempt of the same fold."""
+    begun = or_(_j.state != JobState.NOT_RUN.value, _j.seconds > 0)
+    again = (
+        select((func.count() - 1).label("again")).where(_j.search_id == search_id, begun).group_by(_j.trial, _j.fold)
+    )
+    with reading(engine) as connection:
+        return int(connection.execute(select(func.sum(again.subquery().c.again))).scalar() or 0)
 
 
 def failed_without_retry(engine: Engine, search_id: int) -> int:

@@ -31,6 +31,7 @@ from hpo_pilot.manual import PAGES, Page, page_named
 from hpo_pilot.panda.server import bigpanda_link
 from hpo_pilot.report.catalogue import kinds
 from hpo_pilot.report.exports import TEXT_FORMS
+from hpo_pilot.report.figure import same_objectives
 from hpo_pilot.report.formatting import number, plus_minus, span
 from hpo_pilot.report.result_figures import COMPARED_LIMIT, ComparedSearch, comparison_figures
 from hpo_pilot.report.summary import failure_groups
@@ -64,7 +65,7 @@ from hpo_pilot.web.rendering import (
     rendered,
     streamed_answer,
 )
-from hpo_pilot.web.search_views import FigureCache, SearchCache, SearchView, with_same_objectives
+from hpo_pilot.web.search_views import FigureCache, SearchCache, SearchView
 from hpo_pilot.web.server_jobs import NoJobError, ServerJobs
 from hpo_pilot.web.sessions import Codes, Session, Sessions
 
@@ -232,9 +233,10 @@ def compare_page(request: Request) -> Response:
     views = _compared(request, request.query_params.getlist("search"))
     parts = [_flat(view.search.to_dict()) for view in views]
     keys = sorted({key for one in parts for key in one} - {"search"})
+    others = [one for one in library.others(views[0]) if same_objectives(views[0].search, one.search)] if views else []
     values = {
         "views": views,
-        "others": library.others(views[0], with_same_objectives)[:_CANDIDATES] if views else [],
+        "others": others[:_CANDIDATES],
         "chosen": {view.record.name for view in views},
         "joined": ",".join(view.record.name for view in views),
         "took": [span(view.record.started, view.record.ended or datetime.now(UTC)) for view in views],
@@ -279,7 +281,7 @@ def _compared(request: Request, names: Sequence[str]) -> list[SearchView]:
         )
     views = [context_of(request).library.view(name) for name in wanted]
     for other in views[1:]:
-        if not with_same_objectives(views[0].record, other.record):
+        if not same_objectives(views[0].search, other.search):
             raise HTTPException(
                 422,
                 f"{views[0].record.name} and {other.record.name} have different objectives: "
