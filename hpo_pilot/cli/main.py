@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import signal
 import sys
@@ -109,6 +110,7 @@ for _group in (app, *(registered.typer_instance for registered in app.registered
 
 def main() -> None:
     """Runs a command. Each of our errors ends it with one message and the error's own exit status."""
+    gc.freeze()  # the modules stay: the collector would look at them each time
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background commands without it
     try:
         app()

@@ -6,18 +6,21 @@ import json
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Engine, Float, and_, bindparam, case, cast, func, not_, null, or_, select
 
 from hpo_pilot.jobs import JobState
-from hpo_pilot.search import Search, Trial, TrialState
-from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.search.ranking import FIRST_RESULTS, TimedResult, figure_of_merit, figures_of_merit, ranking
+from hpo_pilot.search.trials import Trial, TrialState
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.database import reading
 from hpo_pilot.store.queries import trials_with_folds
 from hpo_pilot.store.records import Annotation, trial_record
+
+if TYPE_CHECKING:
+    from hpo_pilot.search.progress import SearchProgress
+    from hpo_pilot.search.search import Search
 
 _c, _j = t.trials.c, t.jobs.c
 
