@@ -116,7 +116,7 @@ def search_status(store: Store, record: SearchRecord, workdir: Path | None = Non
     _extended(document, record, progress, holder)
     add_annotation(document, search_annotations(store.engine, [record.id]).get(record.id))
     unsteered = why_not(record, holder)
-    document["remarks"] = [*([unsteered] if unsteered else []), *search_notes(store, record, workdir)]
+    document["remarks"] = [*([unsteered] if unsteered else []), *search_notes(store, record, progress, workdir)]
     return document
 
 

@@ -145,7 +145,8 @@ def result_of(store: Store, workdir: WorkDir, record: SearchRecord) -> RunResult
     trials = store.trials(record.id)
     front = [standing.trial for standing in front_of(record.search, trials)]
     best = front[0] if front and len(record.search.objectives) == 1 else None
-    return RunResult(record, best, Trials(record.search, trials), path, front, search_notes(store, record))
+    notes = search_notes(store, record, progress_of(store.engine, record.id))
+    return RunResult(record, best, Trials(record.search, trials), path, front, notes)
 
 
 def write_report(store: Store, workdir: WorkDir, record: SearchRecord) -> Path:
@@ -200,7 +201,7 @@ def render_search_report(store: Store, record: SearchRecord, place: Place) -> st
         repeated=repeated_attempts(engine, record.id),
         store=url_without_password(engine.url),
         earlier=[str(one) for one in store.earlier_results(record.id)],
-        remarks=[*fold_notes(store, record), *early_stopping_notes(store, record)],
+        remarks=[*fold_notes(record, progress), *early_stopping_notes(store, record, progress)],
     )
     events = [(event.time, event.who, event.what) for event in store.events(record.id)]
     slot_trials = SAMPLE if progress.trials <= SAMPLE else _SLOT_TRIALS

@@ -296,12 +296,14 @@ class Store:
 
     # --- notes and tags ---
 
-    def annotations(self, search_id: int) -> dict[int, Annotation]:
-        """Returns the notes and tags of a search by trial; 0: of the search itself."""
+    def annotations(self, search_id: int, trials: Collection[int] | None = None) -> dict[int, Annotation]:
+        """Returns notes and tags by trial, 0: of the search itself; `trials`: of these, at most a page of them."""
         a = t.notes.c
+        query = select(a.trial, a.note, a.tags).where(a.search_id == search_id)
+        if trials is not None:
+            query = query.where(a.trial.in_(trials))
         with reading(self.engine) as connection:
-            rows = connection.execute(select(a.trial, a.note, a.tags).where(a.search_id == search_id))
-            return {row.trial: Annotation(row.note, tuple(row.tags)) for row in rows}
+            return {row.trial: Annotation(row.note, tuple(row.tags)) for row in connection.execute(query)}
 
     def annotate(self, search_id: int, trial: int, note: str | None, tags: Sequence[str] | None, who: str) -> None:
         """Writes a note and tags, and logs the change.

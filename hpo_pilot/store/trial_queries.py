@@ -16,7 +16,8 @@ from hpo_pilot.search.trials import Trial, TrialState
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.database import reading
 from hpo_pilot.store.queries import trials_with_folds
-from hpo_pilot.store.records import Annotation, trial_record
+from hpo_pilot.store.records import trial_record
+from hpo_pilot.store.store import Store
 
 if TYPE_CHECKING:
     from hpo_pilot.search.progress import SearchProgress
@@ -95,16 +96,6 @@ def confirmation_runs(engine: Engine, search_id: int, confirmed: Collection[int]
         return [trial_record(row, {}) for row in connection.execute(query)]
 
 
-def trial_annotations(engine: Engine, search_id: int, numbers: Collection[int] | None = None) -> dict[int, Annotation]:
-    """Returns the notes and tags of trials by number; `numbers`: of the trials; None: all of the search."""
-    a = t.notes.c
-    query = select(a.trial, a.note, a.tags).where(a.search_id == search_id, a.trial > 0)
-    if numbers is not None:
-        query = query.where(_in(a.trial, numbers))
-    with reading(engine) as connection:
-        return {row.trial: Annotation(row.note, tuple(row.tags)) for row in connection.execute(query)}
-
-
 def _in(column: ColumnElement[Any], numbers: Collection[int]) -> ColumnElement[bool]:
     # The numbers are part of the statement: databases limit the number of parameters.
     return column.in_(bindparam(None, list(numbers), expanding=True, literal_execute=True))
@@ -120,7 +111,7 @@ def _condition(engine: Engine, search_id: int, wanted: TrialFilter) -> ColumnEle
         condition &= _c.state == wanted.state.value
     if wanted.text:
         text = wanted.text.casefold()
-        annotations = trial_annotations(engine, search_id)
+        annotations = Store(engine).annotations(search_id)
         written = [n for n, one in annotations.items() if any(text in x.casefold() for x in (one.note, *one.tags))]
         condition &= or_(_c.error.icontains(wanted.text, autoescape=True), _in(_c.number, written))
     return condition

@@ -22,7 +22,7 @@ from hpo_pilot.report.formatting import count, exact, scalar
 from hpo_pilot.search import Dimension
 from hpo_pilot.server.tokens import Role, TokenRefused
 from hpo_pilot.store import Annotation
-from hpo_pilot.store.trial_queries import failed_without_retry, trial_annotations
+from hpo_pilot.store.trial_queries import failed_without_retry
 from hpo_pilot.web.api_context import error_answer
 from hpo_pilot.web.local_client import LocalClient
 from hpo_pilot.web.operations import NotYoursError, Operation, operations
@@ -210,7 +210,7 @@ def _is_same_value(one: Any, other: Any) -> bool:
 def _note(library: SearchCache, view: SearchView, trial: int = 0) -> ActionForm:
     now = view.annotation
     if trial:
-        now = trial_annotations(library.store.engine, view.record.id, [trial]).get(trial, Annotation())
+        now = library.store.annotations(view.record.id, [trial]).get(trial, Annotation())
     fields = [
         FormField("tags", "Tags", value=", ".join(now.tags), note="separated by commas"),
         FormField("note", "Note", "long", now.note),

@@ -50,7 +50,6 @@ from hpo_pilot.store.trial_queries import (
     page_of_trials,
     rank_of,
     results_of,
-    trial_annotations,
 )
 from hpo_pilot.web.api_context import client_for, user_of
 from hpo_pilot.web.live import JobFilter, JobFragments, LiveUpdates, away_text
@@ -342,19 +341,19 @@ def sort_keys(search: Search) -> list[str]:
 
 def trials_page(request: Request) -> Response:
     """Shows the trials of a search as a table."""
-    view, engine = view_of(request), context_of(request).library.store.engine
+    view, store = view_of(request), context_of(request).library.store
     record, progress, query = view.record, view.progress, request.query_params
     order = order_of(query.get("sort", ""), view.search)
     state = TrialState(query["state"]) if query.get("state") in list(TrialState) else None
     wanted = TrialFilter(state, query.get("q", "")[:100])
     if wanted.text:
-        total = count_trials(engine, record.id, wanted)
+        total = count_trials(store.engine, record.id, wanted)
     else:
         total = progress.trials if state is None else progress.counts.get(state, 0)
     path = f"/searches/{quote(record.name, safe='')}/trials"
     kept = {"state": state.value if state else "", "q": wanted.text}
     paging = paged(total, TRIALS_PER_PAGE, query.get("page", ""), path, {**kept, "sort": _text_of(order)})
-    rows = page_of_trials(engine, record.id, wanted, order, paging.start, TRIALS_PER_PAGE)
+    rows = page_of_trials(store.engine, record.id, wanted, order, paging.start, TRIALS_PER_PAGE)
     kept = {name: value for name, value in kept.items() if value}
     turned = {key: _text_of(_turned(order, key)) for key in sort_keys(view.search)}
     links = {key: f"{path}?{urlencode({**kept, 'sort': text})}" for key, text in turned.items()}
@@ -362,7 +361,7 @@ def trials_page(request: Request) -> Response:
     values = {
         "view": view,
         "rows": rows,
-        "annotations": trial_annotations(engine, record.id, [trial.number for trial in rows]),
+        "annotations": store.annotations(record.id, [trial.number for trial in rows]),
         "paging": paging,
         "sort": order,
         "sort_text": _text_of(order),
@@ -452,7 +451,7 @@ def trial_page(request: Request) -> Response:
         "cost": price_of(search).cost(one.spent),
         "curve": curves_svg(store.intermediate_values(record.id, [one.number]).get(one.number, {}), reported),
         "reported": reported,
-        "annotation": trial_annotations(store.engine, record.id, [one.number]).get(one.number, Annotation()),
+        "annotation": store.annotations(record.id, [one.number]).get(one.number, Annotation()),
         "rank": rank,
         "ranked": ranked,
         "before": before,
