@@ -66,6 +66,13 @@ def message_figure(key: str, title: str, text: str) -> Figure:
     return Figure(key, title, text, spec={"data": [], "layout": layout})
 
 
+def plot(key: str, title: str, description: str, data: Sequence[dict[str, Any]], *notes: str, **layout: Any) -> Figure:
+    """Returns a figure of these traces; its note joins the `notes` that are not empty to a sentence."""
+    note = "; ".join(filter(None, notes))
+    note = note[:1].upper() + note[1:] + "." if note else ""
+    return Figure(key, title, description, note, {"data": list(data), "layout": layout})
+
+
 # Content of figures.
 
 #: Intermediate values: (step, value) in the order of steps, by trial and fold; infinity means not a number.
@@ -417,12 +424,6 @@ def view_note(*axes: Axis, what: str = "trial") -> str:
         f"values beyond ±{number(FARTHEST)} are drawn there" if any(axis.cut for axis in axes) else "",
     ]
     return "; ".join(note for note in notes if note)
-
-
-def joined_notes(*notes: str) -> str:
-    """Joins the notes that are not empty to a sentence."""
-    text = "; ".join(note for note in notes if note)
-    return text[:1].upper() + text[1:] + "." if text else ""
 
 
 # For plotly.

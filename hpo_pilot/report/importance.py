@@ -23,9 +23,9 @@ from hpo_pilot.report.figure import (
     Results,
     evenly,
     for_each_objective,
-    joined_notes,
     markers,
     message_figure,
+    plot,
     value_of,
 )
 from hpo_pilot.report.formatting import count, number, scalar
@@ -254,33 +254,24 @@ def _importance_figure(results: Results) -> Figure:
         }
     ]
     names = [label(one.name, 24) for one in bars]
-    layout = {
-        "xaxis": {"title": {"text": "R² lost when the parameter is shuffled"}, "rangemode": "tozero"},
-        "yaxis": {
-            "tickmode": "array",
-            "tickvals": list(range(len(bars))),
-            "ticktext": names,
-            "showgrid": False,
-            "zeroline": False,
-        },
-        "showlegend": False,
-    }
+    ticks = {"tickmode": "array", "tickvals": list(range(len(bars))), "ticktext": names}
     best = ", ".join(f"{one.name} {number(one.lost, 2)} ± {number(one.spread, 2)}" for one in shown[:5])
-    return Figure(
+    return plot(
         "importance",
         "Importance",
         f"How much of its R² of {number(found.score, 2)} a forest that predicts {results.search.objective.metric} "
         f"loses without each parameter: {best}.",
-        joined_notes(
-            _importance_note(found.score),
-            "bars: permutation importance for the rank of the figure, whiskers its standard deviation over parts of "
-            "the trials and shuffles",
-            results.estimated_note,
-            f"from {found.used:,} of {found.finished:,} trials" if found.used < found.finished else "",
-            f"shows {len(shown)} of {len(found.parameters)} parameters" if len(shown) < len(found.parameters) else "",
-            _conditional(found),
-        ),
-        {"data": data, "layout": layout},
+        data,
+        _importance_note(found.score),
+        "bars: permutation importance for the rank of the figure, whiskers its standard deviation over parts of "
+        "the trials and shuffles",
+        results.estimated_note,
+        f"from {found.used:,} of {found.finished:,} trials" if found.used < found.finished else "",
+        f"shows {len(shown)} of {len(found.parameters)} parameters" if len(shown) < len(found.parameters) else "",
+        _conditional(found),
+        xaxis={"title": {"text": "R² lost when the parameter is shuffled"}, "rangemode": "tozero"},
+        yaxis={**ticks, "showgrid": False, "zeroline": False},
+        showlegend=False,
     )
 
 
@@ -452,19 +443,20 @@ def _plane(x: Axis, y: Axis, good: Sequence[Trial], failed: Sequence[Trial], tru
             )
         )
     drawn = [len(trace["x"]) for trace in data]
-    return Figure(
+    return plot(
         "failures-plane",
         f"Failures over {names[0]} and {names[1]}",
         f"{count(len(failed), 'failed trial')} among {count(len(good) + len(failed), 'trial')}, over the two "
         f"parameters that separate them best: {names[0]} and {names[1]}.",
-        joined_notes(
-            trust,
-            f"shows {drawn[0]:,} of {len(good):,} finished and {drawn[1]:,} of {len(failed):,} failed trials"
-            if drawn != [len(good), len(failed)]
-            else "",
-            "within a choice, trials are drawn side by side" if x.choices or y.choices else "",
-        ),
-        {"data": data, "layout": {"xaxis": x.layout, "yaxis": y.layout, "legend": LEGEND}},
+        data,
+        trust,
+        f"shows {drawn[0]:,} of {len(good):,} finished and {drawn[1]:,} of {len(failed):,} failed trials"
+        if drawn != [len(good), len(failed)]
+        else "",
+        "within a choice, trials are drawn side by side" if x.choices or y.choices else "",
+        xaxis=x.layout,
+        yaxis=y.layout,
+        legend=LEGEND,
     )
 
 
@@ -504,24 +496,18 @@ def _share(one: Separation, axis: Axis, index: int, good: Sequence[Trial], faile
     worst = max(zip(shares, bars, strict=True), key=lambda pair: pair[0], default=None)
     most = f"; most at {_span_text(axis, worst[1][0])}: {worst[1][1]} of {worst[1][2]}" if worst is not None else ""
     without = len(good) + len(failed) - len(axis.places)
-    return Figure(
+    return plot(
         f"failures-{index}",
         f"Failures over {one.name}",
         f"Share of failed trials over {one.name}{most}.",
-        joined_notes(
-            f"separates failed from finished trials by {number(one.strength, 2)} (0: not at all, 1: completely)"
-            + ("" if one.beyond_chance or not good else ", which may be chance"),
-            "whiskers: 95 % confidence interval of the share (Wilson)",
-            f"not active in {count(without, 'trial')}" if without else "",
-        ),
-        {
-            "data": data,
-            "layout": {
-                "xaxis": axis.layout,
-                "yaxis": {"title": {"text": "failed, %"}, "range": [-4, 104]},
-                "showlegend": False,
-            },
-        },
+        data,
+        f"separates failed from finished trials by {number(one.strength, 2)} (0: not at all, 1: completely)"
+        + ("" if one.beyond_chance or not good else ", which may be chance"),
+        "whiskers: 95 % confidence interval of the share (Wilson)",
+        f"not active in {count(without, 'trial')}" if without else "",
+        xaxis=axis.layout,
+        yaxis={"title": {"text": "failed, %"}, "range": [-4, 104]},
+        showlegend=False,
     )
 
 

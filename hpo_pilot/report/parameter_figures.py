@@ -24,9 +24,9 @@ from hpo_pilot.report.figure import (
     evenly,
     for_each_objective,
     hover_text,
-    joined_notes,
     markers,
     message_figure,
+    plot,
     projected_value,
     sample_note,
     thinned,
@@ -95,17 +95,16 @@ def _slice(results: Results, shown: Sequence[Trial], index: int) -> Figure:
     add_failures(traces, layout, list(zip(*having(failed), strict=True)))
     without = sum(name not in trial.point for trial in finished)
     at = f"; the best has {scalar(best.point[name])}" if best is not None and name in best.point else ""
-    return Figure(
+    return plot(
         f"parameter-{index}",
         name,
         f"{merit.name} against {name} for {count(len(finished) - without, 'finished trial')}{at}.",
-        joined_notes(
-            sample_note(len(shown), len(finished)),
-            f"not active in {count(without, 'trial')}" if without else "",
-            results.not_projected_note,
-            view_note(merit),
-        ),
-        {"data": traces, "layout": layout},
+        traces,
+        sample_note(len(shown), len(finished)),
+        f"not active in {count(without, 'trial')}" if without else "",
+        results.not_projected_note,
+        view_note(merit),
+        **layout,
     )
 
 
@@ -183,27 +182,22 @@ def parallel_figures(data: FigureData) -> list[Figure]:
     left_out = len(search.space.names) - len(names)
     far = max(merit.outside for merit in merits)
     return [
-        Figure(
+        plot(
             "parallel",
             "Parallel coordinates",
             f"{count(len(finished), 'finished trial')}{f' and {len(lost):,} failed' if lost else ''} over "
             f"{count(len(names), 'parameter')} and {' and '.join(merit.name for merit in merits)}"
             f"{_best_text(search, finished)}. The table of trials has all values.",
-            joined_notes(
-                "one line per trial: orange is the best, blue the worst, grey between"
-                + (", broken and red failed" if lost else ""),
-                sample_note(len(shown), len(finished)),
-                f"shows {FAILURE_LIMIT} of {len(lost):,} failed trials" if len(lost) > FAILURE_LIMIT else "",
-                "– at the end of an axis: the parameter is not active" if any(a.lane for a in of_parameters) else "",
-                f"{count(left_out, 'parameter')} not shown: the less important ones, as far as known"
-                if left_out
-                else "",
-                f"{count(far, 'far worse trial')} drawn at the end of the axis" if far else "",
-            ),
-            {
-                "data": traces,
-                "layout": {"meta": {"scales": [axis.scale for axis in axes]}, "margin": {"t": 60, "b": 30}},
-            },
+            traces,
+            "one line per trial: orange is the best, blue the worst, grey between"
+            + (", broken and red failed" if lost else ""),
+            sample_note(len(shown), len(finished)),
+            f"shows {FAILURE_LIMIT} of {len(lost):,} failed trials" if len(lost) > FAILURE_LIMIT else "",
+            "– at the end of an axis: the parameter is not active" if any(a.lane for a in of_parameters) else "",
+            f"{count(left_out, 'parameter')} not shown: the less important ones, as far as known" if left_out else "",
+            f"{count(far, 'far worse trial')} drawn at the end of the axis" if far else "",
+            meta={"scales": [axis.scale for axis in axes]},
+            margin={"t": 60, "b": 30},
         )
     ]
 
@@ -400,20 +394,21 @@ def _plane(
         reached = f"; the best has {at}, with {metric} {number(best.value)}"
     among = sum(trial.number in rings for trial in having)
     whole = count(len(having) - among, "finished trial")
-    return Figure(
+    return plot(
         key,
         title,
         f"Local mean of {metric} over {x.axis.name} and {y.axis.name} for {whole}"
         f"{f' and {among:,} stopped early' if among else ''}{reached}.",
-        joined_notes(
-            f"the surface is the local {'geometric ' if log else ''}mean of nearby trials, for all values of the other "
-            "parameters; it has holes where no trial is near",
-            "dark is better",
-            f"rings: {results.estimated_note}" if among else "",
-            sample_note(len(dots), len(having), "an even sample as dots"),
-            f"not active in {count(len(finished) - len(having), 'trial')}" if len(having) < len(finished) else "",
-        ),
-        {"data": traces, "layout": {"xaxis": x.axis.layout, "yaxis": y.axis.layout, "showlegend": False}},
+        traces,
+        f"the surface is the local {'geometric ' if log else ''}mean of nearby trials, for all values of the other "
+        "parameters; it has holes where no trial is near",
+        "dark is better",
+        f"rings: {results.estimated_note}" if among else "",
+        sample_note(len(dots), len(having), "an even sample as dots"),
+        f"not active in {count(len(finished) - len(having), 'trial')}" if len(having) < len(finished) else "",
+        xaxis=x.axis.layout,
+        yaxis=y.axis.layout,
+        showlegend=False,
     )
 
 
