@@ -313,29 +313,24 @@ def evenly(items: Sequence[_Item], limit: int) -> list[_Item]:
 
 def markers(
     name: str,
-    x: Sequence[Any],
-    y: Sequence[Any],
-    texts: Sequence[Any],
+    points: Iterable[tuple[Any, Any, Trial]],
     marker: Mapping[str, Any],
     hover: str = "%{text}<extra></extra>",
-    *,
-    trials: Iterable[Trial],
+    text: Callable[[Trial], str] | None = None,
 ) -> dict[str, Any]:
     """Returns a trace of points.
 
     Args:
         name: its name in the legend.
-        x: horizontal positions.
-        y: vertical positions.
-        texts: texts beside the pointer, in the form that `hover` gives; empty: `hover` needs none.
+        points: (x, y, trial); a click on a point opens the trial's page.
         marker: plotly's settings of the marks.
-        hover: plotly's template of the text.
-        trials: the trial of each point; a click on a point opens its page.
+        hover: plotly's template of the text beside the pointer.
+        text: returns the text of a trial, if `hover` has one.
     """
-    points = {"x": list(x), "y": list(y), "hovertemplate": hover, "customdata": [trial.number for trial in trials]}
-    if texts:
-        points["text"] = list(texts)
-    return {"type": "scatter", "mode": "markers", "name": name, **points, "marker": dict(marker)}
+    x, y, trials = map(list, zip(*points, strict=True)) if (points := list(points)) else ([], [], [])
+    trace = {"type": "scatter", "mode": "markers", "name": name, "x": x, "y": y, "marker": dict(marker)}
+    trace |= {"hovertemplate": hover, "customdata": [trial.number for trial in trials]}
+    return trace | {"text": [text(trial) for trial in trials]} if text else trace
 
 
 def step_line(name: str, steps: Sequence[tuple[int, float]], colour: str, width: float = 2.5) -> dict[str, Any]:
@@ -368,9 +363,8 @@ def add_failures(data: list[dict[str, Any]], layout: dict[str, Any], failed: Seq
         "zeroline": False,
     }
     marker = {"symbol": "x-thin", "size": 7, "line": {"color": RED, "width": 2}}
-    places, trials = zip(*failed, strict=True)
     hover = "trial %{customdata} failed<extra></extra>"
-    marks = markers("failed trial", places, [0] * len(failed), (), marker, hover, trials=trials)
+    marks = markers("failed trial", [(place, 0, trial) for place, trial in failed], marker, hover)
     data.append({**marks, "yaxis": "y2"})
 
 
@@ -378,17 +372,15 @@ def add_stopped(data: list[dict[str, Any]], search: Search, stopped: Sequence[tu
     """Adds a ring at the projected value of each trial that was stopped early; `stopped` has (x, trial) pairs."""
     if not stopped:
         return
-    stopped = evenly(stopped, STOPPED_LIMIT)
-    values = [projected_value(trial) for _, trial in stopped]
-    metric = escape(search.objective.metric)
-    texts = [
-        f"trial {trial.number}, stopped at step {trial.stop.step if trial.stop else ''}\n"
-        f"its {metric} would probably have become {number(value)}"
-        for (_, trial), value in zip(stopped, values, strict=True)
-    ]
-    marker = {"symbol": "circle-open", "color": BLUE, "size": 7}
-    places, trials = zip(*stopped, strict=True)
-    data.append(markers(PROJECTED, places, values, texts, marker, trials=trials))
+
+    def text(trial: Trial) -> str:
+        return (
+            f"trial {trial.number}, stopped at step {trial.stop.step if trial.stop else ''}\n"
+            f"its {escape(search.objective.metric)} would probably have become {number(projected_value(trial))}"
+        )
+
+    points = [(place, projected_value(trial), trial) for place, trial in evenly(stopped, STOPPED_LIMIT)]
+    data.append(markers(PROJECTED, points, {"symbol": "circle-open", "color": BLUE, "size": 7}, text=text))
 
 
 def hover_text(search: Search, trial: Trial) -> str:

@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hpo_pilot.report.axes import Axis, label, parameter_axis, rounded
@@ -238,6 +239,7 @@ def _importance_figure(results: Results) -> Figure:
         return message_figure("importance", "Importance", too_few(results))
     shown = found.parameters[:BAR_LIMIT]
     bars = list(reversed(shown))  # plotly draws the first at the bottom
+    whiskers = {"type": "data", "array": [rounded(one.spread) for one in bars], "thickness": 1.5, "width": 4}
     data = [
         {
             "type": "bar",
@@ -245,9 +247,8 @@ def _importance_figure(results: Results) -> Figure:
             "name": "loss of R²",
             "x": [rounded(one.lost) for one in bars],
             "y": list(range(len(bars))),
-            "error_x": {"type": "data", "array": [rounded(one.spread) for one in bars], "thickness": 1.5, "width": 4}
-            | {"color": "#808a95"},
-            "text": [_importance_text(one.name, one.lost, one.spread, one.active) for one in bars],
+            "error_x": {**whiskers, "color": "#808a95"},
+            "text": [_importance_text(one) for one in bars],
             "textposition": "none",
             "hovertemplate": "%{text}<extra></extra>",
             "marker": {"color": BLUE},
@@ -303,9 +304,9 @@ def _conditional(found: Importances) -> str:
     return f"not active in all trials, and shuffled only among trials with a value: {names}" if partly else ""
 
 
-def _importance_text(name: str, lost: float, spread: float, active: float) -> str:
-    part = f"\nin {100 * active:.0f}% of the trials" if active < 1 else ""
-    return f"<b>{label(name)}</b>\n{number(lost, 3)} ± {number(spread, 2)}{part}"
+def _importance_text(one: Importance) -> str:
+    part = f"\nin {100 * one.active:.0f}% of the trials" if one.active < 1 else ""
+    return f"<b>{label(one.name)}</b>\n{number(one.lost, 3)} ± {number(one.spread, 2)}{part}"
 
 
 # Separation of failed from finished trials.
@@ -435,11 +436,9 @@ def _plane(x: Axis, y: Axis, good: Sequence[Trial], failed: Sequence[Trial], tru
         data.append(
             markers(
                 word,
-                [x.places[t.number] + _aside(t, x) for t in shown],
-                [y.places[t.number] + _aside(t, y, 7) for t in shown],
-                [_failure_text(t, word, names) for t in shown],
+                [(x.places[t.number] + _aside(t, x), y.places[t.number] + _aside(t, y, 7), t) for t in shown],
                 marker,
-                trials=shown,
+                text=partial(_failure_text, word=word, names=names),
             )
         )
     drawn = [len(trace["x"]) for trace in data]

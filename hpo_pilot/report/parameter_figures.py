@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hpo_pilot.report.axes import Axis, label, merit_axis, parameter_axis, round_ticks, rounded
@@ -60,22 +61,16 @@ def _slice(results: Results, shown: Sequence[Trial], index: int) -> Figure:
     stopped = evenly(results.stopped, SLICE_POINT_LIMIT)
     axis = parameter_axis(search, name, [*shown, *failed, *stopped, *results.ranked[:1]])
 
-    def having(trials: Sequence[Trial]) -> tuple[list[Any], list[Trial]]:
-        """Returns the positions of the trials that have the parameter, and these trials."""
-        found = [trial for trial in trials if trial.number in axis.places]
-        places: list[Any] = [axis.places[trial.number] for trial in found]
-        return [axis.choices[int(place)] for place in places] if axis.choices else places, found
+    def placed(trials: Sequence[Trial]) -> list[tuple[Any, Trial]]:
+        """Returns the trials that have the parameter, with their positions."""
+        found = [(axis.places[trial.number], trial) for trial in trials if trial.number in axis.places]
+        return [(axis.choices[int(place)], trial) for place, trial in found] if axis.choices else [*found]
 
-    places, marks = having(shown)
-    dots = markers(
-        "trial",
-        places,
-        [value_of(trial) for trial in marks],
-        (),
-        {"color": BLUE, "size": 7, "opacity": 0.65},
-        "trial %{customdata}<br>%{x}<br>%{y}<extra></extra>",
-        trials=marks,
-    )
+    def marked(name: str, trials: Sequence[Trial], marker: dict[str, Any], before: str = "") -> dict[str, Any]:
+        hover = before + "trial %{customdata}<br>%{x}<br>%{y}<extra></extra>"
+        return markers(name, [(place, value_of(trial), trial) for place, trial in placed(trials)], marker, hover)
+
+    dots = marked("trial", shown, {"color": BLUE, "size": 7, "opacity": 0.65})
     traces = [dots]
     horizontal = axis.layout
     if axis.choices:
@@ -85,14 +80,12 @@ def _slice(results: Results, shown: Sequence[Trial], index: int) -> Figure:
         order = {"categoryorder": "array", "categoryarray": axis.choices}
         horizontal = {"title": axis.layout["title"], "type": "category", **order}
     if best is not None and best.number in axis.places:
-        hover = "best: trial %{customdata}<br>%{x}<br>%{y}<extra></extra>"
-        star = {"symbol": "star", "color": ORANGE, "size": 14}
-        traces.append(markers("best", having([best])[0], [value_of(best)], (), star, hover, trials=[best]))
-    rings = having(results.projected)
-    add_stopped(traces, search, list(zip(*rings, strict=True)))
-    merit = merit_axis(search, [*results.values, *map(projected_value, rings[1])])
+        traces.append(marked("best", [best], {"symbol": "star", "color": ORANGE, "size": 14}, "best: "))
+    rings = placed(results.projected)
+    add_stopped(traces, search, rings)
+    merit = merit_axis(search, [*results.values, *(projected_value(trial) for _, trial in rings)])
     layout = {"xaxis": horizontal, "yaxis": merit.layout, "showlegend": False, "meta": VALUE_AXIS}
-    add_failures(traces, layout, list(zip(*having(failed), strict=True)))
+    add_failures(traces, layout, placed(failed))
     without = sum(name not in trial.point for trial in finished)
     at = f"; the best has {scalar(best.point[name])}" if best is not None and name in best.point else ""
     return plot(
@@ -359,9 +352,8 @@ def _plane(
     shape = {"type": "contour", "ncontours": 12, "line": {"width": 0.4}} if smooth else {"type": "heatmap"}
 
     def marked(name: str, trials: Sequence[Trial], marker: Mapping[str, Any], hover: str) -> dict[str, Any]:
-        x_values, y_values = ([side.axis.places[trial.number] for trial in trials] for side in (x, y))
-        texts = [hover_text(search, trial) for trial in trials]
-        return markers(name, x_values, y_values, texts, marker, hover, trials=trials)
+        points = [(x.axis.places[trial.number], y.axis.places[trial.number], trial) for trial in trials]
+        return markers(name, points, marker, hover, text=partial(hover_text, search))
 
     edge = {"color": "#1b1f24", "width": 1}
     traces: list[dict[str, Any]] = [

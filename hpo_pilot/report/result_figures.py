@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from hpo_pilot.hpc.site_files import price_of
@@ -127,9 +128,8 @@ def _peer_line(peer: PeerSearch, steps: Sequence[tuple[int, float]], first: bool
 
 
 def _told_marks(name: str, search: Search, trials: Sequence[Trial], marker: Mapping[str, Any]) -> dict[str, Any]:
-    texts = [hover_text(search, trial) for trial in trials]
-    places, values = [trial.told for trial in trials], [value_of(trial) for trial in trials]
-    trace = markers(name, places, values, texts, marker, trials=trials)
+    points = [(trial.told, value_of(trial), trial) for trial in trials]
+    trace = markers(name, points, marker, text=partial(hover_text, search))
     spreads = [trial.std if is_finite(trial.std) else None for trial in trials]
     if len(trials) <= BAR_LIMIT and any(spread is not None for spread in spreads):
         bars = [0 if spread is None else rounded(spread) for spread in spreads]
@@ -267,9 +267,8 @@ def _pair_figure(data: FigureData, x: int, y: int, front: Sequence[Trial], other
         ("other trial", shown, {"color": PALE_BLUE, "size": 7}),
         ("front", front, {"color": ORANGE, "size": 9}),
     ):
-        x_values, y_values = ([rounded(trial.values[index]) for trial in trials] for index in (x, y))
-        texts = [hover_text(search, trial) for trial in trials]
-        traces.append(markers(name, x_values, y_values, texts, marker, trials=trials))
+        points = [(rounded(trial.values[x]), rounded(trial.values[y]), trial) for trial in trials]
+        traces.append(markers(name, points, marker, text=partial(hover_text, search)))
     if len(search.objectives) == 2:  # with more, the front is not a line in this plane
         traces[1] |= {"mode": "lines+markers", "line": {"shape": "hv", "color": ORANGE, "width": 1.5}}
     across, along = (
@@ -338,9 +337,8 @@ def _fold_figures(results: Results) -> list[Figure]:
     spreads = [rounded(trial.std) if is_finite(trial.std) else 0 for trial in top]
 
     def marked(name: str, kind: str, points: Sequence[tuple[Trial, float]], marker: dict[str, Any]) -> dict[str, Any]:
-        trials, figures = zip(*points, strict=True)
         hover = f"trial %{{x}}<br>%{{y}}<extra>{kind}</extra>"
-        return markers(name, [str(trial.number) for trial in trials], figures, (), marker, hover, trials=trials)
+        return markers(name, [(str(trial.number), rounded(figure), trial) for trial, figure in points], marker, hover)
 
     ring = {"symbol": "circle-open", "color": BLUE, "size": 7}
     bar = {"symbol": "line-ew-open", "color": ORANGE, "size": 14, "line": {"width": 2.5}}
@@ -353,7 +351,7 @@ def _fold_figures(results: Results) -> list[Figure]:
             "Spread over the folds",
             f"{search.objective.metric} in each fold of the {count(len(top), 'best trial')}; "
             f"trial {first.number}: {plus_minus(first.value, first.std)}.",
-            [marked("fold", "fold", [(trial, float(rounded(figure))) for trial, figure in dots], ring), means],
+            [marked("fold", "fold", dots, ring), means],
             xaxis={"title": {"text": "trial, best first"}, "type": "category"},
             yaxis=merit_axis(search, [figure for _, figure in dots]).layout,
             legend=LEGEND,
@@ -408,12 +406,10 @@ def curve_figures(data: FigureData) -> list[Figure]:
         traces.append(
             markers(
                 "stopped here",
-                [step for _, (step, _) in ends],
-                [rounded(value) for _, (_, value) in ends],
-                [f"trial {trial.number}" for trial, _ in ends],
+                [(step, rounded(value), trial) for trial, (step, value) in ends],
                 {"symbol": "x-thin", "size": 6, "line": {"color": RED, "width": 1.5}},
                 "%{text}<br>stopped at step %{x}<br>%{y}<extra></extra>",
-                trials=[trial for trial, _ in ends],
+                lambda trial: f"trial {trial.number}",
             )
         )
     steps = [step for trial in known for step, _ in curves[trial.number]]
