@@ -144,8 +144,9 @@ def render_report(
     Args:
         search: the search.
         progress: its counts and best trials.
-        trials: its trials with their folds, in any order and state: all, or those for `rows`, and an even sample of
-            at least `VERSION_TRIALS`. Failed trials need only what `failure_groups` reads.
+        trials: its trials with their folds, in any order and state. With more than `VERSION_TRIALS`, an even sample of
+            that many is enough, together with those of the table (`row_limit`), the front, and all that
+            `failure_groups` reads.
         events: (time, user, action), in their order.
         facts: facts about its run.
         figure_data: returns the data for the figures of a kind.
@@ -244,6 +245,7 @@ def _remarks(search: Search, progress: SearchProgress, best: Standing) -> list[s
 
 def _others(progress: SearchProgress) -> str:
     """Returns the numbers of trials that have not finished, in brackets; empty where all have."""
+    # Confirmation runs do not count; none of them is stopped early.
     failed_runs = progress.confirmations_over - (progress.finished - progress.good)
     open_runs = progress.confirmations - progress.confirmations_over
     ends = {

@@ -215,6 +215,7 @@ def _shown_trials(engine: Engine, record: SearchRecord, progress: SearchProgress
     number, last, rows = record.id, progress.trials, row_limit(record.search)
     failed = failed_trials(engine, number)
     wanted = {*best_numbers(engine, number, record.search, rows // 2), *range(last - rows + 1, last + 1)}
+    wanted.update(trial.number for trial in failed[-rows:])
     wanted = {trial.number for trial in sampled_trials(engine, number, progress, wanted, VERSION_TRIALS)}
     for group in failure_groups(failed)[:FAILURE_LIMIT]:
         wanted.update(group.trials[:_LOGS])

@@ -268,7 +268,7 @@ def sampled_trials(
     """
     told = [*range(1, FIRST_RESULTS + 1), progress.told, *(place for place, _ in progress.course)]
     again = select(_c.confirms).where(_c.search_id == search_id, _c.confirms.is_not(None))
-    every = -(-progress.trials // limit)
+    every = max(1, -(-progress.trials // limit))
     query = select(t.trials).where(
         _c.search_id == search_id,
         or_(
