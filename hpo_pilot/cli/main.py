@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import signal
 import sys
@@ -110,6 +111,7 @@ for _registered in app.registered_groups:
 
 def main() -> None:
     """Runs a command. Each of our errors ends it with one message and the error's own exit status."""
+    gc.freeze()  # the modules stay: the collector would look at them each time
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background commands without it
     try:
         app()

@@ -77,13 +77,13 @@ def sqlite_engine(url: URL, *, foreign_keys: bool = False) -> Engine:
     return engine
 
 
-def tables_are_current(connection: Connection, kind: Kind, shown: str) -> bool:
+def tables_are_current(connection: Connection, kind: Kind, name: str) -> bool:
     """Returns whether the database has the tables of this program's version.
 
     Args:
         connection: connection to the database.
         kind: kind of database.
-        shown: the database as messages name it.
+        name: the database in messages.
 
     Raises:
         InputError: the database is of a newer version, or of one too old to be upgraded.
@@ -94,30 +94,30 @@ def tables_are_current(connection: Connection, kind: Kind, shown: str) -> bool:
     known = _versions(kind)
     if version > known[-1]:
         raise InputError(
-            f"the {shown} has version {version}, this program only knows up to {known[-1]}: upgrade hpo-pilot, or name "
+            f"the {name} has version {version}, this program only knows up to {known[-1]}: upgrade hpo-pilot, or name "
             f"another {_OPTION[kind]}"
         )
     if version not in known:
         raise InputError(
-            f"the {shown} has version {version}, of a development version of hpo-pilot; this program upgrades from "
+            f"the {name} has version {version}, of a development version of hpo-pilot; this program upgrades from "
             f"version {known[0]} on: use the hpo-pilot that made it, or name another {_OPTION[kind]}"
         )
     return version == known[-1]
 
 
-def make_tables(connection: Connection, kind: Kind, metadata: MetaData, shown: str) -> None:
+def make_tables(connection: Connection, kind: Kind, metadata: MetaData, name: str) -> None:
     """Makes the tables of a new database, or upgrades those of an older one, in the caller's transaction.
 
     Args:
         connection: connection to the database; it holds the write lock.
         kind: kind of database.
         metadata: the tables.
-        shown: the database as messages name it.
+        name: the database in messages.
 
     Raises:
         InputError: the database is of a newer version, or of one too old to be upgraded.
     """
-    if tables_are_current(connection, kind, shown):
+    if tables_are_current(connection, kind, name):
         return
     if not inspect(connection).has_table(version_table.name):
         metadata.create_all(connection)

@@ -24,10 +24,10 @@ from hpo_pilot.report.documents import (
     status_document,
     wish_document,
 )
-from hpo_pilot.report.summary import kind_of
+from hpo_pilot.report.summary import kind_of, search_gain
 from hpo_pilot.search.progress import ProgressTracker, SearchProgress
 from hpo_pilot.search.ranking import Standing, best_confirmed_first, best_remarks, front_of
-from hpo_pilot.search.trials import Gain, Price, Spent, Trial, gain_of, volume_gain
+from hpo_pilot.search.trials import Price, Spent, Trial
 from hpo_pilot.steering.status import (
     expected_end,
     is_steered,
@@ -102,7 +102,7 @@ def search_status(store: Store, record: SearchRecord, workdir: Path | None = Non
         progress,
         best,
         price,
-        search_gain(record, progress, best),
+        search_gain(record.search, progress, best, price.cost(progress.spent)),
         {
             "eta": None if expected is None else eta_document(expected, now),
             "last_failure": None if failed is None else failure_document(failed),
@@ -116,7 +116,7 @@ def search_status(store: Store, record: SearchRecord, workdir: Path | None = Non
     _extended(document, record, progress, holder)
     add_annotation(document, search_annotations(store.engine, [record.id]).get(record.id))
     unsteered = why_not(record, holder)
-    document["remarks"] = [*([unsteered] if unsteered else []), *search_notes(store, record, workdir)]
+    document["remarks"] = [*([unsteered] if unsteered else []), *search_notes(store, record, progress, workdir)]
     return document
 
 
@@ -153,16 +153,6 @@ def run_document(result: RunResult) -> RunDocument:
     document = search_document(record, progress, best, _price(record))
     _extended(document, record, progress, None)
     return {**document, "report": str(result.report), "remarks": list(result.remarks)}
-
-
-def search_gain(record: SearchRecord, progress: SearchProgress, best: Standing | None) -> Gain | None:
-    """Returns the gain of a search; None while it has no result. `best`: its best trial, with one objective."""
-    cost = _price(record).cost(progress.spent)
-    if progress.hypervolume is not None:
-        return volume_gain(progress.hypervolume, cost)
-    if best is None or best.trial.value is None or progress.first_value is None:
-        return None
-    return gain_of(progress.first_value, best.trial.value, record.search.objective.sign, cost)
 
 
 def words_of(store: Store, record: SearchRecord, progress: SearchProgress, *, steered: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from hpo_pilot.errors import InputError
@@ -69,4 +70,5 @@ def build(key: str, data: FigureData) -> list[Figure]:
     if kind is None:
         raise InputError(f"unknown figure {key!r}; the figures are {', '.join(kind.key for kind in _KINDS)}")
     has_results = any(t.confirms is None and figures_of_merit(data.search, t) is not None for t in data.trials)
-    return kind.draw(data) if has_results or not kind.of_results else []
+    figures = kind.draw(data) if has_results or not kind.of_results else []
+    return [replace(one, note=f"{one.note} {data.note}".strip()) for one in figures] if data.note else figures

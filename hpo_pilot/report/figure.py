@@ -30,6 +30,9 @@ HOVER_PARAMETERS = 12
 
 BLUE, PALE_BLUE, ORANGE, RED, GREEN = "#3987d6", "rgba(57,135,214,0.4)", "#e0810b", "#d64545", "#2a9d6f"
 
+#: Name of the rings at the projected values of trials that were stopped early.
+PROJECTED = "stopped early: its probable value"
+
 #: Marks the vertical axis as that of figures of merit; pages offer a switch to a logarithmic one.
 VALUE_AXIS = {"values": ["yaxis"]}
 
@@ -63,6 +66,13 @@ def message_figure(key: str, title: str, text: str) -> Figure:
     return Figure(key, title, text, spec={"data": [], "layout": layout})
 
 
+def plot(key: str, title: str, description: str, data: Sequence[dict[str, Any]], *notes: str, **layout: Any) -> Figure:
+    """Returns a figure of these traces; its note joins the `notes` that are not empty to a sentence."""
+    note = "; ".join(filter(None, notes))
+    note = note[:1].upper() + note[1:] + "." if note else ""
+    return Figure(key, title, description, note, {"data": list(data), "layout": layout})
+
+
 # Content of figures.
 
 #: Intermediate values: (step, value) in the order of steps, by trial and fold; infinity means not a number.
@@ -90,10 +100,11 @@ class FigureData:
 
     Attributes:
         search: the search.
-        trials: all its trials, in any order and state; may be empty.
+        trials: its trials, in any order and state; may be empty.
         reports: intermediate values of the trials that `drawn_trials` names.
         peers: other searches; those with the same space and objectives are drawn for comparison.
         now: the time up to which running jobs are drawn; None: the last time in the trials.
+        note: a sentence for the note of each figure, if these are not all trials of the search.
     """
 
     search: Search
@@ -101,6 +112,7 @@ class FigureData:
     reports: Reports = field(default_factory=dict)
     peers: Sequence[PeerSearch] = ()
     now: datetime | None = None
+    note: str = ""
 
     @cached_property
     def results(self) -> list[Results]:
@@ -301,29 +313,24 @@ def evenly(items: Sequence[_Item], limit: int) -> list[_Item]:
 
 def markers(
     name: str,
-    x: Sequence[Any],
-    y: Sequence[Any],
-    texts: Sequence[Any],
+    points: Iterable[tuple[Any, Any, Trial]],
     marker: Mapping[str, Any],
     hover: str = "%{text}<extra></extra>",
-    *,
-    trials: Iterable[Trial],
+    text: Callable[[Trial], str] | None = None,
 ) -> dict[str, Any]:
     """Returns a trace of points.
 
     Args:
         name: its name in the legend.
-        x: horizontal positions.
-        y: vertical positions.
-        texts: texts beside the pointer, in the form that `hover` gives; empty: `hover` needs none.
+        points: (x, y, trial); a click on a point opens the trial's page.
         marker: plotly's settings of the marks.
-        hover: plotly's template of the text.
-        trials: the trial of each point; a click on a point opens its page.
+        hover: plotly's template of the text beside the pointer.
+        text: returns the text of a trial, if `hover` has one.
     """
-    points = {"x": list(x), "y": list(y), "hovertemplate": hover, "customdata": [trial.number for trial in trials]}
-    if texts:
-        points["text"] = list(texts)
-    return {"type": "scatter", "mode": "markers", "name": name, **points, "marker": dict(marker)}
+    x, y, trials = map(list, zip(*points, strict=True)) if (points := list(points)) else ([], [], [])
+    trace = {"type": "scatter", "mode": "markers", "name": name, "x": x, "y": y, "marker": dict(marker)}
+    trace |= {"hovertemplate": hover, "customdata": [trial.number for trial in trials]}
+    return trace | {"text": [text(trial) for trial in trials]} if text else trace
 
 
 def step_line(name: str, steps: Sequence[tuple[int, float]], colour: str, width: float = 2.5) -> dict[str, Any]:
@@ -356,9 +363,8 @@ def add_failures(data: list[dict[str, Any]], layout: dict[str, Any], failed: Seq
         "zeroline": False,
     }
     marker = {"symbol": "x-thin", "size": 7, "line": {"color": RED, "width": 2}}
-    places, trials = zip(*failed, strict=True)
     hover = "trial %{customdata} failed<extra></extra>"
-    marks = markers("failed trial", places, [0] * len(failed), (), marker, hover, trials=trials)
+    marks = markers("failed trial", [(place, 0, trial) for place, trial in failed], marker, hover)
     data.append({**marks, "yaxis": "y2"})
 
 
@@ -366,17 +372,15 @@ def add_stopped(data: list[dict[str, Any]], search: Search, stopped: Sequence[tu
     """Adds a ring at the projected value of each trial that was stopped early; `stopped` has (x, trial) pairs."""
     if not stopped:
         return
-    stopped = evenly(stopped, STOPPED_LIMIT)
-    values = [projected_value(trial) for _, trial in stopped]
-    metric = escape(search.objective.metric)
-    texts = [
-        f"trial {trial.number}, {stop_text(trial.stop.step, trial.stop.value) if trial.stop else ''}\n"
-        f"its {metric} would probably have become {number(value)}"
-        for (_, trial), value in zip(stopped, values, strict=True)
-    ]
-    marker = {"symbol": "circle-open", "color": BLUE, "size": 7}
-    places, trials = zip(*stopped, strict=True)
-    data.append(markers("stopped early: its probable value", places, values, texts, marker, trials=trials))
+
+    def text(trial: Trial) -> str:
+        return (
+            f"trial {trial.number}, {stop_text(trial.stop.step, trial.stop.value) if trial.stop else ''}\n"
+            f"its {escape(search.objective.metric)} would probably have become {number(projected_value(trial))}"
+        )
+
+    points = [(place, projected_value(trial), trial) for place, trial in evenly(stopped, STOPPED_LIMIT)]
+    data.append(markers(PROJECTED, points, {"symbol": "circle-open", "color": BLUE, "size": 7}, text=text))
 
 
 def hover_text(search: Search, trial: Trial) -> str:
@@ -412,12 +416,6 @@ def view_note(*axes: Axis, what: str = "trial") -> str:
         f"values beyond ±{number(FARTHEST)} are drawn there" if any(axis.cut for axis in axes) else "",
     ]
     return "; ".join(note for note in notes if note)
-
-
-def joined_notes(*notes: str) -> str:
-    """Joins the notes that are not empty to a sentence."""
-    text = "; ".join(note for note in notes if note)
-    return text[:1].upper() + text[1:] + "." if text else ""
 
 
 # For plotly.

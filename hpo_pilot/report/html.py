@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cache
@@ -21,11 +21,12 @@ from hpo_pilot.advice import Place
 from hpo_pilot.report import formatting
 from hpo_pilot.report.catalogue import build, kinds
 from hpo_pilot.report.documents import OVER_SEARCHES, best_document
-from hpo_pilot.report.figure import Figure, FigureData, PeerSearch, Reports, evenly
+from hpo_pilot.report.figure import PROJECTED, Figure, FigureData
 from hpo_pilot.report.summary import RANK_MEASURES, efficiencies, failure_groups, search_gain
 from hpo_pilot.search import KnownResult, Search, Trial, TrialState
-from hpo_pilot.search.ranking import Standing, best_remarks, figures_of_merit, front_of, front_volume, ranking
-from hpo_pilot.search.trials import NO_COST, Cost, TrialCounts
+from hpo_pilot.search.progress import SearchProgress
+from hpo_pilot.search.ranking import Standing, best_remarks, front_of, ranking
+from hpo_pilot.search.trials import NO_COST, Cost
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class ReportFacts:
         place: the store or service that commands in the report name.
         versions: software by name, for example ``{"hpo-pilot": "0.1.0", "Python": "3.11.7"}``.
         cost: the cost of all jobs, including lost and repeated attempts.
+        repeated: number of attempts of folds after the first ones.
         store: the store of the search, for people; without passwords.
         earlier: for each earlier search, a sentence on the results taken from it.
         remarks: notes for the reader.
@@ -54,6 +56,7 @@ class ReportFacts:
     place: Place = field(default_factory=Place)
     versions: Mapping[str, str] = field(default_factory=dict)
     cost: Cost = NO_COST
+    repeated: int = 0
     store: str = ""
     earlier: Sequence[str] = ()
     remarks: Sequence[str] = ()
@@ -83,23 +86,8 @@ def citation(search: Search, facts: ReportFacts, definition: str) -> str:
 _NAMES, _DIFFERENT, _LENGTH = 40, 5, 60
 
 
-#: Trials whose metadata are searched for software versions, an even sample; and those of a group of failures whose logs
-#: are searched for a text, the first ones.
-VERSION_TRIALS, _LOGS = 1000, 10
-
-
-def detailed_trials(search: Search, trials: Sequence[Trial]) -> list[int]:
-    """Returns the numbers of the trials of which `render_report` uses metrics, metadata and log tails.
-
-    Args:
-        search: the search.
-        trials: all its trials by number, without these fields.
-    """
-    numbers = {trial.number for trial in _rows(search, trials, ranking(search, trials))}
-    numbers.update(evenly([trial.number for trial in trials], VERSION_TRIALS))
-    for group in failure_groups(trials)[:FAILURE_LIMIT]:
-        numbers.update(group.trials[:_LOGS])
-    return sorted(numbers)
+#: Trials whose metadata are searched for software versions, an even sample.
+VERSION_TRIALS = 1000
 
 
 def payload_versions(trials: Sequence[Trial]) -> dict[str, str]:
@@ -137,11 +125,11 @@ CELL_LIMIT = 9_000
 
 def render_report(
     search: Search,
+    progress: SearchProgress,
     trials: Sequence[Trial],
     events: Sequence[tuple[datetime, str, str]],
     facts: ReportFacts,
-    reports: Reports | None = None,
-    peers: Sequence[PeerSearch] = (),
+    figure_data: Callable[[str], FigureData],
 ) -> str:
     """Renders the report on a search as one HTML document.
 
@@ -152,23 +140,24 @@ def render_report(
 
     Args:
         search: the search.
-        trials: all its trials, in any order and state; may be empty.
+        progress: its counts and best trials.
+        trials: its trials with their folds, in any order and state. With more than `VERSION_TRIALS`, an even sample of
+            that many is enough, together with those of the table (`row_limit`), the front, and all that
+            `failure_groups` reads.
         events: (time, user, action), in their order.
         facts: facts about its run.
-        reports: intermediate values of the trials that `drawn_trials` names.
-        peers: other searches; those with the same space and objectives are drawn for comparison.
+        figure_data: returns the data for the figures of a kind.
     """
     from hpo_pilot.optimizers.phase import auto_rules  # noqa: PLC0415 - numpy loads with it; commands load this module
 
     trials = sorted(trials, key=lambda trial: trial.number)
     several = len(search.objectives) > 1
-    data = FigureData(search, trials, reports or {}, peers, facts.ended)
-    standings = data.standings
+    standings = ranking(search, trials)
     # Kinds that do not suit this search, such as pairs of parameters if it has only one, have no figures.
-    drawn = defaultdict(list, {kind.key: build(kind.key, data) for kind in kinds(search)})
+    drawn = defaultdict(list, {kind.key: build(kind.key, figure_data(kind.key)) for kind in kinds(search)})
     front = front_of(search, trials) if several else []
     failures = failure_groups(trials)
-    gain = search_gain(search, trials, standings, facts.cost)
+    gain = search_gain(search, progress, standings[0] if standings else None, facts.cost)
     search_yaml = formatting.as_yaml(search.to_dict())
     rows = _rows(search, trials, standings)
     environment = _environment()
@@ -183,32 +172,31 @@ def render_report(
         front=front[:FRONT_LIMIT],
         dropped_front=max(0, len(front) - FRONT_LIMIT),
         drawn=drawn,
-        hypervolume=front_volume(search, trials) if front else None,
-        outcome=_front_outcome(search, trials, front) if front else _outcome(search, trials, standings),
-        remarks=_remarks(search, standings) if standings else [],
+        hypervolume=progress.hypervolume,
+        outcome=_front_outcome(search, progress, front) if front else _outcome(search, progress, standings),
+        remarks=_remarks(search, progress, standings[0]) if standings else [],
         seconds=formatting.span(facts.started, facts.ended),
         gain=gain and formatting.gain_text(asdict(gain), search.objective.metric),
-        extent=_extent(search, trials, is_over=facts.state in OVER_SEARCHES),
+        extent=progress.extent(search.planned_trials, is_over=facts.state in OVER_SEARCHES),
         best=standings[0] if standings and not several else None,
         best_text=formatting.best_text(best_document(standings[0], None, logs=False)) if standings else "",
         best_known=_best_known(search),
         top=[] if several else standings[:TOP_TRIALS],
         parameters=_by_objective(search, drawn["slices"]),
-        rings=bool(data.results[0].projected),
+        rings=any(trace["name"] == PROJECTED for figure in drawn["slices"] for trace in figure.spec["data"]),
         failures=failures[:FAILURE_LIMIT],
         dropped_failures=max(0, len(failures) - FAILURE_LIMIT),
         efficiencies=efficiencies(rows),
         rank_measures=RANK_MEASURES,
         rows=rows,
-        total=len(trials),
+        total=progress.trials,
         linked={trial.number for trial in rows},
         columns=search.space.names if len(search.space.names) <= COLUMN_LIMIT else (),
         events=list(events)[-EVENT_LIMIT:],
         dropped_events=max(0, len(events) - EVENT_LIMIT),
-        retries=sum(max(0, fold.attempt - 1) for trial in trials for fold in trial.folds),
         versions={**facts.versions, "plotly.js": get_plotlyjs_version()},
         payload_versions=payload_versions(trials),
-        versions_sampled=len(trials) > VERSION_TRIALS,
+        versions_sampled=progress.trials > VERSION_TRIALS,
         search_yaml=search_yaml,
         citation=citation(search, facts, search_yaml),
         style=Markup(_static_text("common.css") + environment.get_template("report.css.j2").render()),  # noqa: S704
@@ -225,53 +213,46 @@ def _by_objective(search: Search, slices: Sequence[Figure]) -> list[tuple[str, S
     return list(zip([objective.metric for objective in search.objectives], groups, strict=False))
 
 
-def _outcome(search: Search, trials: Sequence[Trial], standings: Sequence[Standing]) -> str:
+def _outcome(search: Search, progress: SearchProgress, standings: Sequence[Standing]) -> str:
     """Returns the result in one sentence."""
-    # Trials that were stopped together with the search do not count.
-    scanned = [trial for trial in trials if trial.confirms is None and (trial.is_result or not trial.state.is_over)]
-    if not scanned:
+    if not progress.counted:
         return "No trial has been made yet."
-    others = _others(scanned)
     metric = " and ".join(objective.metric for objective in search.objectives)
     if not standings:
-        return f"No {metric} yet: none of {formatting.count(len(scanned), 'trial')} has finished{others}."
-    best = standings[0].trial.number
+        return (
+            f"No {metric} yet: none of {formatting.count(progress.counted, 'trial')} has finished{_others(progress)}."
+        )
     found = formatting.best_text(best_document(standings[0], None, logs=False))
     word = "lowest" if search.objective.sign > 0 else "highest"
-    return (
-        f"The {word} {metric} is {found}, found by trial {best}; "
-        f"{formatting.whole(len(standings))} of {formatting.count(len(scanned), 'trial')} finished{others}."
-    )
+    return f"The {word} {metric} is {found}, found by trial {standings[0].trial.number}; {_finished(progress)}."
 
 
-def _extent(search: Search, trials: Sequence[Trial], *, is_over: bool) -> TrialCounts:
-    results = [trial for trial in trials if trial.is_result]
-    planned = len(results) if is_over else max(search.planned_trials, len(results))
-    failed = sum(trial.state is TrialState.FAILED for trial in results)
-    return TrialCounts(len(results), planned, failed, sum(trial.confirms is not None for trial in results))
+def _finished(progress: SearchProgress) -> str:
+    counted = formatting.count(progress.counted, "trial")
+    return f"{formatting.whole(progress.good)} of {counted} finished{_others(progress)}"
 
 
-def _remarks(search: Search, standings: Sequence[Standing]) -> list[str]:
+def _remarks(search: Search, progress: SearchProgress, best: Standing) -> list[str]:
     """Returns the remarks on the best trial."""
-    best = standings[0]
-    ties = sum(other.value == best.value and not best.confirmed for other in standings)
-    return best_remarks(search, best.trial.point, ties)
+    return best_remarks(search, best.trial.point, 1 if best.confirmed else progress.ties)
 
 
-def _others(scanned: Sequence[Trial]) -> str:
+def _others(progress: SearchProgress) -> str:
     """Returns the numbers of trials that have not finished, in brackets; empty where all have."""
-    ends = Counter(trial.state for trial in scanned)
-    words = {TrialState.FAILED: "failed", TrialState.STOPPED: "stopped early"}
-    parts = [f"{formatting.whole(ends[state])} {word}" for state, word in words.items() if ends[state]]
-    out = ends[TrialState.PENDING] + ends[TrialState.RUNNING]
-    parts += [f"{formatting.whole(out)} not ended yet"] if out else []
+    # Confirmation runs do not count; none of them is stopped early.
+    failed_runs = progress.confirmations_over - (progress.finished - progress.good)
+    open_runs = progress.confirmations - progress.confirmations_over
+    ends = {
+        "failed": progress.failed - failed_runs,
+        "stopped early": progress.stopped_early,
+        "not ended yet": progress.pending + progress.running - open_runs,
+    }
+    parts = [f"{formatting.whole(number)} {word}" for word, number in ends.items() if number]
     return f" ({', '.join(parts)})" if parts else ""
 
 
-def _front_outcome(search: Search, trials: Sequence[Trial], front: Sequence[Standing]) -> str:
+def _front_outcome(search: Search, progress: SearchProgress, front: Sequence[Standing]) -> str:
     """Returns the result of a search with several objectives in one sentence."""
-    scanned = [trial for trial in trials if trial.confirms is None]
-    finished = sum(figures_of_merit(search, trial) is not None for trial in scanned)
     ends = []
     for index, objective in enumerate(search.objectives):
         end = min(front, key=lambda standing: standing.figures[index] * objective.sign)
@@ -279,10 +260,7 @@ def _front_outcome(search: Search, trials: Sequence[Trial], front: Sequence[Stan
         ends.append(
             f"the {word} {objective.metric} is {formatting.number(end.figures[index])} (trial {end.trial.number})"
         )
-    return (
-        f"{formatting.count(len(front), 'trial')} on the Pareto front: {', '.join(ends)}; "
-        f"{formatting.whole(finished)} of {formatting.count(len(scanned), 'trial')} finished{_others(scanned)}."
-    )
+    return f"{formatting.count(len(front), 'trial')} on the Pareto front: {', '.join(ends)}; {_finished(progress)}."
 
 
 def _cells(trial: Trial, count: int) -> list[tuple[float | None, str]]:
@@ -299,9 +277,14 @@ def _best_known(search: Search) -> KnownResult | None:
     return min(results, key=lambda result: result[0] * search.objective.sign, default=(0.0, None))[1]
 
 
+def row_limit(search: Search) -> int:
+    """Returns the most trials in the table."""
+    return max(50, CELL_LIMIT // (len(search.space.names) + 8))
+
+
 def _rows(search: Search, trials: Sequence[Trial], standings: Sequence[Standing]) -> list[Trial]:
     """Returns the trials of the table, in the order of `trials`: all, or the best, latest failed and latest others."""
-    limit = max(50, CELL_LIMIT // (len(search.space.names) + 8))
+    limit = row_limit(search)
     if len(trials) <= limit:
         return list(trials)
     keep = {standing.trial.number for standing in standings[: limit // 2]}

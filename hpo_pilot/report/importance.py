@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hpo_pilot.report.axes import Axis, label, parameter_axis, rounded
@@ -23,9 +24,9 @@ from hpo_pilot.report.figure import (
     Results,
     evenly,
     for_each_objective,
-    joined_notes,
     markers,
     message_figure,
+    plot,
     value_of,
 )
 from hpo_pilot.report.formatting import count, number, scalar
@@ -238,6 +239,7 @@ def _importance_figure(results: Results) -> Figure:
         return message_figure("importance", "Importance", too_few(results))
     shown = found.parameters[:BAR_LIMIT]
     bars = list(reversed(shown))  # plotly draws the first at the bottom
+    whiskers = {"type": "data", "array": [rounded(one.spread) for one in bars], "thickness": 1.5, "width": 4}
     data = [
         {
             "type": "bar",
@@ -245,42 +247,32 @@ def _importance_figure(results: Results) -> Figure:
             "name": "loss of R²",
             "x": [rounded(one.lost) for one in bars],
             "y": list(range(len(bars))),
-            "error_x": {"type": "data", "array": [rounded(one.spread) for one in bars], "thickness": 1.5, "width": 4}
-            | {"color": "#808a95"},
-            "text": [_importance_text(one.name, one.lost, one.spread, one.active) for one in bars],
+            "error_x": {**whiskers, "color": "#808a95"},
+            "text": [_importance_text(one) for one in bars],
             "textposition": "none",
             "hovertemplate": "%{text}<extra></extra>",
             "marker": {"color": BLUE},
         }
     ]
     names = [label(one.name, 24) for one in bars]
-    layout = {
-        "xaxis": {"title": {"text": "R² lost when the parameter is shuffled"}, "rangemode": "tozero"},
-        "yaxis": {
-            "tickmode": "array",
-            "tickvals": list(range(len(bars))),
-            "ticktext": names,
-            "showgrid": False,
-            "zeroline": False,
-        },
-        "showlegend": False,
-    }
+    ticks = {"tickmode": "array", "tickvals": list(range(len(bars))), "ticktext": names}
     best = ", ".join(f"{one.name} {number(one.lost, 2)} ± {number(one.spread, 2)}" for one in shown[:5])
-    return Figure(
+    return plot(
         "importance",
         "Importance",
         f"How much of its R² of {number(found.score, 2)} a forest that predicts {results.search.objective.metric} "
         f"loses without each parameter: {best}.",
-        joined_notes(
-            _importance_note(found.score),
-            "bars: permutation importance for the rank of the figure, whiskers its standard deviation over parts of "
-            "the trials and shuffles",
-            results.estimated_note,
-            f"from {found.used:,} of {found.finished:,} trials" if found.used < found.finished else "",
-            f"shows {len(shown)} of {len(found.parameters)} parameters" if len(shown) < len(found.parameters) else "",
-            _conditional(found),
-        ),
-        {"data": data, "layout": layout},
+        data,
+        _importance_note(found.score),
+        "bars: permutation importance for the rank of the figure, whiskers its standard deviation over parts of "
+        "the trials and shuffles",
+        results.estimated_note,
+        f"from {found.used:,} of {found.finished:,} trials" if found.used < found.finished else "",
+        f"shows {len(shown)} of {len(found.parameters)} parameters" if len(shown) < len(found.parameters) else "",
+        _conditional(found),
+        xaxis={"title": {"text": "R² lost when the parameter is shuffled"}, "rangemode": "tozero"},
+        yaxis={**ticks, "showgrid": False, "zeroline": False},
+        showlegend=False,
     )
 
 
@@ -312,9 +304,9 @@ def _conditional(found: Importances) -> str:
     return f"not active in all trials, and shuffled only among trials with a value: {names}" if partly else ""
 
 
-def _importance_text(name: str, lost: float, spread: float, active: float) -> str:
-    part = f"\nin {100 * active:.0f}% of the trials" if active < 1 else ""
-    return f"<b>{label(name)}</b>\n{number(lost, 3)} ± {number(spread, 2)}{part}"
+def _importance_text(one: Importance) -> str:
+    part = f"\nin {100 * one.active:.0f}% of the trials" if one.active < 1 else ""
+    return f"<b>{label(one.name)}</b>\n{number(one.lost, 3)} ± {number(one.spread, 2)}{part}"
 
 
 # Separation of failed from finished trials.
@@ -444,27 +436,26 @@ def _plane(x: Axis, y: Axis, good: Sequence[Trial], failed: Sequence[Trial], tru
         data.append(
             markers(
                 word,
-                [x.places[t.number] + _aside(t, x) for t in shown],
-                [y.places[t.number] + _aside(t, y, 7) for t in shown],
-                [_failure_text(t, word, names) for t in shown],
+                [(x.places[t.number] + _aside(t, x), y.places[t.number] + _aside(t, y, 7), t) for t in shown],
                 marker,
-                trials=shown,
+                text=partial(_failure_text, word=word, names=names),
             )
         )
     drawn = [len(trace["x"]) for trace in data]
-    return Figure(
+    return plot(
         "failures-plane",
         f"Failures over {names[0]} and {names[1]}",
         f"{count(len(failed), 'failed trial')} among {count(len(good) + len(failed), 'trial')}, over the two "
         f"parameters that separate them best: {names[0]} and {names[1]}.",
-        joined_notes(
-            trust,
-            f"shows {drawn[0]:,} of {len(good):,} finished and {drawn[1]:,} of {len(failed):,} failed trials"
-            if drawn != [len(good), len(failed)]
-            else "",
-            "within a choice, trials are drawn side by side" if x.choices or y.choices else "",
-        ),
-        {"data": data, "layout": {"xaxis": x.layout, "yaxis": y.layout, "legend": LEGEND}},
+        data,
+        trust,
+        f"shows {drawn[0]:,} of {len(good):,} finished and {drawn[1]:,} of {len(failed):,} failed trials"
+        if drawn != [len(good), len(failed)]
+        else "",
+        "within a choice, trials are drawn side by side" if x.choices or y.choices else "",
+        xaxis=x.layout,
+        yaxis=y.layout,
+        legend=LEGEND,
     )
 
 
@@ -504,24 +495,18 @@ def _share(one: Separation, axis: Axis, index: int, good: Sequence[Trial], faile
     worst = max(zip(shares, bars, strict=True), key=lambda pair: pair[0], default=None)
     most = f"; most at {_span_text(axis, worst[1][0])}: {worst[1][1]} of {worst[1][2]}" if worst is not None else ""
     without = len(good) + len(failed) - len(axis.places)
-    return Figure(
+    return plot(
         f"failures-{index}",
         f"Failures over {one.name}",
         f"Share of failed trials over {one.name}{most}.",
-        joined_notes(
-            f"separates failed from finished trials by {number(one.strength, 2)} (0: not at all, 1: completely)"
-            + ("" if one.beyond_chance or not good else ", which may be chance"),
-            "whiskers: 95 % confidence interval of the share (Wilson)",
-            f"not active in {count(without, 'trial')}" if without else "",
-        ),
-        {
-            "data": data,
-            "layout": {
-                "xaxis": axis.layout,
-                "yaxis": {"title": {"text": "failed, %"}, "range": [-4, 104]},
-                "showlegend": False,
-            },
-        },
+        data,
+        f"separates failed from finished trials by {number(one.strength, 2)} (0: not at all, 1: completely)"
+        + ("" if one.beyond_chance or not good else ", which may be chance"),
+        "whiskers: 95 % confidence interval of the share (Wilson)",
+        f"not active in {count(without, 'trial')}" if without else "",
+        xaxis=axis.layout,
+        yaxis={"title": {"text": "failed, %"}, "range": [-4, 104]},
+        showlegend=False,
     )
 
 

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hpo_pilot.report.axes import Axis, label, merit_axis, parameter_axis, round_ticks, rounded
@@ -24,9 +25,9 @@ from hpo_pilot.report.figure import (
     evenly,
     for_each_objective,
     hover_text,
-    joined_notes,
     markers,
     message_figure,
+    plot,
     projected_value,
     sample_note,
     thinned,
@@ -60,22 +61,16 @@ def _slice(results: Results, shown: Sequence[Trial], index: int) -> Figure:
     stopped = evenly(results.stopped, SLICE_POINT_LIMIT)
     axis = parameter_axis(search, name, [*shown, *failed, *stopped, *results.ranked[:1]])
 
-    def having(trials: Sequence[Trial]) -> tuple[list[Any], list[Trial]]:
-        """Returns the positions of the trials that have the parameter, and these trials."""
-        found = [trial for trial in trials if trial.number in axis.places]
-        places: list[Any] = [axis.places[trial.number] for trial in found]
-        return [axis.choices[int(place)] for place in places] if axis.choices else places, found
+    def placed(trials: Sequence[Trial]) -> list[tuple[Any, Trial]]:
+        """Returns the trials that have the parameter, with their positions."""
+        found = [(axis.places[trial.number], trial) for trial in trials if trial.number in axis.places]
+        return [(axis.choices[int(place)], trial) for place, trial in found] if axis.choices else [*found]
 
-    places, marks = having(shown)
-    dots = markers(
-        "trial",
-        places,
-        [value_of(trial) for trial in marks],
-        (),
-        {"color": BLUE, "size": 7, "opacity": 0.65},
-        "trial %{customdata}<br>%{x}<br>%{y}<extra></extra>",
-        trials=marks,
-    )
+    def marked(name: str, trials: Sequence[Trial], marker: dict[str, Any], before: str = "") -> dict[str, Any]:
+        hover = before + "trial %{customdata}<br>%{x}<br>%{y}<extra></extra>"
+        return markers(name, [(place, value_of(trial), trial) for place, trial in placed(trials)], marker, hover)
+
+    dots = marked("trial", shown, {"color": BLUE, "size": 7, "opacity": 0.65})
     traces = [dots]
     horizontal = axis.layout
     if axis.choices:
@@ -85,27 +80,24 @@ def _slice(results: Results, shown: Sequence[Trial], index: int) -> Figure:
         order = {"categoryorder": "array", "categoryarray": axis.choices}
         horizontal = {"title": axis.layout["title"], "type": "category", **order}
     if best is not None and best.number in axis.places:
-        hover = "best: trial %{customdata}<br>%{x}<br>%{y}<extra></extra>"
-        star = {"symbol": "star", "color": ORANGE, "size": 14}
-        traces.append(markers("best", having([best])[0], [value_of(best)], (), star, hover, trials=[best]))
-    rings = having(results.projected)
-    add_stopped(traces, search, list(zip(*rings, strict=True)))
-    merit = merit_axis(search, [*results.values, *map(projected_value, rings[1])])
+        traces.append(marked("best", [best], {"symbol": "star", "color": ORANGE, "size": 14}, "best: "))
+    rings = placed(results.projected)
+    add_stopped(traces, search, rings)
+    merit = merit_axis(search, [*results.values, *(projected_value(trial) for _, trial in rings)])
     layout = {"xaxis": horizontal, "yaxis": merit.layout, "showlegend": False, "meta": VALUE_AXIS}
-    add_failures(traces, layout, list(zip(*having(failed), strict=True)))
+    add_failures(traces, layout, placed(failed))
     without = sum(name not in trial.point for trial in finished)
     at = f"; the best has {scalar(best.point[name])}" if best is not None and name in best.point else ""
-    return Figure(
+    return plot(
         f"parameter-{index}",
         name,
         f"{merit.name} against {name} for {count(len(finished) - without, 'finished trial')}{at}.",
-        joined_notes(
-            sample_note(len(shown), len(finished)),
-            f"not active in {count(without, 'trial')}" if without else "",
-            results.not_projected_note,
-            view_note(merit),
-        ),
-        {"data": traces, "layout": layout},
+        traces,
+        sample_note(len(shown), len(finished)),
+        f"not active in {count(without, 'trial')}" if without else "",
+        results.not_projected_note,
+        view_note(merit),
+        **layout,
     )
 
 
@@ -183,27 +175,22 @@ def parallel_figures(data: FigureData) -> list[Figure]:
     left_out = len(search.space.names) - len(names)
     far = max(merit.outside for merit in merits)
     return [
-        Figure(
+        plot(
             "parallel",
             "Parallel coordinates",
             f"{count(len(finished), 'finished trial')}{f' and {len(lost):,} failed' if lost else ''} over "
             f"{count(len(names), 'parameter')} and {' and '.join(merit.name for merit in merits)}"
             f"{_best_text(search, finished)}. The table of trials has all values.",
-            joined_notes(
-                "one line per trial: orange is the best, blue the worst, grey between"
-                + (", broken and red failed" if lost else ""),
-                sample_note(len(shown), len(finished)),
-                f"shows {FAILURE_LIMIT} of {len(lost):,} failed trials" if len(lost) > FAILURE_LIMIT else "",
-                "– at the end of an axis: the parameter is not active" if any(a.lane for a in of_parameters) else "",
-                f"{count(left_out, 'parameter')} not shown: the less important ones, as far as known"
-                if left_out
-                else "",
-                f"{count(far, 'far worse trial')} drawn at the end of the axis" if far else "",
-            ),
-            {
-                "data": traces,
-                "layout": {"meta": {"scales": [axis.scale for axis in axes]}, "margin": {"t": 60, "b": 30}},
-            },
+            traces,
+            "one line per trial: orange is the best, blue the worst, grey between"
+            + (", broken and red failed" if lost else ""),
+            sample_note(len(shown), len(finished)),
+            f"shows {FAILURE_LIMIT} of {len(lost):,} failed trials" if len(lost) > FAILURE_LIMIT else "",
+            "– at the end of an axis: the parameter is not active" if any(a.lane for a in of_parameters) else "",
+            f"{count(left_out, 'parameter')} not shown: the less important ones, as far as known" if left_out else "",
+            f"{count(far, 'far worse trial')} drawn at the end of the axis" if far else "",
+            meta={"scales": [axis.scale for axis in axes]},
+            margin={"t": 60, "b": 30},
         )
     ]
 
@@ -365,9 +352,8 @@ def _plane(
     shape = {"type": "contour", "ncontours": 12, "line": {"width": 0.4}} if smooth else {"type": "heatmap"}
 
     def marked(name: str, trials: Sequence[Trial], marker: Mapping[str, Any], hover: str) -> dict[str, Any]:
-        x_values, y_values = ([side.axis.places[trial.number] for trial in trials] for side in (x, y))
-        texts = [hover_text(search, trial) for trial in trials]
-        return markers(name, x_values, y_values, texts, marker, hover, trials=trials)
+        points = [(x.axis.places[trial.number], y.axis.places[trial.number], trial) for trial in trials]
+        return markers(name, points, marker, hover, text=partial(hover_text, search))
 
     edge = {"color": "#1b1f24", "width": 1}
     traces: list[dict[str, Any]] = [
@@ -400,20 +386,21 @@ def _plane(
         reached = f"; the best has {at}, with {metric} {number(best.value)}"
     among = sum(trial.number in rings for trial in having)
     whole = count(len(having) - among, "finished trial")
-    return Figure(
+    return plot(
         key,
         title,
         f"Local mean of {metric} over {x.axis.name} and {y.axis.name} for {whole}"
         f"{f' and {among:,} stopped early' if among else ''}{reached}.",
-        joined_notes(
-            f"the surface is the local {'geometric ' if log else ''}mean of nearby trials, for all values of the other "
-            "parameters; it has holes where no trial is near",
-            "dark is better",
-            f"rings: {results.estimated_note}" if among else "",
-            sample_note(len(dots), len(having), "an even sample as dots"),
-            f"not active in {count(len(finished) - len(having), 'trial')}" if len(having) < len(finished) else "",
-        ),
-        {"data": traces, "layout": {"xaxis": x.axis.layout, "yaxis": y.axis.layout, "showlegend": False}},
+        traces,
+        f"the surface is the local {'geometric ' if log else ''}mean of nearby trials, for all values of the other "
+        "parameters; it has holes where no trial is near",
+        "dark is better",
+        f"rings: {results.estimated_note}" if among else "",
+        sample_note(len(dots), len(having), "an even sample as dots"),
+        f"not active in {count(len(finished) - len(having), 'trial')}" if len(having) < len(finished) else "",
+        xaxis=x.axis.layout,
+        yaxis=y.axis.layout,
+        showlegend=False,
     )
 
 

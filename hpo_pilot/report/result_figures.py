@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from hpo_pilot.hpc.site_files import price_of
@@ -29,8 +30,8 @@ from hpo_pilot.report.figure import (
     for_each_objective,
     hover_text,
     is_finite,
-    joined_notes,
     markers,
+    plot,
     projected_value,
     same_question,
     sample_note,
@@ -100,20 +101,19 @@ def convergence_figures(data: FigureData) -> list[Figure]:
     others = ", ".join(f"{peer.name} {number(line[-1][1])}" for peer, line in compared)
     rings = len(results.projected)
     return [
-        Figure(
+        plot(
             "convergence",
             "Convergence",
             f"{metric} of {count(len(scanned), 'finished trial')} in the order of results, with the best so far"
             f"{reached}; {count(len(failed), 'failed trial')}."
             + (f" Other searches of the same space reached a {metric} of: {others}." if others else ""),
-            joined_notes(
-                sample_note(len(shown), len(scanned)),
-                f"rings: {count(rings, 'trial')} stopped early, each at its probable final value" if rings else "",
-                results.not_projected_note,
-                view_note(axis),
-                f"the latest {PEER_LIMIT} of {len(peers)} searches of the same space" if compared != peers else "",
-            ),
-            {"data": traces, "layout": layout},
+            traces,
+            sample_note(len(shown), len(scanned)),
+            f"rings: {count(rings, 'trial')} stopped early, each at its probable final value" if rings else "",
+            results.not_projected_note,
+            view_note(axis),
+            f"the latest {PEER_LIMIT} of {len(peers)} searches of the same space" if compared != peers else "",
+            **layout,
         )
     ]
 
@@ -128,9 +128,8 @@ def _peer_line(peer: PeerSearch, steps: Sequence[tuple[int, float]], first: bool
 
 
 def _told_marks(name: str, search: Search, trials: Sequence[Trial], marker: Mapping[str, Any]) -> dict[str, Any]:
-    texts = [hover_text(search, trial) for trial in trials]
-    places, values = [trial.told for trial in trials], [value_of(trial) for trial in trials]
-    trace = markers(name, places, values, texts, marker, trials=trials)
+    points = [(trial.told, value_of(trial), trial) for trial in trials]
+    trace = markers(name, points, marker, text=partial(hover_text, search))
     spreads = [trial.std if is_finite(trial.std) else None for trial in trials]
     if len(trials) <= BAR_LIMIT and any(spread is not None for spread in spreads):
         bars = [0 if spread is None else rounded(spread) for spread in spreads]
@@ -178,20 +177,16 @@ def comparison_figures(searches: Sequence[ComparedSearch]) -> list[Figure]:
     reached = ", ".join(f"{name} {number(course[-1][3])}" for name, course in courses if course)
     titles = ("results", "hours since the first submission", f"{unit} of all jobs so far")
     return [
-        Figure(
+        plot(
             f"compare-{key}",
             f"Over {key}",
             f"Best {what} over {horizontal} of {count(len(courses), 'search', 'searches')}; reached: {reached}.",
-            joined_notes(view_note(axis, what="step")),
-            {
-                "data": [_course_line(*one, index, _COLOURS[place % 8]) for place, one in enumerate(courses) if one[1]],
-                "layout": {
-                    "xaxis": {"title": {"text": horizontal}, "rangemode": "tozero"},
-                    "yaxis": {**axis.layout, **title},
-                    "legend": LEGEND,
-                    "meta": VALUE_AXIS,
-                },
-            },
+            [_course_line(*one, index, _COLOURS[place % 8]) for place, one in enumerate(courses) if one[1]],
+            view_note(axis, what="step"),
+            xaxis={"title": {"text": horizontal}, "rangemode": "tozero"},
+            yaxis={**axis.layout, **title},
+            legend=LEGEND,
+            meta=VALUE_AXIS,
         )
         for index, (key, horizontal) in enumerate(zip(("trials", "time", "cost"), titles, strict=True))
     ]
@@ -272,9 +267,8 @@ def _pair_figure(data: FigureData, x: int, y: int, front: Sequence[Trial], other
         ("other trial", shown, {"color": PALE_BLUE, "size": 7}),
         ("front", front, {"color": ORANGE, "size": 9}),
     ):
-        x_values, y_values = ([rounded(trial.values[index]) for trial in trials] for index in (x, y))
-        texts = [hover_text(search, trial) for trial in trials]
-        traces.append(markers(name, x_values, y_values, texts, marker, trials=trials))
+        points = [(rounded(trial.values[x]), rounded(trial.values[y]), trial) for trial in trials]
+        traces.append(markers(name, points, marker, text=partial(hover_text, search)))
     if len(search.objectives) == 2:  # with more, the front is not a line in this plane
         traces[1] |= {"mode": "lines+markers", "line": {"shape": "hv", "color": ORANGE, "width": 1.5}}
     across, along = (
@@ -286,26 +280,20 @@ def _pair_figure(data: FigureData, x: int, y: int, front: Sequence[Trial], other
         "left" if search.objectives[x].sign > 0 else "right",
         "down" if search.objectives[y].sign > 0 else "up",
     )
-    return Figure(
+    return plot(
         f"front-{x}-{y}",
         f"{across.name} and {along.name}",
         f"{along.name} against {across.name} for {count(len(front) + len(others), 'finished trial')}; "
         f"{count(len(front), 'trial')} on the Pareto front.",
-        joined_notes(
-            sample_note(len(shown), len(others)),
-            view_note(across, along),
-            f"better is to the {better[0]} and {better[1]}",
-            f"{count(stopped, 'trial')} stopped early not shown" if stopped else "",
-        ),
-        {
-            "data": traces,
-            "layout": {
-                "xaxis": across.layout,
-                "yaxis": along.layout,
-                "legend": LEGEND,
-                "meta": {"values": ["xaxis", "yaxis"]},
-            },
-        },
+        traces,
+        sample_note(len(shown), len(others)),
+        view_note(across, along),
+        f"better is to the {better[0]} and {better[1]}",
+        f"{count(stopped, 'trial')} stopped early not shown" if stopped else "",
+        xaxis=across.layout,
+        yaxis=along.layout,
+        legend=LEGEND,
+        meta={"values": ["xaxis", "yaxis"]},
     )
 
 
@@ -313,27 +301,23 @@ def _volume_figure(search: Search, trials: Sequence[Trial]) -> Figure:
     """Draws the hypervolume after each result."""
     steps, reference = convergence(search, trials), reference_of(search, trials)
     line = {**step_line("hypervolume", steps, BLUE), "hovertemplate": "%{x}: %{y}<extra></extra>"}
-    layout = {
-        "xaxis": {"title": {"text": _IN_ORDER}},
-        "yaxis": {"title": {"text": label("hypervolume")}, "rangemode": "tozero"},
-        "showlegend": False,
-    }
     reached = f": {number(steps[-1][1])}" if steps else ""
     at = ", ".join(
         f"{o.metric} {number(figure)}" for o, figure in zip(search.objectives, reference or (), strict=False)
     )
     given = all(objective.reference is not None for objective in search.objectives)
     how = "given in the search file" if given else "chosen from the first results where the search file gives none"
-    return Figure(
+    return plot(
         "convergence",
         "Hypervolume",
         f"The volume between the Pareto front and the reference point after each result{reached}.",
-        joined_notes(
-            f"results beyond the reference point {at} ({how}) do not count",
-            NOTHING_BEYOND if steps and not steps[-1][1] else "",
-            view_note(Axis("hypervolume", layout, cut=bool(steps) and steps[-1][1] > FARTHEST)),
-        ),
-        {"data": [line], "layout": layout},
+        [line],
+        f"results beyond the reference point {at} ({how}) do not count",
+        NOTHING_BEYOND if steps and not steps[-1][1] else "",
+        view_note(Axis("hypervolume", {}, cut=bool(steps) and steps[-1][1] > FARTHEST)),
+        xaxis={"title": {"text": _IN_ORDER}},
+        yaxis={"title": {"text": "hypervolume"}, "rangemode": "tozero"},
+        showlegend=False,
     )
 
 
@@ -347,48 +331,31 @@ def fold_figures(data: FigureData) -> list[Figure]:
 
 def _fold_figures(results: Results) -> list[Figure]:
     search, top = results.search, results.ranked[:FOLD_TRIALS]
-    values = {trial.number: [fold.value for fold in trial.folds if is_finite(fold.value)] for trial in top}
-    if not any(len(figures) > 1 for figures in values.values()):
+    dots = [(trial, fold.value) for trial in top for fold in trial.folds if is_finite(fold.value)]
+    if len(dots) == len({trial.number for trial, _ in dots}):
         return []
-    dots = [(trial, figure) for trial, figures in values.items() for figure in figures]
     spreads = [rounded(trial.std) if is_finite(trial.std) else 0 for trial in top]
-    data = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "fold",
-            "x": [str(trial) for trial, _ in dots],
-            "y": [rounded(figure) for _, figure in dots],
-            "customdata": [trial for trial, _ in dots],
-            "marker": {"symbol": "circle-open", "color": BLUE, "size": 7},
-            "hovertemplate": "trial %{x}<br>%{y}<extra>fold</extra>",
-        },
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "mean ± standard deviation",
-            "x": [str(trial.number) for trial in top],
-            "y": [value_of(trial) for trial in top],
-            "customdata": [trial.number for trial in top],
-            "error_y": {"type": "data", "array": spreads, "color": ORANGE, "thickness": 1.5},
-            "marker": {"symbol": "line-ew-open", "color": ORANGE, "size": 14, "line": {"width": 2.5}},
-            "hovertemplate": "trial %{x}<br>%{y}<extra>mean</extra>",
-        },
-    ]
-    layout = {
-        "xaxis": {"title": {"text": "trial, best first"}, "type": "category"},
-        "yaxis": merit_axis(search, [figure for _, figure in dots]).layout,
-        "legend": LEGEND,
-        "meta": VALUE_AXIS,
-    }
+
+    def marked(name: str, kind: str, points: Sequence[tuple[Trial, float]], marker: dict[str, Any]) -> dict[str, Any]:
+        hover = f"trial %{{x}}<br>%{{y}}<extra>{kind}</extra>"
+        return markers(name, [(str(trial.number), rounded(figure), trial) for trial, figure in points], marker, hover)
+
+    ring = {"symbol": "circle-open", "color": BLUE, "size": 7}
+    bar = {"symbol": "line-ew-open", "color": ORANGE, "size": 14, "line": {"width": 2.5}}
+    means = marked("mean ± standard deviation", "mean", [(trial, value_of(trial)) for trial in top], bar)
+    means["error_y"] = {"type": "data", "array": spreads, "color": ORANGE, "thickness": 1.5}
     first = top[0]
     return [
-        Figure(
+        plot(
             "folds",
             "Spread over the folds",
             f"{search.objective.metric} in each fold of the {count(len(top), 'best trial')}; "
             f"trial {first.number}: {plus_minus(first.value, first.std)}.",
-            spec={"data": data, "layout": layout},
+            [marked("fold", "fold", dots, ring), means],
+            xaxis={"title": {"text": "trial, best first"}, "type": "category"},
+            yaxis=merit_axis(search, [figure for _, figure in dots]).layout,
+            legend=LEGEND,
+            meta=VALUE_AXIS,
         )
     ]
 
@@ -404,12 +371,12 @@ _Curve: TypeAlias = list[tuple[int, float]]
 _PALE_RED = "rgba(214,69,69,0.45)"
 
 
-def drawn_trials(search: Search, trials: Sequence[Trial]) -> list[int]:
+def drawn_trials(data: FigureData) -> list[int]:
     """Returns the numbers of the trials whose curves are drawn: a quarter are the best, the rest is an even sample."""
-    scanned = [trial.number for trial in trials if trial.confirms is None]
+    scanned = [trial.number for trial in data.trials if trial.confirms is None]
     if len(scanned) <= CURVE_LIMIT:
         return scanned
-    keep = {trial.number for trial in FigureData(search, trials).reported.ranked[: CURVE_LIMIT // 4]}
+    keep = {trial.number for trial in data.reported.ranked[: CURVE_LIMIT // 4]}
     keep.update(evenly([number for number in scanned if number not in keep], CURVE_LIMIT - len(keep)))
     return [number for number in scanned if number in keep]
 
@@ -439,12 +406,10 @@ def curve_figures(data: FigureData) -> list[Figure]:
         traces.append(
             markers(
                 "stopped here",
-                [step for _, (step, _) in ends],
-                [rounded(value) for _, (_, value) in ends],
-                [f"trial {trial.number}" for trial, _ in ends],
+                [(step, rounded(value), trial) for trial, (step, value) in ends],
                 {"symbol": "x-thin", "size": 6, "line": {"color": RED, "width": 1.5}},
                 "%{text}<br>stopped at step %{x}<br>%{y}<extra></extra>",
-                trials=[trial for trial, _ in ends],
+                lambda trial: f"trial {trial.number}",
             )
         )
     steps = [step for trial in known for step, _ in curves[trial.number]]
@@ -454,20 +419,19 @@ def curve_figures(data: FigureData) -> list[Figure]:
     axis = merit_axis(search, [value for trial in known for _, value in curves[trial.number] if math.isfinite(value)])
     diverged = sum(not math.isfinite(curves[trial.number][-1][1]) for trial in known)
     return [
-        Figure(
+        plot(
             "curves",
             "Learning curves",
             f"{axis.name} over the steps of {count(len(known), 'trial')}; {len(stopped):,} stopped early.",
-            joined_notes(
-                f"shows {len(known):,} of {len(results.scanned):,} trials" if len(known) < len(results.scanned) else "",
-                "means over the folds" if search.folds.k > 1 else "",
-                f"{count(diverged, 'trial')} ended with no number" if diverged else "",
-                view_note(axis, what="value"),
-            ),
-            {
-                "data": traces,
-                "layout": {"xaxis": horizontal, "yaxis": axis.layout, "legend": LEGEND, "meta": VALUE_AXIS},
-            },
+            traces,
+            f"shows {len(known):,} of {len(results.scanned):,} trials" if len(known) < len(results.scanned) else "",
+            "means over the folds" if search.folds.k > 1 else "",
+            f"{count(diverged, 'trial')} ended with no number" if diverged else "",
+            view_note(axis, what="value"),
+            xaxis=horizontal,
+            yaxis=axis.layout,
+            legend=LEGEND,
+            meta=VALUE_AXIS,
         )
     ]
 
@@ -490,20 +454,11 @@ def _last(curve: _Curve) -> tuple[int, float] | None:
 
 def _lines(name: str, curves: Mapping[int, _Curve], line: dict[str, Any]) -> dict[str, Any]:
     """Returns curves as one trace, because a hundred would be slow; gaps are between curves and at missing values."""
-    steps: list[int | None] = []
-    values: list[float | None] = []
-    texts: list[str] = []
-    trials: list[int | None] = []
+    points: list[tuple[int | None, float | None, str, int | None]] = []
     for trial, curve in curves.items():
-        if steps:
-            steps.append(None)
-            values.append(None)
-            texts.append("")
-            trials.append(None)
-        steps += [step for step, _ in curve]
-        values += [rounded(value) if math.isfinite(value) else None for _, value in curve]
-        texts += [f"trial {trial}"] * len(curve)
-        trials += [trial] * len(curve)
+        points += [(None, None, "", None)] if points else []
+        points += [(step, rounded(v) if math.isfinite(v) else None, f"trial {trial}", trial) for step, v in curve]
+    steps, values, texts, trials = map(list, zip(*points, strict=True))
     return {
         "type": "scatter",
         "mode": "lines",

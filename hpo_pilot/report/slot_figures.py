@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hpo_pilot.report.axes import label
-from hpo_pilot.report.figure import BLUE, GREEN, LEGEND, PALE_BLUE, RED, Figure, FigureData, joined_notes
+from hpo_pilot.report.figure import BLUE, GREEN, LEGEND, PALE_BLUE, RED, Figure, FigureData, plot
 from hpo_pilot.report.formatting import count, duration, number, utc
 from hpo_pilot.search import Fold, Search, Trial, TrialState
 
@@ -180,26 +180,20 @@ def _count_curve(search: Search, jobs: Sequence[JobSpan], notes: Sequence[str]) 
     mean = busy / whole if whole > 0 else float(len(jobs))
     waited = sorted((job.started - job.submitted).total_seconds() for job in jobs if job.attempt == 1)
     middle = f"; half of the jobs waited less than {duration(waited[len(waited) // 2])}" if waited else ""
-    return Figure(
+    return plot(
         "slots",
         "Slots in use",
         f"{count(len(jobs), 'job')} over {duration(whole)}: {number(mean, 3)} ran at once on average, "
         f"{running.most} at most{middle}.",
-        joined_notes(
-            f"means over spans of {duration(whole / PLACE_LIMIT)}" if averaged else "",
-            _longer(search),
-            f"up to {round(peak):,} ran and waited, beyond the first view; double-click shows all" if crowded else "",
-            *notes,
-        ),
-        {
-            "data": data,
-            "layout": {
-                "xaxis": {"type": "date", "title": {"text": "time (UTC)"}},
-                "yaxis": vertical,
-                "legend": LEGEND,
-                "hovermode": "x unified",
-            },
-        },
+        data,
+        f"means over spans of {duration(whole / PLACE_LIMIT)}" if averaged else "",
+        _longer(search),
+        f"up to {round(peak):,} ran and waited, beyond the first view; double-click shows all" if crowded else "",
+        *notes,
+        xaxis={"type": "date", "title": {"text": "time (UTC)"}},
+        yaxis=vertical,
+        legend=LEGEND,
+        hovermode="x unified",
     )
 
 
@@ -242,26 +236,20 @@ def _chart(
     known = len(nodes - {""})
     where = f" on {count(known, 'node')}" if known else ""
     failed = sum(job.end == "failed" for job in jobs)
-    return Figure(
+    return plot(
         "slots-jobs",
         "Which job ran when and where",
         f"{count(len(jobs), 'job')} in {count(len(rows), 'row')}{where}; {failed:,} failed.",
-        joined_notes(
-            "a row holds jobs that ran one after another on a node",
-            "pale: the job waited while its row was free",
-            "the nodes of running trials are not known yet" if any(j.end == "running" for j in jobs) else "",
-            *notes,
-        ),
-        {
-            "data": data,
-            "layout": {
-                "xaxis": {"type": "date", "title": {"text": "time (UTC)"}},
-                "yaxis": {**_row_ticks(rows), "autorange": "reversed", "showgrid": False, "zeroline": False},
-                "legend": LEGEND,
-                "barmode": "overlay",
-                "bargap": 0.15,
-            },
-        },
+        data,
+        "a row holds jobs that ran one after another on a node",
+        "pale: the job waited while its row was free",
+        "the nodes of running trials are not known yet" if any(j.end == "running" for j in jobs) else "",
+        *notes,
+        xaxis={"type": "date", "title": {"text": "time (UTC)"}},
+        yaxis={**_row_ticks(rows), "autorange": "reversed", "showgrid": False, "zeroline": False},
+        legend=LEGEND,
+        barmode="overlay",
+        bargap=0.15,
     )
 
 

@@ -9,25 +9,31 @@ from typing import TYPE_CHECKING, Any
 
 from hpo_pilot.jobs.results import MEASURES, figure_of
 from hpo_pilot.report.formatting import shortened
-from hpo_pilot.search.ranking import Standing, front_volume, results_in_order
 from hpo_pilot.search.trials import Cost, Fold, Gain, Trial, TrialState, gain_of, volume_gain
 
 if TYPE_CHECKING:
+    from hpo_pilot.search.progress import SearchProgress
+    from hpo_pilot.search.ranking import Standing
     from hpo_pilot.search.search import Search
 
 #: The meaning of a hypervolume of 0.
 NOTHING_BEYOND = "no trial is better than the reference point in every objective"
 
 
-def search_gain(search: Search, trials: Sequence[Trial], standings: Sequence[Standing], cost: Cost) -> Gain | None:
-    """Returns the gain of the search, with the gain per cost of its jobs; None while it has no result."""
-    if len(search.objectives) > 1:
-        dominated = front_volume(search, trials)
-        return None if dominated is None else volume_gain(dominated, cost)
-    results = [figures for _, figures in results_in_order(search, trials) if figures is not None]
-    if not results or not standings or standings[0].trial.value is None:
+def search_gain(search: Search, progress: SearchProgress, best: Standing | None, cost: Cost) -> Gain | None:
+    """Returns the gain of a search, with the gain per cost of its jobs; None while it has no result.
+
+    Args:
+        search: the search.
+        progress: its progress.
+        best: its best trial; not used for several objectives.
+        cost: the cost of its jobs.
+    """
+    if progress.hypervolume is not None:
+        return volume_gain(progress.hypervolume, cost)
+    if best is None or best.trial.value is None or progress.first_value is None:
         return None
-    return gain_of(results[0][0], standings[0].trial.value, search.objective.sign, cost)
+    return gain_of(progress.first_value, best.trial.value, search.objective.sign, cost)
 
 
 #: Characters of a reason and of a log tail that a report keeps.

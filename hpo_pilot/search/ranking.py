@@ -140,13 +140,6 @@ def reference_of(search: Search, trials: Sequence[Trial]) -> tuple[float, ...] |
     return reference_point(search.objectives, (figures for _, figures in results if figures is not None))
 
 
-def front_volume(search: Search, trials: Sequence[Trial]) -> float | None:
-    """Returns the hypervolume of a search with several objectives; None while no trial has finished."""
-    reference = reference_of(search, trials)
-    found = [figures for _, figures in results_in_order(search, trials) if figures is not None]
-    return None if reference is None else hypervolume_of(search.objectives, found, reference)
-
-
 def _overflow_safe_mean(figures: Sequence[float]) -> float:
     """Returns the mean; divides before it sums, so that figures near the largest float do not overflow."""
     return figures[0] if len(figures) == 1 else math.fsum(figure / len(figures) for figure in figures)

@@ -22,11 +22,12 @@ from hpo_pilot.hpc.site_files import price_of
 from hpo_pilot.panda.rucio import download, is_did, missing_client
 from hpo_pilot.panda.workflow_manager import WorkflowManager
 from hpo_pilot.report.documents import trial_documents
-from hpo_pilot.report.figure import PeerSearch, same_question
+from hpo_pilot.report.figure_data import SAMPLE, FigureReader
 from hpo_pilot.report.frames import trials_frame
-from hpo_pilot.report.html import ReportFacts, detailed_trials, render_report
-from hpo_pilot.report.result_figures import PEER_LIMIT, drawn_trials
+from hpo_pilot.report.html import FAILURE_LIMIT, VERSION_TRIALS, ReportFacts, render_report, row_limit
+from hpo_pilot.report.summary import failure_groups
 from hpo_pilot.search import Search, Trial
+from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.search.ranking import front_of, ranked_by_folds, ranking
 from hpo_pilot.steering.embedded import EmbeddedPanda, connected_manager, manager_at, running_server, started_manager
 from hpo_pilot.steering.status import early_stopping_notes, fold_notes, search_notes
@@ -34,13 +35,15 @@ from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED, SearchRecord, SteeringStore, Store, StoreAwayError
 from hpo_pilot.store.database import url_without_password
 from hpo_pilot.store.progress import progress_of
-from hpo_pilot.store.queries import spent, trials_with_folds
+from hpo_pilot.store.queries import trials_with_folds
 from hpo_pilot.store.store import is_search_number
+from hpo_pilot.store.trial_queries import best_numbers, failed_trials, repeated_attempts, sampled_trials
 from hpo_pilot.transformation.sandbox import UnsafeArchive, bounded, opened
 from hpo_pilot.transformation.transformation import UNPACKED_LIMIT
 
 if TYPE_CHECKING:
     import pandas as pd
+    from sqlalchemy import Engine
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +145,8 @@ def result_of(store: Store, workdir: WorkDir, record: SearchRecord) -> RunResult
     trials = store.trials(record.id)
     front = [standing.trial for standing in front_of(record.search, trials)]
     best = front[0] if front and len(record.search.objectives) == 1 else None
-    return RunResult(record, best, Trials(record.search, trials), path, front, search_notes(store, record))
+    notes = search_notes(store, record, progress_of(store.engine, record.id))
+    return RunResult(record, best, Trials(record.search, trials), path, front, notes)
 
 
 def write_report(store: Store, workdir: WorkDir, record: SearchRecord) -> Path:
@@ -174,17 +178,17 @@ def write_report(store: Store, workdir: WorkDir, record: SearchRecord) -> Path:
     return path
 
 
-#: The large fields of attempts, which are read only where the report shows them.
-_LARGE = ("log_tail", "metrics", "metadata")
+#: Trials in the figure of slots of a search whose figures show a sample. It needs all their folds.
+_SLOT_TRIALS = 5_000
+
+#: Trials of a group of failures that are searched for a log.
+_LOGS = 10
 
 
 def render_search_report(store: Store, record: SearchRecord, place: Place) -> str:
     """Returns the HTML report of a search; `place`: work folder and store for the commands in it."""
-    trials = list(store.stored_trials(record.id, without=_LARGE))
-    whole = trials_with_folds(store.engine, record.id, detailed_trials(record.search, trials), without=())
-    shown = {trial.number: trial for trial in whole}
-    trials = [shown.get(trial.number, trial) for trial in trials]
-    cost = price_of(record.search).cost(spent(store.engine, record.id))
+    engine = store.engine
+    progress = progress_of(engine, record.id)
     facts = ReportFacts(
         started=record.started,
         ended=record.ended,
@@ -193,21 +197,30 @@ def render_search_report(store: Store, record: SearchRecord, place: Place) -> st
         command=place.command("run", record.source),
         place=place,
         versions=_versions(),
-        cost=cost,
-        store=url_without_password(store.engine.url),
+        cost=price_of(record.search).cost(progress.spent),
+        repeated=repeated_attempts(engine, record.id),
+        store=url_without_password(engine.url),
         earlier=[str(one) for one in store.earlier_results(record.id)],
-        remarks=[*fold_notes(store, record), *early_stopping_notes(store, record)],
+        remarks=[*fold_notes(record, progress), *early_stopping_notes(store, record, progress)],
     )
     events = [(event.time, event.who, event.what) for event in store.events(record.id)]
-    reports = store.intermediate_values(record.id, drawn_trials(record.search, trials))
-    return render_report(record.search, trials, events, facts, reports, _peers(store, record))
+    slot_trials = SAMPLE if progress.trials <= SAMPLE else _SLOT_TRIALS
+    figures = FigureReader(store, record, progress, lambda: store.searches()[::-1], slot_trials, record.ended)
+    trials = _shown_trials(engine, record, progress)
+    return render_report(record.search, progress, trials, events, facts, figures.data)
 
 
-def _peers(store: Store, record: SearchRecord) -> list[PeerSearch]:
-    """Returns the latest other searches with the same objectives and search space, for comparison."""
-    others = [other for other in store.searches() if other.id != record.id]
-    alike = [other for other in others if same_question(record.search, other.search)][-PEER_LIMIT:]
-    return [PeerSearch(other.name, other.search, store.trials(other.id, folds=False)) for other in alike]
+def _shown_trials(engine: Engine, record: SearchRecord, progress: SearchProgress) -> list[Trial]:
+    """Returns the trials that the tables of a report need."""
+    number, last, rows = record.id, progress.trials, row_limit(record.search)
+    failed = failed_trials(engine, number)
+    wanted = {*best_numbers(engine, number, record.search, rows // 2), *range(last - rows + 1, last + 1)}
+    wanted.update(trial.number for trial in failed[-rows:])
+    wanted = {trial.number for trial in sampled_trials(engine, number, progress, wanted, VERSION_TRIALS)}
+    for group in failure_groups(failed)[:FAILURE_LIMIT]:
+        wanted.update(group.trials[:_LOGS])
+    shown = [*failed, *trials_with_folds(engine, number, wanted, without=())]
+    return list({trial.number: trial for trial in shown}.values())
 
 
 def _versions() -> dict[str, str]:

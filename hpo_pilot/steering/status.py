@@ -15,7 +15,6 @@ from hpo_pilot.search.trials import Estimate, estimate, window
 from hpo_pilot.search.values import Point, point_key
 from hpo_pilot.store import EMBEDDED, SearchRecord, SearchState, Store
 from hpo_pilot.store.lease import Holder
-from hpo_pilot.store.progress import progress_of
 from hpo_pilot.store.queries import last_spans, open_tasks, reported_a_number, running_since, waiting_tasks
 
 if TYPE_CHECKING:
@@ -163,12 +162,10 @@ def server_phrase(server: str) -> str:
 _SHOWN = 5
 
 
-def early_stopping_notes(store: Store, record: SearchRecord) -> list[str]:
+def early_stopping_notes(store: Store, record: SearchRecord, progress: SearchProgress) -> list[str]:
     """Returns a note if early stopping is on, trials have finished, and none reported an intermediate value."""
     early = record.search.early_stopping
-    if not early.is_on or not progress_of(store.engine, record.id).finished:
-        return []
-    if reported_a_number(store.engine, record.id):
+    if not early.is_on or not progress.finished or reported_a_number(store.engine, record.id):
         return []
     metric, file = early.metric or record.search.objective.metric, record.search.payload.file_names.progress
     return [f"no trial reported a number {metric!r} in {file}: nothing could be stopped early"]
@@ -195,13 +192,10 @@ def _tasks(numbers: Sequence[int]) -> str:
 _EQUAL_FOLDS = 3
 
 
-def fold_notes(store: Store, record: SearchRecord) -> list[str]:
+def fold_notes(record: SearchRecord, progress: SearchProgress) -> list[str]:
     """Returns a note if all folds of every finished trial gave the same value."""
-    if record.search.folds.k == 1:
-        return []
-    progress = progress_of(store.engine, record.id)
     finished = progress.with_std
-    if finished < _EQUAL_FOLDS or progress.with_spread:
+    if record.search.folds.k == 1 or finished < _EQUAL_FOLDS or progress.with_spread:
         return []
     return [
         f"in each of {finished} finished trials all folds gave exactly the same value: the training probably ignores "
@@ -209,19 +203,22 @@ def fold_notes(store: Store, record: SearchRecord) -> list[str]:
     ]
 
 
-def search_notes(store: Store, record: SearchRecord, workdir: Path | None = None) -> list[str]:
+def search_notes(
+    store: Store, record: SearchRecord, progress: SearchProgress, workdir: Path | None = None
+) -> list[str]:
     """Returns all notes on a search: earlier results, folds, early stopping, waiting tasks and waiting jobs.
 
     Args:
         store: its store.
         record: the search.
+        progress: its progress.
         workdir: work folder of the embedded server that may have its jobs; None: no notes on waiting jobs.
     """
     earlier = [str(one) for one in store.earlier_results(record.id)] if record.search.warm_start else []
     waiting: list[str] = []
     if workdir is not None and record.server == EMBEDDED and not record.state.is_over:
         waiting = waiting_job_notes(workdir, open_tasks(store.engine, record.id))
-    known = earlier + fold_notes(store, record) + early_stopping_notes(store, record)
+    known = earlier + fold_notes(record, progress) + early_stopping_notes(store, record, progress)
     return known + waiting_task_notes(store, record) + waiting
 
 

@@ -218,11 +218,14 @@ class Store:
         if after > 0:
             wanted = wanted.where(t.trials.c.number > after)
         with reading(self.engine) as connection:
+            if not folds:
+                in_parts = connection.execution_options(yield_per=_AT_ONCE)
+                return [trial_record(row, {}) for row in in_parts.execute(wanted)]
             rows = connection.execute(wanted).all()
             if rows and (after or limit is not None):
                 of_jobs = of_jobs.where(t.jobs.c.trial.between(rows[0].number, rows[-1].number))
             of_jobs = of_jobs.order_by(t.jobs.c.fold, t.jobs.c.task_id, t.jobs.c.attempt)
-            jobs = connection.execute(of_jobs).all() if folds and rows else []
+            jobs = connection.execute(of_jobs).all() if rows else []
         attempts: dict[int, dict[int, list[Attempt]]] = defaultdict(lambda: defaultdict(list))
         for job in jobs:
             attempts[job.trial][job.fold].append(attempt_record(job))
@@ -544,6 +547,9 @@ class Store:
     def _event(connection: Any, search_id: int, who: str, what: str) -> None:
         connection.execute(insert(t.events).values(search_id=search_id, time=time.time(), who=who, what=what))
 
+
+#: Rows in memory while trials without folds are read.
+_AT_ONCE = 1000
 
 #: Trials that `StoredTrials` reads at once: with all log tails, these are some megabytes.
 _PAGE = 200

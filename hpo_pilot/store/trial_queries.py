@@ -6,18 +6,22 @@ import json
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Engine, Float, and_, case, cast, func, not_, null, or_, select
 
-from hpo_pilot.search import Search, Trial, TrialState
-from hpo_pilot.search.progress import SearchProgress
+from hpo_pilot.jobs import JobState
 from hpo_pilot.search.ranking import FIRST_RESULTS, TimedResult, figure_of_merit, figures_of_merit, ranking
+from hpo_pilot.search.trials import Trial, TrialState
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.annotations import trial_annotations
 from hpo_pilot.store.database import among, reading
 from hpo_pilot.store.queries import trials_with_folds
 from hpo_pilot.store.records import trial_record
+
+if TYPE_CHECKING:
+    from hpo_pilot.search.progress import SearchProgress
+    from hpo_pilot.search.search import Search
 
 _c, _j = t.trials.c, t.jobs.c
 
@@ -209,6 +213,16 @@ def failed_trials(engine: Engine, search_id: int) -> list[Trial]:
     return sorted([*found, *trials_with_folds(engine, search_id, numbers)], key=lambda trial: trial.number)
 
 
+def repeated_attempts(engine: Engine, search_id: int) -> int:
+    """Returns the number of attempts of folds that began after another attempt of the same fold."""
+    begun = or_(_j.state != JobState.NOT_RUN.value, _j.seconds > 0)
+    again = (
+        select((func.count() - 1).label("again")).where(_j.search_id == search_id, begun).group_by(_j.trial, _j.fold)
+    )
+    with reading(engine) as connection:
+        return int(connection.execute(select(func.sum(again.subquery().c.again))).scalar() or 0)
+
+
 def failed_without_retry(engine: Engine, search_id: int) -> int:
     """Returns the number of failed trials whose points have not been tried again."""
     again = select(_c.retries).where(_c.search_id == search_id, _c.retries.is_not(None))
@@ -248,7 +262,7 @@ def sampled_trials(
     """
     told = [*range(1, FIRST_RESULTS + 1), progress.told, *(place for place, _ in progress.course)]
     again = select(_c.confirms).where(_c.search_id == search_id, _c.confirms.is_not(None))
-    every = -(-progress.trials // limit)
+    every = max(1, -(-progress.trials // limit))
     query = select(t.trials).where(
         _c.search_id == search_id,
         or_(

@@ -316,7 +316,7 @@ class SearchFragments:
         seen, best = Headline(store, view, datetime.now(UTC), unsteered), self._library.best(view)
         condition, verdict = seen.verdict
         groups = folded_events(list(reversed(store.events(number))))
-        remarks = [self._place.completed(remark) for remark in search_notes(store, view.record)]
+        remarks = [self._place.completed(remark) for remark in search_notes(store, view.record, view.progress)]
         words = words_of(store, view.record, view.progress, steered=not unsteered)
         ties = 1 if view.progress.confirmed is not None else view.progress.ties
         html: dict[str, Markup] = {

@@ -32,6 +32,7 @@ from hpo_pilot.operations.client import OPERATIONS, SearchClient
 from hpo_pilot.panda.server import bigpanda_link
 from hpo_pilot.report.catalogue import kinds
 from hpo_pilot.report.exports import TEXT_FORMS
+from hpo_pilot.report.figure import same_objectives
 from hpo_pilot.report.formatting import as_yaml, figures, span, whole
 from hpo_pilot.report.result_figures import COMPARED_LIMIT, ComparedSearch, comparison_figures
 from hpo_pilot.report.summary import failure_groups
@@ -55,7 +56,7 @@ from hpo_pilot.store.trial_queries import (
 from hpo_pilot.web.api_context import client_for, user_of
 from hpo_pilot.web.live import JobFilter, JobFragments, LiveUpdates, away_text
 from hpo_pilot.web.rendering import curves_svg, download, json_answer, packed_answer, paged, rendered, streamed_answer
-from hpo_pilot.web.search_views import FigureCache, SearchCache, SearchView, with_same_objectives
+from hpo_pilot.web.search_views import FigureCache, SearchCache, SearchView
 from hpo_pilot.web.server_jobs import LOG_MOST, NoJobError, ServerJobs
 from hpo_pilot.web.sessions import Codes, Session, Sessions
 
@@ -223,9 +224,10 @@ def compare_page(request: Request) -> Response:
     views = _compared(request, request.query_params.getlist("search"))
     parts = [_flat(view.search.to_dict()) for view in views]
     keys = sorted({key for one in parts for key in one} - {"search"})
+    others = [one for one in library.others(views[0]) if same_objectives(views[0].search, one.search)] if views else []
     values = {
         "views": views,
-        "others": library.others(views[0], with_same_objectives)[:_CANDIDATES] if views else [],
+        "others": others[:_CANDIDATES],
         "chosen": {view.record.name for view in views},
         "joined": ",".join(view.record.name for view in views),
         "took": [span(view.record.started, view.record.ended or datetime.now(UTC)) for view in views],
@@ -270,7 +272,7 @@ def _compared(request: Request, names: Sequence[str]) -> list[SearchView]:
         )
     views = [context_of(request).library.view(name) for name in wanted]
     for other in views[1:]:
-        if not with_same_objectives(views[0].record, other.record):
+        if not same_objectives(views[0].search, other.search):
             raise HTTPException(
                 422,
                 f"{views[0].record.name} and {other.record.name} have different objectives: "
@@ -327,19 +329,19 @@ def sort_keys(search: Search) -> list[str]:
 
 def trials_page(request: Request) -> Response:
     """Shows the trials of a search as a table."""
-    view, engine = view_of(request), context_of(request).library.store.engine
+    view, store = view_of(request), context_of(request).library.store
     record, progress, query = view.record, view.progress, request.query_params
     order = order_of(query.get("sort", ""), view.search)
     state = TrialState(query["state"]) if query.get("state") in list(TrialState) else None
     wanted = TrialFilter(state, query.get("q", "")[:100])
     if wanted.text:
-        total = count_trials(engine, record.id, wanted)
+        total = count_trials(store.engine, record.id, wanted)
     else:
         total = progress.trials if state is None else progress.counts.get(state, 0)
     path = f"/searches/{quote(record.name, safe='')}/trials"
     kept = {"state": state.value if state else "", "q": wanted.text}
     paging = paged(total, TRIALS_PER_PAGE, query.get("page", ""), path, {**kept, "sort": _text_of(order)})
-    rows = page_of_trials(engine, record.id, wanted, order, paging.start, TRIALS_PER_PAGE)
+    rows = page_of_trials(store.engine, record.id, wanted, order, paging.start, TRIALS_PER_PAGE)
     kept = {name: value for name, value in kept.items() if value}
     turned = {key: _text_of(_turned(order, key)) for key in sort_keys(view.search)}
     links = {key: f"{path}?{urlencode({**kept, 'sort': text})}" for key, text in turned.items()}
@@ -347,7 +349,7 @@ def trials_page(request: Request) -> Response:
     values = {
         "view": view,
         "rows": rows,
-        "annotations": trial_annotations(engine, record.id, [trial.number for trial in rows]),
+        "annotations": trial_annotations(store.engine, record.id, [trial.number for trial in rows]),
         "paging": paging,
         "sort": order,
         "sort_text": _text_of(order),

@@ -8,16 +8,16 @@ import json
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.site_files import price_of
 from hpo_pilot.operations.documents import best_standing, hours_used
 from hpo_pilot.report.catalogue import build, kinds
-from hpo_pilot.report.figure import FigureData, PeerSearch, same_objectives, same_question
+from hpo_pilot.report.figure_data import FigureReader
 from hpo_pilot.report.formatting import (
     UNITS,
     count,
@@ -31,8 +31,7 @@ from hpo_pilot.report.formatting import (
     used_of,
     whole,
 )
-from hpo_pilot.report.result_figures import FOLD_TRIALS, PEER_LIMIT, drawn_trials
-from hpo_pilot.search import Search, Trial
+from hpo_pilot.search import Search
 from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.search.ranking import Standing, front_of
 from hpo_pilot.search.trials import Cost, Estimate, TrialCounts
@@ -45,10 +44,9 @@ from hpo_pilot.store.queries import (
     failure_of,
     records_of,
     search_heads,
-    trials_with_folds,
     values_reported,
 )
-from hpo_pilot.store.trial_queries import best_numbers, confirmation_runs, sampled_trials, trials_numbered, trials_told
+from hpo_pilot.store.trial_queries import confirmation_runs, trials_numbered
 from hpo_pilot.web.figure_worker import FigureWorker
 
 #: Searches among which those to compare are looked for.
@@ -143,16 +141,15 @@ class SearchCache:
         """
         return self._views([self.store.search(identity[:100])])[0]
 
-    def others(self, view: SearchView, alike: Callable[[SearchRecord, SearchRecord], bool]) -> list[SearchHead]:
-        """Returns the other searches for which `alike` is true, of the newest 200, newest first.
+    def others(self, view: SearchView) -> list[SearchRecord]:
+        """Returns the other ones of the newest 200 searches, newest first.
 
         Raises:
             TryAgainError: the store cannot be reached.
         """
-        heads = [head for head in self.heads()[:_OTHERS] if head.id != view.record.id]
-        records = records_of(self.store.engine, [head.id for head in heads])
-        found = {record.id for record in map(self._parsed, records) if alike(view.record, record)}
-        return [head for head in heads if head.id in found]
+        numbers = {head.id for head in self.heads()[:_OTHERS]} - {view.record.id}
+        records = map(self._parsed, records_of(self.store.engine, numbers))
+        return sorted(records, key=lambda record: -record.id)
 
     def best(self, view: SearchView) -> list[Standing]:
         """Returns the best trial; for several objectives the first trials of the front; empty: no result.
@@ -357,11 +354,8 @@ _AGE, _REST = 3.0, 8.0
 #: Figures cached.
 _KEPT = 200
 
-#: With more trials, figures show a sample of this size. The figure of slots needs folds, and shows the last trials.
-_SAMPLE, _LAST = 20_000, 5_000
-
-#: The best trials that are always in the sample.
-_BEST = 500
+#: Most trials in the figure of slots.
+_SLOT_TRIALS = 5_000
 
 #: Figures that change with the clock while jobs run, and the seconds between their updates.
 _MOVING, _STEP = frozenset({"slots"}), 10
@@ -443,9 +437,10 @@ class FigureCache:
 
     def _made(self, view: SearchView, key: str, source: str) -> DrawnFigures:
         begun = time.monotonic()
-        data, note = self._data(view, key)
-        drawn = (self._worker.build if key in _SLOW else build)(key, data)
-        figures = [asdict(replace(one, note=" ".join(filter(None, (one.note, note))))) for one in drawn]
+        until = None if view.record.state.is_over else datetime.now(UTC)
+        others = partial(self._library.others, view)
+        data = FigureReader(self._library.store, view.record, view.progress, others, _SLOT_TRIALS, until).data(key)
+        figures = [asdict(one) for one in (self._worker.build if key in _SLOW else build)(key, data)]
         content = json.dumps({"figures": figures}, allow_nan=False, separators=(",", ":")).encode()
         tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
         now = time.monotonic()
@@ -456,56 +451,3 @@ class FigureCache:
             while len(self._drawn) > _KEPT:
                 self._drawn.popitem(last=False)
         return packed
-
-    def _data(self, view: SearchView, key: str) -> tuple[FigureData, str]:
-        """Returns the data for figures of a kind, and a note if they are only a part of the trials."""
-        store, search = self._library.store, view.search
-        trials, note = self._trials(view, key)
-        reports = store.intermediate_values(view.record.id, drawn_trials(search, trials)) if key in _REPORTED else {}
-        peers = self._peers(view) if key == "convergence" else []
-        now = None if view.record.state.is_over else datetime.now(UTC)
-        return FigureData(search, trials, reports, peers, now), note
-
-    def _trials(self, view: SearchView, key: str) -> tuple[list[Trial], str]:
-        """Returns the trials for figures of a kind, and a note if they are only a part."""
-        store, progress, number = self._library.store, view.progress, view.record.id
-        if key == "slots":
-            last = max(0, progress.trials - _LAST)
-            numbers = range(last + 1, progress.trials + 1) if last else None
-            trials = trials_with_folds(store.engine, number, numbers)
-            return trials, f"Only the last {whole(_LAST)} of {count(progress.trials, 'trial')}." if last else ""
-        if key != "folds" and progress.trials <= _SAMPLE:
-            return store.trials(number, folds=False), ""
-        best = best_numbers(store.engine, number, view.search, FOLD_TRIALS if key == "folds" else _BEST)
-        if key == "folds":
-            runs = confirmation_runs(store.engine, number) if progress.confirmations_over else []
-            best += [trial for run in runs for trial in (run.number, run.confirms or 0)]
-            return trials_with_folds(store.engine, number, set(best)), ""
-        trials = sampled_trials(store.engine, number, progress, best, _SAMPLE)
-        shown = f"{whole(len(trials))} of {count(progress.trials, 'trial')}"
-        return trials, f"Drawn from {shown}: the best, and an even sample."
-
-    def _peers(self, view: SearchView) -> list[PeerSearch]:
-        """Returns the newest other searches with the same space, constraints and objectives that have results.
-
-        Only the trials with which their best value changed are read.
-        """
-        heads = self._library.others(view, _same_question)
-        peers: list[PeerSearch] = []
-        for other in self._library.views([head.id for head in heads[: 2 * PEER_LIMIT]]):
-            if other.progress.course and len(peers) < PEER_LIMIT:
-                told = [*(place for place, _ in other.progress.course), other.progress.told]
-                trials = trials_told(self._library.store.engine, other.record.id, told)
-                peers.append(PeerSearch(other.record.name, other.search, trials))
-        return peers
-
-
-def with_same_objectives(record: SearchRecord, other: SearchRecord) -> bool:
-    """Returns whether the results of two searches can be drawn on one axis."""
-    return same_objectives(record.search, other.search)
-
-
-def _same_question(record: SearchRecord, other: SearchRecord) -> bool:
-    # Most searches differ in the names of their parameters: their definitions need not be parsed.
-    spaces = [one.definition["space"].keys() for one in (record, other)]
-    return spaces[0] == spaces[1] and same_question(record.search, other.search)

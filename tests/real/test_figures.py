@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 from hpo_pilot.errors import GiveUpError, InputError
 from hpo_pilot.report.catalogue import build, kinds
 from hpo_pilot.report.figure_files import write_figures
-from hpo_pilot.report.html import ReportFacts, render_report
+from hpo_pilot.report.html import ReportFacts
 from hpo_pilot.report.result_figures import FigureData
 from hpo_pilot.search import EarlyStop, Trial, TrialState
 from tests.real.processes import missing
-from tests.report.figures.made_up import make_search, make_trial, make_trials, on_nodes
+from tests.report.figures.made_up import make_search, make_trial, make_trials, on_nodes, rendered
 
 
 def subject(count: int = 60) -> FigureData:
@@ -39,7 +39,7 @@ def needs_kaleido() -> None:
 def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("report") / "report.html"
     drawn = subject()
-    path.write_text(render_report(drawn.search, drawn.trials, [], ReportFacts(state="done"), drawn.reports))
+    path.write_text(rendered(drawn.search, drawn.trials, [], ReportFacts(state="done"), drawn.reports))
     return path.as_uri()
 
 
@@ -110,7 +110,7 @@ def test_parallel_coordinates_fit_screen_and_paper(browser: Any, tmp_path: Path)
     search = make_search(space=space, constraints=[])
     trials = [make_trial(n, 1.0 / n, point=dict.fromkeys(space, 1 / n)) for n in range(1, 9)]
     path = tmp_path / "report.html"
-    path.write_text(render_report(search, trials, [], ReportFacts(state="done"), {}))
+    path.write_text(rendered(search, trials, [], ReportFacts(state="done")))
     page, _ = opened(browser, path.as_uri(), viewport={"width": 1280, "height": 800})
     assert page.evaluate("(e => e.scrollWidth <= e.clientWidth)(document.querySelector('.parallel-scroll'))")
     # What a browser puts on paper is what is there when the event's listeners have ended.
@@ -127,7 +127,7 @@ def test_parallel_coordinates_fit_screen_and_paper(browser: Any, tmp_path: Path)
 def test_where_there_is_nothing_to_draw_yet_a_small_box_says_why(browser: Any, tmp_path: Path) -> None:
     few = subject(5)
     path = tmp_path / "few.html"
-    path.write_text(render_report(few.search, few.trials, [], ReportFacts(state="running"), few.reports))
+    path.write_text(rendered(few.search, few.trials, [], ReportFacts(state="running"), few.reports))
     page, said = opened(browser, path.as_uri(), viewport={"width": 1280, "height": 900})
     place = page.query_selector("#figure-importance")
     says = "Needs 16 trials with different results; so far 5 finished and 1 stopped early with a projected value."

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hpo_pilot.report.html import ReportFacts, render_report
+from hpo_pilot.report.html import ReportFacts
 from hpo_pilot.search import Search, Trial, TrialState
 from tests.html_page import Page
 from tests.made import made_fold
@@ -25,6 +25,7 @@ from tests.report.figures.made_up import (
     make_trial,
     make_trials,
     measured,
+    rendered,
     several_trials,
 )
 
@@ -71,11 +72,11 @@ def assert_sound(document: str) -> Page:
 
 def page_of(search: Search, trials: list[Trial], facts: ReportFacts = DONE, **more: Any) -> Page:
     """The page of a report, which has what every report has."""
-    return assert_sound(render_report(search, trials, more.pop("events", []), facts, **more))
+    return assert_sound(rendered(search, trials, more.pop("events", []), facts, **more))
 
 
 def test_a_report_says_it_all(search: Search, trials: list[Trial], events: Events, facts: ReportFacts) -> None:
-    page = assert_sound(render_report(search, trials, events, facts))
+    page = assert_sound(rendered(search, trials, events, facts))
     best = min((trial for trial in trials if trial.value is not None), key=lambda trial: trial.value or 0)
     text = " ".join(page.text.split())
     for words in (
@@ -102,8 +103,8 @@ def test_a_report_says_it_all(search: Search, trials: list[Trial], events: Event
 
 
 def test_the_same_values_give_the_same_document(search: Search, trials: list[Trial], facts: ReportFacts) -> None:
-    document = render_report(search, trials, [], facts)
-    assert render_report(search, list(reversed(trials)), [], facts) == document
+    document = rendered(search, trials, [], facts)
+    assert rendered(search, list(reversed(trials)), [], facts) == document
     # Times in the store have no zone; the zone of others may be given.
     naive = replace(facts, ended=datetime(2026, 3, 1, 13, 0, 0))
     assert "1 h" in page_of(search, trials[:3], replace(naive, cost=replace(facts.cost, job_seconds=math.nan))).text
@@ -143,7 +144,7 @@ def test_maximize_and_confirmations(trials: list[Trial], facts: ReportFacts) -> 
     best = max((trial for trial in trials if trial.value is not None), key=lambda trial: trial.value or 0)
     assert best.value is not None
     repeats = [replace(best, number=49 + n, told=49 + n, confirms=best.number) for n in (0, 1)]
-    page = assert_sound(render_report(search, [*trials, *repeats], [], facts))
+    page = assert_sound(rendered(search, [*trials, *repeats], [], facts))
     assert "The highest auc is" in page.text
     assert "on average over 2 confirmation runs" in page.text
     assert "44 of 48 trials finished" in page.text, "a confirmation run is no trial of the budget"
@@ -156,14 +157,14 @@ def test_what_the_search_knew_and_how_its_jobs_are_made_is_told(trials: list[Tri
         {"point": {**point, "layers": layers}, "value": value} for layers, value in ((1, 0.0), (2, -0.5), (3, None))
     ]
     changes = {"known": known, "resources": {"trials_per_job": 4}, "segments": {"arm": {}}, "constraints": []}
-    text = assert_sound(render_report(make_search(**changes), few, [], facts)).text
+    text = assert_sound(rendered(make_search(**changes), few, [], facts)).text
     assert "3, told to the optimizer; the best has loss -0.5 at" in text
     assert "layers: 2" in text
     assert "up to 4 trials, one after another; 1 node" in text
     assert "segmentarm" in text
     highest = make_search(**changes, objective={"metric": "auc", "goal": "maximize"})
-    assert "the best has auc 0 at" in assert_sound(render_report(highest, few, [], facts)).text
-    plain = assert_sound(render_report(make_search(), few, [], facts)).text
+    assert "the best has auc 0 at" in assert_sound(rendered(highest, few, [], facts)).text
+    plain = assert_sound(rendered(make_search(), few, [], facts)).text
     assert "known results" not in plain
     assert "up to 4 trials, one after another" not in plain
 
@@ -184,7 +185,7 @@ def test_untrusted_text_stays_text(facts: ReportFacts) -> None:
         facts, state=_ATTACK, message=_ATTACK, command=_ATTACK, store=_ATTACK, versions={_ATTACK: _ATTACK}
     )
     events = [(datetime(2026, 3, 1), _ATTACK, _ATTACK)]
-    page = assert_sound(render_report(search, trials, events, attacked))
+    page = assert_sound(rendered(search, trials, events, attacked))
     assert page.all("img") == []
     assert page.all("b") == []
     assert _ATTACK in page.by_id("trial-2").text
@@ -229,7 +230,7 @@ def test_long_and_different_failures_and_many_parameters() -> None:
 
 def test_lost_folds_and_retries_are_told(search: Search, facts: ReportFacts) -> None:
     folds = (made_fold(fold=0, value=0.1, attempt=3), made_fold(fold=1, error="out of memory"), made_fold(2, 0.2))
-    page = assert_sound(render_report(search, [make_trial(1, 0.15, std=0.07, folds=folds)], [], facts))
+    page = page_of(search, [make_trial(1, 0.15, std=0.07, folds=folds)], replace(facts, repeated=2))
     text = " ".join(page.text.split())
     assert "out of memory 1 fold of 1 trial that finished with the other folds: 1" in text
     assert "over 2 folds" in text
@@ -242,7 +243,7 @@ def test_sections_are_there_where_something_was_measured(search: Search, facts: 
     trials = [measured(1, {}), make_trial(2, 0.5, folds=(versions,)), stopped, make_trial(4, 0.3)]
     early = make_search(early_stopping={"method": "asha", "max_steps": 81}, warm_start=["digits-old"])
     reports = {1: {0: [(1, 0.5), (2, 0.4)]}, 3: {0: [(1, 0.9), (3, 0.9)]}}
-    document = render_report(early, trials, [], replace(facts, cost=replace(facts.cost, gpu_hours=12.5)), reports)
+    document = rendered(early, trials, [], replace(facts, cost=replace(facts.cost, gpu_hours=12.5)), reports)
     page = assert_sound(document)
     (table,) = [element for element in page.all("table") if "load balance" in element.text]
     for words in ("75%", "80%", "60%", "10%", "rank 0 on n1: 33% longer than the mean"):
@@ -259,7 +260,7 @@ def test_sections_are_there_where_something_was_measured(search: Search, facts: 
         "<dd>12.5</dd>",
     ):
         assert words in document, words
-    without = render_report(search, [make_trial(1, 0.5)], [], DONE)
+    without = rendered(search, [make_trial(1, 0.5)], [], DONE)
     assert "Use of the ranks" not in without and 'id="figure-curves"' not in without
 
 

@@ -13,7 +13,6 @@ from hpo_pilot.search.ranking import (
     best_remarks,
     convergence,
     front_of,
-    front_volume,
     ranked_by_folds,
     ranking,
     reference_of,
@@ -134,12 +133,11 @@ def test_confirmed_trials_leave_the_front_only_for_confirmed_ones():
 def test_reference_and_volume_by_hand():
     given = [{**TWO[0], "reference": 4.0}, {**TWO[1], "reference": 0.0}]
     # Slabs: 1 to 2 at 1, 2 to 3 at 5, 3 to 4 at 9.
-    assert front_volume(make_search(objective=given), several_trials(*ROWS)) == pytest.approx(1 + 5 + 9)
+    assert convergence(make_search(objective=given), several_trials(*ROWS))[-1][1] == pytest.approx(1 + 5 + 9)
     assert reference_of(make_search(objective=given), several_trials(*ROWS)) == (4.0, 0.0)
     found = reference_of(two(), several_trials((0.0, 10.0), (10.0, 0.0)))
     assert found == pytest.approx((11.0, -1.0))
     assert reference_of(two(), several_trials(None)) is None
-    assert front_volume(two(), several_trials(None)) is None
 
 
 def test_the_reference_stays_and_far_outliers_do_not_count():
@@ -164,7 +162,7 @@ def test_figures_near_the_largest_float_have_a_reference_and_a_volume():
     reference = reference_of(search, trials)
     assert all(map(math.isfinite, reference))
     assert reference[1] < -1e308
-    assert 0 < front_volume(search, trials) < math.inf
+    assert 0 < convergence(search, trials)[-1][1] < math.inf
     assert "drawn there" in draw("convergence", search, trials)[0].note
 
 

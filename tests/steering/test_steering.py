@@ -60,12 +60,13 @@ def test_why_a_task_waits_is_told_while_it_waits(steer, store, panda):
     steering = steer(trials=2, parallel=2)
     panda.waiting[1] = "no candidates at any site"
     go(steering)
-    told = search_notes(store, store.search(1))
+    told = search_notes(store, store.search(1), progress_of(store.engine, 1))
     assert [remark for remark in told if "task 1 " in remark and "no candidates at any site" in remark], told
     del panda.waiting[1]
     panda.report(1, 1)
     go(steering)
-    assert not [remark for remark in search_notes(store, store.search(1)) if "candidates" in remark]
+    told = search_notes(store, store.search(1), progress_of(store.engine, 1))
+    assert not [remark for remark in told if "candidates" in remark]
 
 
 def test_what_goes_again_is_not_forgotten_while_outputs_cannot_be_deleted(steer, panda):

@@ -12,9 +12,11 @@ from typing import Any
 import plotly.graph_objects as go
 
 from hpo_pilot.report.catalogue import build
-from hpo_pilot.report.figure import Figure, FigureData
+from hpo_pilot.report.figure import Figure, FigureData, Reports
+from hpo_pilot.report.html import ReportFacts, render_report
 from hpo_pilot.search import EarlyStop, Search, Trial, TrialState
-from hpo_pilot.search.trials import mean_and_std
+from hpo_pilot.search.progress import ProgressTracker
+from hpo_pilot.search.trials import Spent, mean_and_std
 from tests.made import made_fold, made_trial
 
 START = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -57,6 +59,16 @@ def draw(key: str, search: Search, trials: list[Trial], /, **data: Any) -> list[
         json.dumps(figure.spec, allow_nan=False)
         go.Figure(figure.spec)
     return figures
+
+
+def rendered(
+    search: Search, trials: list[Trial], events: Any, facts: ReportFacts, reports: Reports | None = None
+) -> str:
+    """The report of a search with these trials."""
+    progress = ProgressTracker(search, trials, spent=Spent(), generations=0).progress
+    by_number = sorted(trials, key=lambda trial: trial.number)
+    data = FigureData(search, by_number, reports or {}, now=facts.ended)
+    return render_report(search, progress, trials, events, facts, lambda _key: data)
 
 
 def trace(figure: Figure, name: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from math import inf
 
 import pytest
 
+from hpo_pilot.report.figure import FigureData
 from hpo_pilot.report.result_figures import CURVE_LIMIT, PLACE_LIMIT, drawn_trials, mean_curve
 from hpo_pilot.search import Search, Trial, TrialState
 from tests.report.figures.made_up import STOP, TWO, draw, make_search, make_trial, make_trials, trace
@@ -64,11 +65,12 @@ def test_steps_over_decades_are_logarithmic(search: Search, few: list[Trial]) ->
 
 def test_of_many_trials_the_best_are_drawn_and_some_others(search: Search) -> None:
     trials = make_trials(search, 500)
-    drawn = drawn_trials(search, trials)
+    drawn = drawn_trials(FigureData(search, trials))
     assert len(drawn) == CURVE_LIMIT and drawn == sorted(drawn)
     best = sorted((trial for trial in trials if trial.value is not None), key=lambda trial: trial.value or 0.0)
     assert {trial.number for trial in best[: CURVE_LIMIT // 4]} <= set(drawn)
-    assert drawn_trials(search, [*trials[:50], replace(trials[0], number=51, confirms=1)]) == list(range(1, 51))
+    with_run = [*trials[:50], replace(trials[0], number=51, confirms=1)]
+    assert drawn_trials(FigureData(search, with_run)) == list(range(1, 51))
 
 
 def test_with_several_objectives_it_is_the_one_that_decides() -> None:
