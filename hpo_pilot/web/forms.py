@@ -25,6 +25,7 @@ from hpo_pilot.report.formatting import count, exact, number, scalar, whole
 from hpo_pilot.search import Dimension
 from hpo_pilot.server.tokens import Role, TokenRefused
 from hpo_pilot.store import Annotation
+from hpo_pilot.store.annotations import trial_annotations
 from hpo_pilot.store.trial_queries import failed_without_retry
 from hpo_pilot.web.api_context import error_answer
 from hpo_pilot.web.pages import client_of, context_of, page, place_of, session_of, view_of
