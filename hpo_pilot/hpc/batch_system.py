@@ -401,17 +401,6 @@ def run_command(
     return done.stdout
 
 
-def last_word(words: Sequence[str], said: str) -> str:
-    """Returns the last word of a submission's output: the identifier of the job.
-
-    Raises:
-        TryAgainError: the output is empty; the caller must look up whether a job was submitted.
-    """
-    if not said.split():
-        raise TryAgainError(f"{words[0]} does not say which job it submitted")
-    return said.rsplit(maxsplit=1)[-1]
-
-
 class BatchSystem(ABC):
     """Submits, lists and cancels batch jobs with the batch system's own commands.
 
@@ -431,6 +420,11 @@ class BatchSystem(ABC):
 
     #: The separator between an option and its value.
     between: ClassVar[str] = " "
+
+    #: The commands that submit a script and cancel jobs, and what the latter says of jobs that are over.
+    submitting: ClassVar[tuple[str, ...]]
+    cancelling: ClassVar[tuple[str, ...]]
+    over: ClassVar[tuple[str, ...]] = ()
 
     #: Whether it sends the pilot the signal `batch.warning` of the profile.
     warns: ClassVar[bool] = True
@@ -454,7 +448,6 @@ class BatchSystem(ABC):
         named = ((queue, spec.queue_name), (self.account_option, spec.account_name))
         return [f"{option}{self.between}{name}" for option, name in named if name]
 
-    @abstractmethod
     def submit(self, spec: AllocationSpec, *, lock: int | None = None) -> str:
         """Submits the script in `spec.script_file`.
 
@@ -464,8 +457,12 @@ class BatchSystem(ABC):
                 may still succeed, even if this process is killed.
 
         Returns:
-            The identifier of the job.
+            The identifier of the job: the last word that the command prints.
         """
+        said = run_command([*self.submitting, str(spec.script_file)], kept_fd=lock).split()
+        if not said:
+            raise TryAgainError(f"{self.submitting[0]} does not say which job it submitted")
+        return said[-1]
 
     @abstractmethod
     def jobs(self) -> dict[str, BatchJob]:
@@ -475,9 +472,9 @@ class BatchSystem(ABC):
         """Returns jobs that `jobs` no longer lists, if the batch system has accounting that the user may read."""
         return {}
 
-    @abstractmethod
     def cancel(self, ids: Collection[str]) -> None:
         """Cancels jobs; jobs that are over stay as they are."""
+        run_command_unless_over([*self.cancelling, *ids], self.over)
 
 
 #: Runs a command of the batch system and returns its output.

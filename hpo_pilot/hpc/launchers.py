@@ -141,8 +141,8 @@ class LogPatterns:
 
     def failure(self, said: str) -> str:
         """Returns the first line of a log about ranks that did not start or lost their node; empty: there is none."""
-        patterns = [pattern for pattern in (self.broken, self.not_started, self.away) if pattern]
-        return next((line for line in self._own_lines(said) if any(re.search(one, line) for one in patterns)), "")
+        pattern = "|".join(filter(None, (self.broken, self.not_started, self.away))) or "(?!)"
+        return next((line for line in self._own_lines(said) if re.search(pattern, line)), "")
 
     def is_away(self, said: str) -> bool:
         """Returns True if, by a log, nothing starts on any node."""
@@ -176,33 +176,9 @@ _SITE_NAMES = frozenset(
     }
 )
 _SITE_PREFIXES = (
-    "APPTAINER",
-    "CUDA_",
-    "FI_",
-    "HF_",
-    "HIP_",
-    "HOROVOD_",
-    "HPO_PILOT_",
-    "HSA_",
-    "JAX_",
-    "KERAS_",
-    "MIOPEN_",
-    "MKL_",
-    "MPICH_",
-    "NCCL_",
-    "OMP_",
-    "OPENBLAS_",
-    "PMIX_MCA_",
-    "PYTORCH_",
-    "RCCL_",
-    "ROCM_",
-    "SINGULARITY",
-    "TF_",
-    "TORCH",
-    "TRANSFORMERS_",
-    "TRITON_",
-    "UCX_",
-    "XLA_",
+    *("APPTAINER", "CUDA_", "FI_", "HF_", "HIP_", "HOROVOD_", "HPO_PILOT_", "HSA_", "JAX_", "KERAS_", "MIOPEN_"),
+    *("MKL_", "MPICH_", "NCCL_", "OMP_", "OPENBLAS_", "PMIX_MCA_", "PYTORCH_", "RCCL_", "ROCM_", "SINGULARITY"),
+    *("TF_", "TORCH", "TRANSFORMERS_", "TRITON_", "UCX_", "XLA_"),
 )
 
 
@@ -251,6 +227,8 @@ class Launcher(ABC):
     log_patterns: LogPatterns = LogPatterns()
     #: True if the launcher assigns GPUs to ranks itself; False: the environment names them.
     chooses_gpus: bool = False
+    #: Variables that ranks get only if they are named.
+    names_also: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, settings: LauncherSettings | None = None) -> None:
         """Takes the settings of a site; None: the defaults."""
@@ -310,8 +288,7 @@ class Launcher(ABC):
 
     def exported(self, placement: Placement) -> list[str]:
         """Returns the names of the variables that ranks on all nodes get."""
-        env = self.environment(placement, {})
-        return sorted(env)
+        return sorted({*self.environment(placement, {}), *self.names_also})
 
 
 def passed_on(placement: Placement) -> dict[str, str]:
@@ -366,6 +343,7 @@ class Mpirun(Launcher):
     """
 
     name = "mpirun"
+    names_also = ("PATH",)  # other nodes get no other variables
     once = _plain_here
     #: Of Open MPI.
     log_patterns = LogPatterns(
@@ -399,10 +377,6 @@ class Mpirun(Launcher):
         exported = ["-genvlist", ",".join(self.exported(placement))]
         return ["-n", str(placement.ranks), *hosts, "-bind-to", "none", *labels, *self.settings.options, *exported]
 
-    def exported(self, placement: Placement) -> list[str]:
-        """See Launcher; with PATH, because other nodes get no other variables."""
-        return sorted({*super().exported(placement), "PATH"})
-
 
 class Srun(Launcher):
     """Starts ranks as job steps that run side by side.
@@ -413,6 +387,7 @@ class Srun(Launcher):
     """
 
     name = "srun"
+    names_also = ("HOME", "PATH")  # srun passes no other variables on
     chooses_gpus = True
     log_patterns = LogPatterns(
         label=r"^ *(\d+): ?",
@@ -466,10 +441,6 @@ class Srun(Launcher):
         return StepCommands(
             ("squeue", "--steps", "--noheader", f"--jobs={job}", "--format=%i %j"), ("scancel", "--signal=%SIGNAL")
         )
-
-    def exported(self, placement: Placement) -> list[str]:
-        """See Launcher; with HOME and PATH, because srun passes no other variables on."""
-        return sorted({*super().exported(placement), "HOME", "PATH"})
 
     def _gpus(self, placement: Placement) -> list[str]:
         if not placement.gpus_per_rank:
@@ -591,11 +562,11 @@ class Torchrun(Launcher):
 
         Args:
             settings: the site's settings; their options go to torchrun.
-            starter: the launcher that starts torchrun on each of several nodes.
+            starter: the launcher that starts torchrun on each of several nodes; None: there is only this node.
         """
         super().__init__(settings)
-        self._starter = starter
-        self.chooses_gpus = starter is not None and starter.chooses_gpus
+        self._starter = starter or Plain(self.settings)
+        self.chooses_gpus = self._starter.chooses_gpus
 
     def command(self, argv: Sequence[str], placement: Placement) -> list[str]:
         """See Launcher."""
@@ -620,25 +591,25 @@ class Torchrun(Launcher):
         return env
 
     def once(self, here: bool) -> Launcher:
-        """See Launcher. Without a starter there is only this node."""
-        return self._starter.once(here) if self._starter else Plain(self.settings)
+        """See Launcher."""
+        return self._starter.once(here)
 
     @property
     def per_node(self) -> Launcher:
         """The starter."""
-        return self._starter or self
+        return self._starter
 
     @property
     def programs(self) -> tuple[str, ...]:
         """torchrun, and the programs of the starter."""
-        return (self.name, *(self._starter.programs if self._starter else ()))
+        return (self.name, *self._starter.programs)
 
     def step_commands(self, environment: Mapping[str, str]) -> StepCommands | None:
         """See Launcher."""
-        return self._starter.step_commands(environment) if self._starter else None
+        return self._starter.step_commands(environment)
 
     def _started(self, placement: Placement) -> Launcher:
-        if self._starter is None:
+        if isinstance(self._starter, Plain):
             raise InputError(
                 f"torchrun starts ranks on one node, not on {len(placement.nodes)}: name launcher.starter of the site, "
                 "such as srun"
@@ -648,12 +619,8 @@ class Torchrun(Launcher):
 
 def _one_a_node(placement: Placement) -> Placement:
     """Returns the same placement with one process on each node, which starts the ranks there."""
-    return replace(
-        placement,
-        ranks_per_node=1,
-        gpus_per_rank=placement.gpus_per_node,
-        cores_per_rank=placement.cores_per_node,
-    )
+    gpus, cores = placement.gpus_per_node, placement.cores_per_node
+    return replace(placement, ranks_per_node=1, gpus_per_rank=gpus, cores_per_rank=cores)
 
 
 #: The launchers by their names in site profiles.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection
 from pathlib import Path
 from typing import ClassVar
 
@@ -51,9 +50,6 @@ _SUBMITTED = re.compile(r"Job <(\d+)> is submitted")
 #: The name comes last, because it may have bars in it.
 _FIELDS = "jobid stat queue exit_reason job_name delimiter='|'"
 
-#: Messages of bjobs and bkill, with status 255, if there are no such jobs.
-_NOTHING = ("No job found", "No unfinished job found", "is not found", "Job has already finished")
-
 
 class Lsf(BatchSystem):
     """LSF. With jsrun (Summit and similar machines) it allocates whole nodes, elsewhere all slots of each node."""
@@ -62,6 +58,9 @@ class Lsf(BatchSystem):
     mark: ClassVar[str] = "#BSUB"
     queue_option: ClassVar[str] = "-q"
     account_option: ClassVar[str] = "-P"
+    submitting: ClassVar[tuple[str, ...]] = ("bsub",)
+    cancelling: ClassVar[tuple[str, ...]] = ("bkill",)
+    over: ClassVar[tuple[str, ...]] = ("No job found", "No unfinished job found", "is not found", "already finished")
 
     @override
     def options(self, spec: AllocationSpec) -> list[str]:
@@ -91,19 +90,15 @@ class Lsf(BatchSystem):
     @override
     def submit(self, spec: AllocationSpec, *, lock: int | None = None) -> str:
         # Every LSF reads #BSUB lines from standard input; from a file argument only if it is configured so.
-        said = run_command(["bsub"], text=spec.script_file.read_text(), kept_fd=lock)
+        said = run_command(self.submitting, text=spec.script_file.read_text(), kept_fd=lock)
         if (match := _SUBMITTED.search(said)) is None:
             raise TryAgainError(f"bsub does not say which job it submitted: {said.strip()!r}")
         return match[1]
 
     @override
     def jobs(self) -> dict[str, BatchJob]:
-        said = run_command_unless_over(["bjobs", "-a", "-noheader", "-o", _FIELDS], _NOTHING)
+        said = run_command_unless_over(["bjobs", "-a", "-noheader", "-o", _FIELDS], self.over)
         return {job.id: job for line in said.splitlines() if line.count("|") >= 4 for job in [_read(line)]}
-
-    @override
-    def cancel(self, ids: Collection[str]) -> None:
-        run_command_unless_over(["bkill", *ids], _NOTHING)
 
 
 def _read(line: str) -> BatchJob:

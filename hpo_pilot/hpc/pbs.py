@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,9 +22,7 @@ from hpo_pilot.hpc.batch_system import (
     BatchState,
     BatchSystem,
     CommandFailedError,
-    last_word,
     run_command,
-    run_command_unless_over,
     walltime_seconds,
 )
 
@@ -45,8 +43,7 @@ _WALLTIME_OVER = -29
 #: `Exit_status` of a script that a signal ended is 256 plus the signal's number; qdel sends TERM, then KILL.
 _KILLED = (256 + 15, 256 + 9)
 
-#: Messages of commands about jobs that are over, and of servers without a job history.
-_OVER = ("has finished", "Unknown Job Id")
+#: Messages of servers without a job history.
 _NO_HISTORY = ("job_history_enable", "history")
 
 
@@ -58,6 +55,9 @@ class Pbs(BatchSystem):
     queue_option: ClassVar[str] = "-q"
     account_option: ClassVar[str] = "-A"
     warns: ClassVar[bool] = False
+    submitting: ClassVar[tuple[str, ...]] = ("qsub",)
+    cancelling: ClassVar[tuple[str, ...]] = ("qdel",)
+    over: ClassVar[tuple[str, ...]] = ("has finished", "Unknown Job Id")
 
     @override
     def options(self, spec: AllocationSpec) -> list[str]:
@@ -82,11 +82,6 @@ class Pbs(BatchSystem):
         ]
 
     @override
-    def submit(self, spec: AllocationSpec, *, lock: int | None = None) -> str:
-        words = ["qsub", str(spec.script_file)]
-        return last_word(words, run_command(words, kept_fd=lock))
-
-    @override
     def jobs(self) -> dict[str, BatchJob]:
         try:
             return self._jobs("-x")
@@ -104,10 +99,6 @@ class Pbs(BatchSystem):
             return {number: _read(number, job) for number, job in document.get("Jobs", {}).items()}
         except (ValueError, AttributeError, RecursionError) as error:
             raise TryAgainError(f"qstat does not print proper JSON: {error}") from error
-
-    @override
-    def cancel(self, ids: Collection[str]) -> None:
-        run_command_unless_over(["qdel", *ids], _OVER)
 
 
 def _read(number: str, job: Mapping[str, Any]) -> BatchJob:

@@ -24,7 +24,6 @@ from hpo_pilot.hpc.batch_system import (
     BatchSystem,
     CommandFailedError,
     Remainder,
-    last_word,
     run_command,
     walltime_text,
 )
@@ -68,6 +67,8 @@ class Slurm(BatchSystem):
     mark: ClassVar[str] = "#SBATCH"
     queue_option: ClassVar[str] = "-p"
     account_option: ClassVar[str] = "-A"
+    submitting: ClassVar[tuple[str, ...]] = ("sbatch", "--parsable")
+    cancelling: ClassVar[tuple[str, ...]] = ("scancel", "--quiet")
 
     @override
     def options(self, spec: AllocationSpec) -> list[str]:
@@ -94,8 +95,7 @@ class Slurm(BatchSystem):
 
     @override
     def submit(self, spec: AllocationSpec, *, lock: int | None = None) -> str:
-        words = ["sbatch", "--parsable", str(spec.script_file)]
-        return last_word(words, run_command(words, kept_fd=lock)).partition(";")[0]  # id;cluster
+        return super().submit(spec, lock=lock).partition(";")[0]  # id;cluster
 
     @override
     def jobs(self) -> dict[str, BatchJob]:
@@ -113,10 +113,6 @@ class Slurm(BatchSystem):
             log.info("Slurm has no accounting here: %s", error)
             return {}
         return _read(said.splitlines())
-
-    @override
-    def cancel(self, ids: Collection[str]) -> None:
-        run_command(["scancel", "--quiet", *ids])
 
 
 def _read(lines: Iterable[str]) -> dict[str, BatchJob]:
