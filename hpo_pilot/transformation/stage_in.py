@@ -22,7 +22,7 @@ from typing import IO, Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 from urllib.parse import unquote, urlsplit
 
 from hpo_pilot.transformation.job import Arguments, ExitCode, PayloadSettings, TransformationFailure
-from hpo_pilot.transformation.sandbox import TRIES, Later, download
+from hpo_pilot.transformation.sandbox import DownloadFailed, download
 
 #: Rucio's data identifier, scope:name.
 _DID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,29}:[A-Za-z0-9][A-Za-z0-9._:+/-]{0,249}")
@@ -194,23 +194,13 @@ def _fetch_http(
         if size > limits.size:
             raise _too_large(source.where, size, limits)
 
-    trouble = ""
-    for attempt in range(TRIES):
-        try:
-            got = download(request, _Redirects, target, check)
-            return {"etag": got.get("ETag"), "modified": got.get("Last-Modified"), "size": os.path.getsize(target)}
-        except Later as later:
-            trouble = str(later)
-        except urllib.error.HTTPError as error:
-            if error.code == 304:
-                return None
-            said = "%s: the server answered %s %s" % (source.where, error.code, error.reason)
-            raise TransformationFailure(ExitCode.NO_INPUT, said) from error
-        wake = time.monotonic() + 2**attempt
-        while time.monotonic() < wake and attempt < TRIES - 1:
-            limits.check(source.where)
-            time.sleep(0.1)
-    raise TransformationFailure(ExitCode.NO_INPUT, "%s: %s" % (source.where, trouble))
+    try:
+        got = download(request, _Redirects, target, check)
+        return {"etag": got.get("ETag"), "modified": got.get("Last-Modified"), "size": os.path.getsize(target)}
+    except DownloadFailed as error:
+        if error.status == 304:
+            return None
+        raise TransformationFailure(ExitCode.NO_INPUT, "%s: %s" % (source.where, error)) from error
 
 
 def _too_large(source: str, size: int, limits: FetchLimits) -> TransformationFailure:
@@ -307,10 +297,6 @@ class CacheEntry:
             json.dump(dict(meta, checked=time.time()), file)
         os.rename(path + ".new", path)
 
-    def drop_new(self) -> None:
-        """Removes a failed fetch."""
-        shutil.rmtree(self.new, ignore_errors=True)
-
 
 def _files_in(entry: str) -> List[str]:
     folders = sorted(os.walk(os.path.join(entry, "files")))
@@ -403,14 +389,10 @@ PATIENCE = 3600.0  # seconds that one input may take
 _FRESH = 600.0  # seconds for which a fetched http file counts as unchanged
 
 
-def _never() -> bool:
-    return False
-
-
 class StageIn:
     """Fetches inputs; several jobs may use it at the same time."""
 
-    def __init__(self, cache: str, limit: int = SIZE_LIMIT, stop: Callable[[], bool] = _never) -> None:
+    def __init__(self, cache: str, limit: int = SIZE_LIMIT, stop: Callable[[], bool] = lambda: False) -> None:
         """Fetches nothing yet.
 
         Args:
@@ -485,7 +467,7 @@ class StageIn:
             print("WARNING : %s; the files of the last fetch are used" % failure)
             return False
         finally:
-            entry.drop_new()
+            shutil.rmtree(entry.new, ignore_errors=True)
 
 
 def _paths(source: InputSource) -> List[Tuple[str, str]]:
