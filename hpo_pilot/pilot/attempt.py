@@ -18,7 +18,7 @@ from hpo_pilot.pilot import report
 from hpo_pilot.pilot.allocation import AllocationWatch
 from hpo_pilot.pilot.checkpoints import CheckpointShipping, kept_checkpoint
 from hpo_pilot.pilot.client import Delivery, GivingBack
-from hpo_pilot.pilot.execution import LOG_FILE, CommandWrapper, Execution, InContainer, Refused
+from hpo_pilot.pilot.execution import LOG_FILE, CommandWrapper, Execution, InContainer
 from hpo_pilot.pilot.job import (
     CutLate,
     CutOff,
@@ -41,7 +41,7 @@ from hpo_pilot.pilot.staging import LARGE_FILE, Staging, note_stage_in
 from hpo_pilot.pilot.warm import WarmInterpreters
 from hpo_pilot.pilot.watchdog import AttemptClosed, Heartbeats, Watchdog
 from hpo_pilot.transformation.container import choose_runtime, image_fault
-from hpo_pilot.transformation.job import ImageFault, PayloadSettings, TransformationFailure
+from hpo_pilot.transformation.job import ImageFault, PayloadSettings, TransformationFailure, refuse_payload
 from hpo_pilot.transformation.stage_in import StageIn
 from hpo_pilot.transformation.transformation import Prepared, prepare
 
@@ -189,7 +189,7 @@ class JobRun:
             given = (parts.settings, job, document, prepared, root, parts.lifeline, assignment.variables)
             self._execute(Execution(*given, wrapper))
             if isinstance(wrapper, InContainer) and (fault := self._image_fault(job)):
-                self._execute(Execution(*given, Refused(fault)))
+                self._execute(Execution(*given, _refused(self._folder, fault)))
             if isinstance(wrapper, WithLauncher):
                 self._judge_launch(wrapper)
             if isinstance(self._outcome.failure, CutOff):
@@ -242,19 +242,21 @@ class JobRun:
             assignment = parts.pool.assign(self._reservation, job, document, starting)
             begun = time.monotonic()
             prepared = prepare(job.arguments, str(root), str(root), stage_in)
-            wrapper = self._wrapper(job, document, assignment)
+            wrapper = self._wrapper(job, document, assignment, Path(prepared.folder))
             if parts.staging is not None and isinstance(wrapper, WithLauncher):
                 staged = parts.staging.stage(wrapper, root, Path(prepared.folder), large, starting)
                 parts.pool.note_staging(self._reservation, staged.seconds or 0.0)
                 wrapper, prepared = replace(wrapper, staged=staged), staged.beside(prepared)
-            report.observe_stage_in(time.monotonic() - begun)
+            report.STAGE_IN.observe(time.monotonic() - begun)
             return assignment, prepared, wrapper
         except TransformationFailure as failure:
             raise starting.failure or JobFailure.of(failure) from failure
         finally:
             parts.heartbeats.remove(starting)
 
-    def _wrapper(self, job: Job, document: PayloadSettings, assignment: AssignedResources) -> CommandWrapper:
+    def _wrapper(
+        self, job: Job, document: PayloadSettings, assignment: AssignedResources, folder: Path
+    ) -> CommandWrapper:
         """Returns the wrapper of the command: a container, and a launcher for jobs with ranks or in an allocation."""
         settings, site = self._parts.settings, self._parts.site
         runtime = settings.container_runtime
@@ -263,7 +265,7 @@ class JobRun:
         try:
             choose_runtime(runtime, job.container)
         except ImageFault as fault:
-            return Refused(str(fault))
+            return _refused(folder, str(fault))
         if site is None:
             if document.ranks_per_node:
                 raise LauncherMissing(
@@ -373,6 +375,13 @@ class JobRun:
             self._outcome = replace(self._outcome, failure=why)
         elif is_late:
             self._outcome = replace(self._outcome, failure=CutLate(PilotErrorCode.SIGTERM, str(failure)))
+
+
+def _refused(folder: Path, reason: str) -> InContainer:
+    """Makes the runner report a reason in place of the payload: further attempts would fail too."""
+    if not refuse_payload(str(folder), reason):
+        raise JobFailure(PilotErrorCode.NO_CONTAINER_RUNTIME, reason)
+    return InContainer("none", "")
 
 
 def _is_good(outcome: Outcome, folder: Path) -> bool:

@@ -21,8 +21,8 @@ from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.report import Outcome, Progress
 from hpo_pilot.pilot.settings import PilotSettings, worker_mark
 from hpo_pilot.pilot.warm import WARM_MARK, WarmInterpreter, WarmInterpreters, WarmKind
-from hpo_pilot.transformation.container import Inside, choose_runtime
-from hpo_pilot.transformation.job import PayloadSettings, kept_environment, refuse_payload, without_secrets
+from hpo_pilot.transformation.container import ContainerStart, Inside, choose_runtime
+from hpo_pilot.transformation.job import PayloadSettings, kept_environment, without_secrets
 from hpo_pilot.transformation.process import (
     OWN_STATUS,
     SHORT_GRACE,
@@ -90,23 +90,8 @@ class InContainer(CommandWrapper):
         """See CommandWrapper."""
         if not self.image:
             return by_our_python(argv), dict(env)
-        runtime = choose_runtime(self.runtime, self.image)
-        return ended_with_all(runtime.wrap(argv, self.image, binds, env, folder, self.inside)), dict(env)
-
-
-@dataclass(frozen=True)
-class Refused(CommandWrapper):
-    """Reports a reason in place of the payload, which is not started; further attempts would fail too."""
-
-    reason: str
-
-    def wrap(
-        self, argv: Sequence[str], env: Mapping[str, str], binds: Sequence[Path], folder: Path
-    ) -> tuple[list[str], dict[str, str]]:
-        """See CommandWrapper."""
-        if not refuse_payload(str(folder), self.reason):
-            raise JobFailure(PilotErrorCode.NO_CONTAINER_RUNTIME, self.reason)
-        return by_our_python(argv), dict(env)
+        start = ContainerStart(argv, self.image, binds, env, folder, self.inside)
+        return ended_with_all(choose_runtime(self.runtime, self.image).wrap(start)), dict(env)
 
 
 log = logging.getLogger(__name__)
@@ -198,7 +183,7 @@ class Execution:
             unpack: fills a folder with the job's sandbox.
             is_over: whether the job is not needed any more.
         """
-        if not (isinstance(self._wrapper, InContainer) and not self._wrapper.image and self._is_ours()):
+        if self.job.container or not isinstance(self._wrapper, InContainer) or not self._is_ours():
             return
         kind = WarmKind(self.job.arguments.archive, self.function, (sys.executable, "-I", "-S"), ())
         if self.function:
