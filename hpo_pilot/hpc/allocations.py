@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import secrets
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpo_pilot.errors import InputError, TryAgainError
-from hpo_pilot.files import write_whole
+from hpo_pilot.files import try_lock, write_whole
 from hpo_pilot.hpc.batch_system import (
     Allocation,
     AllocationSpec,
@@ -80,7 +80,7 @@ def check_limits(spec: AllocationSpec, jobs: Collection[BatchJob]) -> None:
         TryAgainError: the queue accepts none now.
     """
     limits, queued = spec.site.batch.rules(spec.queue_name).limits, count_jobs(spec, jobs)
-    if limits.queued is not None and sum(queued.values()) >= limits.queued:
+    if limits.queued is not None and queued.total() >= limits.queued:
         raise TryAgainError(
             f"{spec.site.name} accepts {limits.queued} jobs of a user in {spec.queue_name}, and you have that many: "
             "wait, or cancel some"
@@ -90,23 +90,16 @@ def check_limits(spec: AllocationSpec, jobs: Collection[BatchJob]) -> None:
 def room_for_more(spec: AllocationSpec, jobs: Collection[BatchJob]) -> int | None:
     """Returns the number of further jobs that the queue accepts from this user and does not hold; None: no limit."""
     limits, queued = spec.site.batch.rules(spec.queue_name).limits, count_jobs(spec, jobs)
-    waiting = queued.get(BatchState.WAITING, 0) + queued.get(BatchState.HELD, 0)
-    running = queued.get(BatchState.RUNNING, 0)
-    rooms = [
-        *([limits.queued - waiting - running] if limits.queued is not None else []),
-        *([limits.eligible - waiting] if limits.eligible is not None else []),
-        *([limits.running - waiting - running] if limits.running is not None else []),
-    ]
-    return max(0, min(rooms)) if rooms else None
+    all_jobs = queued.total()
+    waiting = all_jobs - queued[BatchState.RUNNING]
+    there = ((limits.queued, all_jobs), (limits.eligible, waiting), (limits.running, all_jobs))
+    return min((max(0, limit - count) for limit, count in there if limit is not None), default=None)
 
 
-def count_jobs(spec: AllocationSpec, jobs: Collection[BatchJob]) -> dict[BatchState, int]:
+def count_jobs(spec: AllocationSpec, jobs: Collection[BatchJob]) -> Counter[BatchState]:
     """Counts the jobs of this user in the allocation's queue by state, without jobs that are over."""
-    found: dict[BatchState, int] = {}
-    for job in jobs:
-        if not job.state.is_over and (spec.queue_name is None or spec.queue_name in job.queue):
-            found[job.state] = found.get(job.state, 0) + 1
-    return found
+    in_queue = (job.state for job in jobs if spec.queue_name is None or spec.queue_name in job.queue)
+    return Counter(state for state in in_queue if not state.is_over)
 
 
 #: Allocations that are over and stay in the file.
@@ -201,29 +194,21 @@ class AllocationFile:
         """
         lock = _lock_file(self._path.with_name(f".keep-{hashlib.sha256(repr(what).encode()).hexdigest()[:16]}.lock"))
         try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                text = f"another `pilots keep` does this already ({', '.join(what)}): end that one"
-                raise TryAgainError(text) from error
+            if not try_lock(lock):
+                raise TryAgainError(f"another `pilots keep` does this already ({', '.join(what)}): end that one")
             yield
         finally:
             os.close(lock)
 
     def _wait(self, lock: int) -> None:
         end = time.monotonic() + _LOCK_SECONDS
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise TryAgainError(
-                        f"another command has been submitting or looking for {_LOCK_SECONDS:.0f} s (it holds "
-                        f"{self._lock_path}); try again later"
-                    ) from None
-                time.sleep(0.1)
-            else:
-                return
+        while not try_lock(lock):
+            if time.monotonic() > end:
+                raise TryAgainError(
+                    f"another command has been submitting or looking for {_LOCK_SECONDS:.0f} s (it holds "
+                    f"{self._lock_path}); try again later"
+                )
+            time.sleep(0.1)
 
 
 def _lock_file(path: Path) -> int:

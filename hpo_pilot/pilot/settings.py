@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hpo_pilot.errors import InputError, TryAgainError
-from hpo_pilot.files import PRIVATE, close_to_others, make_private, write_whole
+from hpo_pilot.files import PRIVATE, close_to_others, make_private, try_lock, write_whole
 from hpo_pilot.hpc.launchers import Launcher, Plain, make_launcher
 from hpo_pilot.transformation.container import RUNTIMES, Inside
 from hpo_pilot.transformation.process import GRACE, WORKER_MARK
@@ -405,7 +404,7 @@ class PilotWorkDir:
             raise InputError(f"--workdir {self.root} cannot be used: {error}") from error
         # If the process that starts pilots was killed, its earlier pilot may still be ending its jobs.
         give_up = time.monotonic() + (_TAKE_OVER_SECONDS if settings.lifeline_fd is not None else 0.0)
-        while not self._locked():
+        while not try_lock(self._lock.fileno()):
             if time.monotonic() >= give_up:
                 raise TryAgainError(
                     f"a pilot {settings.worker_name} runs in {self.root} already; give this one another --worker-id"
@@ -413,13 +412,6 @@ class PilotWorkDir:
             time.sleep(0.1)
         self.key = pilot_key(self.root, settings.worker_name)
         self.stale = [entry for entry in self._jobs.iterdir() if entry.is_dir()]
-
-    def _locked(self) -> bool:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
 
     def new_job_folder(self, panda_id: int, attempt: int) -> Path:
         """Makes and returns an empty folder for a job."""
