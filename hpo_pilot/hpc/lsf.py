@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from pathlib import Path
 from typing import ClassVar
 
 from typing_extensions import override
@@ -131,12 +130,8 @@ class LsfAllocation(BatchAllocation):
         return first == 1 and bool(others) and min(others) > 1
 
     def _slots(self) -> Counter[str]:
-        file = self.environment.get("LSB_DJOB_HOSTFILE")
-        if file:
-            try:
-                return Counter(Path(file).read_text().split())
-            except OSError as error:
-                raise InputError(f"LSB_DJOB_HOSTFILE {file}: {error.strerror or error}") from error
+        if self.environment.get("LSB_DJOB_HOSTFILE"):
+            return self.hosts("LSB_DJOB_HOSTFILE")
         words = self.environment.get("LSB_MCPU_HOSTS", "").split()
         return Counter({name: int(count) for name, count in zip(words[::2], words[1::2], strict=False)})
 

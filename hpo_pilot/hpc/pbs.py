@@ -6,9 +6,7 @@ import getpass
 import json
 import re
 import time
-from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 from typing_extensions import override
@@ -121,13 +119,8 @@ class PbsAllocation(BatchAllocation):
 
     def nodes(self) -> list[AllocatedNode]:
         """See BatchAllocation."""
-        file = self.environment.get("PBS_NODEFILE", "")
-        try:
-            names = list(Counter(Path(file).read_text().split()))
-        except OSError as error:
-            raise InputError(f"PBS_NODEFILE {file}: {error.strerror or error}") from error
-        cpus = self.environment.get("NCPUS", "")  # of the first chunk
-        return [AllocatedNode(name, int(cpus) if cpus.isdecimal() else 0) for name in names]
+        cpus = self.number("NCPUS")  # of the first chunk
+        return [AllocatedNode(name, cpus) for name in self.hosts("PBS_NODEFILE")]
 
     def seconds_left(self, now: float) -> float:
         """See BatchAllocation."""

@@ -217,15 +217,11 @@ class SlurmAllocation(BatchAllocation):
 
     def gpus_per_node(self) -> int:
         """See BatchAllocation."""
-        return self._number("SLURM_GPUS_ON_NODE")
+        return self.number("SLURM_GPUS_ON_NODE")
 
     def memory_mb(self) -> int:
         """See BatchAllocation."""
-        return self._number("SLURM_MEM_PER_NODE")
-
-    def _number(self, name: str) -> int:
-        said = self.environment.get(name, "")
-        return int(said) if said.isdecimal() else 0
+        return self.number("SLURM_MEM_PER_NODE")
 
 
 def _time(text: str) -> float:

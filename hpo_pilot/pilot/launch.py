@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -506,16 +506,11 @@ class WithLauncher(CommandWrapper):
                 PilotErrorCode.PAYLOAD_EXECUTION_FAILURE,
                 "the job was packed by an earlier version, whose runner starts no launcher: submit the search anew",
             )
-        log_patterns, steps = self.launcher.log_patterns, self.launcher.step_commands(env)
-        said: dict[str, Any] = {"before": list(before), "name": placement.name}
-        said |= {
-            "label": log_patterns.label,
-            "dead": log_patterns.dead,
-            "own": log_patterns.own,
-            "cancelled": log_patterns.cancelled,
-        }
-        if steps is not None:
-            said |= {"steps": list(steps.steps), "signal": list(steps.signal)}
+        patterns = asdict(self.launcher.log_patterns)
+        said: dict[str, Any] = {name: patterns[name] for name in ("label", "dead", "own", "cancelled")}
+        said |= {"before": before, "name": placement.name}
+        if (steps := self.launcher.step_commands(env)) is not None:
+            said |= asdict(steps)
         shutil.copy(_PROGRAM, folder)
         write_whole(folder / LAUNCH_DOCUMENT, json.dumps(said), mode=0o600, scratch=True)
 

@@ -163,12 +163,6 @@ class Pilot:
         allocation = find_allocation(site, settings.lifetime)
         margin = ending_margin(allocation.seconds, settings.margin)
         names = [node.name for node in allocation.nodes]
-        outage = LauncherOutage(
-            lambda nodes: probe_launcher(site, nodes, names),
-            others=lambda: sorted(pool.up),
-            over=self._wake,
-            give_up=self._give_up_allocation,
-        )
         pool = AllocationPool(
             allocation,
             site,
@@ -176,6 +170,12 @@ class Pilot:
             checkpointed=2 * settings.checkpoint_every,
             when_lost=watchdog.stop_job,
             is_away=lambda: outage.is_on,
+        )
+        outage = LauncherOutage(
+            lambda nodes: probe_launcher(site, nodes, names),
+            others=lambda: sorted(pool.up),
+            over=pool.wake,
+            give_up=self._give_up_allocation,
         )
         self._watch = AllocationWatch(
             pool, site, allocation, margin=margin, idle=settings.end_idle, end=lambda: self.stop(at_once=True)
@@ -340,9 +340,6 @@ class Pilot:
             with self._changed:  # comes last: a pilot that ends waits for it
                 self._unreported -= 1
                 self._changed.notify_all()
-
-    def _wake(self) -> None:
-        self._parts.pool.wake()
 
     def _give_up_allocation(self, error: HpoPilotError) -> None:
         """Drains after a launcher failure; running jobs may finish."""

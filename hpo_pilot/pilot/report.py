@@ -366,7 +366,7 @@ _ENDED = Counter(
     ["outcome", "reason"],
     registry=METRICS_REGISTRY,
 )
-_STAGE_IN = Histogram(
+STAGE_IN = Histogram(
     "hpo_pilot_pilot_stage_in_seconds",
     "Seconds to make a job ready: to unpack its sandbox, fetch its inputs, copy them to its nodes.",
     buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800),
@@ -393,11 +393,6 @@ def count_job_end(outcome: Outcome, *, given_back: bool) -> None:
     else:
         # A fixed set of labels: messages would give an unlimited number of them.
         _ENDED.labels("failed", outcome.failure.code.name.lower() if outcome.failure else "payload").inc()
-
-
-def observe_stage_in(seconds: float) -> None:
-    """Records the seconds that it took to make a job ready."""
-    _STAGE_IN.observe(seconds)
 
 
 def note_answer(*, is_good: bool) -> None:
