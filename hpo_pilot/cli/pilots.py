@@ -152,10 +152,7 @@ class _Allocations:
         from hpo_pilot.hpc.site_files import find_site
 
         profile, minutes = find_site(self.site), walltime_minutes(self.walltime)
-        options = tuple(self.pilot_option or ())
-        command = PilotCommand(
-            access.server, access.queue, access.token_file, self._root(), access.ca, access.vo, options
-        )
+        command = PilotCommand(access, self._root(), tuple(self.pilot_option or ()))
         batch = (self.queue, self.account, self.proxy, active_environment(os.environ), self.node_cores, self.node_gpus)
         return lambda name: AllocationSpec(
             profile, nodes, minutes, name, command.folder(name), command.words(name), *batch

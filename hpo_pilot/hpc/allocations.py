@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.files import try_lock, write_whole
@@ -26,6 +27,9 @@ from hpo_pilot.hpc.batch_system import (
     walltime_text,
 )
 from hpo_pilot.hpc.batch_systems import make_batch_system
+
+if TYPE_CHECKING:
+    from hpo_pilot.hpc.keeper import PilotAccess
 
 # This calls the commands of batch systems directly. PSI/J (psij-python 0.9.11) was tried first. Its Slurm adapter asks
 # for all jobs of the user, and takes every job for failed if any of them ended in a way that it does not know (out of
@@ -426,48 +430,38 @@ class PilotCommand:
     """The command line of the pilots of a site; `words` adds the arguments of one allocation.
 
     Attributes:
-        server: the PanDA server's URL for compute nodes.
-        queue: the PanDA queue to serve.
-        token_file: the file with the pilot's token, which compute nodes must see; the script has no token in it.
+        access: the PanDA server. Compute nodes must see the files that it names; the script has no token in it.
         root: the folder for all allocations, which login and compute nodes share.
-        ca: PEM file of the server's authorities; None: the usual authorities.
-        vo: the virtual organisation of the token; None: the pilot's default.
         options: further options of `hpo-pilot pilot`.
         python: the interpreter, which compute nodes must see.
     """
 
-    server: str
-    queue: str
-    token_file: Path
+    access: PilotAccess
     root: Path
-    ca: Path | None = None
-    vo: str | None = None
     options: tuple[str, ...] = ()
     python: str = sys.executable
 
     def __post_init__(self) -> None:
-        for name, option in (("token_file", "--token-file"), ("ca", "--ca"), ("root", "--folder")):
-            if (path := getattr(self, name)) is not None:
-                object.__setattr__(self, name, path.absolute())
-                if name != "root" and not path.is_file():
-                    raise InputError(f"{option} {path}: there is no such file")
+        for option, path in (("--token-file", self.access.token_file), ("--ca", self.access.ca)):
+            if path is not None and not path.is_file():
+                raise InputError(f"{option} {path}: there is no such file")
 
     def folder(self, name: str) -> Path:
         """Returns the folder of the allocation with that name."""
-        return self.root / "allocations" / name
+        return self.root.absolute() / "allocations" / name
 
     def words(self, name: str) -> tuple[str, ...]:
         """Returns the command of an allocation's pilot.
 
         All allocations share checkpoints and outputs that no server keeps, so a job can go on in another allocation.
         """
-        folder = self.folder(name)
+        folder, root, access = self.folder(name), self.root.absolute(), self.access
         return (
-            *(self.python, "-m", "hpo_pilot.pilot", "--server", self.server, "--queue", self.queue),
-            *("--token-file", str(self.token_file), "--site", str(folder / SITE_FILE), "--allocation"),
-            *("--workdir", str(folder / "work"), "--checkpoints", str(self.root / "checkpoints")),
-            *("--storage", str(self.root / "storage"), "--harvester-id", name),
-            *(("--ca", str(self.ca)) if self.ca is not None else ()),
-            *(("--vo", self.vo) if self.vo is not None else ()),
+            *(self.python, "-m", "hpo_pilot.pilot", "--server", access.server, "--queue", access.queue),
+            *("--token-file", str(access.token_file.absolute()), "--site", str(folder / SITE_FILE), "--allocation"),
+            *("--workdir", str(folder / "work"), "--checkpoints", str(root / "checkpoints")),
+            *("--storage", str(root / "storage"), "--harvester-id", name),
+            *(("--vo", access.vo) if access.vo else ()),
+            *(("--ca", str(access.ca.absolute())) if access.ca is not None else ()),
             *self.options,
         )
