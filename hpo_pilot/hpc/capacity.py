@@ -251,22 +251,17 @@ class Capacity:
         for node in range(len(shapes)):
             level = self._level(node)
             self._levels[level] = self._levels.get(level, 0) | 1 << node
-        self._not_lost = (1 << len(shapes)) - 1
+        self.not_lost = (1 << len(shapes)) - 1  #: nodes that may get jobs now or later
         self._held = 0
 
     @property
     def up(self) -> int:
         """The nodes that may get jobs."""
-        return self._not_lost & ~self._held
-
-    @property
-    def not_lost(self) -> int:
-        """The nodes that may get jobs now or later."""
-        return self._not_lost
+        return self.not_lost & ~self._held
 
     def lose(self, node: int) -> None:
         """Stops jobs for a node for ever; parts of jobs there may still be given back."""
-        self._not_lost &= ~(1 << node)
+        self.not_lost &= ~(1 << node)
 
     def hold(self, nodes: int) -> None:
         """Stops new jobs for nodes until `release`; running jobs go on."""

@@ -67,10 +67,6 @@ class Placement:
         if missing := [node for node in self.nodes if self.allocation and node not in self.allocation]:
             raise InputError(f"{missing[0]} is not a node of the allocation: {', '.join(self.allocation)}")
 
-    def gpus_of(self, node: str) -> tuple[str, ...]:
-        """Returns the GPUs of the job on a node; empty: not known."""
-        return self.gpus_on.get(node, self.gpus)
-
     @property
     def ranks(self) -> int:
         """Number of processes on all nodes."""
@@ -85,11 +81,6 @@ class Placement:
     def cores_per_node(self) -> int:
         """Cores of the job on each node."""
         return self.ranks_per_node * self.cores_per_rank
-
-    @property
-    def is_subset(self) -> bool:
-        """True if the allocation has more nodes than the job."""
-        return bool(self.allocation) and set(self.nodes) != set(self.allocation)
 
 
 #: Message of ssh about a host that it cannot reach; several launchers start their helpers with ssh.
@@ -406,7 +397,8 @@ class Srun(Launcher):
 
     def command(self, argv: Sequence[str], placement: Placement) -> list[str]:
         """See Launcher."""
-        nodes = [f"--nodelist={','.join(placement.nodes)}"] if placement.is_subset else []
+        is_part = placement.allocation and set(placement.nodes) != set(placement.allocation)
+        nodes = [f"--nodelist={','.join(placement.nodes)}"] if is_part else []
         memory = [f"--mem={placement.memory_mb}M"] if placement.memory_mb else []
         return [
             self.name,

@@ -440,7 +440,7 @@ class AllocationPool(ResourcePool[AllocationReservation]):
         """Lets blocked nodes, which are completely free now, get jobs again."""
         with self._changed:
             if free := [name for name in self._names if name in nodes and name in self._blocked]:
-                log.info("%s may get jobs again", _shown(free))
+                log.info("%s may get jobs again", nodes_text(free))
                 self._blocked.difference_update(free)
                 self._scheduler.release(free)
                 self._decide(self._clock())
@@ -469,7 +469,9 @@ class AllocationPool(ResourcePool[AllocationReservation]):
         }
         used |= {node for node, when in self._freed.items() if when >= since}
         if more := [name for name in self._names if name in (used & self._up) - self._blocked - {lost}]:
-            log.info("%s get no new jobs until their jobs have ended: the batch system may keep cores", _shown(more))
+            log.info(
+                "%s get no new jobs until their jobs have ended: the batch system may keep cores", nodes_text(more)
+            )
             self._blocked.update(more)
             self._scheduler.hold(more)
 
@@ -535,7 +537,8 @@ class AllocationPool(ResourcePool[AllocationReservation]):
         return tuple(MachineGpu(str(number), vendor, self._site.gpu_model, memory) for number in range(count))
 
 
-def _shown(nodes: Sequence[str]) -> str:
+def nodes_text(nodes: Sequence[str]) -> str:
+    """Returns the number of nodes, and the names of the first eight."""
     return f"{len(nodes)} nodes ({', '.join(nodes[:8])}{', ...' if len(nodes) > 8 else ''})"
 
 

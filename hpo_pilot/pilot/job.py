@@ -115,7 +115,6 @@ class PilotErrorCode(IntEnum):
     SIGTERM = 1201  #: the pilot was told to stop
     REACHED_MAX_TIME = 1213  #: over its walltime, and the runner did not end it
     PAYLOAD_EXECUTION_FAILURE = 1305  #: the command cannot be started, or the runner itself failed
-    INTERNAL_PILOT_PROBLEM = 1319  #: a defect of this pilot
     NO_CONTAINER_RUNTIME = 1325  #: its image cannot be run here
 
 

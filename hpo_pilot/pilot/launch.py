@@ -84,12 +84,7 @@ class LauncherOutage:
         self._trying = threading.Lock()
         self._stopped = threading.Event()
         self._worked = float("-inf")
-        self._is_on = False
-
-    @property
-    def is_on(self) -> bool:
-        """Whether the launcher starts nothing."""
-        return self._is_on
+        self.is_on = False  #: the launcher starts nothing
 
     def is_everywhere(self, nodes: Sequence[str]) -> bool:
         """Returns whether a launch without known reason failed because of the launcher, not because of the job.
@@ -98,7 +93,7 @@ class LauncherOutage:
             nodes: nodes of the job, which still has them.
         """
         with self._trying:
-            if self._is_on:
+            if self.is_on:
                 return True
             if time.monotonic() - self._worked < _FRESH:
                 return False
@@ -117,9 +112,9 @@ class LauncherOutage:
             nodes: are tested first, because they are free.
         """
         with self._lock:
-            if self._is_on or self._stopped.is_set():
+            if self.is_on or self._stopped.is_set():
                 return
-            self._is_on = True
+            self.is_on = True
         log.error("the launcher cannot start anything, so the pilot takes no jobs for now: %s", why)
         threading.Thread(target=self._run, args=[why, tuple(nodes)], name="outage", daemon=True).start()
 
@@ -134,7 +129,7 @@ class LauncherOutage:
             why = self._attempt([next(in_turn)])
             seconds = time.monotonic() - began
             if not why:
-                self._is_on, self._worked = False, time.monotonic()
+                self.is_on, self._worked = False, time.monotonic()
                 log.warning("the launcher works again after %.0f s", seconds)
                 self._over()
                 return
@@ -555,7 +550,7 @@ def _expanded(variables: Mapping[str, str]) -> dict[str, str]:
 def _visible_script(placement: Placement) -> str:
     variable = VISIBLE_GPUS[placement.gpu_kind]
     cases = [
-        f"{node.partition('.')[0]}) export {variable}={','.join(placement.gpus_of(node))} ;;"
+        f"{node.partition('.')[0]}) export {variable}={','.join(placement.gpus_on.get(node, placement.gpus))} ;;"
         for node in placement.nodes
     ]
     return "\n".join(['case "$(uname -n | cut -d . -f 1)" in', *cases, "esac", 'exec "$@"', ""])

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from hpo_pilot import __version__
 from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
 from hpo_pilot.logs import about
-from hpo_pilot.pilot.allocation import AllocationPool, AllocationWatch, ending_margin, find_allocation
+from hpo_pilot.pilot.allocation import AllocationPool, AllocationWatch, ending_margin, find_allocation, nodes_text
 from hpo_pilot.pilot.attempt import JobRun, PilotParts
 from hpo_pilot.pilot.checkpoints import CheckpointShipping
 from hpo_pilot.pilot.client import Backoff, CallRefused, Delivery, GivingBack, JobServer
@@ -184,11 +184,8 @@ class Pilot:
         if settings.staging and site.scratch:
             seconds, limit = allocation.seconds, settings.staging_mb
             staging = Staging(site, workdir.staging, names, job=allocation.job, seconds=seconds, limit_mb=limit)
-        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        log.info(
-            "allocation of %d nodes (%s) for %.0f s; the first: %s",
-            *(len(names), shown, allocation.seconds, allocation.nodes[0].shape),
-        )
+        first = allocation.nodes[0].shape
+        log.info("allocation of %s for %.0f s; the first: %s", nodes_text(names), allocation.seconds, first)
         return pool, outage, staging
 
     def run(self) -> int:
