@@ -273,9 +273,7 @@ class Execution:
                 process_group=0,
             )
         except OSError as error:
-            raise JobFailure(
-                PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, f"{argv[0]} cannot be started: {error}"
-            ) from error
+            raise JobFailure(f"{argv[0]} cannot be started: {error}") from error
         process.returncode = 0  # `wait` waits for it, so this object need not
         return _claimed(process.pid)
 
@@ -284,9 +282,7 @@ class Execution:
         try:
             (self.folder / AUTHORITY_FILE).write_bytes(authority.read_bytes())
         except OSError as error:
-            raise JobFailure(
-                PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, f"{authority} cannot be copied into the job's folder: {error}"
-            ) from error
+            raise JobFailure(f"{authority} cannot be copied into the job's folder: {error}") from error
 
     def wait(self) -> Outcome:
         """Waits for the command to end, ends the processes that it left, and returns the outcome."""
@@ -336,7 +332,7 @@ class Execution:
         if now > self._ends_at:
             self._ends_at = float("inf")
             limit = self.job.walltime + self._settings.walltime_grace
-            self.stop(JobFailure(PilotErrorCode.REACHED_MAX_TIME, f"still running {limit:.0f} s after its start"))
+            self.stop(JobFailure(f"still running {limit:.0f} s after its start", PilotErrorCode.REACHED_MAX_TIME))
         if now > self._insist_at:
             with self._lock:
                 self._insist_at = float("inf")

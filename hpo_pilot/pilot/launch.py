@@ -25,7 +25,7 @@ from hpo_pilot.files import write_whole
 from hpo_pilot.hpc.launchers import VISIBLE_GPUS, Launcher, Placement, site_variables
 from hpo_pilot.logs import log_end
 from hpo_pilot.pilot.execution import ORPHANS_PROGRAM, CommandWrapper, InContainer, by_our_python, ended_with_all
-from hpo_pilot.pilot.job import Job, JobFailure, LauncherMissing, PilotErrorCode
+from hpo_pilot.pilot.job import Job, JobFailure, LauncherMissing
 from hpo_pilot.pilot.machine import HERE, AssignedResources
 from hpo_pilot.pilot.settings import Site
 from hpo_pilot.transformation.job import PayloadSettings, without_secrets
@@ -402,7 +402,7 @@ class WithLauncher(CommandWrapper):
     ) -> tuple[list[str], dict[str, str]]:
         """See CommandWrapper. Our runner gets the launcher's words in a file and starts the payload with them."""
         if lacking := self.launcher.lacks(env.get("PATH")):
-            raise LauncherMissing(PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, f"at site {self.site.name!r} {lacking}")
+            raise LauncherMissing(f"at site {self.site.name!r} {lacking}")
         ours = (folder / RUNNER_FILE).is_file()
         try:
             placement = self.placement(env, _told(self.document) if ours else ())
@@ -410,7 +410,7 @@ class WithLauncher(CommandWrapper):
             before = self.launcher.command(around, placement)
             started = self.launcher.environment(placement, env)
         except InputError as error:
-            raise JobFailure(PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, str(error)) from error
+            raise JobFailure(str(error)) from error
         if not ours:
             return ended_with_all([*before, *argv]), started
         self._tell(folder, before, placement, env)
@@ -498,8 +498,7 @@ class WithLauncher(CommandWrapper):
     def _tell(self, folder: Path, before: Sequence[str], placement: Placement, env: Mapping[str, str]) -> None:
         if "hpo_pilot_launch" not in _text_of_runners(folder):
             raise JobFailure(
-                PilotErrorCode.PAYLOAD_EXECUTION_FAILURE,
-                "the job was packed by an earlier version, whose runner starts no launcher: submit the search anew",
+                "the job was packed by an earlier version, whose runner starts no launcher: submit the search anew"
             )
         patterns = asdict(self.launcher.log_patterns)
         said: dict[str, Any] = {name: patterns[name] for name in ("label", "dead", "own", "cancelled")}

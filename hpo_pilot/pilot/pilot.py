@@ -393,8 +393,8 @@ class Pilot:
 
     def _last_failure(self) -> JobFailure:
         if self._watch is not None:
-            return CutOff(PilotErrorCode.SIGTERM, "the allocation came to its end before the job did")
-        return JobFailure(PilotErrorCode.SIGTERM, "the pilot was told to end")
+            return CutOff("the allocation came to its end before the job did")
+        return JobFailure("the pilot was told to end", PilotErrorCode.SIGTERM)
 
     def _wait_until_idle(self, seconds: float, *, or_at_once: bool) -> None:
         end = time.monotonic() + seconds
