@@ -218,11 +218,7 @@ def _of_all(limit: float | None, work: Workload) -> float | None:
 
 
 def _document(
-    search: Search,
-    profile: SiteProfile,
-    made: Plan,
-    minutes_per_trial: float | None,
-    advice: Advice | None,
+    search: Search, profile: SiteProfile, made: Plan, minutes_per_trial: float | None, advice: Advice | None
 ) -> dict[str, Any]:
     from dataclasses import asdict
 

@@ -95,13 +95,7 @@ class JobServer:
         self._away_since: float | None = None
 
     def acquire(
-        self,
-        free: FreeResources,
-        wait: float,
-        disk_mb: int,
-        remaining: int,
-        avoided: Sequence[int] = (),
-        why: str = "",
+        self, free: FreeResources, wait: float, disk_mb: int, remaining: int, avoided: Sequence[int] = (), why: str = ""
     ) -> list[dict[str, Any]]:
         """Asks for jobs; returned jobs belong to this pilot.
 

@@ -23,13 +23,7 @@ from hpo_pilot.pilot.settings import PilotSettings, worker_mark
 from hpo_pilot.pilot.warm import WARM_MARK, WarmInterpreter, WarmInterpreters, WarmKind
 from hpo_pilot.transformation.container import ContainerStart, Inside, choose_runtime
 from hpo_pilot.transformation.job import PayloadSettings, kept_environment, without_secrets
-from hpo_pilot.transformation.process import (
-    OWN_STATUS,
-    SHORT_GRACE,
-    end_leftovers,
-    has_orphans,
-    signal_group,
-)
+from hpo_pilot.transformation.process import OWN_STATUS, SHORT_GRACE, end_leftovers, has_orphans, signal_group
 from hpo_pilot.transformation.transformation import Prepared
 
 

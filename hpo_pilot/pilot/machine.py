@@ -336,10 +336,7 @@ class MachinePool(ResourcePool[MachineReservation]):
         elif not self._shows_gpus:
             variables = gpu_variables(())
         return AssignedResources(
-            (HERE,),
-            variables,
-            gpus={HERE: tuple(gpu.identifier for gpu in reservation.gpus)},
-            cores=reservation.cores,
+            (HERE,), variables, gpus={HERE: tuple(gpu.identifier for gpu in reservation.gpus)}, cores=reservation.cores
         )
 
     def take_gpus(self, reservation: MachineReservation, count: int, stop: threading.Event) -> bool:

@@ -266,12 +266,7 @@ def heartbeat_report(settings: PilotSettings, reported: ReportedJob) -> dict[str
 
 
 def final_report(
-    settings: PilotSettings,
-    panda_id: int,
-    attempt: int,
-    outcome: Outcome,
-    folder: Path,
-    stored: Mapping[str, Any],
+    settings: PilotSettings, panda_id: int, attempt: int, outcome: Outcome, folder: Path, stored: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Returns the final report on a job.
 

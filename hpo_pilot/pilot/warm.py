@@ -170,11 +170,7 @@ class WarmInterpreters:
         shutil.rmtree(folder, ignore_errors=True)
 
     def take(
-        self,
-        kind: WarmKind,
-        fill: Callable[[Path], object],
-        seconds: float,
-        is_over: Callable[[], bool],
+        self, kind: WarmKind, fill: Callable[[Path], object], seconds: float, is_over: Callable[[], bool]
     ) -> WarmInterpreter | None:
         """Returns an idle interpreter of this kind, or a new one.
 

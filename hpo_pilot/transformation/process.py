@@ -254,9 +254,7 @@ OWN_STATUS = (0, 1)
 
 
 def run_payload(
-    command: Callable[[Dict[str, str]], Sequence[str]],
-    folder: str,
-    environment: Mapping[str, str],
+    command: Callable[[Dict[str, str]], Sequence[str]], folder: str, environment: Mapping[str, str], grace: float = GRACE
 ) -> int:
     """Runs a command to its end, then ends every process that it left, also in other sessions.
 
@@ -267,6 +265,7 @@ def run_payload(
         command: returns the command's words, given its environment.
         folder: where it runs.
         environment: environment of the command; variables that identify its processes are added.
+        grace: seconds between TERM and KILL.
 
     Returns:
         Its exit status; 128 + signal if a signal ended it.
@@ -281,7 +280,7 @@ def run_payload(
     sys.stdout.flush()
     adopt_orphans()
     try:
-        keeper = Keeper(marks, lifeline, GRACE)
+        keeper = Keeper(marks, lifeline, grace)
         process = subprocess.Popen(
             list(argv), cwd=folder, env=env, stdin=subprocess.DEVNULL, pass_fds=[lifeline], start_new_session=True
         )
@@ -291,7 +290,7 @@ def run_payload(
     finally:
         os.close(lifeline)
 
-    insist = threading.Timer(GRACE, signal_group, (process.pid, signal.SIGKILL))
+    insist = threading.Timer(grace, signal_group, (process.pid, signal.SIGKILL))
     insist.daemon = True
 
     def pass_on(number: int, _: Optional[FrameType]) -> None:
@@ -308,7 +307,7 @@ def run_payload(
         signal_group(process.pid, signal.SIGKILL)
         status = process.wait()
         was_told = insist.ident is not None
-        end_leftovers(marks, SHORT_GRACE if was_told or status in OWN_STATUS else GRACE, adopted=True)
+        end_leftovers(marks, SHORT_GRACE if was_told or status in OWN_STATUS else grace, adopted=True)
     finally:
         for which, handler in before.items():
             signal.signal(which, handler)
