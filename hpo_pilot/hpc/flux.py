@@ -21,9 +21,7 @@ from hpo_pilot.hpc.batch_system import (
 #: flux-jobs(1), "JOB STATUS": a state, or the result of an inactive job. A job with any other status runs.
 _STATES = {
     "DEPEND": BatchState.HELD,
-    "PRIORITY": BatchState.WAITING,
-    "SCHED": BatchState.WAITING,
-    "PENDING": BatchState.WAITING,
+    **dict.fromkeys(("PRIORITY", "SCHED", "PENDING"), BatchState.WAITING),
     "COMPLETED": BatchState.ENDED,
     "TIMEOUT": BatchState.TIMED_OUT,
     "CANCELED": BatchState.CANCELLED,

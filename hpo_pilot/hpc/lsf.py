@@ -25,8 +25,7 @@ from hpo_pilot.hpc.batch_system import (
 
 #: bjobs, "STAT". A job in any other state runs, or its host cannot be reached.
 _STATES = {
-    "PEND": BatchState.WAITING,
-    "WAIT": BatchState.WAITING,
+    **dict.fromkeys(("PEND", "WAIT"), BatchState.WAITING),
     "PSUSP": BatchState.HELD,
     "DONE": BatchState.ENDED,
     "EXIT": BatchState.FAILED,
@@ -34,13 +33,8 @@ _STATES = {
 
 #: The beginnings of `exit_reason`; LSF, "Termination reasons displayed by bacct, bhist and bjobs".
 _ENDS = {
-    "TERM_RUNLIMIT": BatchState.TIMED_OUT,
-    "TERM_DEADLINE": BatchState.TIMED_OUT,
-    "TERM_WINDOW": BatchState.TIMED_OUT,
-    "TERM_OWNER": BatchState.CANCELLED,
-    "TERM_FORCE_OWNER": BatchState.CANCELLED,
-    "TERM_ADMIN": BatchState.CANCELLED,
-    "TERM_FORCE_ADMIN": BatchState.CANCELLED,
+    **dict.fromkeys(("TERM_RUNLIMIT", "TERM_DEADLINE", "TERM_WINDOW"), BatchState.TIMED_OUT),
+    **dict.fromkeys(("TERM_OWNER", "TERM_FORCE_OWNER", "TERM_ADMIN", "TERM_FORCE_ADMIN"), BatchState.CANCELLED),
     "TERM_REMOVE_HUNG_JOB": BatchState.FAILED,
 }
 

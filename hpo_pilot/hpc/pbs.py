@@ -26,13 +26,9 @@ from hpo_pilot.hpc.batch_system import (
 
 #: PBS Professional Reference Guide, "Job States". A job in any other state runs, or is ending.
 _STATES = {
-    "Q": BatchState.WAITING,
-    "T": BatchState.WAITING,
-    "W": BatchState.HELD,
-    "H": BatchState.HELD,
-    "M": BatchState.ENDED,
-    "F": BatchState.ENDED,
-    "X": BatchState.ENDED,
+    **dict.fromkeys("QT", BatchState.WAITING),
+    **dict.fromkeys("WH", BatchState.HELD),
+    **dict.fromkeys("MFX", BatchState.ENDED),
 }
 
 #: `Exit_status` of a job that reached its walltime; PBS Professional Reference Guide, "Job Exit Status Codes".

@@ -32,23 +32,12 @@ log = logging.getLogger(__name__)
 
 #: squeue(1), "JOB STATE CODES". A job in any other state runs, or is ending.
 _STATES = {
-    "PENDING": BatchState.WAITING,
-    "CONFIGURING": BatchState.WAITING,
-    "REQUEUED": BatchState.WAITING,
-    "REQUEUE_FED": BatchState.WAITING,
-    "REQUEUE_HOLD": BatchState.HELD,
-    "SPECIAL_EXIT": BatchState.HELD,
-    "RESV_DEL_HOLD": BatchState.HELD,
+    **dict.fromkeys(("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED"), BatchState.WAITING),
+    **dict.fromkeys(("REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"), BatchState.HELD),
     "COMPLETED": BatchState.ENDED,
-    "TIMEOUT": BatchState.TIMED_OUT,
-    "DEADLINE": BatchState.TIMED_OUT,
-    "CANCELLED": BatchState.CANCELLED,
-    "REVOKED": BatchState.CANCELLED,
-    "PREEMPTED": BatchState.CANCELLED,
-    "BOOT_FAIL": BatchState.FAILED,
-    "FAILED": BatchState.FAILED,
-    "NODE_FAIL": BatchState.FAILED,
-    "OUT_OF_MEMORY": BatchState.FAILED,
+    **dict.fromkeys(("TIMEOUT", "DEADLINE"), BatchState.TIMED_OUT),
+    **dict.fromkeys(("CANCELLED", "REVOKED", "PREEMPTED"), BatchState.CANCELLED),
+    **dict.fromkeys(("BOOT_FAIL", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"), BatchState.FAILED),
 }
 
 #: Reasons of pending jobs that could not start even on free nodes; squeue(1), "JOB REASON CODES".
