@@ -113,7 +113,7 @@ class Sources:
         Raises:
             NotStaged: it is too large.
             OSError: it cannot be read or packed.
-            GivenUp: it is not needed any more.
+            JobUnwanted: it is not needed any more.
         """
         name, path = path.name, Path(os.path.realpath(path))
         about = path.stat()
