@@ -263,7 +263,7 @@ class AllocationPool(ResourcePool[AllocationReservation]):
         self._coming: deque[AllocationReservation] = deque()
         self._changed = threading.Condition()
 
-    # --- methods of Pool ---
+    # --- methods of ResourcePool ---
 
     def wait_for_some(self, stop: threading.Event) -> FreeResources:
         """See ResourcePool."""

@@ -15,12 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hpo_pilot.logs import last_line
 from hpo_pilot.pilot.checkpoints import kept_checkpoint
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.report import Outcome, Progress
 from hpo_pilot.pilot.settings import PilotSettings, worker_mark
-from hpo_pilot.pilot.warm import WARM_MARK, WarmInterpreter, WarmInterpreters, WarmKind
+from hpo_pilot.pilot.warm import WARM_MARK, WarmInterpreter, WarmInterpreters, WarmKind, last_line_or_error
 from hpo_pilot.transformation.container import ContainerStart, Inside, choose_runtime
 from hpo_pilot.transformation.job import PayloadSettings, kept_environment, without_secrets
 from hpo_pilot.transformation.process import OWN_STATUS, SHORT_GRACE, end_leftovers, has_orphans, signal_group
@@ -293,7 +292,7 @@ class Execution:
         exit_code = os.waitstatus_to_exitcode(status)
         outcome = Outcome(
             exit_code=exit_code,
-            last_line=_last_line(self.folder / LOG_FILE),
+            last_line=last_line_or_error(self.folder / LOG_FILE),
             failure=self._failure,
             started=self.started,
             cpu_seconds=usage.ru_utime + usage.ru_stime,
@@ -395,10 +394,3 @@ def _base(settings: PilotSettings, job: Job) -> dict[str, str]:
     if settings.environments is not None and (found := kept_checkpoint(job, settings.environments)) is not None:
         kept = kept_environment(str(settings.environments), found.folder.name, os.environ)
     return without_secrets(os.environ) if kept is None else kept
-
-
-def _last_line(path: Path) -> str:
-    try:
-        return last_line(path)
-    except OSError as error:
-        return str(error)

@@ -10,7 +10,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -49,13 +49,8 @@ class MachineGpu:
 
         See `srvcore/hardware_matching.py` of panda-server 1.0.4.
         """
-        known = {
-            "vendor": self.vendor,
-            "model": self.model,
-            "vram": self.memory_mb,
-            "driver_version": self.driver_version,
-        }
-        return {name: value for name, value in known.items() if value}
+        names = ("vendor", "model", "vram", "driver_version")
+        return {name: value for name, value in zip(names, astuple(self)[1:], strict=True) if value}
 
 
 def find_gpus(environment: Mapping[str, str] | None = None) -> tuple[MachineGpu, ...]:

@@ -381,13 +381,10 @@ _AWAY = Counter(
 
 def count_job_end(outcome: Outcome, *, given_back: bool) -> None:
     """Counts a job that has ended."""
-    if given_back:
-        _ENDED.labels("given_back", "").inc()
-    elif outcome.finished:
-        _ENDED.labels("finished", "").inc()
-    else:
-        # A fixed set of labels: messages would give an unlimited number of them.
-        _ENDED.labels("failed", outcome.failure.code.name.lower() if outcome.failure else "payload").inc()
+    ending, reason = "given_back" if given_back else "finished" if outcome.finished else "failed", ""
+    if ending == "failed":  # a fixed set of labels: messages would give an unlimited number of them
+        reason = outcome.failure.code.name.lower() if outcome.failure else "payload"
+    _ENDED.labels(ending, reason).inc()
 
 
 def note_answer(*, is_good: bool) -> None:

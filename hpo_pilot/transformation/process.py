@@ -164,14 +164,10 @@ class Keeper:
 def keep(words: List[str]) -> None:
     """Runs the keeper; `words`: the number of the lifeline's file descriptor, the grace, then the variables."""
     for which in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(which, _ignore)
+        signal.signal(which, lambda *_: None)  # the keeper ends when its work is done
     while os.read(int(words[0]), 512):
         pass
     end_leftovers(dict(word.split("=", 1) for word in words[2:]), float(words[1]))
-
-
-def _ignore(number: int, frame: Optional[FrameType]) -> None:
-    """Ignores the signal: the keeper ends when its work is done."""
 
 
 def _is_ours(fields: List[bytes]) -> bool:
@@ -254,7 +250,10 @@ OWN_STATUS = (0, 1)
 
 
 def run_payload(
-    command: Callable[[Dict[str, str]], Sequence[str]], folder: str, environment: Mapping[str, str], grace: float = GRACE
+    command: Callable[[Dict[str, str]], Sequence[str]],
+    folder: str,
+    environment: Mapping[str, str],
+    grace: float = GRACE,
 ) -> int:
     """Runs a command to its end, then ends every process that it left, also in other sessions.
 
