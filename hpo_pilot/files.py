@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import difflib
+import fcntl
 import importlib.util
 import itertools
 import math
@@ -107,6 +108,15 @@ def write_whole(path: Path, text: str | bytes | Iterable[str], mode: int = 0o666
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def try_lock(descriptor: int) -> bool:
+    """Locks an open file or folder until it is closed; returns False if another process has the lock."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
 
 
 def rename_whole(part: Path, path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpo_pilot.transformation.container import ContainerRuntime, Inside
+from hpo_pilot.transformation.container import ContainerRuntime, ContainerStart, Inside
 
 REPORT = """
 import json, os, sys
@@ -32,7 +32,7 @@ class Ship:
     ) -> subprocess.CompletedProcess[str]:
         env = {**self.base, **variables}
         wrapped = self.runtime.wrap(
-            argv, self.image, [self.folder], env, self.folder, inside or Inside(gpu_kind="none")
+            ContainerStart(argv, self.image, [self.folder], env, self.folder, inside or Inside(gpu_kind="none"))
         )
         return subprocess.run(
             wrapped, cwd=self.folder, env=env, capture_output=True, text=True, timeout=120, check=False

@@ -59,8 +59,7 @@ class _Allocations:
     ] = None
     account: Annotated[str | None, option("--account", help="The project to charge. Default: the profile's.")] = None
     server: Annotated[
-        str | None,
-        option("--server", metavar="URL", help="The PanDA server. Default: the work folder's embedded one."),
+        str | None, option("--server", metavar="URL", help="The PanDA server. Default: the work folder's embedded one.")
     ] = None
     token_file: Annotated[
         Path | None, option("--token-file", metavar="FILE", help="A pilot's token. Default: the work folder's own.")
@@ -152,10 +151,7 @@ class _Allocations:
         from hpo_pilot.hpc.site_files import find_site
 
         profile, minutes = find_site(self.site), walltime_minutes(self.walltime)
-        options = tuple(self.pilot_option or ())
-        command = PilotCommand(
-            access.server, access.queue, access.token_file, self._root(), access.ca, access.vo, options
-        )
+        command = PilotCommand(access, self._root(), tuple(self.pilot_option or ()))
         batch = (self.queue, self.account, self.proxy, active_environment(os.environ), self.node_cores, self.node_gpus)
         return lambda name: AllocationSpec(
             profile, nodes, minutes, name, command.folder(name), command.words(name), *batch
@@ -268,12 +264,7 @@ def keep(
     nodes: Annotated[int, typer.Option("--nodes", min=1, max=MOST_NODES, help="Nodes of each allocation.")] = 1,
     jobs: Annotated[
         int | None,
-        option(
-            "--jobs",
-            min=1,
-            max=MOST_NUMBER,
-            help="Most jobs at once in an allocation. Default: as many as fit.",
-        ),
+        option("--jobs", min=1, max=MOST_NUMBER, help="Most jobs at once in an allocation. Default: as many as fit."),
     ] = None,
     interval: Annotated[float, typer.Option(min=0.1, max=MOST_SECONDS, help="Seconds between two checks.")] = 30.0,
     idle: Annotated[
@@ -281,8 +272,7 @@ def keep(
         typer.Option(min=0, max=MOST_SECONDS, help="Cancel allocations after this time without jobs, in seconds."),
     ] = 300.0,
     settle: Annotated[
-        float,
-        typer.Option(min=0, max=MOST_SECONDS, help="Seconds that a started allocation has to take jobs."),
+        float, typer.Option(min=0, max=MOST_SECONDS, help="Seconds that a started allocation has to take jobs.")
     ] = 60.0,
     log_format: LogFormatOption = None,
 ) -> None:

@@ -52,6 +52,7 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Say what a search would take at a site: layout, nodes, time, cost, and the job script. Submits nothing."""
+    from hpo_pilot.hpc.batch_system import walltime_minutes
     from hpo_pilot.hpc.plan import Workload, make_plan
     from hpo_pilot.hpc.site_files import find_site
     from hpo_pilot.steering.search_file import examine_for
@@ -67,7 +68,7 @@ def plan(
         made = _without_batch_system(work, profile, nodes, walltime, queue)
         script = None
     else:
-        minutes = _walltime_minutes(walltime)
+        minutes = None if walltime is None else walltime_minutes(walltime)
         made = make_plan(work, profile, queue=queue, nodes=nodes, minutes=minutes)
         script = _script(profile, made, account, search.resources)
     advice = None
@@ -106,12 +107,6 @@ def _site_notes(profile: SiteProfile) -> list[str]:
         f"the profile of {profile.name} does not describe its nodes, so a job is assumed to fill a node: fill in "
         "`node` in a copy of it, and give that file to --site"
     ]
-
-
-def _walltime_minutes(walltime: str | None) -> int | None:
-    from hpo_pilot.hpc.batch_system import walltime_minutes
-
-    return None if walltime is None else walltime_minutes(walltime)
 
 
 def _without_batch_system(
@@ -219,11 +214,7 @@ def _of_all(limit: float | None, work: Workload) -> float | None:
 
 
 def _document(
-    search: Search,
-    profile: SiteProfile,
-    made: Plan,
-    minutes_per_trial: float | None,
-    advice: Advice | None,
+    search: Search, profile: SiteProfile, made: Plan, minutes_per_trial: float | None, advice: Advice | None
 ) -> dict[str, Any]:
     from dataclasses import asdict
 

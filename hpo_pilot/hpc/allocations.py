@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import secrets
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpo_pilot.errors import InputError, TryAgainError
-from hpo_pilot.files import write_whole
+from hpo_pilot.files import try_lock, write_whole
 from hpo_pilot.hpc.batch_system import (
     Allocation,
     AllocationSpec,
@@ -26,6 +27,9 @@ from hpo_pilot.hpc.batch_system import (
     walltime_text,
 )
 from hpo_pilot.hpc.batch_systems import make_batch_system
+
+if TYPE_CHECKING:
+    from hpo_pilot.hpc.keeper import PilotAccess
 
 # This calls the commands of batch systems directly. PSI/J (psij-python 0.9.11) was tried first. Its Slurm adapter asks
 # for all jobs of the user, and takes every job for failed if any of them ended in a way that it does not know (out of
@@ -80,7 +84,7 @@ def check_limits(spec: AllocationSpec, jobs: Collection[BatchJob]) -> None:
         TryAgainError: the queue accepts none now.
     """
     limits, queued = spec.site.batch.rules(spec.queue_name).limits, count_jobs(spec, jobs)
-    if limits.queued is not None and sum(queued.values()) >= limits.queued:
+    if limits.queued is not None and queued.total() >= limits.queued:
         raise TryAgainError(
             f"{spec.site.name} accepts {limits.queued} jobs of a user in {spec.queue_name}, and you have that many: "
             "wait, or cancel some"
@@ -90,23 +94,16 @@ def check_limits(spec: AllocationSpec, jobs: Collection[BatchJob]) -> None:
 def room_for_more(spec: AllocationSpec, jobs: Collection[BatchJob]) -> int | None:
     """Returns the number of further jobs that the queue accepts from this user and does not hold; None: no limit."""
     limits, queued = spec.site.batch.rules(spec.queue_name).limits, count_jobs(spec, jobs)
-    waiting = queued.get(BatchState.WAITING, 0) + queued.get(BatchState.HELD, 0)
-    running = queued.get(BatchState.RUNNING, 0)
-    rooms = [
-        *([limits.queued - waiting - running] if limits.queued is not None else []),
-        *([limits.eligible - waiting] if limits.eligible is not None else []),
-        *([limits.running - waiting - running] if limits.running is not None else []),
-    ]
-    return max(0, min(rooms)) if rooms else None
+    all_jobs = queued.total()
+    waiting = all_jobs - queued[BatchState.RUNNING]
+    there = ((limits.queued, all_jobs), (limits.eligible, waiting), (limits.running, all_jobs))
+    return min((max(0, limit - count) for limit, count in there if limit is not None), default=None)
 
 
-def count_jobs(spec: AllocationSpec, jobs: Collection[BatchJob]) -> dict[BatchState, int]:
+def count_jobs(spec: AllocationSpec, jobs: Collection[BatchJob]) -> Counter[BatchState]:
     """Counts the jobs of this user in the allocation's queue by state, without jobs that are over."""
-    found: dict[BatchState, int] = {}
-    for job in jobs:
-        if not job.state.is_over and (spec.queue_name is None or spec.queue_name in job.queue):
-            found[job.state] = found.get(job.state, 0) + 1
-    return found
+    in_queue = (job.state for job in jobs if spec.queue_name is None or spec.queue_name in job.queue)
+    return Counter(state for state in in_queue if not state.is_over)
 
 
 #: Allocations that are over and stay in the file.
@@ -201,29 +198,21 @@ class AllocationFile:
         """
         lock = _lock_file(self._path.with_name(f".keep-{hashlib.sha256(repr(what).encode()).hexdigest()[:16]}.lock"))
         try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                text = f"another `pilots keep` does this already ({', '.join(what)}): end that one"
-                raise TryAgainError(text) from error
+            if not try_lock(lock):
+                raise TryAgainError(f"another `pilots keep` does this already ({', '.join(what)}): end that one")
             yield
         finally:
             os.close(lock)
 
     def _wait(self, lock: int) -> None:
         end = time.monotonic() + _LOCK_SECONDS
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise TryAgainError(
-                        f"another command has been submitting or looking for {_LOCK_SECONDS:.0f} s (it holds "
-                        f"{self._lock_path}); try again later"
-                    ) from None
-                time.sleep(0.1)
-            else:
-                return
+        while not try_lock(lock):
+            if time.monotonic() > end:
+                raise TryAgainError(
+                    f"another command has been submitting or looking for {_LOCK_SECONDS:.0f} s (it holds "
+                    f"{self._lock_path}); try again later"
+                )
+            time.sleep(0.1)
 
 
 def _lock_file(path: Path) -> int:
@@ -441,48 +430,38 @@ class PilotCommand:
     """The command line of the pilots of a site; `words` adds the arguments of one allocation.
 
     Attributes:
-        server: the PanDA server's URL for compute nodes.
-        queue: the PanDA queue to serve.
-        token_file: the file with the pilot's token, which compute nodes must see; the script has no token in it.
+        access: the PanDA server. Compute nodes must see the files that it names; the script has no token in it.
         root: the folder for all allocations, which login and compute nodes share.
-        ca: PEM file of the server's authorities; None: the usual authorities.
-        vo: the virtual organisation of the token; None: the pilot's default.
         options: further options of `hpo-pilot pilot`.
         python: the interpreter, which compute nodes must see.
     """
 
-    server: str
-    queue: str
-    token_file: Path
+    access: PilotAccess
     root: Path
-    ca: Path | None = None
-    vo: str | None = None
     options: tuple[str, ...] = ()
     python: str = sys.executable
 
     def __post_init__(self) -> None:
-        for name, option in (("token_file", "--token-file"), ("ca", "--ca"), ("root", "--folder")):
-            if (path := getattr(self, name)) is not None:
-                object.__setattr__(self, name, path.absolute())
-                if name != "root" and not path.is_file():
-                    raise InputError(f"{option} {path}: there is no such file")
+        for option, path in (("--token-file", self.access.token_file), ("--ca", self.access.ca)):
+            if path is not None and not path.is_file():
+                raise InputError(f"{option} {path}: there is no such file")
 
     def folder(self, name: str) -> Path:
         """Returns the folder of the allocation with that name."""
-        return self.root / "allocations" / name
+        return self.root.absolute() / "allocations" / name
 
     def words(self, name: str) -> tuple[str, ...]:
         """Returns the command of an allocation's pilot.
 
         All allocations share checkpoints and outputs that no server keeps, so a job can go on in another allocation.
         """
-        folder = self.folder(name)
+        folder, root, access = self.folder(name), self.root.absolute(), self.access
         return (
-            *(self.python, "-m", "hpo_pilot.pilot", "--server", self.server, "--queue", self.queue),
-            *("--token-file", str(self.token_file), "--site", str(folder / SITE_FILE), "--allocation"),
-            *("--workdir", str(folder / "work"), "--checkpoints", str(self.root / "checkpoints")),
-            *("--storage", str(self.root / "storage"), "--harvester-id", name),
-            *(("--ca", str(self.ca)) if self.ca is not None else ()),
-            *(("--vo", self.vo) if self.vo is not None else ()),
+            *(self.python, "-m", "hpo_pilot.pilot", "--server", access.server, "--queue", access.queue),
+            *("--token-file", str(access.token_file.absolute()), "--site", str(folder / SITE_FILE), "--allocation"),
+            *("--workdir", str(folder / "work"), "--checkpoints", str(root / "checkpoints")),
+            *("--storage", str(root / "storage"), "--harvester-id", name),
+            *(("--vo", access.vo) if access.vo else ()),
+            *(("--ca", str(access.ca.absolute())) if access.ca is not None else ()),
             *self.options,
         )

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
@@ -55,10 +56,7 @@ class BatchState(StrEnum):
     @property
     def is_over(self) -> bool:
         """True if the job has no nodes and will get none."""
-        return self in _OVER
-
-
-_OVER = frozenset({BatchState.ENDED, BatchState.TIMED_OUT, BatchState.CANCELLED, BatchState.FAILED})
+        return self not in (BatchState.WAITING, BatchState.HELD, BatchState.RUNNING)
 
 
 @dataclass(frozen=True)
@@ -275,17 +273,8 @@ def active_environment(environment: Mapping[str, str]) -> dict[str, str]:
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
 
 
-def job_script(spec: AllocationSpec, directives: list[str]) -> str:
-    """Returns the whole job script.
-
-    Args:
-        spec: the allocation.
-        directives: the script's lines for the batch system.
-    """
-    return "\n".join(["#!/bin/bash", *directives, "", *_body(spec), ""])
-
-
 def _body(spec: AllocationSpec) -> Iterator[str]:
+    """Yields the lines of the job script after those for the batch system."""
     site = spec.site
     # Some batch systems pass the environment on, others do not. The site's modules and variables come later and win.
     for name, value in spec.environment.items():
@@ -401,17 +390,6 @@ def run_command(
     return done.stdout
 
 
-def last_word(words: Sequence[str], said: str) -> str:
-    """Returns the last word of a submission's output: the identifier of the job.
-
-    Raises:
-        TryAgainError: the output is empty; the caller must look up whether a job was submitted.
-    """
-    if not said.split():
-        raise TryAgainError(f"{words[0]} does not say which job it submitted")
-    return said.rsplit(maxsplit=1)[-1]
-
-
 class BatchSystem(ABC):
     """Submits, lists and cancels batch jobs with the batch system's own commands.
 
@@ -432,6 +410,11 @@ class BatchSystem(ABC):
     #: The separator between an option and its value.
     between: ClassVar[str] = " "
 
+    #: The commands that submit a script and cancel jobs, and what the latter says of jobs that are over.
+    submitting: ClassVar[tuple[str, ...]]
+    cancelling: ClassVar[tuple[str, ...]]
+    over: ClassVar[tuple[str, ...]] = ()
+
     #: Whether it sends the pilot the signal `batch.warning` of the profile.
     warns: ClassVar[bool] = True
 
@@ -441,8 +424,8 @@ class BatchSystem(ABC):
         Raises:
             InputError: this batch system cannot provide the allocation.
         """
-        options = [*self.options(spec), *spec.site.batch.options]
-        return job_script(spec, [f"{self.mark} {option}" for option in options])
+        options = (f"{self.mark} {option}" for option in (*self.options(spec), *spec.site.batch.options))
+        return "\n".join(["#!/bin/bash", *options, "", *_body(spec), ""])
 
     @abstractmethod
     def options(self, spec: AllocationSpec) -> list[str]:
@@ -454,7 +437,6 @@ class BatchSystem(ABC):
         named = ((queue, spec.queue_name), (self.account_option, spec.account_name))
         return [f"{option}{self.between}{name}" for option, name in named if name]
 
-    @abstractmethod
     def submit(self, spec: AllocationSpec, *, lock: int | None = None) -> str:
         """Submits the script in `spec.script_file`.
 
@@ -464,8 +446,12 @@ class BatchSystem(ABC):
                 may still succeed, even if this process is killed.
 
         Returns:
-            The identifier of the job.
+            The identifier of the job: the last word that the command prints.
         """
+        said = run_command([*self.submitting, str(spec.script_file)], kept_fd=lock).split()
+        if not said:
+            raise TryAgainError(f"{self.submitting[0]} does not say which job it submitted")
+        return said[-1]
 
     @abstractmethod
     def jobs(self) -> dict[str, BatchJob]:
@@ -475,9 +461,9 @@ class BatchSystem(ABC):
         """Returns jobs that `jobs` no longer lists, if the batch system has accounting that the user may read."""
         return {}
 
-    @abstractmethod
     def cancel(self, ids: Collection[str]) -> None:
         """Cancels jobs; jobs that are over stay as they are."""
+        run_command_unless_over([*self.cancelling, *ids], self.over)
 
 
 #: Runs a command of the batch system and returns its output.
@@ -520,6 +506,23 @@ class BatchAllocation(ABC):
     def job(self) -> str:
         """The identifier of the job."""
         return self.environment[self.variable]
+
+    def number(self, variable: str) -> int:
+        """Returns the value of a variable; 0: it is not set, or is not a number."""
+        said = self.environment.get(variable, "")
+        return int(said) if said.isdecimal() else 0
+
+    def hosts(self, variable: str) -> Counter[str]:
+        """Returns the names in the file that a variable names, with their numbers of lines.
+
+        Raises:
+            InputError: the file cannot be read.
+        """
+        file = self.environment.get(variable, "")
+        try:
+            return Counter(Path(file).read_text().split())
+        except OSError as error:
+            raise InputError(f"{variable} {file}: {error.strerror or error}") from error
 
     @abstractmethod
     def nodes(self) -> list[AllocatedNode]:

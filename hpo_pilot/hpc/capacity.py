@@ -7,7 +7,8 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 from typing import Any
 
 from hpo_pilot.errors import InputError
@@ -32,22 +33,16 @@ def members(nodes: int) -> list[int]:
 
 def node_set(numbers: Iterable[int]) -> int:
     """Returns the set of nodes with these numbers."""
-    nodes = 0
-    for number in numbers:
-        nodes |= 1 << number
-    return nodes
+    return union(1 << number for number in numbers)
 
 
 def union(sets: Iterable[int]) -> int:
     """Returns the nodes of all sets."""
-    nodes = 0
-    for some in sets:
-        nodes |= some
-    return nodes
+    return reduce(or_, sets, 0)
 
 
 def lowest(nodes: int, count: int) -> int:
-    """Returns the `count` lowest nodes of a set with at least as many."""
+    """Returns the `count` lowest nodes of a set, or all if it has fewer."""
     low, high = 0, nodes.bit_length()
     while low < high:
         middle = (low + high) // 2
@@ -146,7 +141,7 @@ def choose_gpus(shape: NodeShape, gpus: int, count: int) -> int:
     parts = _parts(shape, gpus)
     chosen = 0
     for place, taken in _shares(tuple(part.bit_count() for part in parts), count):
-        chosen |= _lowest_bits(parts[place], taken)
+        chosen |= lowest(parts[place], taken)
     return chosen
 
 
@@ -170,8 +165,8 @@ def choose_cores(shape: NodeShape, cores: int, count: int, gpus: int) -> int:
             if part:
                 first, end = (shape.cores * edge // shape.groups for edge in (group, group + 1))
                 beside |= (1 << end) - (1 << first)
-        chosen = _lowest_bits(cores & beside, count)
-    return chosen | _lowest_bits(cores & ~chosen, count - chosen.bit_count())
+        chosen = lowest(cores & beside, count)
+    return chosen | lowest(cores & ~chosen, count - chosen.bit_count())
 
 
 @lru_cache(maxsize=1 << 16)
@@ -198,16 +193,6 @@ def _shares(free: tuple[int, ...], count: int) -> list[tuple[int, int]]:
         shares.append((place, free[place]))
         count -= free[place]
     return shares
-
-
-def _lowest_bits(mask: int, count: int) -> int:
-    chosen = 0
-    while count > 0 and mask:
-        bit = mask & -mask
-        chosen |= bit
-        mask ^= bit
-        count -= 1
-    return chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,22 +236,17 @@ class Capacity:
         for node in range(len(shapes)):
             level = self._level(node)
             self._levels[level] = self._levels.get(level, 0) | 1 << node
-        self._not_lost = (1 << len(shapes)) - 1
+        self.not_lost = (1 << len(shapes)) - 1  #: nodes that may get jobs now or later
         self._held = 0
 
     @property
     def up(self) -> int:
         """The nodes that may get jobs."""
-        return self._not_lost & ~self._held
-
-    @property
-    def not_lost(self) -> int:
-        """The nodes that may get jobs now or later."""
-        return self._not_lost
+        return self.not_lost & ~self._held
 
     def lose(self, node: int) -> None:
         """Stops jobs for a node for ever; parts of jobs there may still be given back."""
-        self._not_lost &= ~(1 << node)
+        self.not_lost &= ~(1 << node)
 
     def hold(self, nodes: int) -> None:
         """Stops new jobs for nodes until `release`; running jobs go on."""

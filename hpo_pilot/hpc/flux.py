@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection
 from typing import ClassVar
 
 from typing_extensions import override
@@ -16,17 +15,13 @@ from hpo_pilot.hpc.batch_system import (
     BatchJob,
     BatchState,
     BatchSystem,
-    last_word,
     run_command,
-    run_command_unless_over,
 )
 
 #: flux-jobs(1), "JOB STATUS": a state, or the result of an inactive job. A job with any other status runs.
 _STATES = {
     "DEPEND": BatchState.HELD,
-    "PRIORITY": BatchState.WAITING,
-    "SCHED": BatchState.WAITING,
-    "PENDING": BatchState.WAITING,
+    **dict.fromkeys(("PRIORITY", "SCHED", "PENDING"), BatchState.WAITING),
     "COMPLETED": BatchState.ENDED,
     "TIMEOUT": BatchState.TIMED_OUT,
     "CANCELED": BatchState.CANCELLED,
@@ -49,6 +44,9 @@ class Flux(BatchSystem):
     account_option: ClassVar[str] = "--bank"
     warns: ClassVar[bool] = False
     between: ClassVar[str] = "="
+    submitting: ClassVar[tuple[str, ...]] = ("flux", "batch")
+    cancelling: ClassVar[tuple[str, ...]] = ("flux", "cancel")
+    over: ClassVar[tuple[str, ...]] = ("inactive",)
 
     @override
     def options(self, spec: AllocationSpec) -> list[str]:
@@ -64,18 +62,9 @@ class Flux(BatchSystem):
         ]
 
     @override
-    def submit(self, spec: AllocationSpec, *, lock: int | None = None) -> str:
-        words = ["flux", "batch", str(spec.script_file)]
-        return last_word(words, run_command(words, kept_fd=lock))
-
-    @override
     def jobs(self) -> dict[str, BatchJob]:
         said = run_command(["flux", "jobs", "-a", "--no-header", f"--format={_FIELDS}"])
         return {job.id: job for line in said.splitlines() if line.count("|") >= 3 for job in [_read(line)]}
-
-    @override
-    def cancel(self, ids: Collection[str]) -> None:
-        run_command_unless_over(["flux", "cancel", *ids], ["inactive"])
 
 
 def _read(line: str) -> BatchJob:

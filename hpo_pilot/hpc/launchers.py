@@ -67,10 +67,6 @@ class Placement:
         if missing := [node for node in self.nodes if self.allocation and node not in self.allocation]:
             raise InputError(f"{missing[0]} is not a node of the allocation: {', '.join(self.allocation)}")
 
-    def gpus_of(self, node: str) -> tuple[str, ...]:
-        """Returns the GPUs of the job on a node; empty: not known."""
-        return self.gpus_on.get(node, self.gpus)
-
     @property
     def ranks(self) -> int:
         """Number of processes on all nodes."""
@@ -85,11 +81,6 @@ class Placement:
     def cores_per_node(self) -> int:
         """Cores of the job on each node."""
         return self.ranks_per_node * self.cores_per_rank
-
-    @property
-    def is_subset(self) -> bool:
-        """True if the allocation has more nodes than the job."""
-        return bool(self.allocation) and set(self.nodes) != set(self.allocation)
 
 
 #: Message of ssh about a host that it cannot reach; several launchers start their helpers with ssh.
@@ -141,8 +132,8 @@ class LogPatterns:
 
     def failure(self, said: str) -> str:
         """Returns the first line of a log about ranks that did not start or lost their node; empty: there is none."""
-        patterns = [pattern for pattern in (self.broken, self.not_started, self.away) if pattern]
-        return next((line for line in self._own_lines(said) if any(re.search(one, line) for one in patterns)), "")
+        pattern = "|".join(filter(None, (self.broken, self.not_started, self.away))) or "(?!)"
+        return next((line for line in self._own_lines(said) if re.search(pattern, line)), "")
 
     def is_away(self, said: str) -> bool:
         """Returns True if, by a log, nothing starts on any node."""
@@ -176,33 +167,9 @@ _SITE_NAMES = frozenset(
     }
 )
 _SITE_PREFIXES = (
-    "APPTAINER",
-    "CUDA_",
-    "FI_",
-    "HF_",
-    "HIP_",
-    "HOROVOD_",
-    "HPO_PILOT_",
-    "HSA_",
-    "JAX_",
-    "KERAS_",
-    "MIOPEN_",
-    "MKL_",
-    "MPICH_",
-    "NCCL_",
-    "OMP_",
-    "OPENBLAS_",
-    "PMIX_MCA_",
-    "PYTORCH_",
-    "RCCL_",
-    "ROCM_",
-    "SINGULARITY",
-    "TF_",
-    "TORCH",
-    "TRANSFORMERS_",
-    "TRITON_",
-    "UCX_",
-    "XLA_",
+    *("APPTAINER", "CUDA_", "FI_", "HF_", "HIP_", "HOROVOD_", "HPO_PILOT_", "HSA_", "JAX_", "KERAS_", "MIOPEN_"),
+    *("MKL_", "MPICH_", "NCCL_", "OMP_", "OPENBLAS_", "PMIX_MCA_", "PYTORCH_", "RCCL_", "ROCM_", "SINGULARITY"),
+    *("TF_", "TORCH", "TRANSFORMERS_", "TRITON_", "UCX_", "XLA_"),
 )
 
 
@@ -251,6 +218,8 @@ class Launcher(ABC):
     log_patterns: LogPatterns = LogPatterns()
     #: True if the launcher assigns GPUs to ranks itself; False: the environment names them.
     chooses_gpus: bool = False
+    #: Variables that ranks get only if they are named.
+    names_also: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, settings: LauncherSettings | None = None) -> None:
         """Takes the settings of a site; None: the defaults."""
@@ -310,8 +279,7 @@ class Launcher(ABC):
 
     def exported(self, placement: Placement) -> list[str]:
         """Returns the names of the variables that ranks on all nodes get."""
-        env = self.environment(placement, {})
-        return sorted(env)
+        return sorted({*self.environment(placement, {}), *self.names_also})
 
 
 def passed_on(placement: Placement) -> dict[str, str]:
@@ -366,6 +334,7 @@ class Mpirun(Launcher):
     """
 
     name = "mpirun"
+    names_also = ("PATH",)  # other nodes get no other variables
     once = _plain_here
     #: Of Open MPI.
     log_patterns = LogPatterns(
@@ -399,10 +368,6 @@ class Mpirun(Launcher):
         exported = ["-genvlist", ",".join(self.exported(placement))]
         return ["-n", str(placement.ranks), *hosts, "-bind-to", "none", *labels, *self.settings.options, *exported]
 
-    def exported(self, placement: Placement) -> list[str]:
-        """See Launcher; with PATH, because other nodes get no other variables."""
-        return sorted({*super().exported(placement), "PATH"})
-
 
 class Srun(Launcher):
     """Starts ranks as job steps that run side by side.
@@ -413,6 +378,7 @@ class Srun(Launcher):
     """
 
     name = "srun"
+    names_also = ("HOME", "PATH")  # srun passes no other variables on
     chooses_gpus = True
     log_patterns = LogPatterns(
         label=r"^ *(\d+): ?",
@@ -431,7 +397,8 @@ class Srun(Launcher):
 
     def command(self, argv: Sequence[str], placement: Placement) -> list[str]:
         """See Launcher."""
-        nodes = [f"--nodelist={','.join(placement.nodes)}"] if placement.is_subset else []
+        is_part = placement.allocation and set(placement.nodes) != set(placement.allocation)
+        nodes = [f"--nodelist={','.join(placement.nodes)}"] if is_part else []
         memory = [f"--mem={placement.memory_mb}M"] if placement.memory_mb else []
         return [
             self.name,
@@ -466,10 +433,6 @@ class Srun(Launcher):
         return StepCommands(
             ("squeue", "--steps", "--noheader", f"--jobs={job}", "--format=%i %j"), ("scancel", "--signal=%SIGNAL")
         )
-
-    def exported(self, placement: Placement) -> list[str]:
-        """See Launcher; with HOME and PATH, because srun passes no other variables on."""
-        return sorted({*super().exported(placement), "HOME", "PATH"})
 
     def _gpus(self, placement: Placement) -> list[str]:
         if not placement.gpus_per_rank:
@@ -591,11 +554,11 @@ class Torchrun(Launcher):
 
         Args:
             settings: the site's settings; their options go to torchrun.
-            starter: the launcher that starts torchrun on each of several nodes.
+            starter: the launcher that starts torchrun on each of several nodes; None: there is only this node.
         """
         super().__init__(settings)
-        self._starter = starter
-        self.chooses_gpus = starter is not None and starter.chooses_gpus
+        self._starter = starter or Plain(self.settings)
+        self.chooses_gpus = self._starter.chooses_gpus
 
     def command(self, argv: Sequence[str], placement: Placement) -> list[str]:
         """See Launcher."""
@@ -620,25 +583,25 @@ class Torchrun(Launcher):
         return env
 
     def once(self, here: bool) -> Launcher:
-        """See Launcher. Without a starter there is only this node."""
-        return self._starter.once(here) if self._starter else Plain(self.settings)
+        """See Launcher."""
+        return self._starter.once(here)
 
     @property
     def per_node(self) -> Launcher:
         """The starter."""
-        return self._starter or self
+        return self._starter
 
     @property
     def programs(self) -> tuple[str, ...]:
         """torchrun, and the programs of the starter."""
-        return (self.name, *(self._starter.programs if self._starter else ()))
+        return (self.name, *self._starter.programs)
 
     def step_commands(self, environment: Mapping[str, str]) -> StepCommands | None:
         """See Launcher."""
-        return self._starter.step_commands(environment) if self._starter else None
+        return self._starter.step_commands(environment)
 
     def _started(self, placement: Placement) -> Launcher:
-        if self._starter is None:
+        if isinstance(self._starter, Plain):
             raise InputError(
                 f"torchrun starts ranks on one node, not on {len(placement.nodes)}: name launcher.starter of the site, "
                 "such as srun"
@@ -648,12 +611,8 @@ class Torchrun(Launcher):
 
 def _one_a_node(placement: Placement) -> Placement:
     """Returns the same placement with one process on each node, which starts the ranks there."""
-    return replace(
-        placement,
-        ranks_per_node=1,
-        gpus_per_rank=placement.gpus_per_node,
-        cores_per_rank=placement.cores_per_node,
-    )
+    gpus, cores = placement.gpus_per_node, placement.cores_per_node
+    return replace(placement, ranks_per_node=1, gpus_per_rank=gpus, cores_per_rank=cores)
 
 
 #: The launchers by their names in site profiles.

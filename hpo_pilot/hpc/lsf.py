@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection
-from pathlib import Path
 from typing import ClassVar
 
 from typing_extensions import override
@@ -27,8 +25,7 @@ from hpo_pilot.hpc.batch_system import (
 
 #: bjobs, "STAT". A job in any other state runs, or its host cannot be reached.
 _STATES = {
-    "PEND": BatchState.WAITING,
-    "WAIT": BatchState.WAITING,
+    **dict.fromkeys(("PEND", "WAIT"), BatchState.WAITING),
     "PSUSP": BatchState.HELD,
     "DONE": BatchState.ENDED,
     "EXIT": BatchState.FAILED,
@@ -36,13 +33,8 @@ _STATES = {
 
 #: The beginnings of `exit_reason`; LSF, "Termination reasons displayed by bacct, bhist and bjobs".
 _ENDS = {
-    "TERM_RUNLIMIT": BatchState.TIMED_OUT,
-    "TERM_DEADLINE": BatchState.TIMED_OUT,
-    "TERM_WINDOW": BatchState.TIMED_OUT,
-    "TERM_OWNER": BatchState.CANCELLED,
-    "TERM_FORCE_OWNER": BatchState.CANCELLED,
-    "TERM_ADMIN": BatchState.CANCELLED,
-    "TERM_FORCE_ADMIN": BatchState.CANCELLED,
+    **dict.fromkeys(("TERM_RUNLIMIT", "TERM_DEADLINE", "TERM_WINDOW"), BatchState.TIMED_OUT),
+    **dict.fromkeys(("TERM_OWNER", "TERM_FORCE_OWNER", "TERM_ADMIN", "TERM_FORCE_ADMIN"), BatchState.CANCELLED),
     "TERM_REMOVE_HUNG_JOB": BatchState.FAILED,
 }
 
@@ -50,9 +42,6 @@ _SUBMITTED = re.compile(r"Job <(\d+)> is submitted")
 
 #: The name comes last, because it may have bars in it.
 _FIELDS = "jobid stat queue exit_reason job_name delimiter='|'"
-
-#: Messages of bjobs and bkill, with status 255, if there are no such jobs.
-_NOTHING = ("No job found", "No unfinished job found", "is not found", "Job has already finished")
 
 
 class Lsf(BatchSystem):
@@ -62,6 +51,9 @@ class Lsf(BatchSystem):
     mark: ClassVar[str] = "#BSUB"
     queue_option: ClassVar[str] = "-q"
     account_option: ClassVar[str] = "-P"
+    submitting: ClassVar[tuple[str, ...]] = ("bsub",)
+    cancelling: ClassVar[tuple[str, ...]] = ("bkill",)
+    over: ClassVar[tuple[str, ...]] = ("No job found", "No unfinished job found", "is not found", "already finished")
 
     @override
     def options(self, spec: AllocationSpec) -> list[str]:
@@ -91,19 +83,15 @@ class Lsf(BatchSystem):
     @override
     def submit(self, spec: AllocationSpec, *, lock: int | None = None) -> str:
         # Every LSF reads #BSUB lines from standard input; from a file argument only if it is configured so.
-        said = run_command(["bsub"], text=spec.script_file.read_text(), kept_fd=lock)
+        said = run_command(self.submitting, text=spec.script_file.read_text(), kept_fd=lock)
         if (match := _SUBMITTED.search(said)) is None:
             raise TryAgainError(f"bsub does not say which job it submitted: {said.strip()!r}")
         return match[1]
 
     @override
     def jobs(self) -> dict[str, BatchJob]:
-        said = run_command_unless_over(["bjobs", "-a", "-noheader", "-o", _FIELDS], _NOTHING)
+        said = run_command_unless_over(["bjobs", "-a", "-noheader", "-o", _FIELDS], self.over)
         return {job.id: job for line in said.splitlines() if line.count("|") >= 4 for job in [_read(line)]}
-
-    @override
-    def cancel(self, ids: Collection[str]) -> None:
-        run_command_unless_over(["bkill", *ids], _NOTHING)
 
 
 def _read(line: str) -> BatchJob:
@@ -136,12 +124,8 @@ class LsfAllocation(BatchAllocation):
         return first == 1 and bool(others) and min(others) > 1
 
     def _slots(self) -> Counter[str]:
-        file = self.environment.get("LSB_DJOB_HOSTFILE")
-        if file:
-            try:
-                return Counter(Path(file).read_text().split())
-            except OSError as error:
-                raise InputError(f"LSB_DJOB_HOSTFILE {file}: {error.strerror or error}") from error
+        if self.environment.get("LSB_DJOB_HOSTFILE"):
+            return self.hosts("LSB_DJOB_HOSTFILE")
         words = self.environment.get("LSB_MCPU_HOSTS", "").split()
         return Counter({name: int(count) for name, count in zip(words[::2], words[1::2], strict=False)})
 

@@ -6,9 +6,7 @@ import getpass
 import json
 import re
 import time
-from collections import Counter
-from collections.abc import Collection, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from typing_extensions import override
@@ -22,21 +20,15 @@ from hpo_pilot.hpc.batch_system import (
     BatchState,
     BatchSystem,
     CommandFailedError,
-    last_word,
     run_command,
-    run_command_unless_over,
     walltime_seconds,
 )
 
 #: PBS Professional Reference Guide, "Job States". A job in any other state runs, or is ending.
 _STATES = {
-    "Q": BatchState.WAITING,
-    "T": BatchState.WAITING,
-    "W": BatchState.HELD,
-    "H": BatchState.HELD,
-    "M": BatchState.ENDED,
-    "F": BatchState.ENDED,
-    "X": BatchState.ENDED,
+    **dict.fromkeys("QT", BatchState.WAITING),
+    **dict.fromkeys("WH", BatchState.HELD),
+    **dict.fromkeys("MFX", BatchState.ENDED),
 }
 
 #: `Exit_status` of a job that reached its walltime; PBS Professional Reference Guide, "Job Exit Status Codes".
@@ -45,8 +37,7 @@ _WALLTIME_OVER = -29
 #: `Exit_status` of a script that a signal ended is 256 plus the signal's number; qdel sends TERM, then KILL.
 _KILLED = (256 + 15, 256 + 9)
 
-#: Messages of commands about jobs that are over, and of servers without a job history.
-_OVER = ("has finished", "Unknown Job Id")
+#: Messages of servers without a job history.
 _NO_HISTORY = ("job_history_enable", "history")
 
 
@@ -58,6 +49,9 @@ class Pbs(BatchSystem):
     queue_option: ClassVar[str] = "-q"
     account_option: ClassVar[str] = "-A"
     warns: ClassVar[bool] = False
+    submitting: ClassVar[tuple[str, ...]] = ("qsub",)
+    cancelling: ClassVar[tuple[str, ...]] = ("qdel",)
+    over: ClassVar[tuple[str, ...]] = ("has finished", "Unknown Job Id")
 
     @override
     def options(self, spec: AllocationSpec) -> list[str]:
@@ -82,11 +76,6 @@ class Pbs(BatchSystem):
         ]
 
     @override
-    def submit(self, spec: AllocationSpec, *, lock: int | None = None) -> str:
-        words = ["qsub", str(spec.script_file)]
-        return last_word(words, run_command(words, kept_fd=lock))
-
-    @override
     def jobs(self) -> dict[str, BatchJob]:
         try:
             return self._jobs("-x")
@@ -104,10 +93,6 @@ class Pbs(BatchSystem):
             return {number: _read(number, job) for number, job in document.get("Jobs", {}).items()}
         except (ValueError, AttributeError, RecursionError) as error:
             raise TryAgainError(f"qstat does not print proper JSON: {error}") from error
-
-    @override
-    def cancel(self, ids: Collection[str]) -> None:
-        run_command_unless_over(["qdel", *ids], _OVER)
 
 
 def _read(number: str, job: Mapping[str, Any]) -> BatchJob:
@@ -130,13 +115,8 @@ class PbsAllocation(BatchAllocation):
 
     def nodes(self) -> list[AllocatedNode]:
         """See BatchAllocation."""
-        file = self.environment.get("PBS_NODEFILE", "")
-        try:
-            names = list(Counter(Path(file).read_text().split()))
-        except OSError as error:
-            raise InputError(f"PBS_NODEFILE {file}: {error.strerror or error}") from error
-        cpus = self.environment.get("NCPUS", "")  # of the first chunk
-        return [AllocatedNode(name, int(cpus) if cpus.isdecimal() else 0) for name in names]
+        cpus = self.number("NCPUS")  # of the first chunk
+        return [AllocatedNode(name, cpus) for name in self.hosts("PBS_NODEFILE")]
 
     def seconds_left(self, now: float) -> float:
         """See BatchAllocation."""

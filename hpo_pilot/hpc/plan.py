@@ -90,11 +90,7 @@ def node_shape(profile: SiteProfile, needs: JobNeeds) -> NodeShape:
     job is assumed to fill a node.
     """
     node = profile.node
-    asked = (
-        (node.cores, needs.cores),
-        (node.memory_mb, needs.memory_mb),
-        (node.gpu_count, needs.gpus_per_node),
-    )
+    asked = ((node.cores, needs.cores), (node.memory_mb, needs.memory_mb), (node.gpu_count, needs.gpus_per_node))
     each = max(1, min((there // wanted for there, wanted in asked if there and wanted), default=1))
     return NodeShape(
         cores=node.cores or each * needs.cores,
@@ -214,12 +210,7 @@ class AllocationChoice:
 
 
 def choose_allocations(
-    work: Workload,
-    profile: SiteProfile,
-    queue: BatchQueue,
-    *,
-    nodes: int | None = None,
-    minutes: int | None = None,
+    work: Workload, profile: SiteProfile, queue: BatchQueue, *, nodes: int | None = None, minutes: int | None = None
 ) -> AllocationChoice:
     """Chooses the quickest allocations that cost at most a quarter more than the cheapest.
 

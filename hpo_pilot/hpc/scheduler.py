@@ -364,12 +364,7 @@ class Scheduler:
     """
 
     def __init__(
-        self,
-        nodes: Sequence[Node],
-        *,
-        begins: float = 0.0,
-        ends: float = math.inf,
-        policy: Policy | None = None,
+        self, nodes: Sequence[Node], *, begins: float = 0.0, ends: float = math.inf, policy: Policy | None = None
     ) -> None:
         """Starts with an empty allocation.
 

@@ -24,7 +24,6 @@ from hpo_pilot.hpc.batch_system import (
     BatchSystem,
     CommandFailedError,
     Remainder,
-    last_word,
     run_command,
     walltime_text,
 )
@@ -33,23 +32,12 @@ log = logging.getLogger(__name__)
 
 #: squeue(1), "JOB STATE CODES". A job in any other state runs, or is ending.
 _STATES = {
-    "PENDING": BatchState.WAITING,
-    "CONFIGURING": BatchState.WAITING,
-    "REQUEUED": BatchState.WAITING,
-    "REQUEUE_FED": BatchState.WAITING,
-    "REQUEUE_HOLD": BatchState.HELD,
-    "SPECIAL_EXIT": BatchState.HELD,
-    "RESV_DEL_HOLD": BatchState.HELD,
+    **dict.fromkeys(("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED"), BatchState.WAITING),
+    **dict.fromkeys(("REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"), BatchState.HELD),
     "COMPLETED": BatchState.ENDED,
-    "TIMEOUT": BatchState.TIMED_OUT,
-    "DEADLINE": BatchState.TIMED_OUT,
-    "CANCELLED": BatchState.CANCELLED,
-    "REVOKED": BatchState.CANCELLED,
-    "PREEMPTED": BatchState.CANCELLED,
-    "BOOT_FAIL": BatchState.FAILED,
-    "FAILED": BatchState.FAILED,
-    "NODE_FAIL": BatchState.FAILED,
-    "OUT_OF_MEMORY": BatchState.FAILED,
+    **dict.fromkeys(("TIMEOUT", "DEADLINE"), BatchState.TIMED_OUT),
+    **dict.fromkeys(("CANCELLED", "REVOKED", "PREEMPTED"), BatchState.CANCELLED),
+    **dict.fromkeys(("BOOT_FAIL", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"), BatchState.FAILED),
 }
 
 #: Reasons of pending jobs that could not start even on free nodes; squeue(1), "JOB REASON CODES".
@@ -68,6 +56,8 @@ class Slurm(BatchSystem):
     mark: ClassVar[str] = "#SBATCH"
     queue_option: ClassVar[str] = "-p"
     account_option: ClassVar[str] = "-A"
+    submitting: ClassVar[tuple[str, ...]] = ("sbatch", "--parsable")
+    cancelling: ClassVar[tuple[str, ...]] = ("scancel", "--quiet")
 
     @override
     def options(self, spec: AllocationSpec) -> list[str]:
@@ -94,8 +84,7 @@ class Slurm(BatchSystem):
 
     @override
     def submit(self, spec: AllocationSpec, *, lock: int | None = None) -> str:
-        words = ["sbatch", "--parsable", str(spec.script_file)]
-        return last_word(words, run_command(words, kept_fd=lock)).partition(";")[0]  # id;cluster
+        return super().submit(spec, lock=lock).partition(";")[0]  # id;cluster
 
     @override
     def jobs(self) -> dict[str, BatchJob]:
@@ -113,10 +102,6 @@ class Slurm(BatchSystem):
             log.info("Slurm has no accounting here: %s", error)
             return {}
         return _read(said.splitlines())
-
-    @override
-    def cancel(self, ids: Collection[str]) -> None:
-        run_command(["scancel", "--quiet", *ids])
 
 
 def _read(lines: Iterable[str]) -> dict[str, BatchJob]:
@@ -221,15 +206,11 @@ class SlurmAllocation(BatchAllocation):
 
     def gpus_per_node(self) -> int:
         """See BatchAllocation."""
-        return self._number("SLURM_GPUS_ON_NODE")
+        return self.number("SLURM_GPUS_ON_NODE")
 
     def memory_mb(self) -> int:
         """See BatchAllocation."""
-        return self._number("SLURM_MEM_PER_NODE")
-
-    def _number(self, name: str) -> int:
-        said = self.environment.get(name, "")
-        return int(said) if said.isdecimal() else 0
+        return self.number("SLURM_MEM_PER_NODE")
 
 
 def _time(text: str) -> float:

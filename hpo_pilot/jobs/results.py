@@ -221,10 +221,7 @@ _ERROR_SOURCES = ("exe", "pilot", "ddm", "brokerage", "jobDispatcher", "taskBuff
 
 #: States of real servers as ours.
 _STATES = {
-    "assigned": JobState.DEFINED,
-    "pending": JobState.DEFINED,
-    "waiting": JobState.DEFINED,
-    "throttled": JobState.DEFINED,
+    **dict.fromkeys(("assigned", "pending", "waiting", "throttled"), JobState.DEFINED),
     "merging": JobState.HOLDING,
 }
 

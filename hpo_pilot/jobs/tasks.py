@@ -76,14 +76,7 @@ _TASK_OVER = frozenset(
     {TaskState.DONE, TaskState.FINISHED, TaskState.FAILED, TaskState.ABORTED, TaskState.BROKEN, TaskState.EXHAUSTED}
 )
 _TASK_WAITING = frozenset(
-    {
-        TaskState.REGISTERED,
-        TaskState.DEFINED,
-        TaskState.READY,
-        TaskState.PENDING,
-        TaskState.PAUSED,
-        TaskState.THROTTLED,
-    }
+    {TaskState.REGISTERED, TaskState.DEFINED, TaskState.READY, TaskState.PENDING, TaskState.PAUSED, TaskState.THROTTLED}
 )
 
 

@@ -47,10 +47,7 @@ def parser() -> argparse.ArgumentParser:
     add("--queue", required=True, help="PanDA queue to serve")
     add("--slots", type=int, default=1, help="jobs side by side (default: 1)")
     add("--cores", type=int, help="cores for all jobs together (default: the machine's, at least one per slot)")
-    add(
-        "--gpus",
-        help="GPUs for jobs: all, a number, or a list such as 0,2 (default: all, for jobs that ask for one)",
-    )
+    add("--gpus", help="GPUs for jobs: all, a number, or a list such as 0,2 (default: all, for jobs that ask for one)")
     add("--token-file", type=Path, help="file with the pilot's bearer token; read again when it changes")
     add(
         "--proxy",
@@ -64,12 +61,7 @@ def parser() -> argparse.ArgumentParser:
         help="PEM file or hashed folder of the server's certificate authorities (default: the system's; with a proxy "
         "X509_CERT_DIR)",
     )
-    add(
-        "--workdir",
-        type=Path,
-        default=Path("hpo-pilot-work"),
-        help="job folders and caches; nodes must share it",
-    )
+    add("--workdir", type=Path, default=Path("hpo-pilot-work"), help="job folders and caches; nodes must share it")
     add("--checkpoints", type=Path, help="folder that keeps checkpoints between attempts (default: in the work folder)")
     add(
         "--checkpoint-mb",
@@ -77,16 +69,8 @@ def parser() -> argparse.ArgumentParser:
         help="largest packed checkpoint that the server gets, in MB (default: 500; 0: none)",
     )
     add("--checkpoint-every", type=float, help="seconds between uploads of a running job's checkpoint (default: 300)")
-    add(
-        "--storage",
-        type=Path,
-        help="outputs and logs, if the server stores none (default: in the work folder)",
-    )
-    add(
-        "--worker-id",
-        type=int,
-        help="number of this pilot at the server, together with --harvester-id (default: 1)",
-    )
+    add("--storage", type=Path, help="outputs and logs, if the server stores none (default: in the work folder)")
+    add("--worker-id", type=int, help="number of this pilot at the server, together with --harvester-id (default: 1)")
     add("--harvester-id", help="see --worker-id (default: made from the host and the work folder)")
     add("--vo", help="virtual organisation (default: hpo_pilot)")
     add("--heartbeat", type=float, help="seconds between reports on a running job (default: 20)")

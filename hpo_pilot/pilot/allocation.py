@@ -17,10 +17,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from hpo_pilot.errors import HpoPilotError, InputError
 from hpo_pilot.hpc.batch_system import AllocatedNode, BatchAllocation, Remainder, RunCommand, ask_batch_system
 from hpo_pilot.hpc.batch_systems import BATCH_SYSTEMS
+from hpo_pilot.hpc.launchers import VISIBLE_GPUS
 from hpo_pilot.hpc.scheduler import Policy, Scheduler
 from hpo_pilot.hpc.usage import Ending, ScheduledJob, Start, TimeBreakdown, Usage
 from hpo_pilot.jobs.resources import JobNeeds, Node, NodeShape
-from hpo_pilot.pilot.job import GivenBack, Job, JobFailure, LauncherAway, NodeLost, PilotErrorCode
+from hpo_pilot.pilot.job import GivenBack, Job, JobFailure, LauncherAway, NodeLost
 from hpo_pilot.pilot.machine import (
     AssignedResources,
     FreeResources,
@@ -191,8 +192,6 @@ _WORD = 30.0  # seconds at most from a node's loss to the launcher's message
 
 _LOOK = 2.0  # seconds between checks whether a waiting job is still wanted
 
-_NOTHING_STARTS = PilotErrorCode.PAYLOAD_EXECUTION_FAILURE
-
 
 class AllocationReservation(JobReservation):
     """One job's place in the allocation.
@@ -264,7 +263,7 @@ class AllocationPool(ResourcePool[AllocationReservation]):
         self._coming: deque[AllocationReservation] = deque()
         self._changed = threading.Condition()
 
-    # --- methods of Pool ---
+    # --- methods of ResourcePool ---
 
     def wait_for_some(self, stop: threading.Event) -> FreeResources:
         """See ResourcePool."""
@@ -314,7 +313,7 @@ class AllocationPool(ResourcePool[AllocationReservation]):
             if reservation.failure is not None:
                 raise reservation.failure
             if reservation.start is None or starting.draining.is_set():
-                raise GivenBack(PilotErrorCode.SIGTERM, "the allocation was about to end while the job waited")
+                raise GivenBack("the allocation was about to end while the job waited")
         return self._assignment(planned, reservation.start)
 
     def free(self, reservation: AllocationReservation, ending: Ending = Ending.FAILED) -> None:
@@ -434,13 +433,13 @@ class AllocationPool(ResourcePool[AllocationReservation]):
             lost = [self._reservations[job.key].key[0] for job in victims]
             self._decide(self._clock())
         for panda_id in lost:
-            self._when_lost(panda_id, NodeLost(PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, f"node {node} is lost: {why}"))
+            self._when_lost(panda_id, NodeLost(f"node {node} is lost: {why}"))
 
     def unblock(self, nodes: Collection[str]) -> None:
         """Lets blocked nodes, which are completely free now, get jobs again."""
         with self._changed:
             if free := [name for name in self._names if name in nodes and name in self._blocked]:
-                log.info("%s may get jobs again", _shown(free))
+                log.info("%s may get jobs again", nodes_text(free))
                 self._blocked.difference_update(free)
                 self._scheduler.release(free)
                 self._decide(self._clock())
@@ -469,7 +468,9 @@ class AllocationPool(ResourcePool[AllocationReservation]):
         }
         used |= {node for node, when in self._freed.items() if when >= since}
         if more := [name for name in self._names if name in (used & self._up) - self._blocked - {lost}]:
-            log.info("%s get no new jobs until their jobs have ended: the batch system may keep cores", _shown(more))
+            log.info(
+                "%s get no new jobs until their jobs have ended: the batch system may keep cores", nodes_text(more)
+            )
             self._blocked.update(more)
             self._scheduler.hold(more)
 
@@ -481,7 +482,7 @@ class AllocationPool(ResourcePool[AllocationReservation]):
                 try:
                     self._scheduler.add(reservation.planned)
                 except InputError as error:
-                    reservation.failure = JobFailure(PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, str(error))
+                    reservation.failure = JobFailure(str(error))
         again = True
         while again:
             again = False
@@ -492,14 +493,12 @@ class AllocationPool(ResourcePool[AllocationReservation]):
                     self._scheduler.ended(reservation.key, Ending.CUT, now)
                     if reservation.is_over:
                         del self._reservations[reservation.key]
-                    reservation.failure = LauncherAway(_NOTHING_STARTS, "the launcher starts nothing here for now")
+                    reservation.failure = LauncherAway("the launcher starts nothing here for now")
                 else:
                     reservation.start = start
         for job in self._scheduler.hand_back(now):
             reservation = self._reservations[job.key]
-            reservation.failure = GivenBack(
-                PilotErrorCode.SIGTERM, "the job would not end before the allocation does, or its nodes are lost"
-            )
+            reservation.failure = GivenBack("the job would not end before the allocation does, or its nodes are lost")
             if reservation.is_over:
                 del self._reservations[reservation.key]
         self._changed.notify_all()
@@ -530,12 +529,13 @@ class AllocationPool(ResourcePool[AllocationReservation]):
         )
 
     def _gpus(self, count: int) -> tuple[MachineGpu, ...]:
-        vendor = {"nvidia": "NVIDIA", "amd": "AMD"}.get(self._site.gpu_kind, "NVIDIA")
+        vendor = self._site.gpu_kind.upper() if self._site.gpu_kind in VISIBLE_GPUS else "NVIDIA"
         memory = str(self._site.gpu_memory_mb or "")
         return tuple(MachineGpu(str(number), vendor, self._site.gpu_model, memory) for number in range(count))
 
 
-def _shown(nodes: Sequence[str]) -> str:
+def nodes_text(nodes: Sequence[str]) -> str:
+    """Returns the number of nodes, and the names of the first eight."""
     return f"{len(nodes)} nodes ({', '.join(nodes[:8])}{', ...' if len(nodes) > 8 else ''})"
 
 

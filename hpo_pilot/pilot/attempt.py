@@ -18,7 +18,7 @@ from hpo_pilot.pilot import report
 from hpo_pilot.pilot.allocation import AllocationWatch
 from hpo_pilot.pilot.checkpoints import CheckpointShipping, kept_checkpoint
 from hpo_pilot.pilot.client import Delivery, GivingBack
-from hpo_pilot.pilot.execution import LOG_FILE, CommandWrapper, Execution, InContainer, Refused
+from hpo_pilot.pilot.execution import LOG_FILE, CommandWrapper, Execution, InContainer
 from hpo_pilot.pilot.job import (
     CutLate,
     CutOff,
@@ -41,7 +41,7 @@ from hpo_pilot.pilot.staging import LARGE_FILE, Staging, note_stage_in
 from hpo_pilot.pilot.warm import WarmInterpreters
 from hpo_pilot.pilot.watchdog import AttemptClosed, Heartbeats, Watchdog
 from hpo_pilot.transformation.container import choose_runtime, image_fault
-from hpo_pilot.transformation.job import ImageFault, PayloadSettings, TransformationFailure
+from hpo_pilot.transformation.job import ImageFault, PayloadSettings, TransformationFailure, refuse_payload
 from hpo_pilot.transformation.stage_in import StageIn
 from hpo_pilot.transformation.transformation import Prepared, prepare
 
@@ -127,7 +127,7 @@ class JobRun:
                 root = self._folder = parts.workdir.new_job_folder(panda_id, attempt)
                 self._run_in(root)
             except OSError as error:  # the job is not at fault
-                why = GivenBack(PilotErrorCode.NO_LOCAL_SPACE, f"the pilot's folder cannot be used: {error}")
+                why = GivenBack(f"the pilot's folder cannot be used: {error}", PilotErrorCode.NO_LOCAL_SPACE)
                 self._outcome = Outcome(exit_code=None, failure=why)
             outcome = self._outcome
             # The next job starts while this one is reported.
@@ -172,7 +172,7 @@ class JobRun:
         parts, draining = self._parts, self._parts.draining
         try:
             if not parts.pool.enter(self._reservation, draining) or draining.is_set():
-                raise GivenBack(PilotErrorCode.SIGTERM, "the pilot was about to end when the job came")
+                raise GivenBack("the pilot was about to end when the job came")
             job = parse_job(self._data)
             self._archive, self._copied = job.arguments.archive, time.monotonic()
             large = parts.sandboxes.copy_to(job.arguments, root, LARGE_FILE if parts.staging is not None else 0)
@@ -189,7 +189,7 @@ class JobRun:
             given = (parts.settings, job, document, prepared, root, parts.lifeline, assignment.variables)
             self._execute(Execution(*given, wrapper))
             if isinstance(wrapper, InContainer) and (fault := self._image_fault(job)):
-                self._execute(Execution(*given, Refused(fault)))
+                self._execute(Execution(*given, _refused(self._folder, fault)))
             if isinstance(wrapper, WithLauncher):
                 self._judge_launch(wrapper)
             if isinstance(self._outcome.failure, CutOff):
@@ -211,7 +211,7 @@ class JobRun:
         except TransformationFailure as failure:
             self._fail(JobFailure.of(failure))
         except OSError as error:
-            self._fail(JobFailure(PilotErrorCode.NO_LOCAL_SPACE, f"the job folder cannot be used: {error}"))
+            self._fail(JobFailure(f"the job folder cannot be used: {error}", PilotErrorCode.NO_LOCAL_SPACE))
         finally:
             parts.checkpoints.leave(job_identity(self._data))
 
@@ -226,7 +226,7 @@ class JobRun:
         if stopped or (failure is None and _is_good(self._outcome, self._folder)):
             return
         if self._parts.sandboxes.is_damaged(self._archive, self._copied):
-            why = GivenBack(PilotErrorCode.STAGE_IN_FAILED, f"{self._archive} was damaged in the pilot's cache")
+            why = GivenBack(f"{self._archive} was damaged in the pilot's cache", PilotErrorCode.STAGE_IN_FAILED)
             self._outcome = replace(self._outcome, failure=why)
 
     def _prepare(
@@ -242,19 +242,21 @@ class JobRun:
             assignment = parts.pool.assign(self._reservation, job, document, starting)
             begun = time.monotonic()
             prepared = prepare(job.arguments, str(root), str(root), stage_in)
-            wrapper = self._wrapper(job, document, assignment)
+            wrapper = self._wrapper(job, document, assignment, Path(prepared.folder))
             if parts.staging is not None and isinstance(wrapper, WithLauncher):
                 staged = parts.staging.stage(wrapper, root, Path(prepared.folder), large, starting)
                 parts.pool.note_staging(self._reservation, staged.seconds or 0.0)
                 wrapper, prepared = replace(wrapper, staged=staged), staged.beside(prepared)
-            report.observe_stage_in(time.monotonic() - begun)
+            report.STAGE_IN.observe(time.monotonic() - begun)
             return assignment, prepared, wrapper
         except TransformationFailure as failure:
             raise starting.failure or JobFailure.of(failure) from failure
         finally:
             parts.heartbeats.remove(starting)
 
-    def _wrapper(self, job: Job, document: PayloadSettings, assignment: AssignedResources) -> CommandWrapper:
+    def _wrapper(
+        self, job: Job, document: PayloadSettings, assignment: AssignedResources, folder: Path
+    ) -> CommandWrapper:
         """Returns the wrapper of the command: a container, and a launcher for jobs with ranks or in an allocation."""
         settings, site = self._parts.settings, self._parts.site
         runtime = settings.container_runtime
@@ -263,13 +265,12 @@ class JobRun:
         try:
             choose_runtime(runtime, job.container)
         except ImageFault as fault:
-            return Refused(str(fault))
+            return _refused(folder, str(fault))
         if site is None:
             if document.ranks_per_node:
                 raise LauncherMissing(
-                    PilotErrorCode.PAYLOAD_EXECUTION_FAILURE,
                     f"the job has {document.ranks_per_node} ranks per node, and this pilot does not know the launcher: "
-                    "start the pilot with --site",
+                    "start the pilot with --site"
                 )
             return InContainer(runtime, job.container)
         container = InContainer(runtime, job.container, site.inside(gpus=any(assignment.gpus.values())))
@@ -326,7 +327,7 @@ class JobRun:
             return
         failed = None if payload_succeeded(self._folder) else launched.launch_failure(self._folder)
         if not _is_good(self._outcome, self._folder) and (why := self._cut_off(launched, failed)):
-            self._outcome = replace(self._outcome, failure=CutOff(PilotErrorCode.SIGTERM, why))
+            self._outcome = replace(self._outcome, failure=CutOff(why))
         elif failed is not None:
             self._outcome = replace(self._outcome, failure=self._of_launcher(launched, failed))
         else:
@@ -349,13 +350,13 @@ class JobRun:
 
     def _of_launcher(self, launched: WithLauncher, failed: LaunchFailure) -> JobFailure:
         """Returns a failure that lets the job run elsewhere; the payload is not judged."""
-        code, nodes, outage = PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, launched.assignment.nodes, self._parts.outage
+        nodes, outage = launched.assignment.nodes, self._parts.outage
         if outage is not None and not failed.nodes and (failed.is_away or outage.is_everywhere(nodes)):
             outage.begin(failed.why, nodes)
-            return LauncherAway(code, f"the launcher starts nothing here: {failed.why}")
+            return LauncherAway(f"the launcher starts nothing here: {failed.why}")
         self._parts.pool.note_launch(self._reservation, failed.nodes, failed.lost)
         kind = NodeLost if failed.lost else JobFailure
-        return kind(code, f"the launcher failed, not the payload: {failed.why}")
+        return kind(f"the launcher failed, not the payload: {failed.why}")
 
     def _judge_cut_off(self, *, has_gone_on: bool, is_late: bool) -> None:
         """Corrects the outcome of a job that the end of the allocation has stopped.
@@ -369,10 +370,17 @@ class JobRun:
         if _is_good(self._outcome, self._folder):  # it finished in time
             self._outcome = replace(self._outcome, failure=None)
         elif has_gone_on:
-            why = GivenBack(PilotErrorCode.SIGTERM, f"{failure}; a checkpoint is kept")
+            why = GivenBack(f"{failure}; a checkpoint is kept")
             self._outcome = replace(self._outcome, failure=why)
         elif is_late:
-            self._outcome = replace(self._outcome, failure=CutLate(PilotErrorCode.SIGTERM, str(failure)))
+            self._outcome = replace(self._outcome, failure=CutLate(str(failure)))
+
+
+def _refused(folder: Path, reason: str) -> InContainer:
+    """Makes the runner report a reason in place of the payload: further attempts would fail too."""
+    if not refuse_payload(str(folder), reason):
+        raise JobFailure(reason, PilotErrorCode.NO_CONTAINER_RUNTIME)
+    return InContainer("none", "")
 
 
 def _is_good(outcome: Outcome, folder: Path) -> bool:

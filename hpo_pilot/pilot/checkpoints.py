@@ -91,8 +91,8 @@ class KeptCheckpoint:
             The packed files.
 
         Raises:
-            TooLarge: the archive would be larger.
-            Unsettled: files are being written; try later.
+            CheckpointTooLarge: the archive would be larger.
+            FilesChanging: files are being written; try later.
             OSError: a file was removed, or the disk failed.
         """
         before = self.signature()

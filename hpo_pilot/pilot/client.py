@@ -62,7 +62,7 @@ class MissingAtServer(CallRefused):
 class JobServer:
     """Calls `/api/v1` of a PanDA server (panda-server 1.0.4) over persistent connections.
 
-    Any thread may call any method. The methods raise only ServerAway, TokenRefused or CallRefused.
+    Any thread may call any method. The methods raise only ServerAway, PilotTokenRefused or CallRefused.
     """
 
     def __init__(self, settings: PilotSettings, key: str = "", site: str = "") -> None:
@@ -95,13 +95,7 @@ class JobServer:
         self._away_since: float | None = None
 
     def acquire(
-        self,
-        free: FreeResources,
-        wait: float,
-        disk_mb: int,
-        remaining: int,
-        avoided: Sequence[int] = (),
-        why: str = "",
+        self, free: FreeResources, wait: float, disk_mb: int, remaining: int, avoided: Sequence[int] = (), why: str = ""
     ) -> list[dict[str, Any]]:
         """Asks for jobs; returned jobs belong to this pilot.
 
@@ -491,7 +485,7 @@ class GivingBack:
             Whether it is in the queue; False: it still belongs to this pilot, which must report it.
 
         Raises:
-            ServerAway, TokenRefused: the server does not answer.
+            ServerAway, PilotTokenRefused: the server does not answer.
         """
         is_given: Future[bool] = Future()
         with self._lock:

@@ -15,21 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hpo_pilot.logs import last_line
 from hpo_pilot.pilot.checkpoints import kept_checkpoint
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.report import Outcome, Progress
 from hpo_pilot.pilot.settings import PilotSettings, worker_mark
-from hpo_pilot.pilot.warm import WARM_MARK, WarmInterpreter, WarmInterpreters, WarmKind
-from hpo_pilot.transformation.container import Inside, choose_runtime
-from hpo_pilot.transformation.job import PayloadSettings, kept_environment, refuse_payload, without_secrets
-from hpo_pilot.transformation.process import (
-    OWN_STATUS,
-    SHORT_GRACE,
-    end_leftovers,
-    has_orphans,
-    signal_group,
-)
+from hpo_pilot.pilot.warm import WARM_MARK, WarmInterpreter, WarmInterpreters, WarmKind, last_line_or_error
+from hpo_pilot.transformation.container import ContainerStart, Inside, choose_runtime
+from hpo_pilot.transformation.job import PayloadSettings, kept_environment, without_secrets
+from hpo_pilot.transformation.process import OWN_STATUS, SHORT_GRACE, end_leftovers, has_orphans, signal_group
 from hpo_pilot.transformation.transformation import Prepared
 
 
@@ -90,23 +83,8 @@ class InContainer(CommandWrapper):
         """See CommandWrapper."""
         if not self.image:
             return by_our_python(argv), dict(env)
-        runtime = choose_runtime(self.runtime, self.image)
-        return ended_with_all(runtime.wrap(argv, self.image, binds, env, folder, self.inside)), dict(env)
-
-
-@dataclass(frozen=True)
-class Refused(CommandWrapper):
-    """Reports a reason in place of the payload, which is not started; further attempts would fail too."""
-
-    reason: str
-
-    def wrap(
-        self, argv: Sequence[str], env: Mapping[str, str], binds: Sequence[Path], folder: Path
-    ) -> tuple[list[str], dict[str, str]]:
-        """See CommandWrapper."""
-        if not refuse_payload(str(folder), self.reason):
-            raise JobFailure(PilotErrorCode.NO_CONTAINER_RUNTIME, self.reason)
-        return by_our_python(argv), dict(env)
+        start = ContainerStart(argv, self.image, binds, env, folder, self.inside)
+        return ended_with_all(choose_runtime(self.runtime, self.image).wrap(start)), dict(env)
 
 
 log = logging.getLogger(__name__)
@@ -198,7 +176,7 @@ class Execution:
             unpack: fills a folder with the job's sandbox.
             is_over: whether the job is not needed any more.
         """
-        if not (isinstance(self._wrapper, InContainer) and not self._wrapper.image and self._is_ours()):
+        if self.job.container or not isinstance(self._wrapper, InContainer) or not self._is_ours():
             return
         kind = WarmKind(self.job.arguments.archive, self.function, (sys.executable, "-I", "-S"), ())
         if self.function:
@@ -288,9 +266,7 @@ class Execution:
                 process_group=0,
             )
         except OSError as error:
-            raise JobFailure(
-                PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, f"{argv[0]} cannot be started: {error}"
-            ) from error
+            raise JobFailure(f"{argv[0]} cannot be started: {error}") from error
         process.returncode = 0  # `wait` waits for it, so this object need not
         return _claimed(process.pid)
 
@@ -299,9 +275,7 @@ class Execution:
         try:
             (self.folder / AUTHORITY_FILE).write_bytes(authority.read_bytes())
         except OSError as error:
-            raise JobFailure(
-                PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, f"{authority} cannot be copied into the job's folder: {error}"
-            ) from error
+            raise JobFailure(f"{authority} cannot be copied into the job's folder: {error}") from error
 
     def wait(self) -> Outcome:
         """Waits for the command to end, ends the processes that it left, and returns the outcome."""
@@ -318,7 +292,7 @@ class Execution:
         exit_code = os.waitstatus_to_exitcode(status)
         outcome = Outcome(
             exit_code=exit_code,
-            last_line=_last_line(self.folder / LOG_FILE),
+            last_line=last_line_or_error(self.folder / LOG_FILE),
             failure=self._failure,
             started=self.started,
             cpu_seconds=usage.ru_utime + usage.ru_stime,
@@ -351,7 +325,7 @@ class Execution:
         if now > self._ends_at:
             self._ends_at = float("inf")
             limit = self.job.walltime + self._settings.walltime_grace
-            self.stop(JobFailure(PilotErrorCode.REACHED_MAX_TIME, f"still running {limit:.0f} s after its start"))
+            self.stop(JobFailure(f"still running {limit:.0f} s after its start", PilotErrorCode.REACHED_MAX_TIME))
         if now > self._insist_at:
             with self._lock:
                 self._insist_at = float("inf")
@@ -420,10 +394,3 @@ def _base(settings: PilotSettings, job: Job) -> dict[str, str]:
     if settings.environments is not None and (found := kept_checkpoint(job, settings.environments)) is not None:
         kept = kept_environment(str(settings.environments), found.folder.name, os.environ)
     return without_secrets(os.environ) if kept is None else kept
-
-
-def _last_line(path: Path) -> str:
-    try:
-        return last_line(path)
-    except OSError as error:
-        return str(error)

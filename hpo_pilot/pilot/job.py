@@ -115,7 +115,6 @@ class PilotErrorCode(IntEnum):
     SIGTERM = 1201  #: the pilot was told to stop
     REACHED_MAX_TIME = 1213  #: over its walltime, and the runner did not end it
     PAYLOAD_EXECUTION_FAILURE = 1305  #: the command cannot be started, or the runner itself failed
-    INTERNAL_PILOT_PROBLEM = 1319  #: a defect of this pilot
     NO_CONTAINER_RUNTIME = 1325  #: its image cannot be run here
 
 
@@ -135,24 +134,30 @@ class JobFailure(HpoPilotError):
     #: The job goes back to the queue without counting the attempt, if the server supports that.
     is_given_back = False
 
-    def __init__(self, code: PilotErrorCode, message: str) -> None:
+    #: The error code for the server, unless another one is given.
+    code = PilotErrorCode.PAYLOAD_EXECUTION_FAILURE
+
+    def __init__(self, message: str, code: PilotErrorCode | None = None) -> None:
         super().__init__(message)
-        self.code = code
+        self.code = code or self.code
 
     @classmethod
     def of(cls, failure: TransformationFailure) -> JobFailure:
         """Returns the failure with the pilot's error code for a failure of the transformation."""
-        return cls(_OF_TRANSFORMATION.get(failure.code, PilotErrorCode.PAYLOAD_EXECUTION_FAILURE), str(failure))
+        return cls(str(failure), _OF_TRANSFORMATION.get(failure.code))
 
 
 class GivenBack(JobFailure):
     """The pilot has no time or no resources for the job; it can run elsewhere."""
 
+    code = PilotErrorCode.SIGTERM
     is_given_back = True
 
 
 class LauncherAway(GivenBack):
     """The launcher starts no job at all, so the job is not at fault."""
+
+    code = PilotErrorCode.PAYLOAD_EXECUTION_FAILURE
 
 
 class LauncherMissing(LauncherAway):
@@ -161,6 +166,8 @@ class LauncherMissing(LauncherAway):
 
 class CutOff(JobFailure):
     """The allocation ended while the job ran. The job is given back if this attempt has kept a checkpoint."""
+
+    code = PilotErrorCode.SIGTERM
 
 
 class CutLate(CutOff):

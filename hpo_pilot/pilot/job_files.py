@@ -86,8 +86,8 @@ class SandboxCache:
         """
         if arguments.library:
             raise JobFailure(
-                PilotErrorCode.STAGE_IN_FAILED,
                 f"the job needs {arguments.library} of a build job, and this pilot fetches only sandboxes",
+                PilotErrorCode.STAGE_IN_FAILED,
             )
         linked: list[Path] = []
         for last_try in (False, True) if arguments.archive else ():
@@ -98,14 +98,14 @@ class SandboxCache:
                 full = error.errno in (errno.ENOSPC, errno.EDQUOT)
                 if full or last_try:
                     code = PilotErrorCode.NO_LOCAL_SPACE if full else PilotErrorCode.STAGE_IN_FAILED
-                    raise JobFailure(code, f"{arguments.archive}: {error}") from error
+                    raise JobFailure(f"{arguments.archive}: {error}", code) from error
                 self.is_damaged(arguments.archive, time.monotonic())
                 shutil.rmtree(target)
                 target.mkdir(mode=PRIVATE)
                 linked.clear()
             except (HpoPilotError, TransformationFailure) as error:
                 if last_try or not isinstance(error, TryAgainError):
-                    raise JobFailure(PilotErrorCode.STAGE_IN_FAILED, str(error)) from error
+                    raise JobFailure(str(error), PilotErrorCode.STAGE_IN_FAILED) from error
         return linked
 
     def is_damaged(self, archive: str, since: float) -> bool:
@@ -299,7 +299,7 @@ class ServerStorage(Storage):
         try:
             retried(lambda: self._server.upload(name, content), _PATIENCE, self._at_once)
         except (HpoPilotError, OSError) as error:
-            raise JobFailure(PilotErrorCode.STAGE_OUT_FAILED, f"{name}: {error}") from error
+            raise JobFailure(f"{name}: {error}", PilotErrorCode.STAGE_OUT_FAILED) from error
         return ""
 
 
@@ -314,7 +314,7 @@ class FolderStorage(Storage):
     def keep(self, name: str, content: Path | bytes) -> str:
         """See Storage."""
         if not name or name != Path(name).name or name.startswith("."):
-            raise JobFailure(PilotErrorCode.STAGE_OUT_FAILED, f"{name!r} is not a valid file name for {self._folder}")
+            raise JobFailure(f"{name!r} is not a valid file name for {self._folder}", PilotErrorCode.STAGE_OUT_FAILED)
         target = self._folder / name
         part = self._folder / f".{name}.{os.getpid()}.part"
         try:
@@ -328,8 +328,7 @@ class FolderStorage(Storage):
             with contextlib.suppress(OSError):
                 part.unlink()
             raise JobFailure(
-                PilotErrorCode.STAGE_OUT_FAILED,
-                f"{target}: {error.strerror}; is --storage a folder with free space?",
+                f"{target}: {error.strerror}; is --storage a folder with free space?", PilotErrorCode.STAGE_OUT_FAILED
             ) from error
         return target.as_uri()
 
@@ -350,7 +349,7 @@ def store_outputs(storage: Storage, job: Job, folder: Path) -> dict[str, Any]:
     found, missing = find_outputs(str(folder), outputs)
     wanted = [file for file in missing if outputs[file] not in job.may_lack]
     if wanted and not has_verdict(str(folder)):  # a failed trial has a verdict instead
-        raise JobFailure(PilotErrorCode.MISSING_OUTPUT, f"the output {wanted[0]} was not made")
+        raise JobFailure(f"the output {wanted[0]} was not made", PilotErrorCode.MISSING_OUTPUT)
     stored = {name: _keep(storage, name, Path(file)) for name, file in found.items()}
     if storage.wants_every_log and job.log_name:
         stored[job.log_name] = _keep(storage, job.log_name, _packed_log(folder))

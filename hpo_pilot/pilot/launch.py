@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from hpo_pilot.files import write_whole
 from hpo_pilot.hpc.launchers import VISIBLE_GPUS, Launcher, Placement, site_variables
 from hpo_pilot.logs import log_end
 from hpo_pilot.pilot.execution import ORPHANS_PROGRAM, CommandWrapper, InContainer, by_our_python, ended_with_all
-from hpo_pilot.pilot.job import Job, JobFailure, LauncherMissing, PilotErrorCode
+from hpo_pilot.pilot.job import Job, JobFailure, LauncherMissing
 from hpo_pilot.pilot.machine import HERE, AssignedResources
 from hpo_pilot.pilot.settings import Site
 from hpo_pilot.transformation.job import PayloadSettings, without_secrets
@@ -84,12 +84,7 @@ class LauncherOutage:
         self._trying = threading.Lock()
         self._stopped = threading.Event()
         self._worked = float("-inf")
-        self._is_on = False
-
-    @property
-    def is_on(self) -> bool:
-        """Whether the launcher starts nothing."""
-        return self._is_on
+        self.is_on = False  #: the launcher starts nothing
 
     def is_everywhere(self, nodes: Sequence[str]) -> bool:
         """Returns whether a launch without known reason failed because of the launcher, not because of the job.
@@ -98,7 +93,7 @@ class LauncherOutage:
             nodes: nodes of the job, which still has them.
         """
         with self._trying:
-            if self._is_on:
+            if self.is_on:
                 return True
             if time.monotonic() - self._worked < _FRESH:
                 return False
@@ -117,9 +112,9 @@ class LauncherOutage:
             nodes: are tested first, because they are free.
         """
         with self._lock:
-            if self._is_on or self._stopped.is_set():
+            if self.is_on or self._stopped.is_set():
                 return
-            self._is_on = True
+            self.is_on = True
         log.error("the launcher cannot start anything, so the pilot takes no jobs for now: %s", why)
         threading.Thread(target=self._run, args=[why, tuple(nodes)], name="outage", daemon=True).start()
 
@@ -134,7 +129,7 @@ class LauncherOutage:
             why = self._attempt([next(in_turn)])
             seconds = time.monotonic() - began
             if not why:
-                self._is_on, self._worked = False, time.monotonic()
+                self.is_on, self._worked = False, time.monotonic()
                 log.warning("the launcher works again after %.0f s", seconds)
                 self._over()
                 return
@@ -407,7 +402,7 @@ class WithLauncher(CommandWrapper):
     ) -> tuple[list[str], dict[str, str]]:
         """See CommandWrapper. Our runner gets the launcher's words in a file and starts the payload with them."""
         if lacking := self.launcher.lacks(env.get("PATH")):
-            raise LauncherMissing(PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, f"at site {self.site.name!r} {lacking}")
+            raise LauncherMissing(f"at site {self.site.name!r} {lacking}")
         ours = (folder / RUNNER_FILE).is_file()
         try:
             placement = self.placement(env, _told(self.document) if ours else ())
@@ -415,7 +410,7 @@ class WithLauncher(CommandWrapper):
             before = self.launcher.command(around, placement)
             started = self.launcher.environment(placement, env)
         except InputError as error:
-            raise JobFailure(PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, str(error)) from error
+            raise JobFailure(str(error)) from error
         if not ours:
             return ended_with_all([*before, *argv]), started
         self._tell(folder, before, placement, env)
@@ -503,19 +498,13 @@ class WithLauncher(CommandWrapper):
     def _tell(self, folder: Path, before: Sequence[str], placement: Placement, env: Mapping[str, str]) -> None:
         if "hpo_pilot_launch" not in _text_of_runners(folder):
             raise JobFailure(
-                PilotErrorCode.PAYLOAD_EXECUTION_FAILURE,
-                "the job was packed by an earlier version, whose runner starts no launcher: submit the search anew",
+                "the job was packed by an earlier version, whose runner starts no launcher: submit the search anew"
             )
-        log_patterns, steps = self.launcher.log_patterns, self.launcher.step_commands(env)
-        said: dict[str, Any] = {"before": list(before), "name": placement.name}
-        said |= {
-            "label": log_patterns.label,
-            "dead": log_patterns.dead,
-            "own": log_patterns.own,
-            "cancelled": log_patterns.cancelled,
-        }
-        if steps is not None:
-            said |= {"steps": list(steps.steps), "signal": list(steps.signal)}
+        patterns = asdict(self.launcher.log_patterns)
+        said: dict[str, Any] = {name: patterns[name] for name in ("label", "dead", "own", "cancelled")}
+        said |= {"before": before, "name": placement.name}
+        if (steps := self.launcher.step_commands(env)) is not None:
+            said |= asdict(steps)
         shutil.copy(_PROGRAM, folder)
         write_whole(folder / LAUNCH_DOCUMENT, json.dumps(said), mode=0o600, scratch=True)
 
@@ -560,7 +549,7 @@ def _expanded(variables: Mapping[str, str]) -> dict[str, str]:
 def _visible_script(placement: Placement) -> str:
     variable = VISIBLE_GPUS[placement.gpu_kind]
     cases = [
-        f"{node.partition('.')[0]}) export {variable}={','.join(placement.gpus_of(node))} ;;"
+        f"{node.partition('.')[0]}) export {variable}={','.join(placement.gpus_on.get(node, placement.gpus))} ;;"
         for node in placement.nodes
     ]
     return "\n".join(['case "$(uname -n | cut -d . -f 1)" in', *cases, "esac", 'exec "$@"', ""])

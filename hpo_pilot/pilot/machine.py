@@ -10,12 +10,13 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.capacity import AllocationRequest
+from hpo_pilot.hpc.launchers import VISIBLE_GPUS
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode, needed_cores
 from hpo_pilot.transformation.job import PayloadSettings
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
     from hpo_pilot.pilot.report import StartingJob
 
-#: Variables that limit a process to certain GPUs.
-_VISIBLE = {"NVIDIA": "CUDA_VISIBLE_DEVICES", "AMD": "ROCR_VISIBLE_DEVICES"}
 _QUERY = ("nvidia-smi", "--query-gpu=index,name,memory.total,driver_version", "--format=csv,noheader,nounits")
 
 
@@ -50,13 +49,8 @@ class MachineGpu:
 
         See `srvcore/hardware_matching.py` of panda-server 1.0.4.
         """
-        known = {
-            "vendor": self.vendor,
-            "model": self.model,
-            "vram": self.memory_mb,
-            "driver_version": self.driver_version,
-        }
-        return {name: value for name, value in known.items() if value}
+        names = ("vendor", "model", "vram", "driver_version")
+        return {name: value for name, value in zip(names, astuple(self)[1:], strict=True) if value}
 
 
 def find_gpus(environment: Mapping[str, str] | None = None) -> tuple[MachineGpu, ...]:
@@ -67,7 +61,8 @@ def find_gpus(environment: Mapping[str, str] | None = None) -> tuple[MachineGpu,
     """
     env = os.environ if environment is None else environment
     found = _nvidia() or _amd()
-    for vendor, variable in _VISIBLE.items():
+    for kind, variable in VISIBLE_GPUS.items():
+        vendor = kind.upper()
         if variable in env and (not found or found[0].vendor == vendor):
             known = {gpu.identifier: gpu for gpu in found}
             names = [name.strip() for name in env[variable].split(",") if name.strip()]
@@ -99,7 +94,7 @@ def choose_gpus(wanted: str, found: Sequence[MachineGpu]) -> tuple[MachineGpu, .
 def gpu_variables(gpus: Sequence[MachineGpu]) -> dict[str, str]:
     """Returns the variables that limit a process to these GPUs."""
     names = ",".join(gpu.identifier for gpu in gpus)
-    variables = {_VISIBLE[gpu.vendor] for gpu in gpus} or set(_VISIBLE.values())
+    variables = {VISIBLE_GPUS[gpu.vendor.lower()] for gpu in gpus} or set(VISIBLE_GPUS.values())
     return dict.fromkeys(sorted(variables), names)
 
 
@@ -322,28 +317,21 @@ class MachinePool(ResourcePool[MachineReservation]):
         """See ResourcePool: waits for the GPUs that a job asked for."""
         if document.nodes > 1:
             raise JobFailure(
-                PilotErrorCode.PAYLOAD_EXECUTION_FAILURE,
                 f"the job needs {document.nodes} nodes, and this pilot has one machine: start a pilot in an "
-                "allocation (hpo-pilot pilots submit)",
+                "allocation (hpo-pilot pilots submit)"
             )
         if document.ranks_per_node and document.gpus > len(self._all_gpus):
-            raise JobFailure(
-                PilotErrorCode.PAYLOAD_EXECUTION_FAILURE,
-                f"the job needs {document.gpus} GPUs, and this pilot has {len(self._all_gpus)}",
-            )
+            raise JobFailure(f"the job needs {document.gpus} GPUs, and this pilot has {len(self._all_gpus)}")
         count = document.gpus or int(job.wants_gpu)
         variables: Mapping[str, str] = {}
         if count and self.take_gpus(reservation, count, starting.draining):
             variables = gpu_variables(reservation.gpus)
         elif count and starting.draining.is_set():
-            raise JobFailure(PilotErrorCode.SIGTERM, "the pilot was about to end while the job waited for a GPU")
+            raise JobFailure("the pilot was about to end while the job waited for a GPU", PilotErrorCode.SIGTERM)
         elif not self._shows_gpus:
             variables = gpu_variables(())
         return AssignedResources(
-            (HERE,),
-            variables,
-            gpus={HERE: tuple(gpu.identifier for gpu in reservation.gpus)},
-            cores=reservation.cores,
+            (HERE,), variables, gpus={HERE: tuple(gpu.identifier for gpu in reservation.gpus)}, cores=reservation.cores
         )
 
     def take_gpus(self, reservation: MachineReservation, count: int, stop: threading.Event) -> bool:

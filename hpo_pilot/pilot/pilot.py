@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from hpo_pilot import __version__
 from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
 from hpo_pilot.logs import about
-from hpo_pilot.pilot.allocation import AllocationPool, AllocationWatch, ending_margin, find_allocation
+from hpo_pilot.pilot.allocation import AllocationPool, AllocationWatch, ending_margin, find_allocation, nodes_text
 from hpo_pilot.pilot.attempt import JobRun, PilotParts
 from hpo_pilot.pilot.checkpoints import CheckpointShipping
 from hpo_pilot.pilot.client import Backoff, CallRefused, Delivery, GivingBack, JobServer
@@ -163,12 +163,6 @@ class Pilot:
         allocation = find_allocation(site, settings.lifetime)
         margin = ending_margin(allocation.seconds, settings.margin)
         names = [node.name for node in allocation.nodes]
-        outage = LauncherOutage(
-            lambda nodes: probe_launcher(site, nodes, names),
-            others=lambda: sorted(pool.up),
-            over=self._wake,
-            give_up=self._give_up_allocation,
-        )
         pool = AllocationPool(
             allocation,
             site,
@@ -177,6 +171,12 @@ class Pilot:
             when_lost=watchdog.stop_job,
             is_away=lambda: outage.is_on,
         )
+        outage = LauncherOutage(
+            lambda nodes: probe_launcher(site, nodes, names),
+            others=lambda: sorted(pool.up),
+            over=pool.wake,
+            give_up=self._give_up_allocation,
+        )
         self._watch = AllocationWatch(
             pool, site, allocation, margin=margin, idle=settings.end_idle, end=lambda: self.stop(at_once=True)
         )
@@ -184,11 +184,8 @@ class Pilot:
         if settings.staging and site.scratch:
             seconds, limit = allocation.seconds, settings.staging_mb
             staging = Staging(site, workdir.staging, names, job=allocation.job, seconds=seconds, limit_mb=limit)
-        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        log.info(
-            "allocation of %d nodes (%s) for %.0f s; the first: %s",
-            *(len(names), shown, allocation.seconds, allocation.nodes[0].shape),
-        )
+        first = allocation.nodes[0].shape
+        log.info("allocation of %s for %.0f s; the first: %s", nodes_text(names), allocation.seconds, first)
         return pool, outage, staging
 
     def run(self) -> int:
@@ -341,9 +338,6 @@ class Pilot:
                 self._unreported -= 1
                 self._changed.notify_all()
 
-    def _wake(self) -> None:
-        self._parts.pool.wake()
-
     def _give_up_allocation(self, error: HpoPilotError) -> None:
         """Drains after a launcher failure; running jobs may finish."""
         log.error("%s", error)
@@ -399,8 +393,8 @@ class Pilot:
 
     def _last_failure(self) -> JobFailure:
         if self._watch is not None:
-            return CutOff(PilotErrorCode.SIGTERM, "the allocation came to its end before the job did")
-        return JobFailure(PilotErrorCode.SIGTERM, "the pilot was told to end")
+            return CutOff("the allocation came to its end before the job did")
+        return JobFailure("the pilot was told to end", PilotErrorCode.SIGTERM)
 
     def _wait_until_idle(self, seconds: float, *, or_at_once: bool) -> None:
         end = time.monotonic() + seconds

@@ -266,12 +266,7 @@ def heartbeat_report(settings: PilotSettings, reported: ReportedJob) -> dict[str
 
 
 def final_report(
-    settings: PilotSettings,
-    panda_id: int,
-    attempt: int,
-    outcome: Outcome,
-    folder: Path,
-    stored: Mapping[str, Any],
+    settings: PilotSettings, panda_id: int, attempt: int, outcome: Outcome, folder: Path, stored: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Returns the final report on a job.
 
@@ -366,7 +361,7 @@ _ENDED = Counter(
     ["outcome", "reason"],
     registry=METRICS_REGISTRY,
 )
-_STAGE_IN = Histogram(
+STAGE_IN = Histogram(
     "hpo_pilot_pilot_stage_in_seconds",
     "Seconds to make a job ready: to unpack its sandbox, fetch its inputs, copy them to its nodes.",
     buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800),
@@ -386,18 +381,10 @@ _AWAY = Counter(
 
 def count_job_end(outcome: Outcome, *, given_back: bool) -> None:
     """Counts a job that has ended."""
-    if given_back:
-        _ENDED.labels("given_back", "").inc()
-    elif outcome.finished:
-        _ENDED.labels("finished", "").inc()
-    else:
-        # A fixed set of labels: messages would give an unlimited number of them.
-        _ENDED.labels("failed", outcome.failure.code.name.lower() if outcome.failure else "payload").inc()
-
-
-def observe_stage_in(seconds: float) -> None:
-    """Records the seconds that it took to make a job ready."""
-    _STAGE_IN.observe(seconds)
+    ending, reason = "given_back" if given_back else "finished" if outcome.finished else "failed", ""
+    if ending == "failed":  # a fixed set of labels: messages would give an unlimited number of them
+        reason = outcome.failure.code.name.lower() if outcome.failure else "payload"
+    _ENDED.labels(ending, reason).inc()
 
 
 def note_answer(*, is_good: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -19,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from hpo_pilot.errors import InputError, TryAgainError
-from hpo_pilot.files import PRIVATE, close_to_others, make_private, write_whole
+from hpo_pilot.files import PRIVATE, close_to_others, make_private, try_lock, write_whole
 from hpo_pilot.hpc.launchers import Launcher, Plain, make_launcher
 from hpo_pilot.transformation.container import RUNTIMES, Inside
 from hpo_pilot.transformation.process import GRACE, WORKER_MARK
 
 _CHECKPOINT_MB = 500  # what panda-server 1.0.4 takes
+_RUNTIMES = ("auto", *RUNTIMES)
+_URL = "https://panda.example.org:25443"
 
 
 def _host() -> str:
@@ -133,29 +134,26 @@ class PilotSettings:
         for name in ("workdir", "checkpoints", "storage", "token_file", "proxy", "ca", "site", "environments"):
             if (path := getattr(self, name)) is not None:
                 object.__setattr__(self, name, Path(path).absolute())
-        if not self.server.startswith(("http://", "https://")):
-            raise InputError(f"--server {self.server!r}: give a URL such as https://panda.example.org:25443")
+        port, every, runtimes = self.metrics_port, self.checkpoint_every, ", ".join(_RUNTIMES)
+        for is_good, mistake in (
+            (self.server.startswith(("http://", "https://")), f"server {self.server!r}: give a URL such as {_URL}"),
+            (not self.ca or self.ca.exists(), f"ca {self.ca}: there is no such file; the server's operator has it"),
+            (self.slots >= 1, f"slots {self.slots}: at least one"),
+            (self.site or not self.allocation, "allocation: give --site FILE as well; it says how ranks are started"),
+            (self.cores >= 0, f"cores {self.cores}: at least one"),
+            (self.heartbeat > 0, f"heartbeat {self.heartbeat}: a time in seconds, above zero"),
+            (every > 0, f"checkpoint-every {every}: a time in seconds, above zero"),
+            ((self.checkpoint_mb or 0) >= 0, f"checkpoint-mb {self.checkpoint_mb}: a size in MB, or 0"),
+            (0 <= (port or 0) <= 65535, f"metrics-port {port}: a port between 0 and 65535; 0: any free one"),
+            (self.staging_mb >= 1, f"staging-mb {self.staging_mb}: a size in MB; --no-staging stages nothing"),
+            (
+                self.container_runtime in _RUNTIMES,
+                f"container-runtime {self.container_runtime!r}: choose one of {runtimes}",
+            ),
+        ):
+            if not is_good:
+                raise InputError(f"--{mistake}")
         object.__setattr__(self, "server", self.server.rstrip("/"))
-        if self.ca is not None and not self.ca.exists():
-            raise InputError(f"--ca {self.ca}: there is no such file; the server's operator has it")
-        if self.slots < 1:
-            raise InputError(f"--slots {self.slots}: at least one")
-        if self.allocation and self.site is None:
-            raise InputError("--allocation: give --site FILE as well, which says how ranks are started there")
-        if self.cores < 0:
-            raise InputError(f"--cores {self.cores}: at least one")
-        if self.heartbeat <= 0:
-            raise InputError(f"--heartbeat {self.heartbeat}: a time in seconds, above zero")
-        if self.checkpoint_every <= 0 or (self.checkpoint_mb or 0) < 0:
-            raise InputError("--checkpoint-every: a time above zero, in seconds; --checkpoint-mb: a size in MB, or 0")
-        if self.metrics_port is not None and not 0 <= self.metrics_port <= 65535:
-            raise InputError(f"--metrics-port {self.metrics_port}: a port between 0 and 65535; 0: any free one")
-        if self.staging_mb < 1:
-            raise InputError(f"--staging-mb {self.staging_mb}: a size in MB; --no-staging stages nothing")
-        if self.container_runtime not in ("auto", *RUNTIMES):
-            raise InputError(
-                f"--container-runtime {self.container_runtime!r}: choose one of auto, {', '.join(RUNTIMES)}"
-            )
         if not self.harvester_id:
             mark = zlib.crc32(os.fsencode(self.workdir.resolve()))
             object.__setattr__(self, "harvester_id", f"hpo-pilot-{self.node}-{mark:08x}")
@@ -287,8 +285,8 @@ def _site(data: Mapping[str, Any]) -> Site:
     node, batch = _section(data, "node"), _section(data, "batch")
     gpus, containers = _section(node, "gpus"), _section(data, "containers")
     runtime, model = str(containers.get("runtime") or "auto"), str(gpus.get("model") or "")
-    if runtime not in ("auto", *RUNTIMES):
-        raise InputError(f"there is no container runtime {runtime!r}; there is auto, {', '.join(RUNTIMES)}")
+    if runtime not in _RUNTIMES:
+        raise InputError(f"there is no container runtime {runtime!r}; there is {', '.join(_RUNTIMES)}")
     threads = int(node.get("threads_per_core") or 1)
     return Site(
         name=str(data.get("name") or ""),
@@ -405,7 +403,7 @@ class PilotWorkDir:
             raise InputError(f"--workdir {self.root} cannot be used: {error}") from error
         # If the process that starts pilots was killed, its earlier pilot may still be ending its jobs.
         give_up = time.monotonic() + (_TAKE_OVER_SECONDS if settings.lifeline_fd is not None else 0.0)
-        while not self._locked():
+        while not try_lock(self._lock.fileno()):
             if time.monotonic() >= give_up:
                 raise TryAgainError(
                     f"a pilot {settings.worker_name} runs in {self.root} already; give this one another --worker-id"
@@ -413,13 +411,6 @@ class PilotWorkDir:
             time.sleep(0.1)
         self.key = pilot_key(self.root, settings.worker_name)
         self.stale = [entry for entry in self._jobs.iterdir() if entry.is_dir()]
-
-    def _locked(self) -> bool:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
 
     def new_job_folder(self, panda_id: int, attempt: int) -> Path:
         """Makes and returns an empty folder for a job."""

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 from hpo_pilot.errors import InputError
 from hpo_pilot.files import write_whole
 from hpo_pilot.pilot.execution import InContainer
-from hpo_pilot.pilot.job import GivenBack, PilotErrorCode
+from hpo_pilot.pilot.job import GivenBack
 from hpo_pilot.pilot.launch import NOTHING_STAGED, Staged, WithLauncher, run_step
 from hpo_pilot.pilot.report import StartingJob
 from hpo_pilot.pilot.settings import Site
@@ -113,7 +113,7 @@ class Sources:
         Raises:
             NotStaged: it is too large.
             OSError: it cannot be read or packed.
-            GivenUp: it is not needed any more.
+            JobUnwanted: it is not needed any more.
         """
         name, path = path.name, Path(os.path.realpath(path))
         about = path.stat()
@@ -449,7 +449,7 @@ class Staging:
                 raise JobUnwanted
         except JobUnwanted:
             why = "the allocation was about to end while the job's inputs were copied"
-            raise starting.failure or GivenBack(PilotErrorCode.SIGTERM, why) from None
+            raise starting.failure or GivenBack(why) from None
         if not wanted and not large:
             return NOTHING_STAGED
         used = self._used(wanted, nodes)

@@ -38,6 +38,14 @@ _ANSWER = 30.0  # seconds within which it forks a job
 _LOG = "interpreter.log"
 
 
+def last_line_or_error(path: Path) -> str:
+    """Returns the last line of a log, or why it cannot be read."""
+    try:
+        return last_line(path)
+    except OSError as error:
+        return str(error)
+
+
 @dataclass(frozen=True)
 class WarmKind:
     """Jobs of one kind may be forked from the same interpreter.
@@ -137,10 +145,7 @@ class WarmInterpreter:
 
     def last_line(self) -> str:
         """Returns the last line that it printed."""
-        try:
-            return last_line(self._folder / _LOG)
-        except OSError as error:
-            return str(error)
+        return last_line_or_error(self._folder / _LOG)
 
     def end(self) -> None:
         """Ends it; jobs that were forked from it go on."""
@@ -170,11 +175,7 @@ class WarmInterpreters:
         shutil.rmtree(folder, ignore_errors=True)
 
     def take(
-        self,
-        kind: WarmKind,
-        fill: Callable[[Path], object],
-        seconds: float,
-        is_over: Callable[[], bool],
+        self, kind: WarmKind, fill: Callable[[Path], object], seconds: float, is_over: Callable[[], bool]
     ) -> WarmInterpreter | None:
         """Returns an idle interpreter of this kind, or a new one.
 

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 class AttemptClosed(JobFailure):
     """The server has closed this attempt: it ends without a report."""
 
+    code = PilotErrorCode.PANDA_KILL
+
 
 def failure_of_command(command: str, panda_id: int) -> JobFailure | None:
     """Interprets a command in the server's reply.
@@ -34,9 +36,9 @@ def failure_of_command(command: str, panda_id: int) -> JobFailure | None:
         The failure with which the job must end; None: it continues.
     """
     if "tobekilled" in command:
-        return JobFailure(PilotErrorCode.PANDA_KILL, "killed by the server (tobekilled)")
+        return JobFailure("killed by the server (tobekilled)", PilotErrorCode.PANDA_KILL)
     if "badattemptnr" in command or "alreadydone" in command:
-        return AttemptClosed(PilotErrorCode.PANDA_KILL, f"the server is done with this attempt ({command})")
+        return AttemptClosed(f"the server is done with this attempt ({command})")
     if command and command != "NULL":
         log.debug("job %s: command %r is not for us", panda_id, command)
     return None
@@ -97,7 +99,7 @@ class Heartbeats(threading.Thread):
             except TryAgainError:  # the client has logged it
                 pause = self._backoff.seconds()
             except JobOfAnotherPilot as error:
-                execution.stop(AttemptClosed(PilotErrorCode.PANDA_KILL, str(error)))
+                execution.stop(AttemptClosed(str(error)))
                 continue
             except HpoPilotError as error:
                 log.error("heartbeat of job %s: %s", job.panda_id, error, extra={"panda_id": job.panda_id})

@@ -384,10 +384,6 @@ class Forked:
         """Send a signal."""
         os.kill(self.pid, which)
 
-    def terminate(self) -> None:
-        """Tell it to end."""
-        self.send_signal(signal.SIGTERM)
-
 
 def flush() -> None:
     """Flush what this process has printed, so that a forked one does not print it again."""

@@ -170,7 +170,7 @@ class Series:
                 [*runner, "--number", str(self.number)], cwd=name, env=env, stdout=log, stderr=log, close_fds=False
             )
             if self.told:  # the signal came before the handler knew the process
-                self.process.terminate()
+                self.process.send_signal(signal.SIGTERM)
             code = self.process.wait()
             log.seek(0)
             said = log.read().decode("utf-8", "replace").strip()

@@ -158,19 +158,26 @@ _SCRATCH = "hpo_pilot_tmp"
 #: Variables that make Python use packages of this machine.
 ENVIRONMENT_NAMES = ("CONDA_DEFAULT_ENV", "CONDA_PREFIX", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
 
-#: The defaults: the machine's GPUs and nothing else.
-AS_IT_IS = Inside()
 
+class ContainerStart(NamedTuple):
+    """A command to run inside an image.
 
-class _Start(NamedTuple):
-    """The arguments of `ContainerRuntime.wrap`."""
+    Attributes:
+        argv: the command.
+        image: file, folder or URL.
+        binds: folders that the command may write; each has the same path inside.
+        env: environment with which the caller starts the wrapped command. Its variables reach `argv`, except those
+            that describe this machine, such as PATH: the image has its own.
+        workdir: folder in which `argv` runs.
+        inside: what else the command finds in the container; by default the machine's GPUs.
+    """
 
     argv: Sequence[str]
     image: str
     binds: Sequence[Path]
     env: Mapping[str, str]
     workdir: Path
-    inside: Inside
+    inside: Inside = Inside()
 
 
 class ContainerRuntime(ABC):
@@ -198,34 +205,13 @@ class ContainerRuntime(ABC):
         """Returns whether `wrap` makes folders in an unpacked image; copies of the image lack these folders."""
         return False
 
-    def wrap(
-        self,
-        argv: Sequence[str],
-        image: str,
-        binds: Sequence[Path],
-        env: Mapping[str, str],
-        workdir: Path,
-        inside: Inside = AS_IT_IS,
-    ) -> List[str]:
-        """Returns the command line that runs `argv` inside `image`.
-
-        Args:
-            argv: command to run.
-            image: file, folder or URL.
-            binds: folders that the command may write; each has the same path inside.
-            env: environment with which the caller starts the returned command. Its variables reach `argv`, except those
-                that describe this machine, such as PATH: the image has its own.
-            workdir: folder in which `argv` runs.
-            inside: what else the command finds in the container.
+    @abstractmethod
+    def wrap(self, start: ContainerStart) -> List[str]:
+        """Returns the command line that runs the command inside the image.
 
         Raises:
             TransformationFailure: this runtime cannot run the image.
         """
-        return self._words(_Start(argv, image, binds, env, workdir, inside))
-
-    @abstractmethod
-    def _words(self, start: _Start) -> List[str]:
-        """Returns the command line for `wrap`."""
 
 
 def gpu_kind(inside: Inside) -> str:
@@ -297,7 +283,8 @@ class NoContainer(ContainerRuntime):
         """Returns whether the job has no image."""
         return not image
 
-    def _words(self, start: _Start) -> List[str]:
+    def wrap(self, start: ContainerStart) -> List[str]:
+        """See ContainerRuntime."""
         return list(start.argv)
 
 
@@ -313,7 +300,8 @@ class Apptainer(ContainerRuntime):
     name = "apptainer"
     programs = ("apptainer", "singularity")
 
-    def _words(self, start: _Start) -> List[str]:
+    def wrap(self, start: ContainerStart) -> List[str]:
+        """See ContainerRuntime."""
         program, bound = self.program() or self.name, mounts(start.binds, start.inside)
         words = [*without_environment(start.env), program, "exec"]
         words += _APPTAINER_GPU_FLAGS.get(gpu_kind(start.inside), [])
@@ -359,7 +347,7 @@ class Charliecloud(ContainerRuntime):
         lacking = _lacking(image, [str(path) for path in binds]) if Path(image).is_dir() else []
         return bool(lacking) and not _has_write_fake(self.program() or "ch-run")
 
-    def _words(self, start: _Start) -> List[str]:
+    def wrap(self, start: ContainerStart) -> List[str]:
         """Returns the words of the command. For an old ch-run it makes mount points (empty folders) in the image."""
         program = self.program() or "ch-run"
         paths = [path for path, _ in mounts(start.binds, start.inside)]
@@ -433,14 +421,10 @@ class Shifter(ContainerRuntime):
         """Accepts images of registries."""
         return super().can_run(image) and not is_file_image(image) and not Path(image).is_dir()
 
-    def _words(self, start: _Start) -> List[str]:
-        name = start.image[len("docker://") :] if start.image.startswith("docker://") else start.image
-        program = self.program() or self.name
-        words = [
-            *without_environment(start.env),
-            program,
-            "--image=" + (name if name.startswith("docker:") else "docker:" + name),
-        ]
+    def wrap(self, start: ContainerStart) -> List[str]:
+        """See ContainerRuntime."""
+        name = re.sub("^docker:(//)?", "", start.image)
+        words = [*without_environment(start.env), self.program() or self.name, "--image=docker:" + name]
         modules = (["gpu"] if gpu_kind(start.inside) == "nvidia" else []) + (["mpich"] if start.inside.mpi else [])
         if modules:
             words.append("--module=" + ",".join(modules))
@@ -486,7 +470,7 @@ class Podman(ContainerRuntime):
         """Accepts all images except single files."""
         return super().can_run(image) and not is_file_image(image)
 
-    def _words(self, start: _Start) -> List[str]:
+    def wrap(self, start: ContainerStart) -> List[str]:
         """Returns the words of the command, with only the names of variables and not their values."""
         words = [self.program() or self.name, "run", "--rm", "--network=host", "--ipc=host", "--pid=host"]
         words += ["--user=0:0", "--security-opt=label=disable", *self._machine(start.env, start.inside)]

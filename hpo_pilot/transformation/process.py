@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from types import FrameType
 from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set
 
@@ -140,9 +141,7 @@ class Keeper:
             OSError: the keeper cannot be started.
         """
         # The keeper imports this package from the same folder or zip file.
-        home = os.path.abspath(__file__)
-        for _ in range(3):
-            home = os.path.dirname(home)
+        home = str(Path(__file__).absolute().parents[2])
         code = "import sys; sys.path.append(%r); from %s import keep; keep(sys.argv[1:])" % (home, __name__)
         words = [sys.executable, "-I", "-S", "-c", code, str(lifeline), str(grace)]
         words += ["%s=%s" % item for item in variables.items()]
@@ -165,14 +164,10 @@ class Keeper:
 def keep(words: List[str]) -> None:
     """Runs the keeper; `words`: the number of the lifeline's file descriptor, the grace, then the variables."""
     for which in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(which, _ignore)
+        signal.signal(which, lambda *_: None)  # the keeper ends when its work is done
     while os.read(int(words[0]), 512):
         pass
     end_leftovers(dict(word.split("=", 1) for word in words[2:]), float(words[1]))
-
-
-def _ignore(number: int, frame: Optional[FrameType]) -> None:
-    """Ignores the signal: the keeper ends when its work is done."""
 
 
 def _is_ours(fields: List[bytes]) -> bool:

@@ -17,15 +17,23 @@ from urllib.parse import quote, urlsplit
 
 from hpo_pilot.transformation.job import ExitCode, TransformationFailure
 
-TRIES = 4  # of a download
+_TRIES = 4  # of a download
 _STALLED = 60.0  # seconds without data after which a download fails
 _LATER = frozenset([408, 425, 429, 500, 502, 503, 504, 507])
 _BLOCK = 1 << 20
 _BESIDE = ("OIDC_AUTH_DIR", "PANDA_AUTH_DIR", "X509_USER_PROXY")
 
 
-class Later(Exception):
-    """The download failed, but a retry may succeed."""
+class DownloadFailed(Exception):
+    """The download failed.
+
+    Attributes:
+        status: HTTP status of a refusal; 0: a retry may succeed.
+    """
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 def download(
@@ -34,24 +42,40 @@ def download(
     target: str,
     check: Callable[[int], None],
 ) -> Message:
-    """Downloads a file, without retries.
+    """Downloads a file; tries again if a retry may succeed.
 
     Args:
         request: with an http or https URL.
         redirects: handles redirects.
         target: path of the file.
-        check: is called with the announced size, and again and again with the size so far; it may raise.
+        check: is called with the announced size, again and again with the size so far, and with 0 between tries; it
+            may raise.
 
     Returns:
         The answer's headers.
 
     Raises:
-        Later: a retry may succeed.
-        HTTPError: the server refuses the request.
+        DownloadFailed: every try failed, or the server refuses the request.
         OSError: reading or writing a file failed.
     """
+    opener = urllib.request.build_opener(redirects)
+    attempt = 0
+    while True:
+        try:
+            return _try(opener, request, target, check)
+        except DownloadFailed as error:
+            attempt += 1
+            if error.status or attempt == _TRIES:
+                raise
+        wake = time.monotonic() + 2 ** (attempt - 1)
+        while time.monotonic() < wake:
+            check(0)
+            time.sleep(0.1)
+
+
+def _try(opener: Any, request: urllib.request.Request, target: str, check: Callable[[int], None]) -> Message:
     try:
-        with urllib.request.build_opener(redirects).open(request, timeout=_STALLED) as answer:
+        with opener.open(request, timeout=_STALLED) as answer:
             announced = answer.headers.get("Content-Length")
             check(int(announced or 0))
             size = 0
@@ -61,16 +85,15 @@ def download(
                     check(size)
                     file.write(block)
             if announced is not None and int(announced) != size:
-                raise Later("it broke off after %d of %s bytes" % (size, announced))
+                raise DownloadFailed("it broke off after %d of %s bytes" % (size, announced))
             return answer.headers  # type: ignore[no-any-return]
     except urllib.error.HTTPError as error:
-        if error.code in _LATER:
-            raise Later("the server answered %s %s" % (error.code, error.reason)) from error
-        raise
+        status = 0 if error.code in _LATER else error.code
+        raise DownloadFailed("the server answered %s %s" % (error.code, error.reason), status) from error
     except urllib.error.URLError as error:
-        raise Later(str(error.reason)) from error
+        raise DownloadFailed(str(error.reason)) from error
     except (http.client.HTTPException, ConnectionError, socket.timeout, ValueError) as error:
-        raise Later(str(error) or type(error).__name__) from error
+        raise DownloadFailed(str(error) or type(error).__name__) from error
 
 
 def _read(answer: Any) -> bytes:
@@ -78,7 +101,7 @@ def _read(answer: Any) -> bytes:
     try:
         return bytes(answer.read(_BLOCK))
     except (OSError, http.client.HTTPException) as error:
-        raise Later(str(error) or type(error).__name__) from error
+        raise DownloadFailed(str(error) or type(error).__name__) from error
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -111,17 +134,10 @@ def fetch_sandbox(source_url: str, name: str, target: str, limit: int, environme
         if size > limit:
             raise TransformationFailure(ExitCode.NO_SANDBOX, "%s: larger than %d MB" % (url, limit >> 20))
 
-    for attempt in range(TRIES):
-        try:
-            download(request, _NoRedirects, target, check)
-            return
-        except Later as later:
-            trouble = str(later)
-        except urllib.error.HTTPError as error:
-            trouble = "the server answered %s %s" % (error.code, error.reason)
-            break
-        time.sleep(2**attempt)
-    raise TransformationFailure(ExitCode.NO_SANDBOX, "%s: %s" % (url, trouble))
+    try:
+        download(request, _NoRedirects, target, check)
+    except DownloadFailed as error:
+        raise TransformationFailure(ExitCode.NO_SANDBOX, "%s: %s" % (url, error)) from error
 
 
 def _headers(source_url: str, environment: Mapping[str, str]) -> Dict[str, str]:

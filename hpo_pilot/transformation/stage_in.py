@@ -22,7 +22,7 @@ from typing import IO, Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 from urllib.parse import unquote, urlsplit
 
 from hpo_pilot.transformation.job import Arguments, ExitCode, PayloadSettings, TransformationFailure
-from hpo_pilot.transformation.sandbox import TRIES, Later, download
+from hpo_pilot.transformation.sandbox import DownloadFailed, download
 
 #: Rucio's data identifier, scope:name.
 _DID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,29}:[A-Za-z0-9][A-Za-z0-9._:+/-]{0,249}")
@@ -102,6 +102,13 @@ def _check_name(name: str) -> None:
         raise ValueError("names no file")
 
 
+class InputMissing(TransformationFailure):
+    """An input cannot be fetched or linked."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ExitCode.NO_INPUT, message)
+
+
 _SAID = 400  # characters from the end of a tool's output
 
 #: What to do if a tool is missing.
@@ -127,9 +134,9 @@ class FetchLimits(NamedTuple):
     def check(self, source: str) -> None:
         """Raises TransformationFailure if the fetch must stop or its time is over."""
         if self.stop():
-            raise TransformationFailure(ExitCode.NO_INPUT, "%s: stopped during the download" % source)
+            raise InputMissing("%s: stopped during the download" % source)
         if time.monotonic() > self.until:
-            raise TransformationFailure(ExitCode.NO_INPUT, "%s: the download took too long" % source)
+            raise InputMissing("%s: the download took too long" % source)
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -171,7 +178,7 @@ def fetch_input(
         _run(["rucio", "download", "--no-subdir", "--dir", folder, source.where], source.where, limits)
     files = [os.path.join(where, name) for where, _, names in os.walk(folder) for name in names]
     if not files:
-        raise TransformationFailure(ExitCode.NO_INPUT, "%s: it has no files" % source.where)
+        raise InputMissing("%s: it has no files" % source.where)
     size = sum(os.path.getsize(path) for path in files)
     if size > limits.size:
         raise _too_large(source.where, size, limits)
@@ -194,39 +201,24 @@ def _fetch_http(
         if size > limits.size:
             raise _too_large(source.where, size, limits)
 
-    trouble = ""
-    for attempt in range(TRIES):
-        try:
-            got = download(request, _Redirects, target, check)
-            return {"etag": got.get("ETag"), "modified": got.get("Last-Modified"), "size": os.path.getsize(target)}
-        except Later as later:
-            trouble = str(later)
-        except urllib.error.HTTPError as error:
-            if error.code == 304:
-                return None
-            said = "%s: the server answered %s %s" % (source.where, error.code, error.reason)
-            raise TransformationFailure(ExitCode.NO_INPUT, said) from error
-        wake = time.monotonic() + 2**attempt
-        while time.monotonic() < wake and attempt < TRIES - 1:
-            limits.check(source.where)
-            time.sleep(0.1)
-    raise TransformationFailure(ExitCode.NO_INPUT, "%s: %s" % (source.where, trouble))
+    try:
+        got = download(request, _Redirects, target, check)
+        return {"etag": got.get("ETag"), "modified": got.get("Last-Modified"), "size": os.path.getsize(target)}
+    except DownloadFailed as error:
+        if error.status == 304:
+            return None
+        raise InputMissing("%s: %s" % (source.where, error)) from error
 
 
 def _too_large(source: str, size: int, limits: FetchLimits) -> TransformationFailure:
-    return TransformationFailure(
-        ExitCode.NO_INPUT,
-        "%s: it has %d MB, and a worker keeps at most %d MB" % (source, size >> 20, limits.size >> 20),
-    )
+    return InputMissing("%s: it has %d MB, and a worker keeps at most %d MB" % (source, size >> 20, limits.size >> 20))
 
 
 def _run(command: Sequence[str], source: str, limits: FetchLimits) -> None:
     """Runs a tool to its end."""
     program = shutil.which(command[0])
     if program is None:
-        raise TransformationFailure(
-            ExitCode.NO_INPUT, "%s: this worker has no %s: %s" % (source, command[0], _REMEDY[command[0]])
-        )
+        raise InputMissing("%s: this worker has no %s: %s" % (source, command[0], _REMEDY[command[0]]))
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             [program, *command[1:]], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
@@ -245,10 +237,7 @@ def _run(command: Sequence[str], source: str, limits: FetchLimits) -> None:
         if status:
             output.seek(0)
             said = " ".join(output.read().decode("utf-8", "replace").split())[-_SAID:]
-            raise TransformationFailure(
-                ExitCode.NO_INPUT,
-                "%s: %s ended with %d: %s" % (source, command[0], status, said or "no message"),
-            )
+            raise InputMissing("%s: %s ended with %d: %s" % (source, command[0], status, said or "no message"))
 
 
 _LOOK = 0.2  # seconds between tries to lock an entry that another job fetches
@@ -307,10 +296,6 @@ class CacheEntry:
             json.dump(dict(meta, checked=time.time()), file)
         os.rename(path + ".new", path)
 
-    def drop_new(self) -> None:
-        """Removes a failed fetch."""
-        shutil.rmtree(self.new, ignore_errors=True)
-
 
 def _files_in(entry: str) -> List[str]:
     folders = sorted(os.walk(os.path.join(entry, "files")))
@@ -345,7 +330,7 @@ class InputCache:
         try:
             while not _locked(lock):
                 if stop() or time.monotonic() > until:
-                    raise TransformationFailure(ExitCode.NO_INPUT, "%s: another job is still fetching it" % source)
+                    raise InputMissing("%s: another job is still fetching it" % source)
                 time.sleep(_LOOK)
             entry = CacheEntry(self.folder, key)
             yield entry
@@ -403,14 +388,10 @@ PATIENCE = 3600.0  # seconds that one input may take
 _FRESH = 600.0  # seconds for which a fetched http file counts as unchanged
 
 
-def _never() -> bool:
-    return False
-
-
 class StageIn:
     """Fetches inputs; several jobs may use it at the same time."""
 
-    def __init__(self, cache: str, limit: int = SIZE_LIMIT, stop: Callable[[], bool] = _never) -> None:
+    def __init__(self, cache: str, limit: int = SIZE_LIMIT, stop: Callable[[], bool] = lambda: False) -> None:
         """Fetches nothing yet.
 
         Args:
@@ -443,7 +424,7 @@ class StageIn:
             try:
                 source = parse_source(text)
             except ValueError as error:
-                raise TransformationFailure(ExitCode.NO_INPUT, "the input %s: %s" % (text, error)) from error
+                raise InputMissing("the input %s: %s" % (text, error)) from error
             if source.kind is InputKind.RUCIO and brought:
                 continue
             if source.kind is InputKind.PATH:
@@ -485,7 +466,7 @@ class StageIn:
             print("WARNING : %s; the files of the last fetch are used" % failure)
             return False
         finally:
-            entry.drop_new()
+            shutil.rmtree(entry.new, ignore_errors=True)
 
 
 def _paths(source: InputSource) -> List[Tuple[str, str]]:
@@ -494,10 +475,9 @@ def _paths(source: InputSource) -> List[Tuple[str, str]]:
     found = [path for path in found if os.path.exists(path)]
     if not found:
         what = "no file matches it" if source.name is None else "it is not there"
-        raise TransformationFailure(
-            ExitCode.NO_INPUT,
+        raise InputMissing(
             "the input %s: %s on %s: put it where every worker sees it, or name it by a URL"
-            % (source.where, what, os.uname().nodename),
+            % (source.where, what, os.uname().nodename)
         )
     return [(os.path.realpath(path), os.path.basename(os.path.normpath(path))) for path in found]
 
@@ -506,7 +486,7 @@ def _place(path: str, name: str, work: str, names: List[str], link: Callable[[st
     taken = [os.path.join(work, name), os.path.join(work, _SERIES_FOLDER, name)]
     if name in names or any(map(os.path.lexists, taken)):
         whose = "two inputs have" if name in names else "the payload's files and an input have"
-        raise TransformationFailure(ExitCode.NO_INPUT, "%s the name %s: rename one of the two" % (whose, name))
+        raise InputMissing("%s the name %s: rename one of the two" % (whose, name))
     link(path, taken[0])
     names.append(name)
 
@@ -537,7 +517,7 @@ def link_inputs(arguments: Arguments, source: str, folder: str) -> Dict[str, str
     for name in set(arguments.inputs).union(*streams.values()):
         path, link = os.path.join(source, name), os.path.join(folder, name)
         if os.path.basename(name) != name or name in (".", "..") or not os.path.exists(path):
-            raise TransformationFailure(ExitCode.NO_INPUT, "the input file %s is not there" % name)
+            raise InputMissing("the input file %s is not there" % name)
         if not os.path.lexists(link):
             os.symlink(os.path.relpath(path, os.path.realpath(folder)), link)
     for stream, names in streams.items():

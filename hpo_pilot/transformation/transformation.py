@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import List, Mapping, NamedTuple, Optional, Sequence
 
-from hpo_pilot.transformation.container import choose_runtime
+from hpo_pilot.transformation.container import ContainerStart, choose_runtime
 from hpo_pilot.transformation.job import (
     JOB_REPORT,
     Arguments,
@@ -180,7 +180,11 @@ def _execute(prepared: Prepared, image: str, here: str, environment: Mapping[str
     if "HPO_PILOT_CHECKPOINT_ROOT" in env:
         binds.append(Path(env["HPO_PILOT_CHECKPOINT_ROOT"]))
     folder = Path(prepared.folder)
-    return run_payload(lambda full: runtime.wrap(prepared.argv, image, binds, full, folder), prepared.folder, env)
+
+    def command(full: Mapping[str, str]) -> List[str]:
+        return runtime.wrap(ContainerStart(prepared.argv, image, binds, full, folder))
+
+    return run_payload(command, prepared.folder, env)
 
 
 def _deliver(arguments: Arguments, here: str, folder: str) -> None:

@@ -17,6 +17,7 @@ from hpo_pilot.hpc import allocations as allocations_module
 from hpo_pilot.hpc.allocations import AllocationFile, AllocationManager, PilotCommand, check_shape
 from hpo_pilot.hpc.batch_system import AllocationSpec, BatchJob, BatchState, CommandFailedError, active_environment
 from hpo_pilot.hpc.batch_systems import make_batch_system
+from hpo_pilot.hpc.keeper import PilotAccess
 from hpo_pilot.hpc.site_files import find_site
 from hpo_pilot.hpc.site_profile import SiteProfile
 from tests.hpc.conftest import FakeBatch
@@ -249,13 +250,9 @@ ASKED: dict[str, dict[str, Any]] = {
 def spec_for(name: str, tmp_path: Path) -> AllocationSpec:
     site = FLUX if name == "flux" else find_site(name)
     (tmp_path / "pilot.token").write_text("the-secret-itself")
-    command = PilotCommand(
-        "https://panda.example.org:25443",
-        "GPU_QUEUE",
-        tmp_path / "pilot.token",
-        Path("/shared/hpo"),
-        python="/venv/python",
-    )
+    token = tmp_path / "pilot.token"
+    access = PilotAccess("https://panda.example.org:25443", "GPU_QUEUE", token, None, "", site.name)
+    command = PilotCommand(access, Path("/shared/hpo"), python="/venv/python")
     return AllocationSpec(
         site=site,
         name="hpo-0123456789",

@@ -192,7 +192,7 @@ def test_a_job_that_is_wanted_no_more_leaves_no_hole():
     data, second = made.reserve(coreCount=4)
     job = parse_job(data)
     starting = StartingJob(job, Path("/nowhere"), made.draining)
-    starting.stop(JobFailure(PilotErrorCode.PANDA_KILL, "killed by the server"))
+    starting.stop(JobFailure("killed by the server", PilotErrorCode.PANDA_KILL))
     with pytest.raises(JobFailure, match="killed"):
         made.pool.assign(second, job, PayloadSettings(minutes=5.0), starting)
     made.pool.free(second)

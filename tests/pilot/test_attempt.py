@@ -19,7 +19,7 @@ from hpo_pilot.pilot.report import Outcome
 def test_the_work_of_a_job_with_a_damaged_sandbox_is_lost(tmp_path):
     """It goes back to the queue like a job with a checkpoint."""
     for code, ending in ((PilotErrorCode.STAGE_IN_FAILED, Ending.CUT), (PilotErrorCode.SIGTERM, Ending.CHECKPOINTED)):
-        assert attempt._ending(Outcome(1, started=1.0, failure=GivenBack(code, "")), tmp_path) is ending
+        assert attempt._ending(Outcome(1, started=1.0, failure=GivenBack("", code)), tmp_path) is ending
 
 
 @pytest.mark.parametrize(

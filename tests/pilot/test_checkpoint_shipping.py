@@ -17,7 +17,7 @@ from hpo_pilot.pilot.job import JobFailure, PilotErrorCode
 from tests.pilot.conftest import in_background
 from tests.pilot.test_kept_checkpoint import job, put, read
 
-LOST = JobFailure(PilotErrorCode.SIGTERM, "the pilot was told to end")
+LOST = JobFailure("the pilot was told to end", PilotErrorCode.SIGTERM)
 
 
 class Cache(JobServer):
@@ -105,7 +105,7 @@ def test_short_jobs_cost_no_call(tmp_path, cache, ship):
     put(root(tmp_path), "w", "x")
     shipping.drop(attempt(1))
     shipping.begin(attempt(1, 8))
-    shipping.keep(attempt(1, 8), JobFailure(PilotErrorCode.PANDA_KILL, "killed"))
+    shipping.keep(attempt(1, 8), JobFailure("killed", PilotErrorCode.PANDA_KILL))
     shipping.keep(attempt(1, 9), LOST)
     shipping.leave((8, 1))
     assert cache.calls == []

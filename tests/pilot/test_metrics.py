@@ -33,8 +33,8 @@ def ended(outcome: str, reason: str) -> float:
     [
         (Outcome(0), False, ("finished", "")),
         (Outcome(1, "it said no"), False, ("failed", "payload")),
-        (Outcome(None, failure=JobFailure(PilotErrorCode.NO_LOCAL_SPACE, "full")), False, ("failed", "no_local_space")),
-        (Outcome(None, failure=JobFailure(PilotErrorCode.SIGTERM, "told to stop")), True, ("given_back", "")),
+        (Outcome(None, failure=JobFailure("full", PilotErrorCode.NO_LOCAL_SPACE)), False, ("failed", "no_local_space")),
+        (Outcome(None, failure=JobFailure("told to stop", PilotErrorCode.SIGTERM)), True, ("given_back", "")),
     ],
 )
 def test_ends_are_counted_by_class(outcome, given_back, labels):

@@ -78,7 +78,7 @@ def test_final_reports(settings, tmp_path):
     bad = final_report(settings, 7, 1, Outcome(exit_code=-9, last_line="disk full"), tmp_path, {})
     assert bad["job_status"] == "failed" and bad["trans_exit_code"] == 137 and bad["exe_error_diag"] == "disk full"
     assert "meta_data" not in bad
-    failure = JobFailure(PilotErrorCode.PANDA_KILL, "k" * 900)
+    failure = JobFailure("k" * 900, PilotErrorCode.PANDA_KILL)
     killed = final_report(settings, 7, 1, Outcome(exit_code=0, failure=failure), tmp_path, {})
     assert killed["job_status"] == "failed" and killed["pilot_error_code"] == 1144
     assert len(killed["pilot_error_diag"]) == 500

@@ -38,7 +38,7 @@ def test_an_attempt_that_ends_leaves_the_next_one_watched(make_settings):
         watchdog.add(attempt)
     watchdog.remove(first)
     assert watchdog.running() == [second]
-    watchdog.stop_job(7, JobFailure(PilotErrorCode.PANDA_KILL, "killed"))
+    watchdog.stop_job(7, JobFailure("killed", PilotErrorCode.PANDA_KILL))
     assert ended == [2]
     watchdog.remove(second)
     assert watchdog.running() == []

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hpo_pilot.transformation.container import RUNTIMES, Inside
+from hpo_pilot.transformation.container import RUNTIMES, ContainerStart, Inside
 from tests import outliving
 from tests.container_contract import (
     Ship,
@@ -132,7 +132,9 @@ def test_it_ends_with_whoever_started_it(ship: Callable[[str], Ship], name: str,
     lifeline, kept = os.pipe()
     env = {**here.base, "HPO_PILOT_LIFELINE_FD": str(lifeline)}
     inside = Inside(gpu_kind="none")
-    argv = here.runtime.wrap(["python3", "-c", WAIT], here.image, [here.folder], env, here.folder, inside)
+    argv = here.runtime.wrap(
+        ContainerStart(["python3", "-c", WAIT], here.image, [here.folder], env, here.folder, inside)
+    )
     process = subprocess.Popen(argv, cwd=here.folder, env=env, pass_fds=[lifeline], start_new_session=True)
     os.close(lifeline)
     until((here.folder / "started").exists)

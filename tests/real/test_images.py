@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.transformation.container import RUNTIMES, Inside, image_architecture
+from hpo_pilot.transformation.container import RUNTIMES, ContainerStart, Inside, image_architecture
 from tests.end_to_end.conftest import Scan
 from tests.image_root import SCRIPT
 from tests.real.processes import missing, write_search
@@ -116,7 +116,9 @@ def test_two_ranks_of_horovod_in_it(folder: Path, image: Path, environment: dict
     (folder / "input.json").write_text(json.dumps(point))
     where = Inside(gpu_kind="none", read_only=[python.parents[1].resolve()])
     venv = python.parents[1].resolve() / "bin" / "python"
-    rank = runtime.wrap([str(venv), "train_horovod.py"], str(image), [folder], environment, folder, where)
+    rank = runtime.wrap(
+        ContainerStart([str(venv), "train_horovod.py"], str(image), [folder], environment, folder, where)
+    )
     done = subprocess.run(
         ["horovodrun", "-np", "2", "--gloo", *rank],
         cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False,
@@ -136,7 +138,9 @@ def test_a_debian_of_its_own(tmp_path: Path) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     code = "import sys; print(sys.version_info[:2], open('/etc/debian_version').read())"
-    argv = RUNTIMES["charliecloud"].wrap(["python", "-c", code], str(tmp_path / "root"), [tmp_path], {}, tmp_path)
+    argv = RUNTIMES["charliecloud"].wrap(
+        ContainerStart(["python", "-c", code], str(tmp_path / "root"), [tmp_path], {}, tmp_path)
+    )
     said = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert said.stdout.startswith("(3, 11) 12."), said.stderr
 

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from hpo_pilot.transformation import container
-from hpo_pilot.transformation.container import check_architecture, choose_runtime, image_architecture, image_fault
+from hpo_pilot.transformation.container import (
+    ContainerStart,
+    check_architecture,
+    choose_runtime,
+    image_architecture,
+    image_fault,
+)
 from hpo_pilot.transformation.job import ExitCode, ImageFault, TransformationFailure
 from tests.programs import program
 
@@ -116,7 +122,7 @@ def provide(folder: Path, monkeypatch: pytest.MonkeyPatch, *programs: str) -> No
 
 def test_without_an_image_nothing_is_wrapped():
     runtime = choose_runtime("auto", "")
-    assert runtime.wrap(["a", "b"], "", [], {}, Path("/w")) == ["a", "b"]
+    assert runtime.wrap(ContainerStart(["a", "b"], "", [], {}, Path("/w"))) == ["a", "b"]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from unittest.mock import ANY
 import pytest
 
 from hpo_pilot.transformation import container
-from hpo_pilot.transformation.container import IMAGE_PATH, RUNTIMES, Inside
+from hpo_pilot.transformation.container import IMAGE_PATH, RUNTIMES, ContainerStart, Inside
 
 JOB = Path("/work/job")
 ENV = {
@@ -53,7 +53,7 @@ def test_each_runtime_has_its_line_here() -> None:
 def line(name: str, image: str, inside: Inside, env: dict[str, str] | None = None) -> list[str]:
     """As for ranks, which share /tmp with their launcher."""
     inside = inside._replace(shares_tmp=True)
-    return RUNTIMES[name].wrap(ARGV, image, [JOB], ENV if env is None else env, JOB, inside)
+    return RUNTIMES[name].wrap(ContainerStart(ARGV, image, [JOB], ENV if env is None else env, JOB, inside))
 
 
 @pytest.mark.parametrize(("kind", "flags"), [("nvidia", ["--nv"]), ("amd", ["--rocm"]), ("none", [])])
@@ -166,12 +166,12 @@ def test_apptainer_has_a_tmp_of_its_own(tmp_path, monkeypatch, below_tmp):
     data.write_text("")
     tmp = str(tmp_path) if below_tmp else "/elsewhere"
     monkeypatch.setattr(container, "TMP", tmp)
-    words = RUNTIMES["apptainer"].wrap(ARGV, "x.sif", [job], {}, job, Inside("none", [data]))
+    words = RUNTIMES["apptainer"].wrap(ContainerStart(ARGV, "x.sif", [job], {}, job, Inside("none", [data])))
     scratch = job / "hpo_pilot_tmp"
     assert words[2:6] == ["--bind", f"{scratch}:{tmp}", "--bind", f"{job}:{job}"]
     assert scratch.stat().st_mode & 0o777 == 0o700
     assert ((scratch / "job").is_dir(), (scratch / "data").is_file()) == (below_tmp, below_tmp)
-    shared = RUNTIMES["apptainer"].wrap(ARGV, "x.sif", [job], {}, job, Inside("none", shares_tmp=True))
+    shared = RUNTIMES["apptainer"].wrap(ContainerStart(ARGV, "x.sif", [job], {}, job, Inside("none", shares_tmp=True)))
     assert not any(word.endswith(f":{tmp}") for word in shared)
 
 

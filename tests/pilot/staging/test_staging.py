@@ -188,7 +188,7 @@ def test_a_job_that_is_wanted_no_more(here, killed, until):
     staged = in_background(here.staging.stage, launched, root, root, [], starting)
     until(lambda: here.launcher.started)
     if killed:
-        starting.stop(JobFailure(PilotErrorCode.PANDA_KILL, "killed"))
+        starting.stop(JobFailure("killed", PilotErrorCode.PANDA_KILL))
     else:
         here.draining.set()
     assert type(staged.exception(10)) is (JobFailure if killed else GivenBack)
