@@ -21,7 +21,7 @@ from http import HTTPStatus
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, and_, case, func, or_, select
+from sqlalchemy import Column, ColumnElement, and_, case, or_, select
 from sqlalchemy.exc import DBAPIError
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -31,7 +31,7 @@ from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.server.database import OVER, AnyRow, Transaction, in_slices, jobs, last_attempts, tasks
 from hpo_pilot.server.descriptions import NO_JOB, dataset_id, file_fields, job_fields, task_fields, task_part
 from hpo_pilot.server.job_records import ERRORS, FindFile, JobRecord, job_counts, job_records, job_reports
-from hpo_pilot.server.monitoring import SCANNED
+from hpo_pilot.server.monitoring import newest_jobs
 from hpo_pilot.server.replies import dump, utc
 from hpo_pilot.server.state import ServerState
 from hpo_pilot.server.task_parameters import (
@@ -317,7 +317,7 @@ def _is(expression: ColumnElement[Any], value: str) -> ColumnElement[bool]:
     return expression.like(pattern, escape="\\")
 
 
-# Jobs. A call that names a task or jobs looks at all their attempts; any other call looks at the newest `SCANNED`. The
+# Jobs. A call that names a task or jobs looks at all their attempts; any other call looks at the newest jobs. The
 # first query reads only what order, summary and errors need; the rest is read for the jobs shown, a slice at a time.
 
 #: The fields of `selectionsummary`, and what they count.
@@ -352,8 +352,7 @@ def find_jobs(tx: Transaction, question: Question) -> tuple[list[int], list[dict
             # As on a BigPanDA: only the last attempt of each job.
             query = query.where(jobs.c.panda_id.in_(last_attempts(task_ids)))
     if not panda_ids and not task_ids:
-        newest = tx.connection.scalar(select(func.max(jobs.c.panda_id))) or 0
-        query = query.where(jobs.c.panda_id > newest - SCANNED)
+        query = query.where(newest_jobs(tx))
     query = query.where(*question.matches("jobstatus", jobs.c.status), *question.changed(jobs.c.modified, tx.now))
     newest_first = query.order_by(jobs.c.modified.desc(), jobs.c.panda_id.desc())
     rows = tx.connection.execute(newest_first.limit(question.limit(DEFAULT_JOBS, MOST_JOBS))).all()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
@@ -336,22 +336,18 @@ class ServerJobs:
     def jobs(
         self,
         *,
-        tasks: Sequence[int] = (),
         search: str | None = None,
         states: Iterable[JobState] = (),
         queue: str | None = None,
-        pilot: str | None = None,
         limit: int = 100,
         before: int | None = None,
     ) -> ServerJobsPage:
         """Returns a page of jobs, newest first.
 
         Args:
-            tasks: ids of tasks; only their jobs are returned; empty: jobs of all tasks.
             search: `uid` or name of a search; only its jobs are returned; None: jobs of all searches.
             states: only jobs in one of these states; empty: jobs in any state.
             queue: only jobs that wait or run at this queue; None: jobs at any queue.
-            pilot: only jobs of the pilot with this `ServerPilot.key`; None: jobs of any pilot.
             limit: maximum number of jobs, 1 to `MOST_JOBS`.
             before: only jobs with a PandaID below this one: `ServerJobsPage.before` of the previous page.
 
@@ -359,11 +355,9 @@ class ServerJobs:
             NoServerError, TryAgainError: see the class.
         """
         given: dict[str, Any] = {
-            "task_ids": list(tasks) or None,
             "search": search,
             "states": [state.value for state in states] or None,
             "queue": queue,
-            "pilot": pilot,
             "limit": max(1, min(limit, MOST_JOBS)),
             "before": before,
         }
