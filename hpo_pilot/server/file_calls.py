@@ -8,16 +8,15 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from sqlalchemy import delete, insert, select, update
-from sqlalchemy.exc import DBAPIError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from hpo_pilot.server import file_store
-from hpo_pilot.server.calls import ANYBODY_KNOWN, KEY_HEADER, USERS, Access, Call, check_owner, endpoint
+from hpo_pilot.server.calls import ANYBODY_KNOWN, KEY_HEADER, USERS, Access, Call, check_owner, endpoint, guarded
 from hpo_pilot.server.database import Transaction, cache_files, cached_as, in_slices, tasks
 from hpo_pilot.server.pilots import has_job, makes_file, owner_of
 from hpo_pilot.server.queues import find_output
-from hpo_pilot.server.replies import Envelope, failure, success, to_json
+from hpo_pilot.server.replies import Envelope, failure, refuse, reply, success
 from hpo_pilot.server.state import ServerState
 from hpo_pilot.server.tasks import awaited_by_another, release_pending, sandbox_arrived
 from hpo_pilot.server.tokens import Caller, PilotIdentity, Role, TokenRefused
@@ -225,25 +224,23 @@ _FileHandler = Callable[[ServerState, Request, Caller, str], Awaitable[Response]
 def handler(server: ServerState, handle: _FileHandler) -> Callable[[Request], Awaitable[Response]]:
     """Returns a route's handler: `handle` after a check of token and name."""
 
-    async def checked(request: Request) -> Response:
+    async def stored(request: Request) -> Response:
         try:
             caller = server.tokens.caller(request)
         except TokenRefused as error:
-            return _refuse(f"Token authentication failed. {error}", 401)
+            return refuse(f"Token authentication failed. {error}", 401)
         name = request.path_params["name"]
         if not file_store.is_safe(name):
-            return _refuse(f"{name!r} is not a valid file name", 400)
+            return refuse(f"{name!r} is not a valid file name", 400)
         try:
             return await handle(server, request, caller, name)
-        except ClientDisconnect:
-            return Response(status_code=499)
-        except DBAPIError as error:
-            log.error("%s: %s", name, error.orig)
-            return _refuse("database error in the PanDA server", 503)
         except OSError as error:
             log.error("%s: %s", name, error)
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            return _refuse(f"the server cannot store or read the file: {error.strerror}", 507 if full else 500)
+            return refuse(f"the server cannot store or read the file: {error.strerror}", 507 if full else 500)
+
+    async def checked(request: Request) -> Response:
+        return await guarded(request.url.path, stored(request), refuse)
 
     return checked
 
@@ -251,7 +248,7 @@ def handler(server: ServerState, handle: _FileHandler) -> Callable[[Request], Aw
 async def cache_file(server: ServerState, request: Request, caller: Caller, name: str) -> Response:
     """Returns a sandbox to pilots and to the user who uploaded it."""
     if caller.role is Role.USER and not await _is_owner(server, caller, name):
-        return _refuse("not the owner of the file, and no pilot role", 403)
+        return refuse("not the owner of the file, and no pilot role", 403)
     return _send(server.cache.find(name), name)
 
 
@@ -259,22 +256,22 @@ async def storage_file(server: ServerState, request: Request, caller: Caller, na
     """Stores, returns or removes an output or log: its job's pilot writes, users read, its owner removes."""
     if request.method == "PUT":
         if caller.role is Role.USER:
-            return _refuse("production or pilot role required", 403)
+            return refuse("production or pilot role required", 403)
         return await _store(server, request, caller, name)
     if caller.role is Role.PILOT:
-        return _refuse("user role required", 403)
+        return refuse("user role required", 403)
     if request.method != "DELETE":
         return _send(server.find_file(name), name)
     if not (
         caller.is_operator or await server.database.read(lambda tx: owner_of(tx, name, caller.name)) == caller.name
     ):
-        return _refuse("not the owner of the file", 403)
+        return refuse("not the owner of the file", 403)
     moved = find_output(server.queues, name)
     if moved is not None:
         moved.unlink(missing_ok=True)
     if not server.storage.remove(name) and moved is None:
-        return _refuse(f"there is no file {name}", 404)
-    return Response(to_json(success()), media_type="application/json")
+        return refuse(f"there is no file {name}", 404)
+    return reply(success())
 
 
 async def _store(server: ServerState, request: Request, caller: Caller, name: str) -> Response:
@@ -283,7 +280,7 @@ async def _store(server: ServerState, request: Request, caller: Caller, name: st
     async def may() -> bool:
         return caller.is_operator or await server.database.read(lambda tx: makes_file(tx, pilot, name))
 
-    refused = _refuse(f"no job of this pilot makes a file {name}", 409)  # not 403: its token is good
+    refused = refuse(f"no job of this pilot makes a file {name}", 409)  # not 403: its token is good
     if not await may():
         return refused
     try:
@@ -293,15 +290,11 @@ async def _store(server: ServerState, request: Request, caller: Caller, name: st
                 return refused
             await asyncio.to_thread(upload.keep, name)
     except file_store.FileRefused as error:
-        return _refuse(str(error), 413)
-    return Response(to_json(success()), media_type="application/json")
+        return refuse(str(error), 413)
+    return reply(success())
 
 
 def _send(path: object, name: str) -> Response:
     if path is None:
-        return _refuse(f"there is no file {name}", 404)
+        return refuse(f"there is no file {name}", 404)
     return FileResponse(str(path), media_type="application/octet-stream")
-
-
-def _refuse(message: str, status: int) -> Response:
-    return Response(to_json(failure(message)), status, media_type="application/json")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -17,7 +16,7 @@ from starlette.routing import Route
 
 from hpo_pilot.server.descriptions import TRANSFORMATION
 from hpo_pilot.server.job_records import scope
-from hpo_pilot.server.replies import failure, to_json
+from hpo_pilot.server.replies import refuse
 from hpo_pilot.server.tokens import Tokens, WatchedFile
 from hpo_pilot.transformation.executable import build
 
@@ -354,8 +353,8 @@ def key_routes(tokens: Tokens) -> Sequence[Route]:
                 f"this server has no web page that issues tokens for {vo[:64]!r}: ask the operator for a token "
                 "(hpo-pilot token create), and name its file in OIDC_AUTH_TOKEN_FILE"
             )
-            return Response(to_json(failure(message)), 404, media_type="application/json")
-        return Response(json.dumps(settings), media_type="application/json")
+            return refuse(message, 404)
+        return JSONResponse(settings)
 
     return [
         Route("/.well-known/jwks.json", public_keys, methods=["GET"]),
