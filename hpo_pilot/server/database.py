@@ -265,6 +265,11 @@ class Transaction:
         return self._next_change()
 
 
+def moved_to(tx: Transaction, state: JobState) -> dict[str, Any]:
+    """Returns the columns of a job that a change of its state writes."""
+    return {"status": state.value, "modified": tx.now, "state_changed": tx.now}
+
+
 def set_columns(tx: Transaction, key: sa.Column[Any], value: int, columns: Mapping[str, Any]) -> int:
     """Writes `columns` of the row whose `key` column has `value`.
 

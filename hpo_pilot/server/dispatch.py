@@ -22,6 +22,7 @@ from hpo_pilot.server.database import (
     Transaction,
     in_slices,
     jobs,
+    moved_to,
     set_columns,
     tasks,
 )
@@ -391,7 +392,6 @@ _WAITING = (
 
 def _send(tx: Transaction, request: JobRequest, panda_ids: Iterable[int]) -> None:
     values = {
-        "status": JobState.SENT.value,
         "site": request.site[:128],
         "node": request.node[:128] or None,
         "computing_element": request.computing_element[:128] or None,
@@ -401,10 +401,9 @@ def _send(tx: Transaction, request: JobRequest, panda_ids: Iterable[int]) -> Non
         "holder": request.pilot.name if request.pilot else None,
         "holder_node": (request.node[:128] or None) if request.only_node else None,
         "holder_key": (request.pilot.key or None) if request.pilot else None,
-        "modified": tx.now,
-        "state_changed": tx.now,
         "heartbeat": tx.now + request.patience,
         "patience": request.patience,
+        **moved_to(tx, JobState.SENT),
     }
     for panda_id in panda_ids:
         set_columns(tx, jobs.c.panda_id, panda_id, values)
@@ -462,11 +461,9 @@ def give_back(
 
 def _close(tx: Transaction, panda_ids: list[int], reason: str) -> None:
     values = {
-        "status": JobState.CLOSED.value,
+        **moved_to(tx, JobState.CLOSED),
         "sub_status": _SUB_STATUS,
         "ended": tx.now,
-        "modified": tx.now,
-        "state_changed": tx.now,
         "heartbeat": tx.now,
         "buffer_error_code": _GIVEN_BACK,
         "buffer_error_diag": reason[:300],

@@ -25,7 +25,7 @@ from hpo_pilot.server.calls import ANYBODY_KNOWN, USERS, Access, Call, endpoint,
 from hpo_pilot.server.database import AT_PILOT, WAITS, AnyRow, Transaction, in_slices, job_documents, jobs, tasks
 from hpo_pilot.server.descriptions import error_fields
 from hpo_pilot.server.file_store import is_safe
-from hpo_pilot.server.job_records import FindFile, JobRecord, job_records
+from hpo_pilot.server.job_records import FindFile, JobRecord, job_records, jobs_at_queues, queue_of_job
 from hpo_pilot.server.pilots import key_of, pilots_shown
 from hpo_pilot.server.points import assignment_of
 from hpo_pilot.server.queues import Queue
@@ -62,8 +62,6 @@ def failure_of(metadata: str | None) -> str:
 #: Number of attempts, newest first, that a query without tasks or a search reads.
 SCANNED = 100_000
 
-#: The queue where a job is or waits; empty: any.
-queue_of_job: ColumnElement[Any] = func.coalesce(jobs.c.site, jobs.c.queue)
 _ROWS = select(*(column for column in jobs.c if column.name != "report"))
 #: Job reports with a log tail that is not empty.
 _HAS_LOG_TAIL = func.replace(job_documents.c.meta_data, '"log_tail": ""', "").contains('"log_tail": "', autoescape=True)
@@ -126,9 +124,7 @@ def described(tx: Transaction, rows: Iterable[AnyRow], find: FindFile) -> list[d
                 "user": job.known.user_name,
                 "queue": job.queue,
                 "heard": job.heard,
-                "search": known and known.search,
-                "uid": known and known.uid,
-                "generation": known and known.generation,
+                **{name: getattr(known, name, None) for name in ("search", "uid", "generation")},
                 "members": known.members.get(job.row.number, ()) if known else (),
                 "pilot": key_of(job.row.harvester_id, job.row.worker_id, job.row.node, job.row.site),
                 "nodes": needs.job.nodes,
@@ -436,8 +432,10 @@ async def _pilots(call: Call) -> list[dict[str, Any]]:
 
 def _by_queue(tx: Transaction, condition: TextClause) -> Counter[str]:
     """Returns the number of jobs by queue."""
-    query = select(queue_of_job.label("queue"), func.count().label("n_jobs")).where(condition).group_by(queue_of_job)
-    return Counter({row.queue: row.n_jobs for row in tx.connection.execute(query)})
+    counts: Counter[str] = Counter()
+    for (queue, _), n_jobs in jobs_at_queues(tx, condition).items():
+        counts[queue] += n_jobs
+    return counts
 
 
 def _queue(
@@ -546,12 +544,5 @@ def _may_go(row: AnyRow, queue: str) -> bool:
 
 
 def _shape(needs: TaskNeeds) -> dict[str, Any]:
-    return {
-        "site": needs.site,
-        "nodes": needs.job.nodes,
-        "gpus": needs.job.gpus_per_node,
-        "cores": needs.job.cores,
-        "memory_mb": needs.job.memory_mb,
-        "minutes": needs.job.minutes,
-        "checkpoints": needs.job.checkpoints,
-    }
+    same = {name: getattr(needs.job, name) for name in ("nodes", "cores", "memory_mb", "minutes", "checkpoints")}
+    return same | {"site": needs.site, "gpus": needs.job.gpus_per_node}

@@ -162,18 +162,8 @@ _MORE_JOBS_MINUTES = 60  # how long a Pilot 3 goes on taking jobs; with 0 it wou
 _ANY_DISK_MB = 1_000_000  # default for queues without a value: a Pilot 3 reports the lower of this and the free space
 
 
-def queuedata(queues: Queues, name: str) -> dict[str, Any] | None:
-    """Returns a queue's description for Pilot 3; None: there is no such queue."""
-    queue = queues.find(name)
-    return None if queue is None else _described(name, queue)
-
-
-def all_queuedata(queues: Queues) -> dict[str, dict[str, Any]]:
-    """Returns the descriptions of all queues of the file."""
-    return {name: _described(name, queue) for name, queue in sorted(queues.described.items())}
-
-
 def _described(name: str, queue: Queue) -> dict[str, Any]:
+    """Returns a queue's description for Pilot 3."""
     endpoint = _endpoint(name, queue)
     made = {
         "nickname": name,
@@ -285,13 +275,14 @@ def queue_routes(queues: Queues) -> list[Route]:
     async def one_queue(request: Request) -> Response:
         file: str = request.path_params["file"]
         name = file.removesuffix(".all")
-        found = queuedata(queues, name)
-        if found is None:
+        queue = queues.find(name)
+        if queue is None:
             return JSONResponse({"error": f"no queue {name} here"}, 404)
+        found = _described(name, queue)
         return JSONResponse(found if file.endswith(".all") else {name: found})
 
     async def every_queue(_: Request) -> Response:
-        return JSONResponse(all_queuedata(queues))
+        return JSONResponse({name: _described(name, queue) for name, queue in sorted(queues.described.items())})
 
     async def every_storage(_: Request) -> Response:
         return JSONResponse(storages(queues))

@@ -28,6 +28,7 @@ from hpo_pilot.server.database import (
     job_documents,
     jobs,
     metadata,
+    moved_to,
     set_columns,
     tasks,
     workers,
@@ -406,9 +407,7 @@ def command(
 
 def _set_waiting(tx: Transaction, task: AnyRow, old: JobState, new: JobState) -> int:
     return tx.connection.execute(
-        update(jobs)
-        .where(jobs.c.task_id == task.task_id, jobs.c.status == old.value)
-        .values(status=new.value, modified=tx.now, state_changed=tx.now)
+        update(jobs).where(jobs.c.task_id == task.task_id, jobs.c.status == old.value).values(moved_to(tx, new))
     ).rowcount
 
 
@@ -418,14 +417,7 @@ def _stop(tx: Transaction, task: AnyRow, state: TaskState, ended: JobState, reas
     n_ended = tx.connection.execute(
         update(jobs)
         .where(jobs.c.task_id == task.task_id, jobs.c.status.in_((JobState.DEFINED.value, JobState.ACTIVATED.value)))
-        .values(
-            status=ended.value,
-            ended=tx.now,
-            modified=tx.now,
-            state_changed=tx.now,
-            buffer_error_code=100,
-            buffer_error_diag=reason,
-        )
+        .values(moved_to(tx, ended) | {"ended": tx.now, "buffer_error_code": _KILLED, "buffer_error_diag": reason})
     ).rowcount
     if kill_running:
         tx.connection.execute(

@@ -428,13 +428,12 @@ class ServerJobs:
             if not call.startswith("job_"):
                 raise
             return self._ask_files(call, parameters, no_server)
-        with answer:
-            try:
-                envelope = json.loads(answer.content)
-            except ValueError as error:
-                raise TryAgainError(
-                    f"{answer.url} gave an answer that is not JSON: is it the embedded PanDA server?"
-                ) from error
+        try:
+            envelope = json.loads(answer.content)
+        except ValueError as error:
+            raise TryAgainError(
+                f"{answer.url} gave an answer that is not JSON: is it the embedded PanDA server?"
+            ) from error
         return self._data_of(envelope, call)
 
     def _ask_files(self, call: str, given: dict[str, Any], no_server: NoServerError) -> dict[str, Any]:
@@ -477,12 +476,10 @@ class ServerJobs:
         except requests.RequestException as error:
             raise TryAgainError(f"the embedded PanDA server at {server.url} does not answer: {error}") from error
         if answer.status_code in (401, 403):
-            answer.close()
             raise NoServerError(
                 f"the server at {server.url} refuses the token of {self._workdir}: it belongs to another work folder"
             )
         if not answer.ok:
-            answer.close()
             raise TryAgainError(f"the embedded PanDA server answered {answer.status_code} to {path}")
         return answer
 
