@@ -219,7 +219,7 @@ def test_a_server_of_somebody_else(site: Site, tmp_path: Path) -> None:
 
 
 def test_a_finished_job_whose_payload_failed(site: Site, board: ServerJobs) -> None:
-    task_id = site.submit("user.me.verdicts/", n_jobs=4, site="SIX")
+    site.submit("user.me.verdicts/", n_jobs=4, site="SIX")
     given = [job["PandaID"] for job in site.acquire("SIX", n_jobs=4)]
 
     def verdict(trial: int, status: int, message: str = "") -> dict[str, Any]:
