@@ -236,6 +236,7 @@ class Transaction:
     Attributes:
         connection: executes the statements.
         now: seconds since the epoch; the same time for everything that the transaction writes.
+        next_change: returns a new cursor, higher than all before.
         waiting: the waiting jobs; only for the writing thread.
         activated: number of jobs that started to wait, by queue (empty: any queue) and task.
         moved: tasks with a change in a column that brokerage reads.
@@ -245,7 +246,7 @@ class Transaction:
 
     connection: sa.Connection
     now: float
-    _next_change: Callable[[], int]
+    next_change: Callable[[], int]
     cache: dict[Any, Any]
     waiting: WaitingTasks
     activated: Counter[tuple[str, int]] = field(default_factory=Counter)
@@ -259,10 +260,6 @@ class Transaction:
         for (queue, _), count in self.activated.items():
             counts[queue] += count
         return counts
-
-    def next_change(self) -> int:
-        """Returns a new cursor, higher than all before."""
-        return self._next_change()
 
 
 def moved_to(tx: Transaction, state: JobState) -> dict[str, Any]:

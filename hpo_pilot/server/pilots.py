@@ -270,12 +270,9 @@ def has_job(tx: Transaction, pilot: PilotIdentity, task_id: int, sub_id: str) ->
     Our pilot names a checkpoint after the job's number; payloads under other pilots may name it after a point.
     """
     held = _held(pilot, tx.connection.execute(_JOBS.where(jobs.c.task_id == task_id)))
-    return any(not pilot.key or sub_id in _numbers(tx, job) for job in held)
-
-
-def _numbers(tx: Transaction, job: AnyRow) -> tuple[str, str]:
-    """Returns a job's number in its task, and its number in the command."""
-    return str(job.number), str(texts_of(known_task(tx, job.task_id), job).sequence)
+    if not pilot.key:
+        return bool(held)
+    return any(sub_id in (str(job.number), str(texts_of(known_task(tx, task_id), job).sequence)) for job in held)
 
 
 def _held(pilot: PilotIdentity, rows: Iterable[AnyRow]) -> list[AnyRow]:
