@@ -23,6 +23,7 @@ from sqlalchemy import (
     insert,
     inspect,
     select,
+    text,
 )
 
 from hpo_pilot.errors import InputError
@@ -40,6 +41,14 @@ Kind = Literal["store", "server"]
 
 #: The execution option of connections whose transactions write.
 WRITES = "hpo_pilot_write"
+
+
+def database_bytes(connection: Connection) -> int:
+    """Returns the size of a database in bytes, its journal included."""
+    if connection.dialect.name != "sqlite":
+        return int(connection.scalar(text("SELECT pg_database_size(current_database())")) or 0)
+    path = Path(connection.engine.url.database or "")
+    return sum(part.stat().st_size for part in (path, path.with_name(f"{path.name}-wal")) if part.exists())
 
 
 def sqlite_engine(url: URL, *, foreign_keys: bool = False) -> Engine:

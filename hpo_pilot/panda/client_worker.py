@@ -159,14 +159,11 @@ def registered_file(path: str) -> str:
     Raises:
         ValueError: the server cannot tell now.
     """
-    from pandaclient import Client  # noqa: PLC0415
-
     with Path(path).open("rb") as file:
         size = file.seek(-8, os.SEEK_END) + 8
         checksum = int.from_bytes(file.read(4), "little")
     # The question of putFile(reuseSandbox=True), which would upload a missing file at once.
-    url = f"{Client.server_base_path_ssl}/file_server/validate_cache_file"
-    status, answer = Client._HttpClient().post(url, {"file_size": size, "checksum": checksum}, json_out=True)
+    status, answer = _post("file_server/validate_cache_file", {"file_size": size, "checksum": checksum})
     message = str(answer.get("message") or "") if isinstance(answer, dict) else str(answer)
     if status == 0 and message.startswith("FOUND:"):
         return message.rsplit(":", 1)[1]
@@ -177,14 +174,17 @@ def registered_file(path: str) -> str:
 
 def touch_file(name: str, use_cache_server: bool) -> bool:
     """Extends the life of a file in the server's cache; False: it is gone. panda-client has no such function."""
+    status, answer = _post("file_server/touch_cache_file", {"file_name": name}, use_cache_server)
+    return status == 0 and isinstance(answer, dict) and answer.get("success") is True
+
+
+def _post(path: str, parameters: dict[str, Any], use_cache_server: bool = False) -> tuple[int, Any]:
+    """Returns status and answer of a call, with panda-client's credentials, TLS and host, as for its own calls."""
     from pandaclient import Client  # noqa: PLC0415
 
     base = Client.cache_base_path_ssl if use_cache_server else Client.server_base_path_ssl
-    # Credentials, TLS and host come from panda-client, as for its own calls.
-    status, answer = Client._HttpClient().post(
-        f"{base}/file_server/touch_cache_file", {"file_name": name}, json_out=True
-    )
-    return status == 0 and isinstance(answer, dict) and answer.get("success") is True
+    status, answer = Client._HttpClient().post(f"{base}/{path}", parameters, json_out=True)
+    return status, answer
 
 
 def source_url(use_cache_server: bool) -> str:

@@ -214,15 +214,9 @@ def write_address(workdir: Path, server: PandaServer) -> None:
     Raises:
         TryAgainError: the file cannot be written.
     """
-    lines = [
-        server.url,
-        str(server.authorities or ""),
-        socket.gethostname(),
-        str(os.getpid()),
-        str(_start(os.getpid())),
-    ]
+    lines = (server.url, server.authorities or "", socket.gethostname(), os.getpid(), _start(os.getpid()))
     try:
-        write_whole(workdir / ADDRESS_FILE, "\n".join(lines) + "\n", mode=0o600)
+        write_whole(workdir / ADDRESS_FILE, "".join(f"{line}\n" for line in lines), mode=0o600)
     except OSError as error:
         raise TryAgainError(f"{workdir / ADDRESS_FILE} cannot be written: {error.strerror}") from error
 

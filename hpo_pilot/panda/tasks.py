@@ -195,12 +195,8 @@ class Watches:
         """
         with self._lock:
             watch = self._watch(task_id)
-            watch.visible, watch.unready, watch.read, watch.delivered = (
-                visible,
-                unready,
-                self._clock(),
-                frozenset(delivered),
-            )
+            watch.visible, watch.unready = visible, unready
+            watch.read, watch.delivered = self._clock(), frozenset(delivered)
 
     def wait(self, seconds: float) -> set[int]:
         """Waits until tasks are due, at most `seconds`; returns each due task once until the next look at it."""

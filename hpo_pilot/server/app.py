@@ -9,29 +9,14 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from sqlalchemy.exc import DBAPIError
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from hpo_pilot.server import bigpanda, file_calls, metrics, monitoring, pilot_calls, points, queues, task_calls
-from hpo_pilot.server.calls import (
-    NOBODY,
-    TABLE,
-    ArgumentError,
-    BodyRefused,
-    Call,
-    Endpoint,
-    carry_out,
-    check_owner,
-    json_object,
-    pairs,
-    read_body,
-)
-from hpo_pilot.server.database import Transaction
+from hpo_pilot.server import bigpanda, calls, file_calls, metrics, monitoring, pilot_calls, points, queues, task_calls
 from hpo_pilot.server.metrics import CALL_FAILURES, CALL_SECONDS
-from hpo_pilot.server.replies import Envelope, failure, to_json
+from hpo_pilot.server.replies import failure, refuse, reply
 from hpo_pilot.server.state import ServerState
 from hpo_pilot.server.tasks import Housekeeping
 from hpo_pilot.server.tokens import Role, TokenRefused
@@ -42,7 +27,6 @@ log = logging.getLogger(__name__)
 API_MODULES = (file_calls, monitoring, pilot_calls, task_calls)
 
 _METHODS = ["GET", "POST", "PUT", "DELETE", "PATCH"]
-_MESSAGE_DATABASE = "database error in the PanDA server"
 
 
 class Server:
@@ -102,57 +86,37 @@ class Server:
 
     async def _api(self, request: Request) -> Response:
         path = request.path_params
-        endpoint = TABLE.get(f"{path['group']}/{path['function']}")
+        endpoint = calls.TABLE.get(f"{path['group']}/{path['function']}")
         if endpoint is None or path["version"] not in ("v1", "latest"):
-            return _reply(failure(f"{path['group']}/{path['function']} is not provided by this server"), 404)
+            return refuse(f"{path['group']}/{path['function']} is not provided by this server", 404)
         try:
             caller = self.state.tokens.caller(request)
         except TokenRefused as error:
             if endpoint.roles:
-                return _reply(failure(f"Token authentication failed. {error}"), 401)
-            caller = NOBODY
+                return refuse(f"Token authentication failed. {error}", 401)
+            caller = calls.NOBODY
         if endpoint.roles and caller.role not in endpoint.roles:
-            return _reply(failure(_missing_role(endpoint)), 403)
+            return refuse(_missing_role(endpoint), 403)
         if endpoint.method and request.method != endpoint.method:
-            return _reply(failure(f"expecting {endpoint.method}, received {request.method}"))
+            return reply(failure(f"expecting {endpoint.method}, received {request.method}"))
+        call = calls.Call(caller, self.state, request)
+        answer = await calls.guarded(endpoint.path, self._answer(endpoint, call), refuse)
+        if answer.status_code >= 500:
+            CALL_FAILURES.labels(endpoint.path).inc()
+        return answer
+
+    async def _answer(self, endpoint: calls.Endpoint, call: calls.Call) -> Response:
         try:
-            arguments = await _arguments(endpoint, request)
-            with CALL_SECONDS.labels(endpoint.path).time():
-                answer = await self._run(endpoint, Call(caller, self.state, request), arguments)
-            return _reply(answer)
-        except ArgumentError as error:
-            return _reply(failure(str(error)))
-        except BodyRefused as error:
-            return _reply(failure(str(error)), error.status)
-        except DBAPIError as error:
-            # The transaction was rolled back: the caller may repeat it, for instance once the disk has room again.
-            CALL_FAILURES.labels(endpoint.path).inc()
-            log.error("%s: %s", endpoint.path, error.orig)
-            return _reply(failure(_MESSAGE_DATABASE), 503)
-        except ClientDisconnect:
-            return Response(status_code=499)
-        except Exception:
-            CALL_FAILURES.labels(endpoint.path).inc()
-            log.exception("%s failed", endpoint.path)
-            return _reply(failure(f"{endpoint.path} failed in the server; its log says why"), 500)
-
-    async def _run(self, endpoint: Endpoint, call: Call, arguments: dict[str, Any]) -> Envelope:
-        def checked(tx: Transaction, call: Call, **arguments: Any) -> Envelope:
-            if refused := check_owner(tx, call.caller, arguments[endpoint.owner_of]):
-                return refused
-            reply: Envelope = endpoint.handler(tx, call, **arguments)
-            return reply
-
-        handler = checked if endpoint.owner_of else endpoint.handler
-        reply: Envelope = await carry_out(self.state.database, endpoint.access, handler, call, **arguments)
-        return reply
+            arguments = await _arguments(endpoint, call.request)
+        except calls.ArgumentError as error:
+            return reply(failure(str(error)))
+        with CALL_SECONDS.labels(endpoint.path).time():
+            return reply(
+                await calls.carry_out(self.state.database, endpoint.access, endpoint.handler, call, **arguments)
+            )
 
 
-def _reply(envelope: Envelope, status: int = 200) -> Response:
-    return Response(to_json(envelope), status, media_type="application/json")
-
-
-def _missing_role(endpoint: Endpoint) -> str:
+def _missing_role(endpoint: calls.Endpoint) -> str:
     return "production or pilot role required" if Role.PILOT in endpoint.roles else "user role required"
 
 
@@ -161,12 +125,12 @@ def _complain(task: asyncio.Task[None]) -> None:
         log.critical("%s ended", task.get_name(), exc_info=error)
 
 
-async def _arguments(endpoint: Endpoint, request: Request) -> dict[str, Any]:
+async def _arguments(endpoint: calls.Endpoint, request: Request) -> dict[str, Any]:
     if endpoint.raw_body:
         return endpoint.check({}, from_query=False)
     if request.method == "GET":
-        return endpoint.check(pairs(str(request.url.query)), from_query=True)
-    body = await read_body(request)
+        return endpoint.check(calls.pairs(str(request.url.query)), from_query=True)
+    body = await calls.read_body(request)
     if "json" in request.headers.get("content-type", "") or body[:1] == b"{":
-        return endpoint.check(json_object(body), from_query=False)
-    return endpoint.check(pairs(body.decode("latin-1")), from_query=False)
+        return endpoint.check(calls.json_object(body), from_query=False)
+    return endpoint.check(calls.pairs(body.decode("latin-1")), from_query=False)

@@ -31,6 +31,7 @@ from hpo_pilot.server.database import (
     job_documents,
     jobs,
     last_attempts,
+    moved_to,
     set_columns,
     tasks,
     workers,
@@ -178,7 +179,7 @@ def _insert(tx: Transaction, task: AnyRow, rows: Sequence[dict[str, Any]]) -> No
     common = {
         "task_id": task.task_id,
         # Brokerage does not see the jobs of a paused task.
-        "status": (JobState.DEFINED if is_paused else JobState.ACTIVATED).value,
+        **moved_to(tx, JobState.DEFINED if is_paused else JobState.ACTIVATED),
         "debug": False,
         "queue": task.queue,
         "priority": task.priority,
@@ -186,8 +187,6 @@ def _insert(tx: Transaction, task: AnyRow, rows: Sequence[dict[str, Any]]) -> No
         "ram_mb": parameters.ram_mb,
         "max_walltime": parameters.max_walltime,
         "created": tx.now,
-        "modified": tx.now,
-        "state_changed": tx.now,
     }
     for some in in_slices(rows, _ROWS_AT_ONCE):
         tx.connection.execute(insert(jobs), [common | row for row in some])
@@ -206,8 +205,9 @@ def end_attempt(tx: Transaction, job: AnyRow, status: JobState, **values: Any) -
     """
     if status is JobState.FAILED and job.command == "tobekilled":
         status = JobState.CANCELLED
-    ended = {"status": status.value, "modified": tx.now, "state_changed": tx.now, "heartbeat": tx.now}
-    set_columns(tx, jobs.c.panda_id, job.panda_id, {"ended": tx.now} | values | ended)
+    set_columns(
+        tx, jobs.c.panda_id, job.panda_id, {"ended": tx.now, **values, "heartbeat": tx.now, **moved_to(tx, status)}
+    )
     task = existing_task(tx, job.task_id)
     metrics.ATTEMPTS_ENDED.labels(status.value).inc()
     if status is JobState.FINISHED:

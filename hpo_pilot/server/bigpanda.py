@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,17 +20,17 @@ from http import HTTPStatus
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, and_, case, func, or_, select
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Column, ColumnElement, and_, case, or_, select
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from hpo_pilot.jobs import JobState, TaskState
+from hpo_pilot.server.calls import guarded
 from hpo_pilot.server.database import OVER, AnyRow, Transaction, in_slices, jobs, last_attempts, tasks
 from hpo_pilot.server.descriptions import NO_JOB, dataset_id, file_fields, job_fields, task_fields, task_part
 from hpo_pilot.server.job_records import ERRORS, FindFile, JobRecord, job_counts, job_records, job_reports
-from hpo_pilot.server.monitoring import SCANNED
+from hpo_pilot.server.monitoring import newest_jobs
 from hpo_pilot.server.replies import dump, utc
 from hpo_pilot.server.state import ServerState
 from hpo_pilot.server.task_parameters import (
@@ -42,8 +41,6 @@ from hpo_pilot.server.task_parameters import (
     resource_type,
 )
 from hpo_pilot.server.tokens import Role, TokenRefused
-
-log = logging.getLogger(__name__)
 
 _HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 
@@ -77,17 +74,15 @@ def routes(server: ServerState) -> list[Route]:
 
 def _answering(server: ServerState, handle: _Handler) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
-        if (refused := _refusal(server, request)) is not None:
-            return refused
         try:
             return await handle(server, Question.of(request, _FILTERS[handle]), request)
         except QuestionError as error:
-            return _error(HTTPStatus.BAD_REQUEST, str(error))
-        except DBAPIError as error:
-            log.error("%s: %s", request.url.path.rsplit("/bigmon/", 1)[0], error.orig)
-            return _error(HTTPStatus.SERVICE_UNAVAILABLE, "database error in the PanDA server")
+            return _error(str(error), HTTPStatus.BAD_REQUEST)
 
-    return answer
+    async def checked(request: Request) -> Response:
+        return _refusal(server, request) or await guarded(handle.__name__, answer(request), _error)
+
+    return checked
 
 
 def _refusal(server: ServerState, request: Request) -> Response | None:
@@ -95,22 +90,22 @@ def _refusal(server: ServerState, request: Request) -> Response | None:
     key = request.path_params.get("key")
     if key is not None:
         fits = hmac.compare_digest(server.reading_key, key.encode("utf-8", "replace"))
-        return None if fits else _error(HTTPStatus.NOT_FOUND, "there is nothing here")
+        return None if fits else _error("there is nothing here", HTTPStatus.NOT_FOUND)
     try:
         caller = server.tokens.caller(request)
     except TokenRefused as error:
         return _error(
-            HTTPStatus.UNAUTHORIZED,
             f"{error}; for a program without tokens, use the address in tokens/bigmon.url of the work folder",
+            HTTPStatus.UNAUTHORIZED,
         )
-    return _error(HTTPStatus.FORBIDDEN, "user role required") if caller.role is Role.PILOT else None
+    return _error("user role required", HTTPStatus.FORBIDDEN) if caller.role is Role.PILOT else None
 
 
-def _error(status: HTTPStatus, message: str) -> Response:
+def _error(message: str, status: int) -> Response:
     return _json({"error": message, "message": message}, status)
 
 
-def _json(content: Any, status: HTTPStatus = HTTPStatus.OK) -> Response:
+def _json(content: Any, status: int = HTTPStatus.OK) -> Response:
     return Response(dump(content), status, media_type="application/json", headers=_HEADERS)
 
 
@@ -170,7 +165,7 @@ async def _task(server: ServerState, question: Question, request: Request) -> Re
         return None
 
     found = await server.database.read(read)
-    return _error(HTTPStatus.NOT_FOUND, f"there is no task {task_id}") if found is None else _json(found)
+    return _error(f"there is no task {task_id}", HTTPStatus.NOT_FOUND) if found is None else _json(found)
 
 
 async def _jobs(server: ServerState, question: Question, request: Request) -> Response:
@@ -198,7 +193,7 @@ async def _job(server: ServerState, question: Question, request: Request) -> Res
         return None
 
     found = await server.database.read(read)
-    return _error(HTTPStatus.NOT_FOUND, f"there is no job {panda_id}") if found is None else _json(found)
+    return _error(f"there is no job {panda_id}", HTTPStatus.NOT_FOUND) if found is None else _json(found)
 
 
 _PATHS: dict[str, _Handler] = {
@@ -317,7 +312,7 @@ def _is(expression: ColumnElement[Any], value: str) -> ColumnElement[bool]:
     return expression.like(pattern, escape="\\")
 
 
-# Jobs. A call that names a task or jobs looks at all their attempts; any other call looks at the newest `SCANNED`. The
+# Jobs. A call that names a task or jobs looks at all their attempts; any other call looks at the newest jobs. The
 # first query reads only what order, summary and errors need; the rest is read for the jobs shown, a slice at a time.
 
 #: The fields of `selectionsummary`, and what they count.
@@ -352,8 +347,7 @@ def find_jobs(tx: Transaction, question: Question) -> tuple[list[int], list[dict
             # As on a BigPanDA: only the last attempt of each job.
             query = query.where(jobs.c.panda_id.in_(last_attempts(task_ids)))
     if not panda_ids and not task_ids:
-        newest = tx.connection.scalar(select(func.max(jobs.c.panda_id))) or 0
-        query = query.where(jobs.c.panda_id > newest - SCANNED)
+        query = query.where(newest_jobs(tx))
     query = query.where(*question.matches("jobstatus", jobs.c.status), *question.changed(jobs.c.modified, tx.now))
     newest_first = query.order_by(jobs.c.modified.desc(), jobs.c.panda_id.desc())
     rows = tx.connection.execute(newest_first.limit(question.limit(DEFAULT_JOBS, MOST_JOBS))).all()

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import eq, ge, gt, le, lt, ne
 from typing import Any
 
 from hpo_pilot.errors import InputError
@@ -32,6 +33,7 @@ _ATTRIBUTES = {
     "vram": "vram",
 }
 _ATTRIBUTE = re.compile(r"(\w+)(>=|<=|!=|==|>|<|=)(.*)")
+_COMPARE = {"==": eq, "!=": ne, ">=": ge, "<=": le, ">": gt, "<": lt}
 _COMPARED = re.compile(r"(>=|<=|!=|==|>|<)?\s*([0-9][0-9.]*)$")
 #: Model patterns come from users. They may have few repetitions, and no repeated groups, so that matching is fast.
 _HARMLESS = re.compile(r"^[\w .|()\-/+*^$]{1,120}$")
@@ -142,13 +144,13 @@ def _gpu(text: str) -> GpuRequirement:
             raise HardwareError(
                 f"architecture: GPU attribute {attribute!r}; expected {', '.join(_ATTRIBUTES)} with an operator"
             )
-        name, operator, value = _ATTRIBUTES[match[1]], match[2], match[3]
+        name, sign, value = _ATTRIBUTES[match[1]], match[2], match[3]
         if name == "model":
-            found["model"] = {"pattern": value, "excl": True} if operator == "!=" else value
+            found["model"] = {"pattern": value, "excl": True} if sign == "!=" else value
         elif name == "microarchitecture":
             found["microarchitecture"] = value
         else:
-            found[name] = ("==" if operator == "=" else operator) + value
+            found[name] = ("==" if sign == "=" else sign) + value
     return _gpu_from(found)
 
 
@@ -238,21 +240,10 @@ def gpus_fit(required: GpuRequirement, count: int, offers: tuple[GpuOffer, ...])
         return False
     said = {"vram": "memory_mb", "version": "framework_version", "driver_version": "driver_version"}
     return all(
-        getattr(offer, said[name]) and _holds(version(getattr(offer, said[name])), operator, least)
-        for name, operator, least in required.minima
+        getattr(offer, said[name]) and _COMPARE[sign](version(getattr(offer, said[name])), least)
+        for name, sign, least in required.minima
         for offer in offers
     )
-
-
-def _holds(value: tuple[int, ...], operator: str, other: tuple[int, ...]) -> bool:
-    return {
-        "==": value == other,
-        "!=": value != other,
-        ">=": value >= other,
-        "<=": value <= other,
-        ">": value > other,
-        "<": value < other,
-    }[operator]
 
 
 def offered_gpus(target_architecture: Mapping[str, Any]) -> tuple[GpuOffer, ...] | None:

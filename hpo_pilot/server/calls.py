@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import gzip
 import inspect
+import logging
 import types
 import typing
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 from urllib.parse import parse_qsl
 
 from sqlalchemy import select
-from starlette.requests import Request
+from sqlalchemy.exc import DBAPIError
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 
 from hpo_pilot.server.database import Database, Transaction, tasks
 from hpo_pilot.server.replies import Envelope, failure, load
 from hpo_pilot.server.state import ServerState
 from hpo_pilot.server.tokens import Caller, PilotIdentity, Role
+
+log = logging.getLogger(__name__)
 
 # Bodies.
 
@@ -151,6 +156,29 @@ class Call:
             return 0.0
 
 
+async def guarded(name: str, work: Awaitable[Response], refuse: Callable[[str, int], Response]) -> Response:
+    """Awaits the answer to a call. If making it fails, the caller gets a refusal.
+
+    Args:
+        name: name of the call for the log; it has no secrets.
+        work: makes the answer.
+        refuse: makes the refusal from a message and an HTTP status.
+    """
+    try:
+        return await work
+    except BodyRefused as error:
+        return refuse(str(error), error.status)
+    except ClientDisconnect:
+        return Response(status_code=499)
+    except DBAPIError as error:
+        # The transaction was rolled back: the caller may repeat it, for instance once the disk has room again.
+        log.error("%s: %s", name, error.orig)
+        return refuse("database error in the PanDA server", 503)
+    except Exception:
+        log.exception("%s failed", name)
+        return refuse(f"{name} failed in the server; its log says why", 500)
+
+
 # The table of API calls. A call is a function; its keyword-only arguments are the API's arguments, with types and
 # defaults. `endpoint` puts it into the table. The errors for a wrong method and for missing, unknown or wrong
 # arguments are made here only. Their texts are those of panda-server 1.0.4 (`pandaserver/api/v1/common.py`),
@@ -278,8 +306,13 @@ def endpoint(
     """
 
     def register(handler: _Handler) -> _Handler:
+        def of_owner(tx: Transaction, call: Call, **arguments: Any) -> Envelope:
+            answer: Envelope = check_owner(tx, call.caller, arguments[owner_of]) or handler(tx, call, **arguments)
+            return answer
+
         parameters = parameters_of(handler) | {one.name: one for one in more}
-        TABLE[path] = Endpoint(path, method, roles, access, handler, parameters, owner_of, raw_body)
+        run = of_owner if owner_of else handler
+        TABLE[path] = Endpoint(path, method, roles, access, run, parameters, owner_of, raw_body)
         return handler
 
     return register

@@ -15,31 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    ColumnElement,
-    Connection,
-    Engine,
-    Float,
-    Index,
-    Integer,
-    MetaData,
-    Row,
-    Select,
-    String,
-    Table,
-    Text,
-    Update,
-    bindparam,
-    create_engine,
-    func,
-    inspect,
-    select,
-    text,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy import Column as C
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
@@ -56,56 +32,56 @@ from hpo_pilot.server.brokerage import WaitingTasks
 #
 # A change here needs a migration in `databases/server/`; a test compares the two.
 
-metadata = MetaData(naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"})
+metadata = sa.MetaData(naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"})
 
 # Ids are never used again: a pilot may still hold an old one. AUTOINCREMENT needs SQLite's own INTEGER.
-_Id = BigInteger().with_variant(Integer, "sqlite")
+_Id = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
-tasks = Table(
+tasks = sa.Table(
     "tasks",
     metadata,
     C("task_id", _Id, primary_key=True, autoincrement=True),
-    C("name", Text, nullable=False),
-    C("user_name", String(128), nullable=False),
-    C("vo", String(64), nullable=False),
-    C("label", String(32), nullable=False),  # prodSourceLabel
-    C("status", String(16), nullable=False),  # jobs.TaskState
-    C("old_status", String(16), nullable=True),  # state before a pause
-    C("error_dialog", Text, nullable=True),
+    C("name", sa.Text, nullable=False),
+    C("user_name", sa.String(128), nullable=False),
+    C("vo", sa.String(64), nullable=False),
+    C("label", sa.String(32), nullable=False),  # prodSourceLabel
+    C("status", sa.String(16), nullable=False),  # jobs.TaskState
+    C("old_status", sa.String(16), nullable=True),  # state before a pause
+    C("error_dialog", sa.Text, nullable=True),
     C("parent_id", _Id, nullable=True),
-    C("priority", Integer, nullable=False),
-    C("queue", String(128), nullable=False),  # empty: any queue that `included` and `excluded` allow
-    C("included", Text, nullable=True),  # ",A,B,"; null: all queues
-    C("excluded", Text, nullable=True),
-    C("campaign", String(256), nullable=True),  # shares are counted by campaign; `brokerage.campaign_of`
-    C("needs", Text, nullable=True),  # of one job, JSON; null in tasks of older versions: read `params`
-    C("sandbox", Text, nullable=True),  # archive that the jobs need; a task waits until it is in the cache
-    C("params", Text, nullable=False),  # JSON, as submitted
-    C("revision", Integer, nullable=False, default=0),  # number of changes of `params`
-    C("n_jobs", Integer, nullable=False),  # jobs, each counted once, not attempts
-    C("n_finished", Integer, nullable=False, default=0),
-    C("n_failed", Integer, nullable=False, default=0),  # jobs without success and without attempts left
-    C("attempt_nr", Integer, nullable=False, default=1, server_default="1"),  # 1, plus the retries of the task
-    C("created", Float, nullable=False),
-    C("modified", Float, nullable=False),
-    C("state_changed", Float, nullable=False),
-    C("started", Float, nullable=True),
-    C("ended", Float, nullable=True),
+    C("priority", sa.Integer, nullable=False),
+    C("queue", sa.String(128), nullable=False),  # empty: any queue that `included` and `excluded` allow
+    C("included", sa.Text, nullable=True),  # ",A,B,"; null: all queues
+    C("excluded", sa.Text, nullable=True),
+    C("campaign", sa.String(256), nullable=True),  # shares are counted by campaign; `brokerage.campaign_of`
+    C("needs", sa.Text, nullable=True),  # of one job, JSON; null in tasks of older versions: read `params`
+    C("sandbox", sa.Text, nullable=True),  # archive that the jobs need; a task waits until it is in the cache
+    C("params", sa.Text, nullable=False),  # JSON, as submitted
+    C("revision", sa.Integer, nullable=False, default=0),  # number of changes of `params`
+    C("n_jobs", sa.Integer, nullable=False),  # jobs, each counted once, not attempts
+    C("n_finished", sa.Integer, nullable=False, default=0),
+    C("n_failed", sa.Integer, nullable=False, default=0),  # jobs without success and without attempts left
+    C("attempt_nr", sa.Integer, nullable=False, default=1, server_default="1"),  # 1, plus the retries of the task
+    C("created", sa.Float, nullable=False),
+    C("modified", sa.Float, nullable=False),
+    C("state_changed", sa.Float, nullable=False),
+    C("started", sa.Float, nullable=True),
+    C("ended", sa.Float, nullable=True),
     C("change", _Id, nullable=False),  # cursor of the last change of the task or one of its jobs
     C("outcome", _Id, nullable=False, default=0),  # cursor of the last end of an attempt, or of the task
-    Index(None, "user_name", "name"),
-    Index(None, "user_name", "modified"),
+    sa.Index(None, "user_name", "name"),
+    sa.Index(None, "user_name", "modified"),
     # The user comes first: else SQLite reads all tasks of a user to find the changed ones.
-    Index(None, "user_name", "change"),
-    Index(None, "user_name", "outcome"),
-    Index(None, "change"),
-    Index(None, "ended"),
+    sa.Index(None, "user_name", "change"),
+    sa.Index(None, "user_name", "outcome"),
+    sa.Index(None, "change"),
+    sa.Index(None, "ended"),
     # The database uses a partial index only if the query contains the index's condition literally.
-    Index(
+    sa.Index(
         "ix_tasks_pending",
         "sandbox",
-        sqlite_where=text("status = 'pending'"),
-        postgresql_where=text("status = 'pending'"),
+        sqlite_where=sa.text("status = 'pending'"),
+        postgresql_where=sa.text("status = 'pending'"),
     ),
     sqlite_autoincrement=True,
 )
@@ -118,125 +94,125 @@ AT_PILOT_STATES = (*(JobState.SENT, JobState.STARTING, JobState.RUNNING), *(JobS
 #: States of tasks that are over, as the database has them.
 OVER = [state.value for state in TaskState if state.is_over]
 #: A job that waits for a pilot.
-WAITS = text("jobs.status = 'activated'")
+WAITS = sa.text("jobs.status = 'activated'")
 #: A job that a pilot has; the pilot must send heartbeats for it.
-AT_PILOT = text("jobs.status IN ('sent', 'starting', 'running', 'transferring', 'holding')")
-_WAITS_INDEX = text("status = 'activated'")
-_AT_PILOT_INDEX = text("status IN ('sent', 'starting', 'running', 'transferring', 'holding')")
+AT_PILOT = sa.text("jobs.status IN ('sent', 'starting', 'running', 'transferring', 'holding')")
+_WAITS_INDEX = sa.text("status = 'activated'")
+_AT_PILOT_INDEX = sa.text("status IN ('sent', 'starting', 'running', 'transferring', 'holding')")
 
-jobs = Table(
+jobs = sa.Table(
     "jobs",
     metadata,
     C("panda_id", _Id, primary_key=True, autoincrement=True),
     C("task_id", _Id, nullable=False),
-    C("number", Integer, nullable=False),  # number of the job in its task, from 1; the same for all attempts
-    C("attempt_nr", Integer, nullable=False),
-    C("max_attempt", Integer, nullable=False),
-    C("status", String(16), nullable=False),  # jobs.JobState
-    C("sub_status", String(80), nullable=True),
-    C("command", String(32), nullable=True),  # sent with the answer to the next heartbeat: tobekilled
-    C("debug", Boolean, nullable=False, default=False),
+    C("number", sa.Integer, nullable=False),  # number of the job in its task, from 1; the same for all attempts
+    C("attempt_nr", sa.Integer, nullable=False),
+    C("max_attempt", sa.Integer, nullable=False),
+    C("status", sa.String(16), nullable=False),  # jobs.JobState
+    C("sub_status", sa.String(80), nullable=True),
+    C("command", sa.String(32), nullable=True),  # sent with the answer to the next heartbeat: tobekilled
+    C("debug", sa.Boolean, nullable=False, default=False),
     # Copies of the task's values: brokerage then needs one index and no join.
-    C("queue", String(128), nullable=False),
-    C("label", String(32), nullable=False),
-    C("priority", Integer, nullable=False),
-    C("core_count", Integer, nullable=False),
-    C("ram_mb", Integer, nullable=False),
-    C("max_walltime", Integer, nullable=False),  # seconds; 0: unknown
+    C("queue", sa.String(128), nullable=False),
+    C("label", sa.String(32), nullable=False),
+    C("priority", sa.Integer, nullable=False),
+    C("core_count", sa.Integer, nullable=False),
+    C("ram_mb", sa.Integer, nullable=False),
+    C("max_walltime", sa.Integer, nullable=False),  # seconds; 0: unknown
     # The pilot that has or had the job.
-    C("site", String(128), nullable=True),
-    C("computing_element", String(128), nullable=True),
-    C("node", String(128), nullable=True),
-    C("harvester_id", String(128), nullable=True),
-    C("worker_id", String(128), nullable=True),
-    C("scheduler_id", String(128), nullable=True),
-    C("holder", String(400), nullable=True),  # name of the token that took the job; null in rows of older versions
-    C("holder_node", String(128), nullable=True),  # only node that may report; null: any
-    C("holder_key", String(64), nullable=True),  # SHA-256 of the pilot's key; null: it has none
-    C("pilot_id", String(200), nullable=True),
-    C("batch_id", String(80), nullable=True),
-    C("created", Float, nullable=False),
-    C("modified", Float, nullable=False),
-    C("state_changed", Float, nullable=False),
-    C("started", Float, nullable=True),
-    C("ended", Float, nullable=True),
-    C("heartbeat", Float, nullable=True),  # time of the last report, plus `patience`
-    C("patience", Float, nullable=False, server_default="0"),  # seconds added to the timeout; 0 for our pilots
+    C("site", sa.String(128), nullable=True),
+    C("computing_element", sa.String(128), nullable=True),
+    C("node", sa.String(128), nullable=True),
+    C("harvester_id", sa.String(128), nullable=True),
+    C("worker_id", sa.String(128), nullable=True),
+    C("scheduler_id", sa.String(128), nullable=True),
+    C("holder", sa.String(400), nullable=True),  # name of the token that took the job; null in rows of older versions
+    C("holder_node", sa.String(128), nullable=True),  # only node that may report; null: any
+    C("holder_key", sa.String(64), nullable=True),  # SHA-256 of the pilot's key; null: it has none
+    C("pilot_id", sa.String(200), nullable=True),
+    C("batch_id", sa.String(80), nullable=True),
+    C("created", sa.Float, nullable=False),
+    C("modified", sa.Float, nullable=False),
+    C("state_changed", sa.Float, nullable=False),
+    C("started", sa.Float, nullable=True),
+    C("ended", sa.Float, nullable=True),
+    C("heartbeat", sa.Float, nullable=True),  # time of the last report, plus `patience`
+    C("patience", sa.Float, nullable=False, server_default="0"),  # seconds added to the timeout; 0 for our pilots
     # Reported by the pilot.
-    C("job_metrics", String(500), nullable=True),
-    C("trans_exit_code", Integer, nullable=True),
-    C("pilot_error_code", Integer, nullable=True),
-    C("pilot_error_diag", String(500), nullable=True),
-    C("exe_error_code", Integer, nullable=True),
-    C("exe_error_diag", String(500), nullable=True),
-    C("report", Text, nullable=True),  # JSON: values that only descriptions show
+    C("job_metrics", sa.String(500), nullable=True),
+    C("trans_exit_code", sa.Integer, nullable=True),
+    C("pilot_error_code", sa.Integer, nullable=True),
+    C("pilot_error_diag", sa.String(500), nullable=True),
+    C("exe_error_code", sa.Integer, nullable=True),
+    C("exe_error_diag", sa.String(500), nullable=True),
+    C("report", sa.Text, nullable=True),  # JSON: values that only descriptions show
     # Found by the server.
-    C("dispatcher_error_code", Integer, nullable=True),
-    C("dispatcher_error_diag", String(250), nullable=True),
-    C("buffer_error_code", Integer, nullable=True),
-    C("buffer_error_diag", String(300), nullable=True),
-    Index(None, "task_id", "number"),
-    Index("ix_jobs_waiting", "task_id", "panda_id", sqlite_where=_WAITS_INDEX, postgresql_where=_WAITS_INDEX),
-    Index("ix_jobs_heartbeat", "heartbeat", sqlite_where=_AT_PILOT_INDEX, postgresql_where=_AT_PILOT_INDEX),
-    Index(
+    C("dispatcher_error_code", sa.Integer, nullable=True),
+    C("dispatcher_error_diag", sa.String(250), nullable=True),
+    C("buffer_error_code", sa.Integer, nullable=True),
+    C("buffer_error_diag", sa.String(300), nullable=True),
+    sa.Index(None, "task_id", "number"),
+    sa.Index("ix_jobs_waiting", "task_id", "panda_id", sqlite_where=_WAITS_INDEX, postgresql_where=_WAITS_INDEX),
+    sa.Index("ix_jobs_heartbeat", "heartbeat", sqlite_where=_AT_PILOT_INDEX, postgresql_where=_AT_PILOT_INDEX),
+    sa.Index(
         "ix_jobs_worker", "harvester_id", "worker_id", sqlite_where=_AT_PILOT_INDEX, postgresql_where=_AT_PILOT_INDEX
     ),
     sqlite_autoincrement=True,
 )
 
-job_documents = Table(
+job_documents = sa.Table(
     "job_documents",
     metadata,
     C("panda_id", _Id, primary_key=True, autoincrement=False),
-    C("meta_data", Text, nullable=True),  # the payload's job report, JSON text
-    C("output_report", Text, nullable=True),
-    C("pilot_log", Text, nullable=True),
-    C("stdout", Text, nullable=True),
+    C("meta_data", sa.Text, nullable=True),  # the payload's job report, JSON text
+    C("output_report", sa.Text, nullable=True),
+    C("pilot_log", sa.Text, nullable=True),
+    C("stdout", sa.Text, nullable=True),
 )
 
-cache_files = Table(
+cache_files = sa.Table(
     "cache_files",
     metadata,
-    C("name", String(255), primary_key=True),  # as sent, with folders; the file in the cache has none
-    C("user_name", String(128), nullable=False),  # empty: found in the folder, without an owner
-    C("size", BigInteger, nullable=False),
-    C("checksum", String(64), nullable=True),  # the CRC in a gzip file's footer, as the client computes it
-    C("created", Float, nullable=False),
-    C("touched", Float, nullable=False),
-    Index(None, "user_name", "size", "checksum"),
+    C("name", sa.String(255), primary_key=True),  # as sent, with folders; the file in the cache has none
+    C("user_name", sa.String(128), nullable=False),  # empty: found in the folder, without an owner
+    C("size", sa.BigInteger, nullable=False),
+    C("checksum", sa.String(64), nullable=True),  # the CRC in a gzip file's footer, as the client computes it
+    C("created", sa.Float, nullable=False),
+    C("touched", sa.Float, nullable=False),
+    sa.Index(None, "user_name", "size", "checksum"),
 )
 
 
-def last_attempts(task_ids: Sequence[int]) -> Select[tuple[int]]:
+def last_attempts(task_ids: Sequence[int]) -> sa.Select[tuple[int]]:
     """Returns the query of the PandaIDs of each job's last attempt."""
-    latest = select(func.max(jobs.c.panda_id)).where(jobs.c.task_id.in_(task_ids))
+    latest = sa.select(sa.func.max(jobs.c.panda_id)).where(jobs.c.task_id.in_(task_ids))
     return latest.group_by(jobs.c.task_id, jobs.c.number)
 
 
-def cached_as(file_name: str) -> ColumnElement[bool]:
+def cached_as(file_name: str) -> sa.ColumnElement[bool]:
     """Returns the condition on the file with this name in the cache; its name at upload may differ."""
     sent = cache_files.c.name
     return (sent == file_name) | sent.endswith(f"/{file_name}", autoescape=True)
 
 
-workers = Table(
+workers = sa.Table(
     "workers",
     metadata,
-    C("harvester_id", String(128), primary_key=True),
-    C("worker_id", String(128), primary_key=True),
-    C("status", String(16), nullable=False),
-    C("node_id", String(128), nullable=True),
-    C("started", Float, nullable=True),
-    C("ended", Float, nullable=True),
+    C("harvester_id", sa.String(128), primary_key=True),
+    C("worker_id", sa.String(128), primary_key=True),
+    C("status", sa.String(16), nullable=False),
+    C("node_id", sa.String(128), nullable=True),
+    C("started", sa.Float, nullable=True),
+    C("ended", sa.Float, nullable=True),
 )
 
-point_losses = Table(
+point_losses = sa.Table(
     "point_losses",
     metadata,
     C("task_id", _Id, primary_key=True, autoincrement=False),
-    C("number", Integer, primary_key=True, autoincrement=False),  # number of the point; see `points`
-    C("loss", Float, nullable=False),
-    C("modified", Float, nullable=False),
+    C("number", sa.Integer, primary_key=True, autoincrement=False),  # number of the point; see `points`
+    C("loss", sa.Float, nullable=False),
+    C("modified", sa.Float, nullable=False),
 )
 
 
@@ -245,7 +221,7 @@ point_losses = Table(
 # changed tasks) are announced after the commit.
 
 #: A row with any columns.
-AnyRow: TypeAlias = "Row[*tuple[Any, ...]]"
+AnyRow: TypeAlias = "sa.Row[*tuple[Any, ...]]"
 
 _Result = TypeVar("_Result")
 
@@ -260,6 +236,7 @@ class Transaction:
     Attributes:
         connection: executes the statements.
         now: seconds since the epoch; the same time for everything that the transaction writes.
+        next_change: returns a new cursor, higher than all before.
         waiting: the waiting jobs; only for the writing thread.
         activated: number of jobs that started to wait, by queue (empty: any queue) and task.
         moved: tasks with a change in a column that brokerage reads.
@@ -267,9 +244,9 @@ class Transaction:
         cache: the tasks that `known_tasks` has read; kept as long as the database is open.
     """
 
-    connection: Connection
+    connection: sa.Connection
     now: float
-    _next_change: Callable[[], int]
+    next_change: Callable[[], int]
     cache: dict[Any, Any]
     waiting: WaitingTasks
     activated: Counter[tuple[str, int]] = field(default_factory=Counter)
@@ -284,12 +261,13 @@ class Transaction:
             counts[queue] += count
         return counts
 
-    def next_change(self) -> int:
-        """Returns a new cursor, higher than all before."""
-        return self._next_change()
+
+def moved_to(tx: Transaction, state: JobState) -> dict[str, Any]:
+    """Returns the columns of a job that a change of its state writes."""
+    return {"status": state.value, "modified": tx.now, "state_changed": tx.now}
 
 
-def set_columns(tx: Transaction, key: Column[Any], value: int, columns: Mapping[str, Any]) -> int:
+def set_columns(tx: Transaction, key: sa.Column[Any], value: int, columns: Mapping[str, Any]) -> int:
     """Writes `columns` of the row whose `key` column has `value`.
 
     The statement is made once for each set of columns: making one costs more than running it.
@@ -302,9 +280,9 @@ def set_columns(tx: Transaction, key: Column[Any], value: int, columns: Mapping[
 
 
 @lru_cache(maxsize=512)
-def _update(key: Column[Any], names: tuple[str, ...]) -> Update:
-    values: dict[str, Any] = {name: bindparam(f"new_{name}") for name in names}
-    return update(key.table).where(key == bindparam("the_key")).values(values)
+def _update(key: sa.Column[Any], names: tuple[str, ...]) -> sa.Update:
+    values: dict[str, Any] = {name: sa.bindparam(f"new_{name}") for name in names}
+    return sa.update(key.table).where(key == sa.bindparam("the_key")).values(values)
 
 
 def in_slices(values: Iterable[_Result], size: int = 500) -> Iterator[list[_Result]]:
@@ -336,7 +314,7 @@ class Database:
                 self._make_tables()
                 self._reading = self._engine.connect()
                 with self._reading.begin():
-                    self._change = self._reading.scalar(select(func.max(tasks.c.change))) or 0
+                    self._change = self._reading.scalar(sa.select(sa.func.max(tasks.c.change))) or 0
         except BaseException:
             self._engine.dispose()
             self._lock.release()
@@ -409,7 +387,7 @@ class Database:
         deadline = time.monotonic() + _LOCK_WAIT
         while True:
             with self._writing.begin():
-                if self._writing.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": _POSTGRESQL_LOCK}):
+                if self._writing.scalar(sa.text("SELECT pg_try_advisory_lock(:key)"), {"key": _POSTGRESQL_LOCK}):
                     return
             if time.monotonic() > deadline:
                 raise TryAgainError("another hpo-pilot server uses this database; stop it first")
@@ -418,18 +396,18 @@ class Database:
     def _make_tables(self) -> None:
         with self._writing.begin():
             # Development versions before 0.1.0 kept the version in a table of their own.
-            if inspect(self._writing).has_table("server_schema"):
-                version = self._writing.scalar(text("SELECT version FROM server_schema"))
+            if sa.inspect(self._writing).has_table("server_schema"):
+                version = self._writing.scalar(sa.text("SELECT version FROM server_schema"))
                 stamp(self._writing, f"{version:04}")
-                self._writing.execute(text("DROP TABLE server_schema"))
+                self._writing.execute(sa.text("DROP TABLE server_schema"))
             make_tables(self._writing, "server", metadata, f"database {_shown(self._engine)}")
 
 
-def _engine(url: str) -> Engine:
+def _engine(url: str) -> sa.Engine:
     try:
         parsed = make_url(url)
         if parsed.get_backend_name() != "sqlite":
-            return create_engine(parsed)
+            return sa.create_engine(parsed)
         if parsed.database in (None, "", ":memory:"):
             raise InputError("the server's database must be a file: jobs must survive a restart")
         return sqlite_engine(parsed)
@@ -439,17 +417,17 @@ def _engine(url: str) -> Engine:
         raise InputError(f"database {url!r}: its driver {error.name} is not installed") from error
 
 
-def _sqlite_path(engine: Engine) -> Path | None:
+def _sqlite_path(engine: sa.Engine) -> Path | None:
     return Path(engine.url.database).absolute() if engine.dialect.name == "sqlite" and engine.url.database else None
 
 
-def _shown(engine: Engine) -> str:
+def _shown(engine: sa.Engine) -> str:
     path = _sqlite_path(engine)
     return str(path) if path else engine.url.render_as_string(hide_password=True)
 
 
 @contextmanager
-def _opening(engine: Engine) -> Iterator[None]:
+def _opening(engine: sa.Engine) -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:

@@ -11,20 +11,8 @@ from sqlalchemy import bindparam, func, select, update
 
 from hpo_pilot.hpc.capacity import AllocationRequest
 from hpo_pilot.jobs import JobNeeds, JobState
+from hpo_pilot.server import brokerage
 from hpo_pilot.server.attempts import NO_RETRY, add_attempts, change_task, existing_task, job_row, task_row
-from hpo_pilot.server.brokerage import (
-    GpuOffer,
-    GpuRequirement,
-    JobKind,
-    TaskNeeds,
-    WaitingTask,
-    WaitingTasks,
-    campaign_of,
-    cpu_fits,
-    gpus_fit,
-    parse_needs,
-    site_fits,
-)
 from hpo_pilot.server.database import (
     AT_PILOT,
     AT_PILOT_STATES,
@@ -34,6 +22,7 @@ from hpo_pilot.server.database import (
     Transaction,
     in_slices,
     jobs,
+    moved_to,
     set_columns,
     tasks,
 )
@@ -63,7 +52,7 @@ def refresh(tx: Transaction) -> None:
         waiting.add(_tasks(tx, wanted))
 
 
-def _tasks(tx: Transaction, wanted: frozenset[tuple[int, str]]) -> Iterator[WaitingTask]:
+def _tasks(tx: Transaction, wanted: frozenset[tuple[int, str]]) -> Iterator[brokerage.WaitingTask]:
     rows = {
         row.task_id: row
         for some in in_slices({task_id for task_id, _ in wanted})
@@ -74,14 +63,14 @@ def _tasks(tx: Transaction, wanted: frozenset[tuple[int, str]]) -> Iterator[Wait
             yield _waiting_task(tx, rows[task_id], queue)
 
 
-def _waiting_task(tx: Transaction, row: AnyRow, queue: str) -> WaitingTask:
+def _waiting_task(tx: Transaction, row: AnyRow, queue: str) -> brokerage.WaitingTask:
     campaign, needs = row.campaign, row.needs
     if campaign is None or needs is None:
         known = known_task(tx, row.task_id)
-        campaign = campaign_of(known.parameters.params, row.user_name, row.name)
+        campaign = brokerage.campaign_of(known.parameters.params, row.user_name, row.name)
         needs = str(known.parameters.needs)
-    kind = JobKind(row.label, row.included or "", row.excluded or "", parse_needs(needs))
-    return WaitingTask(row.task_id, queue, row.priority, campaign, kind)
+    kind = brokerage.JobKind(row.label, row.included or "", row.excluded or "", brokerage.parse_needs(needs))
+    return brokerage.WaitingTask(row.task_id, queue, row.priority, campaign, kind)
 
 
 def read_loads(tx: Transaction) -> None:
@@ -89,7 +78,7 @@ def read_loads(tx: Transaction) -> None:
     if tx.waiting.loads_are_stale(tx.now):
         loads: Counter[str] = Counter()
         for campaign, needs, cores in tx.connection.execute(_LOADS):
-            loads[campaign or ""] += int(cores) * (parse_needs(needs).job.nodes if needs else 1)
+            loads[campaign or ""] += int(cores) * (brokerage.parse_needs(needs).job.nodes if needs else 1)
         tx.waiting.set_loads(tx.now, loads)
 
 
@@ -117,7 +106,7 @@ _LABELS = {
 }
 #: Pilots of a queue in test that ask for these labels get "test" jobs.
 _UNTESTED = frozenset({"user", "managed", "unified"})
-_ANY_GPU = GpuRequirement()
+_ANY_GPU = brokerage.GpuRequirement()
 _NO_LIMIT = 1 << 62
 
 
@@ -157,7 +146,7 @@ class JobRequest:
     harvester_id: str = ""
     worker_id: str = ""
     scheduler_id: str = ""
-    gpus: tuple[GpuOffer, ...] | None = None
+    gpus: tuple[brokerage.GpuOffer, ...] | None = None
     queue: Queue = UNDESCRIBED
     patience: float = 0.0
     allocation: AllocationRequest | None = None
@@ -209,16 +198,16 @@ class _Bounds:
         self.containers = queue.containers
         self.gpus = _queue_gpus(queue) if request.gpus is None else request.gpus
         if allocation and request.gpus is None and not self.gpus and (count := sum(allocation.largest.gpus)):
-            self.gpus = (GpuOffer(count),)  # of an unknown kind
+            self.gpus = (brokerage.GpuOffer(count),)  # of an unknown kind
 
-    def fits(self, kind: JobKind, queue: str) -> bool:
+    def fits(self, kind: brokerage.JobKind, queue: str) -> bool:
         """Returns whether jobs of this kind that wait at `queue` may go to the pilot."""
         needs, job = kind.needs, kind.needs.job
         return (
             (not self.labels or kind.label in self.labels)
             and (bool(queue) or not kind.included or self.site in kind.included)
             and (bool(queue) or self.site not in kind.excluded)
-            and site_fits(needs, self.profile)
+            and brokerage.site_fits(needs, self.profile)
             and (job.nodes == 1 or self.many_nodes)
             and job.fit(sum(gpu.count for gpu in self.gpus), self.cores, self.memory)
             and needs.disk_mb <= self.disk
@@ -227,13 +216,13 @@ class _Bounds:
             and self._has_hardware(needs)
         )
 
-    def _has_hardware(self, needs: TaskNeeds) -> bool:
+    def _has_hardware(self, needs: brokerage.TaskNeeds) -> bool:
         if needs.container and self.containers == ():
             return False
         required, gpus = needs.hardware, needs.job.gpus_per_node
         return (
-            (not gpus or gpus_fit(required.gpu or _ANY_GPU, gpus, self.gpus))
-            and cpu_fits(required.cpus, self.architecture)
+            (not gpus or brokerage.gpus_fit(required.gpu or _ANY_GPU, gpus, self.gpus))
+            and brokerage.cpu_fits(required.cpus, self.architecture)
             and (not required.platform or not self.platforms or required.platform in self.platforms)
         )
 
@@ -249,13 +238,13 @@ def _lesser(stated: int, limit: int | None) -> int:
     return min(filter(None, (stated, limit)), default=_NO_LIMIT)
 
 
-def _queue_gpus(queue: Queue) -> tuple[GpuOffer, ...]:
+def _queue_gpus(queue: Queue) -> tuple[brokerage.GpuOffer, ...]:
     if not queue.gpus:
         return ()
     gpu = queue.gpu
     memory = "" if gpu.memory_mb is None else str(gpu.memory_mb)
     versions = (gpu.framework_version or "", gpu.driver_version or "")
-    return (GpuOffer(queue.gpus, gpu.vendor, gpu.model or "", gpu.generation or "", memory, *versions),)
+    return (brokerage.GpuOffer(queue.gpus, gpu.vendor, gpu.model or "", gpu.generation or "", memory, *versions),)
 
 
 def _is_of_type(needs: JobNeeds, resource_type: str) -> bool:
@@ -272,7 +261,7 @@ class _Candidate:
     """A campaign in a group."""
 
     queue: str
-    key: tuple[int, JobKind]
+    key: tuple[int, brokerage.JobKind]
     campaign: str
     heap: list[int]  # of its tasks
 
@@ -282,7 +271,7 @@ class _Picking:
 
     def __init__(self, tx: Transaction, request: JobRequest) -> None:
         self._tx = tx
-        self._waiting: WaitingTasks = tx.waiting
+        self._waiting: brokerage.WaitingTasks = tx.waiting
         self._request = request
         self._missing = max(1, min(request.n_jobs, MAX_JOBS))
         # The free room of the pilot's allocation, which each chosen job reduces; None: it has no allocation.
@@ -334,7 +323,7 @@ class _Picking:
     def _order(self, candidate: _Candidate) -> tuple[int, int, int]:
         return *self._waiting.burden(candidate.campaign), candidate.heap[0] if candidate.heap else 0
 
-    def _waiting_task(self, candidate: _Candidate) -> WaitingTask | None:
+    def _waiting_task(self, candidate: _Candidate) -> brokerage.WaitingTask | None:
         task_id = self._request.task_id
         if not task_id:
             return self._waiting.first(candidate.queue, candidate.key, candidate.campaign)
@@ -349,7 +338,7 @@ class _Picking:
             None,
         )
 
-    def _room(self, task: WaitingTask, most: int) -> int:
+    def _room(self, task: brokerage.WaitingTask, most: int) -> int:
         """Returns the number of jobs, at most `most`, that fit beside the chosen ones."""
         needs, allocation = task.kind.needs.job, self._request.allocation
         if allocation is not None and self._room_left is not None:
@@ -359,7 +348,7 @@ class _Picking:
         by_gpus = self._gpus // needs.gpus_per_node if needs.gpus_per_node else most
         return min(most, self._cores // needs.cores, by_gpus)
 
-    def _take(self, task: WaitingTask, count: int) -> int:
+    def _take(self, task: brokerage.WaitingTask, count: int) -> int:
         """Takes `count` waiting jobs of a task, or all that wait; returns their number."""
         needs, place = task.kind.needs.job, (task.task_id, task.queue)
         values = {"task_id": task.task_id, "queue": task.queue, "after": self._taken.get(place, 0), "limit": count}
@@ -378,7 +367,7 @@ class _Picking:
                 self._room(task, len(rows))
         return len(rows)
 
-    def _fair_count(self, task: WaitingTask, candidates: list[_Candidate]) -> int:
+    def _fair_count(self, task: brokerage.WaitingTask, candidates: list[_Candidate]) -> int:
         """Returns the campaign's fair number of jobs: as many as bring it level with the next campaign."""
         if len(candidates) == 1:
             return self._missing
@@ -403,7 +392,6 @@ _WAITING = (
 
 def _send(tx: Transaction, request: JobRequest, panda_ids: Iterable[int]) -> None:
     values = {
-        "status": JobState.SENT.value,
         "site": request.site[:128],
         "node": request.node[:128] or None,
         "computing_element": request.computing_element[:128] or None,
@@ -413,10 +401,9 @@ def _send(tx: Transaction, request: JobRequest, panda_ids: Iterable[int]) -> Non
         "holder": request.pilot.name if request.pilot else None,
         "holder_node": (request.node[:128] or None) if request.only_node else None,
         "holder_key": (request.pilot.key or None) if request.pilot else None,
-        "modified": tx.now,
-        "state_changed": tx.now,
         "heartbeat": tx.now + request.patience,
         "patience": request.patience,
+        **moved_to(tx, JobState.SENT),
     }
     for panda_id in panda_ids:
         set_columns(tx, jobs.c.panda_id, panda_id, values)
@@ -474,11 +461,9 @@ def give_back(
 
 def _close(tx: Transaction, panda_ids: list[int], reason: str) -> None:
     values = {
-        "status": JobState.CLOSED.value,
+        **moved_to(tx, JobState.CLOSED),
         "sub_status": _SUB_STATUS,
         "ended": tx.now,
-        "modified": tx.now,
-        "state_changed": tx.now,
         "heartbeat": tx.now,
         "buffer_error_code": _GIVEN_BACK,
         "buffer_error_diag": reason[:300],

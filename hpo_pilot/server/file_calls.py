@@ -8,32 +8,15 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from sqlalchemy import delete, insert, select, update
-from sqlalchemy.exc import DBAPIError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-from hpo_pilot.server.calls import ANYBODY_KNOWN, KEY_HEADER, USERS, Access, Call, check_owner, endpoint
+from hpo_pilot.server import file_store
+from hpo_pilot.server.calls import ANYBODY_KNOWN, KEY_HEADER, USERS, Access, Call, check_owner, endpoint, guarded
 from hpo_pilot.server.database import Transaction, cache_files, cached_as, in_slices, tasks
-from hpo_pilot.server.file_store import (
-    CACHE_LIMIT,
-    CHECKPOINT_LIMIT,
-    SOURCES_LIMIT,
-    STORAGE_LIMIT,
-    FileRefused,
-    Folder,
-    cache_limit,
-    checkpoint_name,
-    checksum_of,
-    is_safe,
-    is_sandbox_name,
-    names_content,
-    plain_name,
-    receive,
-    receive_form_file,
-)
 from hpo_pilot.server.pilots import has_job, makes_file, owner_of
 from hpo_pilot.server.queues import find_output
-from hpo_pilot.server.replies import Envelope, failure, success, to_json
+from hpo_pilot.server.replies import Envelope, failure, refuse, reply, success
 from hpo_pilot.server.state import ServerState
 from hpo_pilot.server.tasks import awaited_by_another, release_pending, sandbox_arrived
 from hpo_pilot.server.tokens import Caller, PilotIdentity, Role, TokenRefused
@@ -51,15 +34,15 @@ _SENT_LIMIT = 255  # characters of a name with its folders
 _OVERHEAD = 64 * 1024  # bytes that a form may add to its file
 
 
-def reconcile(tx: Transaction, cache: Folder) -> None:
+def reconcile(tx: Transaction, cache: file_store.Folder) -> None:
     """Makes the database agree with the folder after changes that were interrupted between the two."""
     there = {path.name: path for path in cache}
     known = set(tx.connection.scalars(select(cache_files.c.name)))
-    for gone in in_slices(sorted(name for name in known if plain_name(name) not in there)):
+    for gone in in_slices(sorted(name for name in known if file_store.plain_name(name) not in there)):
         tx.connection.execute(delete(cache_files).where(cache_files.c.name.in_(gone)))
-    for name in sorted(there.keys() - {plain_name(name) for name in known}):
+    for name in sorted(there.keys() - {file_store.plain_name(name) for name in known}):
         path = there[name]
-        register_file(tx, "", name, path.stat().st_size, checksum_of(path))
+        register_file(tx, "", name, path.stat().st_size, file_store.checksum_of(path))
     release_pending(tx)
 
 
@@ -85,25 +68,26 @@ async def upload_cache_file(call: Call) -> Envelope:
     """
     server = call.server
     # Refused before it is read if it is above every limit; the limit of this file depends on its name.
-    if content_length(call) > SOURCES_LIMIT + _OVERHEAD:
-        return failure(f"{ERROR_SIZE_LIMIT} {content_length(call) // 2**20} MB > {SOURCES_LIMIT // 2**20} MB.")
+    most, length = file_store.SOURCES_LIMIT, content_length(call)
+    if length > most + _OVERHEAD:
+        return failure(f"{ERROR_SIZE_LIMIT} {length // 2**20} MB > {most // 2**20} MB.")
 
     def limit(sent: str) -> int:
-        name = plain_name(sent)
-        if not is_sandbox_name(name) or len(sent) > _SENT_LIMIT or not sent.isprintable():
-            raise FileRefused(f"{ERROR_WRITE}: {sent[:_SENT_LIMIT]!r} is not a valid file name")
+        name = file_store.plain_name(sent)
+        if not file_store.is_sandbox_name(name) or len(sent) > _SENT_LIMIT or not sent.isprintable():
+            raise file_store.FileRefused(f"{ERROR_WRITE}: {sent[:_SENT_LIMIT]!r} is not a valid file name")
         if server.cache.find(name) is not None and not name.endswith(_OVERWRITE):
             raise FileExistsError(errno.EEXIST, "exists", name)
-        return cache_limit(sent)
+        return file_store.cache_limit(sent)
 
     try:
         with server.cache.writing() as upload:
-            sent = await receive_form_file(call.header("content-type"), call.request.stream(), upload, limit)
-            name = plain_name(sent)
+            sent = await file_store.receive_form_file(call.header("content-type"), call.request.stream(), upload, limit)
+            name = file_store.plain_name(sent)
             if not await asyncio.to_thread(upload.is_named_rightly, name):
                 # Other users' tasks may name it, and they would run this content.
                 return failure(f"{ERROR_WRITE}: {name} is the name of a file with other content")
-            if not names_content(name) and await server.database.read(
+            if not file_store.names_content(name) and await server.database.read(
                 lambda tx: awaited_by_another(tx, name, call.caller)
             ):
                 return failure(f"{ERROR_WRITE}: a task of another user waits for {name}")
@@ -115,7 +99,7 @@ async def upload_cache_file(call: Call) -> Envelope:
         present = str(error.filename)
         await server.database.write(lambda tx: _touch(tx, present))
         return failure(ERROR_OVERWRITE)
-    except FileRefused as error:
+    except file_store.FileRefused as error:
         return failure(_refusal(str(error)))
     except OSError as error:
         log.error("upload: %s", error)
@@ -138,7 +122,7 @@ def content_length(call: Call) -> int:
 def _refusal(message: str) -> str:
     if not message.startswith("Exceeded"):
         return message
-    if f"> {CACHE_LIMIT // 2**20} MB" in message:
+    if f"> {file_store.CACHE_LIMIT // 2**20} MB" in message:
         advice = "Only files called sources.* may be larger"
     else:
         advice = "Remove files that the jobs do not need"
@@ -158,7 +142,7 @@ def validate_cache_file(tx: Transaction, call: Call, *, file_size: int, checksum
         .order_by(cache_files.c.created.desc())
         .limit(1)
     )
-    if name is None or call.server.cache.find_whole(plain_name(name)) is None:
+    if name is None or call.server.cache.find_whole(file_store.plain_name(name)) is None:
         return failure("NOTFOUND")
     # The client adds its own port to the host.
     return success(message=f"FOUND:{call.request.url.hostname}:{name}")
@@ -167,7 +151,7 @@ def validate_cache_file(tx: Transaction, call: Call, *, file_size: int, checksum
 @endpoint("file_server/touch_cache_file", "POST", USERS, Access.WRITE)
 def touch_cache_file(tx: Transaction, call: Call, *, file_name: str) -> Envelope:
     """Marks a sandbox as still in use."""
-    if not _touch(tx, plain_name(file_name)):
+    if not _touch(tx, file_store.plain_name(file_name)):
         return failure(f"Failed to touch file with: no such file {file_name}")
     return success()
 
@@ -187,24 +171,24 @@ async def upload_hpo_checkpoint(call: Call) -> Envelope:
     database, length = call.server.database, content_length(call)
     if not length:
         return failure("Cannot get content-length")
-    if length > CHECKPOINT_LIMIT + _OVERHEAD:
-        return failure(f"{ERROR_SIZE_LIMIT} {length}>{CHECKPOINT_LIMIT}")
+    if length > file_store.CHECKPOINT_LIMIT + _OVERHEAD:
+        return failure(f"{ERROR_SIZE_LIMIT} {length}>{file_store.CHECKPOINT_LIMIT}")
 
     def limit(sent: str) -> int:
-        if checkpoint_name(*_ids(sent)) is None:
-            raise FileRefused("Failed to extract task and sub IDs")
-        return CHECKPOINT_LIMIT
+        if file_store.checkpoint_name(*_ids(sent)) is None:
+            raise file_store.FileRefused("Failed to extract task and sub IDs")
+        return file_store.CHECKPOINT_LIMIT
 
     try:
         with call.server.cache.writing() as upload:
-            sent = await receive_form_file(call.header("content-type"), call.request.stream(), upload, limit)
+            sent = await file_store.receive_form_file(call.header("content-type"), call.request.stream(), upload, limit)
             task_id, sub_id = _ids(sent)
             if refused := await database.read(lambda tx: _may_change(tx, call, task_id, sub_id)):
                 return refused
-            name = str(checkpoint_name(task_id, sub_id))
+            name = str(file_store.checkpoint_name(task_id, sub_id))
             await asyncio.to_thread(upload.keep, name)
             size, checksum = upload.size, upload.checksum
-    except FileRefused as error:
+    except file_store.FileRefused as error:
         return failure(str(error).replace("Exceeded size limit", ERROR_SIZE_LIMIT))
     except OSError as error:
         log.error("upload: %s", error)
@@ -217,14 +201,14 @@ async def upload_hpo_checkpoint(call: Call) -> Envelope:
 
 def _ids(sent: str) -> tuple[str, str]:
     """Returns task and point of a checkpoint's name as it was sent."""
-    task_id, _, sub_id = plain_name(sent).partition("_")
+    task_id, _, sub_id = file_store.plain_name(sent).partition("_")
     return task_id, sub_id
 
 
 @endpoint("file_server/delete_hpo_checkpoint", "POST", ANYBODY_KNOWN, Access.WRITE)
 def delete_hpo_checkpoint(tx: Transaction, call: Call, *, task_id: str, sub_id: str) -> Envelope:
     """Removes a point's checkpoint."""
-    name = checkpoint_name(task_id, sub_id)
+    name = file_store.checkpoint_name(task_id, sub_id)
     if name is None or call.server.cache.find(name) is None:
         return failure(f"Failed to delete file due to no such checkpoint: {task_id}_{sub_id}")
     if refused := _may_change(tx, call, task_id, sub_id):
@@ -240,25 +224,23 @@ _FileHandler = Callable[[ServerState, Request, Caller, str], Awaitable[Response]
 def handler(server: ServerState, handle: _FileHandler) -> Callable[[Request], Awaitable[Response]]:
     """Returns a route's handler: `handle` after a check of token and name."""
 
-    async def checked(request: Request) -> Response:
+    async def stored(request: Request) -> Response:
         try:
             caller = server.tokens.caller(request)
         except TokenRefused as error:
-            return _refuse(f"Token authentication failed. {error}", 401)
+            return refuse(f"Token authentication failed. {error}", 401)
         name = request.path_params["name"]
-        if not is_safe(name):
-            return _refuse(f"{name!r} is not a valid file name", 400)
+        if not file_store.is_safe(name):
+            return refuse(f"{name!r} is not a valid file name", 400)
         try:
             return await handle(server, request, caller, name)
-        except ClientDisconnect:
-            return Response(status_code=499)
-        except DBAPIError as error:
-            log.error("%s: %s", name, error.orig)
-            return _refuse("database error in the PanDA server", 503)
         except OSError as error:
             log.error("%s: %s", name, error)
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            return _refuse(f"the server cannot store or read the file: {error.strerror}", 507 if full else 500)
+            return refuse(f"the server cannot store or read the file: {error.strerror}", 507 if full else 500)
+
+    async def checked(request: Request) -> Response:
+        return await guarded(request.url.path, stored(request), refuse)
 
     return checked
 
@@ -266,7 +248,7 @@ def handler(server: ServerState, handle: _FileHandler) -> Callable[[Request], Aw
 async def cache_file(server: ServerState, request: Request, caller: Caller, name: str) -> Response:
     """Returns a sandbox to pilots and to the user who uploaded it."""
     if caller.role is Role.USER and not await _is_owner(server, caller, name):
-        return _refuse("not the owner of the file, and no pilot role", 403)
+        return refuse("not the owner of the file, and no pilot role", 403)
     return _send(server.cache.find(name), name)
 
 
@@ -274,22 +256,22 @@ async def storage_file(server: ServerState, request: Request, caller: Caller, na
     """Stores, returns or removes an output or log: its job's pilot writes, users read, its owner removes."""
     if request.method == "PUT":
         if caller.role is Role.USER:
-            return _refuse("production or pilot role required", 403)
+            return refuse("production or pilot role required", 403)
         return await _store(server, request, caller, name)
     if caller.role is Role.PILOT:
-        return _refuse("user role required", 403)
+        return refuse("user role required", 403)
     if request.method != "DELETE":
         return _send(server.find_file(name), name)
     if not (
         caller.is_operator or await server.database.read(lambda tx: owner_of(tx, name, caller.name)) == caller.name
     ):
-        return _refuse("not the owner of the file", 403)
+        return refuse("not the owner of the file", 403)
     moved = find_output(server.queues, name)
     if moved is not None:
         moved.unlink(missing_ok=True)
     if not server.storage.remove(name) and moved is None:
-        return _refuse(f"there is no file {name}", 404)
-    return Response(to_json(success()), media_type="application/json")
+        return refuse(f"there is no file {name}", 404)
+    return reply(success())
 
 
 async def _store(server: ServerState, request: Request, caller: Caller, name: str) -> Response:
@@ -298,25 +280,21 @@ async def _store(server: ServerState, request: Request, caller: Caller, name: st
     async def may() -> bool:
         return caller.is_operator or await server.database.read(lambda tx: makes_file(tx, pilot, name))
 
-    refused = _refuse(f"no job of this pilot makes a file {name}", 409)  # not 403: its token is good
+    refused = refuse(f"no job of this pilot makes a file {name}", 409)  # not 403: its token is good
     if not await may():
         return refused
     try:
         with server.storage.writing() as upload:
-            await receive(request.stream(), upload, STORAGE_LIMIT)
+            await file_store.receive(request.stream(), upload, file_store.STORAGE_LIMIT)
             if not await may():  # the job may have been lost meanwhile, and another pilot may have it
                 return refused
             await asyncio.to_thread(upload.keep, name)
-    except FileRefused as error:
-        return _refuse(str(error), 413)
-    return Response(to_json(success()), media_type="application/json")
+    except file_store.FileRefused as error:
+        return refuse(str(error), 413)
+    return reply(success())
 
 
 def _send(path: object, name: str) -> Response:
     if path is None:
-        return _refuse(f"there is no file {name}", 404)
+        return refuse(f"there is no file {name}", 404)
     return FileResponse(str(path), media_type="application/octet-stream")
-
-
-def _refuse(message: str, status: int) -> Response:
-    return Response(to_json(failure(message)), status, media_type="application/json")

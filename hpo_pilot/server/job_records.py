@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, TextClause, func, select
 
 from hpo_pilot.jobs import JobState
 from hpo_pilot.server.database import AnyRow, Transaction, job_documents, jobs
@@ -32,6 +32,10 @@ _FILE_STATES = {JobState.FINISHED: "ready", JobState.FAILED: "failed", JobState.
 
 #: The largest difference between the clocks of server and storage, in seconds.
 _CLOCKS = 0.5
+
+
+#: The queue where a job is or waits; empty: any.
+queue_of_job: ColumnElement[Any] = func.coalesce(jobs.c.site, jobs.c.queue)
 
 
 def scope(dataset: str) -> str:
@@ -201,3 +205,9 @@ def job_counts(tx: Transaction, *conditions: ColumnElement[bool]) -> dict[tuple[
     columns = (jobs.c.task_id, jobs.c.status)
     query = select(*columns, func.count().label("n_jobs")).where(*conditions).group_by(*columns)
     return {(row.task_id, row.status): row.n_jobs for row in tx.connection.execute(query)}
+
+
+def jobs_at_queues(tx: Transaction, condition: ColumnElement[bool] | TextClause) -> dict[tuple[str, str], int]:
+    """Returns the number of attempts by queue and state."""
+    query = select(queue_of_job, jobs.c.status, func.count()).where(condition).group_by(queue_of_job, jobs.c.status)
+    return {(queue, status): n_jobs for queue, status, n_jobs in tx.connection.execute(query)}

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, generate_latest
 from prometheus_client import Counter as PrometheusCounter
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
-from sqlalchemy import and_, func, select, text
+from sqlalchemy import and_, func, select
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from hpo_pilot import __version__
+from hpo_pilot.databases import database_bytes
 from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.server.database import AT_PILOT, WAITS, Database, Transaction, jobs, tasks
+from hpo_pilot.server.job_records import jobs_at_queues
 from hpo_pilot.server.tokens import TokenRefused, Tokens
 
 # Instruments. A process runs one server, so the module owns them.
@@ -107,10 +108,11 @@ def _in_database(tx: Transaction) -> list[Metric]:
         of_jobs.add_metric(labels, number)
     pilots = select(jobs.c.harvester_id, jobs.c.worker_id).where(AT_PILOT).distinct().subquery()
     busy = tx.connection.scalar(select(func.count()).select_from(pilots)) or 0
+    size = database_bytes(tx.connection)
     return [
         of_jobs,
         GaugeMetricFamily("hpo_pilot_server_pilots_busy", "Pilots that have jobs.", busy),
-        GaugeMetricFamily("hpo_pilot_server_database_bytes", "Size of the server's database.", _size(tx)),
+        GaugeMetricFamily("hpo_pilot_server_database_bytes", "Size of the server's database.", size),
     ]
 
 
@@ -118,19 +120,6 @@ def _active(tx: Transaction) -> Counter[tuple[str, str]]:
     """Jobs that are not over, by queue and state; counted through the partial indices."""
     paused = select(tasks.c.task_id).where(tasks.c.status == TaskState.PAUSED.value)
     aside = and_(jobs.c.task_id.in_(paused), jobs.c.status == JobState.DEFINED.value)
-    columns = (func.coalesce(jobs.c.site, jobs.c.queue).label("queue"), jobs.c.status)
-    counts: Counter[tuple[str, str]] = Counter()
-    for condition in (WAITS, AT_PILOT, aside):
-        query = select(*columns, func.count().label("n_jobs")).where(condition).group_by(*columns)
-        for row in tx.connection.execute(query):
-            counts[row.queue, row.status] += row.n_jobs
-    return counts
-
-
-def _size(tx: Transaction) -> int:
-    """Bytes of the database, its journal included."""
-    engine = tx.connection.engine
-    if engine.dialect.name != "sqlite":
-        return int(tx.connection.scalar(text("SELECT pg_database_size(current_database())")) or 0)
-    path = Path(engine.url.database or "")
-    return sum(part.stat().st_size for part in (path, path.with_name(f"{path.name}-wal")) if part.exists())
+    return Counter(
+        {at: number for condition in (WAITS, AT_PILOT, aside) for at, number in jobs_at_queues(tx, condition).items()}
+    )

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import URL, ColumnElement, TextClause, and_, func, or_, select
+from sqlalchemy import URL, ColumnElement, TextClause, func, or_, select
 from sqlalchemy.exc import DBAPIError
 
 from hpo_pilot.databases import sqlite_engine, tables_are_current
@@ -25,7 +25,7 @@ from hpo_pilot.server.calls import ANYBODY_KNOWN, USERS, Access, Call, endpoint,
 from hpo_pilot.server.database import AT_PILOT, WAITS, AnyRow, Transaction, in_slices, job_documents, jobs, tasks
 from hpo_pilot.server.descriptions import error_fields
 from hpo_pilot.server.file_store import is_safe
-from hpo_pilot.server.job_records import FindFile, JobRecord, job_records
+from hpo_pilot.server.job_records import FindFile, JobRecord, job_records, jobs_at_queues, queue_of_job
 from hpo_pilot.server.pilots import key_of, pilots_shown
 from hpo_pilot.server.points import assignment_of
 from hpo_pilot.server.queues import Queue
@@ -57,18 +57,21 @@ def failure_of(metadata: str | None) -> str:
 
 
 # Jobs for the pages. A query without a matching index (by queue, pilot or state) reads only the newest `SCANNED`
-# attempts, so its cost does not grow with the history. A query for a task or search reads all its attempts.
+# attempts, so its cost does not grow with the history. A query for a search reads all its attempts.
 
-#: Number of attempts, newest first, that a query without a task or search reads.
+#: Number of attempts, newest first, that a query without tasks or a search reads.
 SCANNED = 100_000
 
-#: The queue where a job is or waits; empty: any.
-queue_of_job: ColumnElement[Any] = func.coalesce(jobs.c.site, jobs.c.queue)
 _ROWS = select(*(column for column in jobs.c if column.name != "report"))
 #: Job reports with a log tail that is not empty.
 _HAS_LOG_TAIL = func.replace(job_documents.c.meta_data, '"log_tail": ""', "").contains('"log_tail": "', autoescape=True)
 #: Condition on metadata that may contain a failed payload, so that only few of them are read.
 _MAY_HAVE_FAILED = job_documents.c.meta_data.contains('"status": 1', autoescape=True)
+
+
+def newest_jobs(tx: Transaction) -> ColumnElement[bool]:
+    """Returns the condition on the newest `SCANNED` attempts."""
+    return jobs.c.panda_id > (tx.connection.scalar(select(func.max(jobs.c.panda_id))) or 0) - SCANNED
 
 
 def _tasks_of(tx: Transaction, search: str) -> list[int]:
@@ -83,15 +86,6 @@ def _tasks_of(tx: Transaction, search: str) -> list[int]:
         if search in (name, uid):
             found.append(row.task_id)
     return found
-
-
-def _of_pilot(key: str) -> ColumnElement[bool]:
-    host, at, queue = key.rpartition(" at ")
-    if at:
-        named = or_(jobs.c.node == host, jobs.c.node.endswith(f"@{host}", autoescape=True))
-        return and_(jobs.c.harvester_id.is_(None), jobs.c.site == queue, named)
-    harvester, _, worker = key.rpartition("/")
-    return and_(jobs.c.harvester_id == (harvester or None), jobs.c.worker_id == (worker or None))
 
 
 def _counts(tx: Transaction, conditions: Sequence[ColumnElement[bool] | TextClause]) -> dict[str, int]:
@@ -130,9 +124,7 @@ def described(tx: Transaction, rows: Iterable[AnyRow], find: FindFile) -> list[d
                 "user": job.known.user_name,
                 "queue": job.queue,
                 "heard": job.heard,
-                "search": known and known.search,
-                "uid": known and known.uid,
-                "generation": known and known.generation,
+                **{name: getattr(known, name, None) for name in ("search", "uid", "generation")},
                 "members": known.members.get(job.row.number, ()) if known else (),
                 "pilot": key_of(job.row.harvester_id, job.row.worker_id, job.row.node, job.row.site),
                 "nodes": needs.job.nodes,
@@ -275,7 +267,6 @@ def _unpacked(path: Path, size: int) -> tuple[list[tuple[str, str]], bool]:
 # forbidden. As on a BigPanDA, every user sees all jobs.
 
 _MOST_JOBS = 1000  # in one answer
-_MOST_TASKS = 10_000  # in one question
 _STATES = frozenset(state.value for state in JobState)
 
 #: The data of a refusal, which distinguishes it from other refusals.
@@ -301,11 +292,9 @@ def job_list(
     tx: Transaction,
     find: FindFile,
     *,
-    task_ids: list[int] | None = None,
     search: str | None = None,
     states: list[str] | None = None,
     queue: str | None = None,
-    pilot: str | None = None,
     limit: int = 100,
     before: int | None = None,
 ) -> Envelope:
@@ -314,11 +303,9 @@ def job_list(
     Args:
         tx: a transaction.
         find: finds outputs and logs.
-        task_ids: only jobs of these tasks.
         search: uid or name of a search.
         states: only jobs in these states.
         queue: only jobs at this queue.
-        pilot: key of a pilot, from `pilots.key_of`.
         limit: largest number of jobs.
         before: only jobs with a lower PandaID.
 
@@ -327,27 +314,18 @@ def job_list(
     """
     if unknown := sorted(set(states or ()) - _STATES):
         return failure(f"there is no job state {unknown[0][:50]!r}: {', '.join(sorted(_STATES))}")
-    if not 1 <= limit <= _MOST_JOBS or len(task_ids or ()) > _MOST_TASKS:
-        return failure(f"limit must be 1 to {_MOST_JOBS}, task_ids at most {_MOST_TASKS}")
-    conditions: list[ColumnElement[bool]] = []
-    if task_ids:
-        conditions.append(jobs.c.task_id.in_(task_ids))
-    if search is not None:
-        conditions.append(jobs.c.task_id.in_(_tasks_of(tx, search)))
-    if not conditions:
-        newest = tx.connection.scalar(select(func.max(jobs.c.panda_id))) or 0
-        conditions.append(jobs.c.panda_id > newest - SCANNED)
+    if not 1 <= limit <= _MOST_JOBS:
+        return failure(f"limit must be 1 to {_MOST_JOBS}")
+    conditions = [newest_jobs(tx) if search is None else jobs.c.task_id.in_(_tasks_of(tx, search))]
     if queue is not None:
         conditions.append(queue_of_job == queue)
-    if pilot is not None:
-        conditions.append(_of_pilot(pilot))
     query = _ROWS.where(*conditions).order_by(jobs.c.panda_id.desc()).limit(limit + 1)
     if states:
         query = query.where(jobs.c.status.in_(states))
     if before is not None:
         query = query.where(jobs.c.panda_id < before)
     rows = tx.connection.execute(query).all()
-    selects_all = not task_ids and search is None and queue is None and pilot is None
+    selects_all = search is None and queue is None
     return success(
         {
             "jobs": described(tx, rows[:limit], find),
@@ -454,8 +432,10 @@ async def _pilots(call: Call) -> list[dict[str, Any]]:
 
 def _by_queue(tx: Transaction, condition: TextClause) -> Counter[str]:
     """Returns the number of jobs by queue."""
-    query = select(queue_of_job.label("queue"), func.count().label("n_jobs")).where(condition).group_by(queue_of_job)
-    return Counter({row.queue: row.n_jobs for row in tx.connection.execute(query)})
+    counts: Counter[str] = Counter()
+    for (queue, _), n_jobs in jobs_at_queues(tx, condition).items():
+        counts[queue] += n_jobs
+    return counts
 
 
 def _queue(
@@ -564,12 +544,5 @@ def _may_go(row: AnyRow, queue: str) -> bool:
 
 
 def _shape(needs: TaskNeeds) -> dict[str, Any]:
-    return {
-        "site": needs.site,
-        "nodes": needs.job.nodes,
-        "gpus": needs.job.gpus_per_node,
-        "cores": needs.job.cores,
-        "memory_mb": needs.job.memory_mb,
-        "minutes": needs.job.minutes,
-        "checkpoints": needs.job.checkpoints,
-    }
+    same = {name: getattr(needs.job, name) for name in ("nodes", "cores", "memory_mb", "minutes", "checkpoints")}
+    return same | {"site": needs.site, "gpus": needs.job.gpus_per_node}

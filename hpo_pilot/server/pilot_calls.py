@@ -13,8 +13,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from sqlalchemy import select
-from sqlalchemy.exc import DBAPIError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from hpo_pilot.errors import InputError
@@ -33,11 +32,11 @@ from hpo_pilot.server.calls import (
     NOBODY,
     PILOTS,
     Access,
-    BodyRefused,
     Call,
     Parameter,
     carry_out,
     endpoint,
+    guarded,
     json_object,
     pairs,
     read_body,
@@ -507,6 +506,10 @@ async def legacy(server: ServerState, http: Request) -> Response:
     name = http.path_params["function"]
     if name not in LEGACY:
         return _wrong(f"{name} is not provided by this server", 404)
+    return await guarded(name, _answer(server, http, name), _wrong)
+
+
+async def _answer(server: ServerState, http: Request, name: str) -> Response:
     access, handler = LEGACY[name]
     try:
         # No token is no error, a wrong one is, as on a real server.
@@ -523,16 +526,6 @@ async def legacy(server: ServerState, http: Request) -> Response:
         return _wrong(f"Token authentication failed. {error}", 403)
     except LegacyArgumentError as error:
         return _wrong(f"{name}() {error}", 400)
-    except BodyRefused as error:
-        return _wrong(str(error), error.status)
-    except DBAPIError as error:
-        log.error("%s: %s", name, error.orig)
-        return _wrong("database error in the PanDA server", 503)
-    except ClientDisconnect:
-        return Response(status_code=499)
-    except Exception:
-        log.exception("%s failed", name)
-        return _wrong(f"{name} failed in the server; its log says why", 500)
 
 
 def _wrong(message: str, status: int) -> Response:

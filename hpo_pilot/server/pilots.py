@@ -70,14 +70,11 @@ def offer_of(request: JobRequest, now: float) -> Offer:
 
 def most_of(one: Offer, other: Offer) -> Offer:
     """Returns `other` with the larger of both sizes."""
-    return replace(
-        other,
-        nodes=max(one.nodes, other.nodes),
-        gpus=max(one.gpus, other.gpus),
-        cores=max(one.cores, other.cores),
-        memory_mb=max(one.memory_mb, other.memory_mb),
-        minutes=max(one.minutes, other.minutes) if one.minutes and other.minutes else 0.0,
-    )
+    most: dict[str, Any] = {
+        name: max(getattr(one, name), getattr(other, name)) for name in ("nodes", "gpus", "cores", "memory_mb")
+    }
+    minutes = max(one.minutes, other.minutes) if one.minutes and other.minutes else 0.0
+    return replace(other, **most, minutes=minutes)
 
 
 # Pilots of the last hour, in memory: the pages show them, and the demand for pilots is estimated from them.
@@ -196,14 +193,9 @@ def pilots_shown(tx: Transaction, notes: Iterable[PilotNote]) -> list[dict[str, 
     for row in tx.connection.execute(select(*columns).where(AT_PILOT).order_by(jobs.c.panda_id)):
         if key := key_of(row.harvester_id, row.worker_id, row.node, row.site):
             busy.setdefault(key, []).append(row)
-    ended = {
-        (row.harvester_id, row.worker_id): row.ended
-        for row in tx.connection.execute(
-            select(workers.c.harvester_id, workers.c.worker_id, workers.c.ended).where(
-                workers.c.ended >= tx.now - KEPT, workers.c.status != "started"
-            )
-        )
-    }
+    w = workers.c
+    over = select(w.harvester_id, w.worker_id, w.ended).where(w.ended >= tx.now - KEPT, w.status != "started")
+    ended = {(row.harvester_id, row.worker_id): row.ended for row in tx.connection.execute(over)}
     noted = {note.key: note for note in notes if note.offer.asked >= tx.now - KEPT or note.key in busy}
     shown = [_shown(tx.now, key, noted.get(key), busy.get(key, []), ended) for key in {**noted, **busy}]
     return sorted(shown, key=lambda one: (one["queue"], one["key"]))
@@ -214,18 +206,15 @@ def _shown(
 ) -> dict[str, Any]:
     """Returns one pilot for the pages; `note` is None if it has not asked for jobs since this server started."""
     times = [row.heartbeat - row.patience for row in rows if row.heartbeat is not None]
-    common = {"key": key, "state": "busy", "jobs": [row.panda_id for row in rows]}
+    common = {"key": key, "state": "busy", "jobs": [row.panda_id for row in rows], "version": ""}
     if note is None:
         last = rows[-1]
         return common | {
             "host": host(last.node or ""),
             "queue": last.site or "",
             "kind": _OURS if (last.pilot_id or "").startswith(f"{_OURS}|") else _UNKNOWN,
-            "version": "",
-            "since": None,
             "heard": max(times, default=None),
-            "slots": None,
-            "nodes": None,
+            **dict.fromkeys(("since", "slots", "nodes")),
         }
     offer = note.offer
     heard = max([offer.asked, *times])
@@ -233,16 +222,8 @@ def _shown(
         common["state"] = "waiting" if heard >= now - SILENT else "silent"
         if ended.get((offer.harvester_id, offer.worker_id), 0.0) >= offer.asked:
             common["state"] = "ended"
-    return common | {
-        "host": note.host,
-        "queue": offer.queue,
-        "kind": note.kind,
-        "version": note.version,
-        "since": note.since,
-        "heard": heard,
-        "slots": max(note.slots, len(rows)),
-        "nodes": note.nodes,
-    }
+    said = {name: getattr(note, name) for name in ("host", "kind", "version", "since", "nodes")}
+    return common | said | {"queue": offer.queue, "heard": heard, "slots": max(note.slots, len(rows))}
 
 
 _NUMBERS = re.compile(r"\d{1,9}", re.ASCII)
@@ -289,12 +270,9 @@ def has_job(tx: Transaction, pilot: PilotIdentity, task_id: int, sub_id: str) ->
     Our pilot names a checkpoint after the job's number; payloads under other pilots may name it after a point.
     """
     held = _held(pilot, tx.connection.execute(_JOBS.where(jobs.c.task_id == task_id)))
-    return any(not pilot.key or sub_id in _numbers(tx, job) for job in held)
-
-
-def _numbers(tx: Transaction, job: AnyRow) -> tuple[str, str]:
-    """Returns a job's number in its task, and its number in the command."""
-    return str(job.number), str(texts_of(known_task(tx, job.task_id), job).sequence)
+    if not pilot.key:
+        return bool(held)
+    return any(sub_id in (str(job.number), str(texts_of(known_task(tx, task_id), job).sequence)) for job in held)
 
 
 def _held(pilot: PilotIdentity, rows: Iterable[AnyRow]) -> list[AnyRow]:

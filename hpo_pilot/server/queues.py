@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -17,7 +16,7 @@ from starlette.routing import Route
 
 from hpo_pilot.server.descriptions import TRANSFORMATION
 from hpo_pilot.server.job_records import scope
-from hpo_pilot.server.replies import failure, to_json
+from hpo_pilot.server.replies import refuse
 from hpo_pilot.server.tokens import Tokens, WatchedFile
 from hpo_pilot.transformation.executable import build
 
@@ -163,18 +162,8 @@ _MORE_JOBS_MINUTES = 60  # how long a Pilot 3 goes on taking jobs; with 0 it wou
 _ANY_DISK_MB = 1_000_000  # default for queues without a value: a Pilot 3 reports the lower of this and the free space
 
 
-def queuedata(queues: Queues, name: str) -> dict[str, Any] | None:
-    """Returns a queue's description for Pilot 3; None: there is no such queue."""
-    queue = queues.find(name)
-    return None if queue is None else _described(name, queue)
-
-
-def all_queuedata(queues: Queues) -> dict[str, dict[str, Any]]:
-    """Returns the descriptions of all queues of the file."""
-    return {name: _described(name, queue) for name, queue in sorted(queues.described.items())}
-
-
 def _described(name: str, queue: Queue) -> dict[str, Any]:
+    """Returns a queue's description for Pilot 3."""
     endpoint = _endpoint(name, queue)
     made = {
         "nickname": name,
@@ -286,13 +275,14 @@ def queue_routes(queues: Queues) -> list[Route]:
     async def one_queue(request: Request) -> Response:
         file: str = request.path_params["file"]
         name = file.removesuffix(".all")
-        found = queuedata(queues, name)
-        if found is None:
+        queue = queues.find(name)
+        if queue is None:
             return JSONResponse({"error": f"no queue {name} here"}, 404)
+        found = _described(name, queue)
         return JSONResponse(found if file.endswith(".all") else {name: found})
 
     async def every_queue(_: Request) -> Response:
-        return JSONResponse(all_queuedata(queues))
+        return JSONResponse({name: _described(name, queue) for name, queue in sorted(queues.described.items())})
 
     async def every_storage(_: Request) -> Response:
         return JSONResponse(storages(queues))
@@ -354,8 +344,8 @@ def key_routes(tokens: Tokens) -> Sequence[Route]:
                 f"this server has no web page that issues tokens for {vo[:64]!r}: ask the operator for a token "
                 "(hpo-pilot token create), and name its file in OIDC_AUTH_TOKEN_FILE"
             )
-            return Response(to_json(failure(message)), 404, media_type="application/json")
-        return Response(json.dumps(settings), media_type="application/json")
+            return refuse(message, 404)
+        return JSONResponse(settings)
 
     return [
         Route("/.well-known/jwks.json", public_keys, methods=["GET"]),

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
+from starlette.responses import Response
+
 # JSON from and for clients. Python reads and writes ``NaN`` and ``Infinity``, which other programs do not
 # understand, and turns a number such as 1e999 into infinity. JSON can hold half a surrogate pair, ``\ud800``, which
 # no database stores. Both are refused.
@@ -79,9 +81,14 @@ def failure(message: str, data: Any = None) -> Envelope:
     return {"success": False, "message": message, "data": data}
 
 
-def to_json(envelope: Envelope) -> bytes:
-    """Returns the reply as JSON."""
-    return dump(envelope, _encode).encode()
+def reply(envelope: Envelope, status: int = 200) -> Response:
+    """Returns the reply as an HTTP response."""
+    return Response(dump(envelope, _encode), status, media_type="application/json")
+
+
+def refuse(message: str, status: int) -> Response:
+    """Returns the reply to a refused call as an HTTP response."""
+    return reply(failure(message), status)
 
 
 def utc(seconds: float | None) -> datetime | None:

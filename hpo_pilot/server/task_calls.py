@@ -12,26 +12,11 @@ import regex
 from sqlalchemy import select
 
 from hpo_pilot.jobs import TaskState
+from hpo_pilot.server import descriptions, dispatch
 from hpo_pilot.server.calls import ANYBODY_KNOWN, EVERYBODY, MAX_WAIT, PILOTS, USERS, Access, Call, endpoint
 from hpo_pilot.server.database import OVER, AnyRow, Transaction, jobs, tasks
-from hpo_pilot.server.descriptions import (
-    FILTERS,
-    NUMBER_FILTERS,
-    datasets_and_files,
-    describe_jobs,
-    describe_task_jobs,
-    detailed,
-    details,
-    digest,
-    metadata_of_finished,
-    statistics,
-    task_fields,
-)
-from hpo_pilot.server.dispatch import MAX_JOBS
-from hpo_pilot.server.dispatch import give_back as give_back_attempts
 from hpo_pilot.server.queues import Queue
 from hpo_pilot.server.replies import Envelope, failure, load, success
-from hpo_pilot.server.task_parameters import LISTED_TASK_FIELDS, TASK_FIELDS
 from hpo_pilot.server.tasks import Outcome, command, incremental_execution, kill_job, set_debug
 from hpo_pilot.server.tasks import submit as submit_task
 from hpo_pilot.server.tokens import Caller
@@ -204,7 +189,7 @@ def get_details(
     """Returns datasets, statistics and PandaIDs of a task."""
     if (task := _whole_row(tx, task_id)) is None:
         return failure("Task not found or error retrieving the details")
-    return success(details(tx, task, with_parameters=include_parameters, with_status=include_status))
+    return success(descriptions.details(tx, task, with_parameters=include_parameters, with_status=include_status))
 
 
 @endpoint("task/get_task_parameters", "GET", USERS, Access.READ)
@@ -219,7 +204,7 @@ def get_detailed_info(tx: Transaction, call: Call, *, task_id: int) -> Envelope:
     """Returns a task's fields, parameters and progress."""
     if (task := _whole_row(tx, task_id)) is None:
         return failure("Task not found or error retrieving task info")
-    return success(detailed(task))
+    return success(descriptions.detailed(task))
 
 
 @endpoint("task/get_job_ids", "GET", USERS, Access.READ)
@@ -232,7 +217,7 @@ def get_job_ids(tx: Transaction, call: Call, *, task_id: int) -> Envelope:
 @endpoint("task/get_job_descriptions", "GET", USERS, Access.READ)
 def get_job_descriptions(tx: Transaction, call: Call, *, task_id: int, unsuccessful_only: bool = False) -> Envelope:
     """Returns the descriptions of all attempts."""
-    return success(describe_task_jobs(tx, task_id, unsuccessful_only=unsuccessful_only))
+    return success(descriptions.describe_task_jobs(tx, task_id, unsuccessful_only=unsuccessful_only))
 
 
 @endpoint("task/get_datasets_and_files", "GET", USERS, Access.READ)
@@ -248,7 +233,7 @@ def get_datasets_and_files(
     status = tx.connection.scalar(select(tasks.c.status).where(tasks.c.task_id == task_id))
     if status is None or status == TaskState.BROKEN:
         return failure("No data found for the task")
-    found = datasets_and_files(tx, task_id, dataset_types, dataset_only=dataset_only)
+    found = descriptions.datasets_and_files(tx, task_id, dataset_types, dataset_only=dataset_only)
     return success(found) if found else failure("No data found for the task")
 
 
@@ -290,13 +275,13 @@ def get_tasks_modified_since(
     if full:
         query = query.limit(_MAX_LISTED)
     rows = tx.connection.execute(query).all()
-    numbers = statistics(tx, rows) if full else {}
+    numbers = descriptions.statistics(tx, rows) if full else {}
     listed = {}
     for row in rows:
-        fields = task_fields(row)
-        listed[row.task_id] = {name: fields[name] for name in LISTED_TASK_FIELDS}
+        fields = descriptions.task_fields(row)
+        listed[row.task_id] = {name: fields[name] for name in descriptions.LISTED_TASK_FIELDS}
         if full:
-            listed[row.task_id] |= digest(row, numbers[row.task_id])
+            listed[row.task_id] |= descriptions.digest(row, numbers[row.task_id])
     return success(listed)
 
 
@@ -322,17 +307,21 @@ def get_tasks_detailed_info_since(
     query = select(tasks).order_by(tasks.c.task_id).limit(max(0, min(n_tasks, 10 * _MAX_LISTED)))
     later = {}
     for name, value in equal.items():
-        if name not in TASK_FIELDS or (name in NUMBER_FILTERS and not re.fullmatch(r"-?\d{1,18}", value)):
+        if name not in descriptions.TASK_FIELDS or (
+            name in descriptions.NUMBER_FILTERS and not re.fullmatch(r"-?\d{1,18}", value)
+        ):
             return failure("Failed to retrieve task IDs")
-        if name in FILTERS:
-            query = query.where(FILTERS[name] == (int(value) if name in NUMBER_FILTERS else value))
+        if name in descriptions.FILTERS:
+            query = query.where(
+                descriptions.FILTERS[name] == (int(value) if name in descriptions.NUMBER_FILTERS else value)
+            )
         else:
             later[name] = value
     if since is not None:
         if (start := _since(since, tx.now, _DETAILED_DAYS)) is None:
             return failure("Failed to retrieve task IDs")
         query = query.where(tasks.c.modified >= start)
-    found = [detailed(row) for row in tx.connection.execute(query)]
+    found = [descriptions.detailed(row) for row in tx.connection.execute(query)]
     end = time.monotonic() + _MATCHING_SECONDS
     try:
         return success([task for task in found if _fits(task, later, patterns, end)])
@@ -358,13 +347,13 @@ def _fits(task: dict[str, Any], equal: dict[str, str], patterns: dict[str, str],
 @endpoint("job/get_description_incl_archive", "", USERS, Access.READ)  # there is no archive here
 def get_description(tx: Transaction, call: Call, *, job_ids: list[int]) -> Envelope:
     """Returns the descriptions of these jobs; None for a job that does not exist."""
-    return success(describe_jobs(tx, job_ids))
+    return success(descriptions.describe_jobs(tx, job_ids))
 
 
 @endpoint("job/get_metadata_for_analysis_jobs", "GET", USERS, Access.READ)
 def get_metadata_for_analysis_jobs(tx: Transaction, call: Call, *, task_id: int) -> Envelope:
     """Returns the job reports of the task's finished jobs, by PandaID."""
-    found = metadata_of_finished(tx, task_id)
+    found = descriptions.metadata_of_finished(tx, task_id)
     return success(found) if found else success({}, "No metadata found")
 
 
@@ -430,10 +419,12 @@ def give_back(
         data ``{"given_back": [PandaID, …]}``; any other job is no longer this worker's, or is
         ending: the pilot still reports on it.
     """
-    if len(jobs) > MAX_JOBS or not all(len(pair) == 2 and all(type(each) is int for each in pair) for pair in jobs):
-        return failure(f"jobs must be at most {MAX_JOBS} pairs of PandaID and attempt number")
+    if len(jobs) > dispatch.MAX_JOBS or not all(
+        len(pair) == 2 and all(type(each) is int for each in pair) for pair in jobs
+    ):
+        return failure(f"jobs must be at most {dispatch.MAX_JOBS} pairs of PandaID and attempt number")
     attempts = [(panda_id, attempt) for panda_id, attempt in jobs]
-    given = give_back_attempts(tx, call.pilot, attempts, harvester_id[:128], str(worker_id)[:128])
+    given = dispatch.give_back(tx, call.pilot, attempts, harvester_id[:128], str(worker_id)[:128])
     return success({"given_back": given})
 
 

@@ -15,21 +15,7 @@ from sqlalchemy import delete, func, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
 
 from hpo_pilot.jobs import JobState, TaskState
-from hpo_pilot.server.attempts import (
-    NO_SANDBOX,
-    change_parameters,
-    change_task,
-    changes_of,
-    end_attempt,
-    existing_task,
-    in_cache,
-    job_row,
-    make_jobs,
-    retry_jobs,
-    retry_over,
-    settle,
-    task_row,
-)
+from hpo_pilot.server import attempts
 from hpo_pilot.server.brokerage import campaign_of
 from hpo_pilot.server.database import (
     AT_PILOT,
@@ -42,6 +28,7 @@ from hpo_pilot.server.database import (
     job_documents,
     jobs,
     metadata,
+    moved_to,
     set_columns,
     tasks,
     workers,
@@ -204,26 +191,26 @@ def incremental_execution(
         3 with a message; 1: the new parameters are not valid; 2: no such task, or it is not over; 5: it continues, and
         its failed jobs start again with what changed.
     """
-    task = task_row(tx, task_id)
+    task = attempts.task_row(tx, task_id)
     if task is None:
         return 2, f"jediTaskID={task_id} not found"
     going_on = task.status in _RETRIED_WHILE and task.label == "user"
     if task.status not in _INCREMENTAL and not going_on:
         return 2, f"jediTaskID={task_id} is in the {task.status} state. You can retry it once it is over. "
-    changes = changes_of(params)
+    changes = attempts.changes_of(params)
     changes.pop("currentPriority", None)  # an operator's to change
     old = tx.connection.scalar(select(tasks.c.params).where(tasks.c.task_id == task_id))
     try:
         parameters = TaskParameters(json.loads(old or "{}") | changes)
         _check_queues(parameters, queues)
         columns = brokered(parameters)
-        changed = change_parameters(tx, task, changes, columns)
+        changed = attempts.change_parameters(tx, task, changes, columns)
     except TaskParametersError as error:
         return 1, f"new parameter conversion failed with {error}"
     if going_on:
-        retry_jobs(tx, changed)
+        attempts.retry_jobs(tx, changed)
         return 5, f"{task.status}. new tasks params have been set to jediTaskID={task_id}. "
-    retry_over(tx, changed)
+    attempts.retry_over(tx, changed)
     return 3, (
         f"reactivation accepted. jediTaskID={task_id} (currently in {task.status} state) will be re-executed "
         "with old and/or new input"
@@ -291,14 +278,14 @@ def _insert(
         sandbox = parameters.sandbox
         values["campaign"] = campaign_of(params, params["userName"], params["taskName"])
         values |= brokered(parameters) | {"n_jobs": parameters.n_jobs, "sandbox": sandbox}
-        if in_cache(tx, sandbox):
+        if attempts.in_cache(tx, sandbox):
             values["status"] = TaskState.READY.value
         else:
-            values |= {"status": TaskState.PENDING.value, "error_dialog": NO_SANDBOX}
+            values |= {"status": TaskState.PENDING.value, "error_dialog": attempts.NO_SANDBOX}
     task_id = int(tx.connection.execute(insert(tasks).values(values).returning(tasks.c.task_id)).scalar_one())
     tx.users.add(params["userName"])
     if values["status"] == TaskState.READY:
-        make_jobs(tx, existing_task(tx, task_id))
+        attempts.make_jobs(tx, attempts.existing_task(tx, task_id))
     return task_id
 
 
@@ -329,7 +316,7 @@ def sandbox_arrived(tx: Transaction, name: str) -> None:
     """Releases the tasks that waited for the cache file `name`."""
     waiting = select(tasks.c.task_id).where(_PENDING, tasks.c.sandbox == name).order_by(tasks.c.task_id)
     for task_id in tx.connection.scalars(waiting).all():
-        make_jobs(tx, existing_task(tx, task_id))
+        attempts.make_jobs(tx, attempts.existing_task(tx, task_id))
 
 
 def awaited_by_another(tx: Transaction, name: str, caller: Caller) -> bool:
@@ -391,11 +378,11 @@ def command(
     Returns:
         0 with a message; 2: no such task; 4: not possible in its present state.
     """
-    task = task_row(tx, task_id)
+    task = attempts.task_row(tx, task_id)
     if task is None:
         return 2, f"jediTaskID={task_id} not found"
     if name == "retry" and task.status in ("running", "pending") and task.label == "user":
-        retry_jobs(tx, task)
+        attempts.retry_jobs(tx, task)
         return 0, f"retry has been triggered for failed jobs while the task is still {task.status}"
     if refused := refusal(name, task.status, caller):
         return 4, refused
@@ -406,40 +393,31 @@ def command(
             reason = f"closed since {caller.name} finished the task"
             _stop(tx, task, TaskState.FINISHING, JobState.CLOSED, reason, kill_running=not soft)
         case "retry" | "incexec":
-            retry_over(tx, task, ignore_limit=ignore_limit and caller.is_operator)
+            attempts.retry_over(tx, task, ignore_limit=ignore_limit and caller.is_operator)
         case "pause":
             _set_waiting(tx, task, JobState.ACTIVATED, JobState.DEFINED)
-            change_task(tx, task, status=TaskState.PAUSED.value, old_status=task.status)
+            attempts.change_task(tx, task, status=TaskState.PAUSED.value, old_status=task.status)
         case "resume":
             n_waiting = _set_waiting(tx, task, JobState.DEFINED, JobState.ACTIVATED)
             tx.activated[task.queue, task.task_id] += n_waiting
-            change_task(tx, task, status=task.old_status or TaskState.RUNNING.value, old_status=None)
+            attempts.change_task(tx, task, status=task.old_status or TaskState.RUNNING.value, old_status=None)
             release_pending(tx)
     return 0, f"command={name} is registered for task ID {task_id}"
 
 
 def _set_waiting(tx: Transaction, task: AnyRow, old: JobState, new: JobState) -> int:
     return tx.connection.execute(
-        update(jobs)
-        .where(jobs.c.task_id == task.task_id, jobs.c.status == old.value)
-        .values(status=new.value, modified=tx.now, state_changed=tx.now)
+        update(jobs).where(jobs.c.task_id == task.task_id, jobs.c.status == old.value).values(moved_to(tx, new))
     ).rowcount
 
 
 def _stop(tx: Transaction, task: AnyRow, state: TaskState, ended: JobState, reason: str, *, kill_running: bool) -> None:
     """Ends waiting jobs and tells pilots to end running ones. The task ends when no job is left."""
-    change_task(tx, task, status=state.value, old_status=None)
+    attempts.change_task(tx, task, status=state.value, old_status=None)
     n_ended = tx.connection.execute(
         update(jobs)
         .where(jobs.c.task_id == task.task_id, jobs.c.status.in_((JobState.DEFINED.value, JobState.ACTIVATED.value)))
-        .values(
-            status=ended.value,
-            ended=tx.now,
-            modified=tx.now,
-            state_changed=tx.now,
-            buffer_error_code=100,
-            buffer_error_diag=reason,
-        )
+        .values(moved_to(tx, ended) | {"ended": tx.now, "buffer_error_code": _KILLED, "buffer_error_diag": reason})
     ).rowcount
     if kill_running:
         tx.connection.execute(
@@ -449,7 +427,7 @@ def _stop(tx: Transaction, task: AnyRow, state: TaskState, ended: JobState, reas
         )
     if not tx.connection.scalar(select(func.count()).where(jobs.c.task_id == task.task_id)):
         n_ended = task.n_jobs  # killed while it waited for its sandbox, so it never had jobs
-    settle(tx, existing_task(tx, task.task_id), failed=n_ended)
+    attempts.settle(tx, attempts.existing_task(tx, task.task_id), failed=n_ended)
 
 
 # Commands to jobs, after `killJob` and `setDebugMode` of panda-server 1.0.4. Of its kill codes only one matters
@@ -481,7 +459,7 @@ def kill_job(
     Returns:
         False: there is no such job, it is over, or it is not the caller's.
     """
-    job = job_row(tx, panda_id)
+    job = attempts.job_row(tx, panda_id)
     if job is None or JobState(job.status).is_over or not may_change(tx, caller, job):
         return False
     values: dict[str, str | int] = {"buffer_error_diag": f"killed by {caller.name}"}
@@ -490,7 +468,7 @@ def kill_job(
             values["sub_status"] = option.removeprefix("jobSubStatus=")[:80]
     waits = job.status in (JobState.DEFINED, JobState.ACTIVATED)
     if waits or (code == _FORCE and caller.is_operator):
-        end_attempt(tx, job, JobState.CANCELLED, buffer_error_code=_KILLED, **values)
+        attempts.end_attempt(tx, job, JobState.CANCELLED, buffer_error_code=_KILLED, **values)
     else:
         set_columns(tx, jobs.c.panda_id, panda_id, {"command": "tobekilled", **values})
     return True
@@ -502,7 +480,7 @@ def set_debug(tx: Transaction, caller: Caller, panda_id: int, on: bool) -> str:
     Returns:
         "Succeeded", or the reason why it failed.
     """
-    job = job_row(tx, panda_id)
+    job = attempts.job_row(tx, panda_id)
     if job is None:
         return f"PandaID={panda_id} not found in active DB"
     if job.status not in _CHANGEABLE:

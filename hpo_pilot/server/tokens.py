@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -32,6 +32,8 @@ from hpo_pilot.files import write_whole
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+
+    from hpo_pilot.server.issuers import Issuers
 
 log = logging.getLogger(__name__)
 
@@ -194,28 +196,13 @@ class TokenRefused(Exception):
     """The token is refused; the message tells its sender why."""
 
 
-class OtherIssuers(Protocol):
-    """Further issuers whose tokens a server takes: `issuers.Issuers`."""
-
-    def knows(self, issuer: str) -> bool:
-        """Returns whether tokens of this issuer are taken."""
-
-    def verify(self, token: str, issuer: str, origin: str) -> tuple[Caller, float]:
-        """Returns the token's owner, and the time until which it is valid; TokenRefused: it is not valid."""
-
-    def client_settings(self, vo: str) -> dict[str, Any] | None:
-        """Returns panda-client's settings to get a token for this virtual organisation; None: there are none."""
-
-
 class Tokens:
     """Verifies tokens of one folder's authority, and of other issuers that the server trusts.
 
     A token that was verified is remembered until it expires or anything is revoked. Safe to use from any thread.
     """
 
-    def __init__(
-        self, folder: Path, others: OtherIssuers | None = None, *, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, folder: Path, others: Issuers | None = None, *, clock: Callable[[], float] = time.time) -> None:
         """Reads the folder's public keys.
 
         Args:

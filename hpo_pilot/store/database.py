@@ -6,12 +6,12 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, ColumnElement, Connection, Engine, bindparam, create_engine
+from sqlalchemy import URL, ColumnElement, Connection, Engine, Row, Select, bindparam, create_engine
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -116,6 +116,18 @@ def reading(engine: Engine) -> Iterator[Connection]:
     """Opens a reading transaction with one consistent view."""
     with database_errors(engine), engine.connect() as connection, connection.begin():
         yield connection
+
+
+def read_rows(engine: Engine, query: Select[*tuple[Any, ...]]) -> Sequence[Row[*tuple[Any, ...]]]:
+    """Returns the rows of one query, read in a transaction of its own."""
+    with reading(engine) as connection:
+        return connection.execute(query).all()
+
+
+def read_values(engine: Engine, query: Select[*tuple[Any, ...]]) -> list[Any]:
+    """Returns the first column of one query, read in a transaction of its own."""
+    with reading(engine) as connection:
+        return list(connection.scalars(query))
 
 
 @contextmanager

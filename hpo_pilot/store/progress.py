@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, Row, bindparam, func, insert, select,
 
 from hpo_pilot.search.progress import ProgressTracker, SearchProgress
 from hpo_pilot.store import tables as t
-from hpo_pilot.store.database import among, reading, writing
+from hpo_pilot.store.database import among, read_rows, reading, writing
 from hpo_pilot.store.queries import spent_in
 from hpo_pilot.store.records import stored_search, trial_record
 
@@ -53,9 +53,8 @@ def all_progress(engine: Engine, search_ids: Collection[int]) -> dict[int, Searc
 def stored_progress(engine: Engine, search_id: int) -> SearchProgress | None:
     """Returns the row of a search; None: it is missing or out of date."""
     query = select(t.progress).where(t.progress.c.search_id == search_id, t.progress.c.version == VERSION)
-    with reading(engine) as connection:
-        row = connection.execute(query).one_or_none()
-    return None if row is None else _value(row)
+    rows = read_rows(engine, query)
+    return _value(rows[0]) if rows else None
 
 
 def write_progress(connection: Connection, search_id: int, progress: SearchProgress | None) -> None:

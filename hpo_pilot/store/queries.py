@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
-from sqlalchemy import Connection, Engine, and_, case, func, not_, or_, select, text, tuple_
+from sqlalchemy import Connection, Engine, and_, case, func, not_, or_, select, tuple_
 
-from hpo_pilot.jobs import Attempt, JobState
+from hpo_pilot.jobs import JobState
 from hpo_pilot.search.trials import Span, Spent, Trial, TrialState
 from hpo_pilot.search.values import Point
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.annotations import Annotation, annotation_record
-from hpo_pilot.store.database import among, reading
+from hpo_pilot.store.database import among, read_rows, read_values, reading
 from hpo_pilot.store.records import (
     SearchRecord,
     SearchState,
     TaskStage,
-    attempt_record,
     columns_without,
     search_record,
-    trial_record,
+    trial_records,
 )
 
 
@@ -31,25 +28,14 @@ def reported_a_number(engine: Engine, search_id: int) -> bool:
     """Returns True if any trial of a search reported a finite intermediate value."""
     values = t.intermediate_values.c
     query = select(values.trial).where(values.search_id == search_id, values.value <= sys.float_info.max).limit(1)
-    with reading(engine) as connection:
-        return connection.execute(query).first() is not None
+    return bool(read_rows(engine, query))
 
 
 def last_reporting(engine: Engine, search_id: int) -> int:
     """Returns the number of the last trial with an intermediate value; 0: there is none."""
     values = t.intermediate_values.c
-    with reading(engine) as connection:
-        last = connection.execute(select(func.max(values.trial)).where(values.search_id == search_id)).scalar()
+    (last,) = read_values(engine, select(func.max(values.trial)).where(values.search_id == search_id))
     return int(last or 0)
-
-
-def size_of(engine: Engine) -> int:
-    """Returns the size of the store in bytes, its journal included."""
-    if engine.dialect.name != "sqlite":
-        with reading(engine) as connection:
-            return int(connection.execute(text("SELECT pg_database_size(current_database())")).scalar() or 0)
-    path = Path(engine.url.database or "")
-    return sum(part.stat().st_size for part in (path, path.with_name(f"{path.name}-wal")) if part.exists())
 
 
 def spent(engine: Engine, search_id: int) -> Spent:
@@ -72,8 +58,7 @@ def measured_runs(engine: Engine, search_id: int) -> tuple[int, float]:
     query = select(func.count(), func.sum(jobs.seconds)).where(
         jobs.search_id == search_id, jobs.state == JobState.FINISHED.value, jobs.seconds > 0
     )
-    with reading(engine) as connection:
-        count, seconds = connection.execute(query).one()
+    ((count, seconds),) = read_rows(engine, query)
     return int(count), float(seconds or 0.0)
 
 
@@ -81,17 +66,15 @@ def waiting_tasks(engine: Engine, search_id: int) -> list[tuple[int, str]]:
     """Returns jediTaskID and reason of each waiting task, in the order of submission."""
     columns = t.tasks.c.jedi_task_id, t.tasks.c.waits
     query = select(*columns).where(t.tasks.c.search_id == search_id, t.tasks.c.state != TaskStage.ENDED)
-    with reading(engine) as connection:
-        rows = connection.execute(query.where(t.tasks.c.waits.is_not(None)).order_by(t.tasks.c.id))
-        return [(int(number), str(why)) for number, why in rows]
+    rows = read_rows(engine, query.where(t.tasks.c.waits.is_not(None)).order_by(t.tasks.c.id))
+    return [(int(number), str(why)) for number, why in rows]
 
 
 def open_tasks(engine: Engine, search_id: int) -> list[int]:
     """Returns the jediTaskIDs of the open tasks."""
     number = t.tasks.c.jedi_task_id
     query = select(number).where(t.tasks.c.search_id == search_id, t.tasks.c.state != TaskStage.ENDED)
-    with reading(engine) as connection:
-        return [int(found) for found in connection.scalars(query.where(number.is_not(None)))]
+    return read_values(engine, query.where(number.is_not(None)))
 
 
 #: Most failures to compare, and characters of each reason.
@@ -115,8 +98,7 @@ def last_spans(engine: Engine, search_id: int, limit: int) -> list[Span]:
     )
     begun = func.coalesce(trials.started, trials.submitted, trials.ended)
     query = select(begun, trials.ended).where(trials.search_id == search_id, by_itself, trials.ended.is_not(None))
-    with reading(engine) as connection:
-        rows = connection.execute(query.order_by(trials.ended.desc(), trials.number.desc()).limit(limit)).all()
+    rows = read_rows(engine, query.order_by(trials.ended.desc(), trials.number.desc()).limit(limit))
     return [Span(start, end) for start, end in reversed(rows)]
 
 
@@ -126,16 +108,14 @@ def running_since(engine: Engine, search_id: int) -> list[float]:
     query = select(trials.started).where(
         trials.search_id == search_id, trials.state == TrialState.RUNNING.value, trials.started.is_not(None)
     )
-    with reading(engine) as connection:
-        return list(connection.execute(query).scalars())
+    return read_values(engine, query)
 
 
 def failure_of(engine: Engine, search_id: int, number: int) -> Failure:
     """Returns a failed trial."""
     trials = t.trials.c
     query = select(trials.number, trials.error, trials.ended).where(trials.search_id == search_id)
-    with reading(engine) as connection:
-        row = connection.execute(query.where(trials.number == number)).one()
+    (row,) = read_rows(engine, query.where(trials.number == number))
     return Failure(row.number, row.error or "", row.ended)
 
 
@@ -146,8 +126,7 @@ def points_tried(engine: Engine, search_id: int, limit: int) -> list[Point]:
     query = select(trials.point).where(
         trials.search_id == search_id, trials.confirms.is_(None), not_(ended_with_search)
     )
-    with reading(engine) as connection:
-        return list(connection.execute(query.order_by(trials.number).limit(limit)).scalars())
+    return read_values(engine, query.order_by(trials.number).limit(limit))
 
 
 def first_failures(engine: Engine, search_id: int, forgiven: int) -> list[Failure]:
@@ -166,8 +145,7 @@ def first_failures(engine: Engine, search_id: int, forgiven: int) -> list[Failur
         .order_by(func.coalesce(trials.told, 2**31 - 1), trials.number)
         .limit(_FIRST)
     )
-    with reading(engine) as connection:
-        return [Failure(row.number, row.error or "", row.ended) for row in connection.execute(query)]
+    return [Failure(row.number, row.error or "", row.ended) for row in read_rows(engine, query)]
 
 
 class SearchHead(NamedTuple):
@@ -230,11 +208,9 @@ def search_heads(engine: Engine) -> list[SearchHead]:
     s, a = t.searches.c, t.notes.c
     query = select(s.id, s.name, s.state, s.owner, s.family, t.notes).order_by(s.id.desc())
     query = query.outerjoin(t.notes, and_(a.search_id == s.id, a.trial == 0))
-    with reading(engine) as connection:
-        rows = connection.execute(query).all()
     return [
         SearchHead(row.id, row.name, SearchState(row.state), row.owner, row.family, annotation_record(row))
-        for row in rows
+        for row in read_rows(engine, query)
     ]
 
 
@@ -270,12 +246,8 @@ def trials_with_folds(
     jobs = select(*columns_without(without)).where(j.search_id == search_id).order_by(j.fold, j.task_id, j.attempt)
     if numbers is not None:
         trials, jobs = trials.where(among(c.number, numbers)), jobs.where(among(j.trial, numbers))
-    attempts: dict[int, dict[int, list[Attempt]]] = defaultdict(lambda: defaultdict(list))
     with reading(engine) as connection:
-        rows = connection.execute(trials).all()
-        for job in connection.execute(jobs):
-            attempts[job.trial][job.fold].append(attempt_record(job))
-    return [trial_record(row, attempts.get(row.number, {})) for row in rows]
+        return trial_records(connection.execute(trials).all(), connection.execute(jobs))
 
 
 def best_trials(engine: Engine, numbers: Mapping[int, int]) -> dict[int, Trial]:
@@ -283,13 +255,12 @@ def best_trials(engine: Engine, numbers: Mapping[int, int]) -> dict[int, Trial]:
     if not numbers:
         return {}
     c, j, pairs = t.trials.c, t.jobs.c, numbers.items()
+    trials = select(t.trials).where(among(tuple_(c.search_id, c.number), pairs))
     jobs = select(*columns_without(("log_tail",))).where(among(tuple_(j.search_id, j.trial), pairs))
-    attempts: dict[int, dict[int, list[Attempt]]] = defaultdict(lambda: defaultdict(list))
     with reading(engine) as connection:
-        rows = connection.execute(select(t.trials).where(among(tuple_(c.search_id, c.number), pairs))).all()
-        for job in connection.execute(jobs.order_by(j.fold, j.task_id, j.attempt)):
-            attempts[job.search_id][job.fold].append(attempt_record(job))
-    return {row.search_id: trial_record(row, attempts.get(row.search_id, {})) for row in rows}
+        rows = connection.execute(trials).all()
+        found = trial_records(rows, connection.execute(jobs.order_by(j.fold, j.task_id, j.attempt)))
+    return {row.search_id: trial for row, trial in zip(rows, found, strict=True)}
 
 
 def failed_folds_logs(engine: Engine, search_id: int, trials: Collection[int]) -> dict[int, str]:
@@ -308,6 +279,4 @@ def failed_folds_logs(engine: Engine, search_id: int, trials: Collection[int]) -
 def values_reported(engine: Engine, search_id: int) -> int:
     """Returns the number of intermediate values of a search."""
     table = t.intermediate_values
-    query = select(func.count()).select_from(table).where(table.c.search_id == search_id)
-    with reading(engine) as connection:
-        return int(connection.execute(query).scalar_one())
+    return int(read_values(engine, select(func.count()).select_from(table).where(table.c.search_id == search_id))[0])

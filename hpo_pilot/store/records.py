@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
@@ -200,26 +201,16 @@ def from_seconds(seconds: float) -> Any:
 
 def search_record(row: Row[Any]) -> SearchRecord:
     """Returns a row of `searches` as a value."""
-    return SearchRecord(
-        id=row.id,
-        name=row.name,
-        uid=row.uid,
-        owner=row.owner,
-        server=row.server,
-        family=row.family,
-        state=SearchState(row.state),
-        message=row.message,
-        definition=row.definition,
-        filed_definition=row.filed,
-        version=row.version,
-        source=row.source,
-        forgiven=row.forgiven,
-        sandbox=row.sandbox,
-        created=from_seconds(row.created),
-        started=from_epoch(row.started),
-        clock=from_epoch(row.clock),
-        ended=from_epoch(row.ended),
-    )
+    values = {name: getattr(row, name) for name in _SAME}
+    values |= {name: from_epoch(getattr(row, name)) for name in ("created", "started", "clock", "ended")}
+    return SearchRecord(**values, state=SearchState(row.state), filed_definition=row.filed)
+
+
+#: The columns of `searches` that are values of a `SearchRecord` as they are.
+_SAME = (
+    *("id", "name", "uid", "owner", "server", "family", "message", "definition", "version", "source"),
+    *("forgiven", "sandbox"),
+)
 
 
 def stored_search(definition: Mapping[str, Any]) -> Search:
@@ -256,6 +247,14 @@ def trial_record(row: Sequence[Any], attempts: Mapping[int, Sequence[Attempt]]) 
         started=from_epoch(started),
         ended=from_epoch(ended),
     )
+
+
+def trial_records(rows: Iterable[Row[Any]], jobs: Iterable[Row[Any]]) -> list[Trial]:
+    """Returns rows of `trials` as values, with their rows of `jobs`, which are in order."""
+    attempts: dict[tuple[int, int], dict[int, list[Attempt]]] = defaultdict(lambda: defaultdict(list))
+    for job in jobs:
+        attempts[job.search_id, job.trial][job.fold].append(attempt_record(job))
+    return [trial_record(row, attempts.get((row.search_id, row.number), {})) for row in rows]
 
 
 def trial_end_row(trial: Trial) -> dict[str, Any]:

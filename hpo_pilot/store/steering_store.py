@@ -14,7 +14,7 @@ from hpo_pilot.jobs import Attempt, JobState
 from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.search.trials import EarlyStop, Trial, TrialState
 from hpo_pilot.store import tables as t
-from hpo_pilot.store.database import reading, writing
+from hpo_pilot.store.database import read_rows, reading, writing
 from hpo_pilot.store.progress import write_progress
 from hpo_pilot.store.records import (
     NewTask,
@@ -155,23 +155,16 @@ class SteeringStore(Store):
 
     def open_tasks(self, search_id: int) -> list[TaskRecord]:
         """Returns the open tasks, oldest first."""
-        with reading(self.engine) as connection:
-            rows = connection.execute(
-                select(t.tasks)
-                .where(t.tasks.c.search_id == search_id, t.tasks.c.state != TaskStage.ENDED)
-                .order_by(t.tasks.c.id)
-            )
-            return [task_record(row) for row in rows]
+        is_open = (t.tasks.c.search_id == search_id, t.tasks.c.state != TaskStage.ENDED)
+        return [
+            task_record(row) for row in read_rows(self.engine, select(t.tasks).where(*is_open).order_by(t.tasks.c.id))
+        ]
 
     def revisions(self, search_id: int) -> dict[int, int]:
         """Returns the highest revision so far, by generation."""
-        with reading(self.engine) as connection:
-            rows = connection.execute(
-                select(t.tasks.c.generation, t.tasks.c.revision)
-                .where(t.tasks.c.search_id == search_id)
-                .order_by(t.tasks.c.revision)
-            )
-            return {row.generation: row.revision for row in rows}
+        columns = (t.tasks.c.generation, t.tasks.c.revision)
+        query = select(*columns).where(t.tasks.c.search_id == search_id).order_by(t.tasks.c.revision)
+        return {row.generation: row.revision for row in read_rows(self.engine, query)}
 
     def open_attempts(self, search_id: int) -> list[Attempt]:
         """Returns the attempts of open trials, oldest task first.
@@ -192,8 +185,7 @@ class SteeringStore(Store):
             )
             .order_by(t.jobs.c.id)
         )
-        with reading(self.engine) as connection:
-            return [attempt_record(row) for row in connection.execute(query)]
+        return [attempt_record(row) for row in read_rows(self.engine, query)]
 
     def record(
         self,
@@ -297,9 +289,8 @@ class SteeringStore(Store):
         )
         archives: set[str] = set()
         wanted: set[str] = set()
-        with reading(self.engine) as connection:
-            for trial, output in connection.execute(around):
-                (archives if trial in trials else wanted).add(output.partition("/")[0])
+        for trial, output in read_rows(self.engine, around):
+            (archives if trial in trials else wanted).add(output.partition("/")[0])
         return sorted(archives - wanted)
 
     def discard_outputs(self, search_id: int, trials: Sequence[int]) -> None:

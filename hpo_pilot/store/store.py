@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from sqlalchemy import Connection, Engine, Row, func, insert, select, update
 
-from hpo_pilot.databases import make_tables, tables_are_current
+from hpo_pilot.databases import database_bytes, make_tables, tables_are_current
 from hpo_pilot.errors import InputError
-from hpo_pilot.jobs import Attempt
 from hpo_pilot.search.trials import Generation, Trial, TrialState
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.annotations import Annotation, AnnotationChange, annotation_record
@@ -21,6 +20,8 @@ from hpo_pilot.store.database import (
     NameTakenError,
     database_errors,
     open_engine,
+    read_rows,
+    read_values,
     reading,
     taken_names,
     url_without_password,
@@ -37,13 +38,13 @@ from hpo_pilot.store.records import (
     SearchState,
     TaskStage,
     add_earlier,
-    attempt_record,
     columns_without,
     earlier_of,
     from_seconds,
     point_request,
     search_record,
     trial_record,
+    trial_records,
 )
 
 if TYPE_CHECKING:
@@ -82,6 +83,12 @@ class Store:
                 with writing(engine) as connection:
                     make_tables(connection, "store", t.metadata, named)
         return cls(engine)
+
+    @property
+    def size(self) -> int:
+        """Size of the store in bytes, its journal included."""
+        with reading(self.engine) as connection:
+            return database_bytes(connection)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -153,11 +160,8 @@ class Store:
                 wanted = t.searches.c.id == int(identity)
             row = connection.execute(select(t.searches).where(wanted)).one_or_none()
             if row is None:
-                names = (
-                    connection.execute(select(t.searches.c.name).order_by(t.searches.c.id.desc()).limit(10))
-                    .scalars()
-                    .all()
-                )
+                newest = select(t.searches.c.name).order_by(t.searches.c.id.desc()).limit(10)
+                names = connection.scalars(newest).all()
                 there = f"there are {', '.join(names)}" if names else "the store is empty"
                 where = url_without_password(self.engine.url)
                 raise UnknownSearchError(str(identity), there, where)
@@ -165,9 +169,8 @@ class Store:
 
     def find_search(self, name: str) -> SearchRecord | None:
         """Returns the search of that name; None: there is none."""
-        with reading(self.engine) as connection:
-            row = connection.execute(select(t.searches).where(t.searches.c.name == name)).one_or_none()
-        return None if row is None else search_record(row)
+        rows = read_rows(self.engine, select(t.searches).where(t.searches.c.name == name))
+        return search_record(rows[0]) if rows else None
 
     def earlier_results(self, search_id: int) -> list[EarlierResults]:
         """Returns the results that a search takes from earlier ones (`warm_start`), in the order of its file."""
@@ -176,22 +179,19 @@ class Store:
 
     def searches(self) -> list[SearchRecord]:
         """Returns all searches, oldest first."""
-        with reading(self.engine) as connection:
-            return [search_record(row) for row in connection.execute(select(t.searches).order_by(t.searches.c.id))]
+        return [search_record(row) for row in read_rows(self.engine, select(t.searches).order_by(t.searches.c.id))]
 
     def family(self, name: str) -> list[SearchRecord]:
         """Returns the searches of all segments of the search file `name`; empty if it has no segments."""
         wanted = select(t.searches).where(t.searches.c.family == name).order_by(t.searches.c.id)
-        with reading(self.engine) as connection:
-            return [search_record(row) for row in connection.execute(wanted)]
+        return [search_record(row) for row in read_rows(self.engine, wanted)]
 
     def search_states(self) -> dict[int, tuple[SearchState, int]]:
         """Returns state and version of each search that is not over, by number; cheap, because a service polls it."""
-        with reading(self.engine) as connection:
-            over = [state.value for state in SearchState if state.is_over]
-            columns = (t.searches.c.id, t.searches.c.state, t.searches.c.version)
-            rows = connection.execute(select(*columns).where(t.searches.c.state.not_in(over)))
-            return {row.id: (SearchState(row.state), row.version) for row in rows}
+        over = [state.value for state in SearchState if state.is_over]
+        columns = (t.searches.c.id, t.searches.c.state, t.searches.c.version)
+        rows = read_rows(self.engine, select(*columns).where(t.searches.c.state.not_in(over)))
+        return {row.id: (SearchState(row.state), row.version) for row in rows}
 
     # --- trials ---
 
@@ -225,11 +225,7 @@ class Store:
             if rows and (after or limit is not None):
                 of_jobs = of_jobs.where(t.jobs.c.trial.between(rows[0].number, rows[-1].number))
             of_jobs = of_jobs.order_by(t.jobs.c.fold, t.jobs.c.task_id, t.jobs.c.attempt)
-            jobs = connection.execute(of_jobs).all() if rows else []
-        attempts: dict[int, dict[int, list[Attempt]]] = defaultdict(lambda: defaultdict(list))
-        for job in jobs:
-            attempts[job.trial][job.fold].append(attempt_record(job))
-        return [trial_record(row, attempts.get(row.number, {})) for row in rows]
+            return trial_records(rows, connection.execute(of_jobs).all() if rows else ())
 
     def trial(self, search_id: int, number: int) -> Trial | None:
         """Returns one trial with its folds; None: there is none with that number."""
@@ -259,18 +255,13 @@ class Store:
     def trials_with_outputs(self, search_id: int) -> set[int]:
         """Returns the trials with outputs at the server."""
         query = select(t.jobs.c.trial).where(t.jobs.c.search_id == search_id, t.jobs.c.output.is_not(None))
-        with reading(self.engine) as connection:
-            return set(connection.execute(query.distinct()).scalars())
+        return set(read_values(self.engine, query.distinct()))
 
     def outputs(self, search_id: int, trial: int) -> dict[int, str]:
         """Returns the logical file names of a trial's kept outputs, by fold."""
-        with reading(self.engine) as connection:
-            rows = connection.execute(
-                select(t.jobs.c.fold, t.jobs.c.output).where(
-                    t.jobs.c.search_id == search_id, t.jobs.c.trial == trial, t.jobs.c.output.is_not(None)
-                )
-            )
-            return {row.fold: row.output for row in rows}
+        j = t.jobs.c
+        query = select(j.fold, j.output).where(j.search_id == search_id, j.trial == trial, j.output.is_not(None))
+        return {row.fold: row.output for row in read_rows(self.engine, query)}
 
     def intermediate_values(
         self, search_id: int, trials: Collection[int]
@@ -278,21 +269,19 @@ class Store:
         """Returns the intermediate values of trials: (step, value) by trial and fold; infinity: not a number."""
         table = t.intermediate_values
         values: dict[int, dict[int, list[tuple[int, float]]]] = {}
-        with reading(self.engine) as connection:
-            query = select(table.c.trial, table.c.fold, table.c.step, table.c.value).where(
-                table.c.search_id == search_id, table.c.trial.in_(trials)
-            )
-            for trial, fold, step, value in connection.execute(query.order_by(*query.selected_columns[:3])):
-                values.setdefault(trial, {}).setdefault(fold, []).append((step, value))
+        query = select(table.c.trial, table.c.fold, table.c.step, table.c.value).where(
+            table.c.search_id == search_id, table.c.trial.in_(trials)
+        )
+        for trial, fold, step, value in read_rows(self.engine, query.order_by(*query.selected_columns[:3])):
+            values.setdefault(trial, {}).setdefault(fold, []).append((step, value))
         return values
 
     # --- events ---
 
     def events(self, search_id: int) -> list[Event]:
         """Returns the log of the search, oldest entry first."""
-        with reading(self.engine) as connection:
-            rows = connection.execute(select(t.events).where(t.events.c.search_id == search_id).order_by(t.events.c.id))
-            return [Event(from_seconds(row.time), row.who, row.what) for row in rows]
+        query = select(t.events).where(t.events.c.search_id == search_id).order_by(t.events.c.id)
+        return [Event(from_seconds(row.time), row.who, row.what) for row in read_rows(self.engine, query)]
 
     # --- notes and tags ---
 

@@ -15,7 +15,7 @@ from hpo_pilot.search.ranking import FIRST_RESULTS, TimedResult, figure_of_merit
 from hpo_pilot.search.trials import Trial, TrialState
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.annotations import trial_annotations
-from hpo_pilot.store.database import among, reading
+from hpo_pilot.store.database import among, read_rows, read_values, reading
 from hpo_pilot.store.queries import trials_with_folds
 from hpo_pilot.store.records import trial_record
 
@@ -56,9 +56,8 @@ class TrialOrder:
 
 def count_trials(engine: Engine, search_id: int, wanted: TrialFilter) -> int:
     """Returns the number of trials that a filter selects."""
-    with reading(engine) as connection:
-        condition = _condition(engine, search_id, wanted)
-        return int(connection.execute(select(func.count()).select_from(t.trials).where(condition)).scalar_one())
+    query = select(func.count()).select_from(t.trials).where(_condition(engine, search_id, wanted))
+    return int(read_values(engine, query)[0])
 
 
 def page_of_trials(
@@ -67,8 +66,7 @@ def page_of_trials(
     """Returns `limit` of the sorted trials that a filter selects, without folds, after the first `start` ones."""
     query = select(_c.number).where(_condition(engine, search_id, wanted))
     query = query.order_by(*_sort_columns(engine, order)).offset(start).limit(limit)
-    with reading(engine) as connection:
-        numbers = connection.execute(query).scalars().all()
+    numbers = read_values(engine, query)
     found = {trial.number: trial for trial in trials_numbered(engine, search_id, numbers)}
     return [found[number] for number in numbers]
 
@@ -76,15 +74,13 @@ def page_of_trials(
 def trials_numbered(engine: Engine, search_id: int, numbers: Collection[int]) -> list[Trial]:
     """Returns the trials with these numbers, without folds, by number."""
     query = select(t.trials).where(_c.search_id == search_id, among(_c.number, numbers)).order_by(_c.number)
-    with reading(engine) as connection:
-        return [trial_record(row, {}) for row in connection.execute(query)]
+    return [trial_record(row, {}) for row in read_rows(engine, query)]
 
 
 def trials_told(engine: Engine, search_id: int, places: Collection[int]) -> list[Trial]:
     """Returns the trials at these places in the order of results, without folds, by place."""
     query = select(t.trials).where(_c.search_id == search_id, among(_c.told, places)).order_by(_c.told)
-    with reading(engine) as connection:
-        return [trial_record(row, {}) for row in connection.execute(query)]
+    return [trial_record(row, {}) for row in read_rows(engine, query)]
 
 
 def confirmation_runs(engine: Engine, search_id: int, confirmed: Collection[int] | None = None) -> list[Trial]:
@@ -92,8 +88,7 @@ def confirmation_runs(engine: Engine, search_id: int, confirmed: Collection[int]
     query = select(t.trials).where(_c.search_id == search_id, _c.confirms.is_not(None))
     if confirmed is not None:
         query = query.where(among(_c.confirms, confirmed))
-    with reading(engine) as connection:
-        return [trial_record(row, {}) for row in connection.execute(query)]
+    return [trial_record(row, {}) for row in read_rows(engine, query)]
 
 
 def _is_finite(value: ColumnElement[Any]) -> ColumnElement[bool]:
@@ -150,8 +145,7 @@ def neighbours(engine: Engine, search_id: int, number: int) -> tuple[int | None,
     of_search = _c.search_id == search_id
     before = select(func.max(_c.number)).where(of_search, _c.number < number).scalar_subquery()
     after = select(func.min(_c.number)).where(of_search, _c.number > number).scalar_subquery()
-    with reading(engine) as connection:
-        return tuple(connection.execute(select(before, after)).one())
+    return tuple(read_rows(engine, select(before, after))[0])
 
 
 def rank_of(engine: Engine, search_id: int, search: Search, progress: SearchProgress, trial: Trial) -> tuple[int, int]:
@@ -176,8 +170,7 @@ def rank_of(engine: Engine, search_id: int, search: Search, progress: SearchProg
         _c.confirms.is_(None),
         not_(among(_c.number, confirmed)),
     )
-    with reading(engine) as connection:
-        return len(confirmed) + connection.execute(better).scalar_one() + 1, progress.good
+    return len(confirmed) + read_values(engine, better)[0] + 1, progress.good
 
 
 def confirmed_ranking(engine: Engine, search_id: int, search: Search) -> list[int]:
@@ -229,19 +222,16 @@ def failed_without_retry(engine: Engine, search_id: int) -> int:
     query = select(func.count()).where(
         _c.search_id == search_id, _c.state == TrialState.FAILED.value, _c.number.not_in(again)
     )
-    with reading(engine) as connection:
-        return int(connection.execute(query).scalar_one())
+    return int(read_values(engine, query)[0])
 
 
 def best_numbers(engine: Engine, search_id: int, search: Search, limit: int) -> list[int]:
     """Returns the numbers of the trials with the best figures of merit for each objective, at most `limit` each."""
     found: list[int] = []
     good = and_(_c.search_id == search_id, _c.state == TrialState.FINISHED.value, _c.confirms.is_(None))
-    with reading(engine) as connection:
-        for index, objective in enumerate(search.objectives, 1):
-            order = TrialOrder("value" if index == 1 else f"value{index}", descending=objective.sign < 0)
-            query = select(_c.number).where(good).order_by(*_sort_columns(engine, order)).limit(limit)
-            found += connection.execute(query).scalars()
+    for index, objective in enumerate(search.objectives, 1):
+        order = TrialOrder("value" if index == 1 else f"value{index}", descending=objective.sign < 0)
+        found += read_values(engine, select(_c.number).where(good).order_by(*_sort_columns(engine, order)).limit(limit))
     return found
 
 
@@ -274,8 +264,7 @@ def sampled_trials(
             _c.state.in_([TrialState.PENDING.value, TrialState.RUNNING.value]),
         ),
     )
-    with reading(engine) as connection:
-        return [trial_record(row, {}) for row in connection.execute(query.order_by(_c.number))]
+    return [trial_record(row, {}) for row in read_rows(engine, query.order_by(_c.number))]
 
 
 def results_of(engine: Engine, search_id: int, search: Search, told: Collection[int] | None) -> list[TimedResult]:

@@ -35,7 +35,7 @@ from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import SearchRecord, Store
 from hpo_pilot.store.lease import lease_holder
 from hpo_pilot.store.progress import all_progress
-from hpo_pilot.store.queries import records_of, search_heads, size_of
+from hpo_pilot.store.queries import records_of, search_heads
 from hpo_pilot.web import forms, pages
 from hpo_pilot.web.api import changing_router, reading_router, service_router
 from hpo_pilot.web.api_context import (
@@ -252,7 +252,7 @@ def metrics_of(store: Store) -> list[Metric]:
         InfoMetricFamily("hpo_pilot_service", "The service.", {"version": __version__}),
         searches,
         *_of_searches(store, records_of(store.engine, [head.id for head in active_first[:_SEARCHES]])),
-        GaugeMetricFamily("hpo_pilot_store_bytes", "Size of the store.", size_of(store.engine)),
+        GaugeMetricFamily("hpo_pilot_store_bytes", "Size of the store.", store.size),
         GaugeMetricFamily(
             "hpo_pilot_steering_up",
             "1 where a process holds the lease on the store.",

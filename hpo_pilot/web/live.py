@@ -242,6 +242,12 @@ class FragmentSet:
     figures: str
     state: str
 
+    @property
+    def snapshot(self) -> Snapshot[FragmentSet]:
+        """The snapshot with these fragments."""
+        texts = self.state + "".join(self.html.values())
+        return Snapshot(self, hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest())
+
 
 class SearchFragments:
     """Makes the fragments of the pages of searches. Thread-safe."""
@@ -274,8 +280,7 @@ class SearchFragments:
             content = self.of_list(self._library.heads(), self._library.views(numbers))
         else:
             content = self.of_search(self._library.view(topic))
-        texts = "".join(content.html.values())
-        return Snapshot(content, hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest())
+        return content.snapshot
 
     def of_list(self, heads: Sequence[SearchHead], views: Sequence[SearchView]) -> FragmentSet:
         """Returns the fragments of a page of searches: of the rows of `views`, and of the summary of all `heads`."""
@@ -441,8 +446,7 @@ class JobFragments:
             content = self.pilots()
         else:
             content = self.jobs(JobFilter.of_query(dict(parse_qsl(topic.removeprefix(JOBS_TOPIC)))))
-        texts = content.state + "".join(content.html.values())
-        return Snapshot(content, hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest())
+        return content.snapshot
 
     def jobs(self, wanted: JobFilter) -> FragmentSet:
         """Returns the fragments of the jobs page."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
@@ -335,22 +335,18 @@ class ServerJobs:
     def jobs(
         self,
         *,
-        tasks: Sequence[int] = (),
         search: str | None = None,
         states: Iterable[JobState] = (),
         queue: str | None = None,
-        pilot: str | None = None,
         limit: int = 100,
         before: int | None = None,
     ) -> ServerJobsPage:
         """Returns a page of jobs, newest first.
 
         Args:
-            tasks: ids of tasks; only their jobs are returned; empty: jobs of all tasks.
             search: `uid` or name of a search; only its jobs are returned; None: jobs of all searches.
             states: only jobs in one of these states; empty: jobs in any state.
             queue: only jobs that wait or run at this queue; None: jobs at any queue.
-            pilot: only jobs of the pilot with this `ServerPilot.key`; None: jobs of any pilot.
             limit: maximum number of jobs, 1 to `MOST_JOBS`.
             before: only jobs with a PandaID below this one: `ServerJobsPage.before` of the previous page.
 
@@ -358,11 +354,9 @@ class ServerJobs:
             NoServerError, TryAgainError: see the class.
         """
         given: dict[str, Any] = {
-            "task_ids": list(tasks) or None,
             "search": search,
             "states": [state.value for state in states] or None,
             "queue": queue,
-            "pilot": pilot,
             "limit": max(1, min(limit, MOST_JOBS)),
             "before": before,
         }
@@ -423,13 +417,12 @@ class ServerJobs:
             if not call.startswith("job_"):
                 raise
             return self._ask_files(call, parameters, no_server)
-        with answer:
-            try:
-                envelope = json.loads(answer.content)
-            except ValueError as error:
-                raise TryAgainError(
-                    f"{answer.url} gave an answer that is not JSON: is it the embedded PanDA server?"
-                ) from error
+        try:
+            envelope = json.loads(answer.content)
+        except ValueError as error:
+            raise TryAgainError(
+                f"{answer.url} gave an answer that is not JSON: is it the embedded PanDA server?"
+            ) from error
         return self._data_of(envelope, call)
 
     def _ask_files(self, call: str, given: dict[str, Any], no_server: NoServerError) -> dict[str, Any]:
@@ -472,12 +465,10 @@ class ServerJobs:
         except requests.RequestException as error:
             raise TryAgainError(f"the embedded PanDA server at {server.url} does not answer: {error}") from error
         if answer.status_code in (401, 403):
-            answer.close()
             raise NoServerError(
                 f"the server at {server.url} refuses the token of {self._workdir}: it belongs to another work folder"
             )
         if not answer.ok:
-            answer.close()
             raise TryAgainError(f"the embedded PanDA server answered {answer.status_code} to {path}")
         return answer
 

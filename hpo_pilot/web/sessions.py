@@ -286,32 +286,39 @@ class ApiGuard:
             await self._app(scope, receive, send)
             return
 
-        async def send_safely(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers["X-Content-Type-Options"] = "nosniff"
-                headers.setdefault("Cache-Control", "no-store")
-            await send(message)
-
+        send = _with_headers(send, {"X-Content-Type-Options": "nosniff"})
         if scope["path"] not in _OPEN_API_PATHS:
             try:
                 caller = self._gate.caller(Request(scope))
             except TokenRefused as error:
-                await problem_response(401, "unauthorized", str(error))(scope, receive, send_safely)
+                await problem_response(401, "unauthorized", str(error))(scope, receive, send)
                 return
             if caller.role is Role.PILOT:
                 wrong = "this is a pilot's token, for the PanDA server only; the API needs a user's or operator's token"
-                await problem_response(403, "forbidden", wrong)(scope, receive, send_safely)
+                await problem_response(403, "forbidden", wrong)(scope, receive, send)
                 return
             scope.setdefault("state", {})["caller"] = caller
             _log_call(scope, caller)
         if not scope["path"].startswith(_UPLOAD_PATH):
             too_large = f"the body is above {BODY_LIMIT} bytes"
             if _is_above(BODY_LIMIT, Headers(scope=scope)):
-                await problem_response(413, "too_large", too_large)(scope, receive, send_safely)
+                await problem_response(413, "too_large", too_large)(scope, receive, send)
                 return
             receive = LimitedBody(receive, BODY_LIMIT, too_large)
-        await self._app(scope, receive, send_safely)
+        await self._app(scope, receive, send)
+
+
+def _with_headers(send: Send, headers: Mapping[str, str]) -> Send:
+    """Returns a `send` that adds headers, and forbids copies of an answer that says nothing about them."""
+
+    async def send_safely(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            found = MutableHeaders(scope=message)
+            found.update(headers)
+            found.setdefault("Cache-Control", "no-store")
+        await send(message)
+
+    return send_safely
 
 
 def _is_above(limit: int, headers: Headers) -> bool:
@@ -338,6 +345,14 @@ _CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
+_PAGE_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Content-Security-Policy": _CONTENT_POLICY,
+}
 
 
 class PageGuard:
@@ -355,16 +370,9 @@ class PageGuard:
             await self._app(scope, receive, send)
             return
 
-        async def send_safely(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                _protect(MutableHeaders(scope=message))
-            await send(message)
-
-        refusal = self._refusal(scope)
-        if refusal is not None:
-            await refusal(scope, receive, send_safely)
-            return
-        await self._app(scope, LimitedBody(receive, FORM_LIMIT, f"a form has at most {FORM_LIMIT} bytes"), send_safely)
+        send = _with_headers(send, _PAGE_HEADERS)
+        answer = self._refusal(scope) or self._app
+        await answer(scope, LimitedBody(receive, FORM_LIMIT, f"a form has at most {FORM_LIMIT} bytes"), send)
 
     def _refusal(self, scope: Scope) -> Response | None:
         """Returns the answer that refuses the request; None: it may pass, and its session, if any, is in the scope."""
@@ -434,16 +442,6 @@ def check_form(sessions: Sessions, session: Session, given: object) -> None:
     """
     if not isinstance(given, str) or not sessions.is_form_token(session, given):
         raise HTTPException(403, "this form belongs to another session: open the page again, then repeat the change")
-
-
-def _protect(headers: MutableHeaders) -> None:
-    headers["X-Content-Type-Options"] = "nosniff"
-    headers["Referrer-Policy"] = "no-referrer"
-    headers["X-Frame-Options"] = "DENY"
-    headers["Cross-Origin-Opener-Policy"] = "same-origin"
-    headers["Cross-Origin-Resource-Policy"] = "same-origin"
-    headers["Content-Security-Policy"] = _CONTENT_POLICY
-    headers.setdefault("Cache-Control", "no-store")
 
 
 def is_secure(scope: Scope, *, behind_proxy: bool) -> bool:
