@@ -214,7 +214,7 @@ def test_a_book_that_makes_no_sense(manager: AllocationManager, tmp_path: Path) 
 
 GOLDEN = Path(__file__).parent / "golden"
 
-#: A machine under Flux; we have no profile of one.
+#: A machine under Flux with features of nodes and variables.
 FLUX = SiteProfile.model_validate(
     {
         "name": "flux",
@@ -242,7 +242,15 @@ ASKED: dict[str, dict[str, Any]] = {
         "node_cores": 32,
         "node_gpus": 4,
     },
+    # LUMI User Guide, "LUMI-G example batch scripts": --partition, --nodes, --gpus-per-node, --time, --account.
+    "lumi-g": {"nodes": 2, "minutes": 2160, "account": "project_465000000"},
+    # CSCS, "Slurm", "Running more than one job step per node": --exclusive, --mem=450G; the last --mem counts.
+    "alps": {"nodes": 2, "minutes": 60, "account": "g123"},
+    # ALCF, "Running Jobs using PBS": -A, -l walltime and -l filesystems are mandatory; -l select=N:system=NAME.
+    "polaris": {"nodes": 4, "minutes": 600, "account": "catalyst"},
+    "aurora": {"nodes": 256, "minutes": 720, "queue": "prod", "account": "catalyst"},
     # flux-batch(1), "SUBMISSION DIRECTIVES".
+    "tuolumne": {"nodes": 1, "minutes": 60, "account": "lc"},
     "flux": {"nodes": 2, "minutes": 30, "account": "lc"},
 }
 

@@ -233,6 +233,36 @@ GOLDEN = {
     ),
     "local": ("horovodrun -np 8 -H n1:4,n2:4", "horovodrun -np 2 -H n1:2"),
     "grid": (),  # a PanDA site's own pilots start jobs there; ranks beyond one are refused
+    "lumi-g": (
+        f"srun -N2 -n16 --ntasks-per-node=8 -c7 --gpus-per-node=8 --gpu-bind=none {_STEP}",
+        f"srun -N1 -n2 --ntasks-per-node=2 -c1 --gres=none {_STEP}",
+    ),
+    "alps": (
+        f"srun -N2 -n8 --ntasks-per-node=4 -c72 {_CLOSEST} {_STEP}",
+        f"srun -N1 -n2 --ntasks-per-node=2 -c1 --gres=none {_STEP}",
+    ),
+    "jupiter": (
+        f"srun -N2 -n8 --ntasks-per-node=4 -c72 {_ALL} {_STEP} --cpu-bind=sockets",
+        f"srun -N1 -n2 --ntasks-per-node=2 -c1 --gres=none {_STEP} --cpu-bind=sockets",
+    ),
+    "leonardo": (
+        f"srun -N2 -n8 --ntasks-per-node=4 -c8 {_ALL} {_STEP}",
+        f"srun -N1 -n2 --ntasks-per-node=2 -c1 --gres=none {_STEP}",
+    ),
+    "vega": (  # -c counts hardware threads there
+        f"srun -N2 -n8 --ntasks-per-node=4 -c64 {_ALL} {_STEP}",
+        f"srun -N1 -n2 --ntasks-per-node=2 -c2 --gres=none {_STEP}",
+    ),
+    "karolina": (
+        f"srun -N2 -n16 --ntasks-per-node=8 -c16 --gpus-per-node=8 --gpu-bind=none {_STEP}",
+        f"srun -N1 -n2 --ntasks-per-node=2 -c1 --gres=none {_STEP}",
+    ),
+    "marenostrum5-acc": (
+        f"srun -N2 -n8 --ntasks-per-node=4 -c20 {_ALL} {_STEP}",
+        f"srun -N1 -n2 --ntasks-per-node=2 -c1 --gres=none {_STEP}",
+    ),
+    # They want PALS's mpiexec and `flux run`, which no launcher writes; ranks beyond one are refused.
+    **dict.fromkeys(("aurora", "polaris", "elcapitan", "tuolumne", "generic-flux"), ()),
 }
 
 

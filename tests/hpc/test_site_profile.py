@@ -97,15 +97,27 @@ SHIPPED = sorted((ROOT / "deploy" / "sites").glob("*.yaml"))
 
 def test_the_profiles_that_come_with_the_product() -> None:
     names = {
-        "summit",
+        "alps",
+        "aurora",
+        "elcapitan",
         "frontier",
-        "perlmutter",
-        "perlmutter-cpu",
-        "generic-slurm",
+        "generic-flux",
         "generic-lsf",
         "generic-pbs",
+        "generic-slurm",
         "grid",
+        "jupiter",
+        "karolina",
+        "leonardo",
         "local",
+        "lumi-g",
+        "marenostrum5-acc",
+        "perlmutter",
+        "perlmutter-cpu",
+        "polaris",
+        "summit",
+        "tuolumne",
+        "vega",
     }
     assert {path.stem for path in SHIPPED} == names
 
@@ -122,6 +134,24 @@ def test_summit_is_as_its_guide_has_it() -> None:
     assert (summit.node.cores, summit.node.gpu_count, summit.node.architecture) == (42, 6, "ppc64le")
     batch = summit.batch.queues["batch"]
     assert [batch.hours(nodes) for nodes in (45, 46, 91, 92, 921, 922, 4608, 4609)] == [2, 6, 6, 12, 12, 24, 24, None]
+
+
+@pytest.mark.parametrize(
+    ("name", "queue", "nodes", "hours"),
+    [
+        ("lumi-g", "standard-g", [1024, 1025], [48, None]),  # "Slurm partitions allocatable by node"
+        ("alps", "normal", [1022], [24]),  # Daint, "Slurm"
+        ("aurora", "prod", [256, 1024, 1025, 1999, 2000, 10624, 10625], [12, 12, 18, 18, 24, 24, None]),  # "Queues"
+        ("aurora", "capacity", [16, 17], [168, None]),
+        ("polaris", "prod", [10, 24, 25, 99, 100, 496, 497], [3, 3, 6, 6, 24, 24, None]),  # "Queues"
+        ("polaris", "capacity", [4, 5], [168, None]),
+    ],
+)
+def test_walltimes_are_as_the_guides_have_them(
+    name: str, queue: str, nodes: list[int], hours: list[float | None]
+) -> None:
+    batch = find_site(name).batch.queues[queue]
+    assert [batch.hours(number) for number in nodes] == hours
 
 
 def test_every_mistake_with_its_place(tmp_path: Path) -> None:
