@@ -245,22 +245,6 @@ GOLDEN = {
         f"srun -N2 -n8 --ntasks-per-node=4 -c72 {_ALL} {_STEP} --cpu-bind=sockets",
         f"srun -N1 -n2 --ntasks-per-node=2 -c1 --gres=none {_STEP} --cpu-bind=sockets",
     ),
-    "leonardo": (
-        f"srun -N2 -n8 --ntasks-per-node=4 -c8 {_ALL} {_STEP}",
-        f"srun -N1 -n2 --ntasks-per-node=2 -c1 --gres=none {_STEP}",
-    ),
-    "vega": (  # -c counts hardware threads there
-        f"srun -N2 -n8 --ntasks-per-node=4 -c64 {_ALL} {_STEP}",
-        f"srun -N1 -n2 --ntasks-per-node=2 -c2 --gres=none {_STEP}",
-    ),
-    "karolina": (
-        f"srun -N2 -n16 --ntasks-per-node=8 -c16 --gpus-per-node=8 --gpu-bind=none {_STEP}",
-        f"srun -N1 -n2 --ntasks-per-node=2 -c1 --gres=none {_STEP}",
-    ),
-    "marenostrum5-acc": (
-        f"srun -N2 -n8 --ntasks-per-node=4 -c20 {_ALL} {_STEP}",
-        f"srun -N1 -n2 --ntasks-per-node=2 -c1 --gres=none {_STEP}",
-    ),
     # They want PALS's mpiexec and `flux run`, which no launcher writes; ranks beyond one are refused.
     **dict.fromkeys(("aurora", "polaris", "elcapitan", "tuolumne", "generic-flux"), ()),
 }
