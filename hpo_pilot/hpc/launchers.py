@@ -33,6 +33,7 @@ class Placement:
         gpus_on: the GPUs on the nodes where they differ from `gpus`.
         memory_mb: memory of the job on each node, in MB; 0: not known.
         port: a TCP port of the first node that only this job uses; 0: none.
+        is_shared: whether agents run other jobs on these nodes: then the caller chooses GPUs and cores.
         name: name of the job step, unique in the allocation; output lines are then labelled by rank. Empty: no name.
     """
 
@@ -47,6 +48,7 @@ class Placement:
     gpus_on: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     memory_mb: int = 0
     port: int = 0
+    is_shared: bool = False
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -194,6 +196,7 @@ class LauncherSettings:
         threads_per_core: hardware threads of a core, for launchers that count threads.
         mpi: the kind of mpirun, openmpi or mpich.
         starter: the launcher that starts torchrun on each of several nodes.
+        on_node: the launcher that starts ranks on one node without a job step; empty: none.
     """
 
     options: tuple[str, ...] = ()
@@ -201,6 +204,7 @@ class LauncherSettings:
     threads_per_core: int = 1
     mpi: str = "openmpi"
     starter: str = ""
+    on_node: str = ""
 
 
 class Launcher(ABC):
@@ -218,6 +222,8 @@ class Launcher(ABC):
     log_patterns: LogPatterns = LogPatterns()
     #: True if the launcher assigns GPUs to ranks itself; False: the environment names them.
     chooses_gpus: bool = False
+    #: True if one job step can run agents on all nodes beside other job steps; see `agents`.
+    has_agents: bool = False
     #: Variables that ranks get only if they are named.
     names_also: ClassVar[tuple[str, ...]] = ()
 
@@ -233,6 +239,22 @@ class Launcher(ABC):
     def once(self, here: bool) -> Launcher:
         """Returns the launcher for a command that runs once, on one node; `here`: the node of the caller."""
         return self
+
+    @property
+    def on_node(self) -> Launcher | None:
+        """The launcher that starts ranks on the node of the caller without the batch system; None: there is none."""
+        return make_launcher({"name": self.settings.on_node}) if self.settings.on_node else None
+
+    def needs_step(self, nodes: int, ranks_per_node: int) -> bool:
+        """Returns whether a job takes a job step in an allocation of several nodes; otherwise an agent starts it."""
+        return not self.has_agents or nodes > 1 or (ranks_per_node > 0 and self.on_node is None)
+
+    def agents(self, argv: Sequence[str], placement: Placement) -> list[str]:
+        """Returns the command of a job step with one process on each node, beside which other job steps can run.
+
+        The end of one process does not end the others.
+        """
+        raise NotImplementedError
 
     @property
     def programs(self) -> tuple[str, ...]:
@@ -380,6 +402,7 @@ class Srun(Launcher):
     name = "srun"
     names_also = ("HOME", "PATH")  # srun passes no other variables on
     chooses_gpus = True
+    has_agents = True
     log_patterns = LogPatterns(
         label=r"^ *(\d+): ?",
         dead=r"^srun: error: \S+: tasks? (\d+)[\d,-]*: |slurmstepd\S*: error: .*memory limit",
@@ -406,7 +429,9 @@ class Srun(Launcher):
             f"-n{placement.ranks}",
             f"--ntasks-per-node={placement.ranks_per_node}",
             f"-c{placement.cores_per_rank * self.settings.threads_per_core}",
-            *self._gpus(placement),
+            # A step with --overlap shares all resources with all other steps (srun(1), Slurm 20.11 and later), and
+            # without an option for GPUs it has those of the job.
+            *(["--overlap", "--cpu-bind=none"] if placement.is_shared else self._gpus(placement)),
             *nodes,
             "--exact",
             *memory,
@@ -418,10 +443,15 @@ class Srun(Launcher):
             *argv,
         ]
 
+    def agents(self, argv: Sequence[str], placement: Placement) -> list[str]:
+        """See Launcher. Of an option that is given twice, srun takes the last."""
+        lasting = ["--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--mem=0", "--export=ALL"]
+        return self.command([*lasting, *argv], replace(placement, is_shared=True))
+
     def environment(self, placement: Placement, base: Mapping[str, str]) -> dict[str, str]:
         """See Launcher."""
         env = super().environment(placement, base)
-        # Slurm sets it for each rank, relative to an earlier value.
+        # Slurm sets it for each rank, relative to an earlier value; on shared nodes the pilot's script does.
         env.pop(VISIBLE_GPUS.get(placement.gpu_kind, ""), None)
         return env
 
@@ -558,7 +588,7 @@ class Torchrun(Launcher):
         """
         super().__init__(settings)
         self._starter = starter or Plain(self.settings)
-        self.chooses_gpus = self._starter.chooses_gpus
+        self.chooses_gpus, self.has_agents = self._starter.chooses_gpus, self._starter.has_agents
 
     def command(self, argv: Sequence[str], placement: Placement) -> list[str]:
         """See Launcher."""
@@ -585,6 +615,15 @@ class Torchrun(Launcher):
     def once(self, here: bool) -> Launcher:
         """See Launcher."""
         return self._starter.once(here)
+
+    @property
+    def on_node(self) -> Launcher:
+        """Itself, without the starter."""
+        return Torchrun(self.settings)
+
+    def agents(self, argv: Sequence[str], placement: Placement) -> list[str]:
+        """See Launcher."""
+        return self._starter.agents(argv, placement)
 
     @property
     def per_node(self) -> Launcher:
@@ -638,6 +677,7 @@ def make_launcher(said: Mapping[str, Any], threads_per_core: int = 1) -> Launche
         threads_per_core=threads_per_core,
         mpi=str(said.get("mpi") or "openmpi"),
         starter=str(said.get("starter") or ""),
+        on_node=str(said.get("on_node") or ""),
     )
     if name != Torchrun.name or not settings.starter:
         return LAUNCHERS[name](settings)

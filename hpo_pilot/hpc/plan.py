@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self, cast
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.capacity import TimeLeft
+from hpo_pilot.hpc.launchers import make_launcher
 from hpo_pilot.hpc.scheduler import Policy, Scheduler
 from hpo_pilot.hpc.usage import Ending, ScheduledJob
 from hpo_pilot.jobs.resources import JobNeeds, Node, NodeShape
@@ -124,7 +125,13 @@ def jobs_at_once(profile: SiteProfile, needs: JobNeeds, nodes: int, minutes: flo
     margin = min(Policy().margin, 60 * minutes / 10)  # the time that its pilot keeps free at the end
     if needs.nodes > nodes or not _would_start(needs, 60 * minutes - margin):
         return 0
-    return most_at_once(node_shape(profile, needs), needs, nodes, profile.batch.job_steps)
+    return most_at_once(node_shape(profile, needs), needs, nodes, job_steps(profile, needs))
+
+
+def job_steps(profile: SiteProfile, needs: JobNeeds) -> int | None:
+    """Returns how many such jobs can have job steps in an allocation; None: no limit, or agents start them."""
+    launcher = make_launcher(profile.launcher.model_dump(), profile.node.threads_per_core)
+    return profile.batch.job_steps if launcher.needs_step(needs.nodes, needs.ranks_per_node) else None
 
 
 def _would_start(needs: JobNeeds, seconds: float) -> bool:
@@ -241,7 +248,7 @@ def _sizes(work: Workload, profile: SiteProfile, queue: BatchQueue) -> list[int]
     """Returns sizes to compare: for all jobs at once, for simple parts of them, and the sizes of walltime bins."""
     shape, most = node_shape(profile, work.needs), largest_allocation(profile, queue)
     # An allocation with more nodes than its job steps can use would run no more jobs.
-    jobs = min(min(work.parallel, work.groups) * work.folds, profile.batch.job_steps or sys.maxsize)
+    jobs = min(min(work.parallel, work.groups) * work.folds, job_steps(profile, work.needs) or sys.maxsize)
     wanted = {nodes_for(shape, work.needs, math.ceil(jobs / parts)) for parts in (1, 2, 3, 4, 8)} | {work.needs.nodes}
     edges = {smaller.nodes + 1 for smaller in queue.walltime[:-1]} | {one.nodes for one in queue.walltime}
     needed = max(wanted)
@@ -262,7 +269,7 @@ def _choice(
     ):
         return None
     shape = node_shape(profile, work.needs)
-    at_once = most_at_once(shape, work.needs, nodes, profile.batch.job_steps)
+    at_once = most_at_once(shape, work.needs, nodes, job_steps(profile, work.needs))
     at_once = min(at_once, min(work.parallel, work.groups) * work.folds)
     walltime = 60.0 * (minutes if minutes is not None else round(60 * longest))
     left = walltime - Policy().margin
@@ -517,7 +524,7 @@ def make_plan(
         )
     rules = profile.batch.rules(name)
     chosen = choose_allocations(work, profile, rules, nodes=nodes, minutes=minutes)
-    shape, steps = node_shape(profile, work.needs), profile.batch.job_steps
+    shape, steps = node_shape(profile, work.needs), job_steps(profile, work.needs)
     runs = simulate(work, shape, chosen.nodes, 60.0 * chosen.minutes, steps=steps)
     layout = Layout.of(work, max(run.at_once for run in runs))
     node = profile.node

@@ -244,6 +244,11 @@ class SiteLauncher(ProfileSection):
     starter: Literal["srun", "jsrun", "mpirun"] | None = Field(
         None, description="The program that starts torchrun on each node of a job on several nodes."
     )
+    on_node: Literal["horovodrun", "mpirun", "torchrun"] | None = Field(
+        None,
+        description="The program that starts the ranks of a job on one node of a larger allocation, without a job step "
+        "of the batch system; null: the launcher, with a job step for each such job.",
+    )
 
 
 class Scratch(ProfileSection):

@@ -80,6 +80,13 @@ def parser() -> argparse.ArgumentParser:
     add("--site", type=Path, help="the site's profile, as `hpo-pilot sites show NAME --json` prints it")
     add("--allocation", action="store_true", help="use all nodes of the batch job in which this pilot runs")
     add(
+        "--no-agents",
+        action="store_false",
+        dest="agents",
+        help="in an allocation, start each job by a job step, also where an agent on its node could start it",
+    )
+    add("--checkpoint-rate", type=float, help="MB/s of checkpoints of all agents of an allocation (default: 1000)")
+    add(
         "--end-idle",
         type=float,
         help="seconds without a job after which the allocation is given back (default: 900; 0: never)",

@@ -19,7 +19,7 @@ from hpo_pilot.hpc.batch_system import AllocatedNode, BatchAllocation, Remainder
 from hpo_pilot.hpc.batch_systems import BATCH_SYSTEMS
 from hpo_pilot.hpc.launchers import VISIBLE_GPUS
 from hpo_pilot.hpc.scheduler import Policy, Scheduler
-from hpo_pilot.hpc.usage import Ending, ScheduledJob, Start, TimeBreakdown, Usage
+from hpo_pilot.hpc.usage import Ending, ScheduledJob, Share, Start, TimeBreakdown, Usage
 from hpo_pilot.jobs.resources import JobNeeds, Node, NodeShape
 from hpo_pilot.pilot.job import GivenBack, Job, JobFailure, LauncherAway, NodeLost
 from hpo_pilot.pilot.machine import (
@@ -176,8 +176,11 @@ class NodeHealth:
 
 log = logging.getLogger(__name__)
 
-#: Simultaneous jobs if the site has no limit: each has a thread and a runner on this node.
+#: Simultaneous job steps if the site has no limit: each has a thread and a runner on this node.
 _MOST = 1000
+
+#: Simultaneous jobs with agents: each is a small object here. The largest machines have 75,000 GPUs.
+_MOST_WITH_AGENTS = 100_000
 
 #: Waiting jobs up to which more are requested, for servers that do not know the free resources of each node.
 _MOST_WAITING = 8
@@ -202,6 +205,9 @@ class AllocationReservation(JobReservation):
         start: its nodes, when the scheduler has started it.
         failure: why it will not start.
         is_over: no thread waits for its start any more.
+        settled: for a job that takes no job step: is called when `start` or `failure` is known, with the pool's lock.
+        has_step: it counts among the job steps.
+        is_scheduled: the scheduler has it.
         staging: seconds spent on copies, which later jobs of its search will find.
     """
 
@@ -211,7 +217,15 @@ class AllocationReservation(JobReservation):
         self.start: Start | None = None
         self.failure: JobFailure | None = None
         self.is_over = False
+        self.settled: Callable[[], None] | None = None
+        self.has_step = self.is_scheduled = False
         self.staging = 0.0
+
+    def settle(self, *, start: Start | None = None, failure: JobFailure | None = None) -> None:
+        """Notes the scheduler's decision."""
+        self.start, self.failure = start, failure
+        if self.settled is not None:
+            self.settled()
 
 
 class AllocationPool(ResourcePool[AllocationReservation]):
@@ -228,6 +242,7 @@ class AllocationPool(ResourcePool[AllocationReservation]):
         *,
         margin: float,
         checkpointed: float = Policy.checkpointed,
+        has_agents: bool = False,
         when_lost: Callable[[int, JobFailure], None],
         is_away: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
@@ -239,6 +254,7 @@ class AllocationPool(ResourcePool[AllocationReservation]):
             site: where it is.
             margin: seconds before its end when every job should have ended.
             checkpointed: seconds before that until which jobs with checkpoints start.
+            has_agents: jobs may run without job steps, see `place`.
             when_lost: is called with the PandaID of each job that lost a node, and the failure.
             is_away: returns whether the launcher starts nothing now: then no jobs are requested, and jobs that would
                 start are given back.
@@ -251,7 +267,13 @@ class AllocationPool(ResourcePool[AllocationReservation]):
         self._half_time = now + allocation.seconds / 2
         policy = Policy(margin=margin, checkpointed=checkpointed)
         self._scheduler = Scheduler(allocation.nodes, begins=now, ends=now + allocation.seconds, policy=policy)
-        self.most = site.job_steps or min(_MOST, sum(node.shape.cores for node in allocation.nodes))
+        cores = sum(node.shape.cores for node in allocation.nodes)
+        self.has_agents = has_agents  #: jobs may run without job steps
+        self._is_draining = False
+        self._most_steps = site.job_steps - has_agents if site.job_steps else min(_MOST, cores)
+        self.most = min(_MOST_WITH_AGENTS, cores) if has_agents else self._most_steps
+        self._steps = 0
+        self._for_steps: deque[AllocationReservation] = deque()  # jobs that wait for a job step to end
         self._up = set(self._names)
         self._keeps_cores = allocation.reclaim is not None
         self._taken: set[str] = set()  # nodes that the batch system took away
@@ -277,7 +299,7 @@ class AllocationPool(ResourcePool[AllocationReservation]):
                 some = self._scheduler.waiting < _MOST_WAITING and not self._is_away()
                 if left > 0 and not self._coming and some:
                     request = self._scheduler.request_jobs(now)
-                    if request.now or request.later:
+                    if (request.now or request.later) and len(self._for_steps) < _MOST_WAITING:
                         cores = sum(room.nodes * room.cores for room in request.free)
                         gpus = max((sum(room.gpus) for room in request.free), default=0)
                         patience = _PATIENCE if self._reservations else math.inf
@@ -302,9 +324,8 @@ class AllocationPool(ResourcePool[AllocationReservation]):
         self, reservation: AllocationReservation, job: Job, document: PayloadSettings, starting: StartingJob
     ) -> AssignedResources:
         """See ResourcePool: waits until the scheduler starts the job."""
-        planned = ScheduledJob(reservation.key, reservation.search, self._needs(job, document))
         with self._changed:
-            reservation.planned = planned
+            reservation.planned = self._planned(reservation, job, document)
             self._decide(self._clock())
             while reservation.start is None and reservation.failure is None and not starting.is_over():
                 self._changed.wait(_LOOK)
@@ -314,20 +335,31 @@ class AllocationPool(ResourcePool[AllocationReservation]):
                 raise reservation.failure
             if reservation.start is None or starting.draining.is_set():
                 raise GivenBack("the allocation was about to end while the job waited")
-        return self._assignment(planned, reservation.start)
+        return self.assignment(reservation.planned, reservation.start)
+
+    def place(
+        self, reservation: AllocationReservation, job: Job, document: PayloadSettings, settled: Callable[[], None]
+    ) -> None:
+        """Hands a job that takes no job step to the scheduler, and returns at once; see `AllocationReservation`."""
+        with self._changed:
+            reservation.settled = settled
+            reservation.planned = self._planned(reservation, job, document)
+            self._decide(self._clock())
 
     def free(self, reservation: AllocationReservation, ending: Ending = Ending.FAILED) -> None:
         """See ResourcePool."""
         with self._changed:
             reservation.is_over = True
             self._reservations.pop(reservation.key, None)
-            if reservation in self._coming:
-                self._coming.remove(reservation)
+            for waiting in (self._coming, self._for_steps):
+                if reservation in waiting:
+                    waiting.remove(reservation)
+            self._steps -= reservation.has_step
             if reservation.start is not None:
                 now = self._clock()
                 self._scheduler.ended(reservation.key, ending, now, staging=reservation.staging)
                 self._freed.update((share.node, now) for share in reservation.start.shares)
-            elif reservation.planned is not None and reservation.failure is None:
+            elif reservation.is_scheduled and reservation.failure is None:
                 self._reservations[reservation.key] = (
                     reservation  # the scheduler still has it: `_decide` ends it when its turn comes
                 )
@@ -408,6 +440,7 @@ class AllocationPool(ResourcePool[AllocationReservation]):
     def drain(self) -> None:
         """Starts no more jobs; waiting jobs are given back."""
         with self._changed:
+            self._is_draining = True
             self._scheduler.drain()
             self._decide(self._clock())
 
@@ -458,7 +491,7 @@ class AllocationPool(ResourcePool[AllocationReservation]):
 
     def _block(self, lost: str, since: float) -> None:
         """Blocks nodes where jobs run or ran lately: they get no new jobs."""
-        if not self._keeps_cores:
+        if not self._keeps_cores or self.has_agents:  # steps on shared nodes wait for no cores
             return
         used = {
             share.node
@@ -478,30 +511,46 @@ class AllocationPool(ResourcePool[AllocationReservation]):
         """Lets the scheduler decide, and wakes the waiting threads."""
         while self._coming and (self._coming[0].planned is not None or self._coming[0].is_over):
             reservation = self._coming.popleft()
-            if reservation.planned is not None and not reservation.is_over:
-                try:
-                    self._scheduler.add(reservation.planned)
-                except InputError as error:
-                    reservation.failure = JobFailure(str(error))
+            if reservation.settled is not None:
+                self._schedule(reservation)
+            else:
+                self._for_steps.append(reservation)
+        while self._for_steps and (self._steps < self._most_steps or self._is_draining):
+            reservation = self._for_steps.popleft()
+            reservation.has_step = not reservation.is_over
+            self._steps += reservation.has_step
+            self._schedule(reservation)
         again = True
         while again:
             again = False
             for start in self._scheduler.starts(now):
                 reservation = self._reservations[start.job.key]
-                if reservation.is_over or self._is_away():
+                if reservation.is_over or (self._is_away() and reservation.settled is None):
                     again = True
                     self._scheduler.ended(reservation.key, Ending.CUT, now)
                     if reservation.is_over:
                         del self._reservations[reservation.key]
-                    reservation.failure = LauncherAway("the launcher starts nothing here for now")
+                    reservation.settle(failure=LauncherAway("the launcher starts nothing here for now"))
                 else:
-                    reservation.start = start
+                    reservation.settle(start=start)
         for job in self._scheduler.hand_back(now):
             reservation = self._reservations[job.key]
-            reservation.failure = GivenBack("the job would not end before the allocation does, or its nodes are lost")
+            why = "the job would not end before the allocation does, or its nodes are lost"
+            reservation.settle(failure=GivenBack(why))
             if reservation.is_over:
                 del self._reservations[reservation.key]
         self._changed.notify_all()
+
+    def _schedule(self, reservation: AllocationReservation) -> None:
+        if reservation.planned is not None and not reservation.is_over:
+            try:
+                self._scheduler.add(reservation.planned)
+                reservation.is_scheduled = True
+            except InputError as error:
+                reservation.settle(failure=JobFailure(str(error)))
+
+    def _planned(self, reservation: AllocationReservation, job: Job, document: PayloadSettings) -> ScheduledJob:
+        return ScheduledJob(reservation.key, reservation.search, self._needs(job, document))
 
     def _needs(self, job: Job, document: PayloadSettings) -> JobNeeds:
         """Returns the job's needs; memory that is not given is the share of its cores."""
@@ -516,17 +565,25 @@ class AllocationPool(ResourcePool[AllocationReservation]):
             checkpoints=bool(document.checkpoint),
         )
 
-    def _assignment(self, planned: ScheduledJob, start: Start) -> AssignedResources:
+    def assignment(self, planned: ScheduledJob, start: Start) -> AssignedResources:
+        """Returns the resources of a job that the scheduler has started."""
         return AssignedResources(
             nodes=tuple(share.node for share in start.shares),
             variables={},
             cores=planned.needs.cores,
             gpus={share.node: tuple(map(str, share.gpus)) for share in start.shares},
+            bound=start.shares[0].cores,
             memory_mb=planned.needs.memory_mb,
             allocation=self._names,
+            is_shared=self.has_agents and (bool(self._taken) or not all(map(self._is_whole, start.shares))),
             seconds=math.ceil(planned.needs.seconds),
             is_late=self._clock() > self._half_time,
         )
+
+    def _is_whole(self, share: Share) -> bool:
+        """Returns whether a job has all GPUs of a node, or all cores of a node without GPUs."""
+        shape = self._shapes[share.node]
+        return len(share.gpus) == shape.gpus if shape.gpus else len(share.cores) == shape.cores
 
     def _gpus(self, count: int) -> tuple[MachineGpu, ...]:
         vendor = self._site.gpu_kind.upper() if self._site.gpu_kind in VISIBLE_GPUS else "NVIDIA"

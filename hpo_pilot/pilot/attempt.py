@@ -135,14 +135,7 @@ class JobRun:
             resumed = self._resumes and ending is Ending.FINISHED
             parts.pool.free(self._reservation, Ending.RESUMED if resumed else ending)
             is_reserved = False
-            if not outcome.finished:
-                log.info("job %s failed: %s", panda_id, outcome.failure or outcome.last_line)
-            is_back = self._goes_back(panda_id, attempt)
-            report.count_job_end(outcome, given_back=is_back)
-            if not isinstance(outcome.failure, AttemptClosed) and not is_back:
-                parts.delivery.send(
-                    report.final_report(parts.settings, panda_id, attempt, outcome, self._folder, self._stored)
-                )
+            report_end(parts, panda_id, attempt, outcome, self._folder, self._stored)
         except HpoPilotError as error:
             log.error("%s", error)
         except Exception:
@@ -152,20 +145,6 @@ class JobRun:
                 parts.pool.free(self._reservation)
             if root is not None and not parts.settings.keep:
                 shutil.rmtree(root, ignore_errors=True)
-
-    def _goes_back(self, panda_id: int, attempt: int) -> bool:
-        """Puts the job back into the queue if its failure asks for that; returns whether it is there."""
-        failure = self._outcome.failure
-        if failure is None or not failure.is_given_back:
-            return False
-        try:
-            given = self._parts.giving_back.give(panda_id, attempt)
-        except HpoPilotError as error:
-            log.info("job %s cannot be given back, and is reported failed: %s", panda_id, error)
-            return False
-        if given:
-            log.info("job %s is in the queue again", panda_id)
-        return given
 
     def _run_in(self, root: Path) -> None:
         """Runs the job in its folder, from its parameters to its outputs. Errors become the outcome's failure."""
@@ -183,7 +162,8 @@ class JobRun:
                 job = replace(job, walltime=assignment.seconds)
             parts.checkpoints.begin(job)
             # Only an allocation may end before its jobs, so only there the checkpoints matter.
-            kept = kept_checkpoint(job, parts.settings.checkpoint_root) if parts.settings.allocation else None
+            in_allocation = parts.settings.allocation or parts.settings.agent
+            kept = kept_checkpoint(job, parts.settings.checkpoint_root) if in_allocation else None
             before = kept.signature() if kept else ()
             self._resumes = bool(before)
             given = (parts.settings, job, document, prepared, root, parts.lifeline, assignment.variables)
@@ -192,6 +172,8 @@ class JobRun:
                 self._execute(Execution(*given, _refused(self._folder, fault)))
             if isinstance(wrapper, WithLauncher):
                 self._judge_launch(wrapper)
+            if parts.settings.agent and self._outcome.failure is None and self._outcome.exit_code:
+                self._judge_signal()
             if isinstance(self._outcome.failure, CutOff):
                 has_gone_on = kept is not None and kept.signature() not in (before, ())
                 self._judge_cut_off(has_gone_on=has_gone_on, is_late=assignment.is_late)
@@ -333,6 +315,11 @@ class JobRun:
         else:
             self._parts.pool.note_launch(self._reservation, None)
 
+    def _judge_signal(self) -> None:
+        """Finds out whether the batch system has ended an agent's job: it may signal the job before the agent."""
+        if self._parts.draining.wait(_SIGNAL_SECONDS):
+            self._outcome = replace(self._outcome, failure=CutOff("the allocation was ended"))
+
     def _cut_off(self, launched: WithLauncher, failed: LaunchFailure | None) -> str:
         """Returns why the job was cut off; empty: it was not. Its ranks may get a signal before this pilot.
 
@@ -374,6 +361,40 @@ class JobRun:
             self._outcome = replace(self._outcome, failure=why)
         elif is_late:
             self._outcome = replace(self._outcome, failure=CutLate(str(failure)))
+
+
+def report_end(
+    parts: PilotParts, panda_id: int, attempt: int, outcome: Outcome, folder: Path, stored: Mapping[str, Any]
+) -> None:
+    """Sends the final report of a job that has ended, or puts the job back into the queue if its failure asks for that.
+
+    Args:
+        parts: parts of the pilot.
+        panda_id: PandaID of the job.
+        attempt: attempt number.
+        outcome: how it ended.
+        folder: where its command ran.
+        stored: entries of `job_output_report`.
+    """
+    failure = outcome.failure
+    if not outcome.finished:
+        log.info("job %s failed: %s", panda_id, failure or outcome.last_line)
+    is_back = failure is not None and failure.is_given_back and _goes_back(parts, panda_id, attempt)
+    report.count_job_end(outcome, given_back=is_back)
+    if not isinstance(failure, AttemptClosed) and not is_back:
+        parts.delivery.send(report.final_report(parts.settings, panda_id, attempt, outcome, folder, stored))
+
+
+def _goes_back(parts: PilotParts, panda_id: int, attempt: int) -> bool:
+    """Puts a job back into the queue; returns whether it is there."""
+    try:
+        given = parts.giving_back.give(panda_id, attempt)
+    except HpoPilotError as error:
+        log.info("job %s cannot be given back, and is reported failed: %s", panda_id, error)
+        return False
+    if given:
+        log.info("job %s is in the queue again", panda_id)
+    return given
 
 
 def _refused(folder: Path, reason: str) -> InContainer:

@@ -27,7 +27,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import IO, Any
 
 from hpo_pilot.errors import HpoPilotError, TryAgainError
 from hpo_pilot.pilot.client import JobServer, retried
@@ -80,7 +80,7 @@ class KeptCheckpoint:
         """Returns the present files."""
         return tuple(sorted(entry for name in self.names for entry in _files(self.folder, name)))
 
-    def pack(self, target: BinaryIO, limit: int) -> Signature:
+    def pack(self, target: IO[bytes], limit: int) -> Signature:
         """Writes the archive.
 
         Args:
@@ -185,7 +185,7 @@ def _table(task: str) -> dict[str, Any]:
 class _Limited:
     """Writes at most `limit` bytes."""
 
-    def __init__(self, target: BinaryIO, limit: int) -> None:
+    def __init__(self, target: IO[bytes], limit: int) -> None:
         self._target, self._left = target, limit
 
     def write(self, data: bytes) -> int:
@@ -258,15 +258,22 @@ class CheckpointShipping(threading.Thread):
         self._changed = threading.Condition()
         self._uploading = threading.Semaphore(_AT_ONCE)
 
-    def begin(self, job: Job) -> None:
-        """Downloads the checkpoint of an earlier attempt and begins the uploads, when a job is about to start."""
+    def begin(self, job: Job, *, repeats: bool = True) -> None:
+        """Downloads the checkpoint of an earlier attempt and begins the uploads, when a job is about to start.
+
+        Args:
+            job: the job.
+            repeats: upload the checkpoint at intervals too, not only at the end of the attempt.
+        """
         kept = kept_checkpoint(job, self._settings.checkpoint_root) if self._limit else None
         if kept is None:
             return
-        fetched = job.attempt > 1 and self._fetch(job, kept)
+        fetched = self._may_have(job) and self._fetch(job, kept)
         shipment = _Shipment(job, kept, kept.signature() if fetched else ())
         with self._changed:
             self._shipments[job.identity] = shipment
+            if not repeats:
+                return
             heapq.heappush(self._due, (time.monotonic() + self._settings.checkpoint_every, job.identity))
             self._changed.notify_all()
 
@@ -292,7 +299,7 @@ class CheckpointShipping(threading.Thread):
         if job.attempt <= 1 and not shipment.shipped:
             return
         try:
-            self._server.delete_checkpoint(shipment.kept.task_id, shipment.kept.number)
+            self._remove(shipment.kept)
         except HpoPilotError as error:  # the server has none, or will remove it later
             log.debug("the checkpoint of job %s stays at the server: %s", job.panda_id, error)
 
@@ -331,15 +338,13 @@ class CheckpointShipping(threading.Thread):
             try:
                 if shipment.is_over or shipment.is_dropped or shipment.kept.signature() in (shipment.shipped, ()):
                     return every
-                with tempfile.TemporaryFile(dir=self._settings.workdir) as packed:
+                with tempfile.NamedTemporaryFile(dir=self._settings.workdir) as packed:
                     signature = shipment.kept.pack(packed, self._limit)
                     size = packed.tell()
-                    retried(
-                        lambda: self._server.upload_checkpoint(shipment.kept.task_id, shipment.kept.number, packed),
-                        patience,
-                    )
+                    packed.flush()
+                    retried(lambda: self._upload(shipment.kept, packed), patience)
                 shipment.shipped = signature
-                log.debug("the checkpoint of job %s is at the server: %.1f MB", job.panda_id, size / 1e6)
+                log.debug("the checkpoint of job %s is stored: %.1f MB", job.panda_id, size / 1e6)
             except FilesChanging:
                 return _UNSETTLED
             except CheckpointTooLarge:
@@ -362,10 +367,7 @@ class CheckpointShipping(threading.Thread):
         """Downloads the checkpoint; returns whether it was placed in the folder."""
         try:
             with tempfile.NamedTemporaryFile(dir=self._settings.workdir) as packed:
-                target = cast(BinaryIO, packed)
-                found = retried(
-                    lambda: self._server.download_checkpoint(kept.task_id, kept.number, target, self._limit), _PATIENCE
-                )
+                found = retried(lambda: self._download(kept, packed), _PATIENCE)
                 packed.flush()
                 if found and kept.place(Path(packed.name), UNPACKED_LIMIT):
                     log.info("job %s goes on from the checkpoint of an earlier attempt", job.panda_id)
@@ -373,3 +375,21 @@ class CheckpointShipping(threading.Thread):
         except (HpoPilotError, TransformationFailure, OSError) as error:
             log.warning("job %s does not get the checkpoint of the previous attempt: %s", job.panda_id, error)
         return False
+
+    # --- where the checkpoints are stored: at the server ---
+
+    def _may_have(self, job: Job) -> bool:
+        """Returns whether there may be a checkpoint of an earlier attempt."""
+        return job.attempt > 1
+
+    def _upload(self, kept: KeptCheckpoint, packed: IO[bytes]) -> None:
+        """Stores an archive."""
+        self._server.upload_checkpoint(kept.task_id, kept.number, packed)
+
+    def _download(self, kept: KeptCheckpoint, packed: IO[bytes]) -> bool:
+        """Writes the stored archive; False: there is none."""
+        return self._server.download_checkpoint(kept.task_id, kept.number, packed, self._limit)
+
+    def _remove(self, kept: KeptCheckpoint) -> None:
+        """Deletes the stored archive."""
+        self._server.delete_checkpoint(kept.task_id, kept.number)

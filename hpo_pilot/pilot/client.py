@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import IO, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 import requests
@@ -180,7 +180,7 @@ class JobServer:
         body = {"worker_id": settings.worker_id, "harvester_id": settings.harvester_id, "status": "finished"}
         self._call("pilot/update_worker_status", body, timeout=_CONNECT_SECONDS)
 
-    def download(self, source_url: str, name: str, target: BinaryIO, limit: int) -> None:
+    def download(self, source_url: str, name: str, target: IO[bytes], limit: int) -> None:
         """Downloads a file of at most `limit` bytes from the server's cache."""
         source = source_url or self._settings.server
         # The URL comes from a user's task: the token is sent only to the pilot's own server.
@@ -201,16 +201,16 @@ class JobServer:
             if announced is not None and "Content-Encoding" not in answer.headers and int(announced) != size:
                 raise ServerAway(f"{name} broke off after {size} of {announced} bytes")
 
-    def upload(self, name: str, content: Path | bytes) -> None:
+    def upload(self, name: str, content: Path | bytes | IO[bytes]) -> None:
         """Uploads a file into the server's storage; a repeat replaces it."""
-        url = f"{self._settings.server}/storage/{quote(name)}"
-        if isinstance(content, bytes):
-            self._check(self._send("PUT", url, headers=self._authorization(), data=content))
+        if isinstance(content, Path):
+            with content.open("rb") as file:
+                self.upload(name, file)
             return
-        with content.open("rb") as file:
-            self._check(self._send("PUT", url, headers=self._authorization(), data=file))
+        url = f"{self._settings.server}/storage/{quote(name)}"
+        self._check(self._send("PUT", url, headers=self._authorization(), data=content))
 
-    def upload_checkpoint(self, task_id: int, sub_id: str, content: BinaryIO) -> None:
+    def upload_checkpoint(self, task_id: int, sub_id: str, content: IO[bytes]) -> None:
         """Uploads a job's packed checkpoint into the server's cache; a repeat replaces it."""
         form = FormFile(f"{task_id}_{sub_id}", content)
         headers = self._authorization() | {"Content-Type": form.content_type}
@@ -219,7 +219,7 @@ class JobServer:
         if not (envelope := _envelope(answer)).get("success"):
             raise CallRefused(f"{self._settings.server} takes no checkpoint: {envelope.get('message')}")
 
-    def download_checkpoint(self, task_id: int, sub_id: str, target: BinaryIO, limit: int) -> bool:
+    def download_checkpoint(self, task_id: int, sub_id: str, target: IO[bytes], limit: int) -> bool:
         """Downloads a checkpoint of at most `limit` bytes; False: there is none."""
         try:
             self.download("", f"hpo_cp_{task_id}_{sub_id}", target, limit)
@@ -232,6 +232,13 @@ class JobServer:
         envelope = self._call("file_server/delete_hpo_checkpoint", {"task_id": str(task_id), "sub_id": sub_id})
         if not envelope.get("success"):
             raise CallRefused(f"{self._settings.server} deletes no checkpoint: {envelope.get('message')}")
+
+    def passed_on(self, method: str, path: str, content_type: str, content: bytes) -> tuple[int, bytes]:
+        """Sends a payload's call to the server without the pilot's token; returns the answer's status and content."""
+        answer = self._send(
+            method, f"{self._settings.server}{path}", headers={"Content-Type": content_type}, data=content
+        )
+        return answer.status_code, answer.content
 
     def _call(
         self,
@@ -323,7 +330,7 @@ def _check_proxy(proxy: Path) -> None:
 class FormFile:
     """The body of a multipart form with one file, read in blocks; `requests` sends it with its length."""
 
-    def __init__(self, name: str, content: BinaryIO) -> None:
+    def __init__(self, name: str, content: IO[bytes]) -> None:
         """Makes the head and the end of the form.
 
         Args:

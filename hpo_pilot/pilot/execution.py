@@ -244,7 +244,10 @@ class Execution:
         if self._interpreter is None:
             return None
         try:
-            return _claimed(self._interpreter.fork(argv[3:], self.folder, env, output, self._lifeline))
+            pid = _claimed(self._interpreter.fork(argv[3:], self.folder, env, output, self._lifeline))
+            if hasattr(os, "sched_setaffinity"):
+                os.sched_setaffinity(pid, os.sched_getaffinity(0))  # the cores of this job, not of the interpreter
+            return pid
         except OSError as error:
             log.warning("job %s: %s", self.job.panda_id, error)
             forked = self._marks_of_forked(self._interpreter)

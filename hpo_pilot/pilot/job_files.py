@@ -28,7 +28,13 @@ from hpo_pilot.logs import log_end
 from hpo_pilot.pilot.client import JobServer, retried
 from hpo_pilot.pilot.execution import LOG_FILE
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
-from hpo_pilot.transformation.job import Arguments, TransformationFailure, find_outputs, has_verdict
+from hpo_pilot.transformation.job import (
+    Arguments,
+    PayloadSettings,
+    TransformationFailure,
+    find_outputs,
+    has_verdict,
+)
 from hpo_pilot.transformation.sandbox import unpack
 from hpo_pilot.transformation.transformation import UNPACKED_LIMIT
 
@@ -107,6 +113,14 @@ class SandboxCache:
                 if last_try or not isinstance(error, TryAgainError):
                     raise JobFailure(str(error), PilotErrorCode.STAGE_IN_FAILED) from error
         return linked
+
+    def settings(self, arguments: Arguments) -> PayloadSettings:
+        """Returns the description of a job's payload.
+
+        Raises:
+            HpoPilotError, TransformationFailure, OSError: its sandbox cannot be fetched or is refused.
+        """
+        return PayloadSettings.read(str(self._unpacked(arguments))) if arguments.archive else PayloadSettings()
 
     def is_damaged(self, archive: str, since: float) -> bool:
         """Returns whether a sandbox was damaged when a job copied it. A damaged one is removed, and fetched again.

@@ -449,6 +449,7 @@ class WithLauncher(CommandWrapper):
             gpus_on=_others(given.gpus, first),
             memory_mb=given.memory_mb,
             port=_FIRST_PORT + self.job.panda_id % _PORTS,
+            is_shared=given.is_shared,
             name=f"hpo-pilot-{self.job.panda_id}-{self.job.attempt}",
         )
 
@@ -482,9 +483,12 @@ class WithLauncher(CommandWrapper):
         if self.assignment.allocation and self.launcher.programs:  # ranks are not below the runner
             shutil.copy(ORPHANS_PROGRAM, folder)
             words = ["/bin/sh", "-c", _ENDED_WITH_ALL, sys.executable, str(folder / ORPHANS_PROGRAM.name)]
-        if placement.gpus_on and not self.launcher.chooses_gpus:
+        is_chosen_here = placement.is_shared or (placement.gpus_on and not self.launcher.chooses_gpus)
+        if is_chosen_here and placement.gpu_kind in VISIBLE_GPUS:
             script = folder / _VISIBLE_SCRIPT
-            script.write_text(_visible_script(placement))
+            starts_ranks = self.launcher.per_node is self.launcher  # else the payload's processes find theirs
+            by_rank = placement.is_shared and starts_ranks and not self.launcher.settings.share_gpus
+            script.write_text(_visible_script(placement, by_rank=by_rank))
             words += ["/bin/sh", str(script)]
         if not self.job.container:
             return words
@@ -546,10 +550,14 @@ def _expanded(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: os.path.expandvars(value) for name, value in variables.items()}
 
 
-def _visible_script(placement: Placement) -> str:
-    variable = VISIBLE_GPUS[placement.gpu_kind]
+def _visible_script(placement: Placement, *, by_rank: bool) -> str:
+    """Returns a program that limits a process to the job's GPUs on its node, or to those of its rank there."""
     cases = [
-        f"{node.partition('.')[0]}) export {variable}={','.join(placement.gpus_on.get(node, placement.gpus))} ;;"
+        f"{node.partition('.')[0]}) gpus={','.join(placement.gpus_on.get(node, placement.gpus))} ;;"
         for node in placement.nodes
     ]
-    return "\n".join(['case "$(uname -n | cut -d . -f 1)" in', *cases, "esac", 'exec "$@"', ""])
+    count = placement.gpus_per_rank
+    first = f"$((${{SLURM_LOCALID:-0}} * {count} + 1))"
+    cut = f'gpus=$(echo "$gpus" | cut -d , -f {first}-$(({first} + {count - 1})))' if by_rank and count else ""
+    node = 'case "${SLURMD_NODENAME:-$(uname -n | cut -d . -f 1)}" in'
+    return "\n".join([node, *cases, "esac", cut, f"export {VISIBLE_GPUS[placement.gpu_kind]}=$gpus", 'exec "$@"', ""])

@@ -156,8 +156,10 @@ class AssignedResources:
         variables: added to its environment.
         cores: on each node.
         gpus: GPUs of each node, as in a `*_VISIBLE_DEVICES`.
+        bound: numbers of the cores on its first node, from 0; empty: not chosen.
         memory_mb: on each node; 0: not given.
         allocation: all nodes of the allocation; empty: there is none.
+        is_shared: whether agents run other jobs on the same nodes.
         seconds: time limit of the job; 0: not given.
         is_late: whether the job begins in the second half of the allocation.
     """
@@ -166,8 +168,10 @@ class AssignedResources:
     variables: Mapping[str, str]
     cores: int
     gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    bound: tuple[int, ...] = ()
     memory_mb: int = 0
     allocation: tuple[str, ...] = ()
+    is_shared: bool = False
     seconds: int = 0
     is_late: bool = False
 
@@ -218,6 +222,10 @@ class ResourcePool(ABC, Generic[R]):
     @abstractmethod
     def free(self, reservation: R, ending: Ending = Ending.FAILED) -> None:
         """Frees a job's resources, after all its processes have ended."""
+
+    def note_report(self, reservation: R) -> None:
+        """Notes that the end of a job was reported, or that it is in the queue again."""
+        return
 
     def note_launch(self, reservation: R, failed: Collection[str] | None, lost: Collection[str] = ()) -> None:
         """Notes the result of a launch.

@@ -20,11 +20,20 @@ from prometheus_client.registry import Collector
 from hpo_pilot import __version__
 from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
 from hpo_pilot.logs import about
-from hpo_pilot.pilot.allocation import AllocationPool, AllocationWatch, ending_margin, find_allocation, nodes_text
+from hpo_pilot.pilot.agents import Agents
+from hpo_pilot.pilot.allocation import (
+    AllocatedNodes,
+    AllocationPool,
+    AllocationReservation,
+    AllocationWatch,
+    ending_margin,
+    find_allocation,
+    nodes_text,
+)
 from hpo_pilot.pilot.attempt import JobRun, PilotParts
 from hpo_pilot.pilot.checkpoints import CheckpointShipping
 from hpo_pilot.pilot.client import Backoff, CallRefused, Delivery, GivingBack, JobServer
-from hpo_pilot.pilot.job import CutOff, JobFailure, PilotErrorCode
+from hpo_pilot.pilot.job import CutOff, JobFailure, PilotErrorCode, parse_job
 from hpo_pilot.pilot.job_files import FolderStorage, SandboxCache, ServerStorage
 from hpo_pilot.pilot.launch import AvoidedTasks, LauncherOutage, probe_launcher
 from hpo_pilot.pilot.machine import JobReservation, MachinePool, ResourcePool, choose_gpus, find_gpus, machine_cores
@@ -33,6 +42,7 @@ from hpo_pilot.pilot.settings import PilotSettings, PilotWorkDir, Site, load_sit
 from hpo_pilot.pilot.staging import Staging
 from hpo_pilot.pilot.warm import WarmInterpreters
 from hpo_pilot.pilot.watchdog import Heartbeats, Watchdog
+from hpo_pilot.transformation.job import TransformationFailure
 from hpo_pilot.transformation.process import SHORT_GRACE, Keeper, end_leftovers
 
 log = logging.getLogger(__name__)
@@ -94,6 +104,7 @@ def metrics_served(parts: PilotParts) -> Iterator[None]:
             METRICS_REGISTRY.unregister(collector)
 
 
+_PLACING = 8  # jobs of an allocation whose sandboxes are fetched or read at the same time
 _LAST_REPORTS = 5.0  # seconds for unsent reports at the end; the others stay on disk for the next pilot
 
 
@@ -105,26 +116,42 @@ class Pilot:
     reason to stop.
     """
 
-    def __init__(self, settings: PilotSettings, server: JobServer | None = None) -> None:
+    def __init__(
+        self,
+        settings: PilotSettings,
+        server: JobServer | None = None,
+        *,
+        site: Site | None = None,
+        pool: ResourcePool[Any] | None = None,
+        checkpoints: CheckpointShipping | None = None,
+    ) -> None:
         """Locks the work folder.
+
+        Args:
+            settings: settings of the pilot.
+            server: the server; None: that of the settings.
+            site: the site; None: that of the settings.
+            pool: the resources of an agent; None: those of the allocation or of this machine.
+            checkpoints: stores checkpoints; None: at the server.
 
         Raises:
             InputError: settings, token file, work folder, site or allocation cannot be used.
             TryAgainError: a pilot with this name is running.
         """
-        site = load_site(settings.site) if settings.site is not None else None
+        site = site or (load_site(settings.site) if settings.site is not None else None)
         workdir = PilotWorkDir(settings)
         self._settings = settings
         self._server = server or JobServer(settings, workdir.key, site.name if site else "")
         self._draining, self._at_once = threading.Event(), threading.Event()
         self._changed = threading.Condition()
         self._watch: AllocationWatch | None = None
+        self._agents: Agents | None = None
         watchdog, delivery = Watchdog(workdir), Delivery(self._server, workdir)
-        pool: ResourcePool[Any]
+        outage, staging, allocation = None, None, None
         if settings.allocation and site is not None:
-            pool, outage, staging = self._allocation(site, workdir, watchdog)
-        else:
-            pool, outage, staging = _machine(settings), None, None
+            allocation = find_allocation(site, settings.lifetime)
+            pool, outage, staging = self._allocation(site, allocation, workdir, watchdog)
+        pool = pool or _machine(settings)
         # Every runner holds the reading end; it sees the other end close when this process dies.
         lifeline, self._lifeline_kept = os.pipe()
         self._parts = PilotParts(
@@ -138,7 +165,7 @@ class Pilot:
             heartbeats=Heartbeats(settings, self._server),
             delivery=delivery,
             giving_back=GivingBack(self._server),
-            checkpoints=CheckpointShipping(settings, self._server),
+            checkpoints=checkpoints or CheckpointShipping(settings, self._server),
             server_storage=ServerStorage(self._server, self._at_once),
             own_storage=FolderStorage(settings.storage_folder),
             staging=staging,
@@ -148,6 +175,13 @@ class Pilot:
             draining=self._draining,
             lifeline=lifeline,
         )
+        if isinstance(pool, AllocationPool) and pool.has_agents and site is not None and allocation is not None:
+            self._agents = Agents(
+                *(self._parts, self._server, pool, site, allocation.nodes),
+                job=allocation.job,
+                when_over=self._job_is_over,
+            )
+        self._placing = ThreadPoolExecutor(_PLACING, "placing")
         self._jobs = ThreadPoolExecutor(2 * pool.most, "job")
         self._unreported = 0
         self._over = False
@@ -156,11 +190,10 @@ class Pilot:
         self._disk_trouble = ""
 
     def _allocation(
-        self, site: Site, workdir: PilotWorkDir, watchdog: Watchdog
+        self, site: Site, allocation: AllocatedNodes, workdir: PilotWorkDir, watchdog: Watchdog
     ) -> tuple[AllocationPool, LauncherOutage, Staging | None]:
         """Makes the pool, the outage detector and the staging of a pilot in an allocation, and the watch of its end."""
         settings = self._settings
-        allocation = find_allocation(site, settings.lifetime)
         margin = ending_margin(allocation.seconds, settings.margin)
         names = [node.name for node in allocation.nodes]
         pool = AllocationPool(
@@ -168,7 +201,8 @@ class Pilot:
             site,
             margin=margin,
             checkpointed=2 * settings.checkpoint_every,
-            when_lost=watchdog.stop_job,
+            has_agents=settings.agents and len(names) > 1 and site.launcher.has_agents,
+            when_lost=lambda panda_id, failure: self._node_lost(watchdog, panda_id, failure),
             is_away=lambda: outage.is_on,
         )
         outage = LauncherOutage(
@@ -220,11 +254,15 @@ class Pilot:
         for thread in (parts.delivery, parts.heartbeats, parts.watchdog, parts.checkpoints, self._watch):
             if thread is not None:
                 thread.start()
+        if self._agents is not None:
+            self._agents.start()
         threading.Thread(target=self._acquire, name="acquire", daemon=True).start()
         if settings.lifeline_fd is not None:
             threading.Thread(target=self._watch_lifeline, args=[settings.lifeline_fd], daemon=True).start()
         self._draining.wait(settings.lifetime or None if self._watch is None else None)
         self._drain()
+        if self._agents is not None:
+            self._agents.close()
         parts.interpreters.close()
         self._end_leftovers("this pilot", SHORT_GRACE)
         os.close(self._lifeline_kept)
@@ -324,19 +362,44 @@ class Pilot:
             if not self._over:
                 self._unreported += len(found)
                 for data in found:
-                    self._jobs.submit(self._run_job, data, self._parts.pool.reserve(data))
+                    reservation = self._parts.pool.reserve(data)
+                    if self._agents is None:
+                        self._jobs.submit(self._run_job, data, reservation)
+                    else:
+                        self._placing.submit(self._place, self._agents, data, reservation)
                 return
         log.info("%d jobs came when the pilot had ended, and go back to the queue", len(found))
         self._say_finished()
+
+    def _place(self, agents: Agents, data: dict[str, Any], reservation: AllocationReservation) -> None:
+        """Gives a job to the agents if it takes no job step, or runs it here."""
+        try:
+            job = parse_job(data)
+            document = self._parts.sandboxes.settings(job.arguments)
+            if agents.takes(document):
+                agents.run(job, data, document, reservation)
+                return
+        except (HpoPilotError, TransformationFailure, OSError) as error:
+            log.debug("job %s: %s", data.get("PandaID"), error)  # it is found again, and reported
+        self._jobs.submit(self._run_job, data, reservation)
 
     def _run_job(self, data: dict[str, Any], reservation: JobReservation) -> None:
         try:
             with about(panda_id=data.get("PandaID"), attempt=data.get("attemptNr")):
                 JobRun(self._parts, data, reservation).run()
         finally:
-            with self._changed:  # comes last: a pilot that ends waits for it
-                self._unreported -= 1
-                self._changed.notify_all()
+            self._parts.pool.note_report(reservation)
+            self._job_is_over()
+
+    def _job_is_over(self) -> None:
+        with self._changed:  # comes last: a pilot that ends waits for it
+            self._unreported -= 1
+            self._changed.notify_all()
+
+    def _node_lost(self, watchdog: Watchdog, panda_id: int, failure: JobFailure) -> None:
+        watchdog.stop_job(panda_id, failure)
+        if self._agents is not None:
+            self._agents.lose(panda_id, failure)
 
     def _give_up_allocation(self, error: HpoPilotError) -> None:
         """Drains after a launcher failure; running jobs may finish."""
@@ -380,6 +443,8 @@ class Pilot:
         self._wait_until_idle(settings.drain, or_at_once=True)
         for execution in self._parts.watchdog.running():
             execution.stop(self._last_failure())
+        if self._agents is not None:
+            self._agents.stop()
         self._wait_until_idle(settings.grace + 5, or_at_once=False)
         end = time.monotonic() + _LAST_REPORTS
         while (left := self._parts.delivery.try_all()) and time.monotonic() < end:
@@ -392,7 +457,7 @@ class Pilot:
         self._say_finished()
 
     def _last_failure(self) -> JobFailure:
-        if self._watch is not None:
+        if self._watch is not None or self._settings.agent:
             return CutOff("the allocation came to its end before the job did")
         return JobFailure("the pilot was told to end", PilotErrorCode.SIGTERM)
 

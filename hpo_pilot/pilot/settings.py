@@ -80,6 +80,9 @@ class PilotSettings:
         site: the site's profile as JSON; None: jobs have no ranks.
         allocation: share out all nodes of the batch allocation in which the pilot runs; its work folder is on storage
             that the nodes share.
+        agents: run jobs of one node in an allocation of several by agents, where the launcher can start them.
+        agent: this pilot is an agent: its server is the pilot of the allocation.
+        checkpoint_rate: MB/s at most that the agents of an allocation write as checkpoints.
         margin: seconds before the end of an allocation when jobs must save and stop; at most a tenth of its length.
         metrics_port: port for Prometheus; 0: any free port; None: no port.
         lifeline_fd: reading end of a pipe; the pilot ends when the other end closes with the process that started it.
@@ -121,6 +124,9 @@ class PilotSettings:
     keep: bool = False
     site: Path | None = None
     allocation: bool = False
+    agents: bool = True
+    agent: bool = False
+    checkpoint_rate: float = 1000.0
     margin: float = 120.0
     metrics_port: int | None = None
     lifeline_fd: int | None = None
@@ -144,6 +150,7 @@ class PilotSettings:
             (self.heartbeat > 0, f"heartbeat {self.heartbeat}: a time in seconds, above zero"),
             (every > 0, f"checkpoint-every {every}: a time in seconds, above zero"),
             ((self.checkpoint_mb or 0) >= 0, f"checkpoint-mb {self.checkpoint_mb}: a size in MB, or 0"),
+            (self.checkpoint_rate > 0, f"checkpoint-rate {self.checkpoint_rate}: a rate in MB/s, above zero"),
             (0 <= (port or 0) <= 65535, f"metrics-port {port}: a port between 0 and 65535; 0: any free one"),
             (self.staging_mb >= 1, f"staging-mb {self.staging_mb}: a size in MB; --no-staging stages nothing"),
             (

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 #: Each rank tells where it is and when; the first waits for all the others.
 RANKS = """
 import json, os, sys, time
-rank, size = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
+rank, size = int(os.environ.get("SLURM_PROCID", 0)), int(os.environ.get("SLURM_NTASKS", 1))  # no ranks: an agent
 began = time.time()
 time.sleep(float(sys.argv[1]))
 mine = {"node": os.environ["SLURMD_NODENAME"], "seed": os.environ["HPO_PILOT_SEED"]}
@@ -319,7 +319,7 @@ def test_a_step_that_somebody_cancels_is_no_verdict(
     """The allocation goes on, and so does the trial there: the first time uncounted, the second time not."""
     needs = JobNeeds(nodes=1, ranks_per_node=1, cores=1, memory_mb=500, minutes=1.0)
     task = embedded.submit("python3 heedless.py dies", 1, needs=needs, files=files, checkpoint=["count"])
-    job = allocation()
+    job = allocation("--no-agents")
     count, kept = 0, tmp_path / "work" / "checkpoints" / "1a2b3c4d" / "t0f0" / ".kept" / "count"
     for _ in range(2):
         until(lambda: kept.exists() and int(kept.read_text()) > count)  # noqa: B023
@@ -386,7 +386,7 @@ def test_a_node_that_is_lost_takes_its_own_jobs_along(
 
     go, waits = tmp_path / "go", "while [ ! -e {} ]; do sleep 0.2; done; echo '{{\"loss\": 1.5}}' > output.json"
     long = embedded.submit(waits.format(go), 1, needs=needs, search="long")
-    job = allocation(nodes=3)
+    job = allocation("--no-agents", nodes=3)
     until(lambda: set(running()) == {"n1"})
     counting = {"needs": needs, "files": files, "checkpoint": ["count"]}
     lost = embedded.submit("python3 counting.py 100", 1, first=1, **counting)
@@ -424,7 +424,7 @@ def test_jobs_wait_while_slurms_controller_is_away(
     """What runs goes on; no attempt is used up by launches that nobody can make."""
     needs = JobNeeds(nodes=1, ranks_per_node=1, cores=1, memory_mb=500, minutes=5.0)
     running = embedded.submit("python3 counting.py 80", 1, needs=needs, files=files)
-    job = allocation()
+    job = allocation("--no-agents")
     until(lambda: slurm.run("squeue", "--steps", "--noheader", "--format=%j").count("hpo-pilot-") == 1)
     slurm.stop_controller()
     later = embedded.submit("python3 counting.py 1", 5, needs=needs, files=files, search="later")

@@ -1,0 +1,259 @@
+"""`python -m hpo_pilot.pilot.agent SETTINGS`: an agent, the pilot of one node of an allocation.
+
+Its server is the pilot of the allocation, see agents.py, which chooses GPUs and cores of each job. Job folders,
+sandboxes and checkpoints in progress are on the node's own disk. If the pilot of the allocation does not answer any
+more, the agent ends its jobs, because other agents may get them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from hpo_pilot.errors import HpoPilotError
+from hpo_pilot.hpc.launchers import VISIBLE_GPUS, Plain
+from hpo_pilot.hpc.usage import Ending
+from hpo_pilot.logs import configure_logging
+from hpo_pilot.pilot.agents import ASSIGNED, DEBUG, SCRATCH, SHARED_CHECKPOINTS
+from hpo_pilot.pilot.checkpoints import CheckpointShipping, KeptCheckpoint
+from hpo_pilot.pilot.client import JobServer, retried
+from hpo_pilot.pilot.job import Identity, Job, job_identity
+from hpo_pilot.pilot.machine import HERE, AssignedResources, FreeResources, JobReservation, ResourcePool
+from hpo_pilot.pilot.pilot import Pilot
+from hpo_pilot.pilot.report import StartingJob
+from hpo_pilot.pilot.settings import PilotSettings, Site, load_site
+from hpo_pilot.transformation.job import PayloadSettings
+from hpo_pilot.transformation.transformation import UNPACKED_LIMIT
+
+log = logging.getLogger(__name__)
+
+#: Variables of the agent's own job step; libraries would take them for those of a payload's ranks.
+_OF_STEP = ("SLURM_", "PMI")
+
+_SILENT = 60.0  # seconds without an answer of the allocation's pilot after which the agent ends
+_LOOK = 1.0  # seconds between checks of that
+
+
+class AgentServer(JobServer):
+    """Calls the pilot of the allocation as if it were a PanDA server."""
+
+    def __init__(self, settings: PilotSettings, node: str) -> None:
+        """See JobServer.
+
+        Args:
+            settings: settings of the agent.
+            node: name of its node in the allocation.
+        """
+        super().__init__(settings)
+        self._session.headers["X-HPO-Pilot-Node"] = node
+        self.jobs: set[Identity] = set()  #: that this agent has
+        self.stopped = threading.Event()  #: the allocation's pilot wants this agent to end
+        self.answered = time.monotonic()  #: when the pilot of the allocation last answered
+
+    def acquire(
+        self, free: FreeResources, wait: float, disk_mb: int, remaining: int, avoided: Sequence[int] = (), why: str = ""
+    ) -> list[dict[str, Any]]:
+        """See JobServer: returns the jobs that the scheduler has started on this node."""
+        body = {"jobs": sorted(self.jobs)}
+        data = self._call("pilot/acquire_jobs", body, {"X-HPO-Pilot-Wait": f"{wait:g}"}, wait + _SILENT)["data"]
+        if data["stop"]:
+            self.stopped.set()
+        found: list[dict[str, Any]] = [job for job in data["jobs"] if job_identity(job) not in self.jobs]
+        self.jobs.update(map(job_identity, found))
+        return found
+
+    def download(self, source_url: str, name: str, target: Any, limit: int) -> None:
+        """See JobServer: the pilot of the allocation knows the source of each sandbox."""
+        super().download("", name, target, limit)
+
+    def ended(self, identity: Identity, ending: Ending) -> None:
+        """Reports that a job has ended, and that its final report was sent or the job is in the queue again."""
+        try:
+            retried(lambda: self._call("hpo_pilot/ended", {"job": identity, "ending": ending}), _SILENT, self.stopped)
+        except HpoPilotError as error:
+            log.error("the end of job %s is not known to the allocation's pilot: %s", identity[0], error)
+        self.jobs.discard(identity)
+
+    def checkpoint_turn(self, size: int) -> float:
+        """Returns the seconds after which a checkpoint of this many bytes may be written."""
+        return float(self._call("hpo_pilot/checkpoint_turn", {"bytes": size})["data"]["seconds"])
+
+    def _note(self, trouble: object) -> None:
+        super()._note(trouble)
+        if trouble is None:
+            self.answered = time.monotonic()
+
+
+class AgentReservation(JobReservation):
+    """The resources that the scheduler has chosen for a job."""
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self.identity, self.assigned = job_identity(data), data[ASSIGNED]
+        self.ending = Ending.FAILED
+
+
+class AgentPool(ResourcePool[AgentReservation]):
+    """Takes every job that comes: the scheduler of the allocation has chosen its GPUs and cores."""
+
+    def __init__(self, server: AgentServer, most: int, gpu_kind: str) -> None:
+        self._server, self.most, self._gpu_kind = server, most, gpu_kind
+        self._cores = _cores()
+
+    def wait_for_some(self, stop: threading.Event) -> FreeResources:
+        """See ResourcePool."""
+        return FreeResources(self.most, self.most, ())
+
+    def reserve(self, data: Mapping[str, Any]) -> AgentReservation:
+        """See ResourcePool."""
+        return AgentReservation(data)
+
+    def enter(self, reservation: AgentReservation, stop: threading.Event) -> bool:
+        """See ResourcePool."""
+        return not stop.is_set()
+
+    def assign(
+        self, reservation: AgentReservation, job: Job, document: PayloadSettings, starting: StartingJob
+    ) -> AssignedResources:
+        """See ResourcePool: binds this thread, from which the job's processes will be started, to the job's cores."""
+        given = reservation.assigned
+        bound = given["bound"] if max(given["bound"], default=0) < len(self._cores) else []
+        if cpus := [cpu for core in bound for cpu in self._cores[core]]:
+            os.sched_setaffinity(0, cpus)
+        variable = VISIBLE_GPUS.get(self._gpu_kind)
+        return AssignedResources(
+            nodes=(HERE,),
+            variables={variable: ",".join(given["gpus"])} if variable else {},
+            cores=given["cores"],
+            gpus={HERE: tuple(given["gpus"])},
+            memory_mb=given["memory_mb"],
+            seconds=given["seconds"],
+            is_late=given["is_late"],
+        )
+
+    def free(self, reservation: AgentReservation, ending: Ending = Ending.FAILED) -> None:
+        """See ResourcePool."""
+        reservation.ending = ending
+
+    def note_report(self, reservation: AgentReservation) -> None:
+        """See ResourcePool: the scheduler may use the resources again."""
+        self._server.ended(reservation.identity, reservation.ending)
+
+    def wake(self) -> None:
+        """See ResourcePool."""
+        return
+
+
+def _cores() -> list[list[int]]:
+    """Returns the CPUs of each core that this process may use, in the order of the cores; empty: not known."""
+    if not hasattr(os, "sched_getaffinity"):
+        return []
+    cores: dict[str, list[int]] = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        try:
+            cores.setdefault(path.read_text(), []).append(cpu)
+        except OSError:
+            cores[str(cpu)] = [cpu]
+    return list(cores.values())
+
+
+class SharedCheckpoints(CheckpointShipping):
+    """Copies checkpoints from the node's own disk to the storage that all nodes share, and back.
+
+    The pilot of the allocation limits the rate.
+    """
+
+    def __init__(self, settings: PilotSettings, server: AgentServer, shared: Path) -> None:
+        super().__init__(settings, server)
+        self._agent_server, self._shared = server, shared
+
+    def _may_have(self, job: Job) -> bool:
+        return True
+
+    def _upload(self, kept: KeptCheckpoint, packed: Any) -> None:
+        time.sleep(self._agent_server.checkpoint_turn(Path(packed.name).stat().st_size))
+        self._there(kept).place(Path(packed.name), UNPACKED_LIMIT)
+
+    def _download(self, kept: KeptCheckpoint, packed: Any) -> bool:
+        return bool(self._there(kept).pack(packed, UNPACKED_LIMIT))
+
+    def _remove(self, kept: KeptCheckpoint) -> None:
+        for name in kept.names:
+            shutil.rmtree(self._shared / kept.folder.name / name, ignore_errors=True)
+
+    def _there(self, kept: KeptCheckpoint) -> KeptCheckpoint:
+        return replace(kept, folder=self._shared / kept.folder.name)
+
+
+def run_agent(file: Path) -> int:
+    """Runs an agent; returns its exit status.
+
+    Args:
+        file: its settings, written by `Agents`.
+    """
+    said: dict[str, Any] = json.loads(file.read_text())
+    node = os.environ.get("SLURMD_NODENAME") or platform.node()
+    for name in [name for name in os.environ if name.startswith(_OF_STEP) and not name.startswith("SLURM_JOB_")]:
+        del os.environ[name]
+    configure_logging("pilot", level=logging.INFO if said.pop(DEBUG) else logging.WARNING)
+    scratch, shared = said.pop(SCRATCH), Path(said.pop(SHARED_CHECKPOINTS))
+    given: dict[str, Any] = {
+        each.name: Path(said[each.name])
+        if "Path" in str(each.type) and said[each.name] is not None
+        else said[each.name]
+        for each in fields(PilotSettings)
+    }
+    folder = _own_folder(scratch, f"{file.parent.name}-{node}")
+    try:
+        settings = PilotSettings(**{**given, "workdir": folder, "node": node})
+        site = load_site(settings.site) if settings.site else Site()
+        site = replace(site, launcher=site.launcher.on_node or Plain())
+        server = AgentServer(settings, node)
+        pool = AgentPool(server, settings.slots, site.gpu_kind)
+        pilot = Pilot(settings, server, site=site, pool=pool, checkpoints=SharedCheckpoints(settings, server, shared))
+        pilot.handle_signals()
+        threading.Thread(target=_watch, args=[pilot, server], name="watch", daemon=True).start()
+        return pilot.run()
+    except HpoPilotError as error:
+        log.error("node %s: %s", node, error)
+        return error.exit_code
+    finally:
+        if not given["keep"]:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _own_folder(scratch: str, name: str) -> Path:
+    """Returns the agent's folder on the node's own disk, below a folder that may have variables of the node."""
+    path = Path(os.path.expandvars(scratch)) if scratch else Path(tempfile.gettempdir())
+    try:
+        (path / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        log.warning("%s cannot be used: %s", path, error)
+        path = Path(tempfile.gettempdir())
+    return path / name
+
+
+def _watch(pilot: Pilot, server: AgentServer) -> None:
+    """Ends the agent when the allocation's pilot says so, or does not answer any more."""
+    while not server.stopped.wait(_LOOK):
+        if time.monotonic() - server.answered > _SILENT:
+            log.error("the pilot of the allocation does not answer: this agent ends")
+            break
+    pilot.stop(at_once=True)
+
+
+if __name__ == "__main__":
+    status = run_agent(Path(sys.argv[1]))
+    logging.shutdown()
+    os._exit(status)

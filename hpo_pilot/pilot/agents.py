@@ -1,0 +1,665 @@
+"""Runs the jobs of an allocation that need one node by agents, one on each node.
+
+Batch systems limit the job steps that run at the same time: Frontier and Perlmutter to 100, Summit to 1,350 (the guides
+are named in deploy/sites/). With a job step for each job, trials on one GPU used 5 to 7% of such a machine. So one long
+job step starts an agent on each node, which is a pilot of that node (agent.py). The agents' server is this process: it
+hands them the jobs that the scheduler has started on their nodes, and passes on their reports, outputs and files. Only
+jobs that a launcher must start on several nodes have job steps of their own.
+
+Others do parts of this. Parsl's HighThroughputExecutor and Dask run Python functions in workers: they send no signals
+to a task, run it in no container, and do not end what it leaves. Flux does, but must be installed at the site.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import json
+import logging
+import os
+import platform
+import secrets
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from hpo_pilot.errors import HpoPilotError, TryAgainError
+from hpo_pilot.files import close_to_others, write_whole
+from hpo_pilot.hpc.launchers import Placement
+from hpo_pilot.hpc.usage import Ending
+from hpo_pilot.jobs.resources import Node
+from hpo_pilot.pilot.allocation import AllocationPool, AllocationReservation
+from hpo_pilot.pilot.attempt import PilotParts, report_end
+from hpo_pilot.pilot.client import JobOfAnotherPilot, JobServer, MissingAtServer
+from hpo_pilot.pilot.job import GivenBack, Identity, Job, JobFailure, NodeLost
+from hpo_pilot.pilot.report import Outcome, StartingJob
+from hpo_pilot.pilot.settings import Site
+from hpo_pilot.transformation.job import PayloadSettings
+from hpo_pilot.transformation.process import WORKER_MARK
+from hpo_pilot.transformation.transformation import UNPACKED_LIMIT
+
+log = logging.getLogger(__name__)
+
+_THREADS = 32  # calls to the server and ends of jobs at the same time
+_TICK = 1.0  # seconds between looks at the agents
+_COME = 300.0  # seconds for the first call of an agent
+_REJOIN = 30.0  # seconds for an agent without a connection to come back; its keeper has ended its jobs by then
+_SILENT = 120.0  # seconds without a call: an agent ends itself after 60 s
+_STEP_END = 20.0  # seconds for the agents' job step to end by itself
+_HEAD_LIMIT, _IN_MEMORY, _BLOCK = 1 << 16, 1 << 20, 1 << 18  # bytes
+_NO_PERMISSION = 70  # StatusCode of panda-server
+_SETTINGS, _TOKEN, _CERTIFICATE, _KEY, _LOG = "agents.json", "token", "certificate.pem", "key.pem", "agents.log"
+
+
+#: Keys of the agents' settings file beside those of PilotSettings.
+SCRATCH, SHARED_CHECKPOINTS, DEBUG = "scratch", "shared_checkpoints", "debug"
+
+#: The key of the assigned resources in the data of a job.
+ASSIGNED = "hpoPilotAssigned"
+
+
+class AgentJob(StartingJob):
+    """A job for an agent, from its arrival to its end. Until its agent has it, heartbeats report it as starting.
+
+    Attributes:
+        data: the server's dictionary.
+        reservation: its reservation in the pool.
+        node: name of its node; empty: the scheduler has not started it.
+        is_sent: its agent has it.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        data: Mapping[str, Any],
+        reservation: AllocationReservation,
+        parts: PilotParts,
+        unwanted: Callable[[AgentJob], None],
+    ) -> None:
+        super().__init__(job, parts.workdir.root, parts.draining)
+        self.data, self.reservation, self._unwanted = data, reservation, unwanted
+        self.node, self.is_sent = "", False
+
+    def stop(self, failure: JobFailure) -> None:
+        """See StartingJob."""
+        super().stop(failure)
+        self._unwanted(self)
+
+
+@dataclass
+class AgentState:
+    """What is known of one agent.
+
+    Attributes:
+        jobs: the jobs of its node that have not ended.
+        news: is set when a job is added.
+        connections: open connections.
+        seen: when it last called or its last connection was closed (`time.monotonic`).
+        has_come: it has called.
+        is_over: it is lost, or told to end.
+    """
+
+    seen: float
+    jobs: dict[Identity, AgentJob] = field(default_factory=dict)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    connections: int = 0
+    has_come: bool = False
+    is_over: bool = False
+
+    def is_lost(self, now: float) -> bool:
+        """Returns whether the agent has been silent for too long."""
+        patience = _COME if not self.has_come else _SILENT if self.connections else _REJOIN
+        return now - self.seen > patience
+
+
+class Agents:
+    """The agents of an allocation, and their jobs. Any thread may call any method."""
+
+    def __init__(
+        self,
+        parts: PilotParts,
+        server: JobServer,
+        pool: AllocationPool,
+        site: Site,
+        nodes: Sequence[Node],
+        *,
+        job: str,
+        when_over: Callable[[], None],
+    ) -> None:
+        """Starts nothing yet.
+
+        Args:
+            parts: parts of the pilot.
+            server: the PanDA server.
+            pool: pool of the allocation.
+            site: the site, whose launcher can start agents.
+            nodes: nodes of the allocation.
+            job: name of the allocation at the batch system.
+            when_over: is called when a job has ended and was reported.
+        """
+        self._parts, self._pool, self._site, self._nodes = parts, pool, site, tuple(nodes)
+        self._server, self._when_over = server, when_over
+        self._folder = parts.workdir.root / "agents" / f"{job}-{parts.settings.worker_name}"
+        self._lock = threading.Lock()
+        now = time.monotonic()
+        self._agents = {node.name: AgentState(now) for node in nodes}
+        self._jobs: dict[Identity, AgentJob] = {}
+        self._work = ThreadPoolExecutor(_THREADS, "agents")
+        self._pace = Pace(parts.settings.checkpoint_rate * 1e6)
+        self._files = CachedFiles(self._folder / "cache", server)
+        self._stopping = False
+        self._step: subprocess.Popen[bytes] | None = None
+        self._door = Door(secrets.token_hex(32), self._answer, self._connected)
+        self.is_off = False  #: no agent could be started: every job takes a job step
+
+    # --- the agents ---
+
+    def start(self) -> None:
+        """Starts the agents; if that fails, every job takes a job step."""
+        try:
+            close_to_others(self._folder)
+            address = self._door.open(self._folder, self._nodes[0].name)
+            self._step = self._start_step(address)
+        except (HpoPilotError, OSError, subprocess.SubprocessError) as error:
+            self._give_up(str(error))
+            return
+        threading.Thread(target=self._watch, name="agents", daemon=True).start()
+
+    def _start_step(self, address: str) -> subprocess.Popen[bytes]:
+        settings, site = self._parts.settings, self._site
+        given = replace(
+            settings,
+            server=address,
+            slots=max(node.shape.cores for node in self._nodes),
+            token_file=self._folder / _TOKEN,
+            proxy=None,
+            ca=self._folder / _CERTIFICATE,
+            checkpoints=None,
+            checkpoint_mb=UNPACKED_LIMIT >> 20,
+            storage=settings.storage_folder.absolute(),
+            allocation=False,
+            agent=True,
+            metrics_port=None,
+            lifeline_fd=None,
+            lifetime=0.0,
+        )
+        others = {
+            SCRATCH: site.scratch,
+            SHARED_CHECKPOINTS: settings.checkpoint_root.absolute(),
+            DEBUG: log.isEnabledFor(logging.DEBUG),
+        }
+        file = self._folder / _SETTINGS
+        said = {each.name: getattr(given, each.name) for each in fields(given)} | others
+        write_whole(file, json.dumps(said, default=str), mode=0o600, scratch=True)
+        names = tuple(node.name for node in self._nodes)
+        placement = Placement(
+            nodes=names,
+            cores_per_rank=min(node.shape.cores for node in self._nodes),
+            gpu_kind=site.gpu_kind,
+            environment={name: os.path.expandvars(value) for name, value in site.environment.items()},
+            allocation=names,
+            name="hpo-pilot-agents",
+        )
+        launcher = site.launcher
+        if lacking := launcher.per_node.lacks(None):
+            raise HpoPilotError(lacking)
+        env = launcher.environment(placement, os.environ) | {WORKER_MARK: ""}  # it is of no job
+        env.pop("OMP_NUM_THREADS", None)
+        argv = [sys.executable, "-m", "hpo_pilot.pilot.agent", str(file)]
+        with (self._folder / _LOG).open("wb") as output:
+            return subprocess.Popen(
+                launcher.agents(argv, placement),
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def _watch(self) -> None:
+        """Looks for agents that are lost."""
+        while not self._stopping:
+            time.sleep(_TICK)
+            now = time.monotonic()
+            ended = self._step is not None and self._step.poll() is not None
+            if ended and not self._stopping and not any(agent.has_come for agent in self._agents.values()):
+                return self._give_up(self._last_words())
+            for name, agent in self._agents.items():
+                if not agent.is_over and (agent.is_lost(now) or (ended and not agent.connections)):
+                    agent.is_over = True
+                    self._pool.lose(name, f"its agent does not answer; {self._folder / _LOG} has the agents' messages")
+        return None
+
+    def _last_words(self) -> str:
+        lines = (self._folder / _LOG).read_text(errors="replace").splitlines()
+        return f"the job step of the agents has ended: {lines[-1] if lines else 'no message'}"
+
+    def _give_up(self, why: str) -> None:
+        self.is_off = True
+        log.warning("no agents can be started on the nodes, so every job takes a job step: %s", why)
+        for entry in list(self._jobs.values()):
+            self._end(entry, GivenBack("the agents of the allocation could not be started"))
+
+    def stop(self) -> None:
+        """Lets the agents end their jobs and themselves; they report their jobs before."""
+        self._stopping = True
+        self._pace.bytes_per_second = float("inf")
+        self._door.call(self._wake_all)
+
+    def close(self) -> None:
+        """Ends the agents' job step, when all jobs are reported."""
+        self.stop()
+        if self._step is not None:
+            for signalled in (None, signal.SIGTERM, signal.SIGKILL):
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    if signalled is not None:
+                        self._step.send_signal(signalled)
+                    self._step.wait(_STEP_END)
+        self._door.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _wake_all(self) -> None:
+        for agent in self._agents.values():
+            agent.news.set()
+
+    # --- jobs ---
+
+    def takes(self, document: PayloadSettings) -> bool:
+        """Returns whether an agent can run such jobs."""
+        return not self.is_off and not self._site.launcher.needs_step(document.nodes, document.ranks_per_node)
+
+    def run(
+        self, job: Job, data: Mapping[str, Any], document: PayloadSettings, reservation: AllocationReservation
+    ) -> None:
+        """Runs a job, and returns at once."""
+        entry = AgentJob(job, data, reservation, self._parts, self._unwanted)
+        self._files.sources[job.arguments.archive] = job.arguments.source_url
+        with self._lock:
+            self._jobs[job.identity] = entry
+        self._parts.heartbeats.add(entry)
+        self._parts.checkpoints.begin(job, repeats=False)
+        self._pool.place(reservation, job, document, lambda: self._settled(entry))
+
+    def lose(self, panda_id: int, failure: JobFailure) -> None:
+        """Ends a job, if it has an agent, whose node is lost."""
+        for entry in list(self._jobs.values()):
+            if entry.job.panda_id == panda_id:
+                self._work.submit(self._end, entry, failure)
+
+    def _settled(self, entry: AgentJob) -> None:
+        """Notes the scheduler's decision. The caller has the pool's lock."""
+        reservation = entry.reservation
+        if reservation.failure is not None:
+            self._work.submit(self._end, entry, reservation.failure)
+        elif reservation.start is not None:
+            entry.node = reservation.start.shares[0].node
+            self._door.call(self._deliver, entry)
+
+    def _deliver(self, entry: AgentJob) -> None:
+        """Puts a job into its agent's list. Runs in the thread of the door."""
+        agent = self._agents[entry.node]
+        with self._lock:
+            if entry.job.identity in self._jobs:
+                agent.jobs[entry.job.identity] = entry
+        agent.news.set()
+
+    def _unwanted(self, entry: AgentJob) -> None:
+        if not entry.is_sent and entry.failure is not None:
+            self._work.submit(self._end, entry, entry.failure)
+
+    def _end(self, entry: AgentJob, failure: JobFailure) -> None:
+        """Ends a job that no agent has, and reports it."""
+        if not self._forget(entry.job.identity):
+            return
+        panda_id, attempt = entry.job.identity
+        try:
+            ending = Ending.LOST if isinstance(failure, NodeLost) else Ending.CUT
+            self._pool.free(entry.reservation, ending)
+            outcome = Outcome(exit_code=None, failure=failure)
+            report_end(self._parts, panda_id, attempt, outcome, self._folder, {})
+        except Exception:
+            log.exception("job %s: a defect of the pilot; its server will count it as lost", panda_id)
+        finally:
+            self._when_over()
+
+    def _forget(self, identity: Identity) -> AgentJob | None:
+        """Removes a job; returns it, or None if it was removed before."""
+        with self._lock:
+            entry = self._jobs.pop(identity, None)
+            if entry is not None and entry.node:
+                self._agents[entry.node].jobs.pop(identity, None)
+        if entry is not None:
+            self._parts.heartbeats.remove(entry)
+        return entry
+
+    # --- calls of the agents ---
+
+    def _connected(self, node: str, change: int) -> None:
+        if (agent := self._agents.get(node)) is not None:
+            agent.connections += change
+            agent.seen = time.monotonic()
+
+    async def _answer(self, request: Request) -> Answer:
+        agent = self._agents.get(request.headers.get("x-hpo-pilot-node", ""))
+        if agent is not None:
+            agent.seen, agent.has_come = time.monotonic(), True
+        if request.path == "/api/v1/pilot/acquire_jobs":
+            if agent is None:
+                return _message(409, f"the allocation has no node {request.headers.get('x-hpo-pilot-node')!r}")
+            return _envelope(await self._jobs_for(agent, request))
+        return await asyncio.get_running_loop().run_in_executor(self._work, self._relay, request)
+
+    async def _jobs_for(self, agent: AgentState, request: Request) -> dict[str, Any]:
+        """Waits for jobs that the scheduler has started on the agent's node and that the agent does not have."""
+        known = {tuple(identity) for identity in request.json()["jobs"]}
+        until = time.monotonic() + float(request.headers.get("x-hpo-pilot-wait", 0))
+        while True:
+            stop = self._stopping or agent.is_over
+            with self._lock:
+                new = [] if stop else [job for identity, job in agent.jobs.items() if identity not in known]
+            left = until - time.monotonic()
+            if new or stop or left <= 0:
+                break
+            agent.news.clear()
+            try:
+                await asyncio.wait_for(agent.news.wait(), left)
+            except TimeoutError:
+                continue
+        for entry in new:
+            entry.is_sent = True
+            self._parts.heartbeats.remove(entry)
+        agent.seen = time.monotonic()
+        return {"stop": stop, "jobs": [{**entry.data, ASSIGNED: self._assigned(entry)} for entry in new]}
+
+    def _assigned(self, entry: AgentJob) -> dict[str, Any]:
+        planned, start = entry.reservation.planned, entry.reservation.start
+        if planned is None or start is None:
+            raise RuntimeError("the scheduler has not started this job")
+        given = self._pool.assignment(planned, start)
+        return {
+            "gpus": given.gpus[entry.node],
+            "bound": given.bound,
+            "cores": given.cores,
+            "memory_mb": given.memory_mb,
+            "seconds": given.seconds,
+            "is_late": given.is_late,
+        }
+
+    def _relay(self, request: Request) -> Answer:
+        """Carries out a call of an agent, or passes it on to the server."""
+        place, _, rest = request.path.lstrip("/").partition("/")
+        try:
+            if place == "cache" and request.method == "GET":
+                return 200, self._files.open(rest)
+            if place == "storage" and request.method == "PUT":
+                self._server.upload(rest, request.body if request.size else b"")
+                return _envelope()
+            if place == "points":
+                content_type = request.headers.get("content-type", "application/json")
+                return self._server.passed_on(request.method, request.path, content_type, request.body.read())
+            return _envelope(self._called(request.path.removeprefix("/api/v1/"), request.json()))
+        except JobOfAnotherPilot as error:
+            return _envelope({"StatusCode": _NO_PERMISSION}, str(error))
+        except MissingAtServer as error:
+            return _message(404, str(error))
+        except TryAgainError as error:
+            return _message(503, str(error))
+        except (HpoPilotError, OSError, LookupError, TypeError, ValueError) as error:
+            return _message(409, str(error))
+
+    def _called(self, function: str, body: Any) -> dict[str, Any]:
+        """Returns the data of the answer to a call."""
+        parts = self._parts
+        match function:
+            case "pilot/update_job" if body["job_status"] in ("finished", "failed"):
+                parts.delivery.send(body)
+                return {}
+            case "pilot/update_job":
+                return {"command": self._server.update(body)}
+            case "pilot/update_worker_status":
+                return {}
+            case "hpo_pilot/give_back":
+                return {"given_back": [panda_id for panda_id, attempt in body["jobs"] if self._give(panda_id, attempt)]}
+            case "hpo_pilot/checkpoint_turn":
+                return {"seconds": self._pace.turn(int(body["bytes"]))}
+            case "hpo_pilot/ended":
+                self._ended((int(body["job"][0]), int(body["job"][1])), Ending(body["ending"]))
+                return {}
+        raise MissingAtServer(f"there is no {function}")
+
+    def _give(self, panda_id: int, attempt: int) -> bool:
+        return self._parts.giving_back.give(panda_id, attempt)
+
+    def _ended(self, identity: Identity, ending: Ending) -> None:
+        """Frees the resources of a job that its agent has reported. It may be repeated."""
+        if (entry := self._forget(identity)) is None:
+            return
+        self._pool.free(entry.reservation, ending)
+        try:
+            if ending in (Ending.FINISHED, Ending.RESUMED):
+                self._parts.checkpoints.drop(entry.job)
+            else:
+                self._parts.checkpoints.keep(entry.job, None)
+        finally:
+            self._when_over()
+
+
+class Pace:
+    """Hands out turns, so that a rate is kept on average."""
+
+    def __init__(self, bytes_per_second: float) -> None:
+        self.bytes_per_second, self._next, self._lock = bytes_per_second, 0.0, threading.Lock()
+
+    def turn(self, size: int) -> float:
+        """Returns the seconds after which this number of bytes may be written."""
+        with self._lock:
+            now = time.monotonic()
+            begin = max(now, self._next)
+            self._next = begin + size / self.bytes_per_second
+            return 0.0 if self.bytes_per_second == float("inf") else begin - now
+
+
+class CachedFiles:
+    """Files of the server's cache, downloaded once for all agents."""
+
+    def __init__(self, folder: Path, server: JobServer) -> None:
+        self._folder, self._server = folder, server
+        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self.sources: dict[str, str] = {}  #: by name: URL of the server that has it; empty: the pilot's server
+
+    def open(self, name: str) -> IO[bytes]:
+        """Returns a file, opened.
+
+        Raises:
+            HpoPilotError: it cannot be downloaded.
+        """
+        if name not in self.sources:
+            raise MissingAtServer(f"no job here needs {name}")
+        path = self._folder / name
+        with self._locks[name]:
+            if not path.exists():
+                self._folder.mkdir(exist_ok=True)
+                with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
+                    self._server.download(self.sources[name], name, file, UNPACKED_LIMIT)
+                Path(file.name).rename(path)
+        return path.open("rb")
+
+
+class Request(NamedTuple):
+    """One HTTP request; the names of headers are in lower case, the body is `size` bytes."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: IO[bytes]
+    size: int
+
+    def json(self) -> Any:
+        """Returns the body as JSON."""
+        return json.loads(self.body.read())
+
+
+#: Status, and content as bytes or as a file.
+Answer = tuple[int, bytes | IO[bytes]]
+
+
+def _envelope(data: Mapping[str, Any] | None = None, refused: str = "") -> Answer:
+    return 200, json.dumps({"success": not refused, "message": refused, "data": data or {}}).encode()
+
+
+def _message(status: int, text: str) -> Answer:
+    return status, json.dumps({"success": False, "message": text}).encode()
+
+
+class Door:
+    """Listens for the agents, with TLS and a token, in a thread of its own.
+
+    It reads the requests of AgentServer: HTTP/1.1 over connections that stay open, bodies with their length or in
+    chunks.
+    """
+
+    def __init__(self, token: str, answer: Callable[[Request], Any], connected: Callable[[str, int], None]) -> None:
+        """Opens no port yet.
+
+        Args:
+            token: of the agents.
+            answer: a coroutine function that answers a request.
+            connected: is called with a node and 1 or -1, for its first request in a connection and the end of that.
+        """
+        self._authorization, self._answer, self._connected = f"Bearer {token}", answer, connected
+        self._token = token
+        self._loop = asyncio.new_event_loop()
+
+    def open(self, folder: Path, node: str) -> str:
+        """Listens on the address that the other nodes reach, and returns its URL.
+
+        Args:
+            folder: for token and certificate.
+            node: name of the first node.
+
+        Raises:
+            OSError: no port can be opened.
+            HpoPilotError: there is no certificate.
+        """
+        address = _own_address(node, platform.node())
+        write_whole(folder / _TOKEN, self._token, mode=0o600, scratch=True)
+        _make_certificate(folder, address)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(folder / _CERTIFICATE, folder / _KEY)
+        started = self._loop.run_until_complete(asyncio.start_server(self._talk, address, 0, ssl=context, backlog=4096))
+        threading.Thread(target=self._loop.run_forever, name="door", daemon=True).start()
+        return f"https://{address}:{started.sockets[0].getsockname()[1]}"
+
+    def call(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Calls a function in the door's thread, soon."""
+        self._loop.call_soon_threadsafe(function, *arguments)
+
+    def close(self) -> None:
+        """Ends the thread; open connections break off."""
+        self.call(self._loop.stop)
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        node = ""
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+                method, path, _ = head[0].split(" ")
+                fields = (line.partition(":") for line in head[1:])
+                headers = {name.lower(): value.strip() for name, _, value in fields}
+                with tempfile.SpooledTemporaryFile(_IN_MEMORY) as body:
+                    size = await _read_body(reader, headers, body)
+                    body.seek(0)
+                    is_known = hmac.compare_digest(headers.get("authorization", ""), self._authorization)
+                    if is_known and not node:
+                        node = headers.get("x-hpo-pilot-node", "")
+                        self._connected(node, 1)
+                    if is_known or path.startswith("/points/"):  # payloads have their key in the path
+                        status, content = await self._answer(Request(method, path, headers, body, size))
+                    else:
+                        status, content = _message(401, "this is no agent of the allocation")
+                await _send(writer, status, content)
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError, ValueError):
+            pass  # it has ended, or is no agent
+        finally:
+            if node:
+                self._connected(node, -1)
+            writer.close()
+
+
+async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str], body: IO[bytes]) -> int:
+    """Reads the body of a request into a file; returns its size in bytes."""
+    size, in_chunks = int(headers.get("content-length", 0)), headers.get("transfer-encoding") == "chunked"
+    total = 0
+    while True:
+        if in_chunks:
+            size = int(await reader.readline(), 16)
+        total += size
+        left = size
+        while left:
+            block = await reader.read(min(left, _BLOCK))
+            if not block:
+                raise asyncio.IncompleteReadError(b"", left)
+            body.write(block)
+            left -= len(block)
+        if in_chunks:
+            await reader.readline()
+        if not in_chunks or not size:
+            return total
+
+
+async def _send(writer: asyncio.StreamWriter, status: int, content: bytes | IO[bytes]) -> None:
+    size = len(content) if isinstance(content, bytes) else os.fstat(content.fileno()).st_size
+    writer.write(f"HTTP/1.1 {status} .\r\nContent-Length: {size}\r\n\r\n".encode())
+    if isinstance(content, bytes):
+        writer.write(content)
+        await writer.drain()
+        return
+    with content:
+        while block := content.read(_BLOCK):
+            writer.write(block)
+            await writer.drain()
+
+
+def _own_address(*names: str) -> str:
+    """Returns the address of the first name that is one of this machine; the loopback address: there is none."""
+    for name in names:
+        try:
+            address = socket.gethostbyname(name)
+            with socket.socket() as probe:
+                probe.bind((address, 0))
+            return address
+        except OSError:
+            continue
+    return "127.0.0.1"
+
+
+def _make_certificate(folder: Path, address: str) -> None:
+    """Makes the key and the certificate of the door; the agents trust no other one.
+
+    Raises:
+        HpoPilotError: openssl is missing, or fails.
+    """
+    words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    words += ["-days", "30", "-subj", "/CN=hpo-pilot", "-addext", f"subjectAltName=IP:{address}"]
+    words += ["-keyout", str(folder / _KEY), "-out", str(folder / _CERTIFICATE)]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    except OSError as error:
+        raise HpoPilotError(
+            f"openssl, which makes the certificate of this pilot, cannot be started: {error}"
+        ) from error
+    if done.returncode:
+        raise HpoPilotError(f"openssl makes no certificate: {done.stderr.strip()[-300:]}")
