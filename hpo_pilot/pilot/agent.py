@@ -196,6 +196,31 @@ class SharedCheckpoints(CheckpointShipping):
         return replace(kept, folder=self._shared / kept.folder.name)
 
 
+class ImageCopies:
+    """Copies image files from shared storage to the node's own disk, once."""
+
+    def __init__(self, folder: Path, limit_mb: int) -> None:
+        self._folder, self._limit, self._lock = folder, limit_mb << 20, threading.Lock()
+
+    def __call__(self, image: str) -> str:
+        """Returns the copy; the image itself if it is no file, is too large, or cannot be copied."""
+        path = Path(image)
+        try:
+            if not image or not path.is_file() or path.stat().st_size > self._limit:
+                return image
+            copy = self._folder / f"{path.stat().st_mtime_ns}-{path.name}"
+            with self._lock:
+                if not copy.exists():
+                    self._folder.mkdir(parents=True, exist_ok=True)
+                    part = copy.with_suffix(".part")
+                    shutil.copyfile(path, part)
+                    part.rename(copy)
+        except OSError as error:
+            log.warning("%s is used on shared storage, because it cannot be copied: %s", image, error)
+            return image
+        return str(copy)
+
+
 def run_agent(file: Path) -> int:
     """Runs an agent; returns its exit status.
 
@@ -221,7 +246,14 @@ def run_agent(file: Path) -> int:
         site = replace(site, launcher=site.launcher.on_node or Plain())
         server = AgentServer(settings, node)
         pool = AgentPool(server, settings.slots, site.gpu_kind)
-        pilot = Pilot(settings, server, site=site, pool=pool, checkpoints=SharedCheckpoints(settings, server, shared))
+        pilot = Pilot(
+            settings,
+            server,
+            site=site,
+            pool=pool,
+            checkpoints=SharedCheckpoints(settings, server, shared),
+            local_image=ImageCopies(folder / "images", settings.staging_mb) if scratch and settings.staging else str,
+        )
         pilot.handle_signals()
         threading.Thread(target=_watch, args=[pilot, server], name="watch", daemon=True).start()
         return pilot.run()

@@ -61,7 +61,7 @@ _SILENT = 120.0  # seconds without a call: an agent ends itself after 60 s
 _STEP_END = 20.0  # seconds for the agents' job step to end by itself
 _HEAD_LIMIT, _IN_MEMORY, _BLOCK = 1 << 16, 1 << 20, 1 << 18  # bytes
 _NO_PERMISSION = 70  # StatusCode of panda-server
-_SETTINGS, _TOKEN, _CERTIFICATE, _KEY, _LOG = "agents.json", "token", "certificate.pem", "key.pem", "agents.log"
+_SETTINGS, _TOKEN, _CERTIFICATE, _KEY = "agents.json", "token", "certificate.pem", "key.pem"
 
 
 #: Keys of the agents' settings file beside those of PilotSettings.
@@ -153,6 +153,7 @@ class Agents:
         self._parts, self._pool, self._site, self._nodes = parts, pool, site, tuple(nodes)
         self._server, self._when_over = server, when_over
         self._folder = parts.workdir.root / "agents" / f"{job}-{parts.settings.worker_name}"
+        self._log = self._folder.with_suffix(".log")  # is kept
         self._lock = threading.Lock()
         now = time.monotonic()
         self._agents = {node.name: AgentState(now) for node in nodes}
@@ -219,7 +220,8 @@ class Agents:
         env = launcher.environment(placement, os.environ) | {WORKER_MARK: ""}  # it is of no job
         env.pop("OMP_NUM_THREADS", None)
         argv = [sys.executable, "-m", "hpo_pilot.pilot.agent", str(file)]
-        with (self._folder / _LOG).open("wb") as output:
+        log.info("messages of the agents go to %s", self._log)
+        with self._log.open("wb") as output:
             return subprocess.Popen(
                 launcher.agents(argv, placement),
                 env=env,
@@ -240,11 +242,11 @@ class Agents:
             for name, agent in self._agents.items():
                 if not agent.is_over and (agent.is_lost(now) or (ended and not agent.connections)):
                     agent.is_over = True
-                    self._pool.lose(name, f"its agent does not answer; {self._folder / _LOG} has the agents' messages")
+                    self._pool.lose(name, "its agent does not answer")
         return None
 
     def _last_words(self) -> str:
-        lines = (self._folder / _LOG).read_text(errors="replace").splitlines()
+        lines = self._log.read_text(errors="replace").splitlines()
         return f"the job step of the agents has ended: {lines[-1] if lines else 'no message'}"
 
     def _give_up(self, why: str) -> None:

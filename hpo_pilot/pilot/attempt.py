@@ -6,7 +6,7 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,7 @@ class PilotParts:
         avoided: tasks whose launcher is missing.
         draining: is set when the pilot is about to end.
         lifeline: reading end of a pipe that closes when the pilot dies.
+        local_image: returns the copy of an image on the node's own disk, or the image if there is none.
     """
 
     settings: PilotSettings
@@ -98,6 +99,7 @@ class PilotParts:
     avoided: AvoidedTasks
     draining: threading.Event
     lifeline: int
+    local_image: Callable[[str], str] = str
 
 
 class JobRun:
@@ -245,7 +247,8 @@ class JobRun:
         if site is not None and runtime == "auto":
             runtime = site.runtime
         try:
-            choose_runtime(runtime, job.container)
+            image = self._parts.local_image(job.container)
+            choose_runtime(runtime, image)
         except ImageFault as fault:
             return _refused(folder, str(fault))
         if site is None:
@@ -254,8 +257,8 @@ class JobRun:
                     f"the job has {document.ranks_per_node} ranks per node, and this pilot does not know the launcher: "
                     "start the pilot with --site"
                 )
-            return InContainer(runtime, job.container)
-        container = InContainer(runtime, job.container, site.inside(gpus=any(assignment.gpus.values())))
+            return InContainer(runtime, image)
+        container = InContainer(runtime, image, site.inside(gpus=any(assignment.gpus.values())))
         if document.ranks_per_node or assignment.allocation:
             return WithLauncher(site, job, assignment, document, container)
         return container

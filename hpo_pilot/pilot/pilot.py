@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import FrameType
@@ -124,6 +124,7 @@ class Pilot:
         site: Site | None = None,
         pool: ResourcePool[Any] | None = None,
         checkpoints: CheckpointShipping | None = None,
+        local_image: Callable[[str], str] = str,
     ) -> None:
         """Locks the work folder.
 
@@ -133,6 +134,7 @@ class Pilot:
             site: the site; None: that of the settings.
             pool: the resources of an agent; None: those of the allocation or of this machine.
             checkpoints: stores checkpoints; None: at the server.
+            local_image: see PilotParts.
 
         Raises:
             InputError: settings, token file, work folder, site or allocation cannot be used.
@@ -174,6 +176,7 @@ class Pilot:
             avoided=AvoidedTasks(),
             draining=self._draining,
             lifeline=lifeline,
+            local_image=local_image,
         )
         if isinstance(pool, AllocationPool) and pool.has_agents and site is not None and allocation is not None:
             self._agents = Agents(

@@ -97,9 +97,9 @@ SLURM = {"batch": {"system": "slurm", "warning": {"signal": "USR1", "seconds": 4
 
 
 def begin(pilot: PilotProcess, tools: Path, *options: str, **profile: Any) -> subprocess.Popen[bytes]:
-    """Starts a pilot in the allocation."""
+    """Starts a pilot in the allocation, where each job is a job step."""
     named = site(pilot.folder, "srun", **SLURM, **profile)
-    return pilot.start(*named, "--allocation", *options, variables=inside(tools))
+    return pilot.start(*named, "--allocation", "--no-agents", *options, variables=inside(tools))
 
 
 def replace(path: Path, text: str) -> str:
@@ -168,7 +168,7 @@ def test_a_command_that_runs_once_needs_no_launcher_of_ranks(panda, pilot, tools
     profile = {"name": "here", "launcher": launcher, "node": {"cores": 4, "memory_mb": 4000}, **SLURM}
     (tmp_path / "site.json").write_text(json.dumps(profile))
     environment = {**inside(tools), "PATH": f"{tools}{os.pathsep}{bare(tmp_path)}"}
-    pilot.start("--site", str(tmp_path / "site.json"), "--allocation", variables=environment)
+    pilot.start("--site", str(tmp_path / "site.json"), "--allocation", "--no-agents", variables=environment)
     assert verdict(panda.final(job))["value"] == 0.5
     (line,) = launched(tools)
     assert "/srun -N1 -n1 " in line and "torchrun" not in line

@@ -34,7 +34,7 @@ def test_jobs_of_an_allocation(panda, pilot, tools, tmp_path, wanted):
     job = panda.add_job(LOOK, files, **said)
     same = {"jobPars": panda.waiting[0]["jobPars"]}
     here = site(tmp_path, "srun", **SLURM, scratch={"node": f"{tmp_path}/$KIND"})
-    options = [*here, "--allocation", *([] if wanted else ["--no-staging"])]
+    options = [*here, "--allocation", "--no-agents", *([] if wanted else ["--no-staging"])]
     pilot.start(*options, variables={**inside(tools), "KIND": "scratch"})
     first = verdict(panda.final(job))
     others = [panda.add_job(LOOK, job=same) for _ in range(2)]

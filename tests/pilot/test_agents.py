@@ -1,0 +1,174 @@
+"""Agents on the nodes of an allocation, whose Slurm is a stub: nodes are folders of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hpo_pilot.hpc.launchers import make_launcher
+from hpo_pilot.pilot.agents import Pace
+from tests.pilot.conftest import GOOD, PilotProcess, verdict
+from tests.programs import program
+
+#: Starts its command once for each node, side by side, as `srun --no-kill --kill-on-bad-exit=0` does.
+SRUN = """printf '%s\n' "$*" >> {folder}/launched
+while :; do case "$1" in -*) shift ;; *) break ;; esac; done
+trap 'kill $(jobs -p)' TERM
+for node in n1 n2; do
+    [ -e {folder}/no-$node ] || SLURM_PROCID=0 SLURM_NTASKS=2 SLURMD_NODENAME=$node "$@" &
+done
+wait
+"""
+
+SLURM = {"batch": {"system": "slurm", "job_steps": 2}}
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Path:
+    """Stubs of Slurm's commands, for an allocation of two nodes that ends in an hour."""
+    folder = tmp_path / "tools"
+    end = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 3600))
+    scripts = {
+        "srun": SRUN.format(folder=folder),
+        "scontrol": "echo n1; echo n2",
+        "squeue": f"""case "$*" in *--steps*) ;; *%T*) echo RUNNING {end} 2 'n[1-2]' ;; *) echo {end} ;; esac""",
+    }
+    for name, text in scripts.items():
+        program(folder / name, text)
+    return folder
+
+
+@pytest.fixture
+def begin(pilot: PilotProcess, tools: Path):
+    """Starts a pilot in the allocation, with agents."""
+
+    def start(*options: str, **profile: object):
+        scratch = {"node": str(pilot.folder / "disk")}
+        said = {"name": "here", "launcher": {"name": "srun"}, "node": {"cores": 4, "memory_mb": 4000}, **SLURM}
+        (pilot.folder / "site.json").write_text(json.dumps({**said, "scratch": scratch, **profile}))
+        variables = {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+        variables["SLURM_JOB_NODELIST"] = "n[1-2]"
+        named = ["--site", str(pilot.folder / "site.json"), "--allocation", "--heartbeat", "0.3", "--debug"]
+        return pilot.start(*named, *options, variables=variables)
+
+    return start
+
+
+def agents(folder: Path) -> dict[str, psutil.Process]:
+    """The agents of the test, by node."""
+    found = {}
+    for process in psutil.process_iter(["cmdline"]):
+        line = process.info["cmdline"] or []
+        if line[1:3] == ["-m", "hpo_pilot.pilot.agent"] and line[-1].startswith(str(folder)):
+            found[process.environ()["SLURMD_NODENAME"]] = process
+    return found
+
+
+def test_many_jobs_take_one_job_step(panda, pilot, begin, tools):
+    """Job folders are on the nodes' own disks, and variables of the agent's step are not in the payload."""
+    found = """{"loss": '$?.5', "metrics": {"on_'$SLURMD_NODENAME'": 1}}"""
+    command = f"test -z $SLURM_NTASKS; echo '{found}' > output.json"
+    jobs = [panda.add_job(command, outputs=["output.json"]) for _ in range(12)]
+    process = begin()
+    found = [verdict(panda.final(job)) for job in jobs]
+    assert [one["value"] for one in found] == [0.5] * 12
+    assert {name for one in found for name in one["metrics"] if name.startswith("on_")} == {"on_n1", "on_n2"}
+    (line,) = (tools / "launched").read_text().splitlines()
+    assert "--overlap" in line and "--kill-on-bad-exit=0" in line
+    assert not list(pilot.workdir.glob("jobs/*/*.*/input.json"))
+    assert {panda.final(job)["node"] for job in jobs} == {"n1", "n2"}
+    assert pilot.end() == 0 and process.returncode == 0
+    assert "12 finished" in pilot.said() and "geheim" not in pilot.said()
+    assert not agents(pilot.folder) and not list((pilot.folder / "disk").iterdir())
+
+
+def test_jobs_on_several_nodes_and_with_ranks_take_job_steps(panda, begin, tools):
+    """Those with ranks on one node do not where the profile names a launcher for that."""
+    program(tools / "horovodrun", f'echo horovodrun "$@" >> {tools}/launched\nshift 4\nexec "$@"')
+    wide = panda.add_job(GOOD, nodes=2, ranks_per_node=1)
+    ranks = panda.add_job(GOOD, ranks_per_node=2, job={"coreCount": 2})
+    begin(launcher={"name": "srun", "on_node": "horovodrun"})
+    assert verdict(panda.final(wide))["value"] == verdict(panda.final(ranks))["value"] == 0.5
+    lines = (tools / "launched").read_text().splitlines()
+    assert sum("--job-name=hpo-pilot-agents" in line for line in lines) == 1
+    assert sum(f"--job-name=hpo-pilot-{wide}-1" in line for line in lines) == 1
+    assert sum(line.startswith("horovodrun -np 2 -H localhost:2 ") for line in lines) == 1 and len(lines) == 3
+
+
+def test_an_image_is_copied_to_the_nodes_once(panda, pilot, begin, tools):
+    image = pilot.folder / "image.sif"
+    image.write_text("")
+    program(
+        tools / "apptainer", f"""until [ -f "$1" ]; do shift; done\necho "$1" >> {tools}/images\nshift\nexec "$@" """
+    )
+    jobs = [panda.add_job(GOOD, job={"container_name": str(image)}) for _ in range(3)]
+    begin(containers={"runtime": "apptainer"})
+    assert [verdict(panda.final(job))["value"] for job in jobs] == [0.5] * 3
+    used = set((tools / "images").read_text().splitlines())
+    assert all(one.startswith(str(pilot.folder / "disk")) and one.endswith("image.sif") for one in used)
+    assert len(used) <= 2
+
+
+def test_without_agents_jobs_take_job_steps(panda, pilot, begin, tools, until):
+    once = 'case "$*" in *pilot-agents*) echo "srun: unrecognized option --overlap" >&2; exit 1 ;; esac\n'
+    text = (tools / "srun").read_text()
+    program(tools / "srun", once + text.removeprefix("#!/bin/sh\n"))
+    (tools / "no-n2").touch()
+    begin()
+    until(lambda: "no agents can be started on the nodes" in pilot.said() and "unrecognized option" in pilot.said())
+    assert verdict(panda.final(panda.add_job(GOOD)))["value"] == 0.5
+
+
+def test_the_end_of_the_allocation_keeps_checkpoints_on_shared_storage(panda, pilot, begin, until):
+    panda.takes_back = True
+    saves = panda.add_job("echo 1 > ckpt; exec sleep 300", checkpoint=["ckpt"])
+    does_not = panda.add_job("exec sleep 300")
+    begin()
+    until(lambda: panda.of(saves, "running") and panda.of(does_not, "running"))
+    until(lambda: list(pilot.folder.glob("disk/*/checkpoints/*/*/.kept/ckpt")))
+    assert pilot.end() == 0
+    assert panda.given_back == [[saves, 1]] and panda.of(does_not, "failed") and not panda.of(saves, "failed")
+    assert "1 checkpointed" in pilot.said()
+    assert list(pilot.workdir.glob("checkpoints/*/*/.kept/ckpt"))
+
+
+def test_the_server_is_away_for_a_time(panda, pilot, begin, until):
+    job = panda.add_job("while [ ! -e ../../go ]; do sleep 0.1; done; " + GOOD)
+    begin()
+    until(lambda: panda.of(job, "running"))
+    panda.down()
+    (folder,) = pilot.folder.glob("disk/*/jobs/*/*")
+    (folder.parent.parent / "go").touch()
+    until(lambda: "the server is away" in pilot.said())
+    panda.up()
+    assert verdict(panda.final(job))["value"] == 0.5
+
+
+def test_the_pace_of_checkpoints():
+    pace = Pace(100.0)
+    assert pace.turn(50) < 0.1
+    assert 0.4 < pace.turn(100) <= 0.5
+    assert 1.4 < pace.turn(1) <= 1.5
+    pace.bytes_per_second = float("inf")
+    assert pace.turn(10**12) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("launcher", "nodes", "ranks", "takes"),
+    [
+        ({"name": "srun"}, 1, 0, False),
+        ({"name": "srun"}, 1, 2, True),
+        ({"name": "srun"}, 2, 1, True),
+        ({"name": "srun", "on_node": "torchrun"}, 1, 8, False),
+        ({"name": "torchrun", "starter": "srun"}, 1, 8, False),
+        ({"name": "torchrun", "starter": "srun"}, 2, 8, True),
+        ({"name": "jsrun"}, 1, 0, True),
+    ],
+)
+def test_which_jobs_take_a_job_step(launcher, nodes, ranks, takes):
+    assert make_launcher(launcher).needs_step(nodes, ranks) == takes
