@@ -445,7 +445,7 @@ class Srun(Launcher):
 
     def agents(self, argv: Sequence[str], placement: Placement) -> list[str]:
         """See Launcher. Of an option that is given twice, srun takes the last."""
-        lasting = ["--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--mem=0", "--export=ALL"]
+        lasting = ["--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--export=ALL"]
         return self.command([*lasting, *argv], replace(placement, is_shared=True))
 
     def environment(self, placement: Placement, base: Mapping[str, str]) -> dict[str, str]:

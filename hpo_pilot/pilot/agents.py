@@ -212,6 +212,7 @@ class Agents:
             gpu_kind=site.gpu_kind,
             environment={name: os.path.expandvars(value) for name, value in site.environment.items()},
             allocation=names,
+            memory_mb=min(node.shape.memory_mb for node in self._nodes),
             name="hpo-pilot-agents",
         )
         launcher = site.launcher

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.performance import (
+    agents,
     allocation,
     documents,
     early_stopping,
@@ -40,6 +41,7 @@ BENCHMARKS = {
     "neighbours": service.measure_neighbours,
     "pilot-load": server.measure_pilot_load,
     "allocation": allocation.measure,
+    "agents": agents.measure,
     "restart": server.measure_restart,
     "scaling": scaling.measure,
     "early-stopping": early_stopping.measure,

@@ -343,7 +343,7 @@ def _rule(rule: str, load: Load, seeds: int) -> dict[str, Any]:
             events = _run(simulation).events
         check(simulation.nodes, events)
         for every, shares in used.items():
-            shares.append(_used(events, every) / (simulation.ends * load.nodes * SUMMIT.gpus))
+            shares.append(used(events, every) / (simulation.ends * load.nodes * SUMMIT.gpus))
         ended = {event.ended: event.ending for event in events if event.ending is not None}
         cut += sum(ending is Ending.CUT for ending in ended.values())
         finished.update(str(key).rsplit("-", 1)[0] for key, ending in ended.items() if ending is Ending.FINISHED)
@@ -379,7 +379,7 @@ def _run(simulation: Simulation) -> Outcome:
         gc.enable()
 
 
-def _used(events: Iterable[Event], every: float) -> float:
+def used(events: Iterable[Event], every: float = math.inf) -> float:
     """GPU-seconds of trials that finished, or up to the last checkpoint of those cut or lost."""
     running: dict[Any, tuple[float, Start]] = {}
     used = 0.0
