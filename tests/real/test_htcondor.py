@@ -108,7 +108,8 @@ def test_removed_with_time_to_save(manager: AllocationManager, tmp_path: Path) -
     ],
 )
 def test_one_that_ends(code: str, state: BatchState, reason: str, manager: AllocationManager, tmp_path: Path) -> None:
-    asked = spec(tmp_path, code=code)
+    """In a pool that copies the output back."""
+    asked = spec(tmp_path, code=code, options=("should_transfer_files = YES",))
     submit(manager, asked)
     found = wait(manager, asked.name, BatchState.ENDED, BatchState.FAILED)
     assert (found.state, found.reason) == (state, reason)
