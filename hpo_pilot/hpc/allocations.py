@@ -47,6 +47,11 @@ def check_shape(spec: AllocationSpec) -> None:
     site, batch = spec.site, spec.site.batch
     if site.node.count is not None and spec.nodes > site.node.count:
         raise InputError(f"--nodes {spec.nodes}: {site.name} has {site.node.count}")
+    if batch.has_one_node and spec.nodes > 1:
+        raise InputError(
+            f"--nodes {spec.nodes}: a job of {batch.system} has one node: give --nodes 1; "
+            f"`hpo-pilot pilots keep --max-nodes {spec.nodes}` keeps {spec.nodes} pilots"
+        )
     if batch.account_required and spec.account_name is None:
         raise InputError(
             f"{site.name} requires a project to charge: give --account, or set batch.account in the profile"

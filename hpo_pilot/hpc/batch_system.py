@@ -418,6 +418,9 @@ class BatchSystem(ABC):
     #: Whether it sends the pilot the signal `batch.warning` of the profile.
     warns: ClassVar[bool] = True
 
+    #: Whether a job has one node only.
+    one_node: ClassVar[bool] = False
+
     def script(self, spec: AllocationSpec) -> str:
         """Returns the job script, exactly as `submit` submits it.
 

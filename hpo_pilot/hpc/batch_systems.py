@@ -5,6 +5,7 @@ from __future__ import annotations
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.batch_system import BatchAllocation, BatchSystem
 from hpo_pilot.hpc.flux import Flux, FluxAllocation
+from hpo_pilot.hpc.htcondor import Htcondor, HtcondorAllocation
 from hpo_pilot.hpc.lsf import Lsf, LsfAllocation
 from hpo_pilot.hpc.pbs import Pbs, PbsAllocation
 from hpo_pilot.hpc.slurm import Slurm, SlurmAllocation
@@ -15,6 +16,7 @@ BATCH_SYSTEMS: dict[str, tuple[type[BatchSystem], type[BatchAllocation]]] = {
     Lsf.name: (Lsf, LsfAllocation),
     Pbs.name: (Pbs, PbsAllocation),
     Flux.name: (Flux, FluxAllocation),
+    Htcondor.name: (Htcondor, HtcondorAllocation),
 }
 
 

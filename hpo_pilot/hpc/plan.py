@@ -241,7 +241,8 @@ def choose_allocations(
 
 def largest_allocation(profile: SiteProfile, queue: BatchQueue) -> int:
     """Returns the nodes of the largest allocation."""
-    return min(queue.largest or _ANY_NODES, profile.node.count or _ANY_NODES)
+    most = 1 if profile.batch.has_one_node else _ANY_NODES
+    return min(queue.largest or most, profile.node.count or most, most)
 
 
 def _sizes(work: Workload, profile: SiteProfile, queue: BatchQueue) -> list[int]:

@@ -142,7 +142,7 @@ class Batch(ProfileSection):
     )
     constraint: Text | None = Field(None, description="Node features that jobs require, as in Slurm's --constraint.")
     options: tuple[Line, ...] = Field(
-        (), description="Further options of each job script, one per line, without #SBATCH, #BSUB or #PBS."
+        (), description="Further options of each job script, one per line, without #SBATCH, #BSUB, #PBS or #HTCONDOR."
     )
     warning: EndWarning | None = Field(EndWarning(), description="The warning before the end of a job; null: none.")
     job_steps: Count | None = Field(
@@ -159,8 +159,15 @@ class Batch(ProfileSection):
         """Returns the rules of a queue; there are none for None and for a queue that is not in the profile."""
         return self.queues.get(queue or "", BatchQueue())
 
+    @property
+    def has_one_node(self) -> bool:
+        """Whether an allocation has one node only."""
+        return self.system in BATCH_SYSTEMS and BATCH_SYSTEMS[self.system][0].one_node
+
     def largest(self) -> int | None:
         """Returns the nodes of the largest allocation that any queue gives; None: not given."""
+        if self.has_one_node:
+            return 1
         sizes = [queue.largest for queue in self.queues.values()]
         known = [size for size in sizes if size is not None]
         return max(known) if known and len(known) == len(sizes) else None

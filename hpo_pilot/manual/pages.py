@@ -49,6 +49,7 @@ _GROUPS = {
         "service",
         "real-panda",
         "slurm",
+        "htcondor",
         "supercomputers",
         "moving",
     ),

@@ -35,7 +35,7 @@ _RUNTIMES = tuple(program for runtime in RUNTIMES.values() for program in runtim
 _LAUNCHERS = tuple(name for name in LAUNCHERS if name != "plain")
 _TRAINING = ("torch", "horovod")
 _QUEUES_SHOWN = 8
-_BATCH = ("sbatch", "bsub", "qsub", "flux")
+_BATCH = ("sbatch", "bsub", "qsub", "flux", "condor_submit")
 
 
 @dataclass(frozen=True)

@@ -251,6 +251,8 @@ ASKED: dict[str, dict[str, Any]] = {
     "aurora": {"nodes": 256, "minutes": 720, "queue": "prod", "account": "catalyst"},
     # flux-batch(1), "SUBMISSION DIRECTIVES".
     "tuolumne": {"nodes": 1, "minutes": 60, "account": "lc"},
+    # HTCondor Manual, condor_submit(1); +MaxRuntime: CERN, "Exercise 6b: Runtime And Resource Limits".
+    "cern-htcondor": {"nodes": 1, "minutes": 480, "account": "group_u_BE.ABP.NORMAL", "node_gpus": 1},
     "flux": {"nodes": 2, "minutes": 30, "account": "lc"},
 }
 
@@ -383,6 +385,14 @@ def test_a_walltime_that_the_warning_fills(site: str, seconds: int, minutes: int
     else:
         with pytest.raises(InputError, match=f"--walltime 0:0{minutes}: here warns pilots {seconds} s before the end"):
             check_shape(spec)
+
+
+def test_an_allocation_of_htcondor_has_one_node_and_no_queue() -> None:
+    site, command = find_site("cern-htcondor"), ("true",)
+    with pytest.raises(InputError, match="--nodes 2: a job of htcondor has one node"):
+        check_shape(AllocationSpec(site, 2, 60, "name", Path("/a"), command))
+    with pytest.raises(InputError, match="--queue workday: HTCondor has no queues"):
+        make_batch_system("htcondor").script(AllocationSpec(site, 1, 60, "name", Path("/a"), command, queue="workday"))
 
 
 def test_a_site_without_a_batch_system() -> None:

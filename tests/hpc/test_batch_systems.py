@@ -1,6 +1,6 @@
-"""PBS, Flux and Slurm against commands that print what is written here, LSF against ones that check what they are told.
+"""Batch systems against commands that print what is written here, LSF against ones that check what they are told.
 
-Slurm itself is in tests/real.
+Slurm and HTCondor themselves are in tests/real.
 """
 
 from __future__ import annotations
@@ -116,7 +116,9 @@ def test_lines_that_describe_no_job(system: str, program: str, text: str, number
     assert list(make_batch_system(system).jobs()) == [number]
 
 
-@pytest.mark.parametrize(("system", "command"), [("slurm", "sbatch"), ("pbs", "qsub"), ("flux", "flux")])
+@pytest.mark.parametrize(
+    ("system", "command"), [("slurm", "sbatch"), ("pbs", "qsub"), ("flux", "flux"), ("htcondor", "condor_submit")]
+)
 def test_a_submission_that_prints_no_job(system: str, command: str, says: Says, spec: AllocationSpec) -> None:
     """Whether there is a job now is to be looked up."""
     says(command, "")
@@ -148,6 +150,46 @@ def test_flux(says: Says, calls: Path, spec: AllocationSpec) -> None:
         "flux jobs -a --no-header --format={id.f58}|{status}|{queue}|{name}",
         "flux cancel f7Ab",
     ]
+
+
+def test_htcondor(says: Says, calls: Path, spec: AllocationSpec) -> None:
+    """As HTCondor 23.9.6 answers."""
+    common = {"ProcId": 0, "JobBatchName": "hpo-1", "ExitBySignal": False, "RemoteWallClockTime": 8.0, "MaxRuntime": 10}
+    removed = {"JobStatus": 3, "RemoveReason": "via condor_rm (by user daemon)"}
+    given: tuple[tuple[dict[str, Any], str, str], ...] = (
+        ({"JobStatus": 1}, "waiting", ""),
+        ({"JobStatus": 2}, "running", ""),
+        (
+            {"JobStatus": 5, "HoldReason": "submitted on hold at user's request"},
+            "held",
+            "submitted on hold at user's request",
+        ),
+        (removed, "running", "via condor_rm (by user daemon)"),
+        ({"JobStatus": 7}, "running", ""),
+    )
+    ended: tuple[tuple[dict[str, Any], str, str], ...] = (
+        (removed, "cancelled", "via condor_rm (by user daemon)"),
+        ({**removed, "RemoteWallClockTime": 15.0}, "timed out", "via condor_rm (by user daemon)"),
+        ({"JobStatus": 4, "ExitCode": 0}, "ended", ""),
+        ({"JobStatus": 4, "ExitCode": 7}, "failed", "exit status 7"),
+        ({"JobStatus": 4, "ExitBySignal": True, "ExitSignal": 9}, "failed", "signal 9"),
+    )
+    htcondor = make_batch_system("htcondor")
+    for program, rows in (("condor_q", given), ("condor_history", ended)):
+        says(program, json.dumps([{**common, **said, "ClusterId": place} for place, (said, _, _) in enumerate(rows)]))
+        found = htcondor.jobs() if program == "condor_q" else htcondor.earlier(["0.0", "1.0"])
+        assert [(job.state.value, job.reason) for job in found.values()] == [(state, why) for _, state, why in rows]
+    assert (found["4.0"].id, found["4.0"].name) == ("4.0", "hpo-1")
+    asked = calls.read_text().splitlines()
+    assert asked[0].startswith("condor_q -json -attributes ClusterId,") and asked[1].endswith(" 0.0 1.0")
+    says("condor_submit", "12.0 - 12.0\n")
+    assert htcondor.submit(spec) == "12.0"
+    says("condor_q", "")
+    assert htcondor.jobs() == {}
+    says("condor_history", "no history here", 1)
+    assert htcondor.earlier(["1.0"]) == {}
+    says("condor_rm", "Job 12.0 not found\n", 1)
+    htcondor.cancel(["12.0"])
 
 
 def test_slurm(says: Says, calls: Path, spec: AllocationSpec) -> None:

@@ -245,6 +245,8 @@ GOLDEN = {
         f"srun -N2 -n8 --ntasks-per-node=4 -c72 {_ALL} {_STEP} --cpu-bind=sockets",
         f"srun -N1 -n2 --ntasks-per-node=2 -c1 --gres=none {_STEP} --cpu-bind=sockets",
     ),
+    # A pool has one node for each job; ranks beyond one need a launcher.
+    **dict.fromkeys(("cern-htcondor", "generic-htcondor"), ()),
     # They want PALS's mpiexec and `flux run`, which no launcher writes; ranks beyond one are refused.
     **dict.fromkeys(("aurora", "polaris", "elcapitan", "tuolumne", "generic-flux"), ()),
 }

@@ -99,9 +99,11 @@ def test_the_profiles_that_come_with_the_product() -> None:
     names = {
         "alps",
         "aurora",
+        "cern-htcondor",
         "elcapitan",
         "frontier",
         "generic-flux",
+        "generic-htcondor",
         "generic-lsf",
         "generic-pbs",
         "generic-slurm",

@@ -145,6 +145,22 @@ def test_pbs_and_flux(tmp_path):
     assert found.reclaim is None  # only Slurm keeps cores
 
 
+def test_htcondor(tmp_path):
+    began = int(time.time()) - 600
+    ad = f"ClusterId = 7\nProcId = 0\nCpusProvisioned = 2\nMemoryProvisioned = 512\nJobCurrentStartDate = {began}\n"
+    env = {"_CONDOR_JOB_AD": str(tmp_path / "ad")}
+    (tmp_path / "ad").write_text(f'{ad}GpusProvisioned = 0\nMaxRuntime = 3600\nOwner = "daemon"\nLast = undefined\n')
+    site = Site(launcher=make_launcher({"name": "plain"}), batch="htcondor", cores=8)
+    found = find_allocation(site, 0.0, env, saying({}))
+    assert [(node.shape.cores, node.shape.memory_mb, node.shape.gpus) for node in found.nodes] == [(2, 512, 0)]
+    assert found.job == "7.0" and 2990 < found.seconds <= 3000
+    (tmp_path / "ad").write_text(ad)
+    with pytest.raises(InputError, match="give --lifetime SECONDS"):
+        find_allocation(site, 0.0, env, saying({}))
+    with pytest.raises(InputError, match="_CONDOR_JOB_AD"):
+        find_allocation(site, 0.0, {"_CONDOR_JOB_AD": str(tmp_path / "none")}, saying({}))
+
+
 def test_what_is_not_known_is_asked_for():
     site = Site(launcher=SRUN, batch="slurm")
     with pytest.raises(InputError, match="SLURM_JOB_ID is not set; leave --allocation out"):
