@@ -6,7 +6,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Connection, Engine, and_, case, func, not_, or_, select, tuple_
+from sqlalchemy import Connection, Engine, and_, case, func, not_, or_, select, values
 
 from hpo_pilot.jobs import JobState
 from hpo_pilot.search.trials import Span, Spent, Trial, TrialState
@@ -254,9 +254,13 @@ def best_trials(engine: Engine, numbers: Mapping[int, int]) -> dict[int, Trial]:
     """Returns one trial of each of these searches with its folds, without logs; `numbers`: of the trials, by search."""
     if not numbers:
         return {}
-    c, j, pairs = t.trials.c, t.jobs.c, numbers.items()
-    trials = select(t.trials).where(among(tuple_(c.search_id, c.number), pairs))
-    jobs = select(*columns_without(("log_tail",))).where(among(tuple_(j.search_id, j.trial), pairs))
+    c, j = t.trials.c, t.jobs.c
+    # A join: with "(search_id, number) IN (VALUES …)" SQLite reads all rows.
+    best = values(c.search_id, c.number, literal_binds=True).data(list(numbers.items())).cte("best")
+    trials = select(t.trials).join(best, and_(c.search_id == best.c.search_id, c.number == best.c.number))
+    jobs = select(*columns_without(("log_tail",))).join(
+        best, and_(j.search_id == best.c.search_id, j.trial == best.c.number)
+    )
     with reading(engine) as connection:
         rows = connection.execute(trials).all()
         found = trial_records(rows, connection.execute(jobs.order_by(j.fold, j.task_id, j.attempt)))

@@ -249,12 +249,13 @@ def trial_record(row: Sequence[Any], attempts: Mapping[int, Sequence[Attempt]]) 
     )
 
 
-def trial_records(rows: Iterable[Row[Any]], jobs: Iterable[Row[Any]]) -> list[Trial]:
+def trial_records(rows: Iterable[Sequence[Any]], jobs: Iterable[Sequence[Any]]) -> list[Trial]:
     """Returns rows of `trials` as values, with their rows of `jobs`, which are in order."""
     attempts: dict[tuple[int, int], dict[int, list[Attempt]]] = defaultdict(lambda: defaultdict(list))
     for job in jobs:
-        attempts[job.search_id, job.trial][job.fold].append(attempt_record(job))
-    return [trial_record(row, attempts.get((row.search_id, row.number), {})) for row in rows]
+        attempt = attempt_record(job)
+        attempts[job[1], attempt.trial][attempt.fold].append(attempt)
+    return [trial_record(row, attempts.pop((row[1], row[2]), {})) for row in rows]
 
 
 def trial_end_row(trial: Trial) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -218,14 +218,17 @@ class Store:
         if after > 0:
             wanted = wanted.where(t.trials.c.number > after)
         with reading(self.engine) as connection:
+            in_parts = connection.execution_options(yield_per=_AT_ONCE)
+            rows: Iterable[Row[Any]] = in_parts.execute(wanted)
             if not folds:
-                in_parts = connection.execution_options(yield_per=_AT_ONCE)
-                return [trial_record(row, {}) for row in in_parts.execute(wanted)]
-            rows = connection.execute(wanted).all()
-            if rows and (after or limit is not None):
-                of_jobs = of_jobs.where(t.jobs.c.trial.between(rows[0].number, rows[-1].number))
+                return [trial_record(row, {}) for row in rows]
+            if after or limit is not None:
+                rows = page = list(rows)
+                if not page:
+                    return []
+                of_jobs = of_jobs.where(t.jobs.c.trial.between(page[0].number, page[-1].number))
             of_jobs = of_jobs.order_by(t.jobs.c.fold, t.jobs.c.task_id, t.jobs.c.attempt)
-            return trial_records(rows, connection.execute(of_jobs).all() if rows else ())
+            return trial_records(rows, in_parts.execute(of_jobs))
 
     def trial(self, search_id: int, number: int) -> Trial | None:
         """Returns one trial with its folds; None: there is none with that number."""
@@ -537,7 +540,7 @@ class Store:
         connection.execute(insert(t.events).values(search_id=search_id, time=time.time(), who=who, what=what))
 
 
-#: Rows in memory while trials without folds are read.
+#: Rows in memory while trials are read.
 _AT_ONCE = 1000
 
 #: Trials that `StoredTrials` reads at once: with all log tails, these are some megabytes.

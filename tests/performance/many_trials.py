@@ -14,6 +14,7 @@ from hpo_pilot.jobs import Attempt, JobState, Member
 from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.search.trials import means_and_stds
 from hpo_pilot.store import NewTask, SearchState, SteeringStore
+from hpo_pilot.store.progress import all_progress
 from tests.made import made_search
 from tests.rest_api import store_of
 
@@ -39,7 +40,7 @@ def make(root: Path, count: int, searches: int) -> None:
             maker = _SearchMaker(store, number, rest + (number <= more) if number else first)
             with mock.patch("time.time", lambda maker=maker: maker.now):
                 maker.make()
-    store_of(root / "work").close()  # opened again, it gets all that the program derives from trials
+        all_progress(store.engine, [record.id for record in store.searches()])  # steering writes it with each result
 
 
 class _SearchMaker:
