@@ -311,7 +311,7 @@ def keep(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    with _book(wanted.workdir).kept_by_one(access.server, access.queue, first.site.name):
+    with _allocations(wanted.workdir).kept_by_one(access.server, access.queue, first.site.name):
         typer.echo(
             f"keeping up to {max_nodes} nodes of {wanted.site} for the jobs of {access.queue} at {access.server}"
         )
@@ -320,7 +320,7 @@ def keep(
     typer.echo(advised(said))
 
 
-def _book(workdir: Path | None) -> AllocationFile:
+def _allocations(workdir: Path | None) -> AllocationFile:
     from hpo_pilot.hpc.allocations import AllocationFile
     from hpo_pilot.steering.workdir import WorkDir
 
@@ -330,7 +330,7 @@ def _book(workdir: Path | None) -> AllocationFile:
 def _manager(workdir: Path | None) -> AllocationManager:
     from hpo_pilot.hpc.allocations import AllocationManager
 
-    return AllocationManager(_book(workdir))
+    return AllocationManager(_allocations(workdir))
 
 
 def _last_line(path: Path) -> str:

@@ -170,7 +170,7 @@ class Measure(NamedTuple):
     `metrics` of a fold's JSON document and the trial's page show every metric. A measure in `MEASURES` also has a
     column in CSV (the mean over the folds) and a label on the page. To add one, put a key into `metrics` of the
     verdict and a line into `MEASURES`: the runner puts its own figures into `used` of `hpo_pilot_runner.run`, where a
-    metric of the payload with the same name replaces them; the pilot does as `staging.note_stage_in`.
+    metric of the payload with the same name replaces them; the pilot calls `report.note_metric` after the job.
 
     Attributes:
         name: its key in `RunReport.metrics`.

@@ -35,9 +35,9 @@ from hpo_pilot.pilot.job import (
 from hpo_pilot.pilot.job_files import FolderStorage, SandboxCache, ServerStorage, store_log, store_outputs
 from hpo_pilot.pilot.launch import STEP_CANCELLED, AvoidedTasks, LauncherOutage, LaunchFailure, WithLauncher
 from hpo_pilot.pilot.machine import AssignedResources, JobReservation, ResourcePool
-from hpo_pilot.pilot.report import Outcome, StartingJob, payload_succeeded
+from hpo_pilot.pilot.report import Outcome, StartingJob, note_metric, payload_succeeded
 from hpo_pilot.pilot.settings import PilotSettings, PilotWorkDir, Site
-from hpo_pilot.pilot.staging import LARGE_FILE, Staging, note_stage_in
+from hpo_pilot.pilot.staging import LARGE_FILE, Staging
 from hpo_pilot.pilot.warm import WarmInterpreters
 from hpo_pilot.pilot.watchdog import AttemptClosed, Heartbeats, Watchdog
 from hpo_pilot.transformation.container import choose_runtime, image_fault
@@ -307,7 +307,7 @@ class JobRun:
         if self._outcome.exit_code != 0:
             launched.end_step(self._folder)
         if launched.staged.seconds is not None:
-            note_stage_in(self._folder, launched.staged.seconds)
+            note_metric(self._folder, "stage_in_seconds", launched.staged.seconds)
         if self._outcome.failure is not None:
             return
         failed = None if payload_succeeded(self._folder) else launched.launch_failure(self._folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import threading
 import time
@@ -15,10 +16,19 @@ from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
+from hpo_pilot.files import write_whole
 from hpo_pilot.jobs.results import RunReport, parse_reports
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.settings import PilotSettings
-from hpo_pilot.transformation.job import USER_METADATA, PayloadSettings, TransformationFailure, job_report
+from hpo_pilot.transformation.job import (
+    METADATA_LIMIT,
+    USER_METADATA,
+    PayloadSettings,
+    TransformationFailure,
+    job_report,
+)
+
+log = logging.getLogger(__name__)
 
 #: Characters of `jobMetrics` that a PanDA server keeps.
 METRICS = 500
@@ -215,6 +225,29 @@ def _reports(folder: Path) -> Sequence[RunReport]:
     except (OSError, ValueError, RecursionError):
         return ()
     return parse_reports({"user_job_metadata": metadata})
+
+
+def note_metric(folder: Path, name: str, value: float) -> None:
+    """Adds a figure that the pilot measured to the verdict in a job's metadata, or to that on the job's first point.
+
+    Args:
+        folder: where the job ran; nothing happens if there is no verdict of our runner.
+        name: of a line of `hpo_pilot.jobs.results.MEASURES`.
+        value: the figure.
+    """
+    path = folder / USER_METADATA
+    try:
+        said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        verdict = said["hpo_pilot"]
+        first = verdict["members"][0] if "members" in verdict else verdict
+        first["metrics"] = {**(first.get("metrics") or {}), name: round(value, 3)}
+        text = json.dumps(said)
+        if len(text) < METADATA_LIMIT:
+            write_whole(path, text, scratch=True)
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        log.warning("%s has no valid report to which %s could be added: %r", path, name, error)
 
 
 _DIAGNOSIS = 500  # characters that the server keeps

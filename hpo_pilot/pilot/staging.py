@@ -41,7 +41,6 @@ from hpo_pilot.pilot.launch import NOTHING_STAGED, Staged, WithLauncher, run_ste
 from hpo_pilot.pilot.report import StartingJob
 from hpo_pilot.pilot.settings import Site
 from hpo_pilot.transformation.container import choose_runtime
-from hpo_pilot.transformation.job import METADATA_LIMIT, USER_METADATA
 from hpo_pilot.transformation.stage_in import STAGED_FILE
 
 _MOST_FILES = 500_000  # of a folder
@@ -250,34 +249,6 @@ class NodeCopies:
 
 
 log = logging.getLogger(__name__)
-
-#: Metric of jobs with files to stage: seconds that the job waited for the copies; about 0 if they existed.
-STAGE_IN_SECONDS = "stage_in_seconds"
-
-
-def note_stage_in(folder: Path, seconds: float) -> None:
-    """Adds the waiting time to the verdict in a job's metadata, or to the verdict on its first point.
-
-    The pilot does this because the runner does not know of the staging.
-
-    Args:
-        folder: where the job ran; nothing happens if there is no verdict of our runner.
-        seconds: that the job waited for copies.
-    """
-    path = folder / USER_METADATA
-    try:
-        said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        verdict = said["hpo_pilot"]
-        first = verdict["members"][0] if "members" in verdict else verdict
-        first["metrics"] = {**(first.get("metrics") or {}), STAGE_IN_SECONDS: round(seconds, 3)}
-        text = json.dumps(said)
-        if len(text) < METADATA_LIMIT:
-            write_whole(path, text, scratch=True)
-    except FileNotFoundError:
-        return
-    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-        log.warning("%s has no valid report on its staging: %r", path, error)
-
 
 _SMALL = 1 << 20  # bytes; smaller files are read from shared storage as fast as a step starts
 

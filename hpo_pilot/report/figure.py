@@ -18,7 +18,7 @@ from markupsafe import escape
 from hpo_pilot.report.axes import FARTHEST, Axis, label, rounded
 from hpo_pilot.report.formatting import count, number, plus_minus, scalar, stop_text
 from hpo_pilot.search import Search, Trial, TrialState
-from hpo_pilot.search.ranking import Standing, figure_of_merit, ranking
+from hpo_pilot.search.ranking import Standing, figure_of_merit, ranked_by_folds, ranking
 
 _Item = TypeVar("_Item")
 
@@ -296,7 +296,7 @@ def thinned(search: Search, trials: Sequence[Trial], limit: int) -> list[Trial]:
     """Returns at most `limit` finished trials, in their order: a quarter are the best, the rest is an even sample."""
     if len(trials) <= limit:
         return list(trials)
-    best = sorted(trials, key=lambda trial: value_of(trial) * search.objective.sign)[: limit // 4]
+    best = ranked_by_folds(search, trials)[: limit // 4]
     keep = {trial.number for trial in best}
     rest = [trial.number for trial in trials if trial.number not in keep]
     keep.update(evenly(rest, limit - len(keep)))

@@ -35,9 +35,16 @@ def environment() -> jinja2.Environment:
     made = formatting.template_environment(jinja2.PackageLoader("hpo_pilot.web"))
     made.filters["segment"] = lambda text: quote(str(text), safe="")
     made.filters["moment"] = moment
+    made.filters["with_code"] = _with_code
     made.filters["mb"] = lambda size: formatting.number(size / 1e6, 3) + " MB"
     made.globals["static"] = static_path
     return made
+
+
+def _with_code(text: str) -> Markup:
+    """Formats what is between backticks as code."""
+    parts = enumerate(text.split("`"))
+    return Markup("").join(Markup("<code>{}</code>").format(part) if place % 2 else part for place, part in parts)
 
 
 def rendered(template: str, values: Mapping[str, Any]) -> str:

@@ -345,7 +345,10 @@ class Headline:
         objectives, course = self.view.search.objectives, self.view.progress.course
         if len(objectives) > 1 or not course or course[0][1] == course[-1][1]:
             return ""
-        return f" The best {objectives[0].metric} went from {number(course[0][1])} to {number(course[-1][1])}."
+        confirmed = f"; confirmed, it is {self.view.best_text}" if self.view.progress.confirmed is not None else ""
+        return (
+            f" The best {objectives[0].metric} went from {number(course[0][1])} to {number(course[-1][1])}{confirmed}."
+        )
 
 
 #: A figure is drawn again after at least `_AGE` seconds, and at least `_REST` times its own drawing time.

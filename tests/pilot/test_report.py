@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from hpo_pilot.pilot.job import JobFailure, PilotErrorCode
-from hpo_pilot.pilot.report import Outcome, Progress, final_report, heartbeat_report
+from hpo_pilot.pilot.report import Outcome, Progress, final_report, heartbeat_report, note_metric
+from hpo_pilot.transformation.job import USER_METADATA
 
 
 @pytest.fixture
@@ -82,3 +83,20 @@ def test_final_reports(settings, tmp_path):
     killed = final_report(settings, 7, 1, Outcome(exit_code=0, failure=failure), tmp_path, {})
     assert killed["job_status"] == "failed" and killed["pilot_error_code"] == 1144
     assert len(killed["pilot_error_diag"]) == 500
+
+
+def test_a_figure_of_the_pilot_goes_into_the_verdict(tmp_path):
+    path = tmp_path / USER_METADATA
+    note_metric(tmp_path, "waited", 1.0)
+    assert not path.exists()
+    path.write_text(json.dumps({"mine": 1, "hpo_pilot": {"status": 0, "metrics": {"loss": 0.5}}}))
+    note_metric(tmp_path, "waited", 1.23456)
+    found = json.loads(path.read_text())
+    assert found == {"mine": 1, "hpo_pilot": {"status": 0, "metrics": {"loss": 0.5, "waited": 1.235}}}
+    path.write_text(json.dumps({"hpo_pilot": {"members": [{"status": 0}, {"status": 0}]}}))
+    note_metric(tmp_path, "waited", 2.0)
+    members = json.loads(path.read_text())["hpo_pilot"]["members"]
+    assert members == [{"status": 0, "metrics": {"waited": 2.0}}, {"status": 0}], "the first waited for all"
+    path.write_text("[]")
+    note_metric(tmp_path, "waited", 2.0)
+    assert path.read_text() == "[]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -174,3 +175,13 @@ def test_checkpoints_are_removed_a_day_after_their_task(house: House) -> None:
     house.sweep()
     assert {path.name for path in house.cache} == {f"hpo_cp_{running}_1", "sources.x.tar.gz"}
     assert house.count(database.cache_files) == 2
+
+
+def test_a_sandbox_that_is_damaged_in_the_cache_is_removed(tmp_path: Path) -> None:
+    """Its owner then sends it again; only a digest in the name tells."""
+    name = f"sources.{hashlib.sha256(b'whole').hexdigest()}.tar.gz"
+    for content, is_whole in ((b"whole", True), (b"half", False)):
+        for each in (name, "sources.0123.tar.gz"):
+            (tmp_path / each).write_bytes(content)
+        assert (Folder(tmp_path).find_whole(name) is not None) is is_whole is (tmp_path / name).exists()
+        assert Folder(tmp_path).find_whole("sources.0123.tar.gz") is not None

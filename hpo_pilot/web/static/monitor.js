@@ -83,7 +83,7 @@
     const drawn = section.querySelector(".drawn");
     offerScale(section, figures);
     if (!figures.length) {
-      if (!drawn.querySelector("figure")) say(section, "Nothing to draw yet.");
+      if (!drawn.querySelector("figure")) say(section, "There is nothing to draw.");
       return;
     }
     const alone = figures.length === 1;

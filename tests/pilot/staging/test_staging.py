@@ -16,8 +16,8 @@ from hpo_pilot.pilot.launch import NOTHING_STAGED, Staged, WithLauncher
 from hpo_pilot.pilot.machine import AssignedResources
 from hpo_pilot.pilot.report import StartingJob
 from hpo_pilot.pilot.settings import Site
-from hpo_pilot.pilot.staging import STAGE_IN_SECONDS, Staging, note_stage_in
-from hpo_pilot.transformation.job import USER_METADATA, PayloadSettings
+from hpo_pilot.pilot.staging import Staging
+from hpo_pilot.transformation.job import PayloadSettings
 from tests.pilot.conftest import in_background
 from tests.programs import program
 
@@ -192,20 +192,3 @@ def test_a_job_that_is_wanted_no_more(here, killed, until):
     else:
         here.draining.set()
     assert type(staged.exception(10)) is (JobFailure if killed else GivenBack)
-
-
-def test_the_time_goes_into_the_verdict(tmp_path):
-    path = tmp_path / USER_METADATA
-    note_stage_in(tmp_path, 1.0)
-    assert not path.exists()
-    path.write_text(json.dumps({"mine": 1, "hpo_pilot": {"status": 0, "metrics": {"loss": 0.5}}}))
-    note_stage_in(tmp_path, 1.23456)
-    found = json.loads(path.read_text())
-    assert found == {"mine": 1, "hpo_pilot": {"status": 0, "metrics": {"loss": 0.5, STAGE_IN_SECONDS: 1.235}}}
-    path.write_text(json.dumps({"hpo_pilot": {"members": [{"status": 0}, {"status": 0}]}}))
-    note_stage_in(tmp_path, 2.0)
-    members = json.loads(path.read_text())["hpo_pilot"]["members"]
-    assert members == [{"status": 0, "metrics": {STAGE_IN_SECONDS: 2.0}}, {"status": 0}], "the first waited for all"
-    path.write_text("[]")
-    note_stage_in(tmp_path, 2.0)
-    assert path.read_text() == "[]"

@@ -63,15 +63,16 @@ def test_the_pages_of_a_search_in_every_state_with_and_without_results(pages, st
         name = pages.submit(f"{state.value}{'full' if filled else 'empty'}")
         if filled:
             pages.results(name)
-        pages.state(name, state, "because of <this>")
+        pages.state(name, state, "because of <this>; see `that`")
         for path in ("", "/trials", "/errors"):
             text = check(browser.get(f"/searches/{name}{path}"))
             assert state.value in text
             assert "because of <this>" not in text
         overview = browser.get(f"/searches/{name}").text
         assert VERDICTS.get(state, "no process steers it") in overview
+        assert "<code>that</code>" in overview
         assert ("trial 2</a>" in overview) is filled
-        assert ("There is no result yet" in overview) is not filled
+        assert (f"There is no result{'' if state.is_over else ' yet'}." in overview) is not filled
 
 
 def test_the_list_shows_filters_and_pages(pages):

@@ -63,7 +63,7 @@ def test_a_confirmed_best_trial_has_the_mean_of_its_runs(pages):
     add_trials(store, name, trials)
     values = {1: 0.1, 2: 0.2, 3: 0.25, 4: 0.35}
     ends = [
-        made_end(n, TrialState.FINISHED, value, told=n if n < 3 else None, ended=time.time())
+        made_end(n, TrialState.FINISHED, value, told=3 - n if n < 3 else None, ended=time.time())
         for n, value in values.items()
     ]
     store.record(store.search(name).id, [], ends)
@@ -71,6 +71,10 @@ def test_a_confirmed_best_trial_has_the_mean_of_its_runs(pages):
     view = library.view(name)
     (best,) = library.best(view)
     assert (best.trial.number, best.value, best.runs, view.best_text) == (2, pytest.approx(0.3), 2, "0.3")
+    pages.state(name, SearchState.DONE)
+    browser = pages.browser("alice")
+    assert "0.2 to 0.1; confirmed, it is 0.3." in browser.get(f"/searches/{name}").text
+    assert "with 0.3 as the mean of 2 confirmation runs" in browser.get(f"/searches/{name}/trials/2").text
 
 
 def test_a_front_is_shown_with_the_means_of_confirmation_runs(pages):
