@@ -244,7 +244,8 @@ class Launcher(ABC):
         missing = next((name for name in self.programs if not shutil.which(name, path=path)), None)
         if missing is None:
             return ""
-        remedy = "build it with `make horovod`, or " if missing == Horovodrun.name else ""
+        builds = {Torchrun.name: "install PyTorch (`pip install torch`)", Horovodrun.name: "build it with `make horovod`"}
+        remedy = f"{builds[missing]}, or " if missing in builds else ""
         remedy += "load its module before the pilot starts, or name another launcher in the site's profile"
         return f"{missing}, which starts the ranks, is not in PATH: {remedy}"
 
