@@ -48,6 +48,7 @@ _GROUPS = {
         "monitor",
         "service",
         "real-panda",
+        "multi-gpu",
         "slurm",
         "htcondor",
         "supercomputers",

@@ -533,6 +533,8 @@ def _told(document: PayloadSettings) -> list[str]:
         names.append("HPO_PILOT_SEGMENT")
     if "horovod_timeline.json" in document.outputs:
         names.append("HOROVOD_TIMELINE")
+    if "ranks_timeline.json" in document.outputs:
+        names.append("HPO_PILOT_TIMELINE")
     return names
 
 

@@ -8,13 +8,15 @@ The payload imports it from its own folder::
         hpo_pilot_ranks = None
 
     if hpo_pilot_ranks:
-        hpo_pilot_ranks.start(rank=hvd.rank(), size=hvd.size())
-        loader, optimizer = hpo_pilot_ranks.loader(loader), hpo_pilot_ranks.optimizer(optimizer)
+        hpo_pilot_ranks.start()
+        loader = hpo_pilot_ranks.loader(loader)
+        model = hpo_pilot_ranks.model(model)  # PyTorch's DDP or FSDP, DeepSpeed
+        optimizer = hpo_pilot_ranks.optimizer(optimizer)  # Horovod
     ...
-    with hpo_pilot_ranks.communicate():  # communication outside the wrapped optimizer
+    with hpo_pilot_ranks.communicate():  # communication that the wrappers do not see
         hvd.allreduce(loss)
 
-`hpo_pilot_ranks.meet(hvd)` before `hvd.init()` lets a Horovod without MPI run under srun, jsrun or mpirun.
+`hpo_pilot_ranks.meet(hvd)` before `hvd.init()` lets a Horovod without MPI run under torchrun, srun, jsrun or mpirun.
 
 Time counts as input or communication inside these contexts and wrappers, and as computation elsewhere. POP defines it
 so: all time outside of the communication library is useful. The time of an inner context does not count for the outer
@@ -27,7 +29,9 @@ import atexit
 import contextlib
 import json
 import os
+import shutil
 import socket
+import sys
 import threading
 import time
 
@@ -53,6 +57,8 @@ LAUNCHED = (*RANK_VARIABLES[2:-1], ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
 
 TIMES = ("seconds", "compute", "communication", "input")
 RANK_FILE_LIMIT = 64 * 1024  # bytes of a rank's file
+EVENTS = ".events"  # ending of the file with a rank's part of the timeline
+EVENTS_KEPT = 32 * 1024 * 1024  # bytes of the timeline of all ranks
 RANKS_KEPT = 256  # ranks in the metadata: those with the longest computation, because the others wait for them
 MOST_RANKS = 1 << 17  # files that are read
 
@@ -67,10 +73,17 @@ class _Clock:
         self.doing, self.images = ["compute"], 0  # type: List[str], int
         self.began = self.last = self.saved = time.monotonic()
         self.folder = os.environ.get("HPO_PILOT_MEASURED") or os.path.abspath(FOLDER)
+        self.events = []  # type: List[Tuple[str, float, float]]
+        self.room = EVENTS_KEPT // size if os.environ.get("HPO_PILOT_TIMELINE") else 0  # bytes for further events
 
     def mine(self) -> bool:
-        """Whether the caller is the process and thread that started the clock."""
-        return self.process == os.getpid() and self.thread == threading.get_ident()
+        """Whether the caller is the process and thread that started the clock.
+
+        A thread that Python did not start counts as well: the backward pass on a GPU runs hooks in one, and the thread
+        that called it waits.
+        """
+        here = self.thread == threading.get_ident() or isinstance(threading.current_thread(), threading._DummyThread)
+        return here and self.process == os.getpid()
 
     def note(self) -> None:
         """Add the time since the last call to the current activity."""
@@ -78,6 +91,8 @@ class _Clock:
             self.synchronize()  # counts the work of a GPU where it was started
         now = time.monotonic()
         self.spent[self.doing[-1]] += now - self.last
+        if self.room > 0:
+            self.events.append((self.doing[-1], self.last, now - self.last))
         self.last = now
 
     def save(self) -> None:
@@ -91,8 +106,19 @@ class _Clock:
             with open(path + ".new", "w") as file:
                 json.dump(figures, file)
             os.rename(path + ".new", path)
+            if self.events:
+                self.write_events()
         except OSError as error:
             print("hpo_pilot_ranks: %s is not written: %s" % (path, error))
+
+    def write_events(self) -> None:
+        """Append to this rank's part of the timeline, in Chrome's trace event format: times in microseconds."""
+        ahead = time.time() - time.monotonic()  # ranks on several nodes have only the time of day in common
+        event = '{"name": "%s", "ph": "X", "ts": %.0f, "dur": %.0f, "pid": %d, "tid": 0},\n'
+        lines = [event % (name, 1e6 * (at + ahead), 1e6 * took, self.rank) for name, at, took in self.events]
+        self.events, self.room = [], self.room - sum(map(len, lines))
+        with open(os.path.join(self.folder, "%d%s" % (self.rank, EVENTS)), "a") as file:
+            file.writelines(lines)
 
 
 _clock = None  # type: Optional[_Clock]
@@ -136,8 +162,10 @@ def stop() -> None:
 
 
 def _at_exit() -> None:
-    """Save the time up to the last context: the shutdown of the interpreter is not training."""
+    """Save the time until now, for a payload that calls no `stop`."""
     if _clock is not None and _clock.process == os.getpid():
+        _clock.synchronize = None  # it would fail again on a GPU that has failed
+        _clock.note()
         _clock.save()
 
 
@@ -205,36 +233,84 @@ class loader:
         return getattr(self._batches, name)
 
 
+def _time(owner: "Any", name: str) -> None:
+    """Count the time of a method as communication; `owner` is an object or a class."""
+    inner = getattr(owner, name, None)
+    if inner is None or hasattr(inner, "timed"):
+        return
+
+    def timed(*given: "Any", **named: "Any") -> "Any":
+        with communicate():
+            return inner(*given, **named)
+
+    timed.timed = True  # type: ignore[attr-defined]
+    setattr(owner, name, timed)
+
+
 def optimizer(wrapped: "Any") -> "Any":
     """Count a Horovod optimizer's waiting for gradients as communication; returns the same optimizer.
 
     Communication that overlaps with the backward pass costs no time and is not counted. An optimizer without
     `synchronize` does not wait and is returned unchanged.
     """
-    synchronize = getattr(wrapped, "synchronize", None)
-    if synchronize is not None:
+    _time(wrapped, "synchronize")
+    return wrapped
 
-        def timed(*given: "Any", **named: "Any") -> "Any":
+
+def model(wrapped: "Any", hook: "Any" = None, state: "Any" = None) -> "Any":
+    """Count waiting for other ranks in torch.distributed as communication; returns the same model.
+
+    From the call on, each wait for a collective that Python starts is counted: those of FSDP, of DeepSpeed and of the
+    payload. DistributedDataParallel exchanges gradients outside of Python, so it gets a communication hook: when the
+    last bucket of gradients is ready, the backward pass has no work left, and the hook waits for all buckets.
+    Communication that overlaps with the backward pass costs no time and is not counted.
+
+    On a GPU, pass `start` a `synchronize` that waits for the current stream alone:
+    `lambda: torch.cuda.current_stream().synchronize()`. FSDP then no longer overlaps its collectives with computation.
+
+    Args:
+        wrapped: the model as the training calls it.
+        hook: a communication hook for DistributedDataParallel, which takes only one; default: torch's allreduce_hook.
+        state: the hook's first argument; default: the model's process group.
+    """
+    _time(sys.modules["torch.distributed"].Work, "wait")
+    parallel = sys.modules["torch.nn.parallel"].DistributedDataParallel
+    if not isinstance(wrapped, parallel):
+        return wrapped
+    _time(wrapped, "_sync_buffers")  # rank 0's statistics of a batch normalization, before each forward pass
+    hooks = __import__("torch.distributed.algorithms.ddp_comm_hooks.default_hooks", fromlist=["allreduce_hook"])
+    exchange, pending = hook or hooks.allreduce_hook, []  # type: Any, List[Any]
+
+    def timed(state, bucket):  # type: (Any, Any) -> Any  # torch checks annotations
+        pending.append(exchange(state, bucket))
+        last = pending[-1]
+        if bucket.is_last():
             with communicate():
-                return synchronize(*given, **named)
+                while pending:
+                    pending.pop().wait()
+        return last
 
-        wrapped.synchronize = timed
+    wrapped.register_comm_hook(wrapped.process_group if state is None else state, timed)
     return wrapped
 
 
 def meet(hvd: "Any", seconds: float = 120.0) -> None:
     """Connect Horovod's ranks over gloo, for a Horovod without MPI under a launcher that only numbers the ranks.
 
-    Does nothing under horovodrun or for one rank. Pilots set MASTER_ADDR and MASTER_PORT to the address of rank 0 and
-    HPO_PILOT_NODES to the number of nodes; each node has the same number of ranks, in order. The default network
-    interface is the one that reaches rank 0; HOROVOD_GLOO_IFACE names another one. SystemExit if they do not connect.
+    Does nothing under horovodrun or for one rank. Pilots and torchrun set MASTER_ADDR and MASTER_PORT to the address of
+    rank 0, and pilots HPO_PILOT_NODES to the number of nodes; each node has the same number of ranks, in order. The
+    default network interface is the one that reaches rank 0; HOROVOD_GLOO_IFACE names another one. SystemExit if they
+    do not connect.
     """
-    said = [os.environ.get(size, "") for rank, size in LAUNCHED if os.environ.get(rank)]
+    elastic = "TORCHELASTIC_RUN_ID" in os.environ  # torchrun
+    variables = RANK_VARIABLES[1:2] if elastic else LAUNCHED
+    said = [os.environ.get(size, "") for rank, size in variables if os.environ.get(rank)]
     size = int(said[0] or 1) if said else 1
-    if size == 1 or "HOROVOD_RANK" in os.environ or hvd.mpi_built() or "MASTER_ADDR" not in os.environ:
+    through_mpi = hvd.mpi_built() and not elastic
+    if size == 1 or "HOROVOD_RANK" in os.environ or through_mpi or "MASTER_ADDR" not in os.environ:
         return
-    rank = next(int(os.environ[name]) for name, _ in LAUNCHED if os.environ.get(name))
-    nodes = int(os.environ.get("HPO_PILOT_NODES") or 1)
+    rank = next(int(os.environ[name]) for name, _ in variables if os.environ.get(name))
+    nodes = int(os.environ.get("GROUP_WORLD_SIZE" if elastic else "HPO_PILOT_NODES") or 1)
     local = max(1, size // nodes)
     name, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     try:
@@ -244,6 +320,8 @@ def meet(hvd: "Any", seconds: float = 120.0) -> None:
         raise SystemExit(
             "hpo_pilot_ranks: MASTER_ADDR=%s has no address here: %s; %s" % (name, error, remedy)
         ) from None
+    if elastic:
+        port = _agree_on_port(name, port, rank)
     if rank == 0:
         _serve(port, [(each % local, each // local) for each in range(size)], local, nodes)
     _wait(address, port, seconds)
@@ -253,6 +331,16 @@ def meet(hvd: "Any", seconds: float = 120.0) -> None:
     os.environ.update(HOROVOD_GLOO_RENDEZVOUS_ADDR=address, HOROVOD_HOSTNAME="node-%d" % (rank // local))
     os.environ.update(HOROVOD_CONTROLLER="gloo", HOROVOD_CPU_OPERATIONS="gloo")
     os.environ.setdefault("HOROVOD_GLOO_IFACE", _interface(address, port))
+
+
+def _agree_on_port(name: str, port: int, rank: int) -> int:
+    """Return a free port of rank 0: torchrun itself listens at MASTER_PORT, with a store that tells it to all ranks."""
+    store = __import__("torch.distributed", fromlist=["TCPStore"]).TCPStore(name, port, is_master=False)
+    if rank == 0:
+        with socket.socket() as free:
+            free.bind(("", 0))
+            store.set("hpo_pilot_ranks", str(free.getsockname()[1]))
+    return int(store.get("hpo_pilot_ranks"))
 
 
 def _serve(port: int, places: "List[Any]", local: int, nodes: int) -> None:
@@ -309,6 +397,16 @@ def read_ranks(folder: str, number: "Callable[[Any], Optional[float]]") -> "List
         if sound and all(type(value) is int for value in whole.values()) and 0 <= whole["rank"] < whole["size"]:
             ranks.append(dict(times, host=str(told.get("host", ""))[:100], **whole))
     return sorted(ranks, key=lambda rank: rank["rank"])
+
+
+def join_timelines(folder: str, path: str) -> None:
+    """Write the timeline of all ranks, one event a line; viewers need no closing bracket."""
+    with open(path, "w") as joined:
+        joined.write("[\n")
+        for name in sorted(os.listdir(folder)):
+            if name.endswith(EVENTS):
+                with open(os.path.join(folder, name)) as events:
+                    shutil.copyfileobj(events, joined)
 
 
 def assess(folder: str, number: "Callable[[Any], Optional[float]]") -> "Tuple[Dict[str, float], Dict[str, Any], str]":

@@ -36,7 +36,8 @@ PAYLOAD_FILE, LOG_FILE = "hpo_pilot_payload.json", "payload.log"
 NAMES = {"point": "input.json", "result": "output.json", "inputs": "input_ds.json", "progress": "progress.jsonl"}
 STAGED_FILE = "hpo_pilot_inputs.json"  # names of the fetched input files
 STOP_FILE = "hpo_pilot_stop.txt"  # the pilot writes the reason here when it ends a payload that broke a limit
-RANKS_FOLDER, TIMELINE = "hpo_pilot_measured", "horovod_timeline.json"  # the timeline only if it is a declared output
+RANKS_FOLDER = "hpo_pilot_measured"
+TIMELINE, RANKS_TIMELINE = "horovod_timeline.json", "ranks_timeline.json"  # each only if it is a declared output
 LOG_HEAD = LOG_TAIL = 512 * 1024  # bytes kept from the beginning and from the end of the log
 LOG_SHOWN = 64 * 1024  # bytes of log in the metadata
 LOG_KEPT = 2000  # characters of it for a payload with a figure of merit
@@ -240,6 +241,8 @@ class Life:
             env.setdefault("OMP_NUM_THREADS", str(payload["cores"]))
         if TIMELINE in (payload.get("outputs") or ()):
             env["HOROVOD_TIMELINE"] = os.path.abspath(TIMELINE)
+        if RANKS_TIMELINE in (payload.get("outputs") or ()):
+            env["HPO_PILOT_TIMELINE"] = "1"
         adopt_orphans()
         self.pid = start(payload["command"], env, output, self.launch)
         os.close(output)
@@ -466,6 +469,8 @@ def run(options: "Dict[str, str]") -> None:
     keep = companion(RESULTS)["own_metadata"] if "metadata" in names else lambda *_: ({}, "")
     own, unkept = keep(names.get("metadata"), written, number)
     outputs = [] if value is None else payload.get("outputs") or []
+    if RANKS_TIMELINE in outputs and os.path.isdir(RANKS_FOLDER):
+        companion(RANKS)["join_timelines"](RANKS_FOLDER, RANKS_TIMELINE)
     if outputs:
         outputs, message = companion(RESULTS)["pack"](outputs, files_in)
     progress = read_progress(names["progress"], payload.get("progress_metric") or wanted[0])

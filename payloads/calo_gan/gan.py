@@ -73,10 +73,12 @@ class Gan:
         self.point, self.ranks, self.steps = point, ranks, 0
         self.generator = Generator(grid, point["latent"], point["channels"], scale).to(ranks.device)
         self.discriminator = Discriminator(grid, point["channels"], scale).to(ranks.device)
-        self.optimizers = {
-            name: ranks.distribute(name, model, self._optimizer(model, point[f"{name}_rate"]))
-            for name, model in (("generator", self.generator), ("discriminator", self.discriminator))
-        }
+        #: The networks as they are called where their gradients are wanted.
+        self.trained: dict[str, torch.nn.Module] = {}
+        self.optimizers: dict[str, torch.optim.Optimizer] = {}
+        for name, model in (("generator", self.generator), ("discriminator", self.discriminator)):
+            optimizer = self._optimizer(model, point[f"{name}_rate"])
+            self.trained[name], self.optimizers[name] = ranks.distribute(model, optimizer, name=name)
 
     def _optimizer(self, model: torch.nn.Module, rate: float) -> torch.optim.Optimizer:
         if self.point["optimizer"] == "adam":
@@ -101,7 +103,7 @@ class Gan:
         self.steps += 1
         is_turn = self.steps % self.point["discriminator_steps"] == 0
         with torch.set_grad_enabled(is_turn):
-            made = self.generator(*step.noise[0], step.energy)
+            made = self.trained["generator"](*step.noise[0], step.energy)
         self._discriminator_step(step, made.detach())
         if is_turn:
             self._generator_step(step, made)
@@ -110,17 +112,17 @@ class Gan:
         both, energies = torch.cat([step.ecal, made]), torch.cat([step.energy, step.energy])
         real = len(step.energy)
         self.optimizers["discriminator"].zero_grad()
-        logits, estimates = self.discriminator(both, energies)
+        logits, estimates = self.trained["discriminator"](both, energies)
         wanted = torch.zeros_like(logits)
         wanted[:real] = 1 - self.point["smoothing"]  # one-sided (Salimans et al., arXiv:1606.03498)
         verdict = binary_cross_entropy_with_logits(logits, wanted, reduction="sum")
         auxiliary = self._energy_error(estimates[:real], step.energy)
-        ((verdict + self.point["auxiliary_weight"] * auxiliary) / step.together).backward()
+        self._share(verdict + self.point["auxiliary_weight"] * auxiliary, step).backward()
         self.optimizers["discriminator"].step()
 
     def _generator_step(self, step: Step, made: Tensor) -> None:
         self.optimizers["generator"].zero_grad()
-        # Else Horovod would add up gradients of the discriminator too, in a step that is not its own.
+        # Else ranks would exchange gradients of the discriminator too, in a step that is not its own.
         self.discriminator.requires_grad_(False)
         logits, estimates = self.discriminator(made, step.energy)
         verdict = binary_cross_entropy_with_logits(logits, torch.ones_like(logits), reduction="sum")
@@ -129,12 +131,16 @@ class Gan:
         auxiliary = self._energy_error(estimates, step.energy)
         loss = verdict + self.point["auxiliary_weight"] * auxiliary + self.point["total_weight"] * total
         if self.point["profile_weight"] > 0:
-            other = self.generator(*step.noise[1], step.energy)
+            other = self.trained["generator"](*step.noise[1], step.energy)
             score = energy_score(rows_of(made), rows_of(other), rows_of(step.ecal))
             loss = loss + self.point["profile_weight"] * score
-        (loss / step.together).backward()
+        self._share(loss, step).backward()
         self.optimizers["generator"].step()
         self.discriminator.requires_grad_(True)
+
+    def _share(self, loss: Tensor, step: Step) -> Tensor:
+        """This rank's loss such that the ranks' mean is the mean over all showers; shares differ by a shower."""
+        return loss * self.ranks.size / step.together
 
     def _energy_error(self, estimates: Tensor, energy: Tensor) -> Tensor:
         return (estimates - torch.log(energy / self.generator.scale.energy)).abs().sum()

@@ -1,7 +1,8 @@
-"""Trains a 3D GAN that makes calorimeter showers, as one process or as several ranks under Horovod.
+"""Trains a 3D GAN that makes calorimeter showers, as one process or as several ranks with DDP or Horovod.
 
-    python train.py                               # one process; Horovod need not be installed
-    horovodrun -np 2 --gloo python train.py       # two ranks; also mpirun, srun, jsrun
+    python train.py                               # one process
+    torchrun --nproc-per-node=2 train.py          # two ranks with DDP
+    horovodrun -np 2 --gloo python train.py       # two ranks with Horovod; also mpirun, srun, jsrun
 
 The point is in input.json, the verdict in output.json; rank 0 alone writes. `batch` counts the showers of a step of all
 ranks together, and what is random is drawn for all of them alike: a point means the same training on any number of
@@ -26,14 +27,14 @@ try:
     import numpy as np
     import torch
 except ModuleNotFoundError as error:
-    raise SystemExit(f"{error}: pip install torch numpy, or `make horovod` for a Python with Horovod too") from None
+    raise SystemExit(f"{error}: pip install torch numpy") from None
 from figure import energy_bins, profiles
 from files import ENDINGS, read_showers
 from gan import Batches, Gan
 from networks import Scale
 from point import DEFAULTS, rate_factor, read_point
 from problem import TrainingError
-from ranks import Ranks, count, of_each, stop, timed
+from ranks import Ranks, join, measured, timed
 from showers import Calorimeter, ShowerMaker, Showers, flat_energies
 
 SAMPLE_SEED = 20_240_301  #: of the made showers and of the folds: every trial, on any number of ranks, sees the same
@@ -120,10 +121,11 @@ def train(
     identity = {"point": point, "fold": fold, "folds": folds, "seed": seed, "data": data}
     checkpoint = Checkpoint(folder / "ckpt", identity)
     history = checkpoint.load(gan) if ranks.rank == 0 else []
-    history = ranks.broadcast(gan.parts(), history)
+    for model, optimizer in gan.parts():
+        history = ranks.broadcast(model, optimizer, history)
     gan.steps = len(history) * len(batches)
     untrained = history[0]["untrained"] if history else gan.evaluate(valid, truth, edges, seed)["figure"]
-    ranks.measure(gan.optimizers.values())
+    ranks.measure()
     is_writer = ranks.rank == 0
     if is_writer and history:
         print(f"going on after epoch {len(history)}: {checkpoint.path} is of a training that was ended", flush=True)
@@ -131,10 +133,12 @@ def train(
         if progress:
             progress.writelines(json.dumps(line) + "\n" for line in history)
         for epoch in range(len(history) + 1, point["epochs"] + 1):
-            for i, step in enumerate(of_each(batches.epoch(epoch))):
+            steps = batches.epoch(epoch)
+            for i, step in enumerate(measured.loader(steps) if measured else steps):
                 gan.set_rates(rate_factor(point, epoch - 1 + i / len(batches)))
                 gan.learn(step)
-                count(len(step.energy))
+                if measured:
+                    measured.images(len(step.energy))
             with timed("compute"):
                 found = gan.evaluate(valid, truth, edges, seed)
             line = {"step": epoch, "untrained": untrained, **found}
@@ -146,7 +150,8 @@ def train(
                 print(f"epoch {epoch:3d}  {told}", flush=True)
                 if epoch % CHECKPOINT_EVERY == 0:
                     checkpoint.save(gan, history)
-    stop()
+    if measured:
+        measured.stop()
     if is_writer:
         torch.save(gan.generator.state_dict(), folder / "generator.pt")
         checkpoint.drop()
@@ -164,9 +169,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", nargs="+", default=[], help="HDF5 files of showers; by default those beside this")
     for name in ("epochs", "events", "cells"):
         parser.add_argument(f"--{name}", type=int, help=f"where the point does not say; {DEFAULTS[name]} without it")
+    parser.add_argument("--over", choices=("auto", "ddp", "horovod"), default="auto", help="what connects the ranks")
     given = parser.parse_args(argv)
     said = {name: value for name in ("epochs", "events", "cells") if (value := getattr(given, name)) is not None}
-    ranks, folder = Ranks(), Path()
+    ranks, folder = join(given.over), Path()
     output = folder / "output.json"
     if ranks.rank == 0:
         for earlier in (output, folder / "generator.pt"):

@@ -1,7 +1,8 @@
-"""Trains ResNet-50 in PyTorch, as one process or as several ranks under Horovod.
+"""Trains ResNet-50 in PyTorch, as one process or as several ranks with DDP or Horovod.
 
-    python train.py --epochs 3                            # one process, made images, 20 minutes; Horovod is not needed
-    horovodrun -np 2 --gloo python train.py --data DIR    # two ranks, a folder of images; also mpirun, srun, jsrun
+    python train.py --epochs 3                                    # one process, made images, 20 minutes
+    torchrun --nproc-per-node=2 train.py --data DIR               # two ranks with DDP, a folder of images
+    horovodrun -np 2 --gloo python train.py --data DIR            # two ranks with Horovod; also mpirun, srun, jsrun
 
 Reads `input.json` (the hyper-parameter point) and writes `progress.jsonl` (a line per epoch), `output.json` (the
 verdict), `model.pt` (the weights) and, after each epoch, a checkpoint. Rank 0 alone writes. `batch` counts the images
@@ -25,14 +26,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 try:
     import torch
 except ModuleNotFoundError as error:
-    raise SystemExit(f"{error}: pip install torch, or `make horovod` for a Python with Horovod too") from None
+    raise SystemExit(f"{error}: pip install torch") from None
 from checkpoint import Checkpoint
 from folders import list_images, split
 from images import Batches, FolderImages, Key, Sample, SyntheticImages, validation_keys
 from model import STAGES, ResNet
 from optimizers import new_optimizer
 from point import ImageError, TrainingError, learning_rate, read_point
-from ranks import Ranks, measured, timed
+from ranks import Ranks, join, measured, timed
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
 
@@ -73,7 +74,7 @@ class Training:
         self.precision = Precision(options.precision, ranks.device)
         passes = point["accumulation"]
         self.batches = Batches(self.trained, point["batch"], passes, ranks.rank, ranks.size, seed)
-        self.optimizer = ranks.distribute(
+        self.network, self.optimizer = ranks.distribute(
             self.model, new_optimizer(point, self.model), passes=passes, compression=point["compression"]
         )
 
@@ -89,30 +90,21 @@ class Training:
                 for group in self.optimizer.param_groups:
                     group["lr"] = rate
                 self.optimizer.zero_grad()
-            with self.precision.context():
-                scores = self.model(images)
-            smoothing = self.point["label_smoothing"]
-            # Each rank's and pass's part of the mean over a whole step: their sum is its gradient.
-            loss = cross_entropy(scores.float(), labels, reduction="sum", label_smoothing=smoothing) / together
-            self.precision.scaler.scale(loss).backward()
-            if part == passes - 1:
-                self._step()
+            smoothing, is_last = self.point["label_smoothing"], part == passes - 1
+            with self.ranks.exchanging(self.network, is_last):
+                with self.precision.context():
+                    scores = self.network(images)
+                loss = cross_entropy(scores.float(), labels, reduction="sum", label_smoothing=smoothing)
+                # Shares of a step differ by an image: the ranks' mean of this is the mean over a whole step.
+                loss = loss * self.ranks.size / together
+                self.precision.scaler.scale(loss).backward()
+            if is_last:
+                self.ranks.step(self.optimizer, self.precision.scaler)
+                self.precision.scaler.update()
             seen += len(labels)
             if measured:
                 measured.images(len(labels))
         return seen
-
-    def _step(self) -> None:
-        scaler = self.precision.scaler
-        if self.ranks.size == 1:
-            scaler.step(self.optimizer)
-        else:
-            # The scale is taken off, and infinities are looked for, in the sum of all ranks: so all take the same step.
-            self.optimizer.synchronize()
-            scaler.unscale_(self.optimizer)
-            with self.optimizer.skip_synchronize():
-                scaler.step(self.optimizer)
-        scaler.update()
 
     def validate(self, epoch: int) -> dict[str, float]:
         """The epoch's line of progress.jsonl: top-1 error and cross-entropy, each rank having looked at its share.
@@ -145,7 +137,7 @@ class Training:
             batch_sampler=keys,
             num_workers=workers,
             pin_memory=on_gpu,
-            # Not a fork: Horovod's threads and the GPU's state do not survive it.
+            # Not a fork: the threads that talk to other ranks and the GPU's state do not survive it.
             multiprocessing_context="forkserver" if workers else None,
         )
         device = self.ranks.device
@@ -200,7 +192,7 @@ def train(options: argparse.Namespace, seed: int, folder: Path, ranks: Ranks) ->
         raise TrainingError(trouble)
     is_writer, model, scaler = ranks.rank == 0, training.model, training.precision.scaler
     variables = {name: os.environ.get(name) for name in ("HPO_PILOT_FOLD", "HPO_PILOT_FOLDS")}
-    kept = {name: value for name, value in vars(options).items() if name != "workers"}
+    kept = {name: value for name, value in vars(options).items() if name not in ("workers", "over")}
     identity = {"point": training.point, "options": kept, "seed": seed, **variables}
     checkpoint = Checkpoint(folder / "ckpt", identity)
     parts = {"model": model, "optimizer": training.optimizer, "scaler": scaler}
@@ -212,10 +204,7 @@ def train(options: argparse.Namespace, seed: int, folder: Path, ranks: Ranks) ->
         print(f"{ranks.describe()}, {training.precision.name}; {parameters} parameters", flush=True)
         if history:
             print(f"going on after epoch {len(history)}: {checkpoint.path} is of a training that was ended", flush=True)
-    if measured:
-        on_gpu = ranks.device.type == "cuda"
-        measured.start(ranks.rank, ranks.size, synchronize=torch.cuda.synchronize if on_gpu else None)
-        training.optimizer = measured.optimizer(training.optimizer)
+    ranks.measure()
     began, seen = time.monotonic(), 0
     with (folder / "progress.jsonl").open("w") if is_writer else contextlib.nullcontext() as progress:
         if progress:
@@ -254,6 +243,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--width", type=_count, default=64, help="channels of the first stage")
     parser.add_argument("--norm", choices=("batch", "group"), default="batch", help="what the layers normalize over")
     parser.add_argument("--precision", choices=("auto", *PRECISIONS), default="auto")
+    parser.add_argument("--over", choices=("auto", "ddp", "horovod"), default="auto", help="what connects the ranks")
     parser.add_argument("--workers", type=int, default=0, help="processes of each rank that read images")
     return parser.parse_args(arguments)
 
@@ -267,7 +257,8 @@ def _count(text: str) -> int:
 
 def main() -> None:
     """One job: the point in input.json, the verdict in output.json."""
-    options, ranks, folder = parse(), Ranks(), Path()
+    options, folder = parse(), Path()
+    ranks = join(options.over)
     output = folder / "output.json"
     if ranks.rank == 0:
         for earlier in (output, folder / "model.pt"):

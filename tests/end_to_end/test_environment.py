@@ -28,10 +28,10 @@ with open(os.environ["SEEN"], "a") as file:
 json.dump({"status": 0, "loss": point["x"] ** 2}, open("output.json", "w"))
 """
 
-#: A horovodrun of the environment's own: two ranks, one after another.
-HOROVODRUN = """#!/bin/sh
-while [ "${1#-}" != "$1" ]; do case "$1" in -np|-H) shift 2 ;; *) shift ;; esac; done
-for rank in 0 1; do HOROVOD_RANK=$rank HOROVOD_SIZE=2 "$@" || exit 1; done
+#: A torchrun of the environment's own: two ranks, one after another.
+TORCHRUN = """#!/bin/sh
+while [ "${1#-}" != "$1" ]; do shift; done
+for rank in 0 1; do RANK=$rank WORLD_SIZE=2 "$@" || exit 1; done
 """
 
 OUR_PYTHON = Path(sys.executable).parent
@@ -44,8 +44,8 @@ def make_venv(folder: Path) -> Path:
     subprocess.run([base, "-m", "venv", "--without-pip", folder], check=True, timeout=120)
     (packages,) = folder.glob("lib/python*/site-packages")
     (packages / "marker.py").write_text(f"NAME = {folder.name!r}\n")
-    (folder / "bin" / "horovodrun").write_text(HOROVODRUN)
-    (folder / "bin" / "horovodrun").chmod(0o755)
+    (folder / "bin" / "torchrun").write_text(TORCHRUN)
+    (folder / "bin" / "torchrun").chmod(0o755)
     return folder
 
 
@@ -86,7 +86,7 @@ def check(found: dict[str, Any], venv: Path) -> None:
     assert str(OUR_PYTHON) not in found["path"].split(os.pathsep)
 
 
-@pytest.mark.parametrize("launcher", [None, "mpirun"], ids=["horovodrun", "mpirun"])
+@pytest.mark.parametrize("launcher", [None, "mpirun"], ids=["torchrun", "mpirun"])
 def test_run_uses_the_active_environment(
     scan: Scan, search: Any, venvs: tuple[Path, Path], launcher: str | None
 ) -> None:
@@ -152,12 +152,12 @@ def test_the_search_file_names_the_interpreter(scan: Scan, search: Any, venvs: t
     one, other = venvs
     command = "python3 -c 'import marker' && sh -c 'python train.py'"
     search({"python": f"{other}/bin/python", "command": command}, resources=TWO_RANKS)
-    (one / "bin" / "horovodrun").rename(one / "bin" / "hidden")
+    (one / "bin" / "torchrun").rename(one / "bin" / "hidden")
     try:
         scan.environment |= active(one)
         scan("run", str(scan.file), "--slots", "2")
     finally:
-        (one / "bin" / "hidden").rename(one / "bin" / "horovodrun")
+        (one / "bin" / "hidden").rename(one / "bin" / "torchrun")
     assert seen(scan)
     for found in seen(scan):
         check(found, other)

@@ -18,7 +18,14 @@ from tests.payloads.conftest import PAYLOADS, modules_of
 
 FILES = sorted(PAYLOADS.glob("*/search*.yaml"))
 #: Each payload's module with `read_point`.
-READERS = {"autotune": "train", "bdt": "train", "calo_gan": "point", "digits": "train", "resnet50": "point"}
+READERS = {
+    "autotune": "train",
+    "bdt": "train",
+    "calo_gan": "point",
+    "digits": "train",
+    "resnet50": "point",
+    "transformer": "point",
+}
 #: What says in a command how many ranks there are: the site's launcher says it.
 LAUNCHERS = ("horovodrun", "mpirun", "srun", "jsrun", "torchrun")
 ON_FRONTIER = "# On Frontier, of as many GPUs: "
@@ -114,6 +121,10 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("resnet50", {"momentum": 1}, "momentum must be a number from 0 to below 1, not 1"),
     ("resnet50", {"warmup": "5"}, "warmup must be a number, not '5'"),
     ("resnet50", {"weight_decay": float("nan")}, "weight_decay must be a number from 0, not nan"),
+    ("transformer", {"batch": 0}, "batch must be a whole number from 1"),
+    ("transformer", {"learning_rate": float("nan")}, "learning_rate must be a number from 0 to 10, not nan"),
+    ("transformer", {"reshard": 1}, "reshard must be true or false, not 1"),
+    ("transformer", {"batch": None}, "missing ['batch']"),
 ]
 
 

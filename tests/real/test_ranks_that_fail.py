@@ -54,6 +54,7 @@ def panda() -> Iterator[FakePanda]:
 def pilot(tmp_path: Path, panda: FakePanda, environment: dict[str, str]) -> Iterator[PilotProcess]:
     """One that has the site profile of this machine, with room for two trainings of two ranks."""
     profile = load_site(ROOT / "deploy" / "sites" / "local.yaml").model_dump(mode="json")
+    profile["launcher"] = {"name": "horovodrun"}
     (tmp_path / "site.json").write_text(json.dumps(profile))
     process = PilotProcess(tmp_path, panda.url)
     process.start("--site", str(tmp_path / "site.json"), "--cores", "4", variables=environment)

@@ -96,7 +96,7 @@ class Bench:
         return text
 
     def finish(self, process: subprocess.Popen[str], folder: Path, started: float) -> Ended:
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=240)
         path = folder / "userJobMetadata.json"
         verdict = None
         if path.exists():

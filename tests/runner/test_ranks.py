@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tarfile
 import threading
 from pathlib import Path
@@ -183,6 +184,62 @@ def test_an_optimizer_s_waiting_is_communication(tmp_path, clock):
     assert (of_rank(tmp_path)["communication"], of_rank(tmp_path)["compute"]) == (5, 10)
     plain = object()
     assert hpo_pilot_ranks.optimizer(plain) is plain
+
+
+def test_a_model_s_waiting_is_communication(tmp_path, clock, monkeypatch):
+    """Torch's parts in small: DDP waits for all buckets in the hook of the last one, others through Work.wait."""
+
+    class Work:
+        def wait(self) -> str:
+            clock.sleep(1)
+            return "done"
+
+    class Parallel:
+        process_group = "all ranks"
+
+        def register_comm_hook(self, state: str, hook: Any) -> None:
+            self.exchange = lambda is_last: hook(state, SimpleNamespace(is_last=lambda: is_last))
+
+    for name, module in {
+        "torch.distributed": SimpleNamespace(Work=Work),
+        "torch.nn.parallel": SimpleNamespace(DistributedDataParallel=Parallel),
+    }.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    started = []
+    hook = lambda state, bucket: started.append(state) or SimpleNamespace(wait=lambda: clock.sleep(4))  # noqa: E731
+    sharded, parallel = object(), Parallel()
+    assert hpo_pilot_ranks.model(sharded) is hpo_pilot_ranks.model(sharded) is sharded
+    with monkeypatch.context() as inside:
+        inside.setattr("builtins.__import__", lambda *_, **__: SimpleNamespace(allreduce_hook=hook))
+        assert hpo_pilot_ranks.model(parallel) is parallel
+    hpo_pilot_ranks.start()
+    assert Work().wait() == "done"
+    for is_last in (False, False, True):
+        clock.sleep(16)
+        parallel.exchange(is_last)
+    hpo_pilot_ranks.stop()
+    assert (of_rank(tmp_path)["communication"], of_rank(tmp_path)["compute"]) == (1 + 3 * 4, 3 * 16)
+    assert started == ["all ranks"] * 3
+
+
+def test_a_payload_that_only_starts_the_clock_has_figures(bench):
+    """`ranks_timeline.json` as an output has what each rank did when."""
+    program = (
+        "import sys, time, hpo_pilot_ranks as r\nr.start(int(sys.argv[1]), 2)\n"
+        "with r.communicate(): time.sleep(0.01)\nsum(range(100000))\n"
+    )
+    said = "echo '{\"loss\": 1}' >output.json"
+    command = f"python3 train.py 1 & python3 train.py 0 && wait; {said}"
+    ended = bench.run(command, files={"train.py": program}, outputs=["ranks_timeline.json"])
+    assert ended.verdict["metrics"]["ranks"] == 2 and ended.verdict["metrics"]["compute_seconds"] > 0
+    with tarfile.open(ended.folder / "outputs.tar.gz") as packed:
+        content = packed.extractfile("ranks_timeline.json")
+        assert content is not None
+        events = json.loads(content.read().decode().rstrip(",\n") + "]")
+    for rank in (0, 1):
+        mine = [event for event in events if event["pid"] == rank]
+        assert [event["name"] for event in mine] == ["compute", "communication", "compute"]
+        assert mine[1]["dur"] >= 10_000 and mine[1]["ts"] >= mine[0]["ts"]
 
 
 def test_only_the_thread_that_started_is_timed(tmp_path, clock):

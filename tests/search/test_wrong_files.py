@@ -285,8 +285,8 @@ def test_a_launcher_that_is_not_here_is_noted(folder: Path, monkeypatch: pytest.
     text = GOOD.replace("minutes: 10", "minutes: 10, ranks_per_node: 1")
     monkeypatch.setenv("PATH", str(folder))
     found = [note for note in examine_text(folder, text).notes if note.path == "resources"]
-    assert ["horovodrun" in note.message and "`make horovod`" in str(note) for note in found] == [True]
-    (folder / "horovodrun").touch(mode=0o755)
+    assert ["torchrun" in note.message and "`pip install torch`" in str(note) for note in found] == [True]
+    (folder / "torchrun").touch(mode=0o755)
     assert not [note for note in examine_text(folder, text).notes if note.path == "resources"]
 
 
