@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 GRACE = 2.0  # seconds between TERM and KILL
 KILLED = 10.0  # seconds to wait for killed processes to end; one may wait for a dead file server
 PAUSE = 0.01  # seconds between looks
+FLUX_PASSES_ON = 1.0  # seconds; Flux collects output for 0.5 s, and drops it if a rank fails (src/shell/output/kvs.c)
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 #: The system's own, which stop or continue this process together with the command, and those of its children.
 NOT_CAUGHT = ("SIGKILL", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGCONT", "SIGCHLD")
@@ -127,6 +128,8 @@ def run(words: "List[str]") -> int:
 def main(words: "List[str]") -> None:
     """Run the command and end as it did."""
     status = run(words)
+    if status and "FLUX_TASK_RANK" in os.environ:
+        time.sleep(FLUX_PASSES_ON)
     if os.WIFSIGNALED(status):
         import resource  # noqa: PLC0415  only here
 
