@@ -28,6 +28,7 @@ from hpo_pilot.pilot.execution import ORPHANS_PROGRAM, CommandWrapper, InContain
 from hpo_pilot.pilot.job import Job, JobFailure, LauncherMissing
 from hpo_pilot.pilot.machine import HERE, AssignedResources
 from hpo_pilot.pilot.settings import Site
+from hpo_pilot.transformation.container import Inside, gpu_kind
 from hpo_pilot.transformation.job import PayloadSettings, without_secrets
 from hpo_pilot.transformation.process import WORKER_MARK
 from hpo_pilot.transformation.transformation import Prepared
@@ -511,7 +512,8 @@ class WithLauncher(CommandWrapper):
     def _gpu_kind(self, gpus: int) -> str:
         if self.site.gpu_kind != "none" or not gpus:
             return self.site.gpu_kind
-        return "amd" if Path("/dev/kfd").exists() and not Path("/dev/nvidiactl").exists() else "nvidia"
+        here = gpu_kind(Inside())
+        return "nvidia" if here == "none" else here
 
 
 def _said(path: Path) -> str:
