@@ -301,7 +301,19 @@ _FOLDER = "%FOLDER"
 
 #: Variables HPO_PILOT_<NAME> that the runner sets. Ranks on other nodes get only variables that are listed.
 _RUNNER_TELLS = (
-    *("ATTEMPT", "CHECKPOINT_DIR", "FOLD", "FOLDS", "GENERATION", "GPUS", "MEASURED", "NODES", "NUMBER", "SEARCH"),
+    *(
+        "ATTEMPT",
+        "CHECKPOINT_DIR",
+        "CORES",
+        "FOLD",
+        "FOLDS",
+        "GENERATION",
+        "GPUS",
+        "MEASURED",
+        "NODES",
+        "NUMBER",
+        "SEARCH",
+    ),
     *("SEED", "TRIAL", "UID"),
 )
 _LIFELINE = "HPO_PILOT_LIFELINE_FD"
