@@ -15,7 +15,7 @@ from typing import Any
 from hpo_pilot.hpc.launchers import Launcher, Placement
 
 #: By what the programs tell a rank which one it is.
-RANK_VARIABLES = ("RANK", "HOROVOD_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+RANK_VARIABLES = ("RANK", "HOROVOD_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "FLUX_TASK_RANK", "PMI_RANK")
 
 REPORT = f"""
 import json, os, sys

@@ -13,7 +13,29 @@ from hpo_pilot.errors import InputError
 from hpo_pilot.transformation.job import without_secrets
 
 #: The variable that names the GPUs of a process, by kind of GPU.
-VISIBLE_GPUS = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES"}
+VISIBLE_GPUS = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES", "intel": "ZE_AFFINITY_MASK"}
+
+#: HIP and OpenCL count the GPUs that ROCR_VISIBLE_DEVICES leaves (ROCm documentation, "GPU isolation techniques"):
+#: beside it each of these would select among the job's GPUs by numbers of the node.
+_COUNT_AGAIN = ("HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "CUDA_VISIBLE_DEVICES")
+
+#: All variables that limit the GPUs of a process.
+GPU_VARIABLES = frozenset((*VISIBLE_GPUS.values(), *_COUNT_AGAIN))
+
+#: Level Zero takes an empty mask for none at all, and skips numbers that no GPU has (github.com/intel/compute-runtime,
+#: shared/source/execution_environment/execution_environment.cpp, parseAffinityMask).
+NO_INTEL_GPU = "9999"
+
+
+def show_gpus(kind: str, names: Sequence[str]) -> dict[str, str]:
+    """Returns the variable that limits a process to these GPUs of a kind; no names: it sees none."""
+    return {VISIBLE_GPUS[kind]: ",".join(names) or (NO_INTEL_GPU if kind == "intel" else "")}
+
+
+def index_gpus_once(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns an environment without the variables that would select among AMD GPUs a second time."""
+    again = _COUNT_AGAIN if environment.get(VISIBLE_GPUS["amd"]) else ()
+    return {name: value for name, value in environment.items() if name not in again}
 
 
 @dataclass(frozen=True)
@@ -25,7 +47,7 @@ class Placement:
         ranks_per_node: processes on each node.
         gpus_per_rank: GPUs of each process; 0: none.
         cores_per_rank: cores of each process.
-        gpu_kind: kind of GPU of the nodes: nvidia, amd or none.
+        gpu_kind: kind of GPU of the nodes: nvidia, amd, intel or none.
         environment: variables of every rank; on other nodes a rank may have only these and PATH, see `site_variables`.
         allocation: all nodes of the allocation, in the order of the batch system; empty: the job has all of them.
         gpus: the GPUs of the job on each node, as in `*_VISIBLE_DEVICES`; empty: the first ones, or those that the
@@ -169,9 +191,9 @@ _SITE_NAMES = frozenset(
     }
 )
 _SITE_PREFIXES = (
-    *("APPTAINER", "CUDA_", "FI_", "HF_", "HIP_", "HOROVOD_", "HPO_PILOT_", "HSA_", "JAX_", "KERAS_", "MIOPEN_"),
-    *("MKL_", "MPICH_", "NCCL_", "OMP_", "OPENBLAS_", "PMIX_MCA_", "PYTORCH_", "RCCL_", "ROCM_", "SINGULARITY"),
-    *("TF_", "TORCH", "TRANSFORMERS_", "TRITON_", "UCX_", "XLA_"),
+    *("APPTAINER", "CCL_", "CUDA_", "FI_", "HF_", "HIP_", "HOROVOD_", "HPO_PILOT_", "HSA_", "JAX_", "KERAS_"),
+    *("MIOPEN_", "MKL_", "MPICH_", "NCCL_", "OMP_", "ONEAPI_", "OPENBLAS_", "PMIX_MCA_", "PYTORCH_", "RCCL_", "ROCM_"),
+    *("SINGULARITY", "SYCL_", "TF_", "TORCH", "TRANSFORMERS_", "TRITON_", "UCX_", "XLA_", "ZE_"),
 )
 
 
@@ -182,7 +204,7 @@ def site_variables(base: Mapping[str, str]) -> dict[str, str]:
         base: the environment of the batch script with its modules loaded.
     """
     wanted = {name: value for name, value in base.items() if name in _SITE_NAMES or name.startswith(_SITE_PREFIXES)}
-    return {name: value for name, value in without_secrets(wanted).items() if name not in VISIBLE_GPUS.values()}
+    return {name: value for name, value in without_secrets(wanted).items() if name not in GPU_VARIABLES}
 
 
 @dataclass(frozen=True)
@@ -300,8 +322,8 @@ class Launcher(ABC):
         env = without_secrets({**base, **passed_on(placement)})
         if placement.gpu_kind in VISIBLE_GPUS and (placement.gpus or not placement.gpus_per_rank):
             # A payload without GPUs must not take those of other jobs.
-            env[VISIBLE_GPUS[placement.gpu_kind]] = ",".join(placement.gpus)
-        return env
+            env |= show_gpus(placement.gpu_kind, placement.gpus)
+        return index_gpus_once(env)
 
     def exported(self, placement: Placement) -> list[str]:
         """Returns the names of the variables that ranks on all nodes get."""
@@ -545,6 +567,96 @@ class Jsrun(Launcher):
         ]
 
 
+class Pals(Launcher):
+    """Starts ranks with mpiexec of HPE's Parallel Application Launch Service.
+
+    Every rank sees all GPUs of its job on the node. Ranks are not bound to cores, for the reason of Mpirun. mpiexec
+    passes on its whole environment, and signals; if a rank fails, it ends the others.
+
+    Options and lines: HPE's client (github.com/Cray-HPE/craycli, cray/modules/mpiexec/cli.py, cray/pals.py); lines on
+    nodes that are not reached: ALCF, user guides of Aurora and Polaris, "Known Issues". They end the domain of a node's
+    name in several ways.
+    """
+
+    name = "pals"
+    once = _plain_here
+    log_patterns = LogPatterns(
+        label=r"^[\w.-]+ (\d+): ?",
+        dead=r"^[\w.-]+: rank (\d+) (?:exited with code|died from signal)",
+        own=r"^([\w.-]+: (rank \d+|shepherd) (exited with|died from)|(launch|ping) (failed on|RPC timeout))",
+        broken=r"^(?:launch|ping) failed on .*(?: to child |: No reply from )([\w-]+)|^ping RPC timeout from ([\w-]+)"
+        r"|^ping failed on ([\w-]+)\S*: Application \S+ not found",
+        not_started=r"^launch failed on ",
+    )
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """See Launcher."""
+        return ("mpiexec",)
+
+    def command(self, argv: Sequence[str], placement: Placement) -> list[str]:
+        """See Launcher."""
+        ranks = ["-n", str(placement.ranks), "--ppn", str(placement.ranks_per_node)]
+        labels = ["--label", "--line-buffer"] if placement.name else []
+        hosts = ["--hosts", ",".join(placement.nodes)]
+        return ["mpiexec", *ranks, *hosts, "--cpu-bind", "none", "--envall", *labels, *self.settings.options, *argv]
+
+
+class Flux(Launcher):
+    """Starts ranks as jobs of the allocation's own Flux instance, with `flux run`.
+
+    Flux chooses cores and GPUs: each for one job only. It names GPUs of any kind in CUDA_VISIBLE_DEVICES (flux-core,
+    src/shell/gpubind.c), which HIP reads too. Options: flux-run(1), flux-shell-options(7).
+    """
+
+    name = "flux"
+    names_also = ("HOME", "PATH")
+    chooses_gpus = True
+    #: Measured with 0.88; flux-core, src/cmd/job/attach.c, src/shell/doom.c, src/modules/job-exec/bulkexec.c.
+    log_patterns = LogPatterns(
+        label=r"^ *(\d+): ?",
+        dead=r"^\S+s: (?:flux-shell\S+ FATAL|job\.exception \S+ type=exec) .*(?:task|doom:) rank (\d+) ",
+        own=r"^(\d+\.\d+s: (flux-shell|job\.exception)|flux-(run|job): )",
+        cancelled=r"^\S+s: job\.exception \S+ type=cancel ",
+        broken=r"node failure on ([\w.-]+) \(",
+        lost=r"node failure on ([\w.-]+) \(",
+        not_started=r"^flux-run: ERROR|^\S+s: job\.exception \S+ type=(alloc|scheduler|validate)",
+        away=r"^flux-run: ERROR: .*[Uu]nable to connect to Flux",
+    )
+
+    def command(self, argv: Sequence[str], placement: Placement) -> list[str]:
+        """See Launcher."""
+        is_part = placement.allocation and set(placement.nodes) != set(placement.allocation)
+        gpus = [f"-g{placement.gpus_per_rank}"] if placement.gpus_per_rank else []
+        own = [] if self.settings.share_gpus or not gpus else ["-o", "gpu-affinity=per-task"]
+        return [
+            *("flux", "run", f"-N{len(placement.nodes)}", f"-n{placement.ranks}", f"-c{placement.cores_per_rank}"),
+            *gpus,
+            *own,
+            *([f"--requires=host:{','.join(placement.nodes)}"] if is_part else []),
+            # By default a job ends 30 s after its first rank, and a failed rank's partners wait as long.
+            *("-o", "exit-on-error", "-o", "exit-timeout=none"),
+            *([f"--job-name={placement.name}", "--label-io"] if placement.name else []),
+            "--env-remove=*",
+            *(f"--env={name}" for name in self.exported(placement)),
+            *self.settings.options,
+            *argv,
+        ]
+
+    def environment(self, placement: Placement, base: Mapping[str, str]) -> dict[str, str]:
+        """See Launcher."""
+        env = super().environment(placement, base)
+        return {name: value for name, value in env.items() if name not in GPU_VARIABLES}
+
+    def step_commands(self, environment: Mapping[str, str]) -> StepCommands | None:
+        """See Launcher. A killed `flux run` leaves its job running."""
+        if "FLUX_URI" not in environment:
+            return None
+        return StepCommands(
+            ("flux", "jobs", "--no-header", "--format={id.dec} {name}"), ("flux", "job", "kill", "--signal=%SIGNAL")
+        )
+
+
 class Horovodrun(Launcher):
     """Starts ranks on slots of named hosts, with horovodrun; ssh to other hosts must work without a password.
 
@@ -660,7 +772,9 @@ def _one_a_node(placement: Placement) -> Placement:
 
 
 #: The launchers by their names in site profiles.
-LAUNCHERS: dict[str, type[Launcher]] = {kind.name: kind for kind in (Plain, Mpirun, Srun, Jsrun, Horovodrun, Torchrun)}
+LAUNCHERS: dict[str, type[Launcher]] = {
+    kind.name: kind for kind in (Plain, Mpirun, Srun, Jsrun, Pals, Flux, Horovodrun, Torchrun)
+}
 
 
 def make_launcher(said: Mapping[str, Any], threads_per_core: int = 1) -> Launcher:

@@ -51,7 +51,7 @@ else:  # the names in the registries
     LauncherName = Literal[tuple(LAUNCHERS)]
     RuntimeName = Literal[("auto", *RUNTIMES)]
 
-GpuKind = Literal["nvidia", "amd", "none"]
+GpuKind = Literal["nvidia", "amd", "intel", "none"]
 
 
 def _any_of(names: Iterable[str]) -> str:
@@ -195,7 +195,9 @@ class SiteGpus(ProfileSection):
     count: Count = Field(
         description="Number of GPUs of a node, as programs count them: a Frontier MI250X counts as two."
     )
-    kind: Literal["nvidia", "amd"] = Field(description="nvidia: with CUDA; amd: with ROCm.")
+    kind: Literal["nvidia", "amd", "intel"] = Field(
+        description="nvidia: with CUDA; amd: with ROCm; intel: with Level Zero."
+    )
     model: Text | None = Field(None, description="Model, e.g. 'A100 40GB'. Default: not given.")
     memory_mb: Count | None = Field(None, description="Memory of one GPU, in MB. Default: not given.")
 
@@ -248,7 +250,7 @@ class SiteLauncher(ProfileSection):
         "false: each rank sees only its own GPU, if the launcher supports it.",
     )
     mpi: Literal["openmpi", "mpich"] = Field("openmpi", description="The MPI of mpirun.")
-    starter: Literal["srun", "jsrun", "mpirun"] | None = Field(
+    starter: Literal["srun", "jsrun", "mpirun", "pals", "flux"] | None = Field(
         None, description="The program that starts torchrun on each node of a job on several nodes."
     )
     on_node: Literal["horovodrun", "mpirun", "torchrun"] | None = Field(

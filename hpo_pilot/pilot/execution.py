@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from hpo_pilot.hpc.launchers import GPU_VARIABLES, index_gpus_once
 from hpo_pilot.pilot.checkpoints import kept_checkpoint
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.report import Outcome, Progress
@@ -213,7 +214,7 @@ class Execution:
                 shutil.copy(self.folder / name, folder)
 
     def _environment(self) -> dict[str, str]:
-        env = _environment(self._settings, self.job, self.folder, self._lifeline) | self._variables
+        env = index_gpus_once(_environment(self._settings, self.job, self.folder, self._lifeline) | self._variables)
         if self._python and (python := shutil.which(self._python, path=env.get("PATH"))):
             # So that starters of ranks such as torchrun come from this Python too; the runner does the rest.
             env["PATH"] = f"{Path(python).parent}{os.pathsep}{env.get('PATH', os.defpath)}"
@@ -382,7 +383,7 @@ def _of_any_job(env: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in env.items()
-        if not name.upper().startswith(("PANDA", "HPO_PILOT_")) and not name.endswith("_VISIBLE_DEVICES")
+        if not name.upper().startswith(("PANDA", "HPO_PILOT_")) and name not in GPU_VARIABLES
     }
 
 

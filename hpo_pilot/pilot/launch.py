@@ -28,6 +28,7 @@ from hpo_pilot.pilot.execution import ORPHANS_PROGRAM, CommandWrapper, InContain
 from hpo_pilot.pilot.job import Job, JobFailure, LauncherMissing
 from hpo_pilot.pilot.machine import HERE, AssignedResources
 from hpo_pilot.pilot.settings import Site
+from hpo_pilot.transformation.container import Inside, gpu_kind
 from hpo_pilot.transformation.job import PayloadSettings, without_secrets
 from hpo_pilot.transformation.process import WORKER_MARK
 from hpo_pilot.transformation.transformation import Prepared
@@ -300,7 +301,19 @@ _FOLDER = "%FOLDER"
 
 #: Variables HPO_PILOT_<NAME> that the runner sets. Ranks on other nodes get only variables that are listed.
 _RUNNER_TELLS = (
-    *("ATTEMPT", "CHECKPOINT_DIR", "FOLD", "FOLDS", "GENERATION", "GPUS", "MEASURED", "NODES", "NUMBER", "SEARCH"),
+    *(
+        "ATTEMPT",
+        "CHECKPOINT_DIR",
+        "CORES",
+        "FOLD",
+        "FOLDS",
+        "GENERATION",
+        "GPUS",
+        "MEASURED",
+        "NODES",
+        "NUMBER",
+        "SEARCH",
+    ),
     *("SEED", "TRIAL", "UID"),
 )
 _LIFELINE = "HPO_PILOT_LIFELINE_FD"
@@ -515,7 +528,8 @@ class WithLauncher(CommandWrapper):
     def _gpu_kind(self, gpus: int) -> str:
         if self.site.gpu_kind != "none" or not gpus:
             return self.site.gpu_kind
-        return "amd" if Path("/dev/kfd").exists() and not Path("/dev/nvidiactl").exists() else "nvidia"
+        here = gpu_kind(Inside())
+        return "nvidia" if here == "none" else here
 
 
 def _said(path: Path) -> str:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
+import re
 import subprocess
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.capacity import AllocationRequest
-from hpo_pilot.hpc.launchers import VISIBLE_GPUS
+from hpo_pilot.hpc.launchers import NO_INTEL_GPU, VISIBLE_GPUS, show_gpus
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode, needed_cores
 from hpo_pilot.transformation.job import PayloadSettings
@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 
     from hpo_pilot.pilot.report import StartingJob
 
-_QUERY = ("nvidia-smi", "--query-gpu=index,name,memory.total,driver_version", "--format=csv,noheader,nounits")
+_QUERY = ("--query-gpu=index,name,memory.total,driver_version", "--format=csv,noheader,nounits")
+_DRM = Path("/sys/class/drm")
+#: Has a folder for each slice of a GPU (NVIDIA, "MIG User Guide", section "Device Nodes and Capabilities").
+_CAPABILITIES = Path("/proc/driver/nvidia/capabilities")
+_SLICE = re.compile(r"^ +MIG (\d+\S*?g\.(\d+)gb\S*) .*\(UUID: (MIG-\S+)\)$")
+#: Where processors have their own GPU, which is not for jobs (QEMU, docs/igd-assign.txt).
+_PROCESSORS_OWN = "0000:00:02.0"
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,7 @@ class MachineGpu:
     """One GPU; an empty field is not known.
 
     Attributes:
-        identifier: its number, or its name in a `*_VISIBLE_DEVICES`.
+        identifier: its number, or its name in the variable of VISIBLE_GPUS: a UUID for a slice (MIG).
         memory_mb: its memory, in MB.
     """
 
@@ -57,17 +63,25 @@ def find_gpus(environment: Mapping[str, str] | None = None) -> tuple[MachineGpu,
     """Returns the GPUs that this process may use.
 
     Args:
-        environment: the environment with the `*_VISIBLE_DEVICES` variables; default: that of this process.
+        environment: the environment with the variables of VISIBLE_GPUS; default: that of this process.
     """
     env = os.environ if environment is None else environment
-    found = _nvidia() or _amd()
-    for kind, variable in VISIBLE_GPUS.items():
-        vendor = kind.upper()
-        if variable in env and (not found or found[0].vendor == vendor):
-            known = {gpu.identifier: gpu for gpu in found}
-            names = [name.strip() for name in env[variable].split(",") if name.strip()]
-            return tuple(known.get(name, MachineGpu(name, vendor)) for name in names) if found else ()
+    found = _nvidia() or _amd() or _intel(env)
+    if not found:
+        return ()
+    vendor, known = found[0].vendor, {gpu.identifier: gpu for gpu in found}
+    variable = VISIBLE_GPUS[vendor.lower()]
+    if variable in env:
+        names = [name for name in _names(env[variable]) if name != NO_INTEL_GPU]
+        found = tuple(known.get(name, MachineGpu(name, vendor)) for name in names)
+    if vendor == "AMD" and "HIP_VISIBLE_DEVICES" in env:  # numbers of those that are left
+        numbers = [int(name) for name in _names(env["HIP_VISIBLE_DEVICES"]) if name.isdecimal()]
+        found = tuple(found[number] for number in numbers if number < len(found))
     return found
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def choose_gpus(wanted: str, found: Sequence[MachineGpu]) -> tuple[MachineGpu, ...]:
@@ -80,7 +94,7 @@ def choose_gpus(wanted: str, found: Sequence[MachineGpu]) -> tuple[MachineGpu, .
         return tuple(found)
     known = {gpu.identifier: gpu for gpu in found}
     if "," in wanted:
-        chosen = [name.strip() for name in wanted.split(",") if name.strip()]
+        chosen = _names(wanted)
         if missing := [name for name in chosen if name not in known]:
             raise InputError(f"--gpus {wanted}: there is no GPU {missing[0]} here, but {', '.join(known) or 'none'}")
         return tuple(known[name] for name in dict.fromkeys(chosen))
@@ -93,22 +107,45 @@ def choose_gpus(wanted: str, found: Sequence[MachineGpu]) -> tuple[MachineGpu, .
 
 def gpu_variables(gpus: Sequence[MachineGpu]) -> dict[str, str]:
     """Returns the variables that limit a process to these GPUs."""
-    names = ",".join(gpu.identifier for gpu in gpus)
-    variables = {VISIBLE_GPUS[gpu.vendor.lower()] for gpu in gpus} or set(VISIBLE_GPUS.values())
-    return dict.fromkeys(sorted(variables), names)
+    names = [gpu.identifier for gpu in gpus]
+    kinds = {gpu.vendor.lower() for gpu in gpus} or set(VISIBLE_GPUS)
+    return {name: value for kind in sorted(kinds) for name, value in show_gpus(kind, names).items()}
 
 
 def _nvidia() -> tuple[MachineGpu, ...]:
-    if shutil.which(_QUERY[0]):
-        try:
-            said = subprocess.run(_QUERY, capture_output=True, text=True, timeout=20, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            said = None
-        if said is not None and said.returncode == 0:
-            rows = [[part.strip() for part in line.split(",")] for line in said.stdout.splitlines()]
-            return tuple(MachineGpu(row[0], "NVIDIA", *row[1:]) for row in rows if len(row) == 4)
+    if said := _smi(*_QUERY):
+        rows = [_names(line) for line in said]
+        found = [MachineGpu(row[0], "NVIDIA", *row[1:]) for row in rows if len(row) == 4]
+        return tuple(_slices(found) if any(_CAPABILITIES.glob("gpu*/mig/gi*")) else found)
     devices = sorted(int(path.name[6:]) for path in Path("/dev").glob("nvidia[0-9]*") if path.name[6:].isdecimal())
     return tuple(MachineGpu(str(number), "NVIDIA") for number in devices)
+
+
+def _smi(*options: str) -> list[str]:
+    """Returns the lines of nvidia-smi; empty: there is no such program, or it failed."""
+    try:
+        said = subprocess.run(["nvidia-smi", *options], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return said.stdout.splitlines() if said.returncode == 0 else []
+
+
+def _slices(whole: Sequence[MachineGpu]) -> Iterator[MachineGpu]:
+    """Yields the GPUs with slices in place of divided ones, which CUDA does not use as a whole."""
+    slices: dict[str, list[re.Match[str]]] = {}
+    number = ""
+    for line in _smi("-L"):
+        if match := re.match(r"GPU (\d+):", line):
+            number = match[1]
+        elif match := _SLICE.match(line):
+            slices.setdefault(number, []).append(match)
+    for gpu in whole:
+        parts = slices.get(gpu.identifier)
+        if parts is None:
+            yield gpu
+        for part in parts or ():
+            model, memory_mb = f"{gpu.model} MIG {part[1]}", f"{part[2]}000"
+            yield replace(gpu, identifier=part[3], model=model, memory_mb=memory_mb)
 
 
 def _amd() -> tuple[MachineGpu, ...]:
@@ -118,6 +155,16 @@ def _amd() -> tuple[MachineGpu, ...]:
     # CPUs are nodes as well; they have no vector units.
     count = sum("simd_count 0" not in _text(path) and bool(_text(path)) for path in nodes.glob("*/properties"))
     return tuple(MachineGpu(str(number), "AMD") for number in range(count))
+
+
+def _intel(env: Mapping[str, str]) -> tuple[MachineGpu, ...]:
+    count = 0
+    for device in sorted({path.resolve() for path in _DRM.glob("renderD*/device")}):
+        if _text(device / "vendor").strip() == "0x8086" and device.name != _PROCESSORS_OWN:
+            tiles = [*device.glob("drm/card*/gt/gt*"), *device.glob("tile*")]  # of the driver i915, or xe
+            # Otherwise Level Zero counts tiles (its specification, "Device Hierarchy").
+            count += 1 if env.get("ZE_FLAT_DEVICE_HIERARCHY") == "COMPOSITE" else max(1, len(tiles))
+    return tuple(MachineGpu(str(number), "INTEL") for number in range(count))
 
 
 def _text(path: Path) -> str:

@@ -228,7 +228,7 @@ class Site:
         threads_per_core: hardware threads of a core, as the batch system counts CPUs.
         memory_mb: memory of a node, in MB.
         gpus: GPUs of a node.
-        gpu_kind: nvidia, amd or none.
+        gpu_kind: nvidia, amd, intel or none.
         gpu_model: empty: not given.
         gpu_memory_mb: memory of one GPU, in MB.
         close: number of consecutive GPUs with fast links between them.

@@ -279,7 +279,7 @@ def is_harmless(modules: "List[str]", changed: "Dict[str, str]") -> bool:
     load_modules(modules)
     own = changes(before)
     devices = [os.path.realpath("/proc/self/fd/" + name) for name in os.listdir("/proc/self/fd")]
-    uses_gpu = any(path.startswith(("/dev/nvidia", "/dev/kfd")) for path in devices)
+    uses_gpu = any(path.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri/")) for path in devices)
     return threading.active_count() == 1 and not uses_gpu and changed.items() <= own.items()
 
 

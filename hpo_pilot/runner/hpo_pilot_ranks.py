@@ -41,12 +41,13 @@ if TYPE_CHECKING:
 
 FOLDER = "hpo_pilot_measured"  # below the job's folder; HPO_PILOT_MEASURED has its path for ranks that run elsewhere
 SAVE_EVERY = 5.0  # seconds between writes, so that a killed rank leaves recent figures
-#: Variables of the rank and the number of ranks: Horovod, torchrun, OpenMPI, jsrun, PMI, PMIx, Slurm.
+#: Variables of the rank and the number of ranks: Horovod, torchrun, OpenMPI, jsrun, Flux, PMI, PMIx, Slurm.
 RANK_VARIABLES = (
     ("HOROVOD_RANK", "HOROVOD_SIZE"),
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
+    ("FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
     ("PMIX_RANK", "PMIX_SIZE"),
     ("SLURM_PROCID", "SLURM_NTASKS"),

@@ -47,7 +47,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PYTHON, RANKS, RESULTS = "hpo_pilot_python", "hpo_pilot_ranks", "hpo_pilot_results"
 ORPHANS = "hpo_pilot_orphans"
 LAUNCH = "hpo_pilot_launch"  # the pilot writes its .py and .json here if a launcher starts the payload
-COUNTERS = ("/sys/cray/pm_counters", "/sys/class/powercap", "/proc/driver/nvidia")  # possible energy counters
+COUNTERS = ("/sys/cray/pm_counters", "/sys/class/powercap", "/proc/driver/nvidia", "/dev/kfd")  # possible, of energy
 GRACE = 10.0  # seconds between TERM and KILL, for the payload to write its checkpoint
 SECRETS = {"TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS", "X509", "OIDC"}
 SHELL_SIGNS = set("\"'\\$`;&|<>()[]{}*?!#~=\n")
@@ -236,6 +236,7 @@ class Life:
             self.poll.register(fd, select.POLLIN)
         env = {name: value for name, value in os.environ.items() if not SECRETS & set(name.upper().split("_"))}
         env.update(("HPO_PILOT_" + name.upper(), str(value)) for name, value in job.items())
+        env["HPO_PILOT_CORES"] = str(payload.get("cores") or 0)
         env["HPO_PILOT_MEASURED"] = os.path.abspath(RANKS_FOLDER)  # ranks may run in another folder
         if payload.get("cores") and not self.launch:  # numerical libraries would use all cores of the machine
             env.setdefault("OMP_NUM_THREADS", str(payload["cores"]))
@@ -441,7 +442,9 @@ def run(options: "Dict[str, str]") -> None:
     hold(job["checkpoint_dir"])
     kept = (job["checkpoint_dir"], payload["checkpoint"], files_in) if payload.get("checkpoint") else ()
     life = Life(job, payload, companion("hpo_pilot_checkpoints")["Checkpoints"](*kept) if kept else None)
-    meter = companion("hpo_pilot_energy")["meter_of"](job, payload) if any(map(os.path.exists, COUNTERS)) else dict
+    on_nodes = LAUNCH in payload and any(ORPHANS in word for word in payload[LAUNCH].said["before"])
+    metered = on_nodes or any(map(os.path.exists, COUNTERS))
+    meter = companion("hpo_pilot_energy")["meter_of"](job, payload, ranks=on_nodes) if metered else dict
     try:
         cause = life.watch()
         status = life.end(cause)

@@ -25,6 +25,7 @@ from hpo_pilot.panda.manager import SandboxUploads
 from hpo_pilot.panda.sandbox import build_sandbox
 from hpo_pilot.panda.server import PandaServer, address, environment_server, environment_vo
 from hpo_pilot.panda.tasks import ChangeFeed
+from hpo_pilot.pilot.machine import find_gpus
 from hpo_pilot.steering.embedded import nickname_at
 from hpo_pilot.steering.workdir import WorkDir, nickname
 from hpo_pilot.store import EMBEDDED, Store
@@ -110,9 +111,7 @@ def _training() -> list[Finding]:
 
 
 def _gpus() -> Finding:
-    nvidia = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
-    amd = sorted(path.name for path in Path("/dev/dri").glob("renderD*")) if Path("/dev/kfd").exists() else []
-    found = nvidia + amd
+    found = [" ".join(filter(None, (gpu.vendor, gpu.model, gpu.identifier))) for gpu in find_gpus()]
     return Finding("GPU", bool(found), ", ".join(found) or "none; payloads that ask for one will not run here")
 
 

@@ -31,6 +31,7 @@ from hpo_pilot.search.search_file import ELSEWHERE, SearchFile
 from hpo_pilot.search.space import feasibility_mistakes, is_seen_feasible
 from hpo_pilot.search.values import show
 from hpo_pilot.search.yaml_document import Document, decode_document, parse_document, read_document
+from hpo_pilot.transformation.container import image_architecture, runs_on
 
 
 @dataclass(frozen=True)
@@ -196,6 +197,11 @@ def _check_files(file: SearchFile, payload: Payload, folder: Path | None) -> Non
             file.tell(gone)
         else:
             file.note(replace(gone, hint="it must exist where the jobs run"))
+    if folder is not None and image and site is not None and (known := known_site(site.profile)) is not None:
+        wanted, found = known.node.architecture, image_architecture(str(Path(folder, payload.files or "", image)))
+        if wanted and found and not runs_on(found, wanted):
+            message = f"the image is of {found}, and the nodes of {known.name} are of {wanted}"
+            file.tell(Mistake(("payload", "container"), message, f"name an image that was built for {wanted}"))
     if folder is not None and is_local and not image:
         _check_programs(file, payload)
     if folder is not None and site is not None and (profile := site_here(site.profile)) is not None:

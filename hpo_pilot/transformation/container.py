@@ -67,6 +67,11 @@ def image_architecture(image: str) -> Optional[str]:
     return None
 
 
+def runs_on(architecture: str, machine: str) -> bool:
+    """Returns whether a machine of an architecture runs the programs of another one; both as in `uname -m`."""
+    return architecture in (machine, *_RUNS_TOO.get(machine, ()))
+
+
 def check_architecture(image: str) -> None:
     """Refuses an image for another processor.
 
@@ -74,7 +79,7 @@ def check_architecture(image: str) -> None:
         ImageFault: this machine cannot run or emulate the image's architecture.
     """
     found, here = image_architecture(image), platform.machine()
-    if found is None or found == here or found in _RUNS_TOO.get(here, ()) or _is_emulated(found):
+    if found is None or runs_on(found, here) or _is_emulated(found):
         return
     raise ImageFault(
         "the image %r is of %s, and this machine is %s: name an image that was built for %s, or a queue whose machines "
@@ -135,7 +140,7 @@ class Inside(NamedTuple):
     """Settings of a container, besides its image and its writable folders.
 
     Attributes:
-        gpu_kind: nvidia, amd or none; None: as on this machine.
+        gpu_kind: nvidia, amd, intel or none; None: as on this machine.
         read_only: further folders and files, mounted read-only at their own paths.
         mpi: folders of the machine's own MPI, mounted read-only at their own paths. Their libraries come first, so
             that they replace the image's MPI.
@@ -215,10 +220,11 @@ class ContainerRuntime(ABC):
 
 
 def gpu_kind(inside: Inside) -> str:
-    """Returns the kind of GPU that the payload gets: nvidia, amd or none."""
+    """Returns the kind of GPU that the payload gets: nvidia, amd, intel or none."""
     if inside.gpu_kind is not None:
         return inside.gpu_kind
-    return "nvidia" if Path("/dev/nvidiactl").exists() else "amd" if Path("/dev/kfd").exists() else "none"
+    devices = (("nvidia", "nvidiactl"), ("amd", "kfd"), ("intel", "dri"))
+    return next((kind for kind, device in devices if (Path("/dev") / device).exists()), "none")
 
 
 def mounts(binds: Sequence[Path], inside: Inside) -> List[Tuple[str, bool]]:
@@ -288,6 +294,7 @@ class NoContainer(ContainerRuntime):
         return list(start.argv)
 
 
+#: It mounts /dev; Intel's libraries are in images.
 _APPTAINER_GPU_FLAGS = {"nvidia": ["--nv"], "amd": ["--rocm"]}
 
 
@@ -447,6 +454,7 @@ _OF_THE_MACHINE = frozenset(
 _PODMAN_GPU_FLAGS = {
     "nvidia": ["--device=nvidia.com/gpu=all"],  # Container Device Interface: `nvidia-ctk cdi generate`
     "amd": ["--device=/dev/kfd", "--device=/dev/dri"],
+    "intel": ["--device=/dev/dri"],
 }
 
 #: A container is not a child of this process and survives a killed podman. So it gets the pipe that closes when the

@@ -1,4 +1,4 @@
-"""Every launcher starts ranks: the plain one, and those of Slurm and LSF against stubs that check their arguments.
+"""Every launcher starts ranks: the plain one, and those of four systems against stubs that check their arguments.
 
 `tests/real/test_launchers.py` runs the same with the real mpirun, horovodrun and torchrun.
 """
@@ -22,7 +22,9 @@ from tests.launcher_contract import (
 )
 
 STUBS = Path(__file__).parents[1] / "hpc"
-STUBBED = ("srun", "jsrun")
+STUBBED = ("srun", "jsrun", "pals", "flux")
+#: They know the cores and GPUs of nodes.
+CHOOSERS = ("srun", "jsrun", "flux")
 
 
 @pytest.fixture
@@ -33,7 +35,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Be
         tools, folder = tmp_path / "bin", tmp_path / "job"
         tools.mkdir()
         folder.mkdir()
-        for stub in STUBBED:
+        for stub in ("srun", "jsrun", "mpiexec", "flux"):
             words = [sys.executable, str(STUBS / f"stub_{stub}.py")]
             (tools / stub).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
             (tools / stub).chmod(0o755)
@@ -43,6 +45,8 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Be
             "SLURM_STUB_CPUS": "4",
             "SLURM_STUB_GPUS": "2",
             "LSB_HOSTS": "launch n1 n2",
+            "PALS_STUB_HOSTS": "n1,n2",
+            "FLUX_STUB_HOSTS": "n1,n2",
             "STUB_CPUS": "4",
             "STUB_GPUS": "2",
         }
@@ -71,7 +75,7 @@ def test_a_rank_that_dies_ends_the_others(bench: Callable[[str], Bench], name: s
     a_rank_that_dies_ends_the_others(bench(name))
 
 
-@pytest.mark.parametrize("name", STUBBED)
+@pytest.mark.parametrize("name", CHOOSERS)
 @pytest.mark.parametrize("shared", [False, True])
 def test_gpus_on_the_second_node_alone(bench: Callable[[str], Bench], name: str, shared: bool) -> None:
     here = bench(name)
@@ -85,7 +89,7 @@ def test_gpus_on_the_second_node_alone(bench: Callable[[str], Bench], name: str,
     assert seen == ({"gpu-0,1": "xx"} if shared else {"gpu-0": "x", "gpu-1": "x"})
 
 
-@pytest.mark.parametrize("name", STUBBED)
+@pytest.mark.parametrize("name", CHOOSERS)
 def test_the_stubs_refuse_what_the_programs_refuse(bench: Callable[[str], Bench], name: str) -> None:
     here = bench(name)
     for placement in (

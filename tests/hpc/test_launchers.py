@@ -43,17 +43,20 @@ def test_launchers_refuse_what_they_cannot_place() -> None:
         make_launcher({"name": "prun"})
 
 
-@pytest.mark.parametrize("name", [name for name in LAUNCHERS if name not in ("srun", "jsrun")])
+@pytest.mark.parametrize("name", [name for name in LAUNCHERS if name not in ("srun", "jsrun", "flux")])
 def test_chosen_gpus_are_the_visible_ones(name: str) -> None:
     launcher = make_launcher({"name": name})
     chosen = Placement(("a",), 1, 2, gpu_kind="amd", gpus=("4", "6"))
-    assert launcher.environment(chosen, {"ROCR_VISIBLE_DEVICES": "0"})["ROCR_VISIBLE_DEVICES"] == "4,6"
+    base = {"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "0", "PATH": "/bin"}
+    env = launcher.environment(chosen, base)
+    assert env["ROCR_VISIBLE_DEVICES"] == "4,6" and "HIP_VISIBLE_DEVICES" not in env  # it would count the two again
     # A payload without GPUs must not take those of its neighbours.
     assert launcher.environment(Placement(("a",), gpu_kind="nvidia"), {})["CUDA_VISIBLE_DEVICES"] == ""
+    assert launcher.environment(Placement(("a",), gpu_kind="intel"), {})["ZE_AFFINITY_MASK"] == "9999"
     assert "CUDA_VISIBLE_DEVICES" not in launcher.environment(Placement(("a",), 1, 1, gpu_kind="nvidia"), {})
 
 
-@pytest.mark.parametrize("name", ["srun", "jsrun"])
+@pytest.mark.parametrize("name", ["srun", "jsrun", "flux"])
 def test_where_the_launcher_hands_out_gpus_nothing_stands_before(name: str) -> None:
     chosen = Placement(("a",), 1, 2, gpu_kind="nvidia", gpus=("4", "6"))
     assert "CUDA_VISIBLE_DEVICES" not in make_launcher({"name": name}).environment(
@@ -142,6 +145,10 @@ Error: Remote JSM server is not responding on host batch5
         ("srun", "0: srun: error: Unable to contact slurm controller (connect failure)", "", False),  # a rank said it
         ("srun", "srun: error: n1: task 0: Exited with exit code 3", "", False),
         ("jsrun", _JSM_IS_AWAY, "Error: Remote JSM server is not responding", True),
+        ("flux", "flux-run: ERROR: Unable to connect to Flux: broker socket /x was not found", "flux-run:", True),
+        ("flux", "0.03s: job.exception f4 type=alloc severity=0 unsatisfiable request: need 3 nodes", "0.03s:", False),
+        ("flux", "0: 0.03s: job.exception f4 type=alloc severity=0 unsatisfiable request", "", False),  # a rank said it
+        ("pals", "launch failed on x3: Failed to parse implicit GPU selection", "launch failed on x3", False),
         ("mpirun", "There are not enough slots available in the system", "There are not enough slots", False),
     ],
 )
@@ -162,6 +169,34 @@ def test_a_node_that_slurm_took_away_and_one_that_only_failed() -> None:
     assert not log_patterns.lost_nodes("0: srun: error: Node failure on n2", nodes)  # a rank said it
 
 
+#: flux-core 0.88, whose second broker had been killed; ALCF's guides, "Known Issues".
+_FLUX_LOST = """\
+4.590s: flux-shell[0]:  WARN: exception: node failure on n2 (shell rank 1)
+4.591s: flux-shell[0]: FATAL: task-exit: sleep: shell rank 1 on host n2 failed and exit-on-error is set
+4.590s: job.exception f2QVMXQK type=exec severity=0 node failure on n2 (rank 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("launcher", "said", "lost"),
+    [
+        ("flux", _FLUX_LOST, True),
+        (
+            "pals",
+            "launch failed on n1: Couldn't forward RPC launch(ab7) to child n2.hsn.cm: Resource unavailable",
+            False,
+        ),
+        ("pals", "ping failed on n1: No reply from n2.hostmgmt2307.cm after 87s", False),
+        ("pals", "ping RPC timeout from n2.hostmgmt2212.cm after 120s", False),
+        ("pals", "ping failed on n2: Application 047a3c9f not found", False),
+    ],
+)
+def test_nodes_that_are_not_reached(launcher: str, said: str, lost: bool) -> None:
+    log_patterns, nodes = make_launcher({"name": launcher}).log_patterns, ["n1.hsn.cm", "n2.hsn.cm"]
+    assert log_patterns.broken_nodes(said, nodes) == {"n2.hsn.cm"}
+    assert bool(log_patterns.lost_nodes(said, nodes)) is lost
+
+
 # --- command lines ---
 #
 # The lines are written as in these documents; what ours have beside them is named below.
@@ -170,6 +205,9 @@ def test_a_node_that_slurm_took_away_and_one_that_only_failed() -> None:
 #     NERSC: Running Jobs on Perlmutter's GPU nodes, as of 2021
 #     CSCS: Slurm (github.com/eth-cscs/cscs-docs, docs/running/slurm.md)
 #     Intel: MPI Library, Developer Guide; its mpirun is MPICH's Hydra
+#     ALCF: user guides (github.com/argonne-lcf/user-guides, docs/{aurora,polaris}); HPE: github.com/Cray-HPE/craycli,
+#         cray/modules/mpiexec/cli.py
+#     Flux: flux-run(1), flux-shell-options(7); these lines ran with flux-core 0.88
 #     Horovod: 0.28.1, docs/mpi.rst, docs/running.rst
 #     UMT, nekRS, SCR: batch scripts for Sierra and Summit, github.com/LLNL/UMT, sierra-runs/216nodes4rank.sh,
 #         github.com/Nek5000/nekRS, scripts/nrsqsub_summit, github.com/LLNL/scr, scripts/jobscripts/scr_jsrun_loop.sh
@@ -198,6 +236,8 @@ _HOSTS = "-hosts n1,n2"
 _CLOSEST = "--gpus-per-task=1 --gpu-bind=closest"
 _ALL = "--gpus-per-node=4 --gpu-bind=none"
 _GENV = "-bind-to none -genvlist"
+_PALS = "--cpu-bind none --envall"
+_FLUX = "-o exit-on-error -o exit-timeout=none '--env-remove=*' --env=HOME --env=OMP_NUM_THREADS --env=PATH"
 
 #: By profile: two nodes with all GPUs, or with four ranks each; two ranks without. `--gres=none`: else the step has all
 #: GPUs of the job, and steps beside it would wait. `-X 1`: a dead rank ends the others. `-bind-to none`: two jobs on
@@ -247,8 +287,22 @@ GOLDEN = {
     ),
     # A pool has one node for each job; ranks beyond one need a launcher.
     **dict.fromkeys(("cern-htcondor", "generic-htcondor"), ()),
-    # They want PALS's mpiexec and `flux run`, which no launcher writes; ranks beyond one are refused.
-    **dict.fromkeys(("aurora", "polaris", "elcapitan", "tuolumne", "generic-flux"), ()),
+    "polaris": (
+        f"mpiexec -n 8 --ppn 4 --hosts n1,n2 {_PALS}",
+        f"mpiexec -n 2 --ppn 2 --hosts n1 {_PALS}",
+    ),
+    "aurora": (
+        f"mpiexec -n 24 --ppn 12 --hosts n1,n2 {_PALS}",
+        f"mpiexec -n 2 --ppn 2 --hosts n1 {_PALS}",
+    ),
+    **dict.fromkeys(
+        ("elcapitan", "tuolumne"),
+        (f"flux run -N2 -n8 -c21 -g1 -o gpu-affinity=per-task {_FLUX}", f"flux run -N1 -n2 -c1 {_FLUX}"),
+    ),
+    "generic-flux": (
+        f"flux run -N2 -n8 -c8 -g1 -o gpu-affinity=per-task {_FLUX}",
+        f"flux run -N1 -n2 -c1 {_FLUX}",
+    ),
 }
 
 
@@ -297,6 +351,12 @@ def test_the_lines_of_each_profile(path: Path) -> None:
             Placement(("n1", "n2"), 6, 1, 1, "nvidia", allocation=NODES[:4], name="step"),
             "jsrun -n12 -r6 -a1 -g1 -c1 -bpacked:1 -dpacked --exclude_hosts=n3,n4 -X 1 --stdio_mode prepended "
             "-E OMP_NUM_THREADS x",
+        ),
+        (  # a part of the allocation
+            launcher_of("generic-flux", share_gpus=True),
+            Placement(("n3", "n7"), 1, allocation=NODES, name="step"),
+            "flux run -N2 -n2 -c1 --requires=host:n3,n7 -o exit-on-error -o exit-timeout=none --job-name=step "
+            "--label-io '--env-remove=*' --env=HOME --env=OMP_NUM_THREADS --env=PATH x",
         ),
         (  # Horovod, mpi.rst; values of variables are in the environment, only names on the line
             launcher_of("mpirun", options=["-mca", "pml", "ob1", "-mca", "btl", "^openib"]),

@@ -6,6 +6,8 @@ import os
 import pytest
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.hpc.launchers import GPU_VARIABLES, index_gpus_once
+from hpo_pilot.pilot import machine as machine_module
 from hpo_pilot.pilot.machine import MachineGpu, choose_gpus, find_gpus, gpu_variables
 from tests.pilot.conftest import PilotProcess
 from tests.programs import program
@@ -23,7 +25,7 @@ def machine(tmp_path, monkeypatch):
     """One with two GPUs, as far as nvidia-smi says."""
     tools = program(tmp_path / "tools" / "nvidia-smi", SMI).parent
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
-    for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+    for name in GPU_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
@@ -42,6 +44,57 @@ def test_gpus_are_found_and_described(machine):
     }
 
 
+def test_slices_of_a_gpu_take_its_place(machine, monkeypatch):
+    """`nvidia-smi -L` as in NVIDIA's MIG User Guide, "CUDA_VISIBLE_DEVICES"."""
+    listed = """\
+GPU 0: NVIDIA H200 (UUID: GPU-e86cb44c)
+  MIG 3g.71gb     Device  0: (UUID: MIG-c7384736)
+  MIG 1c.3g.71gb  Device  1: (UUID: MIG-a28ad590)
+GPU 1: NVIDIA H200 (UUID: GPU-12345678)
+"""
+    (machine / "mig").write_text(listed)
+    program(machine / "tools" / "nvidia-smi", f"[ $1 = -L ] && exec cat {machine}/mig\n{SMI}")
+    assert find_gpus({}) == TWO  # it is not asked for slices where there are none
+    (machine / "gpu0" / "mig" / "gi1").mkdir(parents=True)
+    monkeypatch.setattr(machine_module, "_CAPABILITIES", machine)
+    first = MachineGpu("MIG-c7384736", "NVIDIA", "NVIDIA H200 MIG 3g.71gb", "71000", "570.86")
+    found = find_gpus({})
+    assert found[0] == first and [gpu.identifier for gpu in found] == ["MIG-c7384736", "MIG-a28ad590", "1"]
+    assert find_gpus({"CUDA_VISIBLE_DEVICES": "MIG-c7384736"}) == (first,)
+    assert gpu_variables(found[:1]) == {"CUDA_VISIBLE_DEVICES": "MIG-c7384736"}
+
+
+def test_intel_gpus_are_counted_as_level_zero_counts_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(machine_module, "_DRM", tmp_path / "class")
+    devices = {"0000:00:02.0": ("0x8086", 1), "0000:18:00.0": ("0x8086", 2), "0000:19:00.0": ("0x1a03", 0)}
+    for number, (name, (vendor, tiles)) in enumerate(devices.items()):
+        device = tmp_path / "devices" / name
+        for tile in range(tiles):
+            (device / "drm" / f"card{number}" / "gt" / f"gt{tile}").mkdir(parents=True)
+        device.mkdir(parents=True, exist_ok=True)
+        (device / "vendor").write_text(vendor + "\n")
+        (tmp_path / "class" / f"renderD{128 + number}").mkdir(parents=True)
+        (tmp_path / "class" / f"renderD{128 + number}" / "device").symlink_to(device)
+    zero, one = MachineGpu("0", "INTEL"), MachineGpu("1", "INTEL")
+    assert find_gpus({}) == (zero, one)
+    assert find_gpus({"ZE_AFFINITY_MASK": "1"}) == (one,)
+    assert find_gpus({"ZE_FLAT_DEVICE_HIERARCHY": "COMPOSITE"}) == (zero,)
+    assert find_gpus({"ZE_AFFINITY_MASK": gpu_variables(())["ZE_AFFINITY_MASK"]}) == ()
+
+
+def test_the_two_masks_of_amd(tmp_path, monkeypatch):
+    """HIP counts what ROCR_VISIBLE_DEVICES leaves (ROCm, "GPU isolation techniques")."""
+    four = tuple(MachineGpu(str(number), "AMD") for number in range(4))
+    monkeypatch.setattr(machine_module, "_nvidia", tuple)
+    monkeypatch.setattr(machine_module, "_amd", lambda: four)
+    assert find_gpus({"ROCR_VISIBLE_DEVICES": "2,3", "HIP_VISIBLE_DEVICES": "1"}) == four[3:]
+    assert find_gpus({"HIP_VISIBLE_DEVICES": "1,7"}) == four[1:2]
+    job = {"HIP_VISIBLE_DEVICES": "1", "A": "1", **gpu_variables(four[3:])}
+    assert index_gpus_once(job) == {"ROCR_VISIBLE_DEVICES": "3", "A": "1"}
+    assert index_gpus_once({"HIP_VISIBLE_DEVICES": "1"}) == {"HIP_VISIBLE_DEVICES": "1"}
+
+
 def test_gpus_are_chosen():
     assert choose_gpus("all", TWO) == choose_gpus("2", TWO) == choose_gpus("0,1,1", TWO) == TWO
     assert choose_gpus("1", TWO) == choose_gpus("0,", TWO) == TWO[:1]
@@ -54,7 +107,11 @@ def test_gpus_are_chosen():
 def test_variables():
     assert gpu_variables(TWO) == {"CUDA_VISIBLE_DEVICES": "0,1"}
     assert gpu_variables([MachineGpu("3", "AMD")]) == {"ROCR_VISIBLE_DEVICES": "3"}
-    assert gpu_variables(()) == {"CUDA_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
+    assert gpu_variables(()) == {
+        "CUDA_VISIBLE_DEVICES": "",
+        "ROCR_VISIBLE_DEVICES": "",
+        "ZE_AFFINITY_MASK": "9999",
+    }
 
 
 def seen(pilot: PilotProcess) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -25,8 +26,8 @@ def four_cores(monkeypatch):
 @pytest.fixture
 def meter(tmp_path):
     def make(cores, gpus=0, **more):
-        places = {"cray": str(tmp_path / "cray"), "powercap": str(tmp_path / "powercap")}
-        return Meter(cores, gpus, **{**places, "library": str(tmp_path / "no.so"), **more})
+        places = {name: str(tmp_path / name) for name in ("cray", "powercap", "drm")}
+        return Meter(cores, gpus, **{**places, "libraries": ("no.so", "no.so"), **more})
 
     return make
 
@@ -92,8 +93,14 @@ static unsigned long long energy[2] = {1000, 5000};
 int nvmlInit_v2(void) { return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **d) { if (i > 1) return 2; *d = &energy[i]; return 0; }
 int nvmlDeviceGetHandleByUUID(const char *u, void **d) { *d = &energy[1]; return u[4] == 'b' ? 0 : 6; }
+int nvmlDeviceGetUUID(void *d, char *u, unsigned n) { *u = d == energy ? 'a' : 'b'; u[1] = 0; return 0; }
 int nvmlDeviceGetTotalEnergyConsumption(void *d, unsigned long long *e) {
     *e = *(unsigned long long *)d; *(unsigned long long *)d += 3000; return 0; }
+
+int rsmi_init(unsigned long long flags) { return 0; }
+int rsmi_num_monitor_devices(unsigned *n) { *n = 2; return 0; }
+int rsmi_dev_energy_count_get(unsigned i, unsigned long long *e, float *unit, unsigned long long *t) {
+    *unit = 0.5; *e = energy[i] += 4000000; return i > 1; }
 """
 
 
@@ -110,9 +117,10 @@ def library(tmp_path_factory):
 @pytest.mark.parametrize("visible", ["1", "GPU-b"])
 def test_gpus_by_nvml(tmp_path, meter, library, monkeypatch, visible):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert meter(1, 1, library=library).metrics() == {"gpu_energy_joules": pytest.approx(3.0)}
+    libraries = (library, "no.so")
+    assert meter(1, 1, libraries=libraries).metrics() == {"gpu_energy_joules": pytest.approx(3.0)}
     package(tmp_path, 0, 0)
-    running = meter(2, 1, library=library)
+    running = meter(2, 1, libraries=libraries)
     package(tmp_path, 0, 8_000_000)
     assert running.metrics() == {"energy_joules": pytest.approx(7.0)}
 
@@ -120,7 +128,43 @@ def test_gpus_by_nvml(tmp_path, meter, library, monkeypatch, visible):
 @pytest.mark.parametrize(("visible", "gpus"), [("0,1", 1), ("5", 1), ("GPU-x", 1), ("", 1)])
 def test_ambiguous_gpus_give_no_energy(meter, library, monkeypatch, visible, gpus):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert meter(1, gpus, library=library).metrics() == {}
+    assert meter(1, gpus, libraries=(library, library)).metrics() == {}
+
+
+def test_gpus_of_amd_are_measured_if_the_job_has_all_of_them(meter, library):
+    assert meter(1, 2, libraries=("no.so", library)).metrics() == {"gpu_energy_joules": pytest.approx(4.0)}
+    assert meter(1, 1, libraries=("no.so", library)).metrics() == {}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "figures"), [(2, {"gpu_energy_joules": 12.0}), (4, {"gpu_energy_joules": 12.0}), (1, {})]
+)
+def test_cards_of_intel_are_measured_if_the_job_has_all_of_them(tmp_path, meter, gpus, figures):
+    for number in range(2):
+        hwmon = tmp_path / "devices" / f"{number}" / "hwmon" / "hwmon5"
+        for name, folder in (("i915", hwmon), ("i915_gt0", hwmon.with_name("hwmon6"))):
+            folder.mkdir(parents=True)
+            (folder / "name").write_text(f"{name}\n")
+            (folder / "energy1_input").write_text("1000000\n")
+        for link in (f"renderD{128 + number}", f"card{number}"):
+            (tmp_path / "drm" / link).mkdir(parents=True)
+            (tmp_path / "drm" / link / "device").symlink_to(hwmon.parents[1])
+    running = meter(1, gpus)
+    for file in (tmp_path / "devices").glob("*/hwmon/hwmon5/energy1_input"):
+        file.write_text("7000000\n")
+    assert running.metrics() == figures
+
+
+def test_the_ranks_of_several_nodes_are_added_up():
+    """Each counter once, as the rank that ended last has read it; a missing one gives no figure."""
+    one = {"at": "n1", "wanted": 2, "joules": {"node": 10.0, "a": 1.0}}
+    other = {"at": "n1", "wanted": 2, "joules": {"node": 12.0, "b": 2.0}}
+    far = {"at": "n2", "wanted": 2, "joules": {"node": 20.0, "a": 3.0, "b": 4.0}}
+    total = SPACE["total"]
+    assert total([one, other, far], 2) == {"energy_joules": 42.0}
+    assert total([one, far], 2) == total([one, other], 2) == total([], 2) == {}
+    del far["joules"]["node"]
+    assert total([one, other, far], 2) == {"gpu_energy_joules": 10.0}
 
 
 def test_the_runner_reports_energy_as_a_metric(tmp_path, bench):
@@ -134,3 +178,25 @@ def test_the_runner_reports_energy_as_a_metric(tmp_path, bench):
     assert ended.verdict["metrics"] == {"a": 2.0, "energy_joules": 800.0}, ended.said
     several = bench.run(command, cores=cores, nodes=2)
     assert several.verdict["metrics"] == {"a": 2.0}
+
+
+#: Waits until the parents of all ranks have a thread that reads counters.
+MEASURED_BY_ALL = (
+    "until [ $(ls /proc/$PPID/task | wc -l) -gt 1 ]; do sleep 0.1; done; touch ready-$$; "
+    "until [ $(ls ready-* | wc -l) -eq {ranks} ]; do sleep 0.1; done"
+)
+
+
+@pytest.mark.parametrize(("nodes", "measured"), [(2, {"a": 2.0, "energy_joules": 1600.0}), (3, {"a": 2.0})])
+def test_ranks_measure_where_they_run(tmp_path, bench, nodes, measured):
+    """Four ranks on two nodes, which have the same counter: it grows by 800 J."""
+    counters = tmp_path / "cray"
+    cray(tmp_path, 100)
+    bench.quick = {"CRAY, RAPL": f"({str(counters)!r}, {str(tmp_path)!r})"}
+    starts = 'for at in n1 n1 n2 n2; do SLURMD_NODENAME=$at python3 -I -S "$@" & done; wait'
+    before = ["/bin/sh", "-c", starts, "launcher", "%FOLDER/hpo_pilot_orphans.py"]
+    command = f"""{MEASURED_BY_ALL.format(ranks=4)}; echo '900 J 1 us' > {counters}/energy
+        echo '{{"loss": 1, "metrics": {{"a": 2}}}}' > output.json"""
+    files = {"hpo_pilot_launch.json": json.dumps({"before": before})}
+    ended = bench.run(command, cores=os.sysconf("SC_NPROCESSORS_ONLN"), nodes=nodes, files=files)
+    assert ended.verdict["metrics"] == measured, ended.said

@@ -15,7 +15,8 @@ from hpo_pilot.pilot.launch import STEP_CANCELLED
 from tests.programs import program
 from tests.runner.conftest import RUNNER
 
-#: What real ones left when rank 1 raised ValueError: Slurm 22.05, Horovod 0.28.1, Open MPI 4.1, MPICH 4.0, torch 2.13.
+#: What real ones left when rank 1 raised ValueError: Slurm 22.05, Flux 0.88, Horovod 0.28.1, Open MPI 4.1, MPICH 4.0,
+#: torch 2.13. PALS as in HPE's craycli, cray/pals.py.
 LOGS = {
     "srun": """\
 0: hello
@@ -28,6 +29,21 @@ srun: launch/slurm: _step_signal: Terminating StepId=1.0
 0: rank 0 was told to stop
 0: saved
 srun: Force Terminated StepId=1.0
+""",
+    "flux": """\
+0: hello
+1: Traceback (most recent call last):
+1: ValueError: boom
+1.708s: flux-shell[0]: FATAL: task-exit: python3: task rank 1 on host n2 failed (Exit 1) and exit-on-error is set
+1.708s: job.exception f4Vn2maX type=exec severity=0 python3: task rank 1 on host n2 failed (Exit 1)
+flux-job: task(s) exited with exit code 1
+""",
+    "pals": """\
+x1c0s1b0n0.hsn 0: hello
+x1c0s2b0n0.hsn 1: ValueError: boom
+x1c0s2b0n0.hsn: rank 1 exited with code 1
+x1c0s1b0n0.hsn 0: saved
+x1c0s1b0n0.hsn: rank 0 died from signal 15
 """,
     "horovodrun": """\
 [0]<stdout>:hello
@@ -185,6 +201,13 @@ def test_a_cancelled_step_is_no_verdict_on_the_payload(log, is_verdict, bench, t
     said, _ = process.communicate(timeout=60)
     assert (folder / "userJobMetadata.json").exists() == bool(is_verdict)
     assert (process.returncode, said) == ((0, "") if is_verdict else (1, f"hpo_pilot_runner: {STEP_CANCELLED}\n"))
+
+
+def test_a_cancelled_flux_job(tmp_path):
+    """Flux 0.88, `flux cancel`."""
+    launched = launch(tmp_path, **log_patterns("flux"))
+    assert launched.was_cancelled("4.647s: job.exception f8K1Tbd1 type=cancel severity=0 \nflux-job: Terminated\n")
+    assert not launched.was_cancelled(LOGS["flux"])
 
 
 @pytest.fixture

@@ -320,6 +320,16 @@ def test_an_image_that_is_not_there(folder, payload):
         assert payload(f"container: {image}").problems == ()
 
 
+def test_an_image_for_another_processor(folder, payload):
+    """The header of a .sif file: its magic at byte 32, the architecture at 45 (02: x86_64)."""
+    file = folder / "digits" / "image.sif"
+    file.write_bytes(b"".ljust(32) + b"SIF_MAGIC\0".ljust(13) + b"02\0")
+    for image in (file, "image.sif"):
+        (problem,) = payload(f"container: {image}", profile="jupiter").problems
+        assert problem.path == "payload.container" and "x86_64" in problem.message and "aarch64" in problem.suggestion
+        assert payload(f"container: {image}", profile="lumi-g").problems == ()
+
+
 def test_the_inputs_of_a_segment_are_checked(payload):
     (problem,) = payload("", more="segments: {low: {inputs: [gone.h5]}, high: {}}\n").problems
     assert problem.path == "segments.low.inputs[0]"

@@ -70,7 +70,11 @@ def test_apptainer(kind, flags, mpi):
 
 @pytest.mark.parametrize(
     ("kind", "flags"),
-    [("nvidia", ["--device=nvidia.com/gpu=all"]), ("amd", ["--device=/dev/kfd", "--device=/dev/dri"]), ("none", [])],
+    [
+        ("nvidia", ["--device=nvidia.com/gpu=all"]),
+        ("amd", ["--device=/dev/kfd", "--device=/dev/dri"]),
+        ("intel", ["--device=/dev/dri"]),
+    ],
 )
 def test_podman(kind, flags, mpi):
     assert line("podman", "example.org/x:1", Inside(kind, [Path("/data")], [mpi])) == [
