@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from hpo_pilot.errors import HpoPilotError, InputError
 from hpo_pilot.hpc.batch_system import AllocatedNode, BatchAllocation, Remainder, RunCommand, ask_batch_system
-from hpo_pilot.hpc.batch_systems import BATCH_SYSTEMS
+from hpo_pilot.hpc.batch_systems import BATCH_SYSTEMS, make_batch_system
 from hpo_pilot.hpc.launchers import VISIBLE_GPUS
 from hpo_pilot.hpc.scheduler import Policy, Scheduler
 from hpo_pilot.hpc.usage import Ending, ScheduledJob, Start, TimeBreakdown, Usage
@@ -89,8 +89,8 @@ def find_allocation(
 
 
 def _batch(site: Site, env: Mapping[str, str], asked: RunCommand) -> BatchAllocation:
-    named = [BATCH_SYSTEMS[site.batch]] if site.batch in BATCH_SYSTEMS else BATCH_SYSTEMS.values()
-    systems = [inside for _, inside in named]
+    named = BATCH_SYSTEMS.values() if site.batch == "none" else [make_batch_system(site.batch)]
+    systems = [system.allocation for system in named]
     for system in systems:
         if env.get(system.variable):
             return system(env, asked)

@@ -58,7 +58,9 @@ class OptimizerChoice(ShortSection):
     short = ("name", str, {"type": "string", "minLength": 1, "description": "The optimizer's name alone."})
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    name: Text = Field(description="auto, bayesian, evolutionary, cma, random, grid or optuna.")
+    name: Text = Field(
+        description="auto, bayesian, evolutionary, cma, random, grid, optuna, or one of another package."
+    )
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -15,13 +15,14 @@ from pathlib import Path
 import psutil
 from pydantic import ValidationError
 
-from hpo_pilot.errors import Problem, SearchFileError
+from hpo_pilot.errors import InputError, Problem, SearchFileError
 from hpo_pilot.files import first_program, folder_mistake, payload_notes, python_here, python_word
 from hpo_pilot.hpc.launchers import make_launcher
 from hpo_pilot.hpc.site_files import SiteFileError, known_site, load_site, site_files, site_here, unknown_site_hint
 from hpo_pilot.hpc.site_profile import SiteProfile
 from hpo_pilot.jobs.resources import NodeShape
 from hpo_pilot.pilot.machine import find_gpus
+from hpo_pilot.plugins import PluginError
 from hpo_pilot.report.documents import ExaminationDocument
 from hpo_pilot.search import Mistake, OptimizerChoice, Payload, Resources, Search, SearchSpace, SiteChoice
 from hpo_pilot.search.mistakes import FieldPath, closest, listing, mistakes_of
@@ -358,18 +359,21 @@ def _check_optimizer(file: SearchFile) -> None:
     from hpo_pilot.optimizers import optimizer_class, optimizer_names, several_takers  # noqa: PLC0415
 
     names = optimizer_names()
-    if choice.name not in names:
+    try:
+        optimizer = optimizer_class(choice.name)
+    except InputError as error:
         from hpo_pilot.optimizers.optuna_sampler import SAMPLERS  # noqa: PLC0415 - as above
 
         path: FieldPath = ("optimizer", "name")
-        hint = f"did you mean {meant}?" if (meant := closest(choice.name, names)) else ""
+        message, hint = str(error), ""
+        if not isinstance(error, PluginError):
+            message = f"must be {listing(names, 'or')}, not {show(choice.name)}"
+            hint = f"did you mean {meant}?" if (meant := closest(choice.name, names)) else ""
         if choice.name in SAMPLERS:
             sampler = f"optimizer: {{name: optuna, sampler: {choice.name}}}"
             hint = f"it is a sampler of optuna: {sampler}, after pip install 'hpo-pilot[optuna]'"
-        message = f"must be {listing(names, 'or')}, not {show(choice.name)}"
         file.tell(Mistake(path if path in file.document.values else path[:1], message, hint))
         return
-    optimizer = optimizer_class(choice.name)
     if file.sections.get("warm_start") and not optimizer.learns_from_earlier:
         able = [name for name in names if optimizer_class(name).learns_from_earlier]
         message = f"the optimizer {choice.name} learns nothing from earlier searches"
