@@ -218,6 +218,9 @@ class SiteGpus(ProfileSection):
     kind: Literal["nvidia", "amd"] = Field(description="nvidia: with CUDA; amd: with ROCm.")
     model: Text | None = Field(None, description="Model, e.g. 'A100 40GB'. Default: not given.")
     memory_mb: Count | None = Field(None, description="Memory of one GPU, in MB. Default: not given.")
+    mps: StrictBool = Field(
+        False, description="Whether NVIDIA's Multi-Process Service runs on the nodes; jobs with a share get its limits."
+    )
 
 
 class Power(ProfileSection):
@@ -228,7 +231,7 @@ class Power(ProfileSection):
     per_gpu: Watts = Field(0.0, description="Additional power of each busy GPU, in watts.")
     source: Text = Field(description="Source of the figures.")
 
-    def watts(self, cores: int, gpus: int) -> float:
+    def watts(self, cores: int, gpus: float) -> float:
         """Returns the power of one node with these numbers of busy cores and GPUs, in watts."""
         return self.idle + self.per_core * cores + self.per_gpu * gpus
 

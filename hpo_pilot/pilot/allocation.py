@@ -20,7 +20,7 @@ from hpo_pilot.hpc.batch_systems import BATCH_SYSTEMS, make_batch_system
 from hpo_pilot.hpc.launchers import VISIBLE_GPUS
 from hpo_pilot.hpc.scheduler import Policy, Scheduler
 from hpo_pilot.hpc.usage import Ending, ScheduledJob, Start, TimeBreakdown, Usage
-from hpo_pilot.jobs.resources import JobNeeds, Node, NodeShape
+from hpo_pilot.jobs.resources import JobNeeds, Node, NodeShape, gpu_count
 from hpo_pilot.pilot.job import GivenBack, Job, JobFailure, LauncherAway, NodeLost
 from hpo_pilot.pilot.machine import (
     AssignedResources,
@@ -30,6 +30,7 @@ from hpo_pilot.pilot.machine import (
     ResourcePool,
     find_gpus,
     machine_cores,
+    share_variables,
 )
 from hpo_pilot.pilot.report import StartingJob
 from hpo_pilot.pilot.settings import Site
@@ -279,7 +280,7 @@ class AllocationPool(ResourcePool[AllocationReservation]):
                     request = self._scheduler.request_jobs(now)
                     if request.now or request.later:
                         cores = sum(room.nodes * room.cores for room in request.free)
-                        gpus = max((sum(room.gpus) for room in request.free), default=0)
+                        gpus = max((math.ceil(sum(room.gpus)) for room in request.free), default=0)
                         patience = _PATIENCE if self._reservations else math.inf
                         return FreeResources(
                             min(left, max(1, cores)), max(1, cores), self._gpus(gpus), patience, request
@@ -505,10 +506,12 @@ class AllocationPool(ResourcePool[AllocationReservation]):
 
     def _needs(self, job: Job, document: PayloadSettings) -> JobNeeds:
         """Returns the job's needs; memory that is not given is the share of its cores."""
+        if document.gpu_share > 1 and self._site.launcher.chooses_gpus:
+            raise JobFailure(f"the job shares a GPU, and {self._site.launcher.name} gives each job GPUs of its own")
         least = min((shape.memory_mb // shape.cores for shape in self._shapes.values()), default=1)
         return JobNeeds(
             nodes=document.nodes,
-            gpus_per_node=document.gpus or int(job.wants_gpu),
+            gpus_per_node=gpu_count(document.gpus or int(job.wants_gpu), document.gpu_share),
             cores=job.cores,
             memory_mb=job.memory_mb or max(1, least * job.cores),
             minutes=document.minutes or job.walltime / 60,
@@ -519,7 +522,7 @@ class AllocationPool(ResourcePool[AllocationReservation]):
     def _assignment(self, planned: ScheduledJob, start: Start) -> AssignedResources:
         return AssignedResources(
             nodes=tuple(share.node for share in start.shares),
-            variables={},
+            variables=share_variables(planned.needs.gpu_share, self._site.gpu_memory_mb, mps=self._site.mps),
             cores=planned.needs.cores,
             gpus={share.node: tuple(map(str, share.gpus)) for share in start.shares},
             memory_mb=planned.needs.memory_mb,

@@ -124,7 +124,7 @@ class Pilot:
         if settings.allocation and site is not None:
             pool, outage, staging = self._allocation(site, workdir, watchdog)
         else:
-            pool, outage, staging = _machine(settings), None, None
+            pool, outage, staging = _machine(settings, site), None, None
         # Every runner holds the reading end; it sees the other end close when this process dies.
         lifeline, self._lifeline_kept = os.pipe()
         self._parts = PilotParts(
@@ -411,7 +411,7 @@ class Pilot:
             log.info("the server was not told that this worker is idle: %s", error)
 
 
-def _machine(settings: PilotSettings) -> MachinePool:
+def _machine(settings: PilotSettings, site: Site | None) -> MachinePool:
     """Returns the resources of this machine."""
     found = find_gpus()
     return MachinePool(
@@ -420,4 +420,5 @@ def _machine(settings: PilotSettings) -> MachinePool:
         found if settings.gpus is None else choose_gpus(settings.gpus, found),
         # Without --gpus, a job that asked for no GPU sees all of them.
         shows_gpus=settings.gpus is None,
+        mps=site is not None and site.mps,
     )

@@ -224,6 +224,7 @@ class Site:
         gpu_kind: nvidia, amd or none.
         gpu_model: empty: not given.
         gpu_memory_mb: memory of one GPU, in MB.
+        mps: NVIDIA's Multi-Process Service runs on the nodes.
         close: number of consecutive GPUs with fast links between them.
         batch: the batch system, or none.
         warning: signal before the end of an allocation; None: there is none.
@@ -244,6 +245,7 @@ class Site:
     gpu_kind: str = "none"
     gpu_model: str = ""
     gpu_memory_mb: int = 0
+    mps: bool = False
     close: int = 1
     batch: str = "none"
     warning: EndSignal | None = None
@@ -297,6 +299,7 @@ def _site(data: Mapping[str, Any]) -> Site:
         gpu_kind=str(gpus.get("kind") or "none"),
         gpu_model=model,
         gpu_memory_mb=int(gpus.get("memory_mb") or 0),
+        mps=bool(gpus.get("mps")),
         close=next((close for name, close in _CLOSE.items() if name in model), 1),
         batch=str(batch.get("system") or "none"),
         warning=_warning(_section(batch, "warning")),

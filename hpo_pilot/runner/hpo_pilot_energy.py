@@ -98,9 +98,17 @@ class Meter:
     """Measures the energy of one job on one node, from now on."""
 
     def __init__(
-        self, cores: int, gpus: int, *, cray: str = CRAY, powercap: str = RAPL, library: str = NVML, every: float = 0.0
+        self,
+        cores: int,
+        gpus: int,
+        gpu_share: int = 1,
+        *,
+        cray: str = CRAY,
+        powercap: str = RAPL,
+        library: str = NVML,
+        every: float = 0.0,
     ) -> None:
-        """`cores` and `gpus` are the job's share of the node; the other arguments are for tests."""
+        """`cores` and `gpus`: the job's on the node; `gpu_share`: jobs on its GPU; the others are for tests."""
         self.node, self.gpus, self.share = [], [], 1.0  # type: List[Counter], List[Counter], float
         self.gpus_in = False
         cores_share = min(1.0, cores / (os.cpu_count() or 1))
@@ -108,14 +116,14 @@ class Meter:
             self.node = [Counter(file_reader(os.path.join(cray, "energy")), 1.0)]
             names = os.listdir(cray)
             parts = sum(name.startswith("accel") and name.endswith("_energy") for name in names)
-            self.share = max(cores_share, min(1.0, gpus / parts)) if parts else cores_share
+            self.share = max(cores_share, min(1.0, gpus / gpu_share / parts)) if parts else cores_share
             self.gpus_in = True
         except (OSError, ValueError, IndexError):
             self.node, self.share = self._quiet(rapl, powercap), cores_share
         visible = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word.strip()]
         if gpus and not self.gpus_in and len(visible) == gpus:
             self.gpus = self._quiet(nvml, library, visible)
-        self.wanted = gpus
+        self.wanted, self.gpu_share = gpus, gpu_share
         self._done = self._thread = None  # type: Any
         if self.node or self.gpus:
             import threading  # noqa: PLC0415  few nodes have readable counters
@@ -150,7 +158,7 @@ class Meter:
             self._thread.join(5)
         self._look()
         node = self.share * sum(counter.joules for counter in self.node)
-        of_gpus = sum(counter.joules for counter in self.gpus)
+        of_gpus = sum(counter.joules for counter in self.gpus) / self.gpu_share
         if self.node and (self.gpus_in or not self.wanted or self.gpus):
             return {"energy_joules": node + of_gpus}
         return {"gpu_energy_joules": of_gpus} if self.gpus else {}
@@ -158,4 +166,6 @@ class Meter:
 
 def meter_of(job: "Dict[str, Any]", payload: "Dict[str, Any]") -> "Callable[[], Dict[str, float]]":
     """Return a function that returns the job's energy; empty for several nodes or an unknown share of the node."""
-    return Meter(payload["cores"], job["gpus"]).metrics if job["nodes"] == 1 and payload.get("cores") else dict
+    if job["nodes"] != 1 or not payload.get("cores"):
+        return dict
+    return Meter(payload["cores"], job["gpus"], payload.get("gpu_share") or 1).metrics

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, StrictBool, ValidationError, field_serializer, field_validator, model_validator
 
 from hpo_pilot.jobs import JobNeeds
+from hpo_pilot.jobs.resources import gpu_count
 from hpo_pilot.search import limits
 from hpo_pilot.search.fields import (
     Amount,
@@ -327,7 +328,13 @@ class Search(Section):
         """The needs of each job."""
         needs, checkpoints = self.resources, bool(self.payload.checkpoint)
         return JobNeeds(
-            needs.nodes, needs.gpus_per_node, needs.cores, needs.memory_mb, needs.minutes, needs.ranks, checkpoints
+            needs.nodes,
+            gpu_count(needs.whole_gpus, needs.gpu_share),
+            needs.cores,
+            needs.memory_mb,
+            needs.minutes,
+            needs.ranks,
+            checkpoints,
         )
 
     @property

@@ -274,7 +274,7 @@ def _default_resources(resources: Resources, site: SiteChoice) -> dict[str, int]
     if node is None or not node.gpu_count:
         return {"cores": max(1, resources.ranks)}
     gpus = min(resources.gpus_per_node, node.gpu_count)
-    cores, memory = (node.cores or 0) * gpus // node.gpu_count, (node.memory_mb or 0) * gpus // node.gpu_count
+    cores, memory = (int((all_of_it or 0) * gpus // node.gpu_count) for all_of_it in (node.cores, node.memory_mb))
     return {"cores": max(1, resources.ranks, cores), "memory_mb": max(resources.memory_mb, int(_FOR_JOBS * memory))}
 
 
@@ -295,6 +295,13 @@ def site_mistakes(resources: Resources, profile: SiteProfile, *, checkpoints: bo
         message = f"{profile.name} has no launcher for {resources.nodes} x {resources.ranks} ranks"
         hint = "name one in the site's file under launcher, or use nodes: 1 and no ranks_per_node"
         yield Mistake(("nodes",) if resources.nodes > 1 else ("ranks_per_node",), message, hint)
+    if (
+        resources.gpu_share > 1
+        and profile.batch.system != "none"
+        and make_launcher(profile.launcher.model_dump()).chooses_gpus
+    ):
+        message = f"{profile.launcher.name} of {profile.name} gives each job GPUs of its own"
+        yield Mistake(("gpus_per_node",), message, "use a whole number, or a pilot on one machine (hpo-pilot pilot)")
     sizes = [size for size in (profile.batch.largest(), node.count) if size is not None]
     # An allocation runs many jobs; a larger one may be allowed to last longer.
     longest = profile.batch.longest(resources.nodes)
