@@ -41,6 +41,8 @@ def find_plugin(group: str, name: str, base: type[T]) -> type[T] | None:
     wanted = f"{base.__module__}.{base.__qualname__}"
     if not isinstance(found, type) or not issubclass(found, base):
         raise PluginError(f"{place} must be a subclass of {wanted}: correct the package")
+    if (own := getattr(found, "name", name)) != name:
+        raise PluginError(f"{place} has the name {own!r}: give class and entry point the same one")
     if missing := ", ".join(sorted(getattr(found, "__abstractmethods__", ()))):
         raise PluginError(f"{place} has no {missing}: correct the package; {wanted} describes them")
     return found

@@ -349,7 +349,7 @@ class Capacity:
             node = part.node
             before = self._level(node)
             if needs.gpu_share > 1:
-                self._move_share(node, part.gpus, sign * Fraction(needs.gpus_per_node))
+                self._move_share(node, part.gpus, sign * needs.gpus_per_node)
             else:
                 self._gpus_left[node] ^= part.gpus
             self._cores_left[node] ^= part.cores
@@ -363,7 +363,7 @@ class Capacity:
                 del self._levels[old]
             self._levels[new] = self._levels.get(new, 0) | nodes
 
-    def _move_share(self, node: int, gpu: int, change: Fraction) -> None:
+    def _move_share(self, node: int, gpu: int, change: int | Fraction) -> None:
         """Changes the free part of a GPU; without jobs it is whole again."""
         left = self._shared[node].pop(gpu, Fraction(1)) + change
         if left < 1:

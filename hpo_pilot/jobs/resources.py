@@ -73,7 +73,7 @@ class JobNeeds:
     @property
     def gpu_share(self) -> int:
         """Number of such jobs on one GPU; 1: the job shares none."""
-        return Fraction(self.gpus_per_node).denominator
+        return self.gpus_per_node.denominator
 
     def fit(self, gpus: int | Fraction, cores: int, memory_mb: int) -> bool:
         """Returns True if the job's part on one node fits into these free resources of a node."""
