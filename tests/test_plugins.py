@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
