@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run test test-real recorded check format schemas bench pictures horovod clean
+.PHONY: help venv run pilot test test-real recorded check format schemas bench pictures horovod clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,10 @@ $(STAMP): $(SERVICE)
 
 run: $(SERVICE)  ## scan the hyper-parameters of payloads/digits: 48 trials x 3 folds, then a report
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/hpo-pilot run payloads/digits/search.yaml
+
+pilot:  ## build/pilot: the pilot and its libraries in a folder that runs from any place, for deploy/grid/pilot.sh
+	rm -rf build/pilot
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --target build/pilot .
 
 test: venv  ## all tests that need only Python
 	$(BIN)/pytest -n 3 --dist worksteal --durations 15 --ignore tests/chaos --ignore tests/real --ignore tests/recorded tests

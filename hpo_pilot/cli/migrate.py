@@ -108,7 +108,10 @@ def steer(
         Path | None, option("--outfile", "--output", "-o", help="New points (%OUT). Default: printed.")
     ] = None,
     optimizer: Annotated[
-        str, typer.Option("--optimizer", help="auto, bayesian, evolutionary, cma, random, grid or optuna.")
+        str,
+        typer.Option(
+            "--optimizer", help="auto, bayesian, evolutionary, cma, random, grid, optuna, or that of another package."
+        ),
     ] = "bayesian",
     settings: Annotated[
         list[str] | None, option("--set", metavar="NAME=VALUE", help="A setting of the optimizer.")

@@ -141,7 +141,7 @@ def _script(profile: SiteProfile, made: Plan, account: str | None, needs: Resour
         account or profile.batch.account or ("ACCOUNT" if profile.batch.account_required else None),
         # A job is assumed to fill a node that the profile does not describe.
         node_cores=profile.node.cores or needs.cores,
-        node_gpus=profile.node.gpu_count or needs.gpus_per_node,
+        node_gpus=profile.node.gpu_count or needs.whole_gpus,
     )
     check_shape(spec)
     return make_batch_system(profile.batch.system).script(spec)
@@ -158,7 +158,7 @@ def _launch_line(search: Search, profile: SiteProfile) -> str | None:
     placement = Placement(
         nodes=tuple(f"NODE{number}" for number in range(1, needs.nodes + 1)),
         ranks_per_node=ranks,
-        gpus_per_rank=needs.gpus_per_node // ranks,
+        gpus_per_rank=needs.whole_gpus // ranks,
         cores_per_rank=needs.cores // ranks,
         gpu_kind=profile.node.gpu_kind if profile.node.gpus or not needs.gpus_per_node else "nvidia",
         environment=profile.environment,

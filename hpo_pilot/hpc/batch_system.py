@@ -400,6 +400,9 @@ class BatchSystem(ABC):
     #: The name in site profiles.
     name: ClassVar[str]
 
+    #: The class that reads an allocation from inside.
+    allocation: ClassVar[type[BatchAllocation]]
+
     #: The beginning of the script's lines with options.
     mark: ClassVar[str]
 

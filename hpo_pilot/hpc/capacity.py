@@ -7,12 +7,13 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache, reduce
 from operator import or_
 from typing import Any
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.jobs.resources import JobNeeds, NodeShape, Room
+from hpo_pilot.jobs.resources import MOST_ON_A_GPU, JobNeeds, NodeShape, Room, usable_gpus
 
 # Sets of nodes are integers: bit n is node n.
 
@@ -124,8 +125,8 @@ def _longest(nodes: int, most: int) -> int:
 # The GPUs and cores of one node are masks: bit n is number n. A job gets GPUs that are close to each other, and
 # cores close to its GPUs. Nodes with the same pattern of free GPUs are alike to a job.
 
-#: Free GPUs of each group of close GPUs, descending, without groups that have none.
-Pattern = tuple[int, ...]
+#: Free GPUs of each group of close GPUs, descending, without groups that have none; then the free parts of shared GPUs.
+Pattern = tuple[int | Fraction, ...]
 
 
 @lru_cache(maxsize=1 << 16)
@@ -141,14 +142,23 @@ def choose_gpus(shape: NodeShape, gpus: int, count: int) -> int:
     parts = _parts(shape, gpus)
     chosen = 0
     for place, taken in _shares(tuple(part.bit_count() for part in parts), count):
-        chosen |= lowest(parts[place], taken)
+        chosen |= lowest(parts[place], int(taken))
     return chosen
 
 
 @lru_cache(maxsize=1 << 16)
-def remaining_pattern(pattern: Pattern, count: int) -> tuple[int, Pattern]:
-    """Returns the number of groups that `count` GPUs take, and the remaining pattern, as `choose_gpus` chooses."""
+def remaining_pattern(pattern: Pattern, count: int | Fraction) -> tuple[int, Pattern]:
+    """Returns the number of groups that `count` GPUs take, and the remaining pattern, as `Capacity.take` chooses.
+
+    A share is put on the fullest shared GPU with room for it, which takes no group; else it begins another GPU.
+    """
     left = list(pattern)
+    if 0 < count < 1:
+        if shared := [part for part in pattern if count <= part < 1]:
+            left[left.index(min(shared))] -= count
+            return 0, tuple(sorted(filter(None, left), reverse=True))
+        left.append(1 - count)
+        count = 1
     shares = _shares(pattern, count)
     for place, taken in shares:
         left[place] -= taken
@@ -180,7 +190,7 @@ def _parts(shape: NodeShape, gpus: int) -> list[int]:
     return [gpus & group << first for first in range(0, shape.gpus, shape.close)]
 
 
-def _shares(free: tuple[int, ...], count: int) -> list[tuple[int, int]]:
+def _shares(free: Pattern, count: int | Fraction) -> list[tuple[int, int | Fraction]]:
     """Returns (group, GPUs of it): whole groups, the fullest first, until one group has the rest."""
     shares = []
     places = sorted(range(len(free)), key=lambda place: -free[place])  # stable: of equals the first
@@ -211,10 +221,10 @@ Level = tuple[Pattern, int, int]
 def has_room(level: Level, needs: JobNeeds) -> bool:
     """Returns True if a node with these free resources can take one part of a job."""
     gpus, cores, memory = level
-    return needs.fit(sum(gpus), cores, memory)
+    return needs.fit(usable_gpus(gpus, needs.gpus_per_node), cores, memory)
 
 
-def placement_key(level: Level, needs: JobNeeds) -> tuple[int, int, Level]:
+def placement_key(level: Level, needs: JobNeeds) -> tuple[int, int | Fraction, Level]:
     """Returns the sort key of levels with room for a job: the GPU groups that it takes, then the rest."""
     return remaining_pattern(level[0], needs.gpus_per_node)[0], sum(level[0]), level
 
@@ -232,6 +242,7 @@ class Capacity:
         self._memory_left = [shape.memory_mb for shape in shapes]
         self._gpus_left = [(1 << shape.gpus) - 1 for shape in shapes]
         self._cores_left = [(1 << shape.cores) - 1 for shape in shapes]
+        self._shared: list[dict[int, Fraction]] = [{} for _ in shapes]  # free part of each shared GPU, by its mask
         self._levels: dict[Level, int] = {}
         for node in range(len(shapes)):
             level = self._level(node)
@@ -313,9 +324,11 @@ class Capacity:
             if not has_room(self._level(node), needs):
                 raise ValueError(f"node {node} has less than {needs}")
             shape = self._shapes[node]
-            gpus = choose_gpus(shape, self._gpus_left[node], needs.gpus_per_node) if needs.gpus_per_node else 0
+            shared = self._shared[node].items() if needs.gpu_share > 1 else ()
+            open_gpus = [(left, gpu) for gpu, left in shared if left >= needs.gpus_per_node]
+            gpus = min(open_gpus)[1] if open_gpus else choose_gpus(shape, self._gpus_left[node], needs.whole_gpus)
             parts.append(Part(node, gpus, choose_cores(shape, self._cores_left[node], needs.cores, gpus)))
-        self._toggle(parts, -needs.memory_mb)
+        self._toggle(parts, needs, -1)
         return tuple(parts)
 
     def give_back(self, needs: JobNeeds, parts: Sequence[Part]) -> None:
@@ -327,17 +340,20 @@ class Capacity:
         for part in parts:
             if self._gpus_left[part.node] & part.gpus or self._cores_left[part.node] & part.cores:
                 raise ValueError(f"node {part.node}: {part} is given back twice")
-        self._toggle(parts, needs.memory_mb)
+        self._toggle(parts, needs, 1)
 
-    def _toggle(self, parts: Sequence[Part], memory_mb: int) -> None:
-        """Takes free GPUs and cores, or gives taken ones back; adds `memory_mb` to the free memory of each node."""
+    def _toggle(self, parts: Sequence[Part], needs: JobNeeds, sign: int) -> None:
+        """Takes free resources of each node (`sign` is -1), or gives taken ones back (1)."""
         moved: dict[tuple[Level, Level], int] = {}
         for part in parts:
             node = part.node
             before = self._level(node)
-            self._gpus_left[node] ^= part.gpus
+            if needs.gpu_share > 1:
+                self._move_share(node, part.gpus, sign * needs.gpus_per_node)
+            else:
+                self._gpus_left[node] ^= part.gpus
             self._cores_left[node] ^= part.cores
-            self._memory_left[node] += memory_mb
+            self._memory_left[node] += sign * needs.memory_mb
             key = before, self._level(node)
             moved[key] = moved.get(key, 0) | 1 << node
         for (old, new), nodes in moved.items():
@@ -347,8 +363,19 @@ class Capacity:
                 del self._levels[old]
             self._levels[new] = self._levels.get(new, 0) | nodes
 
+    def _move_share(self, node: int, gpu: int, change: int | Fraction) -> None:
+        """Changes the free part of a GPU; without jobs it is whole again."""
+        left = self._shared[node].pop(gpu, Fraction(1)) + change
+        if left < 1:
+            self._shared[node][gpu] = left
+            self._gpus_left[node] &= ~gpu
+        else:
+            self._gpus_left[node] |= gpu
+
     def _level(self, node: int) -> Level:
         pattern = pattern_of(self._shapes[node], self._gpus_left[node])
+        if self._shared[node]:
+            pattern += tuple(sorted(filter(None, self._shared[node].values()), reverse=True))
         return pattern, self._cores_left[node].bit_count(), self._memory_left[node]
 
 
@@ -357,6 +384,7 @@ _MOST_ROOMS = 64
 _MOST_SEARCHES = 256
 
 _FAR = 10**9  # seconds; this value means no end
+_FINEST = math.lcm(*range(2, MOST_ON_A_GPU + 1))  # sums of shares have no larger denominator
 _LARGE = 2**40  # largest count, size or time of a valid request
 
 
@@ -452,7 +480,7 @@ def _without(key: _Key, needs: JobNeeds) -> _Key:
     return (remaining_pattern(gpus, needs.gpus_per_node)[1], cores - needs.cores, memory - needs.memory_mb), span
 
 
-def _placed(key: _Key, needs: JobNeeds) -> tuple[float, tuple[int, int, Level], _Key]:
+def _placed(key: _Key, needs: JobNeeds) -> tuple[float, tuple[int, int | Fraction, Level], _Key]:
     """Returns the sort key of free room for a job, in the order of the scheduler's levels."""
     return -key[1], placement_key(key[0], needs), key
 
@@ -589,7 +617,7 @@ class AllocationRequest:
                 {str(search): float(_count(value)) for search, value in seconds.items()},
                 TimeLeft(float(_count(left)), float(share), float(_count(checkpointed))),
             )
-        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise InputError(f"no openings of an allocation: {error}") from error
 
 
@@ -602,17 +630,30 @@ def _largest(rooms: Iterable[Room]) -> list[Room]:
 
 def _listed(room: Room) -> list[Any]:
     seconds = math.floor(min(room.seconds, _FAR))
-    return [room.nodes, list(room.gpus), room.cores, room.memory_mb, seconds]
+    gpus = [[part.numerator, part.denominator] if part < 1 else int(part) for part in room.gpus]
+    return [room.nodes, gpus, room.cores, room.memory_mb, seconds]
 
 
 def _room(values: Any) -> Room:
     nodes, gpus, cores, memory, seconds = values
-    if not isinstance(gpus, list) or len(gpus) > _MOST_ROOMS or sorted(gpus, reverse=True) != gpus:
+    if not isinstance(gpus, list) or len(gpus) > _MOST_ROOMS:
         raise ValueError(f"{gpus!r} is not a pattern of free GPUs")
-    pattern = tuple(_count(count) for count in gpus)
-    if min((_count(nodes), *pattern)) < 1:
+    pattern = tuple(_gpus(part) for part in gpus)
+    if sorted(pattern, reverse=True) != list(pattern):
+        raise ValueError(f"{gpus!r} is not a pattern of free GPUs")
+    if min((_count(nodes), *pattern)) <= 0:
         raise ValueError(f"{values!r} has no nodes, or a group without GPUs")
     return Room(nodes, pattern, _count(cores), _count(memory), float(_count(seconds)))
+
+
+def _gpus(value: Any) -> int | Fraction:
+    """Reads free GPUs of a group; a list of two numbers is the free part of a shared GPU."""
+    if not isinstance(value, list):
+        return _count(value)
+    part = Fraction(*map(_count, value))
+    if not 0 < part < 1 or part.denominator > _FINEST:
+        raise ValueError(f"{value!r} is not a part of a GPU")
+    return part
 
 
 def _count(value: Any) -> int:

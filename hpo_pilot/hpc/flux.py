@@ -31,6 +31,24 @@ _STATES = {
 _FIELDS = "{id.f58}|{status}|{queue}|{name}"
 
 
+class FluxAllocation(BatchAllocation):
+    """An allocation of flux batch or flux alloc, which is a Flux instance of its own."""
+
+    variable = "FLUX_URI"
+
+    def nodes(self) -> list[AllocatedNode]:
+        """See BatchAllocation."""
+        return [AllocatedNode(name) for name in self.ask(["flux", "hostlist", "--expand", "local"]).split()]
+
+    def seconds_left(self, now: float) -> float:
+        """See BatchAllocation."""
+        text = self.ask(["flux", "job", "timeleft"])
+        try:
+            return float(text)
+        except ValueError as error:
+            raise InputError(f"flux job timeleft prints {text!r}") from error
+
+
 class Flux(BatchSystem):
     """Flux. The script asks for no warning signal: the pilot uses its own clock.
 
@@ -39,6 +57,7 @@ class Flux(BatchSystem):
     """
 
     name: ClassVar[str] = "flux"
+    allocation: ClassVar[type[BatchAllocation]] = FluxAllocation
     mark: ClassVar[str] = "# flux:"
     queue_option: ClassVar[str] = "--queue"
     account_option: ClassVar[str] = "--bank"
@@ -70,21 +89,3 @@ class Flux(BatchSystem):
 def _read(line: str) -> BatchJob:
     number, status, queue, name = line.split("|", 3)
     return BatchJob(number, name, _STATES.get(status, BatchState.RUNNING), (queue,) if queue else ())
-
-
-class FluxAllocation(BatchAllocation):
-    """An allocation of flux batch or flux alloc, which is a Flux instance of its own."""
-
-    variable = "FLUX_URI"
-
-    def nodes(self) -> list[AllocatedNode]:
-        """See BatchAllocation."""
-        return [AllocatedNode(name) for name in self.ask(["flux", "hostlist", "--expand", "local"]).split()]
-
-    def seconds_left(self, now: float) -> float:
-        """See BatchAllocation."""
-        text = self.ask(["flux", "job", "timeleft"])
-        try:
-            return float(text)
-        except ValueError as error:
-            raise InputError(f"flux job timeleft prints {text!r}") from error

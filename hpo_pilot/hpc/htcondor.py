@@ -46,6 +46,48 @@ _REMOVE = f"(JobStatus == 2 && time() - JobCurrentStartDate > MaxRuntime) || (Jo
 _MOST_ENDED = 10_000
 
 
+class HtcondorAllocation(BatchAllocation):
+    """A job of condor_submit, with its one node. The job's file of attributes has everything: nothing is asked."""
+
+    variable = "_CONDOR_JOB_AD"
+
+    @property
+    def job(self) -> str:
+        """See BatchAllocation."""
+        return f"{self._number('ClusterId')}.{self._number('ProcId')}"
+
+    def nodes(self) -> list[AllocatedNode]:
+        """See BatchAllocation."""
+        return [AllocatedNode(platform.node(), self._number("CpusProvisioned"))]
+
+    def seconds_left(self, now: float) -> float:
+        """See BatchAllocation."""
+        began, limit = self._number("JobCurrentStartDate"), self._number("MaxRuntime")
+        if not began or not limit:
+            raise InputError(f"{self.environment[self.variable]} has no JobCurrentStartDate or no MaxRuntime")
+        return began + limit - now
+
+    def gpus_per_node(self) -> int:
+        """See BatchAllocation."""
+        return self._number("GpusProvisioned")
+
+    def memory_mb(self) -> int:
+        """See BatchAllocation."""
+        return self._number("MemoryProvisioned")
+
+    def _number(self, attribute: str) -> int:
+        """Returns the value of an attribute; 0: there is none, or it is not a number."""
+        return int(self._said.get(attribute, 0))
+
+    @cached_property
+    def _said(self) -> dict[str, str]:
+        file = self.environment[self.variable]
+        try:
+            return dict(re.findall(r"^(\w+) = (\d+)$", Path(file).read_text(errors="replace"), re.MULTILINE))
+        except OSError as error:
+            raise InputError(f"{self.variable} {file}: {error.strerror or error}") from error
+
+
 class Htcondor(BatchSystem):
     """HTCondor: one node for each job. The lines of the script with options are its submit description.
 
@@ -55,6 +97,7 @@ class Htcondor(BatchSystem):
     """
 
     name: ClassVar[str] = "htcondor"
+    allocation: ClassVar[type[BatchAllocation]] = HtcondorAllocation
     mark: ClassVar[str] = "#HTCONDOR"
     queue_option: ClassVar[str] = ""
     account_option: ClassVar[str] = "accounting_group"
@@ -136,45 +179,3 @@ def _job(said: Mapping[str, Any], is_over: bool) -> BatchJob:
         is_late = said.get("RemoteWallClockTime", 0) >= said.get("MaxRuntime", float("inf"))
         kind = BatchState.TIMED_OUT if is_late else BatchState.CANCELLED
     return BatchJob(f"{said['ClusterId']}.{said['ProcId']}", str(said.get("JobBatchName", "")), kind, (), reason)
-
-
-class HtcondorAllocation(BatchAllocation):
-    """A job of condor_submit, with its one node. The job's file of attributes has everything: nothing is asked."""
-
-    variable = "_CONDOR_JOB_AD"
-
-    @property
-    def job(self) -> str:
-        """See BatchAllocation."""
-        return f"{self._number('ClusterId')}.{self._number('ProcId')}"
-
-    def nodes(self) -> list[AllocatedNode]:
-        """See BatchAllocation."""
-        return [AllocatedNode(platform.node(), self._number("CpusProvisioned"))]
-
-    def seconds_left(self, now: float) -> float:
-        """See BatchAllocation."""
-        began, limit = self._number("JobCurrentStartDate"), self._number("MaxRuntime")
-        if not began or not limit:
-            raise InputError(f"{self.environment[self.variable]} has no JobCurrentStartDate or no MaxRuntime")
-        return began + limit - now
-
-    def gpus_per_node(self) -> int:
-        """See BatchAllocation."""
-        return self._number("GpusProvisioned")
-
-    def memory_mb(self) -> int:
-        """See BatchAllocation."""
-        return self._number("MemoryProvisioned")
-
-    def _number(self, attribute: str) -> int:
-        """Returns the value of an attribute; 0: there is none, or it is not a number."""
-        return int(self._said.get(attribute, 0))
-
-    @cached_property
-    def _said(self) -> dict[str, str]:
-        file = self.environment[self.variable]
-        try:
-            return dict(re.findall(r"^(\w+) = (\d+)$", Path(file).read_text(errors="replace"), re.MULTILINE))
-        except OSError as error:
-            raise InputError(f"{self.variable} {file}: {error.strerror or error}") from error

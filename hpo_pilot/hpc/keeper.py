@@ -22,6 +22,7 @@ from hpo_pilot.hpc.allocations import AllocationManager, new_name, room_for_more
 from hpo_pilot.hpc.batch_system import Allocation, AllocationSpec, BatchState, walltime_text
 from hpo_pilot.http import open_session
 from hpo_pilot.jobs import JobNeeds, JobState
+from hpo_pilot.jobs.resources import gpu_count
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +121,7 @@ class PilotAccess:
 def _waiting(shape: Mapping[str, Any]) -> DemandGroup:
     needs = JobNeeds(
         nodes=int(shape["nodes"]),
-        gpus_per_node=int(shape["gpus"]),
+        gpus_per_node=gpu_count(int(shape["gpus"]), int(shape.get("gpu_share", 1))),
         cores=max(1, int(shape["cores"])),
         memory_mb=int(shape["memory_mb"]),
         minutes=float(shape["minutes"]),

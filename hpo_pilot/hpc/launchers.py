@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.plugins import find_plugin
 from hpo_pilot.transformation.job import without_secrets
 
 #: The variable that names the GPUs of a process, by kind of GPU.
@@ -268,7 +269,7 @@ class Launcher(ABC):
         return make_launcher({"name": self.settings.on_node}) if self.settings.on_node else None
 
     def needs_step(self, nodes: int, ranks_per_node: int) -> bool:
-        """Returns whether a job takes a job step in an allocation of several nodes; otherwise an agent starts it."""
+        """Returns whether a job takes a job step in an allocation; otherwise an agent on its node starts it."""
         return not self.has_agents or nodes > 1 or (ranks_per_node > 0 and self.on_node is None)
 
     def agents(self, argv: Sequence[str], placement: Placement) -> list[str]:
@@ -687,7 +688,7 @@ class Torchrun(Launcher):
     """
 
     name = "torchrun"
-    #: PyTorch labels exceptions alone; else the line before torchrun's first message about a failure is the rank's last.
+    #: PyTorch labels only exceptions; otherwise the line before torchrun's first message on a failure is the rank's last.
     log_patterns = LogPatterns(
         label=r"^\[rank(\d+)\]: ?",
         dead=r"^[WE]\d{4} .*(closing signal|failed \(exitcode)",
@@ -771,7 +772,7 @@ def _one_a_node(placement: Placement) -> Placement:
     return replace(placement, ranks_per_node=1, gpus_per_rank=gpus, cores_per_rank=cores)
 
 
-#: The launchers by their names in site profiles.
+#: The launchers of this package by their names in site profiles.
 LAUNCHERS: dict[str, type[Launcher]] = {
     kind.name: kind for kind in (Plain, Mpirun, Srun, Jsrun, Pals, Flux, Horovodrun, Torchrun)
 }
@@ -785,10 +786,11 @@ def make_launcher(said: Mapping[str, Any], threads_per_core: int = 1) -> Launche
         threads_per_core: `node.threads_per_core` of the site profile.
 
     Raises:
-        InputError: there is no such launcher.
+        InputError: there is no such launcher, or that of another package cannot be used.
     """
     name = str(said["name"])
-    if name not in LAUNCHERS:
+    kind = LAUNCHERS.get(name) or find_plugin("launchers", name, Launcher)
+    if kind is None:
         raise InputError(f"there is no launcher {name!r}; there is {', '.join(LAUNCHERS)}")
     settings = LauncherSettings(
         options=tuple(said.get("options") or ()),
@@ -799,7 +801,7 @@ def make_launcher(said: Mapping[str, Any], threads_per_core: int = 1) -> Launche
         on_node=str(said.get("on_node") or ""),
     )
     if name != Torchrun.name or not settings.starter:
-        return LAUNCHERS[name](settings)
+        return kind(settings)
     # The starter starts one process on each node, which sees all GPUs there.
     starting = {**said, "name": settings.starter, "options": (), "share_gpus": True}
     return Torchrun(settings, make_launcher(starting, threads_per_core))

@@ -44,10 +44,46 @@ _SUBMITTED = re.compile(r"Job <(\d+)> is submitted")
 _FIELDS = "jobid stat queue exit_reason job_name delimiter='|'"
 
 
+class LsfAllocation(BatchAllocation):
+    """An allocation of bsub. With jsrun the first host is the launch node, which runs no payloads."""
+
+    variable = "LSB_JOBID"
+
+    def nodes(self) -> list[AllocatedNode]:
+        """See BatchAllocation."""
+        slots = self._slots()
+        names = list(slots)
+        if self._has_launch_node(slots):
+            names = names[1:]
+        # Slots of easy mode are hardware threads, not cores; the profile has the cores.
+        return [AllocatedNode(name) for name in names]
+
+    @staticmethod
+    def _has_launch_node(slots: Counter[str]) -> bool:
+        """Returns True if the first host has one slot and the others have more."""
+        first, *others = [*slots.values()] or [0]
+        return first == 1 and bool(others) and min(others) > 1
+
+    def _slots(self) -> Counter[str]:
+        if self.environment.get("LSB_DJOB_HOSTFILE"):
+            return self.hosts("LSB_DJOB_HOSTFILE")
+        words = self.environment.get("LSB_MCPU_HOSTS", "").split()
+        return Counter({name: int(count) for name, count in zip(words[::2], words[1::2], strict=False)})
+
+    def seconds_left(self, now: float) -> float:
+        """See BatchAllocation."""
+        text = self.ask(["bjobs", "-noheader", "-o", "time_left", self.job])
+        try:
+            return walltime_seconds(text.split()[0])  # "1:59 L": from the limit; E: an estimate
+        except (ValueError, IndexError) as error:
+            raise InputError(f"bjobs gives {text!r} as the time left of job {self.job}") from error
+
+
 class Lsf(BatchSystem):
     """LSF. With jsrun (Summit and similar machines) it allocates whole nodes, elsewhere all slots of each node."""
 
     name: ClassVar[str] = "lsf"
+    allocation: ClassVar[type[BatchAllocation]] = LsfAllocation
     mark: ClassVar[str] = "#BSUB"
     queue_option: ClassVar[str] = "-q"
     account_option: ClassVar[str] = "-P"
@@ -101,38 +137,3 @@ def _read(line: str) -> BatchJob:
     if kind is BatchState.FAILED:
         kind = _ENDS.get(reason.split(":")[0], BatchState.FAILED)
     return BatchJob(number, name, kind, (queue,), reason)
-
-
-class LsfAllocation(BatchAllocation):
-    """An allocation of bsub. With jsrun the first host is the launch node, which runs no payloads."""
-
-    variable = "LSB_JOBID"
-
-    def nodes(self) -> list[AllocatedNode]:
-        """See BatchAllocation."""
-        slots = self._slots()
-        names = list(slots)
-        if self._has_launch_node(slots):
-            names = names[1:]
-        # Slots of easy mode are hardware threads, not cores; the profile has the cores.
-        return [AllocatedNode(name) for name in names]
-
-    @staticmethod
-    def _has_launch_node(slots: Counter[str]) -> bool:
-        """Returns True if the first host has one slot and the others have more."""
-        first, *others = [*slots.values()] or [0]
-        return first == 1 and bool(others) and min(others) > 1
-
-    def _slots(self) -> Counter[str]:
-        if self.environment.get("LSB_DJOB_HOSTFILE"):
-            return self.hosts("LSB_DJOB_HOSTFILE")
-        words = self.environment.get("LSB_MCPU_HOSTS", "").split()
-        return Counter({name: int(count) for name, count in zip(words[::2], words[1::2], strict=False)})
-
-    def seconds_left(self, now: float) -> float:
-        """See BatchAllocation."""
-        text = self.ask(["bjobs", "-noheader", "-o", "time_left", self.job])
-        try:
-            return walltime_seconds(text.split()[0])  # "1:59 L": from the limit; E: an estimate
-        except (ValueError, IndexError) as error:
-            raise InputError(f"bjobs gives {text!r} as the time left of job {self.job}") from error

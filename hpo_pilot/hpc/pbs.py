@@ -41,10 +41,35 @@ _KILLED = (256 + 15, 256 + 9)
 _NO_HISTORY = ("job_history_enable", "history")
 
 
+class PbsAllocation(BatchAllocation):
+    """An allocation of qsub."""
+
+    variable = "PBS_JOBID"
+
+    def nodes(self) -> list[AllocatedNode]:
+        """See BatchAllocation."""
+        cpus = self.number("NCPUS")  # of the first chunk
+        return [AllocatedNode(name, cpus) for name in self.hosts("PBS_NODEFILE")]
+
+    def seconds_left(self, now: float) -> float:
+        """See BatchAllocation."""
+        said = self.ask(["qstat", "-f", self.job])
+        limit = re.search(r"^ *Resource_List\.walltime = (\S+)$", said, re.MULTILINE)
+        start = re.search(r"^ *stime = (.+)$", said, re.MULTILINE)
+        try:
+            if limit is None or start is None:
+                raise ValueError("its answer has no walltime or no stime")
+            began = time.mktime(time.strptime(start[1].strip(), "%a %b %d %H:%M:%S %Y"))
+            return began + walltime_seconds(limit[1]) - now
+        except ValueError as error:
+            raise InputError(f"qstat -f {self.job}: {error}") from error
+
+
 class Pbs(BatchSystem):
     """PBS. It sends no warning before a job's end: the pilot uses its own clock."""
 
     name: ClassVar[str] = "pbs"
+    allocation: ClassVar[type[BatchAllocation]] = PbsAllocation
     mark: ClassVar[str] = "#PBS"
     queue_option: ClassVar[str] = "-q"
     account_option: ClassVar[str] = "-A"
@@ -106,27 +131,3 @@ def _read(number: str, job: Mapping[str, Any]) -> BatchJob:
     return BatchJob(
         number, str(job.get("Job_Name", "")), kind, (str(job.get("queue", "")),), str(job.get("comment", ""))
     )
-
-
-class PbsAllocation(BatchAllocation):
-    """An allocation of qsub."""
-
-    variable = "PBS_JOBID"
-
-    def nodes(self) -> list[AllocatedNode]:
-        """See BatchAllocation."""
-        cpus = self.number("NCPUS")  # of the first chunk
-        return [AllocatedNode(name, cpus) for name in self.hosts("PBS_NODEFILE")]
-
-    def seconds_left(self, now: float) -> float:
-        """See BatchAllocation."""
-        said = self.ask(["qstat", "-f", self.job])
-        limit = re.search(r"^ *Resource_List\.walltime = (\S+)$", said, re.MULTILINE)
-        start = re.search(r"^ *stime = (.+)$", said, re.MULTILINE)
-        try:
-            if limit is None or start is None:
-                raise ValueError("its answer has no walltime or no stime")
-            began = time.mktime(time.strptime(start[1].strip(), "%a %b %d %H:%M:%S %Y"))
-            return began + walltime_seconds(limit[1]) - now
-        except ValueError as error:
-            raise InputError(f"qstat -f {self.job}: {error}") from error

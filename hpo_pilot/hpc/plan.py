@@ -92,11 +92,13 @@ def node_shape(profile: SiteProfile, needs: JobNeeds) -> NodeShape:
     """
     node = profile.node
     asked = ((node.cores, needs.cores), (node.memory_mb, needs.memory_mb), (node.gpu_count, needs.gpus_per_node))
-    each = max(1, min((there // wanted for there, wanted in asked if there and wanted), default=1))
+    each = max(1, min((int(there // wanted) for there, wanted in asked if there and wanted), default=1))
     return NodeShape(
         cores=node.cores or each * needs.cores,
         memory_mb=node.memory_mb or each * max(1, needs.memory_mb),
-        gpus=node.gpu_count if node.gpus is not None or node.cores is not None else each * needs.gpus_per_node,
+        gpus=node.gpu_count
+        if node.gpus is not None or node.cores is not None
+        else math.ceil(each * needs.gpus_per_node),
     )
 
 
@@ -174,7 +176,7 @@ class Layout:
         """Returns the layout for this number of jobs side by side."""
         needs = work.needs
         workers = needs.nodes * max(1, needs.ranks_per_node)
-        return cls(jobs / work.folds, work.folds, workers, needs.nodes * needs.gpus_per_node / workers)
+        return cls(jobs / work.folds, work.folds, workers, float(needs.nodes * needs.gpus_per_node) / workers)
 
     @property
     def processes(self) -> int:
@@ -184,7 +186,7 @@ class Layout:
     @property
     def all_gpus(self) -> int:
         """Number of GPUs of all workers."""
-        return round(self.points * self.folds * self.workers * self.gpus)
+        return math.ceil(round(self.points * self.folds * self.workers * self.gpus, 6))
 
 
 #: A quicker choice may take up to this factor of the node-hours of the cheapest one.
@@ -488,9 +490,9 @@ class Plan:
     @property
     def gpus_used(self) -> float | None:
         """The share of the nodes' GPUs that jobs use; None: they have none, or this is not known."""
-        return self._share(self.work.needs.gpus_per_node, self.node_gpus)
+        return self._share(float(self.work.needs.gpus_per_node), self.node_gpus)
 
-    def _share(self, own: int, there: int | None) -> float | None:
+    def _share(self, own: float, there: int | None) -> float | None:
         if not there or not self.node_hours:
             return None
         return self.job_seconds / 3600 * self.work.needs.nodes * own / (self.node_hours * there)

@@ -335,7 +335,7 @@ class AdviceRequest:
     nodes: int
     minutes: float
     ranks_per_node: int
-    gpus_per_node: int
+    gpus_per_node: float
     folds: int
     trials: int
     parallel: int

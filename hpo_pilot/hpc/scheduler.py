@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter, deque
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.capacity import (
@@ -302,7 +303,7 @@ class ExpectedEnds:
         self._put_off(now)
         needs = job.needs
         ready = capacity.fitting(needs, capacity.up & ~closed)
-        left: dict[int, tuple[int, int, int]] = {}
+        left: dict[int, tuple[int | Fraction, int, int]] = {}
         for end, _, running in self._ends:
             if running.covers(needs):  # the usual case, at a cost independent of the number of nodes
                 ready |= running.nodes
@@ -336,7 +337,7 @@ class ExpectedEnds:
 
 
 def _has_room(
-    needs: JobNeeds, running: PlacedJob, node: int, capacity: Capacity, left: dict[int, tuple[int, int, int]]
+    needs: JobNeeds, running: PlacedJob, node: int, capacity: Capacity, left: dict[int, tuple[int | Fraction, int, int]]
 ) -> bool:
     """Returns True if a node has room for a part of a job after the end of one more job; updates `left`."""
     gpus, cores, memory = left.get(node) or capacity.free(node)
@@ -482,7 +483,7 @@ class Scheduler:
             return []
         self._changed = False
         found: list[Start] = []
-        blocked: set[tuple[int, int, int, int, bool]] = set()
+        blocked: set[tuple[int, int | Fraction, int, int, bool]] = set()
         oldest: ScheduledJob | None = None
         place = 0
         while place < min(self._waiting.groups, self._policy.depth):

@@ -7,8 +7,9 @@ Pilots are installed without pydantic: they read the checked JSON of `hpo-pilot 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -19,13 +20,18 @@ from pydantic import (
     StrictInt,
     StrictStr,
     StringConstraints,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     field_validator,
     model_validator,
 )
 
+from hpo_pilot.errors import InputError
+from hpo_pilot.hpc.batch_system import BatchSystem
 from hpo_pilot.hpc.batch_systems import BATCH_SYSTEMS
-from hpo_pilot.hpc.launchers import LAUNCHERS
-from hpo_pilot.transformation.container import RUNTIMES
+from hpo_pilot.hpc.launchers import LAUNCHERS, Launcher
+from hpo_pilot.plugins import find_plugin
+from hpo_pilot.transformation.container import RUNTIMES, ContainerRuntime
 
 Text = Annotated[StrictStr, Field(min_length=1)]
 Name = Annotated[StrictStr, StringConstraints(pattern=r"^[A-Za-z0-9_.-]+$")]
@@ -42,14 +48,32 @@ class ProfileSection(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def _or_found(value: Any, built_in: ValidatorFunctionWrapHandler, *, group: str, base: type[Any]) -> Any:
+    """Accepts the names of the registry, and those that other packages register in the entry-point group."""
+    try:
+        return built_in(value)
+    except ValueError:
+        try:
+            if isinstance(value, str) and find_plugin(group, value, base) is not None:
+                return value
+        except InputError as error:
+            raise ValueError(str(error)) from error
+        raise
+
+
 if TYPE_CHECKING:
     BatchName = str
     LauncherName = str
     RuntimeName = str
-else:  # the names in the registries
-    BatchName = Literal[(*BATCH_SYSTEMS, "none")]
-    LauncherName = Literal[tuple(LAUNCHERS)]
-    RuntimeName = Literal[("auto", *RUNTIMES)]
+else:
+
+    def _names(group: str, base: type[Any], *names: str) -> Any:
+        check = partial(_or_found, group=group, base=base)
+        return Annotated[Literal[names], WrapValidator(check, json_schema_input_type=Literal[names] | Name)]
+
+    BatchName = _names("batch_systems", BatchSystem, *BATCH_SYSTEMS, "none")
+    LauncherName = _names("launchers", Launcher, *LAUNCHERS)
+    RuntimeName = _names("runtimes", ContainerRuntime, "auto", *RUNTIMES)
 
 GpuKind = Literal["nvidia", "amd", "intel", "none"]
 
@@ -127,7 +151,10 @@ class EndWarning(ProfileSection):
 class Batch(ProfileSection):
     """The batch system, and the common settings of all job scripts."""
 
-    system: BatchName = Field("none", description=f"{_any_of(BATCH_SYSTEMS)}; none: nodes are not allocated by one.")
+    system: BatchName = Field(
+        "none",
+        description=f"{_any_of(BATCH_SYSTEMS)}, or that of another package; none: nodes are not allocated by one.",
+    )
     queue: Name | None = Field(
         None, description="The default queue, partition or QOS of jobs. Default: the batch system's own."
     )
@@ -162,7 +189,7 @@ class Batch(ProfileSection):
     @property
     def has_one_node(self) -> bool:
         """Whether an allocation has one node only."""
-        return self.system in BATCH_SYSTEMS and BATCH_SYSTEMS[self.system][0].one_node
+        return self.system in BATCH_SYSTEMS and BATCH_SYSTEMS[self.system].one_node
 
     def largest(self) -> int | None:
         """Returns the nodes of the largest allocation that any queue gives; None: not given."""
@@ -200,6 +227,9 @@ class SiteGpus(ProfileSection):
     )
     model: Text | None = Field(None, description="Model, e.g. 'A100 40GB'. Default: not given.")
     memory_mb: Count | None = Field(None, description="Memory of one GPU, in MB. Default: not given.")
+    mps: StrictBool = Field(
+        False, description="Whether NVIDIA's Multi-Process Service runs on the nodes; jobs with a share get its limits."
+    )
 
 
 class Power(ProfileSection):
@@ -210,7 +240,7 @@ class Power(ProfileSection):
     per_gpu: Watts = Field(0.0, description="Additional power of each busy GPU, in watts.")
     source: Text = Field(description="Source of the figures.")
 
-    def watts(self, cores: int, gpus: int) -> float:
+    def watts(self, cores: int, gpus: float) -> float:
         """Returns the power of one node with these numbers of busy cores and GPUs, in watts."""
         return self.idle + self.per_core * cores + self.per_gpu * gpus
 
@@ -242,7 +272,7 @@ class SiteNode(ProfileSection):
 class SiteLauncher(ProfileSection):
     """The program that starts the ranks of a payload."""
 
-    name: LauncherName = Field("plain", description=f"{_any_of(LAUNCHERS)}.")
+    name: LauncherName = Field("plain", description=f"{_any_of(LAUNCHERS)}, or that of another package.")
     options: tuple[Text, ...] = Field((), description="Further options of every call, one word each.")
     share_gpus: StrictBool = Field(
         False,

@@ -49,79 +49,6 @@ _SACCT_FIELDS = "JobIDRaw,State,Reason,Partition,QOS,JobName"
 _BARS = 5
 
 
-class Slurm(BatchSystem):
-    """Slurm. Queues are partitions, or QOS if the profile sets `queue_option` so."""
-
-    name: ClassVar[str] = "slurm"
-    mark: ClassVar[str] = "#SBATCH"
-    queue_option: ClassVar[str] = "-p"
-    account_option: ClassVar[str] = "-A"
-    submitting: ClassVar[tuple[str, ...]] = ("sbatch", "--parsable")
-    cancelling: ClassVar[tuple[str, ...]] = ("scancel", "--quiet")
-
-    @override
-    def options(self, spec: AllocationSpec) -> list[str]:
-        batch = spec.site.batch
-        return [
-            f"--job-name={spec.name}",
-            f"--nodes={spec.nodes}",
-            f"--time={walltime_text(spec.minutes)}:00",
-            *self.queue_and_account(spec),
-            *([f"--constraint={shlex.quote(batch.constraint)}"] if batch.constraint else []),
-            # Whole nodes, even in partitions whose jobs share nodes.
-            "--exclusive",
-            "--mem=0",
-            *([f"--gpus-per-node={spec.gpus}"] if spec.gpus else []),
-            # To the script only: the pilot replaces it.
-            *([f"--signal=B:{batch.warning.signal}@{batch.warning.seconds}"] if batch.warning else []),
-            # If Slurm restarted the job by itself, its earlier work would be unknown.
-            "--no-requeue",
-            # The loss of a node ends only the PanDA jobs on it; the pilot goes on with the others.
-            "--no-kill",
-            f"--output={spec.output}",
-            "--open-mode=append",
-        ]
-
-    @override
-    def submit(self, spec: AllocationSpec, *, lock: int | None = None) -> str:
-        return super().submit(spec, lock=lock).partition(";")[0]  # id;cluster
-
-    @override
-    def jobs(self) -> dict[str, BatchJob]:
-        said = run_command(
-            ["squeue", "--noheader", "--states=all", f"--user={getpass.getuser()}", f"--format={_SQUEUE_FIELDS}"]
-        )
-        return _read(said.splitlines())
-
-    @override
-    def earlier(self, ids: Collection[str]) -> dict[str, BatchJob]:
-        try:
-            shape = ["--noheader", "--parsable2", "--allocations", f"--format={_SACCT_FIELDS}"]
-            said = run_command(["sacct", *shape, f"--jobs={','.join(ids)}"])
-        except (CommandFailedError, InputError) as error:
-            log.info("Slurm has no accounting here: %s", error)
-            return {}
-        return _read(said.splitlines())
-
-
-def _read(lines: Iterable[str]) -> dict[str, BatchJob]:
-    found = {}
-    for line in lines:
-        number, state, reason, *queue, name = line.split("|", 5) if line.count("|") >= _BARS else ("", "", "", "")
-        if not state.strip():
-            log.warning("skipped a line of squeue or sacct that describes no job: %.200s", line)
-            continue
-        word = state.split()[0]  # CANCELLED by 1000
-        kind = _STATES.get(word, BatchState.RUNNING)
-        if kind is BatchState.WAITING and reason.startswith(_HELD):
-            kind = BatchState.HELD
-        told = "" if reason in ("None", "") else reason
-        if kind is BatchState.FAILED and not told:
-            told = word
-        found[number] = BatchJob(number, name, kind, tuple(queue), told)
-    return found
-
-
 _FREES_CORES = (23, 2, 3)  # the first version without bug 16691
 
 _ALONE = 8  # nodes to try one by one, if not all of them are free
@@ -226,4 +153,78 @@ def _repeated(text: str) -> list[int]:
         if match is None:
             return []
         found += [int(match[1])] * int(match[2] or 1)
+    return found
+
+
+class Slurm(BatchSystem):
+    """Slurm. Queues are partitions, or QOS if the profile sets `queue_option` so."""
+
+    name: ClassVar[str] = "slurm"
+    allocation: ClassVar[type[BatchAllocation]] = SlurmAllocation
+    mark: ClassVar[str] = "#SBATCH"
+    queue_option: ClassVar[str] = "-p"
+    account_option: ClassVar[str] = "-A"
+    submitting: ClassVar[tuple[str, ...]] = ("sbatch", "--parsable")
+    cancelling: ClassVar[tuple[str, ...]] = ("scancel", "--quiet")
+
+    @override
+    def options(self, spec: AllocationSpec) -> list[str]:
+        batch = spec.site.batch
+        return [
+            f"--job-name={spec.name}",
+            f"--nodes={spec.nodes}",
+            f"--time={walltime_text(spec.minutes)}:00",
+            *self.queue_and_account(spec),
+            *([f"--constraint={shlex.quote(batch.constraint)}"] if batch.constraint else []),
+            # Whole nodes, even in partitions whose jobs share nodes.
+            "--exclusive",
+            "--mem=0",
+            *([f"--gpus-per-node={spec.gpus}"] if spec.gpus else []),
+            # To the script only: the pilot replaces it.
+            *([f"--signal=B:{batch.warning.signal}@{batch.warning.seconds}"] if batch.warning else []),
+            # If Slurm restarted the job by itself, its earlier work would be unknown.
+            "--no-requeue",
+            # The loss of a node ends only the PanDA jobs on it; the pilot goes on with the others.
+            "--no-kill",
+            f"--output={spec.output}",
+            "--open-mode=append",
+        ]
+
+    @override
+    def submit(self, spec: AllocationSpec, *, lock: int | None = None) -> str:
+        return super().submit(spec, lock=lock).partition(";")[0]  # id;cluster
+
+    @override
+    def jobs(self) -> dict[str, BatchJob]:
+        said = run_command(
+            ["squeue", "--noheader", "--states=all", f"--user={getpass.getuser()}", f"--format={_SQUEUE_FIELDS}"]
+        )
+        return _read(said.splitlines())
+
+    @override
+    def earlier(self, ids: Collection[str]) -> dict[str, BatchJob]:
+        try:
+            shape = ["--noheader", "--parsable2", "--allocations", f"--format={_SACCT_FIELDS}"]
+            said = run_command(["sacct", *shape, f"--jobs={','.join(ids)}"])
+        except (CommandFailedError, InputError) as error:
+            log.info("Slurm has no accounting here: %s", error)
+            return {}
+        return _read(said.splitlines())
+
+
+def _read(lines: Iterable[str]) -> dict[str, BatchJob]:
+    found = {}
+    for line in lines:
+        number, state, reason, *queue, name = line.split("|", 5) if line.count("|") >= _BARS else ("", "", "", "")
+        if not state.strip():
+            log.warning("skipped a line of squeue or sacct that describes no job: %.200s", line)
+            continue
+        word = state.split()[0]  # CANCELLED by 1000
+        kind = _STATES.get(word, BatchState.RUNNING)
+        if kind is BatchState.WAITING and reason.startswith(_HELD):
+            kind = BatchState.HELD
+        told = "" if reason in ("None", "") else reason
+        if kind is BatchState.FAILED and not told:
+            told = word
+        found[number] = BatchJob(number, name, kind, tuple(queue), told)
     return found

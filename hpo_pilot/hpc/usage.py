@@ -122,7 +122,7 @@ class NodeUse:
 
     __slots__ = ("began", "gpus", "mark", "node", "weight")
 
-    def __init__(self, node: int, gpus: int, weight: float, mark: float, began: float) -> None:
+    def __init__(self, node: int, gpus: float, weight: float, mark: float, began: float) -> None:
         self.node, self.gpus, self.weight, self.mark, self.began = node, gpus, weight, mark, began
 
 
@@ -153,7 +153,7 @@ class Account:
             self._read_meter(node, now)
             self._weights[node] += weight
             self._jobs_on[node] += 1
-            node_uses.append(NodeUse(node, needs.gpus_per_node, weight, self._meters[node], now))
+            node_uses.append(NodeUse(node, float(needs.gpus_per_node), weight, self._meters[node], now))
         return node_uses
 
     def end(self, search: str, node_uses: Iterable[NodeUse], now: float, *, useful: bool) -> None:

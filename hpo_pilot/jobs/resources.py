@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from hpo_pilot.errors import InputError
 
 #: Time limit in minutes of a job without one; it is needed to plan the jobs after it.
 MINUTES_WITHOUT_LIMIT = 60.0
+
+#: Most jobs that share a GPU.
+MOST_ON_A_GPU = 8
+
+
+def gpu_count(gpus: int, share: int = 1) -> int | Fraction:
+    """Returns the GPUs of a job; `share`: so many jobs share its GPU, 1: none does."""
+    return Fraction(1, share) if share > 1 else gpus
+
+
+def usable_gpus(free: Sequence[int | Fraction], wanted: int | Fraction) -> int | Fraction:
+    """Returns the GPUs of a node that a job can use.
+
+    Args:
+        free: whole GPUs by group, then the free parts of shared ones, descending.
+        wanted: the GPUs of the job; below 1: a share of one.
+    """
+    if 0 < wanted < 1:
+        return free[0] if free else 0
+    return sum(part for part in free if part >= 1) if free and free[-1] < 1 else sum(free)
 
 
 @dataclass(frozen=True)
@@ -16,7 +39,7 @@ class JobNeeds:
 
     Attributes:
         nodes: number of nodes.
-        gpus_per_node: GPUs of each node.
+        gpus_per_node: GPUs of each node; 1/2 to 1/8: a share of one GPU.
         cores: CPU cores of each node.
         memory_mb: memory of each node, in MB.
         minutes: walltime limit of the payload in minutes, for all points of the job together; 0: not given.
@@ -25,7 +48,7 @@ class JobNeeds:
     """
 
     nodes: int = 1
-    gpus_per_node: int = 0
+    gpus_per_node: int | Fraction = 0
     cores: int = 1
     memory_mb: int = 2000
     minutes: float = 60.0
@@ -42,7 +65,17 @@ class JobNeeds:
         """CPU cores of all nodes."""
         return self.cores * self.nodes
 
-    def fit(self, gpus: int, cores: int, memory_mb: int) -> bool:
+    @property
+    def whole_gpus(self) -> int:
+        """GPUs that the job sees on each node; 1 for a share."""
+        return math.ceil(self.gpus_per_node)
+
+    @property
+    def gpu_share(self) -> int:
+        """Number of such jobs on one GPU; 1: the job shares none."""
+        return self.gpus_per_node.denominator
+
+    def fit(self, gpus: int | Fraction, cores: int, memory_mb: int) -> bool:
         """Returns True if the job's part on one node fits into these free resources of a node."""
         return self.cores <= cores and self.memory_mb <= memory_mb and self.gpus_per_node <= gpus
 
@@ -75,12 +108,14 @@ class NodeShape:
 
     def jobs(self, needs: JobNeeds) -> int:
         """Returns the number of such jobs that fit on one node at the same time."""
-        gpus = self.gpus // needs.gpus_per_node if needs.gpus_per_node else self.cores
+        gpus = int(self.gpus // needs.gpus_per_node) if needs.gpus_per_node else self.cores
         return min(gpus, self.cores // needs.cores, self.memory_mb // max(1, needs.memory_mb))
 
     def share(self, needs: JobNeeds) -> float:
         """Returns the largest of a job's shares of GPUs, cores and memory."""
-        return max(needs.gpus_per_node / (self.gpus or 1), needs.cores / self.cores, needs.memory_mb / self.memory_mb)
+        return max(
+            float(needs.gpus_per_node) / (self.gpus or 1), needs.cores / self.cores, needs.memory_mb / self.memory_mb
+        )
 
 
 @dataclass(frozen=True)
@@ -97,18 +132,20 @@ class Room:
 
     Attributes:
         nodes: number of nodes.
-        gpus: free GPUs of each node by group of close GPUs, descending.
+        gpus: free GPUs of each node by group of close GPUs, then the free parts of shared GPUs, descending.
         cores: free cores of each node.
         memory_mb: free memory of each node, in MB.
         seconds: longest run time of a job there.
     """
 
     nodes: int
-    gpus: tuple[int, ...]
+    gpus: tuple[int | Fraction, ...]
     cores: int
     memory_mb: int
     seconds: float
 
     def fits(self, needs: JobNeeds, seconds: float) -> bool:
         """Returns True if one part of a job of that run time fits on each of the nodes."""
-        return seconds <= self.seconds and needs.fit(sum(self.gpus), self.cores, self.memory_mb)
+        return seconds <= self.seconds and needs.fit(
+            usable_gpus(self.gpus, needs.gpus_per_node), self.cores, self.memory_mb
+        )

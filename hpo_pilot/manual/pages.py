@@ -45,6 +45,7 @@ _GROUPS = {
         "payload",
         "folds",
         "optimizers",
+        "extending",
         "monitor",
         "service",
         "real-panda",

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.plugins import find_plugin
 from hpo_pilot.search import SearchSpace
 from hpo_pilot.search.mistakes import listing
 
@@ -37,7 +38,7 @@ _OPTIMIZERS = {
 
 
 def optimizer_names() -> tuple[str, ...]:
-    """Returns the names that a search file may use."""
+    """Returns the names of the package's own optimizers."""
     return tuple(_OPTIMIZERS)
 
 
@@ -46,8 +47,13 @@ def optimizer_class(name: str) -> type[Optimizer]:
 
     Raises:
         InputError: there is no such optimizer; the message suggests a similar name.
+        PluginError: another package has it, and it cannot be used.
     """
     if name not in _OPTIMIZERS:
+        from hpo_pilot.optimizers.base import Optimizer  # noqa: PLC0415 - numpy takes its time to load
+
+        if (plugin := find_plugin("optimizers", name, Optimizer)) is not None:
+            return plugin
         similar = difflib.get_close_matches(str(name).lower(), _OPTIMIZERS, n=1)
         hint = f"did you mean {similar[0]!r}?" if similar else f"there are {', '.join(_OPTIMIZERS)}"
         raise InputError(f"unknown optimizer {name!r}; {hint}")
@@ -57,7 +63,7 @@ def optimizer_class(name: str) -> type[Optimizer]:
 
 
 def several_takers() -> list[str]:
-    """Returns the names of the optimizers that support several objectives; imports them all."""
+    """Returns the names of the package's own optimizers that support several objectives; imports them all."""
     return [name for name in _OPTIMIZERS if optimizer_class(name).several_objectives]
 
 
@@ -73,7 +79,7 @@ def create_optimizer(
     """Makes an optimizer without results.
 
     Args:
-        name: one of `optimizer_names()`.
+        name: one of `optimizer_names()`, or the name of an optimizer of another package.
         space: the search space.
         seed: the same seed and history give the same points.
         settings: the settings beside the name in the search file.

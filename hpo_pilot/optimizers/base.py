@@ -163,7 +163,7 @@ class Observation:
 class Optimizer(ABC):
     """Proposes points and learns from their values. Lower values are better.
 
-    The contract, which `tests/contracts/test_optimizers.py` runs against every implementation:
+    The contract, which `hpo_pilot.testing.optimizers` and `tests/contracts/test_optimizers.py` check:
 
     - `ask` returns exactly `n` distinct, feasible, canonical points (native Python values that JSON can hold). None of
       them equals a told or pending point. Where fewer points are left in the space, `ask` returns these; where none is

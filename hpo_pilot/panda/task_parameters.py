@@ -178,7 +178,9 @@ def task_parameters(
         if options.profile:
             result["hpoSite"] = options.profile  # no pilot with another site profile gets the job
         if needs.gpus_per_node:
-            result["nGPU"] = needs.gpus_per_node  # for its brokerage; a real server reads the architecture
+            result["nGPU"] = needs.whole_gpus  # for its brokerage; a real server reads the architecture
+        if needs.gpu_share > 1:
+            result["hpoGpuShare"] = needs.gpu_share  # the number of jobs on one GPU
     if options.priority is not None:
         result["currentPriority"] = options.priority
     if options.working_group:

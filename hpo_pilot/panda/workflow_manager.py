@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Self
 
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.jobs import JobReport, TaskRef, TaskSpec, TaskState
+from hpo_pilot.plugins import find_plugin
 
 
 class UnknownOutcomeError(TryAgainError):
@@ -58,13 +58,12 @@ def workflow_manager(name: str) -> type[WorkflowManager]:
     """Returns the workflow manager registered under that name.
 
     Raises:
-        InputError: there is none; the message lists the registered ones.
+        InputError: there is none, or it cannot be used.
     """
-    found = {entry.name: entry for entry in entry_points(group="hpo_pilot.workflow_managers")}
-    if name not in found:
-        raise InputError(f"no workflow manager {name!r} is installed; there are {', '.join(sorted(found)) or 'none'}")
-    manager: type[WorkflowManager] = found[name].load()
-    return manager
+    found = find_plugin("workflow_managers", name, WorkflowManager)
+    if found is None:
+        raise InputError(f"no workflow manager {name!r} is installed; hpo-pilot itself has panda")
+    return found
 
 
 class WorkflowManager(ABC):

@@ -97,7 +97,7 @@ def parser() -> argparse.ArgumentParser:
     add("--no-staging", action="store_false", dest="staging", help="copy nothing to the nodes' own disks")
     add("--staging-mb", type=int, help="largest size of these copies on a node, in MB (default: 100000)")
     add("--min-free-mb", type=int, help="free disk below which no jobs are taken (default: 200)")
-    add("--container-runtime", choices=["auto", *RUNTIMES], help="how jobs with an image are run (default: auto)")
+    add("--container-runtime", help=f"how jobs with an image are run: {', '.join(RUNTIMES)} (default: auto)")
     add(
         "--environments",
         type=Path,

@@ -393,6 +393,7 @@ class Agents:
             raise RuntimeError("the scheduler has not started this job")
         given = self._pool.assignment(planned, start)
         return {
+            "variables": given.variables,
             "gpus": given.gpus[entry.node],
             "bound": given.bound,
             "cores": given.cores,

@@ -16,11 +16,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from hpo_pilot.errors import HpoPilotError, InputError
 from hpo_pilot.hpc.batch_system import AllocatedNode, BatchAllocation, Remainder, RunCommand, ask_batch_system
-from hpo_pilot.hpc.batch_systems import BATCH_SYSTEMS
+from hpo_pilot.hpc.batch_systems import BATCH_SYSTEMS, make_batch_system
 from hpo_pilot.hpc.launchers import VISIBLE_GPUS
 from hpo_pilot.hpc.scheduler import Policy, Scheduler
 from hpo_pilot.hpc.usage import Ending, ScheduledJob, Share, Start, TimeBreakdown, Usage
-from hpo_pilot.jobs.resources import JobNeeds, Node, NodeShape
+from hpo_pilot.jobs.resources import JobNeeds, Node, NodeShape, gpu_count
 from hpo_pilot.pilot.job import GivenBack, Job, JobFailure, LauncherAway, NodeLost
 from hpo_pilot.pilot.machine import (
     AssignedResources,
@@ -30,6 +30,7 @@ from hpo_pilot.pilot.machine import (
     ResourcePool,
     find_gpus,
     machine_cores,
+    share_variables,
 )
 from hpo_pilot.pilot.report import StartingJob
 from hpo_pilot.pilot.settings import Site
@@ -89,8 +90,8 @@ def find_allocation(
 
 
 def _batch(site: Site, env: Mapping[str, str], asked: RunCommand) -> BatchAllocation:
-    named = [BATCH_SYSTEMS[site.batch]] if site.batch in BATCH_SYSTEMS else BATCH_SYSTEMS.values()
-    systems = [inside for _, inside in named]
+    named = BATCH_SYSTEMS.values() if site.batch == "none" else [make_batch_system(site.batch)]
+    systems = [system.allocation for system in named]
     for system in systems:
         if env.get(system.variable):
             return system(env, asked)
@@ -301,7 +302,7 @@ class AllocationPool(ResourcePool[AllocationReservation]):
                     request = self._scheduler.request_jobs(now)
                     if (request.now or request.later) and len(self._for_steps) < _MOST_WAITING:
                         cores = sum(room.nodes * room.cores for room in request.free)
-                        gpus = max((sum(room.gpus) for room in request.free), default=0)
+                        gpus = max((math.ceil(sum(room.gpus)) for room in request.free), default=0)
                         patience = _PATIENCE if self._reservations else math.inf
                         return FreeResources(
                             min(left, max(1, cores)), max(1, cores), self._gpus(gpus), patience, request
@@ -554,10 +555,13 @@ class AllocationPool(ResourcePool[AllocationReservation]):
 
     def _needs(self, job: Job, document: PayloadSettings) -> JobNeeds:
         """Returns the job's needs; memory that is not given is the share of its cores."""
+        takes_step = not self.has_agents or self._site.launcher.needs_step(document.nodes, document.ranks_per_node)
+        if document.gpu_share > 1 and takes_step and self._site.launcher.chooses_gpus:
+            raise JobFailure(f"the job shares a GPU, and {self._site.launcher.name} gives each job GPUs of its own")
         least = min((shape.memory_mb // shape.cores for shape in self._shapes.values()), default=1)
         return JobNeeds(
             nodes=document.nodes,
-            gpus_per_node=document.gpus or int(job.wants_gpu),
+            gpus_per_node=gpu_count(document.gpus or int(job.wants_gpu), document.gpu_share),
             cores=job.cores,
             memory_mb=job.memory_mb or max(1, least * job.cores),
             minutes=document.minutes or job.walltime / 60,
@@ -569,7 +573,7 @@ class AllocationPool(ResourcePool[AllocationReservation]):
         """Returns the resources of a job that the scheduler has started."""
         return AssignedResources(
             nodes=tuple(share.node for share in start.shares),
-            variables={},
+            variables=share_variables(planned.needs.gpu_share, self._site.gpu_memory_mb, mps=self._site.mps),
             cores=planned.needs.cores,
             gpus={share.node: tuple(map(str, share.gpus)) for share in start.shares},
             bound=start.shares[0].cores,

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -42,6 +43,7 @@ class MachineGpu:
     Attributes:
         identifier: its number, or its name in the variable of VISIBLE_GPUS: a UUID for a slice (MIG).
         memory_mb: its memory, in MB.
+        left: the free part of a shared GPU.
     """
 
     identifier: str
@@ -49,6 +51,7 @@ class MachineGpu:
     model: str = ""
     memory_mb: str = ""
     driver_version: str = ""
+    left: Fraction = Fraction(1)
 
     def described(self) -> dict[str, str]:
         """Returns the entry for `target_architecture` of `acquire_jobs`.
@@ -56,7 +59,8 @@ class MachineGpu:
         See `srvcore/hardware_matching.py` of panda-server 1.0.4.
         """
         names = ("vendor", "model", "vram", "driver_version")
-        return {name: value for name, value in zip(names, astuple(self)[1:], strict=True) if value}
+        found = {name: value for name, value in zip(names, astuple(self)[1:5], strict=True) if value}
+        return found | ({"hpo_left": str(self.left)} if self.left < 1 else {})
 
 
 def find_gpus(environment: Mapping[str, str] | None = None) -> tuple[MachineGpu, ...]:
@@ -112,10 +116,29 @@ def gpu_variables(gpus: Sequence[MachineGpu]) -> dict[str, str]:
     return {name: value for kind in sorted(kinds) for name, value in show_gpus(kind, names).items()}
 
 
+def share_variables(share: int, memory_mb: int, *, mps: bool) -> dict[str, str]:
+    """Returns the variables that tell a job its part of a GPU.
+
+    Args:
+        share: number of jobs on the GPU; 1: none are needed.
+        memory_mb: memory of the GPU, in MB; 0: not known.
+        mps: whether the Multi-Process Service runs, which enforces its two variables (NVIDIA, "Multi-Process Service",
+            "Appendix: Environment Variables").
+    """
+    if share == 1:
+        return {}
+    mine = memory_mb // share
+    found = {"HPO_PILOT_GPU_MEMORY_MB": str(mine)} if mine else {}
+    if mps:
+        found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(100 // share)
+        found |= {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={mine}M"} if mine else {}
+    return found
+
+
 def _nvidia() -> tuple[MachineGpu, ...]:
     if said := _smi(*_QUERY):
         rows = [_names(line) for line in said]
-        found = [MachineGpu(row[0], "NVIDIA", *row[1:]) for row in rows if len(row) == 4]
+        found = [MachineGpu(row[0], "NVIDIA", row[1], row[2], row[3]) for row in rows if len(row) == 4]
         return tuple(_slices(found) if any(_CAPABILITIES.glob("gpu*/mig/gi*")) else found)
     devices = sorted(int(path.name[6:]) for path in Path("/dev").glob("nvidia[0-9]*") if path.name[6:].isdecimal())
     return tuple(MachineGpu(str(number), "NVIDIA") for number in devices)
@@ -310,10 +333,12 @@ class MachineReservation(JobReservation):
     Attributes:
         cores: cores of the job.
         gpus: assigned GPUs.
+        share: number of jobs on its GPU; 1: it shares none.
     """
 
     def __init__(self, cores: int) -> None:
         self.cores = cores
+        self.share = 1
         self.gpus: tuple[MachineGpu, ...] = ()
         self.granted = False
 
@@ -325,7 +350,9 @@ class MachinePool(ResourcePool[MachineReservation]):
     machine has gets the whole machine.
     """
 
-    def __init__(self, slots: int, cores: int, gpus: Sequence[MachineGpu] = (), *, shows_gpus: bool = True) -> None:
+    def __init__(
+        self, slots: int, cores: int, gpus: Sequence[MachineGpu] = (), *, shows_gpus: bool = True, mps: bool = False
+    ) -> None:
         """Sets the resources to divide.
 
         Args:
@@ -333,8 +360,11 @@ class MachinePool(ResourcePool[MachineReservation]):
             cores: cores for all jobs together.
             gpus: the GPUs for the jobs.
             shows_gpus: jobs that asked for no GPU see all GPUs.
+            mps: NVIDIA's Multi-Process Service runs here.
         """
         self.most = slots
+        self._mps = mps
+        self._shared: dict[MachineGpu, Fraction] = {}  # free part of each shared GPU
         self._shows_gpus = shows_gpus
         self._slots, self._cores, self._gpus = slots, cores, tuple(gpus)
         self._all_cores, self._all_gpus = cores, tuple(gpus)
@@ -347,7 +377,8 @@ class MachinePool(ResourcePool[MachineReservation]):
         with self._changed:
             while not stop.is_set() and (self._slots <= 0 or self._cores <= 0 or self._waiting):
                 self._changed.wait()
-            return FreeResources(self._slots, self._cores, self._gpus, self._patience())
+            shared = (replace(gpu, left=left) for gpu, left in self._shared.items() if left)
+            return FreeResources(self._slots, self._cores, (*self._gpus, *shared), self._patience())
 
     def reserve(self, data: Mapping[str, Any]) -> MachineReservation:
         """See ResourcePool: takes one slot, and the cores as soon as enough are free."""
@@ -379,8 +410,10 @@ class MachinePool(ResourcePool[MachineReservation]):
             raise JobFailure(f"the job needs {document.gpus} GPUs, and this pilot has {len(self._all_gpus)}")
         count = document.gpus or int(job.wants_gpu)
         variables: Mapping[str, str] = {}
+        reservation.share = document.gpu_share
         if count and self.take_gpus(reservation, count, starting.draining):
-            variables = gpu_variables(reservation.gpus)
+            memory = int(reservation.gpus[0].memory_mb or 0)
+            variables = gpu_variables(reservation.gpus) | share_variables(reservation.share, memory, mps=self._mps)
         elif count and starting.draining.is_set():
             raise JobFailure("the pilot was about to end while the job waited for a GPU", PilotErrorCode.SIGTERM)
         elif not self._shows_gpus:
@@ -391,9 +424,11 @@ class MachinePool(ResourcePool[MachineReservation]):
 
     def take_gpus(self, reservation: MachineReservation, count: int, stop: threading.Event) -> bool:
         """Waits for GPUs, at most all of the machine's; False: `stop` was set before, or the machine has none."""
-        wanted = min(count, len(self._all_gpus))
+        wanted, part = min(count, len(self._all_gpus)), Fraction(1, reservation.share)
         with self._changed:
             self._has_seen_large = True
+            if part < 1:
+                return self._take_share(reservation, part, stop)
             while wanted and len(self._gpus) < wanted and not stop.is_set():
                 self._changed.wait()
             if not wanted or len(self._gpus) < wanted:
@@ -401,10 +436,30 @@ class MachinePool(ResourcePool[MachineReservation]):
             reservation.gpus, self._gpus = self._gpus[:wanted], self._gpus[wanted:]
             return True
 
+    def _take_share(self, reservation: MachineReservation, part: Fraction, stop: threading.Event) -> bool:
+        """Waits for a part of a GPU: of the fullest shared one with room for it, else of a free one."""
+        while self._all_gpus:
+            fit = [(left, gpu.identifier, gpu) for gpu, left in self._shared.items() if left >= part]
+            if fit or self._gpus:
+                gpu = min(fit)[2] if fit else self._gpus[0]
+                self._gpus = tuple(other for other in self._gpus if other != gpu)
+                self._shared[gpu] = self._shared.get(gpu, Fraction(1)) - part
+                reservation.gpus = (gpu,)
+                return True
+            if stop.is_set():
+                break
+            self._changed.wait()
+        return False
+
     def free(self, reservation: MachineReservation, ending: Ending = Ending.FAILED) -> None:
         """See ResourcePool."""
         with self._changed:
             self._slots += 1
+            if reservation.share > 1:
+                for gpu in reservation.gpus:
+                    self._shared[gpu] += Fraction(1, reservation.share)
+                reservation.gpus = tuple(gpu for gpu in reservation.gpus if self._shared[gpu] == 1)
+                self._shared = {gpu: left for gpu, left in self._shared.items() if left < 1}
             if reservation.granted:
                 self._cores += reservation.cores
             else:

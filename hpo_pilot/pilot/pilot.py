@@ -153,7 +153,7 @@ class Pilot:
         if settings.allocation and site is not None:
             allocation = find_allocation(site, settings.lifetime)
             pool, outage, staging = self._allocation(site, allocation, workdir, watchdog)
-        pool = pool or _machine(settings)
+        pool = pool or _machine(settings, site)
         # Every runner holds the reading end; it sees the other end close when this process dies.
         lifeline, self._lifeline_kept = os.pipe()
         self._parts = PilotParts(
@@ -204,7 +204,7 @@ class Pilot:
             site,
             margin=margin,
             checkpointed=2 * settings.checkpoint_every,
-            has_agents=settings.agents and len(names) > 1 and site.launcher.has_agents,
+            has_agents=settings.agents and site.launcher.has_agents,
             when_lost=lambda panda_id, failure: self._node_lost(watchdog, panda_id, failure),
             is_away=lambda: outage.is_on,
         )
@@ -479,7 +479,7 @@ class Pilot:
             log.info("the server was not told that this worker is idle: %s", error)
 
 
-def _machine(settings: PilotSettings) -> MachinePool:
+def _machine(settings: PilotSettings, site: Site | None) -> MachinePool:
     """Returns the resources of this machine."""
     found = find_gpus()
     return MachinePool(
@@ -488,4 +488,5 @@ def _machine(settings: PilotSettings) -> MachinePool:
         found if settings.gpus is None else choose_gpus(settings.gpus, found),
         # Without --gpus, a job that asked for no GPU sees all of them.
         shows_gpus=settings.gpus is None,
+        mps=site is not None and site.mps,
     )

@@ -20,11 +20,11 @@ from typing import Any
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.files import PRIVATE, close_to_others, make_private, try_lock, write_whole
 from hpo_pilot.hpc.launchers import Launcher, Plain, make_launcher
-from hpo_pilot.transformation.container import RUNTIMES, Inside
+from hpo_pilot.hpc.runtimes import know_runtime
+from hpo_pilot.transformation.container import Inside
 from hpo_pilot.transformation.process import GRACE, WORKER_MARK
 
 _CHECKPOINT_MB = 500  # what panda-server 1.0.4 takes
-_RUNTIMES = ("auto", *RUNTIMES)
 _URL = "https://panda.example.org:25443"
 
 
@@ -71,7 +71,7 @@ class PilotSettings:
         cache_mb: size limit of the cache of unpacked sandboxes.
         input_cache_mb: size limit of the cache of inputs, and of a single input.
         min_free_mb: free disk below which no jobs are taken.
-        container_runtime: a name of `RUNTIMES`, or `auto`.
+        container_runtime: a name of `RUNTIMES`, one of another package, or `auto`.
         environments: folder with the stored environments of searches that were submitted on this machine, by their
             uid; their jobs run in them. None: all jobs run in the pilot's environment.
         staging: copy files that many jobs read to the nodes' own disks, if the site's profile names a folder there.
@@ -80,7 +80,7 @@ class PilotSettings:
         site: the site's profile as JSON; None: jobs have no ranks.
         allocation: share out all nodes of the batch allocation in which the pilot runs; its work folder is on storage
             that the nodes share.
-        agents: run jobs of one node in an allocation of several by agents, where the launcher can start them.
+        agents: in an allocation, run jobs of one node by agents, where the launcher can start them.
         agent: this pilot is an agent: its server is the pilot of the allocation.
         checkpoint_rate: MB/s at most that the agents of an allocation write as checkpoints.
         margin: seconds before the end of an allocation when jobs must save and stop; at most a tenth of its length.
@@ -140,7 +140,7 @@ class PilotSettings:
         for name in ("workdir", "checkpoints", "storage", "token_file", "proxy", "ca", "site", "environments"):
             if (path := getattr(self, name)) is not None:
                 object.__setattr__(self, name, Path(path).absolute())
-        port, every, runtimes = self.metrics_port, self.checkpoint_every, ", ".join(_RUNTIMES)
+        port, every = self.metrics_port, self.checkpoint_every
         for is_good, mistake in (
             (self.server.startswith(("http://", "https://")), f"server {self.server!r}: give a URL such as {_URL}"),
             (not self.ca or self.ca.exists(), f"ca {self.ca}: there is no such file; the server's operator has it"),
@@ -153,13 +153,13 @@ class PilotSettings:
             (self.checkpoint_rate > 0, f"checkpoint-rate {self.checkpoint_rate}: a rate in MB/s, above zero"),
             (0 <= (port or 0) <= 65535, f"metrics-port {port}: a port between 0 and 65535; 0: any free one"),
             (self.staging_mb >= 1, f"staging-mb {self.staging_mb}: a size in MB; --no-staging stages nothing"),
-            (
-                self.container_runtime in _RUNTIMES,
-                f"container-runtime {self.container_runtime!r}: choose one of {runtimes}",
-            ),
         ):
             if not is_good:
                 raise InputError(f"--{mistake}")
+        try:
+            know_runtime(self.container_runtime)
+        except InputError as error:
+            raise InputError(f"--container-runtime: {error}") from error
         object.__setattr__(self, "server", self.server.rstrip("/"))
         if not self.harvester_id:
             mark = zlib.crc32(os.fsencode(self.workdir.resolve()))
@@ -231,6 +231,7 @@ class Site:
         gpu_kind: nvidia, amd, intel or none.
         gpu_model: empty: not given.
         gpu_memory_mb: memory of one GPU, in MB.
+        mps: NVIDIA's Multi-Process Service runs on the nodes.
         close: number of consecutive GPUs with fast links between them.
         batch: the batch system, or none.
         warning: signal before the end of an allocation; None: there is none.
@@ -251,6 +252,7 @@ class Site:
     gpu_kind: str = "none"
     gpu_model: str = ""
     gpu_memory_mb: int = 0
+    mps: bool = False
     close: int = 1
     batch: str = "none"
     warning: EndSignal | None = None
@@ -292,8 +294,7 @@ def _site(data: Mapping[str, Any]) -> Site:
     node, batch = _section(data, "node"), _section(data, "batch")
     gpus, containers = _section(node, "gpus"), _section(data, "containers")
     runtime, model = str(containers.get("runtime") or "auto"), str(gpus.get("model") or "")
-    if runtime not in _RUNTIMES:
-        raise InputError(f"there is no container runtime {runtime!r}; there is {', '.join(_RUNTIMES)}")
+    know_runtime(runtime)
     threads = int(node.get("threads_per_core") or 1)
     return Site(
         name=str(data.get("name") or ""),
@@ -305,6 +306,7 @@ def _site(data: Mapping[str, Any]) -> Site:
         gpu_kind=str(gpus.get("kind") or "none"),
         gpu_model=model,
         gpu_memory_mb=int(gpus.get("memory_mb") or 0),
+        mps=bool(gpus.get("mps")),
         close=next((close for name, close in _CLOSE.items() if name in model), 1),
         batch=str(batch.get("system") or "none"),
         warning=_warning(_section(batch, "warning")),

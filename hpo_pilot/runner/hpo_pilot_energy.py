@@ -150,6 +150,7 @@ class Meter:
         self,
         cores: int,
         gpus: int,
+        gpu_share: int = 1,
         *,
         ranks: bool = False,
         cray: str = CRAY,
@@ -163,17 +164,19 @@ class Meter:
         Args:
             cores: the job's share of the node.
             gpus: as `cores`.
+            gpu_share: jobs on its GPU.
             ranks: this is for one rank, which may see only some of these GPUs.
             cray, powercap, libraries, drm, every: for tests.
         """
         self.node, self.gpus, self.share = [], {}, 1.0  # type: List[Counter], Dict[str, Counter], float
+        self.gpu_share = gpu_share
         self.wanted = gpus  # counters of GPUs that a complete measurement has
         cores_share = min(1.0, cores / (os.cpu_count() or 1))
         try:
             self.node = [Counter(file_reader(os.path.join(cray, "energy")), 1.0)]
             names = os.listdir(cray)
             parts = sum(name.startswith("accel") and name.endswith("_energy") for name in names)
-            self.share = max(cores_share, min(1.0, gpus / parts)) if parts else cores_share
+            self.share = max(cores_share, min(1.0, gpus / gpu_share / parts)) if parts else cores_share
             self.wanted = 0
         except (OSError, ValueError, IndexError):
             self.node, self.share = self._quiet(rapl, powercap) or [], cores_share
@@ -224,7 +227,7 @@ class Meter:
             self._done.set()
             self._thread.join(5)
         self._look()
-        joules = {key: counter.joules for key, counter in self.gpus.items()}
+        joules = {key: counter.joules / self.gpu_share for key, counter in self.gpus.items()}
         if self.node:
             joules["node"] = self.share * sum(counter.joules for counter in self.node)
         # Emulated nodes of one machine have only this name for each.
@@ -288,4 +291,8 @@ def meter_of(job: "Dict[str, Any]", payload: "Dict[str, Any]", *, ranks: bool) -
     """Return a function that returns the job's energy; `ranks`: they measure it on their nodes."""
     if ranks:
         return lambda: of_ranks(job["nodes"])
-    return Meter(payload["cores"], job["gpus"]).metrics if job["nodes"] == 1 and payload.get("cores") else dict
+    return (
+        Meter(payload["cores"], job["gpus"], payload.get("gpu_share") or 1).metrics
+        if job["nodes"] == 1 and payload.get("cores")
+        else dict
+    )

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, StrictBool, ValidationError, field_serializer, field_validator, model_validator
 
 from hpo_pilot.jobs import JobNeeds
+from hpo_pilot.jobs.resources import gpu_count
 from hpo_pilot.search import limits
 from hpo_pilot.search.fields import (
     Amount,
@@ -58,7 +59,9 @@ class OptimizerChoice(ShortSection):
     short = ("name", str, {"type": "string", "minLength": 1, "description": "The optimizer's name alone."})
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    name: Text = Field(description="auto, bayesian, evolutionary, cma, random, grid or optuna.")
+    name: Text = Field(
+        description="auto, bayesian, evolutionary, cma, random, grid, optuna, or one of another package."
+    )
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -325,7 +328,13 @@ class Search(Section):
         """The needs of each job."""
         needs, checkpoints = self.resources, bool(self.payload.checkpoint)
         return JobNeeds(
-            needs.nodes, needs.gpus_per_node, needs.cores, needs.memory_mb, needs.minutes, needs.ranks, checkpoints
+            needs.nodes,
+            gpu_count(needs.whole_gpus, needs.gpu_share),
+            needs.cores,
+            needs.memory_mb,
+            needs.minutes,
+            needs.ranks,
+            checkpoints,
         )
 
     @property

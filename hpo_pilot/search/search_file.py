@@ -381,8 +381,11 @@ def rank_mistakes(resources: Resources) -> Iterator[Mistake]:
 
     Searches stored before ranks existed may have such resources, so the model accepts them.
     """
-    ranks, gpus = resources.ranks, resources.gpus_per_node
-    if gpus and ranks and gpus % ranks:
+    ranks, gpus = resources.ranks, resources.whole_gpus
+    if resources.gpu_share > 1 and (ranks > 1 or resources.nodes > 1):
+        message = f"a share of a GPU is for one process on one node, not for {resources.nodes} x {max(1, ranks)}"
+        yield Mistake(("gpus_per_node",), message, "use a whole number, or nodes: 1 and no ranks_per_node")
+    elif gpus and ranks and gpus % ranks:
         fewer = max(count for count in range(1, ranks) if gpus % count == 0)
         message = f"{gpus} GPUs of a node cannot be shared out evenly over {ranks} ranks"
         yield Mistake(("ranks_per_node",), message, f"use {fewer}, or gpus_per_node: {ranks}")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from hpo_pilot.jobs.resources import MOST_ON_A_GPU
 from hpo_pilot.search import limits
 from hpo_pilot.search.fields import Amount, Count, Section, ShortSection, StrictFloat, StrictInt, StrictStr, Text
 from hpo_pilot.search.mistakes import Mistake, MistakeError
@@ -87,11 +89,29 @@ def _without_default(schema: dict[str, Any]) -> None:
     del schema["default"]
 
 
+def _gpus(value: float) -> float:
+    """Accepts whole numbers, and shares of a GPU with two decimals or more."""
+    if isinstance(value, float) and not any(abs(value - 1 / n) <= _ROUNDED for n in range(2, MOST_ON_A_GPU + 1)):
+        raise ValueError(
+            f"must be a whole number, or a share of one GPU (0.5, 0.33, 0.25, 0.2, 0.17, 0.14 or 0.125), not {value:g}"
+        )
+    return value
+
+
+_ROUNDED = 0.0051  # 0.33 for 1/3, 0.13 for 1/8
+
+
 class Resources(Section):
     """Resources of one job."""
 
     nodes: Count = Field(1, le=limits.MOST_NODES, description="Nodes per job.")
-    gpus_per_node: Annotated[StrictInt, Field(ge=0, le=limits.MOST_PER_NODE)] = Field(0, description="GPUs per node.")
+    gpus_per_node: Annotated[StrictInt | StrictFloat, Field(ge=0, le=limits.MOST_PER_NODE), AfterValidator(_gpus)] = (
+        Field(
+            0,
+            description="GPUs per node; 0.5, 0.33, 0.25, 0.2, 0.17, 0.14 or 0.125: a share of one GPU, for jobs of one "
+            "process on one node.",
+        )
+    )
     ranks_per_node: Count | None = Field(
         None,
         le=limits.MOST_PER_NODE,
@@ -122,9 +142,19 @@ class Resources(Section):
     )
 
     @property
-    def gpus(self) -> int:
-        """GPUs of the whole job."""
-        return self.nodes * self.gpus_per_node
+    def gpu_share(self) -> int:
+        """Number of such jobs on one GPU; 1: the job shares none."""
+        return round(1 / self.gpus_per_node) if 0 < self.gpus_per_node < 1 else 1
+
+    @property
+    def whole_gpus(self) -> int:
+        """GPUs that the job sees on each node; 1 for a share."""
+        return math.ceil(self.gpus_per_node)
+
+    @property
+    def gpus(self) -> float:
+        """GPUs of the whole job; a share counts as such."""
+        return self.nodes * self.whole_gpus / self.gpu_share if self.gpu_share > 1 else self.nodes * self.whole_gpus
 
     @property
     def all_cores(self) -> int:
@@ -136,7 +166,7 @@ class Resources(Section):
         """Number of processes that the launcher starts on each node; 0: no launcher, the command is started once."""
         if self.ranks_per_node is not None:
             return self.ranks_per_node
-        return (self.gpus_per_node or 1) if self.nodes > 1 else 0
+        return (self.whole_gpus or 1) if self.nodes > 1 else 0
 
 
 #: Longest name of a search, also of a segment's search, which is named `<search>-<segment>`.

@@ -91,7 +91,7 @@ class Price:
         watts: estimated power of the whole job; None: not known.
     """
 
-    gpus: int
+    gpus: float
     cores: int
     watts: float | None = None
 

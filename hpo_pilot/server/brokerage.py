@@ -8,12 +8,14 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import JobNeeds
+from hpo_pilot.jobs.resources import gpu_count, usable_gpus
 
 # Hardware that a task asks for, in the words of prun's ``--architecture``, and whether a queue or pilot has it.
 #
@@ -90,7 +92,7 @@ class HardwareRequirements:
 
 @dataclass(frozen=True)
 class GpuOffer:
-    """GPUs of one kind at a queue or a pilot; an empty value is not known."""
+    """GPUs of one kind at a queue or a pilot; an empty value is not known. `left`: the free part of a shared GPU."""
 
     count: int
     vendor: str = ""
@@ -99,6 +101,7 @@ class GpuOffer:
     memory_mb: str = ""
     framework_version: str = ""
     driver_version: str = ""
+    left: Fraction = Fraction(1)
 
 
 @lru_cache(maxsize=1024)
@@ -226,9 +229,9 @@ def _same(required: str, offered: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def gpus_fit(required: GpuRequirement, count: int, offers: tuple[GpuOffer, ...]) -> bool:
+def gpus_fit(required: GpuRequirement, count: int | Fraction, offers: tuple[GpuOffer, ...]) -> bool:
     """Returns whether there are at least `count` GPUs, and they meet the requirements."""
-    if sum(offer.count for offer in offers) < count or not offers:
+    if usable_gpus(free_gpus(offers), count) < count or not offers:
         return False
     if required.vendor != ANY and not any(re.match(required.vendor, offer.vendor, re.IGNORECASE) for offer in offers):
         return False
@@ -246,6 +249,13 @@ def gpus_fit(required: GpuRequirement, count: int, offers: tuple[GpuOffer, ...])
     )
 
 
+def free_gpus(offers: Iterable[GpuOffer]) -> tuple[int | Fraction, ...]:
+    """Returns the GPUs of offers as a room has them: the whole ones, then the free parts of shared ones."""
+    whole = sum(offer.count for offer in offers if offer.left == 1)
+    parts = sorted((offer.left for offer in offers if offer.left < 1), reverse=True)
+    return (*((whole,) if whole else ()), *parts)
+
+
 def offered_gpus(target_architecture: Mapping[str, Any]) -> tuple[GpuOffer, ...] | None:
     """Returns the GPUs that a pilot states in ``pilot/acquire_jobs``; None: it states none.
 
@@ -260,6 +270,7 @@ def offered_gpus(target_architecture: Mapping[str, Any]) -> tuple[GpuOffer, ...]
     return tuple(
         GpuOffer(
             count=gpu["count"] if isinstance(gpu.get("count"), int) and 0 < gpu["count"] < 10_000 else 1,
+            left=_part(gpu.get("hpo_left")),
             vendor=str(gpu.get("vendor") or "")[:128],
             model=str(gpu.get("model") or "")[:128],
             generation=str(gpu.get("architecture") or "")[:128],
@@ -269,6 +280,12 @@ def offered_gpus(target_architecture: Mapping[str, Any]) -> tuple[GpuOffer, ...]
         )
         for gpu in gpus
     )
+
+
+def _part(stated: Any) -> Fraction:
+    """Returns the free part of a GPU that our pilot states as text, such as 1/2; 1: it is not shared."""
+    found = re.fullmatch(r"([1-9]\d{0,2})/([1-9]\d{0,2})", stated) if isinstance(stated, str) else None
+    return min(Fraction(1), Fraction(int(found[1]), int(found[2]))) if found else Fraction(1)
 
 
 _CAMPAIGN_LIMIT = 250
@@ -308,7 +325,8 @@ class TaskNeeds:
             "container": self.container,
             "cores": job.cores,
             "disk_mb": self.disk_mb,
-            "gpus": job.gpus_per_node,
+            "gpus": job.whole_gpus,
+            **({"gpu_share": job.gpu_share} if job.gpu_share > 1 else {}),
             "nodes": job.nodes,
             "payload_seconds": 0 if payload == self.walltime else payload,
             "ram_mb": job.memory_mb,
@@ -330,7 +348,14 @@ def parse_needs(text: str) -> TaskNeeds:
     minutes = (known.get("payload_seconds", 0) or known["seconds"]) / 60
     checkpoints = known.get("checkpoints", False)
     return TaskNeeds(
-        JobNeeds(known["nodes"], known["gpus"], known["cores"], known["ram_mb"], minutes, checkpoints=checkpoints),
+        JobNeeds(
+            known["nodes"],
+            gpu_count(known["gpus"], known.get("gpu_share", 1)),
+            known["cores"],
+            known["ram_mb"],
+            minutes,
+            checkpoints=checkpoints,
+        ),
         walltime=known["seconds"],
         disk_mb=known["disk_mb"],
         architecture=known["architecture"],

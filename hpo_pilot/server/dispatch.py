@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from sqlalchemy import bindparam, func, select, update
 
 from hpo_pilot.hpc.capacity import AllocationRequest
 from hpo_pilot.jobs import JobNeeds, JobState
+from hpo_pilot.jobs.resources import usable_gpus
 from hpo_pilot.server import brokerage
 from hpo_pilot.server.attempts import NO_RETRY, add_attempts, change_task, existing_task, job_row, task_row
 from hpo_pilot.server.database import (
@@ -197,7 +199,7 @@ class _Bounds:
         self.platforms = queue.platforms
         self.containers = queue.containers
         self.gpus = _queue_gpus(queue) if request.gpus is None else request.gpus
-        if allocation and request.gpus is None and not self.gpus and (count := sum(allocation.largest.gpus)):
+        if allocation and request.gpus is None and not self.gpus and (count := math.ceil(sum(allocation.largest.gpus))):
             self.gpus = (brokerage.GpuOffer(count),)  # of an unknown kind
 
     def fits(self, kind: brokerage.JobKind, queue: str) -> bool:
@@ -209,7 +211,7 @@ class _Bounds:
             and (bool(queue) or self.site not in kind.excluded)
             and brokerage.site_fits(needs, self.profile)
             and (job.nodes == 1 or self.many_nodes)
-            and job.fit(sum(gpu.count for gpu in self.gpus), self.cores, self.memory)
+            and job.fit(usable_gpus(brokerage.free_gpus(self.gpus), job.gpus_per_node), self.cores, self.memory)
             and needs.disk_mb <= self.disk
             and needs.walltime <= self.seconds
             and (not self.resource_type or _is_of_type(job, self.resource_type))
@@ -279,7 +281,9 @@ class _Picking:
         self._room_before = self._room_left  # without the room that was taken last
         no_allocation = request.allocation is None
         self._cores = (request.cores if no_allocation else 0) or _NO_LIMIT
-        self._gpus = sum(gpu.count for gpu in request.gpus) if no_allocation and request.gpus is not None else _NO_LIMIT
+        # A sum: jobs that find no GPU with room for their share wait at the pilot.
+        known = no_allocation and request.gpus is not None
+        self._gpus = sum(brokerage.free_gpus(request.gpus or ())) if known else _NO_LIMIT
         self._found: list[AnyRow] = []
         self._taken: dict[tuple[int, str], int] = {}  # the last PandaID of a task
 
@@ -345,7 +349,7 @@ class _Picking:
             self._room_before = self._room_left.copy()
             seconds = allocation.needed(task.campaign, needs, self._request.waited)
             return self._room_left.take_many(needs, seconds, most)
-        by_gpus = self._gpus // needs.gpus_per_node if needs.gpus_per_node else most
+        by_gpus = int(self._gpus // needs.gpus_per_node) if needs.gpus_per_node else most
         return min(most, self._cores // needs.cores, by_gpus)
 
     def _take(self, task: brokerage.WaitingTask, count: int) -> int:

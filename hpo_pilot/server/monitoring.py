@@ -128,7 +128,7 @@ def described(tx: Transaction, rows: Iterable[AnyRow], find: FindFile) -> list[d
                 "members": known.members.get(job.row.number, ()) if known else (),
                 "pilot": key_of(job.row.harvester_id, job.row.worker_id, job.row.node, job.row.site),
                 "nodes": needs.job.nodes,
-                "gpus": needs.job.gpus_per_node,
+                "gpus": needs.job.whole_gpus,
                 "errors": _errors(job),
                 "has_log": job.row.panda_id in logged or job.log_file(find) is not None,
                 "payload_error": failed.get(job.row.panda_id, ""),
@@ -545,4 +545,5 @@ def _may_go(row: AnyRow, queue: str) -> bool:
 
 def _shape(needs: TaskNeeds) -> dict[str, Any]:
     same = {name: getattr(needs.job, name) for name in ("nodes", "cores", "memory_mb", "minutes", "checkpoints")}
-    return same | {"site": needs.site, "gpus": needs.job.gpus_per_node}
+    share = {"gpu_share": needs.job.gpu_share} if needs.job.gpu_share > 1 else {}
+    return same | {"site": needs.site, "gpus": needs.job.whole_gpus} | share

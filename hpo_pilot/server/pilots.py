@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import threading
 from collections import Counter, OrderedDict, deque
@@ -13,6 +14,7 @@ from typing import Any
 
 from sqlalchemy import select
 
+from hpo_pilot.server.brokerage import free_gpus
 from hpo_pilot.server.database import AT_PILOT, AnyRow, Transaction, jobs, tasks, workers
 from hpo_pilot.server.dispatch import JobRequest
 from hpo_pilot.server.job_records import texts_of
@@ -59,13 +61,13 @@ def offer_of(request: JobRequest, now: float) -> Offer:
     who = (request.site[:_LONGEST], request.harvester_id, request.worker_id)
     more = (request.profile, request.avoids, request.why)
     if request.allocation is None:
-        gpus = sum(gpu.count for gpu in request.gpus or ())
+        gpus = math.ceil(sum(free_gpus(request.gpus or ())))
         return Offer(*who, now, 1, gpus, request.cores, request.memory, request.remaining_time / 60, *more)
     allocation, room = request.allocation, request.allocation.largest
     # The longest time limit of a job without checkpoints that would start. From searches with measured run times, the
     # pilot also takes jobs with a longer limit.
     minutes = 0.0 if allocation.seconds else room.seconds / (allocation.left.share or 1.0) / 60
-    return Offer(*who, now, room.nodes, sum(room.gpus), room.cores, room.memory_mb, minutes, *more)
+    return Offer(*who, now, room.nodes, math.ceil(sum(room.gpus)), room.cores, room.memory_mb, minutes, *more)
 
 
 def most_of(one: Offer, other: Offer) -> Offer:

@@ -13,6 +13,7 @@ from sqlalchemy import bindparam, select
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import JobNeeds
+from hpo_pilot.jobs.resources import MOST_ON_A_GPU, gpu_count
 from hpo_pilot.server.brokerage import HardwareError, TaskNeeds, parse_architecture
 from hpo_pilot.server.database import AnyRow, Transaction, tasks
 from hpo_pilot.server.file_store import is_safe
@@ -225,7 +226,10 @@ class TaskParameters:
             raise TaskParametersError(f"workDiskUnit must be one of {units}, not {unit!r}")
         job = JobNeeds(
             nodes=self._amount("hpoNodes") or 1,
-            gpus_per_node=self._amount("nGPU") or (1 if required.gpu is not None else 0),
+            gpus_per_node=gpu_count(
+                self._amount("nGPU") or (1 if required.gpu is not None else 0),
+                min(self._amount("hpoGpuShare"), MOST_ON_A_GPU),
+            ),
             cores=self.core_count,
             memory_mb=self.ram_mb,
             minutes=(self._amount("hpoPayloadSeconds") or self.max_walltime) / 60,

@@ -15,13 +15,14 @@ from pathlib import Path
 import psutil
 from pydantic import ValidationError
 
-from hpo_pilot.errors import Problem, SearchFileError
+from hpo_pilot.errors import InputError, Problem, SearchFileError
 from hpo_pilot.files import first_program, folder_mistake, payload_notes, python_here, python_word
 from hpo_pilot.hpc.launchers import make_launcher
 from hpo_pilot.hpc.site_files import SiteFileError, known_site, load_site, site_files, site_here, unknown_site_hint
 from hpo_pilot.hpc.site_profile import SiteProfile
 from hpo_pilot.jobs.resources import NodeShape
 from hpo_pilot.pilot.machine import find_gpus
+from hpo_pilot.plugins import PluginError
 from hpo_pilot.report.documents import ExaminationDocument
 from hpo_pilot.search import Mistake, OptimizerChoice, Payload, Resources, Search, SearchSpace, SiteChoice
 from hpo_pilot.search.mistakes import FieldPath, closest, listing, mistakes_of
@@ -279,7 +280,7 @@ def _default_resources(resources: Resources, site: SiteChoice) -> dict[str, int]
     if node is None or not node.gpu_count:
         return {"cores": max(1, resources.ranks)}
     gpus = min(resources.gpus_per_node, node.gpu_count)
-    cores, memory = (node.cores or 0) * gpus // node.gpu_count, (node.memory_mb or 0) * gpus // node.gpu_count
+    cores, memory = (int((all_of_it or 0) * gpus // node.gpu_count) for all_of_it in (node.cores, node.memory_mb))
     return {"cores": max(1, resources.ranks, cores), "memory_mb": max(resources.memory_mb, int(_FOR_JOBS * memory))}
 
 
@@ -300,6 +301,11 @@ def site_mistakes(resources: Resources, profile: SiteProfile, *, checkpoints: bo
         message = f"{profile.name} has no launcher for {resources.nodes} x {resources.ranks} ranks"
         hint = "name one in the site's file under launcher, or use nodes: 1 and no ranks_per_node"
         yield Mistake(("nodes",) if resources.nodes > 1 else ("ranks_per_node",), message, hint)
+    launcher = make_launcher(profile.launcher.model_dump())
+    takes_step = profile.batch.system != "none" and launcher.needs_step(1, resources.ranks_per_node or 0)
+    if resources.gpu_share > 1 and takes_step and launcher.chooses_gpus:
+        message = f"{profile.launcher.name} of {profile.name} gives each job GPUs of its own"
+        yield Mistake(("gpus_per_node",), message, "use a whole number, or a pilot on one machine (hpo-pilot pilot)")
     sizes = [size for size in (profile.batch.largest(), node.count) if size is not None]
     # An allocation runs many jobs; a larger one may be allowed to last longer.
     longest = profile.batch.longest(resources.nodes)
@@ -364,18 +370,21 @@ def _check_optimizer(file: SearchFile) -> None:
     from hpo_pilot.optimizers import optimizer_class, optimizer_names, several_takers  # noqa: PLC0415
 
     names = optimizer_names()
-    if choice.name not in names:
+    try:
+        optimizer = optimizer_class(choice.name)
+    except InputError as error:
         from hpo_pilot.optimizers.optuna_sampler import SAMPLERS  # noqa: PLC0415 - as above
 
         path: FieldPath = ("optimizer", "name")
-        hint = f"did you mean {meant}?" if (meant := closest(choice.name, names)) else ""
+        message, hint = str(error), ""
+        if not isinstance(error, PluginError):
+            message = f"must be {listing(names, 'or')}, not {show(choice.name)}"
+            hint = f"did you mean {meant}?" if (meant := closest(choice.name, names)) else ""
         if choice.name in SAMPLERS:
             sampler = f"optimizer: {{name: optuna, sampler: {choice.name}}}"
             hint = f"it is a sampler of optuna: {sampler}, after pip install 'hpo-pilot[optuna]'"
-        message = f"must be {listing(names, 'or')}, not {show(choice.name)}"
         file.tell(Mistake(path if path in file.document.values else path[:1], message, hint))
         return
-    optimizer = optimizer_class(choice.name)
     if file.sections.get("warm_start") and not optimizer.learns_from_earlier:
         able = [name for name in names if optimizer_class(name).learns_from_earlier]
         message = f"the optimizer {choice.name} learns nothing from earlier searches"

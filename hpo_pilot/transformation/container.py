@@ -189,7 +189,8 @@ class ContainerRuntime(ABC):
     """Runs a command inside an image; one subclass for each container program, with a place in `RUNTIMES`.
 
     Site profiles, the pilot's options and `hpo-pilot doctor` take the names from `RUNTIMES`. A new runtime also needs
-    `make schemas`, and a test of its command line in `tests/transformation/test_container_commands.py`.
+    `make schemas`, and a test of its command line in `tests/transformation/test_container_commands.py`. A runtime of
+    another package (entry-point group `hpo_pilot.runtimes`) exists in our pilot, not in a Pilot 3's transformation.
 
     The command that `wrap` returns ends with the exit status of the wrapped command. /tmp belongs to the container,
     unless `inside.shares_tmp` is set.

@@ -271,6 +271,7 @@ class PayloadSettings(NamedTuple):
         checkpoint: declared checkpoint files.
         segment: whether the search has segments.
         function: a Python function that the command calls; empty: none.
+        gpu_share: number of jobs on its GPU; 1: it shares none.
     """
 
     image: str = ""
@@ -287,6 +288,7 @@ class PayloadSettings(NamedTuple):
     checkpoint: Sequence[str] = ()
     segment: bool = False
     function: str = ""
+    gpu_share: int = 1
 
     @classmethod
     def read(cls, work: str) -> "PayloadSettings":
@@ -323,6 +325,7 @@ class PayloadSettings(NamedTuple):
                 [str(name) for name in document.get("checkpoint") or ()],
                 bool(document.get("segment")),
                 str(document.get("function") or ""),
+                max(1, int(document.get("gpu_share") or 1)),
             )
         except (ValueError, AttributeError, TypeError, RecursionError) as error:
             raise TransformationFailure(ExitCode.BAD_SANDBOX, "%s: %s" % (PAYLOAD_DOCUMENT, error)) from error

@@ -12,5 +12,5 @@ def test_panda_is_found_by_its_name():
 
 
 def test_an_unknown_one_names_those_that_are():
-    with pytest.raises(InputError, match="there are panda"):
+    with pytest.raises(InputError, match="itself has panda"):
         workflow_manager("condor")

@@ -8,14 +8,15 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hpo_pilot.hpc.launchers import LAUNCHERS, make_launcher
-from tests.launcher_contract import (
-    Bench,
-    a_rank_that_dies_ends_the_others,
+from hpo_pilot.testing.launchers import (
+    LauncherBench,
+    a_dead_rank_ends_the_others,
     base_environment,
     passes_the_status_on,
     starts_ranks,
@@ -28,10 +29,10 @@ CHOOSERS = ("srun", "jsrun", "flux")
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Bench]:
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], LauncherBench]:
     """A launcher on an allocation of two nodes with four cores and two GPUs each."""
 
-    def make(name: str) -> Bench:
+    def make(name: str) -> LauncherBench:
         tools, folder = tmp_path / "bin", tmp_path / "job"
         tools.mkdir()
         folder.mkdir()
@@ -51,7 +52,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Be
             "STUB_GPUS": "2",
         }
         base = {**base_environment(tools), **allocation}
-        return Bench(make_launcher({"name": name}), folder, base, ("n1", "n2"), "nvidia")
+        return LauncherBench(make_launcher({"name": name}), folder, base, ("n1", "n2"), "nvidia")
 
     return make
 
@@ -61,26 +62,24 @@ def test_all_are_checked_here_or_with_their_real_programs() -> None:
 
 
 @pytest.mark.parametrize(("name", "ranks"), [("plain", 1), *((name, n) for name in STUBBED for n in (1, 2))])
-def test_ranks_are_started(bench: Callable[[str], Bench], name: str, ranks: int) -> None:
+def test_ranks_are_started(bench: Callable[[str], LauncherBench], name: str, ranks: int) -> None:
     starts_ranks(bench(name), ranks)
 
 
 @pytest.mark.parametrize("name", ["plain", *STUBBED])
-def test_the_status_is_passed_on(bench: Callable[[str], Bench], name: str) -> None:
+def test_the_status_is_passed_on(bench: Callable[[str], LauncherBench], name: str) -> None:
     passes_the_status_on(bench(name))
 
 
 @pytest.mark.parametrize("name", STUBBED)
-def test_a_rank_that_dies_ends_the_others(bench: Callable[[str], Bench], name: str) -> None:
-    a_rank_that_dies_ends_the_others(bench(name))
+def test_a_rank_that_dies_ends_the_others(bench: Callable[[str], LauncherBench], name: str) -> None:
+    a_dead_rank_ends_the_others(bench(name))
 
 
 @pytest.mark.parametrize("name", CHOOSERS)
 @pytest.mark.parametrize("shared", [False, True])
-def test_gpus_on_the_second_node_alone(bench: Callable[[str], Bench], name: str, shared: bool) -> None:
-    here = bench(name)
-    here.launcher = make_launcher({"name": name, "share_gpus": shared})
-    here.nodes = ("n2",)
+def test_gpus_on_the_second_node_alone(bench: Callable[[str], LauncherBench], name: str, shared: bool) -> None:
+    here = replace(bench(name), launcher=make_launcher({"name": name, "share_gpus": shared}), nodes=("n2",))
     placement = here.placement(2, gpus_per_rank=1, allocation=("n1", "n2"))
     code = "import os; open('gpu-' + os.environ['CUDA_VISIBLE_DEVICES'], 'a').write('x')"
     done = here.run([sys.executable, "-c", code], placement)
@@ -90,7 +89,7 @@ def test_gpus_on_the_second_node_alone(bench: Callable[[str], Bench], name: str,
 
 
 @pytest.mark.parametrize("name", CHOOSERS)
-def test_the_stubs_refuse_what_the_programs_refuse(bench: Callable[[str], Bench], name: str) -> None:
+def test_the_stubs_refuse_what_the_programs_refuse(bench: Callable[[str], LauncherBench], name: str) -> None:
     here = bench(name)
     for placement in (
         here.placement(2, gpus_per_rank=2),

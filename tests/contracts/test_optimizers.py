@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 
-from hpo_pilot.errors import ExhaustedError, InputError
+from hpo_pilot.errors import InputError
 from hpo_pilot.optimizers import create_optimizer, optimizer_class
-from hpo_pilot.search import Point, SearchSpace, point_key
+from hpo_pilot.search import Point, SearchSpace
+from hpo_pilot.testing.optimizers import (
+    MIXED,
+    OPTIMIZER_CHECKS,
+    SIX_CELLS,
+    MakeOptimizer,
+    check_points,
+    some_points,
+    space_of,
+    value_of,
+)
 
-from .optimizers_here import MIXED, SIX_CELLS, check_points, make, names_here, space_of, value_of
+from .optimizers_here import make, names_here
 
 pytestmark = pytest.mark.parametrize("name", names_here())
 
@@ -23,9 +33,9 @@ pytestmark = pytest.mark.parametrize("name", names_here())
 SPACE = space_of(MIXED)
 
 
-def some_points(count: int) -> list[Point]:
-    """Feasible points of `SPACE`, the same each time."""
-    return make("random", SPACE, seed=9).ask(count)
+@pytest.mark.parametrize("check", OPTIMIZER_CHECKS)
+def test_the_contract_of_plug_ins(name: str, check: Callable[[MakeOptimizer], None]) -> None:
+    check(partial(make, name))
 
 
 def run_search(name: str, space: SearchSpace, batches: int, batch: int = 6, seed: int = 3) -> list[dict[str, Any]]:
@@ -38,45 +48,6 @@ def run_search(name: str, space: SearchSpace, batches: int, batch: int = 6, seed
         points += asked
         optimizer.tell([(point, value_of(point)) for point in asked])
     return points
-
-
-def test_pending_points_are_not_proposed(name: str) -> None:
-    optimizer = make(name, SPACE)
-    out: list[dict[str, Any]] = []
-    for step in range(8):
-        asked = optimizer.ask(4, out)
-        assert len(asked) == 4
-        check_points(SPACE, asked, out)
-        out += asked
-        optimizer.tell([(out.pop(step % 3), float(step))])
-
-
-def test_without_pending_it_remembers_what_it_proposed(name: str) -> None:
-    optimizer = make(name, SPACE)
-    first, second = optimizer.ask(5), optimizer.ask(5)
-    check_points(SPACE, second, first)
-    optimizer.tell([(first[0], 1.0)])
-    check_points(SPACE, optimizer.ask(5), first + second)
-
-
-def test_ask_is_pure(name: str) -> None:
-    space = space_of(MIXED, "layers * width <= 1024")
-    points = run_search(name, space, batches=4)
-    told, pending = [(p, value_of(p)) for p in points[:20]], points[20:]
-
-    at_once = make(name, space)
-    at_once.tell(told)
-    first = at_once.ask(5, pending)
-    assert at_once.ask(5, pending) == first
-
-    disturbed = make(name, space)
-    for number, trial in enumerate(told):
-        disturbed.tell([trial])
-        if number % 7 == 0:
-            disturbed.ask(1 + number % 3, pending[: number % 4])
-    disturbed.ask(9, [])
-    assert disturbed.ask(5, pending) == first
-    assert disturbed.ask(5, [*reversed(pending), pending[0]]) == first
 
 
 @pytest.fixture(scope="module")
@@ -118,56 +89,6 @@ def test_seeds_differ(name: str) -> None:
     assert make(name, SPACE, seed=1).ask(3) != make(name, SPACE, seed=2).ask(3)
 
 
-def test_failed_trials_do_not_raise(name: str) -> None:
-    """A number that is not finite says that the trial failed, as None does."""
-    optimizer = make(name, SPACE)
-    points = some_points(24)
-    bad = [None, math.nan, math.inf, -math.inf, np.float32("nan"), 10**400] * 2
-    optimizer.tell([(p, bad[i // 2] if i % 2 else value_of(p)) for i, p in enumerate(points)])
-    assert [o.value is None for o in optimizer.history] == [i % 2 == 1 for i in range(24)]
-    check_points(SPACE, optimizer.ask(6, []), points)
-
-
-def test_a_point_that_failed_may_be_tried_again(name: str) -> None:
-    """As `retry` does: failed, out again, finished with the best value of all; and so for half of the points."""
-    space = space_of(MIXED, "layers * width <= 1024")
-    points = make("random", space, seed=9).ask(16)
-    optimizer = make(name, space)
-    optimizer.tell([(point, None if i % 2 else value_of(point)) for i, point in enumerate(points)])
-    again = points[1::2]
-    check_points(space, optimizer.ask(4, again), points)
-    optimizer.tell([(point, -float(i)) for i, point in enumerate(again)])
-    asked = optimizer.ask(4, [])
-    assert len(asked) == 4
-    check_points(space, asked, points)
-    rebuilt = make(name, space)
-    rebuilt.tell([(point, None if i % 2 else value_of(point)) for i, point in enumerate(points)])
-    rebuilt.tell([(point, -float(i)) for i, point in enumerate(again)])
-    assert rebuilt.ask(4, []) == asked
-
-
-def test_a_history_of_failures_alone(name: str) -> None:
-    optimizer = make(name, SPACE)
-    seen: list[dict[str, Any]] = []
-    for _ in range(6):
-        asked = optimizer.ask(6, [])
-        check_points(SPACE, asked, seen)
-        seen += asked
-        optimizer.tell([(point, None) for point in asked])
-    assert len(seen) == 36
-
-
-@pytest.mark.parametrize(
-    "values",
-    [[0.0], [-3.5], [1e300], [5e-324], [1e300, -1e300, 1.7e308, -1.7e308, 5e-324, -5e-324, 0.0, 1.0, 0.5, 2.0]],
-)
-def test_equal_huge_and_tiny_values(name: str, values: list[float]) -> None:
-    optimizer = make(name, SPACE)
-    points = some_points(40)
-    optimizer.tell([(point, values[i % len(values)]) for i, point in enumerate(points)])
-    check_points(SPACE, optimizer.ask(5, []), points)
-
-
 def test_ten_thousand_identical_points(name: str) -> None:
     """They are one point with one mean: they neither slow an ask down nor outweigh the others."""
     if name == "optuna":
@@ -179,24 +100,6 @@ def test_ten_thousand_identical_points(name: str) -> None:
     optimizer.tell([(other, value_of(other)) for other in others])
     optimizer.tell([(point, None)])
     check_points(SPACE, optimizer.ask(5, []), [point, *others])
-
-
-def test_points_from_outside_the_space(name: str) -> None:
-    """An older search had other bounds and choices; nothing of it crashes, nothing of it is proposed."""
-    optimizer = make(name, SPACE)
-    good = some_points(15)
-    wrong = [
-        {**good[0], "lr": 7.0},
-        {**good[1], "lr": -1.0},
-        {**good[2], "layers": 99},
-        {**good[3], "layers": 2.5},
-        {**good[4], "solver": "rmsprop"},
-        {**good[5], "solver": None},
-        {**good[6], "lr": 1e300},
-    ]
-    optimizer.tell([(point, 0.1) for point in wrong])
-    optimizer.tell([(point, value_of(point)) for point in good])
-    check_points(SPACE, optimizer.ask(6, wrong), good)
 
 
 def test_invalid_told_results_are_refused(name: str) -> None:
@@ -228,38 +131,6 @@ def test_invalid_told_results_are_refused(name: str) -> None:
     assert optimizer.history == []
 
 
-def test_told_numbers_of_another_type_are_the_same_point(name: str) -> None:
-    space = space_of({"x": {"type": "real", "low": 0, "high": 2, "step": 1}})
-    optimizer = make(name, space)
-    optimizer.tell([({"x": 1}, 0.5)])
-    assert sorted(point["x"] for point in optimizer.ask(3, [{"x": 2}])) == [0.0]
-
-
-def test_a_space_of_one_point(name: str) -> None:
-    space = space_of({"only": {"type": "categorical", "choices": ["this"]}})
-    optimizer = make(name, space)
-    assert optimizer.ask(3, []) == [{"only": "this"}]
-    with pytest.raises(ExhaustedError):
-        optimizer.ask(1, [{"only": "this"}])
-    optimizer.tell([({"only": "this"}, 1.0)])
-    with pytest.raises(ExhaustedError):
-        optimizer.ask(1, [])
-
-
-@pytest.mark.parametrize("batch", [1, 4])
-def test_six_cells_each_once(name: str, batch: int) -> None:
-    optimizer = make(name, space_of(SIX_CELLS))
-    seen: list[dict[str, Any]] = []
-    while len(seen) < 6:
-        asked = optimizer.ask(batch, [])
-        assert len(asked) == min(batch, 6 - len(seen))
-        check_points(optimizer.space, asked, seen)
-        seen += asked
-        optimizer.tell([(point, float(point["a"])) for point in asked])
-    with pytest.raises(ExhaustedError, match="told or pending"):
-        optimizer.ask(1, [])
-
-
 def test_every_value_of_a_log_integer_is_reached(name: str) -> None:
     optimizer = make(name, space_of({"n": {"type": "integer", "low": 1, "high": 40, "scale": "log"}}))
     seen: list[int] = []
@@ -270,26 +141,6 @@ def test_every_value_of_a_log_integer_is_reached(name: str) -> None:
     assert sorted(seen) == list(range(1, 41))
 
 
-def test_conditional_dimensions(name: str) -> None:
-    space = space_of(
-        {
-            "kind": {"type": "categorical", "choices": ["a", "b"]},
-            "depth": {"type": "integer", "low": 1, "high": 3, "when": {"kind": "a"}},
-            "rate": {"type": "real", "low": 0.0, "high": 1.0, "step": 0.5, "when": {"depth": [2, 3]}},
-        }
-    )
-    optimizer = make(name, space)
-    seen = []
-    while True:
-        try:
-            asked = optimizer.ask(2, [])
-        except ExhaustedError:
-            break
-        seen += asked
-        optimizer.tell([(point, value_of(point)) for point in asked])
-    assert sorted(map(point_key, seen)) == sorted(map(point_key, space.all_points()))
-
-
 @pytest.mark.parametrize("limit", [0.14, 0.02])  # 1% and 0.02% of the box
 def test_few_points_are_feasible(name: str, limit: float) -> None:
     if name == "grid" and limit < 0.1:
@@ -297,13 +148,6 @@ def test_few_points_are_feasible(name: str, limit: float) -> None:
     unit = {"type": "real", "low": 0.0, "high": 1.0}
     space = space_of({"x": unit, "y": unit}, f"x + y <= {limit}")
     run_search(name, space, batches=3 if limit > 0.1 else 2)
-
-
-@pytest.mark.parametrize("constraints", [("a * a == 2",), ("a > 2", "a < 2")])
-def test_nothing_is_feasible(name: str, constraints: tuple[str, ...]) -> None:
-    """`validate` refuses such a space, and says which constraints exclude each other (tests/search/test_space.py)."""
-    with pytest.raises(ExhaustedError):
-        make(name, space_of(SIX_CELLS, *constraints)).ask(1)
 
 
 def test_ask_for_none_is_an_error_of_the_caller(name: str) -> None:
@@ -329,21 +173,6 @@ def test_a_thousand_told(name: str) -> None:
     check_points(space, asked, points)
 
 
-def test_what_earlier_searches_found_is_not_told(name: str) -> None:
-    """It may be proposed again, it may be of another space, and the same of it gives the same points."""
-    space = space_of(SIX_CELLS)
-    optimizer, twin = make(name, space), make(name, space)
-    everything = [(point, float(point["a"])) for point in space.all_points()]
-    strange = [({"a": 9, "b": "x"}, 0.1), ({"c": 1}, 0.2), ({}, math.nan), ({"a": 1, "b": "z"}, 0.3)]
-    for one in (optimizer, twin):
-        one.tell_earlier("old", [*everything, *strange])
-        one.tell_earlier("older", [(point, None) for point, _ in everything])
-    asked = optimizer.ask(6, [])
-    assert sorted(map(point_key, asked)) == sorted(map(point_key, space.all_points()))
-    assert twin.ask(6, []) == asked
-    assert optimizer.history == []
-
-
 def test_one_by_one_with_nothing_but_an_earlier_search(name: str) -> None:
     """A search of one slot, or of few trials: no start point may come before the first choice; nor does a failure."""
     earlier = [(point, value_of(point)) for point in make("random", SPACE, seed=5).ask(30)]
@@ -356,14 +185,3 @@ def test_one_by_one_with_nothing_but_an_earlier_search(name: str) -> None:
         out += asked
     optimizer.tell([(point, None) for point in out])
     check_points(SPACE, optimizer.ask(2, []), out)
-
-
-def test_stopped_trials_inform_and_are_never_repeated(name: str) -> None:
-    space = space_of(SIX_CELLS)
-    optimizer = make(name, space)
-    for point in optimizer.ask(4, []):
-        optimizer.tell([(point, -1.0, None, True)])
-    assert all(observation.stopped for observation in optimizer.history)
-    check_points(space, optimizer.ask(2, []), [observation.point for observation in optimizer.history])
-    with pytest.raises(ExhaustedError):
-        optimizer.ask(1, optimizer.ask(2, []))

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from hpo_pilot.errors import ExhaustedError
 from hpo_pilot.optimizers import optimizer_class
+from hpo_pilot.testing.optimizers import check_points, space_of
 
-from .optimizers_here import SLOW, check_points, make, names_here, space_of
+from .optimizers_here import SLOW, make, names_here
 
 pytestmark = pytest.mark.parametrize("name", names_here())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from hpo_pilot.hpc.usage import Ending, Start
 from hpo_pilot.jobs.resources import Node
@@ -30,7 +31,7 @@ class Checker:
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._shapes = {node.name: node.shape for node in nodes}
-        self._gpus: dict[tuple[str, int], Hashable] = {}
+        self._gpus: defaultdict[tuple[str, int], Fraction] = defaultdict(Fraction)
         self._cores: dict[tuple[str, int], Hashable] = {}
         self._memory: defaultdict[str, int] = defaultdict(int)
         self._lost: dict[str, float] = {}
@@ -83,19 +84,24 @@ class Checker:
             shape = self._shapes[share.node]
             if share.node in self._lost:
                 raise Overlap(f"{job.key} started on {share.node}, which was lost at {self._lost[share.node]}")
-            for what, numbers, wanted, there, held in (
-                ("GPU", share.gpus, needs.gpus_per_node, shape.gpus, self._gpus),
-                ("core", share.cores, needs.cores, shape.cores, self._cores),
+            for what, numbers, wanted, there in (
+                ("GPU", share.gpus, needs.whole_gpus, shape.gpus),
+                ("core", share.cores, needs.cores, shape.cores),
             ):
                 if len(set(numbers)) != wanted or len(numbers) != wanted:
                     raise Overlap(f"{job.key} got {what}s {numbers}, and wants {wanted}")
                 for number in numbers:
                     if not 0 <= number < there:
                         raise Overlap(f"{job.key} got {what} {number} of {share.node}, which has {there}")
-                    if (share.node, number) in held:
-                        holder = held[share.node, number]
-                        raise Overlap(f"{what} {number} of {share.node} given to {job.key} while {holder} has it")
-                    held[share.node, number] = job.key
+            for number in share.gpus:
+                self._gpus[share.node, number] += Fraction(1, needs.gpu_share)
+                if self._gpus[share.node, number] > 1:
+                    raise Overlap(f"GPU {number} of {share.node} given to {job.key} while others have it")
+            for number in share.cores:
+                if (share.node, number) in self._cores:
+                    holder = self._cores[share.node, number]
+                    raise Overlap(f"core {number} of {share.node} given to {job.key} while {holder} has it")
+                self._cores[share.node, number] = job.key
             self._memory[share.node] += needs.memory_mb
             if self._memory[share.node] > shape.memory_mb:
                 raise Overlap(f"{self._memory[share.node]} MB of {share.node} given, which has {shape.memory_mb}")
@@ -108,14 +114,14 @@ class Checker:
         begun, start = self._running.pop(event.ended)
         for share in start.shares:
             for number in share.gpus:
-                del self._gpus[share.node, number]
+                self._gpus[share.node, number] -= Fraction(1, start.job.needs.gpu_share)
             for number in share.cores:
                 del self._cores[share.node, number]
             self._memory[share.node] -= start.job.needs.memory_mb
             self.any.append((share.node, begun, event.time))
             if event.ending is not None and event.ending.is_useful:
                 self.useful.append((share.node, begun, event.time))
-                self.gpu_seconds += len(share.gpus) * (event.time - begun)
+                self.gpu_seconds += float(start.job.needs.gpus_per_node) * (event.time - begun)
 
 
 def check(nodes: Sequence[Node], events: Iterable[Event]) -> Checker:

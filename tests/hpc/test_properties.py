@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.hpc.capacity import AllocationRoom
+from hpo_pilot.hpc.capacity import AllocationRequest, AllocationRoom
 from hpo_pilot.hpc.scheduler import Policy, Scheduler
 from hpo_pilot.hpc.usage import Ending, ScheduledJob
 from hpo_pilot.jobs.resources import JobNeeds, Node, NodeShape
@@ -22,7 +24,7 @@ SHAPES = (
 NEEDS = st.builds(
     JobNeeds,
     nodes=st.integers(1, 5),
-    gpus_per_node=st.integers(0, 6),
+    gpus_per_node=st.integers(0, 6) | st.sampled_from([Fraction(1, share) for share in (2, 3, 4, 8)]),
     cores=st.integers(1, 9),
     memory_mb=st.integers(1, 120),
     minutes=st.sampled_from([5.0, 20.0, 60.0, 200.0]),
@@ -178,6 +180,9 @@ def test_what_is_handed_out_for_a_request_starts_at_once(data: st.DataObject) ->
     for _ in range(data.draw(st.integers(0, 25))):
         driver.step()
     request = driver.scheduler.request_jobs(driver.now)
+    assert list(AllocationRequest.from_text(request.to_text()).now) == [
+        replace(room, seconds=math.floor(room.seconds)) for room in request.now if room.seconds >= 1
+    ]
     openings = AllocationRoom(list(request.now))
     expected = []
     for _ in range(data.draw(st.integers(1, 12))):

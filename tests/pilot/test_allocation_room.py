@@ -158,6 +158,22 @@ def test_what_cannot_fit_fails_alone(job, document, why):
     assert made.begin()[1].nodes == ("n1",)
 
 
+def test_jobs_share_a_gpu_and_are_told_their_part():
+    site = Site(launcher=make_launcher({"name": "mpirun"}), gpu_kind="nvidia", gpu_memory_mb=40_000, mps=True)
+    made = Made(1, cores=8, gpus=1, site=site)
+    given = [made.begin({"gpus": 1, "gpu_share": 4})[1] for _ in range(4)]
+    assert [one.gpus for one in given] == [{"n1": ("0",)}] * 4
+    assert given[0].variables == {
+        "HPO_PILOT_GPU_MEMORY_MB": "10000",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=10000M",
+    }
+    request = made.pool.wait_for_some(made.draining).request
+    assert request is not None and [room.gpus for room in request.now] == [()]
+    with pytest.raises(JobFailure, match="srun gives each job GPUs of its own"):
+        Made(1, cores=8, gpus=1).begin({"gpus": 1, "gpu_share": 4})
+
+
 def test_a_job_without_a_limit_has_an_hour_and_one_that_would_end_too_late_goes_back():
     made = Made(1, seconds=7200)
     assert made.begin({"minutes": 0.0})[1].seconds == 3600

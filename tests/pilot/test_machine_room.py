@@ -5,6 +5,8 @@ import random
 import threading
 import time
 from concurrent.futures import wait
+from dataclasses import replace
+from fractions import Fraction
 
 from hpo_pilot.pilot.machine import FreeResources, MachineGpu, MachinePool, MachineReservation
 from tests.pilot.conftest import in_background
@@ -21,6 +23,25 @@ def test_what_is_claimed_is_offered_no_more():
     assert room.wait_for_some(NEVER) == FreeResources(3, 2, GPUS[1:], 0.5)
     room.free(first)
     assert room.wait_for_some(NEVER) == FreeResources(4, 8, GPUS)
+
+
+def test_jobs_share_a_gpu_up_to_the_whole():
+    room = MachinePool(8, 8, GPUS)
+    held = []
+    for share in (2, 4, 2, 4):
+        held.append(room.reserve({"coreCount": 1}))
+        held[-1].share = share
+        assert room.take_gpus(held[-1], 1, NEVER)
+    assert [job.gpus for job in held] == [GPUS[:1], GPUS[:1], GPUS[1:], GPUS[:1]]
+    assert room.wait_for_some(NEVER).gpus == (replace(GPUS[1], left=Fraction(1, 2)),)
+    whole = room.reserve({"coreCount": 1})
+    waiting = in_background(room.take_gpus, whole, 1, NEVER)
+    room.free(held[0])
+    room.free(held[1])
+    wait([waiting], 0.05)
+    assert not waiting.done()
+    room.free(held[3])
+    assert waiting.result(5) and whole.gpus == GPUS[:1]
 
 
 def test_a_part_of_the_machine_is_not_offered_for_long():

@@ -7,22 +7,23 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
-from hpo_pilot.transformation.container import RUNTIMES, ContainerStart, Inside
-from tests import outliving
-from tests.container_contract import (
-    Ship,
-    keeps_the_machine_out,
+from hpo_pilot.testing.runtimes import (
+    RuntimeBench,
+    hides_the_machine,
+    mounts_more_folders,
     passes_the_status_on,
     puts_the_machines_mpi_first,
-    runs_the_command_as_it_is,
-    says_what_cannot_be_started,
-    shows_more_folders,
+    reports_a_missing_program,
+    runs_the_command,
 )
+from hpo_pilot.transformation.container import RUNTIMES, ContainerStart, Inside
+from tests import outliving
 from tests.image_root import make_image_root
 from tests.pilot.conftest import FakePanda, panda
 from tests.real.processes import missing, until
@@ -57,8 +58,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ship(image: Path, tmp_path: Path) -> Callable[[str], Ship]:
-    def make(name: str) -> Ship:
+def ship(image: Path, tmp_path: Path) -> Callable[[str], RuntimeBench]:
+    def make(name: str) -> RuntimeBench:
         runtime = RUNTIMES[name]
         if not runtime.can_run(str(image)):
             missing(f"{', '.join(runtime.programs)}: `make test-real` installs it, if root")
@@ -68,7 +69,7 @@ def ship(image: Path, tmp_path: Path) -> Callable[[str], Ship]:
         if name == "podman" and os.geteuid() == 0:
             (tmp_path / "containers.conf").write_text(CONTAINERS_CONF)
             base["CONTAINERS_CONF"] = str(tmp_path / "containers.conf")
-        return Ship(runtime, str(image), folder, base)
+        return RuntimeBench(runtime, str(image), folder, base)
 
     return make
 
@@ -77,23 +78,23 @@ def ship(image: Path, tmp_path: Path) -> Callable[[str], Ship]:
 @pytest.mark.parametrize(
     "check",
     [
-        runs_the_command_as_it_is,
+        runs_the_command,
         passes_the_status_on,
-        says_what_cannot_be_started,
+        reports_a_missing_program,
         puts_the_machines_mpi_first,
-        keeps_the_machine_out,
+        hides_the_machine,
     ],
 )
-def test_the_contract(ship: Callable[[str], Ship], name: str, check: Callable[[Ship], None]) -> None:
+def test_the_contract(ship: Callable[[str], RuntimeBench], name: str, check: Callable[[RuntimeBench], None]) -> None:
     check(ship(name))
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_inputs_are_seen_and_protected(ship: Callable[[str], Ship], name: str) -> None:
-    shows_more_folders(ship(name), protects=name != "charliecloud")
+def test_inputs_are_seen_and_protected(ship: Callable[[str], RuntimeBench], name: str) -> None:
+    mounts_more_folders(ship(name), protects=name != "charliecloud")
 
 
-def test_what_the_recipe_of_an_image_set_is_there(ship: Callable[[str], Ship], image: Path) -> None:
+def test_what_the_recipe_of_an_image_set_is_there(ship: Callable[[str], RuntimeBench], image: Path) -> None:
     """Of charliecloud: podman reads it from images of registries itself."""
     here = ship("charliecloud")
     (image / "ch").mkdir()
@@ -106,19 +107,18 @@ def test_what_the_recipe_of_an_image_set_is_there(ship: Callable[[str], Ship], i
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_a_folder_that_the_image_lacks(ship: Callable[[str], Ship], name: str, image: Path) -> None:
+def test_a_folder_that_the_image_lacks(ship: Callable[[str], RuntimeBench], name: str, image: Path) -> None:
     """Jobs are not always under /tmp."""
-    here = ship(name)
-    here.folder = Path("/var/tmp") / f"hpo-pilot-test-{os.getpid()}-{name}"
+    here = replace(ship(name), folder=Path("/var/tmp") / f"hpo-pilot-test-{os.getpid()}-{name}")
     here.folder.mkdir()
     try:
-        runs_the_command_as_it_is(here)
+        runs_the_command(here)
     finally:
         shutil.rmtree(here.folder)
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_the_image_stays_as_it_is(ship: Callable[[str], Ship], name: str, image: Path) -> None:
+def test_the_image_stays_as_it_is(ship: Callable[[str], RuntimeBench], name: str, image: Path) -> None:
     ship(name).run(["/bin/sh", "-c", "echo x > /etc/written; echo x > /usr/written"])
     assert not (image / "etc" / "written").exists()
     assert not (image / "usr" / "written").exists()
@@ -126,7 +126,7 @@ def test_the_image_stays_as_it_is(ship: Callable[[str], Ship], name: str, image:
 
 @pytest.mark.parametrize("name", REAL)
 @pytest.mark.parametrize("killed", [False, True])
-def test_it_ends_with_whoever_started_it(ship: Callable[[str], Ship], name: str, killed: bool) -> None:
+def test_it_ends_with_whoever_started_it(ship: Callable[[str], RuntimeBench], name: str, killed: bool) -> None:
     """The lifeline closes; also where the runtime itself was killed before: podman's containers outlive it."""
     here = ship(name)
     lifeline, kept = os.pipe()
@@ -149,7 +149,7 @@ def test_it_ends_with_whoever_started_it(ship: Callable[[str], Ship], name: str,
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_a_trial_of_a_search(ship: Callable[[str], Ship], name: str, panda: FakePanda, tmp_path: Path) -> None:
+def test_a_trial_of_a_search(ship: Callable[[str], RuntimeBench], name: str, panda: FakePanda, tmp_path: Path) -> None:
     """The whole transformation, as a Pilot 3 starts it, with the payload in the image."""
     here = ship(name)
     panda.add_job("""test -f /etc/image && echo '{"status": 0, "loss": 0.5}' > output.json""", container=here.image)
@@ -165,7 +165,7 @@ def test_a_trial_of_a_search(ship: Callable[[str], Ship], name: str, panda: Fake
 @pytest.mark.parametrize("kind", ["daemon", "stubborn"])
 @pytest.mark.parametrize("what", ["runtime", "runner", "transformation", "all at once"])
 def test_nothing_outlives_what_is_killed(
-    ship: Callable[[str], Ship], name: str, kind: str, what: str, panda: FakePanda, tmp_path: Path
+    ship: Callable[[str], RuntimeBench], name: str, kind: str, what: str, panda: FakePanda, tmp_path: Path
 ) -> None:
     """Podman's containers are no children of whoever started them; and the payload's child leaves its session."""
     here, lives = ship(name), tmp_path / "lives"

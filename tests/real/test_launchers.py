@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from hpo_pilot.hpc.launchers import make_launcher
-from tests.launcher_contract import (
-    Bench,
-    a_rank_that_dies_ends_the_others,
+from hpo_pilot.testing.launchers import (
+    LauncherBench,
+    a_dead_rank_ends_the_others,
     base_environment,
     passes_the_status_on,
     starts_ranks,
@@ -40,8 +40,8 @@ OF_HOROVOD = ("horovodrun", "torchrun")
 
 
 @pytest.fixture
-def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], Bench]:
-    def make(name: str) -> Bench:
+def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], LauncherBench]:
+    def make(name: str) -> LauncherBench:
         said, program = SAID[name]
         launcher = make_launcher(said)
         tools, folder = tmp_path / "bin", tmp_path / "job"
@@ -59,22 +59,22 @@ def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], Ben
         base = base_environment(tools)
         if name == "mpirun of Open MPI" and os.geteuid() == 0:
             base |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        return Bench(launcher, folder, base)
+        return LauncherBench(launcher, folder, base)
 
     return make
 
 
 @pytest.mark.parametrize("name", list(SAID))
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_ranks_are_started(bench: Callable[[str], Bench], name: str, ranks: int) -> None:
+def test_ranks_are_started(bench: Callable[[str], LauncherBench], name: str, ranks: int) -> None:
     starts_ranks(bench(name), ranks)
 
 
 @pytest.mark.parametrize("name", list(SAID))
-def test_the_status_is_passed_on(bench: Callable[[str], Bench], name: str) -> None:
+def test_the_status_is_passed_on(bench: Callable[[str], LauncherBench], name: str) -> None:
     passes_the_status_on(bench(name))
 
 
 @pytest.mark.parametrize("name", list(SAID))
-def test_a_rank_that_dies_ends_the_others(bench: Callable[[str], Bench], name: str) -> None:
-    a_rank_that_dies_ends_the_others(bench(name), MPI_INIT if name == "mpirun of MPICH" else "")
+def test_a_rank_that_dies_ends_the_others(bench: Callable[[str], LauncherBench], name: str) -> None:
+    a_dead_rank_ends_the_others(bench(name), MPI_INIT if name == "mpirun of MPICH" else "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -63,6 +64,16 @@ def test_defaults() -> None:
 )
 def test_ranks_on_a_node(resources: dict[str, int], ranks: int) -> None:
     assert Search.model_validate({**DATA, "resources": resources}).resources.ranks == ranks
+
+
+@pytest.mark.parametrize(
+    ("written", "share"), [(1, 1), (0.5, 2), (0.33, 3), (0.17, 6), (0.14, 7), (0.13, 8), (0.125, 8)]
+)
+def test_a_share_of_a_gpu(written: float, share: int) -> None:
+    search = Search.model_validate({**DATA, "resources": {"gpus_per_node": written}})
+    assert search.resources.gpus == pytest.approx(1 / share)
+    assert search.job_needs.gpus_per_node == Fraction(1, share)
+    assert Search.model_validate(search.to_dict()) == search
 
 
 def test_short_forms() -> None:

@@ -117,6 +117,8 @@ def told(folder: Path) -> Told:
         ("grid", "nodes: 10, gpus_per_node: 8, cores: 256"),
         ("summit", "nodes: 2, gpus_per_node: 6, cores: 42, ranks_per_node: 1"),
         ("summit", "cores: 42, ranks_per_node: 42"),
+        ("grid", "gpus_per_node: 0.25"),
+        ("generic-pbs", "gpus_per_node: 0.33, ranks_per_node: 1"),
     ],
 )
 def test_jobs_that_a_site_can_hold(told: Told, profile: str, resources: str) -> None:
@@ -137,6 +139,10 @@ def test_jobs_that_a_site_can_hold(told: Told, profile: str, resources: str) -> 
         ("summit", "nodes: 2, gpus_per_node: 6, cores: 5", "cores", "6 ranks on a node (one for each GPU)", "6 or"),
         ("grid", "cores: 2, ranks_per_node: 3", "cores", "3 ranks on a node need a core each, and the job", "3 or"),
         ("summit", "gpus_per_node: 6, cores: 9, ranks_per_node: 4", "ranks_per_node", "6 GPUs of a node", "use 3, or"),
+        ("summit", "gpus_per_node: 0.5", "gpus_per_node", "jsrun of summit gives each job GPUs of its own", "whole"),
+        ("grid", "gpus_per_node: 0.4", "gpus_per_node", "a share of one GPU (0.5, 0.33, ", ""),
+        ("grid", "gpus_per_node: 1.5", "gpus_per_node", "must be a whole number, or a share", ""),
+        ("grid", "gpus_per_node: 0.5, nodes: 2", "gpus_per_node", "for one process on one node, not", "nodes: 1"),
         ("summit", "nodes: 4609", "nodes", "a job at summit has at most 4608 nodes, not 4609", "use 4608"),
         ("summit", "minutes: 1441", "minutes", "no allocation at summit lasts longer than 1440 minutes", "checkpoint"),
         ("frontier", "nodes: 65, minutes: 721", "minutes", "lasts longer than 720 minutes, not 721", "use 720 or less"),

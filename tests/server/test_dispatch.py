@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,17 @@ def test_an_answer_holds_no_more_than_the_pilot_has(queue: Queue) -> None:
     assert task_ids(queue.acquire(3, gpus=offer, cores=3)) == [gpu, narrow, narrow]
 
 
+def test_shares_of_gpus_are_handed_out_up_to_the_whole(queue: Queue) -> None:
+    whole = queue.submit(5, nGPU=1, taskPriority=100)
+    thirds = queue.submit(5, nGPU=1, hpoGpuShare=3, taskPriority=900)
+    open_gpu = GpuOffer(1, "NVIDIA", left=Fraction(2, 3))
+    assert task_ids(queue.acquire(9, gpus=(open_gpu,))) == [thirds] * 2
+    shared = room(Room(1, (1, Fraction(1, 3)), 9, 64_000, 1e6))
+    assert task_ids(queue.acquire(9, allocation=shared)) == [thirds] * 3
+    assert task_ids(queue.acquire(9, gpus=(open_gpu,))) == []
+    assert task_ids(queue.acquire(9, gpus=(open_gpu, GpuOffer(2, "NVIDIA")))) == [whole] * 2
+
+
 def test_plain_pilots_get_no_jobs_of_several_nodes(queue: Queue) -> None:
     many = queue.submit(2, hpoNodes=2, coreCount=4, taskPriority=900)
     one = queue.submit(1)
@@ -350,5 +362,7 @@ def test_stored_needs_keep_their_text() -> None:
     assert parse_needs(stored).job == JobNeeds(3, 1, 2, 700, 90.0, checkpoints=True)
     by_walltime = stored.replace("5400", "0")
     assert (str(parse_needs(by_walltime)), parse_needs(by_walltime).job.minutes) == (by_walltime, 95.0)
+    shared = stored.replace('"gpus":1,', '"gpus":1,"gpu_share":3,')
+    assert (str(parse_needs(shared)), parse_needs(shared).job.gpus_per_node) == (shared, Fraction(1, 3))
     earlier = parse_needs(stored.replace(',"site":"x"', "").replace('"checkpoints":true,', ""))  # without these keys
     assert (earlier.site, earlier.job.checkpoints) == ("", False)
