@@ -688,7 +688,7 @@ class Torchrun(Launcher):
     """
 
     name = "torchrun"
-    #: PyTorch labels only exceptions; otherwise the line before torchrun's first message on a failure is the rank's last.
+    #: PyTorch labels only exceptions; else the line before torchrun's first message on a failure is the rank's last.
     log_patterns = LogPatterns(
         label=r"^\[rank(\d+)\]: ?",
         dead=r"^[WE]\d{4} .*(closing signal|failed \(exitcode)",

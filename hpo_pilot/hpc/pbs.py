@@ -85,7 +85,8 @@ class Pbs(BatchSystem):
             str(spec.nodes),
             # By default a chunk has one core and no GPU, also with place=exclhost.
             f"ncpus={spec.cores * spec.site.node.threads_per_core}",
-            *([f"ngpus={spec.gpus}"] if spec.gpus else []),
+            # Profiles count tiles of Intel's GPUs, PBS may count cards; exclhost gives all of them.
+            *([f"ngpus={spec.gpus}"] if spec.gpus and spec.site.node.gpu_kind != "intel" else []),
             *([batch.constraint] if batch.constraint else []),
         ]
         return [
