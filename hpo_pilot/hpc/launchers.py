@@ -244,7 +244,10 @@ class Launcher(ABC):
         missing = next((name for name in self.programs if not shutil.which(name, path=path)), None)
         if missing is None:
             return ""
-        builds = {Torchrun.name: "install PyTorch (`pip install torch`)", Horovodrun.name: "build it with `make horovod`"}
+        builds = {
+            Torchrun.name: "install PyTorch (`pip install torch`)",
+            Horovodrun.name: "build it with `make horovod`",
+        }
         remedy = f"{builds[missing]}, or " if missing in builds else ""
         remedy += "load its module before the pilot starts, or name another launcher in the site's profile"
         return f"{missing}, which starts the ranks, is not in PATH: {remedy}"
@@ -542,9 +545,10 @@ class Torchrun(Launcher):
     """
 
     name = "torchrun"
-    #: It labels no lines; the line before torchrun's first message about a failure counts as the rank's last.
+    #: PyTorch labels exceptions alone; else the line before torchrun's first message of a failure is the rank's last.
     log_patterns = LogPatterns(
-        dead=r"^[WE]\d{4} .*(closing signal|failed \(exitcode)",
+        label=r"^\[rank(\d+)\]: ?",
+        dead=r"^[WE]\d{4} .*(?:closing signal|failed \(exitcode)",
         own=r"^[WEI]\d{4} ",
         broken=SSH_FAILED,
         not_started=r"RendezvousConnectionError|RendezvousTimeoutError",

@@ -19,7 +19,10 @@ DOCUMENT = "hpo_pilot_launch.json"
 FOLDER = "%FOLDER"  # in a word: the folder where the payload runs
 SECONDS = 30.0  # time limit for a command of the batch system
 #: Errors of ranks that lost their partner: a consequence, not the cause of the failure.
-CONSEQUENCE = re.compile("HorovodInternalError|Horovod has been shut down|ChildFailedError|^KeyboardInterrupt")
+CONSEQUENCE = re.compile(
+    "HorovodInternalError|Horovod has been shut down|ChildFailedError|^KeyboardInterrupt|DistBackendError"
+    "|Connection (closed|reset) by peer"
+)
 #: What a shell says of a process that a signal ended. A launcher may pass on the rank's own output after it.
 ENDED = re.compile("(Killed|Aborted|Bus error|Segmentation fault|Floating point exception|Illegal instruction)( |$)")
 #: The end of the launcher's line on a rank that SIGTERM has ended; it may come before the line on the step's end.
@@ -83,13 +86,14 @@ class Launch:
         for _, who, text in (by_dead or [each for each in raised if each[0] < at])[-1:] or raised[:1]:
             return "rank %s: %s" % (who, text) if who else text
         before, of_rank, of_launcher = "", "", ""
+        partners = {found.group() for found in map(label.match, filter(CONSEQUENCE.search, lines)) if found}
         for place, line in enumerate(lines):
             labelled = label.match(line)
             text = (line[labelled.end() :] if labelled else line).rstrip()
             if own.search(text):
                 of_launcher = of_launcher or (text if "error" in text.lower() else "")
             elif text:
-                before = text if place < at else before
+                before = text if place < at and not (labelled and labelled.group() in partners) else before
                 if labelled and rank and int(labelled.group(1)) == int(rank) and not ENDED.match(of_rank):
                     of_rank = text
         return "rank %s: %s" % (rank, of_rank) if of_rank else before or of_launcher

@@ -81,6 +81,16 @@ E1122 00:02:18.390000 14573 torch/distributed/elastic/multiprocessing/api.py:100
 torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 """,
 }
+#: Of a rank that was killed: rank 0 of DDP over gloo then has an exception of its own.
+KILLED = """\
+1 epoch 1
+I am rank 1
+[rank0]: Traceback (most recent call last):
+[rank0]:     model(torch.ones(4, 8)).sum().backward()
+[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:36256: Connection reset by peer. This is
+W1127 23:30:44.942000 13029 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 13250 closing signal
+E1127 23:30:45.139000 13029 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 1
+"""
 
 
 def launch(folder: Path, **said: Any) -> Any:
@@ -98,6 +108,15 @@ def log_patterns(name: str) -> dict[str, str]:
 def test_the_message_is_of_the_rank_that_failed(name, tmp_path):
     said = launch(tmp_path, **log_patterns(name)).last_words(LOGS[name])
     assert said == ("ValueError: boom" if name in ("mpich", "torchrun") else "rank 1: ValueError: boom")
+
+
+def test_a_rank_that_lost_its_partner_is_not_the_message(tmp_path):
+    launched = launch(tmp_path, **log_patterns("torchrun"))
+    assert launched.last_words(KILLED) == "I am rank 1"
+    raised = "[rank1]: Traceback (most recent call last):\n[rank1]: ValueError: its images are lost\n"
+    assert launched.last_words(KILLED.replace("[rank0]: Tr", raised + "[rank0]: Tr")) == (
+        "rank 1: ValueError: its images are lost"
+    )
 
 
 def test_without_output_of_ranks_the_launcher_s_error_is_the_message(tmp_path):
