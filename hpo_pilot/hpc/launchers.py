@@ -688,10 +688,10 @@ class Torchrun(Launcher):
     """
 
     name = "torchrun"
-    #: PyTorch labels only exceptions; else the line before torchrun's first message on a failure is the rank's last.
+    #: PyTorch labels exceptions alone; else the line before torchrun's first message of a failure is the rank's last.
     log_patterns = LogPatterns(
         label=r"^\[rank(\d+)\]: ?",
-        dead=r"^[WE]\d{4} .*(closing signal|failed \(exitcode)",
+        dead=r"^[WE]\d{4} .*(?:closing signal|failed \(exitcode)",
         own=r"^[WEI]\d{4} ",
         broken=SSH_FAILED,
         not_started=r"RendezvousConnectionError|RendezvousTimeoutError",
