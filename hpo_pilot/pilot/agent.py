@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from hpo_pilot.errors import HpoPilotError
-from hpo_pilot.hpc.launchers import VISIBLE_GPUS, Plain
+from hpo_pilot.hpc.launchers import VISIBLE_GPUS, Plain, show_gpus
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.logs import configure_logging
 from hpo_pilot.pilot.agents import ASSIGNED, DEBUG, SCRATCH, SHARED_CHECKPOINTS
@@ -127,13 +127,14 @@ class AgentPool(ResourcePool[AgentReservation]):
     ) -> AssignedResources:
         """See ResourcePool: binds this thread, from which the job's processes will be started, to the job's cores."""
         given = reservation.assigned
-        bound = given["bound"] if max(given["bound"], default=0) < len(self._cores) else []
-        if cpus := [cpu for core in bound for cpu in self._cores[core]]:
-            os.sched_setaffinity(0, cpus)
-        variable = VISIBLE_GPUS.get(self._gpu_kind)
+        if self._cores:
+            is_known = given["bound"] and max(given["bound"]) < len(self._cores)
+            chosen = [self._cores[core] for core in given["bound"]] if is_known else self._cores
+            os.sched_setaffinity(0, [cpu for cpus in chosen for cpu in cpus])
+        visible = show_gpus(self._gpu_kind, given["gpus"]) if self._gpu_kind in VISIBLE_GPUS else {}
         return AssignedResources(
             nodes=(HERE,),
-            variables={variable: ",".join(given["gpus"])} if variable else {},
+            variables=visible | given["variables"],
             cores=given["cores"],
             gpus={HERE: tuple(given["gpus"])},
             memory_mb=given["memory_mb"],

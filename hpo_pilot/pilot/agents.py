@@ -18,7 +18,6 @@ import hmac
 import json
 import logging
 import os
-import platform
 import secrets
 import shutil
 import signal
@@ -35,6 +34,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
+from urllib.parse import unquote
 
 from hpo_pilot.errors import HpoPilotError, TryAgainError
 from hpo_pilot.files import close_to_others, write_whole
@@ -53,13 +53,15 @@ from hpo_pilot.transformation.transformation import UNPACKED_LIMIT
 
 log = logging.getLogger(__name__)
 
-_THREADS = 32  # calls to the server and ends of jobs at the same time
+_THREADS, _UPLOADS = 32, 4  # calls to the server, and uploads of checkpoints, at the same time
+_NO_AGENTS = "the agents of the allocation could not be started"
+_LOST = "its agent does not answer"
 _TICK = 1.0  # seconds between looks at the agents
 _COME = 300.0  # seconds for the first call of an agent
 _REJOIN = 30.0  # seconds for an agent without a connection to come back; its keeper has ended its jobs by then
 _SILENT = 120.0  # seconds without a call: an agent ends itself after 60 s
 _STEP_END = 20.0  # seconds for the agents' job step to end by itself
-_HEAD_LIMIT, _IN_MEMORY, _BLOCK = 1 << 16, 1 << 20, 1 << 18  # bytes
+_IN_MEMORY, _BLOCK = 1 << 20, 1 << 18  # bytes
 _NO_PERMISSION = 70  # StatusCode of panda-server
 _SETTINGS, _TOKEN, _CERTIFICATE, _KEY = "agents.json", "token", "certificate.pem", "key.pem"
 
@@ -109,7 +111,8 @@ class AgentState:
         connections: open connections.
         seen: when it last called or its last connection was closed (`time.monotonic`).
         has_come: it has called.
-        is_over: it is lost, or told to end.
+        must_end: it is told to end.
+        is_lost: it has ended, or has been silent for too long.
     """
 
     seen: float
@@ -117,9 +120,10 @@ class AgentState:
     news: asyncio.Event = field(default_factory=asyncio.Event)
     connections: int = 0
     has_come: bool = False
-    is_over: bool = False
+    must_end: bool = False
+    is_lost: bool = False
 
-    def is_lost(self, now: float) -> bool:
+    def is_silent(self, now: float) -> bool:
         """Returns whether the agent has been silent for too long."""
         patience = _COME if not self.has_come else _SILENT if self.connections else _REJOIN
         return now - self.seen > patience
@@ -158,7 +162,7 @@ class Agents:
         now = time.monotonic()
         self._agents = {node.name: AgentState(now) for node in nodes}
         self._jobs: dict[Identity, AgentJob] = {}
-        self._work = ThreadPoolExecutor(_THREADS, "agents")
+        self._work, self._uploads = ThreadPoolExecutor(_THREADS, "agents"), ThreadPoolExecutor(_UPLOADS, "uploads")
         self._pace = Pace(parts.settings.checkpoint_rate * 1e6)
         self._files = CachedFiles(self._folder / "cache", server)
         self._stopping = False
@@ -172,7 +176,7 @@ class Agents:
         """Starts the agents; if that fails, every job takes a job step."""
         try:
             close_to_others(self._folder)
-            address = self._door.open(self._folder, self._nodes[0].name)
+            address = self._door.open(self._folder, self._nodes[-1].name)
             self._step = self._start_step(address)
         except (HpoPilotError, OSError, subprocess.SubprocessError) as error:
             self._give_up(str(error))
@@ -234,16 +238,19 @@ class Agents:
 
     def _watch(self) -> None:
         """Looks for agents that are lost."""
+        give_up = time.monotonic() + _COME
         while not self._stopping:
             time.sleep(_TICK)
             now = time.monotonic()
-            ended = self._step is not None and self._step.poll() is not None
-            if ended and not self._stopping and not any(agent.has_come for agent in self._agents.values()):
-                return self._give_up(self._last_words())
+            has_ended = self._step is not None and self._step.poll() is not None
+            if (has_ended or now > give_up) and not any(agent.has_come for agent in self._agents.values()):
+                return self._give_up(self._last_words() if has_ended else f"none has called within {_COME:.0f} s")
             for name, agent in self._agents.items():
-                if not agent.is_over and (agent.is_lost(now) or (ended and not agent.connections)):
-                    agent.is_over = True
-                    self._pool.lose(name, "its agent does not answer")
+                if not agent.is_lost and (agent.is_silent(now) or (has_ended and not agent.connections)):
+                    agent.is_lost = True
+                    self._pool.lose(name, _LOST)
+                    for entry in list(agent.jobs.values()):  # those of a node that was lost before
+                        self._work.submit(self._end, entry, NodeLost(f"node {name} is lost: {_LOST}"))
         return None
 
     def _last_words(self) -> str:
@@ -254,7 +261,7 @@ class Agents:
         self.is_off = True
         log.warning("no agents can be started on the nodes, so every job takes a job step: %s", why)
         for entry in list(self._jobs.values()):
-            self._end(entry, GivenBack("the agents of the allocation could not be started"))
+            self._end(entry, GivenBack(_NO_AGENTS))
 
     def stop(self) -> None:
         """Lets the agents end their jobs and themselves; they report their jobs before."""
@@ -295,12 +302,20 @@ class Agents:
         self._parts.heartbeats.add(entry)
         self._parts.checkpoints.begin(job, repeats=False)
         self._pool.place(reservation, job, document, lambda: self._settled(entry))
+        if self.is_off:
+            self._end(entry, GivenBack(_NO_AGENTS))
 
     def lose(self, panda_id: int, failure: JobFailure) -> None:
-        """Ends a job, if it has an agent, whose node is lost."""
+        """Ends a job whose node is lost, if an agent has it: an agent that lives ends it, and itself."""
         for entry in list(self._jobs.values()):
-            if entry.job.panda_id == panda_id:
+            if entry.job.panda_id != panda_id:
+                continue
+            agent = self._agents.get(entry.node)
+            if agent is None or agent.is_lost or not entry.is_sent:
                 self._work.submit(self._end, entry, failure)
+            else:
+                agent.must_end = True
+                self._door.call(agent.news.set)
 
     def _settled(self, entry: AgentJob) -> None:
         """Notes the scheduler's decision. The caller has the pool's lock."""
@@ -331,6 +346,7 @@ class Agents:
         try:
             ending = Ending.LOST if isinstance(failure, NodeLost) else Ending.CUT
             self._pool.free(entry.reservation, ending)
+            self._parts.checkpoints.keep(entry.job, failure)
             outcome = Outcome(exit_code=None, failure=failure)
             report_end(self._parts, panda_id, attempt, outcome, self._folder, {})
         except Exception:
@@ -370,7 +386,7 @@ class Agents:
         known = {tuple(identity) for identity in request.json()["jobs"]}
         until = time.monotonic() + float(request.headers.get("x-hpo-pilot-wait", 0))
         while True:
-            stop = self._stopping or agent.is_over
+            stop = self._stopping or agent.must_end or agent.is_lost
             with self._lock:
                 new = [] if stop else [job for identity, job in agent.jobs.items() if identity not in known]
             left = until - time.monotonic()
@@ -404,7 +420,7 @@ class Agents:
 
     def _relay(self, request: Request) -> Answer:
         """Carries out a call of an agent, or passes it on to the server."""
-        place, _, rest = request.path.lstrip("/").partition("/")
+        place, _, rest = unquote(request.path).lstrip("/").partition("/")
         try:
             if place == "cache" and request.method == "GET":
                 return 200, self._files.open(rest)
@@ -449,14 +465,17 @@ class Agents:
 
     def _ended(self, identity: Identity, ending: Ending) -> None:
         """Frees the resources of a job that its agent has reported. It may be repeated."""
-        if (entry := self._forget(identity)) is None:
-            return
-        self._pool.free(entry.reservation, ending)
+        if (entry := self._forget(identity)) is not None:
+            self._pool.free(entry.reservation, ending)
+            self._uploads.submit(self._close, entry.job, ending)
+
+    def _close(self, job: Job, ending: Ending) -> None:
+        """Deletes the checkpoint of a job that has its result; sends that of another one to the server."""
         try:
             if ending in (Ending.FINISHED, Ending.RESUMED):
-                self._parts.checkpoints.drop(entry.job)
+                self._parts.checkpoints.drop(job)
             else:
-                self._parts.checkpoints.keep(entry.job, None)
+                self._parts.checkpoints.keep(job, None)
         finally:
             self._when_over()
 
@@ -543,22 +562,22 @@ class Door:
             answer: a coroutine function that answers a request.
             connected: is called with a node and 1 or -1, for its first request in a connection and the end of that.
         """
-        self._authorization, self._answer, self._connected = f"Bearer {token}", answer, connected
+        self._authorization, self._answer, self._connected = f"Bearer {token}".encode(), answer, connected
         self._token = token
         self._loop = asyncio.new_event_loop()
 
     def open(self, folder: Path, node: str) -> str:
-        """Listens on the address that the other nodes reach, and returns its URL.
+        """Listens, and returns the URL.
 
         Args:
             folder: for token and certificate.
-            node: name of the first node.
+            node: a node that must reach it, another one than this if there is any.
 
         Raises:
             OSError: no port can be opened.
             HpoPilotError: there is no certificate.
         """
-        address = _own_address(node, platform.node())
+        address = _own_address(node)
         write_whole(folder / _TOKEN, self._token, mode=0o600, scratch=True)
         _make_certificate(folder, address)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -583,24 +602,32 @@ class Door:
                 method, path, _ = head[0].split(" ")
                 fields = (line.partition(":") for line in head[1:])
                 headers = {name.lower(): value.strip() for name, _, value in fields}
+                is_agent = hmac.compare_digest(headers.get("authorization", "").encode(), self._authorization)
+                if not is_agent and not _is_of_payload(path, headers):
+                    return await _send(writer, *_message(401, "this is no agent of the allocation"))
+                if is_agent and not node:
+                    node = headers.get("x-hpo-pilot-node", "")
+                    self._connected(node, 1)
                 with tempfile.SpooledTemporaryFile(_IN_MEMORY) as body:
                     size = await _read_body(reader, headers, body)
                     body.seek(0)
-                    is_known = hmac.compare_digest(headers.get("authorization", ""), self._authorization)
-                    if is_known and not node:
-                        node = headers.get("x-hpo-pilot-node", "")
-                        self._connected(node, 1)
-                    if is_known or path.startswith("/points/"):  # payloads have their key in the path
-                        status, content = await self._answer(Request(method, path, headers, body, size))
-                    else:
-                        status, content = _message(401, "this is no agent of the allocation")
+                    status, content = await self._answer(Request(method, path, headers, body, size))
                 await _send(writer, status, content)
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError, ValueError):
-            pass  # it has ended, or is no agent
+            return None  # it has ended, or is no agent
         finally:
             if node:
                 self._connected(node, -1)
             writer.close()
+
+
+def _is_of_payload(path: str, headers: Mapping[str, str]) -> bool:
+    """Returns whether a call is one of payloads for their points; the key in its path replaces the token."""
+    return path.startswith("/points/") and ".." not in unquote(path) and _size(headers) <= _IN_MEMORY
+
+
+def _size(headers: Mapping[str, str]) -> float:
+    return float("inf") if "transfer-encoding" in headers else int(headers.get("content-length", 0))
 
 
 async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str], body: IO[bytes]) -> int:
@@ -637,17 +664,14 @@ async def _send(writer: asyncio.StreamWriter, status: int, content: bytes | IO[b
             await writer.drain()
 
 
-def _own_address(*names: str) -> str:
-    """Returns the address of the first name that is one of this machine; the loopback address: there is none."""
-    for name in names:
-        try:
-            address = socket.gethostbyname(name)
-            with socket.socket() as probe:
-                probe.bind((address, 0))
-            return address
-        except OSError:
-            continue
-    return "127.0.0.1"
+def _own_address(node: str) -> str:
+    """Returns the address of this machine at which a node reaches it; of emulated nodes the loopback address."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((node, 9))  # sends nothing
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
 
 
 def _make_certificate(folder: Path, address: str) -> None:
