@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import time
 from pathlib import Path
 
 import psutil
 import pytest
+import requests
 
 from hpo_pilot.hpc.launchers import make_launcher
 from hpo_pilot.pilot.agents import Pace
+from hpo_pilot.pilot.execution import InContainer
+from hpo_pilot.pilot.job import parse_job
+from hpo_pilot.pilot.launch import WithLauncher
+from hpo_pilot.pilot.machine import AssignedResources
+from hpo_pilot.pilot.settings import Site
+from hpo_pilot.transformation.job import PayloadSettings
 from tests.pilot.conftest import GOOD, PilotProcess, verdict
 from tests.programs import program
 
@@ -147,6 +155,40 @@ def test_the_server_is_away_for_a_time(panda, pilot, begin, until):
     until(lambda: "the server is away" in pilot.said())
     panda.up()
     assert verdict(panda.final(job))["value"] == 0.5
+
+
+def test_the_pilot_of_the_allocation_answers_only_its_agents(panda, pilot, begin, until):
+    begin()
+    until(lambda: len(agents(pilot.folder)) == 2)
+    (file,) = pilot.workdir.glob("agents/*/agents.json")
+    assert all(
+        path.stat().st_mode & 0o77 == 0 for path in (file, *(file.parent / name for name in ("token", "key.pem")))
+    )
+    url, trusted = json.loads(file.read_text())["server"], str(file.parent / "certificate.pem")
+    assert url.startswith("https://127.0.0.1:")
+    for path in ("/api/v1/pilot/acquire_jobs", "/cache/x", "/points/../api/v1/pilot/update_job", "/points/%2e%2e/api"):
+        answer = requests.Request("POST", url, headers={"Authorization": "Bearer x"}, json={}).prepare()
+        answer.url = url + path
+        with requests.Session() as session:
+            assert session.send(answer, verify=trusted).status_code == 401, path
+
+
+def test_ranks_on_shared_nodes_see_the_gpus_that_the_pilot_has_chosen(tmp_path):
+    """Slurm does not choose them there, and does not know of the agents' jobs."""
+    job = parse_job({"PandaID": 1, "attemptNr": 1, "jobPars": "-a s.tar.gz -p x"})
+    site = Site(launcher=make_launcher({"name": "srun"}), gpu_kind="nvidia")
+    gpus = {"n1": ("0", "1"), "n2": ("2", "3")}
+    given = AssignedResources(("n1", "n2"), {}, 4, gpus=gpus, allocation=("n1", "n2", "n3"), is_shared=True)
+    launched = WithLauncher(
+        site, job, given, PayloadSettings(nodes=2, ranks_per_node=2, gpus=2), InContainer("auto", "")
+    )
+    path = f"{program(tmp_path / 'tools' / 'srun', '').parent}:{os.environ['PATH']}"
+    words, _ = launched.wrap(["payload"], {"PATH": path}, [], tmp_path)
+    assert "--overlap" in words and not any(word.startswith("--gpu") for word in words)
+    around = words[words.index("/bin/sh") : -1]
+    for rank, gpu in enumerate(("2", "3")):
+        env = {"PATH": path, "SLURMD_NODENAME": "n2", "SLURM_LOCALID": str(rank)}
+        assert subprocess.check_output([*around, "printenv", "CUDA_VISIBLE_DEVICES"], env=env).decode().strip() == gpu
 
 
 def test_the_pace_of_checkpoints():
