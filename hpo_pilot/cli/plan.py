@@ -92,6 +92,8 @@ def plan(
     if document["launch"] is not None:
         typer.echo("\n# This starts one trial; its pilot adds the nodes, the container and more variables:")
         typer.echo(document["launch"])
+    elif script is not None:
+        typer.echo("\n# An agent on each node starts its trials there, without job steps.")
     if script is not None:
         submit = "`hpo-pilot pilots submit`"
         if not profile.node.cores:
@@ -148,15 +150,20 @@ def _script(profile: SiteProfile, made: Plan, account: str | None, needs: Resour
 
 
 def _launch_line(search: Search, profile: SiteProfile) -> str | None:
-    """Returns the command that starts the ranks of one trial; None: its command is started without a launcher."""
+    """Returns the command that starts one trial; None: pilot or agent starts the trial's command without a launcher."""
     from hpo_pilot.hpc.launchers import Placement, make_launcher
 
     needs, launcher = search.resources, make_launcher(profile.launcher.model_dump(), profile.node.threads_per_core)
     if profile.name == "grid" or (profile.batch.system == "none" and not needs.ranks):
         return None
+    nodes = tuple(f"NODE{number}" for number in range(1, needs.nodes + 1))
+    if profile.batch.system != "none" and not launcher.needs_step(needs.nodes, needs.ranks):
+        if launcher.on_node is None or not needs.ranks:
+            return None
+        launcher, nodes = launcher.on_node, ("localhost",)
     ranks = max(1, needs.ranks)
     placement = Placement(
-        nodes=tuple(f"NODE{number}" for number in range(1, needs.nodes + 1)),
+        nodes=nodes,
         ranks_per_node=ranks,
         gpus_per_rank=needs.whole_gpus // ranks,
         cores_per_rank=needs.cores // ranks,

@@ -99,7 +99,6 @@ def test_the_script_is_what_pilots_submit_writes(plan):
             {"gpus_per_node": 8},
             "srun -N6 -n48 --ntasks-per-node=8 -c5 --gpus-per-task=1 --gpu-bind=closest ",
         ),
-        ("perlmutter", {"nodes": 1, "gpus_per_node": 2}, "srun -N1 -n1 --ntasks-per-node=1 -c84 --gpus-per-node=2 "),
     ],
 )
 def test_the_line_that_starts_one_trial(plan, site, resources, line):
@@ -170,6 +169,14 @@ def test_gpus_that_stay_idle_are_noted(plan):
 )
 def test_what_does_not_fit_is_refused(plan, site, words, resources, said):
     assert said in plan("--site", site, *words, status=2, **resources)
+
+
+def test_trials_on_one_node_need_no_job_steps_where_agents_start_them(plan):
+    one = {"nodes": 1, "gpus_per_node": 1, "cores": 7, "memory_mb": 1000, "minutes": 60}
+    one["budget"] = {"trials": 2000, "parallel": 1000}
+    found = json.loads(plan("--site", "frontier", "--nodes", "184", "--json", **one))
+    assert found["launch"] is None and found["allocation"]["jobs_at_once"] == 1000  # job steps: 100
+    assert "An agent on each node starts its trials" in plan("--site", "frontier", "--nodes", "184", **one)
 
 
 def test_where_there_is_no_batch_system(plan):
