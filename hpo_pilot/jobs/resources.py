@@ -17,7 +17,7 @@ MOST_ON_A_GPU = 8
 
 
 def gpu_count(gpus: int, share: int = 1) -> int | Fraction:
-    """Returns the GPUs of a job; `share`: so many jobs share its GPU, 1: none does."""
+    """Returns the GPUs of a job; `share`: number of jobs that share its GPU, 1: none does."""
     return Fraction(1, share) if share > 1 else gpus
 
 
