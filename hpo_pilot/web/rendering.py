@@ -43,7 +43,7 @@ def environment() -> jinja2.Environment:
 
 def _with_code(text: str) -> Markup:
     """Formats what is between backticks as code."""
-    parts = enumerate(text.split("`"))
+    parts = enumerate(formatting.printable(text).split("`"))
     return Markup("").join(Markup("<code>{}</code>").format(part) if place % 2 else part for place, part in parts)
 
 

@@ -174,10 +174,11 @@ def test_jobs_with_checkpoints_run_across_allocations():
 
 
 def test_an_allocation_has_the_nodes_that_its_job_steps_can_use():
-    job = work(JobNeeds(1, 1, 7, 60_000, 60), 60, 10_000, 1024)
-    plan = make_plan(job, find_site("frontier"))
-    assert (plan.allocation.nodes, plan.allocation.at_once) == (13, 100)
-    assert len(plan.runs) < 110
+    """Trials on one node have none where agents start them."""
+    plan = make_plan(work(JobNeeds(2, 8, 56, 400_000, 60), 60, 1000, 1024), find_site("frontier"))
+    assert (plan.allocation.nodes, plan.allocation.at_once) == (200, 100)
+    plan = make_plan(work(JobNeeds(1, 1, 7, 60_000, 60), 60, 10_000, 1024), find_site("frontier"))
+    assert (plan.allocation.nodes, plan.allocation.at_once) == (128, 1024)
 
 
 def test_the_cores_that_jobs_leave_idle_are_not_used():

@@ -179,7 +179,7 @@ def test_a_sound_log_passes() -> None:
 @pytest.mark.parametrize(
     ("events", "message"),
     [
-        ([_start("2", "a", (0,), (2, 3))], "GPU 0 of a given to 2 while 1 has it"),
+        ([_start("2", "a", (0,), (2, 3))], "GPU 0 of a given to 2 while others have it"),
         ([_start("2", "a", (1,), (1, 2))], "core 1 of a given to 2 while 1 has it"),
         ([_start("2", "a", (1,), (2, 3), memory_mb=501)], "1001 MB of a given"),
         ([_start("2", "b", (2,), (0, 1))], "GPU 2 of b, which has 2"),
