@@ -113,7 +113,9 @@ def test_what_is_copied_is_there():
 
 
 def test_every_payload_has_an_image():
-    named = set(re.findall(r"\b(digits|calo_gan|resnet50|transformer|bdt|autotune)\b", "".join(p.read_text() for p in RECIPES)))
+    named = set(
+        re.findall(r"\b(digits|calo_gan|resnet50|transformer|bdt|autotune)\b", "".join(p.read_text() for p in RECIPES))
+    )
     assert {path.name for path in (ROOT / "payloads").iterdir() if (path / "train.py").exists()} == named
 
 

@@ -324,7 +324,10 @@ def test_a_refused_token_ends_the_pilot_with_a_clear_line(panda, make_settings):
         ({"checkpoint_mb": -1}, "--checkpoint-mb"),
         ({"metrics_port": 70000}, "--metrics-port 70000"),
         ({"staging_mb": 0}, "--staging-mb 0: a size in MB; --no-staging stages nothing"),
-        ({"container_runtime": "docker"}, "--container-runtime: there is no container runtime 'docker'; there is auto, none, apptainer"),
+        (
+            {"container_runtime": "docker"},
+            "--container-runtime: there is no container runtime 'docker'; there is auto, none, apptainer",
+        ),
         ({"allocation": True}, "--allocation: give --site FILE as well"),
     ],
 )
