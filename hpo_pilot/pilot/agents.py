@@ -260,6 +260,8 @@ class Agents:
     def _give_up(self, why: str) -> None:
         self.is_off = True
         log.warning("no agents can be started on the nodes, so every job takes a job step: %s", why)
+        if self._step is not None:
+            self._step.terminate()
         for entry in list(self._jobs.values()):
             self._end(entry, GivenBack(_NO_AGENTS))
 
@@ -386,7 +388,7 @@ class Agents:
         known = {tuple(identity) for identity in request.json()["jobs"]}
         until = time.monotonic() + float(request.headers.get("x-hpo-pilot-wait", 0))
         while True:
-            stop = self._stopping or agent.must_end or agent.is_lost
+            stop = self._stopping or self.is_off or agent.must_end or agent.is_lost
             with self._lock:
                 new = [] if stop else [job for identity, job in agent.jobs.items() if identity not in known]
             left = until - time.monotonic()
