@@ -75,6 +75,11 @@ def test_a_registration_whose_answer_is_lost_is_one(tmp_path):
         segments = client.extend("pair", {"trials": 5})["segments"]
         assert [segment["budget"]["trials"] for segment in segments] == [9, 9]
         assert lost == ["searches", "extend"]
+        token = {"Authorization": f"Bearer {api.token_file('alice').read_text().strip()}"}
+        body = {"add": {"trials": 5}, "seen": {"trials": 9}}  # whose budget was seen is not known
+        refused = requests.post(f"{api.url}/api/v1/searches/pair/extend", json=body, headers=token, timeout=30)
+        assert 400 <= refused.status_code < 500
+        assert [segment["budget"]["trials"] for segment in client.status("pair")["segments"]] == [9, 9]
 
 
 def test_watching_outlives_a_restart_of_the_service(fake, token_file, monkeypatch):
