@@ -110,7 +110,7 @@ class Ranks:
     def describe(self) -> str:
         """What the training runs on."""
         where = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
-        through = f"{self.size} ranks, {self.through}" if self.size > 1 else self.through
+        through = f"{self.size} ranks, {self.through}" if self.size > 1 else "one process"
         return f"{through}, {where}, torch {torch.__version__}"
 
     def sum(self, figures: list[float]) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ def agents(folder: Path) -> dict[str, psutil.Process]:
     for process in psutil.process_iter(["cmdline"]):
         line = process.info["cmdline"] or []
         if line[1:3] == ["-m", "hpo_pilot.pilot.agent"] and line[-1].startswith(str(folder)):
-            found[process.environ()["SLURMD_NODENAME"]] = process
+            with suppress(psutil.NoSuchProcess):
+                found[process.environ()["SLURMD_NODENAME"]] = process
     return found
 
 

@@ -74,7 +74,7 @@ import json, os, signal, sys, time
 count = began = int(open("count").read()) if os.path.exists("count") else 0
 if sys.argv[1] == "ignores":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-while count < 20:
+while count < 30:
     time.sleep(1)
     count += 1
     if os.environ["SLURM_PROCID"] == "0":

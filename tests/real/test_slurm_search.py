@@ -109,7 +109,8 @@ def test_a_search_from_its_file_to_its_report(slurm: Slurm, folder: Path, image:
         kept = scan.workdir / "checkpoints"
         until(lambda: len(list(kept.glob("*/t*f0/.kept"))) == TRIALS, log, 120)
         steps = slurm.run("squeue", "--steps", "--noheader", "--format=%j %N").splitlines()
-        running = [line.split()[1] for line in steps if line.startswith("hpo-pilot-")]
+        named = [line for line in steps if line.startswith("hpo-pilot-")]
+        running = [line.split()[1] for line in named if not line.startswith("hpo-pilot-agents ")]
         assert len(running) == TRIALS and set(running) == {"n1", "n2"}, steps
         slurm.run("scancel", "--batch", "--signal=USR1", job)
         slurm.wait(job, "COMPLETED")
