@@ -25,7 +25,7 @@ from tests.real.slurm import Slurm, running_slurm
 
 _SITES = Path(__file__).parents[2] / "deploy" / "sites"
 
-#: Name, nodes, shape, and job steps at once (sources in deploy/sites/). Summit's jsrun has no agents: it stands for its size.
+#: Name, nodes, shape, and job steps at once (sources in deploy/sites/); jsrun of Summit has no agents yet.
 MACHINES = [
     ("Summit", 4608, NodeShape(cores=42, memory_mb=512_000, gpus=6, close=3), 1350),
     ("Frontier", 9400, NodeShape(cores=56, memory_mb=512_000, gpus=8, close=2), 100),
