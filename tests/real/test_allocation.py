@@ -329,7 +329,8 @@ def test_a_step_that_somebody_cancels_is_no_verdict(
         count = int(kept.read_text())
     until(lambda: embedded.state(task) == "done", 90)
     (verdict,) = embedded.verdicts(task)
-    assert verdict["status"] == 0 and verdict["attempt"] == 3 and verdict["metrics"]["began"] >= count
+    assert verdict["status"] == 0, verdict["message"]
+    assert verdict["attempt"] == 3 and verdict["metrics"]["began"] >= count
     said = (tmp_path / f"pilot-{job}.log").read_text()
     assert said.count("is in the queue again") == 1 and "no more jobs start" not in said
 
