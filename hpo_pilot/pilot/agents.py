@@ -165,7 +165,7 @@ class Agents:
         self._work, self._uploads = ThreadPoolExecutor(_THREADS, "agents"), ThreadPoolExecutor(_UPLOADS, "uploads")
         self._pace = Pace(parts.settings.checkpoint_rate * 1e6)
         self._files = CachedFiles(self._folder / "cache", server)
-        self._stopping = False
+        self._stopping = threading.Event()
         self._step: subprocess.Popen[bytes] | None = None
         self._door = Door(secrets.token_hex(32), self._answer, self._connected)
         self.is_off = False  #: no agent could be started: every job takes a job step
@@ -239,10 +239,11 @@ class Agents:
     def _watch(self) -> None:
         """Looks for agents that are lost."""
         give_up = time.monotonic() + _COME
-        while not self._stopping:
-            time.sleep(_TICK)
+        while not self._stopping.wait(_TICK):
             now = time.monotonic()
             has_ended = self._step is not None and self._step.poll() is not None
+            if self._stopping.is_set():
+                break  # it has ended because it was told to: no node is lost
             if (has_ended or now > give_up) and not any(agent.has_come for agent in self._agents.values()):
                 return self._give_up(self._last_words() if has_ended else f"none has called within {_COME:.0f} s")
             for name, agent in self._agents.items():
@@ -267,7 +268,7 @@ class Agents:
 
     def stop(self) -> None:
         """Lets the agents end their jobs and themselves; they report their jobs before."""
-        self._stopping = True
+        self._stopping.set()
         self._pace.bytes_per_second = float("inf")
         self._door.call(self._wake_all)
 
@@ -388,7 +389,7 @@ class Agents:
         known = {tuple(identity) for identity in request.json()["jobs"]}
         until = time.monotonic() + float(request.headers.get("x-hpo-pilot-wait", 0))
         while True:
-            stop = self._stopping or self.is_off or agent.must_end or agent.is_lost
+            stop = self._stopping.is_set() or self.is_off or agent.must_end or agent.is_lost
             with self._lock:
                 new = [] if stop else [job for identity, job in agent.jobs.items() if identity not in known]
             left = until - time.monotonic()
