@@ -274,11 +274,11 @@ def _cost(search: Search, profile: SiteProfile, made: Plan) -> Cost:
     """Returns the cost of all jobs; the energy is that of whole nodes, which nobody else can use."""
     from dataclasses import replace
 
-    from hpo_pilot.hpc.site_files import job_watts
-    from hpo_pilot.search.trials import Price, Spent
+    from hpo_pilot.hpc.site_files import site_price
+    from hpo_pilot.search.trials import Spent
 
     needs, power = search.resources, profile.node.power
-    cost = Price(needs.gpus, needs.all_cores, job_watts(profile, needs)).cost(Spent(made.job_seconds))
+    cost = site_price(profile, needs).cost(Spent(made.job_seconds))
     if power is None or profile.batch.system == "none":
         return cost
     busy = needs.nodes * (power.watts(needs.cores, needs.gpus_per_node) - power.idle)

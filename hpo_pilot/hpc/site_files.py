@@ -106,14 +106,22 @@ def _mistakes(data: dict[str, Any]) -> list[Mistake]:
 
 
 def price_of(search: Search) -> Price:
-    """Returns the resources of one job of the search, and its watts if its site profile has power figures."""
-    resources = search.resources
+    """Returns the price of one job of the search; its site profile may have figures of power and carbon."""
     profile = known_site(search.site.profile)
-    watts = None if profile is None else job_watts(profile, resources)
-    return Price(resources.gpus, resources.all_cores, watts)
+    return (
+        Price(search.resources.gpus, search.resources.all_cores)
+        if profile is None
+        else site_price(profile, search.resources)
+    )
 
 
-def job_watts(profile: SiteProfile, resources: Resources) -> float | None:
+def site_price(profile: SiteProfile, resources: Resources) -> Price:
+    """Returns the price of one job with these resources at a site."""
+    carbon = None if profile.carbon is None else profile.carbon.grams_per_kwh / 1000
+    return Price(resources.gpus, resources.all_cores, _job_watts(profile, resources), carbon)
+
+
+def _job_watts(profile: SiteProfile, resources: Resources) -> float | None:
     """Returns the power of one job on all its nodes, in watts; None: the profile has no power figures.
 
     A job counts a share of the idle power of its nodes: the largest of its shares of cores, GPUs and memory. Other jobs

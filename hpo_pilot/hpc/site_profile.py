@@ -245,6 +245,15 @@ class Power(ProfileSection):
         return self.idle + self.per_core * cores + self.per_gpu * gpus
 
 
+class Carbon(ProfileSection):
+    """Emissions of the site's electricity."""
+
+    grams_per_kwh: Annotated[StrictFloat, Field(ge=0, le=2000)] = Field(
+        description="Mean emissions, in grams of CO2 equivalent per kWh."
+    )
+    source: Text = Field(description="Source of the figure, with its year.")
+
+
 class SiteNode(ProfileSection):
     """A compute node. A value that is not given is not checked."""
 
@@ -330,3 +339,6 @@ class SiteProfile(ProfileSection):
     scratch: Scratch = Scratch()
     containers: SiteContainers = SiteContainers()
     network: Network = Network()
+    carbon: Carbon | None = Field(
+        None, description="Emissions of the electricity. Default: not given, and no emissions are estimated."
+    )

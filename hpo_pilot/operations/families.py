@@ -53,18 +53,22 @@ def family_document(name: str, members: Sequence[SearchDocument]) -> SearchDocum
 
 
 def _family_cost(members: Sequence[CostDocument]) -> CostDocument:
-    """Returns the total cost of the searches of a family; the energy is null unless it is known for all."""
-    energies = [member["energy_kwh"] for member in members]
+    """Returns the total cost of the searches of a family; energy and emissions are null unless known for all."""
+    energy = _sum_if_known([member["energy_kwh"] for member in members])
     sources = {source for member in members if (source := member["energy_source"]) is not None}
-    known = [energy for energy in energies if energy is not None]
-    whole = len(known) == len(energies)
     return {
         "job_seconds": sum(member["job_seconds"] for member in members),
         "gpu_hours": sum(member["gpu_hours"] for member in members),
         "core_hours": sum(member["core_hours"] for member in members),
-        "energy_kwh": sum(known) if whole else None,
-        "energy_source": (min(sources, default=None) if len(sources) < 2 else "mixed") if whole else None,
+        "energy_kwh": energy,
+        "energy_source": None if energy is None else min(sources, default=None) if len(sources) < 2 else "mixed",
+        "co2_kg": _sum_if_known([member["co2_kg"] for member in members]),
     }
+
+
+def _sum_if_known(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
 
 
 def family_progress(name: str, members: Sequence[ProgressDocument]) -> ProgressDocument:

@@ -43,7 +43,8 @@ class CostDocument(TypedDict):
     """The cost of jobs: all attempts that are over, including lost and repeated ones.
 
     `energy_source` says whether `energy_kwh` was measured on the nodes, estimated from the power figures in the site's
-    profile, or both (`mixed`). Both keys are null where the energy is not known.
+    profile, or both (`mixed`). Both keys are null where the energy is not known. `co2_kg` is the mass of CO2 equivalent
+    by the profile's figure for the site's electricity, or null.
     """
 
     job_seconds: float
@@ -51,6 +52,7 @@ class CostDocument(TypedDict):
     core_hours: float
     energy_kwh: float | None
     energy_source: str | None
+    co2_kg: float | None
 
 
 class GainDocument(TypedDict):
@@ -75,6 +77,7 @@ def cost_document(cost: Cost) -> CostDocument:
         "core_hours": cost.core_hours,
         "energy_kwh": cost.energy_kwh,
         "energy_source": cost.energy_source,
+        "co2_kg": cost.co2_kg,
     }
 
 

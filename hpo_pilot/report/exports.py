@@ -142,7 +142,7 @@ def panda_ids(trial: TrialDocument) -> list[int]:
 
 
 #: Columns of a trial's cost, with the names that `Cost` uses.
-COSTS = ("job_seconds", "gpu_hours", "core_hours", "energy_kwh")
+COSTS = ("job_seconds", "gpu_hours", "core_hours", "energy_kwh", "co2_kg")
 
 
 def point_columns(space: Iterable[str], columns: Iterable[str]) -> dict[str, str]:

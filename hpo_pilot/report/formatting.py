@@ -205,11 +205,12 @@ def machine_hours(gpu_hours: float, core_hours: float) -> tuple[str, str]:
     return number(amount), UNITS[key]
 
 
-def energy_text(kwh: float | None, source: str | None) -> str:
-    """Formats an energy and its source; empty: not known."""
+def energy_text(kwh: float | None, source: str | None, co2_kg: float | None) -> str:
+    """Formats an energy, its source and its emissions; empty: not known."""
     if kwh is None or source is None:
         return ""
-    return f"{number(kwh)} kWh ({'measured in part' if source == 'mixed' else source})"
+    text = f"{number(kwh)} kWh ({'measured in part' if source == 'mixed' else source})"
+    return text if co2_kg is None else f"{text}, {number(co2_kg)} kg CO₂e"
 
 
 def used_of(used: float, allowed: float | None, unit: str) -> str:
@@ -232,7 +233,7 @@ def cost_text(cost: Mapping[str, Any], budget: Mapping[str, Any] | None = None, 
     limits = {key: (budget or {}).get(key) for key in UNITS}
     is_shown = {"gpu_hours": cost["gpu_hours"] > 0, "core_hours": True, "hours": False}
     parts = [used_of(used[key], limits[key], unit) for key, unit in UNITS.items() if limits[key] or is_shown[key]]
-    return ", ".join(filter(None, [*parts, energy_text(cost["energy_kwh"], cost["energy_source"])]))
+    return ", ".join(filter(None, [*parts, energy_text(cost["energy_kwh"], cost["energy_source"], cost["co2_kg"])]))
 
 
 def gain_text(gain: Mapping[str, Any], metric: str) -> str:

@@ -68,6 +68,7 @@ class Cost:
         core_hours: run time in hours, times the CPU cores of a job.
         energy_kwh: energy in kWh; None: not measured, and no estimate.
         energy_source: source of the energy; mixed: part of it is measured, the rest is estimated.
+        carbon: emissions of the site's electricity, in kg CO2e per kWh; None: not known.
     """
 
     job_seconds: float
@@ -75,6 +76,12 @@ class Cost:
     core_hours: float
     energy_kwh: float | None
     energy_source: EnergySource | None
+    carbon: float | None = None
+
+    @property
+    def co2_kg(self) -> float | None:
+        """Emissions of the energy, in kg CO2e; None: not known."""
+        return None if self.carbon is None or self.energy_kwh is None else self.carbon * self.energy_kwh
 
 
 #: The cost of nothing.
@@ -89,17 +96,19 @@ class Price:
         gpus: GPUs of the whole job.
         cores: CPU cores of the whole job.
         watts: estimated power of the whole job; None: not known.
+        carbon: as in `Cost`.
     """
 
     gpus: float
     cores: int
     watts: float | None = None
+    carbon: float | None = None
 
     def cost(self, spent: Spent) -> Cost:
         """Returns the cost of the attempts in `spent`."""
         hours = spent.seconds / _SECONDS_PER_HOUR
         energy, source = self._energy(spent)
-        return Cost(spent.seconds, hours * self.gpus, hours * self.cores, energy, source)
+        return Cost(spent.seconds, hours * self.gpus, hours * self.cores, energy, source, self.carbon)
 
     def _energy(self, spent: Spent) -> tuple[float | None, EnergySource | None]:
         # Sums in a different order may differ in the last digits.

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from hpo_pilot.cli.schemas import schema_of
 from hpo_pilot.errors import InputError
-from hpo_pilot.hpc.site_files import SiteFileError, find_site, job_watts, load_site, price_of, site_files
+from hpo_pilot.hpc.site_files import SiteFileError, find_site, load_site, price_of, site_files, site_price
 from hpo_pilot.hpc.site_folders import shipped_folder, site_folders
 from hpo_pilot.hpc.site_profile import Batch, SiteProfile
 from hpo_pilot.search import Resources, Search
@@ -266,14 +266,14 @@ POWER = "name: ours\nnode: {cores: 10, power: {idle: %d, per_core: 5, per_gpu: 0
 
 def test_a_whole_node_of_summit_draws_what_top500_says():
     whole = Resources(nodes=3, gpus_per_node=6, cores=42)
-    assert job_watts(find_site("summit"), whole) == pytest.approx(3 * 2190, rel=0.01)
+    assert site_price(find_site("summit"), whole).watts == pytest.approx(3 * 2190, rel=0.01)
 
 
 @pytest.mark.parametrize(
     ("cores", "gpus", "memory", "share"), [(7, 1, 1000, 1 / 6), (21, 1, 1000, 0.5), (1, 0, 512_000, 1)]
 )
 def test_of_what_an_idle_node_draws_a_job_has_its_share(cores, gpus, memory, share):
-    watts = job_watts(find_site("summit"), Resources(gpus_per_node=gpus, cores=cores, memory_mb=memory))
+    watts = site_price(find_site("summit"), Resources(gpus_per_node=gpus, cores=cores, memory_mb=memory)).watts
     assert watts == pytest.approx(500 * share + 4.5 * cores + 250 * gpus)
 
 

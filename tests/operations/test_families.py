@@ -55,12 +55,12 @@ def test_the_sums() -> None:
 def test_the_cost(energies: Any, sources: Any, energy: float | None, source: str | None) -> None:
     rest = {"job_seconds": 60.0, "gpu_hours": 0.5, "core_hours": 4.0, "source": "demo.yaml", "definition": {}}
     members = [
-        member("demo-arm", "done", cost={**rest, "energy_kwh": one, "energy_source": how}, **rest)
+        member("demo-arm", "done", cost={**rest, "energy_kwh": one, "energy_source": how, "co2_kg": one}, **rest)
         for one, how in zip(energies, sources, strict=True)
     ]
     cost = family_status("demo", cast(Any, members))["cost"]
     hours = {"job_seconds": 120.0, "gpu_hours": 1.0, "core_hours": 8.0}
-    assert cost == {**hours, "energy_kwh": energy, "energy_source": source}
+    assert cost == {**hours, "energy_kwh": energy, "energy_source": source, "co2_kg": energy}
 
 
 def test_what_one_search_does_not_allow_the_others_may() -> None:

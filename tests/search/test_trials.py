@@ -78,7 +78,8 @@ def test_hours_of_all_cores_and_gpus():
 def test_energy(attempts, watts, energy, source):
     state = JobState.FINISHED
     spent = (Attempt(trial=1, fold=0, state=state, seconds=seconds, joules=joules) for seconds, joules in attempts)
-    cost = Price(0, 1, watts).cost(Spent.of(spent))
+    cost = Price(0, 1, watts, 0.25).cost(Spent.of(spent))
+    assert cost.co2_kg == (None if energy is None else pytest.approx(energy / 4))
     assert (cost.energy_kwh, cost.energy_source) == (pytest.approx(energy) if energy is not None else None, source)
 
 

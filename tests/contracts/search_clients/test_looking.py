@@ -41,7 +41,12 @@ def test_status_is_the_list_s_document_and_more(client, shown):
 def test_what_it_cost_and_gained(client, shown):
     status, trials = client.status(shown), list(client.trials(shown))
     hours = {"job_seconds": 12.0, "gpu_hours": 0.0, "core_hours": pytest.approx(12 / 3600)}
-    assert status["cost"] == {**hours, "energy_kwh": None, "energy_source": None}  # the local site has no figures
+    assert status["cost"] == {
+        **hours,
+        "energy_kwh": None,
+        "energy_source": None,
+        "co2_kg": None,
+    }  # the local site has no figures
     assert [trial["cost"]["job_seconds"] for trial in trials] == [4.0, 4.0, 4.0]
     gain = {"first": 2.5, "best": 2.5, "gain": 0.0, "per_gpu_hour": None, "per_core_hour": 0.0}
     assert status["gain"] == gain
@@ -125,7 +130,7 @@ def test_report_and_exports(client, shown):
     assert shown in report
     rows = "".join(client.export(shown, "csv")).splitlines()
     head = "number,generation,state,value,std,x,kind,seed,fold_0,fold_1,error,submitted,started,ended,confirms,told,"
-    assert rows[0] == head + "job_seconds,gpu_hours,core_hours,energy_kwh,panda_ids"
+    assert rows[0] == head + "job_seconds,gpu_hours,core_hours,energy_kwh,co2_kg,panda_ids"
     assert len(rows) == 4
     exported = json.loads("".join(client.export(shown, "json")))
     assert exported["trials"] == list(client.trials(shown))

@@ -35,8 +35,8 @@ from hpo_pilot.report.formatting import (
 )
 from hpo_pilot.search.trials import Estimate
 
-MEASURED = {"gpu_hours": 0.0, "core_hours": 12.3456, "energy_kwh": 1.25, "energy_source": "mixed"}
-UNKNOWN = {"gpu_hours": 2.5, "core_hours": 10.0, "energy_kwh": None, "energy_source": None}
+MEASURED = {"gpu_hours": 0.0, "core_hours": 12.3456, "energy_kwh": 1.25, "energy_source": "mixed", "co2_kg": 0.25}
+UNKNOWN = {"gpu_hours": 2.5, "core_hours": 10.0, "energy_kwh": None, "energy_source": None, "co2_kg": None}
 CONFIRMED = {"value": 0.25, "std": None, "confirmed": {"value": 0.75, "runs": 2}}
 GAIN = {"first": 0.5, "best": 0.25, "gain": 0.25, "per_gpu_hour": None, "per_core_hour": 0.125}
 VOLUME = {"first": None, "best": None, "gain": 0.25, "per_gpu_hour": 0.5, "per_core_hour": 0.125}
@@ -109,10 +109,11 @@ CASES: list[tuple[Callable[..., Any], tuple[Any, ...], str]] = [
     (count, (12345, "search", "searches"), "12,345 searches"),
     (machine_hours, (0.0, 12.3456), "('12.35', 'core-hours')"),
     (machine_hours, (2.0, 16.0), "('2', 'GPU-hours')"),
-    (energy_text, (1.25, "estimated"), "1.25 kWh (estimated)"),
-    (energy_text, (None, None), ""),
+    (energy_text, (1.25, "estimated", None), "1.25 kWh (estimated)"),
+    (energy_text, (1.25, "measured", 0.3), "1.25 kWh (measured), 0.3 kg CO₂e"),
+    (energy_text, (None, None, None), ""),
     (used_of, (25.0, 100, "GPU-hours"), "25 of 100 GPU-hours (25%)"),
-    (cost_text, (MEASURED,), "12.35 core-hours, 1.25 kWh (measured in part)"),
+    (cost_text, (MEASURED,), "12.35 core-hours, 1.25 kWh (measured in part), 0.25 kg CO₂e"),
     (
         cost_text,
         (UNKNOWN, {"gpu_hours": 5, "hours": 8}, 2.0),
