@@ -581,6 +581,7 @@ class Pals(Launcher):
 
     name = "pals"
     once = _plain_here
+    has_agents = True
     log_patterns = LogPatterns(
         label=r"^[\w.-]+ (\d+): ?",
         dead=r"^[\w.-]+: rank (\d+) (?:exited with code|died from signal)",
@@ -602,6 +603,10 @@ class Pals(Launcher):
         hosts = ["--hosts", ",".join(placement.nodes)]
         return ["mpiexec", *ranks, *hosts, "--cpu-bind", "none", "--envall", *labels, *self.settings.options, *argv]
 
+    def agents(self, argv: Sequence[str], placement: Placement) -> list[str]:
+        """See Launcher. Several mpiexec run side by side on a node (ALCF, user guides, "Running Multiple MPI ...")."""
+        return self.command(["--no-abort-on-failure", *argv], placement)
+
 
 class Flux(Launcher):
     """Starts ranks as jobs of the allocation's own Flux instance, with `flux run`.
@@ -613,6 +618,7 @@ class Flux(Launcher):
     name = "flux"
     names_also = ("HOME", "PATH")
     chooses_gpus = True
+    has_agents = True
     #: Measured with 0.88; flux-core, src/cmd/job/attach.c, src/shell/doom.c, src/modules/job-exec/bulkexec.c.
     log_patterns = LogPatterns(
         label=r"^ *(\d+): ?",
@@ -628,8 +634,10 @@ class Flux(Launcher):
     def command(self, argv: Sequence[str], placement: Placement) -> list[str]:
         """See Launcher."""
         is_part = placement.allocation and set(placement.nodes) != set(placement.allocation)
-        gpus = [f"-g{placement.gpus_per_rank}"] if placement.gpus_per_rank else []
+        gpus = [f"-g{placement.gpus_per_rank}"] if placement.gpus_per_rank and not placement.is_shared else []
         own = [] if self.settings.share_gpus or not gpus else ["-o", "gpu-affinity=per-task"]
+        if placement.is_shared:  # Flux does not know which cores and GPUs the agents' jobs have
+            own = ["-o", "cpu-affinity=off", "-o", "gpu-affinity=off"]
         return [
             *("flux", "run", f"-N{len(placement.nodes)}", f"-n{placement.ranks}", f"-c{placement.cores_per_rank}"),
             *gpus,
@@ -648,6 +656,13 @@ class Flux(Launcher):
         """See Launcher."""
         env = super().environment(placement, base)
         return {name: value for name, value in env.items() if name not in GPU_VARIABLES}
+
+    def agents(self, argv: Sequence[str], placement: Placement) -> list[str]:
+        """See Launcher. As a job the agents would leave no core to others: Flux's brokers start them beside all jobs.
+
+        Measured with 0.88: the end of one process, and the loss of a node, do not end the others.
+        """
+        return ["flux", "exec", "--noinput", "--label-io", *argv]
 
     def step_commands(self, environment: Mapping[str, str]) -> StepCommands | None:
         """See Launcher. A killed `flux run` leaves its job running."""

@@ -25,7 +25,7 @@ from hpo_pilot.errors import HpoPilotError
 from hpo_pilot.hpc.launchers import VISIBLE_GPUS, Plain, show_gpus
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.logs import configure_logging
-from hpo_pilot.pilot.agents import ASSIGNED, DEBUG, SCRATCH, SHARED_CHECKPOINTS
+from hpo_pilot.pilot.agents import ASSIGNED, DEBUG, NODES, SCRATCH, SHARED_CHECKPOINTS
 from hpo_pilot.pilot.checkpoints import CheckpointShipping, KeptCheckpoint
 from hpo_pilot.pilot.client import JobServer, retried
 from hpo_pilot.pilot.job import Identity, Job, job_identity
@@ -39,7 +39,7 @@ from hpo_pilot.transformation.transformation import UNPACKED_LIMIT
 log = logging.getLogger(__name__)
 
 #: Variables of the agent's own job step; libraries would take them for those of a payload's ranks.
-_OF_STEP = ("SLURM_", "PMI")
+_OF_STEP = ("SLURM_", "PMI", "PALS_", "MPI_LOCAL")
 
 _SILENT = 60.0  # seconds without an answer of the allocation's pilot after which the agent ends
 _LOOK = 1.0  # seconds between checks of that
@@ -229,7 +229,7 @@ def run_agent(file: Path) -> int:
         file: its settings, written by `Agents`.
     """
     said: dict[str, Any] = json.loads(file.read_text())
-    node = os.environ.get("SLURMD_NODENAME") or platform.node()
+    node = _own_name(said.pop(NODES))
     for name in [name for name in os.environ if name.startswith(_OF_STEP) and not name.startswith("SLURM_JOB_")]:
         del os.environ[name]
     configure_logging("pilot", level=logging.INFO if said.pop(DEBUG) else logging.WARNING)
@@ -264,6 +264,12 @@ def run_agent(file: Path) -> int:
     finally:
         if not given["keep"]:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _own_name(nodes: Sequence[str]) -> str:
+    """Returns the name of this node in the allocation, where names may have a domain."""
+    here = os.environ.get("SLURMD_NODENAME") or platform.node()
+    return next((name for name in nodes if name.partition(".")[0] == here.partition(".")[0]), here)
 
 
 def _own_folder(scratch: str, name: str) -> Path:

@@ -2,9 +2,9 @@
 
 Batch systems limit the job steps that run at the same time: Frontier and Perlmutter to 100, Summit to 1,350 (the guides
 are named in deploy/sites/). With a job step for each job, trials on one GPU used 5 to 7% of such a machine. So one long
-job step starts an agent on each node, which is a pilot of that node (agent.py). The agents' server is this process: it
-hands them the jobs that the scheduler has started on their nodes, and passes on their reports, outputs and files. Only
-jobs that a launcher must start on several nodes have job steps of their own.
+job step (with Flux: a `flux exec`) starts an agent on each node, which is a pilot of that node (agent.py). The agents'
+server is this process: it hands them the jobs that the scheduler has started on their nodes, and passes on their
+reports, outputs and files. Only jobs that a launcher must start on several nodes have job steps of their own.
 
 Others do parts of this. Parsl's HighThroughputExecutor and Dask run Python functions in workers: they send no signals
 to a task, run it in no container, and do not end what it leaves. Flux does, but must be installed at the site.
@@ -38,7 +38,7 @@ from urllib.parse import unquote
 
 from hpo_pilot.errors import HpoPilotError, TryAgainError
 from hpo_pilot.files import close_to_others, write_whole
-from hpo_pilot.hpc.launchers import Placement
+from hpo_pilot.hpc.launchers import GPU_VARIABLES, Placement
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.jobs.resources import Node
 from hpo_pilot.pilot.allocation import AllocationPool, AllocationReservation
@@ -67,7 +67,7 @@ _SETTINGS, _TOKEN, _CERTIFICATE, _KEY = "agents.json", "token", "certificate.pem
 
 
 #: Keys of the agents' settings file beside those of PilotSettings.
-SCRATCH, SHARED_CHECKPOINTS, DEBUG = "scratch", "shared_checkpoints", "debug"
+SCRATCH, SHARED_CHECKPOINTS, DEBUG, NODES = "scratch", "shared_checkpoints", "debug", "nodes"
 
 #: The key of the assigned resources in the data of a job.
 ASSIGNED = "hpoPilotAssigned"
@@ -156,8 +156,8 @@ class Agents:
         """
         self._parts, self._pool, self._site, self._nodes = parts, pool, site, tuple(nodes)
         self._server, self._when_over = server, when_over
-        self._folder = parts.workdir.root / "agents" / f"{job}-{parts.settings.worker_name}"
-        self._log = self._folder.with_suffix(".log")  # is kept
+        self._folder = parts.workdir.root / "agents" / f"{Path(job).name}-{parts.settings.worker_name}"  # Flux: a URI
+        self._log = self._folder.parent / f"{self._folder.name}.log"  # is kept
         self._lock = threading.Lock()
         now = time.monotonic()
         self._agents = {node.name: AgentState(now) for node in nodes}
@@ -201,7 +201,9 @@ class Agents:
             lifeline_fd=None,
             lifetime=0.0,
         )
+        names = tuple(node.name for node in self._nodes)
         others = {
+            NODES: names,
             SCRATCH: site.scratch,
             SHARED_CHECKPOINTS: settings.checkpoint_root.absolute(),
             DEBUG: log.isEnabledFor(logging.DEBUG),
@@ -209,7 +211,6 @@ class Agents:
         file = self._folder / _SETTINGS
         said = {each.name: getattr(given, each.name) for each in fields(given)} | others
         write_whole(file, json.dumps(said, default=str), mode=0o600, scratch=True)
-        names = tuple(node.name for node in self._nodes)
         placement = Placement(
             nodes=names,
             cores_per_rank=min(node.shape.cores for node in self._nodes),
@@ -223,7 +224,8 @@ class Agents:
         if lacking := launcher.per_node.lacks(None):
             raise HpoPilotError(lacking)
         env = launcher.environment(placement, os.environ) | {WORKER_MARK: ""}  # it is of no job
-        env.pop("OMP_NUM_THREADS", None)
+        for name in ("OMP_NUM_THREADS", *GPU_VARIABLES):  # jobs get theirs from the scheduler
+            env.pop(name, None)
         argv = [sys.executable, "-m", "hpo_pilot.pilot.agent", str(file)]
         log.info("messages of the agents go to %s", self._log)
         with self._log.open("wb") as output:

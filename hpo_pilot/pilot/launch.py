@@ -500,7 +500,8 @@ class WithLauncher(CommandWrapper):
         if is_chosen_here and placement.gpu_kind in VISIBLE_GPUS:
             script = folder / _VISIBLE_SCRIPT
             starts_ranks = self.launcher.per_node is self.launcher  # else the payload's processes find theirs
-            by_rank = placement.is_shared and starts_ranks and not self.launcher.settings.share_gpus
+            own = self.launcher.chooses_gpus and not self.launcher.settings.share_gpus
+            by_rank = placement.is_shared and starts_ranks and own
             script.write_text(_visible_script(placement, by_rank=by_rank))
             words += ["/bin/sh", str(script)]
         if not self.job.container:
@@ -573,7 +574,8 @@ def _visible_script(placement: Placement, *, by_rank: bool) -> str:
         for node in placement.nodes
     ]
     count = placement.gpus_per_rank
-    first = f"$((${{SLURM_LOCALID:-0}} * {count} + 1))"
+    local = "${SLURM_LOCALID:-${FLUX_TASK_LOCAL_ID:-0}}"
+    first = f"$(({local} * {count} + 1))"
     cut = f'gpus=$(echo "$gpus" | cut -d , -f {first}-$(({first} + {count - 1})))' if by_rank and count else ""
     node = 'case "${SLURMD_NODENAME:-$(uname -n | cut -d . -f 1)}" in'
     return "\n".join([node, *cases, "esac", cut, f"export {VISIBLE_GPUS[placement.gpu_kind]}=$gpus", 'exec "$@"', ""])

@@ -1,9 +1,10 @@
-"""Agents on the nodes of an allocation, whose Slurm is a stub: nodes are folders of this machine."""
+"""Agents on the nodes of an allocation, whose batch system is a stub: nodes are folders of this machine."""
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import time
 from pathlib import Path
@@ -35,6 +36,24 @@ wait
 
 SLURM = {"batch": {"system": "slurm", "job_steps": 2}}
 
+#: The only process of `mpiexec --ppn 1` and of `flux exec`. Their nodes have the name of this machine, or a longer one.
+MPIEXEC = """echo "$*" >> {folder}/launched
+until [ "$1" = --no-abort-on-failure ]; do shift; done
+shift
+PALS_RANKID=0 PMI_RANK=0 PMIX_RANK=0 MPI_LOCALRANKID=0 exec "$@"
+"""
+FLUX = """case "$1" in
+hostlist) uname -n ;;
+job) echo 3600 ;;
+exec) echo "$*" >> {folder}/launched; shift 3; exec "$@" ;;
+esac
+"""
+QSTAT = """echo "    Resource_List.walltime = 01:00:00"; LC_ALL=C date '+    stime = %a %b %e %H:%M:%S %Y'"""
+OTHERS = {
+    "pals": ("pbs", {"mpiexec": MPIEXEC, "qstat": QSTAT}, {"PBS_JOBID": "7"}),
+    "flux": ("flux", {"flux": FLUX}, {"FLUX_URI": "local:///x"}),
+}
+
 
 @pytest.fixture
 def tools(tmp_path: Path) -> Path:
@@ -55,12 +74,12 @@ def tools(tmp_path: Path) -> Path:
 def begin(pilot: PilotProcess, tools: Path):
     """Starts a pilot in the allocation, with agents."""
 
-    def start(*options: str, **profile: object):
+    def start(*options: str, variables: dict[str, str] | None = None, **profile: object):
         scratch = {"node": str(pilot.folder / "disk")}
         said = {"name": "here", "launcher": {"name": "srun"}, "node": {"cores": 4, "memory_mb": 4000}, **SLURM}
         (pilot.folder / "site.json").write_text(json.dumps({**said, "scratch": scratch, **profile}))
-        variables = {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
-        variables["SLURM_JOB_NODELIST"] = "n[1-2]"
+        in_slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
+        variables = {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", **(variables or in_slurm)}
         named = ["--site", str(pilot.folder / "site.json"), "--allocation", "--heartbeat", "0.3", "--debug"]
         return pilot.start(*named, *options, variables=variables)
 
@@ -93,6 +112,25 @@ def test_many_jobs_take_one_job_step(panda, pilot, begin, tools):
     assert pilot.end() == 0 and process.returncode == 0
     assert "12 finished" in pilot.said() and "geheim" not in pilot.said() and "is lost" not in pilot.said()
     assert not agents(pilot.folder) and not list((pilot.folder / "disk").iterdir())
+
+
+@pytest.mark.parametrize("launcher", OTHERS)
+def test_other_launchers_start_agents(panda, pilot, begin, tools, launcher):
+    system, scripts, variables = OTHERS[launcher]
+    for name, text in scripts.items():
+        program(tools / name, text.replace("{folder}", str(tools)))
+    (tools / "nodes").write_text(f"{platform.node()}.example.org\n")
+    command = f"test -z $PALS_RANKID$PMI_RANK$PMIX_RANK$MPI_LOCALRANKID && {GOOD}"
+    jobs = [panda.add_job(command) for _ in range(3)]
+    begin(
+        variables={"PBS_NODEFILE": str(tools / "nodes"), **variables},
+        launcher={"name": launcher},
+        batch={"system": system},
+    )
+    assert [verdict(panda.final(job))["value"] for job in jobs] == [0.5] * 3
+    assert pilot.end() == 0 and "is lost" not in pilot.said()
+    (line,) = (tools / "launched").read_text().splitlines()
+    assert "hpo_pilot.pilot.agent" in line
 
 
 def test_jobs_on_several_nodes_and_with_ranks_take_job_steps(panda, begin, tools):
@@ -173,21 +211,25 @@ def test_the_pilot_of_the_allocation_answers_only_its_agents(panda, pilot, begin
             assert session.send(answer, verify=trusted).status_code == 401, path
 
 
-def test_ranks_on_shared_nodes_see_the_gpus_that_the_pilot_has_chosen(tmp_path):
-    """Slurm does not choose them there, and does not know of the agents' jobs."""
+@pytest.mark.parametrize(
+    ("launcher", "beside", "rank_of"),
+    [("srun", "--overlap", "SLURM_LOCALID"), ("flux", "gpu-affinity=off", "FLUX_TASK_LOCAL_ID")],
+)
+def test_ranks_on_shared_nodes_see_the_gpus_that_the_pilot_has_chosen(tmp_path, launcher, beside, rank_of):
+    """The launcher does not choose them there, and does not know of the agents' jobs."""
     job = parse_job({"PandaID": 1, "attemptNr": 1, "jobPars": "-a s.tar.gz -p x"})
-    site = Site(launcher=make_launcher({"name": "srun"}), gpu_kind="nvidia")
+    site = Site(launcher=make_launcher({"name": launcher}), gpu_kind="nvidia")
     gpus = {"n1": ("0", "1"), "n2": ("2", "3")}
     given = AssignedResources(("n1", "n2"), {}, 4, gpus=gpus, allocation=("n1", "n2", "n3"), is_shared=True)
     launched = WithLauncher(
         site, job, given, PayloadSettings(nodes=2, ranks_per_node=2, gpus=2), InContainer("auto", "")
     )
-    path = f"{program(tmp_path / 'tools' / 'srun', '').parent}:{os.environ['PATH']}"
+    path = f"{program(tmp_path / 'tools' / launcher, '').parent}:{os.environ['PATH']}"
     words, _ = launched.wrap(["payload"], {"PATH": path}, [], tmp_path)
-    assert "--overlap" in words and not any(word.startswith("--gpu") for word in words)
+    assert beside in words and not any(word.startswith(("--gpu", "-g")) for word in words)
     around = words[words.index("/bin/sh") : -1]
     for rank, gpu in enumerate(("2", "3")):
-        env = {"PATH": path, "SLURMD_NODENAME": "n2", "SLURM_LOCALID": str(rank)}
+        env = {"PATH": path, "SLURMD_NODENAME": "n2", rank_of: str(rank)}
         assert subprocess.check_output([*around, "printenv", "CUDA_VISIBLE_DEVICES"], env=env).decode().strip() == gpu
 
 
@@ -209,6 +251,9 @@ def test_the_pace_of_checkpoints():
         ({"name": "srun", "on_node": "torchrun"}, 1, 8, False),
         ({"name": "torchrun", "starter": "srun"}, 1, 8, False),
         ({"name": "torchrun", "starter": "srun"}, 2, 8, True),
+        ({"name": "pals"}, 1, 0, False),
+        ({"name": "torchrun", "starter": "flux"}, 1, 8, False),
+        ({"name": "flux"}, 2, 1, True),
         ({"name": "jsrun"}, 1, 0, True),
     ],
 )
