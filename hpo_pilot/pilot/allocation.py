@@ -55,6 +55,7 @@ class AllocatedNodes:
     job: str = ""
     remainder: Callable[[], Remainder] = Remainder
     reclaim: Callable[[Sequence[str]], Sequence[str]] | None = None
+    gpus: tuple[str, ...] = ()
 
 
 def find_allocation(
@@ -86,7 +87,15 @@ def find_allocation(
         )
     nodes = tuple(Node(node.name, _shape(site, node, batch)) for node in given)
     reclaim = batch.reclaim if batch.keeps_cores() else None
-    return AllocatedNodes(nodes, _seconds(batch, lifetime), batch.job, lambda: batch.remainder(time.time()), reclaim)
+    gpus = _gpu_names(nodes[0], env) if len(nodes) == 1 and not site.launcher.chooses_gpus else ()
+    left = _seconds(batch, lifetime)
+    return AllocatedNodes(nodes, left, batch.job, lambda: batch.remainder(time.time()), reclaim, gpus)
+
+
+def _gpu_names(node: Node, env: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the names of the GPUs of this node: a batch system may give some of it and hide none, as HTCondor."""
+    found = find_gpus(env) if node.shape.gpus else ()
+    return tuple(gpu.identifier for gpu in found) if len(found) >= node.shape.gpus else ()
 
 
 def _batch(site: Site, env: Mapping[str, str], asked: RunCommand) -> BatchAllocation:
@@ -264,6 +273,7 @@ class AllocationPool(ResourcePool[AllocationReservation]):
         self._site, self._clock, self._when_lost, self._is_away = site, clock, when_lost, is_away
         self._names = tuple(node.name for node in allocation.nodes)
         self._shapes = {node.name: node.shape for node in allocation.nodes}
+        self._gpu_names = allocation.gpus
         now = clock()
         self._half_time = now + allocation.seconds / 2
         policy = Policy(margin=margin, checkpointed=checkpointed)
@@ -575,7 +585,7 @@ class AllocationPool(ResourcePool[AllocationReservation]):
             nodes=tuple(share.node for share in start.shares),
             variables=share_variables(planned.needs.gpu_share, self._site.gpu_memory_mb, mps=self._site.mps),
             cores=planned.needs.cores,
-            gpus={share.node: tuple(map(str, share.gpus)) for share in start.shares},
+            gpus={share.node: tuple(map(self._gpu_name, share.gpus)) for share in start.shares},
             bound=start.shares[0].cores,
             memory_mb=planned.needs.memory_mb,
             allocation=self._names,
@@ -583,6 +593,9 @@ class AllocationPool(ResourcePool[AllocationReservation]):
             seconds=math.ceil(planned.needs.seconds),
             is_late=self._clock() > self._half_time,
         )
+
+    def _gpu_name(self, number: int) -> str:
+        return self._gpu_names[number] if self._gpu_names else str(number)
 
     def _is_whole(self, share: Share) -> bool:
         """Returns whether a job has all GPUs of a node, or all cores of a node without GPUs."""

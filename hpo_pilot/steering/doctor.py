@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 
 from hpo_pilot.errors import HpoPilotError, TryAgainError
+from hpo_pilot.hpc.batch_systems import BATCH_SYSTEMS
 from hpo_pilot.hpc.launchers import LAUNCHERS
 from hpo_pilot.hpc.site_files import SiteFileError, load_site, site_files
 from hpo_pilot.panda.client_process import ClientProcess
@@ -36,7 +37,7 @@ _RUNTIMES = tuple(program for runtime in RUNTIMES.values() for program in runtim
 _LAUNCHERS = tuple(name for name in LAUNCHERS if name != "plain")
 _TRAINING = ("torch", "horovod")
 _QUEUES_SHOWN = 8
-_BATCH = ("sbatch", "bsub", "qsub", "flux", "condor_submit")
+_BATCH = tuple(kind.submitting[0] for kind in BATCH_SYSTEMS.values())
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ def _training() -> list[Finding]:
     remedy = "activate the environment of your training before you submit, or name its Python in payload.python"
     found = versions_in(python, _TRAINING) if python else {}
     built = next(iter(built_horovods()), None)
-    hints = {"torch": "PyTorch payloads need it", "horovod": "payloads over several GPUs or nodes need it"}
+    hints = {"torch": "payloads of PyTorch need it, over several GPUs or nodes too (torchrun)"}
+    hints["horovod"] = "only payloads that train with Horovod need it"
     hints["horovod"] += "; `make horovod` builds it"
     if built:
         hints["horovod"] = f"`make horovod` built {built[1]}: put {built[0]} first in PATH"

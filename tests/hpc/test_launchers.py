@@ -285,6 +285,18 @@ GOLDEN = {
         f"srun -N2 -n8 --ntasks-per-node=4 -c72 {_ALL} {_STEP} --cpu-bind=sockets",
         f"srun -N1 -n2 --ntasks-per-node=2 -c1 --gres=none {_STEP} --cpu-bind=sockets",
     ),
+    "karolina": (
+        f"srun -N2 -n16 --ntasks-per-node=8 -c16 --gpus-per-node=8 --gpu-bind=none {_STEP}",
+        f"srun -N1 -n2 --ntasks-per-node=2 -c1 --gres=none {_STEP}",
+    ),
+    "leonardo": (
+        f"srun -N2 -n8 --ntasks-per-node=4 -c8 {_ALL} {_STEP}",
+        f"srun -N1 -n2 --ntasks-per-node=2 -c1 --gres=none {_STEP}",
+    ),
+    "marenostrum5": (
+        f"srun -N2 -n8 --ntasks-per-node=4 -c20 {_ALL} {_STEP}",
+        f"srun -N1 -n2 --ntasks-per-node=2 -c1 --gres=none {_STEP}",
+    ),
     # A pool has one node for each job; ranks beyond one need a launcher.
     **dict.fromkeys(("cern-htcondor", "generic-htcondor"), ()),
     "polaris": (

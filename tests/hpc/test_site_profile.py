@@ -109,8 +109,11 @@ def test_the_profiles_that_come_with_the_product() -> None:
         "generic-slurm",
         "grid",
         "jupiter",
+        "karolina",
+        "leonardo",
         "local",
         "lumi-g",
+        "marenostrum5",
         "perlmutter",
         "perlmutter-cpu",
         "polaris",
@@ -139,6 +142,8 @@ def test_summit_is_as_its_guide_has_it() -> None:
     [
         ("lumi-g", "standard-g", [1024, 1025], [48, None]),  # "Slurm partitions allocatable by node"
         ("alps", "normal", [1022], [24]),  # Daint, "Slurm"
+        ("leonardo", "boost_usr_prod", [64, 65], [24, None]),  # "SLURM Partitions Overview"
+        ("marenostrum5", "acc_ehpc", [100, 101], [72, None]),  # queues of ACC
         ("aurora", "prod", [256, 1024, 1025, 1999, 2000, 10624, 10625], [12, 12, 18, 18, 24, 24, None]),  # "Queues"
         ("aurora", "capacity", [16, 17], [168, None]),
         ("polaris", "prod", [10, 24, 25, 99, 100, 496, 497], [3, 3, 6, 6, 24, 24, None]),  # "Queues"

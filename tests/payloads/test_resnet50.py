@@ -34,6 +34,11 @@ def test_the_large_search_uses_all_of_its_nodes() -> None:
     assert search.payload.checkpoint == ("ckpt",)
 
 
+def test_calo_gan_has_the_same_ranks() -> None:
+    """A payload's folder is copied whole, so each has the file."""
+    assert (PAYLOADS / "calo_gan" / "ranks.py").read_text() == (PAYLOAD / "ranks.py").read_text()
+
+
 # --- the learning rate ------------------------------------------------------------------------------------------------
 
 

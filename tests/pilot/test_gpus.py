@@ -6,9 +6,13 @@ import os
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.hpc.launchers import GPU_VARIABLES, index_gpus_once
+from hpo_pilot.hpc.launchers import GPU_VARIABLES, index_gpus_once, make_launcher
+from hpo_pilot.hpc.usage import ScheduledJob, Share, Start
+from hpo_pilot.jobs.resources import JobNeeds
 from hpo_pilot.pilot import machine as machine_module
+from hpo_pilot.pilot.allocation import AllocationPool, find_allocation
 from hpo_pilot.pilot.machine import MachineGpu, choose_gpus, find_gpus, gpu_variables
+from hpo_pilot.pilot.settings import Site
 from tests.pilot.conftest import PilotProcess
 from tests.programs import program
 
@@ -42,6 +46,31 @@ def test_gpus_are_found_and_described(machine):
         "vram": "143771",
         "driver_version": "570.86",
     }
+
+
+@pytest.mark.parametrize(
+    ("launcher", "visible", "names"),
+    [
+        ("plain", "GPU-8f,GPU-12", ("GPU-8f", "GPU-12")),
+        ("torchrun", "1,0", ("1", "0")),
+        ("plain", None, ("0", "1")),
+        ("plain", "1", ()),  # fewer than the batch system says
+        ("srun", "GPU-8f,GPU-12", ()),  # it chooses among the GPUs by itself
+    ],
+)
+def test_jobs_get_the_gpus_that_the_pool_named(machine, launcher, visible, names):
+    """HTCondor hides no GPU: it names some (HTCondor Manual, "Extra Environment Variables HTCondor sets for Jobs")."""
+    (machine / "ad").write_text("GpusProvisioned = 2\nCpusProvisioned = 2\nMemoryProvisioned = 512\n")
+    env = {"_CONDOR_JOB_AD": str(machine / "ad")} | ({"CUDA_VISIBLE_DEVICES": visible} if visible else {})
+    site = Site(launcher=make_launcher({"name": launcher}), batch="htcondor", gpus=4, gpu_kind="nvidia")
+    given = find_allocation(site, 60.0, env)
+    assert given.gpus == names
+    pool = AllocationPool(given, site, margin=0.0, when_lost=lambda *_: None)
+    job = ScheduledJob((1, 1), "s", JobNeeds(gpus_per_node=1))
+    shares = [Share(given.nodes[0].name, cores=(0,), gpus=(gpu,)) for gpu in (0, 1)]
+    assert [pool.assignment(job, Start(job, (share,))).gpus[share.node] for share in shares] == [
+        (name,) for name in names or ("0", "1")
+    ]
 
 
 def test_slices_of_a_gpu_take_its_place(machine, monkeypatch):

@@ -10,15 +10,16 @@ import pytest
 import yaml
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.hpc.allocations import AllocationFile, AllocationManager, new_name
-from hpo_pilot.hpc.batch_system import Allocation, AllocationSpec, BatchState
+from hpo_pilot.hpc.allocations import AllocationManager, new_name
+from hpo_pilot.hpc.batch_system import AllocationSpec, BatchState
 from hpo_pilot.hpc.site_profile import SiteProfile
 from hpo_pilot.hpc.slurm import Slurm as SlurmBatch
 from tests.end_to_end.conftest import Scan
+from tests.real.allocations import manager, seen, submit, submit_and_crash, wait
 from tests.real.processes import running, serving, until
 from tests.real.slurm import Slurm, slurm
 
-__all__ = ["slurm"]
+__all__ = ["manager", "slurm"]
 
 SITE = {
     "name": "here",
@@ -54,37 +55,10 @@ def here(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Slurm:
     return slurm
 
 
-@pytest.fixture
-def manager(tmp_path: Path, here: Slurm) -> AllocationManager:
-    return AllocationManager(AllocationFile(tmp_path / "work"))
-
-
 def spec(folder: Path, nodes: int = 1, *, code: str = WATCH, **batch: Any) -> AllocationSpec:
     name = new_name()
     site = SiteProfile.model_validate({**SITE, "batch": {**SITE["batch"], **batch}})  # type: ignore[dict-item]
     return AllocationSpec(site, nodes, 1, name, folder / name, (sys.executable, "-c", code))
-
-
-def submit(manager: AllocationManager, asked: AllocationSpec) -> Allocation:
-    return manager.submit(asked, server="https://here", panda_queue="Q")
-
-
-def wait(manager: AllocationManager, name: str, *states: BatchState, timeout: float = 30.0) -> Allocation:
-    found: list[Allocation] = []
-
-    def has_come() -> bool:
-        found[:] = [one for one in manager.refresh() if one.name == name]
-        return found[0].state in states
-
-    until(has_come, lambda: str(found), timeout)
-    return found[0]
-
-
-def seen(asked: AllocationSpec, line: str, timeout: float = 40.0) -> list[str]:
-    """What the allocation has said, as soon as `line` is among it."""
-    path = asked.folder / "seen"
-    until(lambda: path.exists() and line in path.read_text().splitlines(), asked.output, timeout)
-    return path.read_text().splitlines()
 
 
 def test_both_nodes_whole(manager: AllocationManager, tmp_path: Path) -> None:
@@ -116,22 +90,10 @@ def test_what_slurm_refuses(manager: AllocationManager, tmp_path: Path) -> None:
         submit(manager, spec(tmp_path, nodes=3))
 
 
-def test_a_crash_while_submitting(manager: AllocationManager, tmp_path: Path) -> None:
-    """Slurm has the job and nobody wrote its number down: it is found by its name."""
+def test_a_crash_while_submitting(manager: AllocationManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = spec(tmp_path)
-
-    class Killed(BaseException):
-        pass
-
-    class Dying(SlurmBatch):
-        def submit(self, spec: AllocationSpec, *, lock: int | None = None) -> str:
-            super().submit(spec, lock=lock)
-            raise Killed
-
-    with pytest.raises(Killed):
-        submit(AllocationManager(AllocationFile(tmp_path / "work"), systems=lambda _: Dying()), asked)
-    found = wait(manager, asked.name, BatchState.RUNNING)
-    assert found.job_id is not None
+    submit_and_crash(asked, SlurmBatch(), monkeypatch, tmp_path / "work")
+    assert wait(manager, asked.name, BatchState.RUNNING).job_id is not None  # found by its name
     manager.cancel([asked.name])
 
 
@@ -179,6 +141,6 @@ def test_the_walltime(manager: AllocationManager, here: Slurm, tmp_path: Path) -
     seen(over, "1 nodes, 8 cores")
     # Slurm looks at walltimes each 30 s: both are due then.
     here.run("scontrol", "update", f"jobid={job_id}", "EndTime=now+1")
-    assert wait(manager, over.name, BatchState.TIMED_OUT, timeout=45).reason == "TimeLimit"
-    assert "ended" not in seen(warned, "warned", timeout=45)
+    assert wait(manager, over.name, BatchState.TIMED_OUT).reason == "TimeLimit"
+    assert "ended" not in seen(warned, "warned")
     manager.cancel([warned.name])

@@ -23,7 +23,7 @@ BASE_PYTHON = Path(sys.base_prefix, "bin", "python3")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder at another place than where it was made, and read-only as on CVMFS."""
+    """The folder at another place than where it was made, as on CVMFS."""
     made, copy = tmp_path_factory.mktemp("made"), tmp_path_factory.mktemp("cvmfs") / "pilot"
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--target", made, ROOT], check=True, timeout=500)
     shutil.move(made, copy)

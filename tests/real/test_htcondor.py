@@ -10,15 +10,16 @@ import pytest
 import yaml
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.hpc.allocations import AllocationFile, AllocationManager, new_name
-from hpo_pilot.hpc.batch_system import Allocation, AllocationSpec, BatchState
+from hpo_pilot.hpc.allocations import AllocationManager, new_name
+from hpo_pilot.hpc.batch_system import AllocationSpec, BatchState
 from hpo_pilot.hpc.htcondor import Htcondor
 from hpo_pilot.hpc.site_profile import SiteProfile
 from tests.end_to_end.conftest import Scan
+from tests.real.allocations import manager, seen, submit, submit_and_crash, wait
 from tests.real.htcondor import Pool, pool
 from tests.real.processes import running, serving, until
 
-__all__ = ["pool"]
+__all__ = ["manager", "pool"]
 
 SITE: dict[str, Any] = {
     "name": "here",
@@ -52,37 +53,10 @@ def here(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> Pool:
     return pool
 
 
-@pytest.fixture
-def manager(tmp_path: Path, here: Pool) -> AllocationManager:
-    return AllocationManager(AllocationFile(tmp_path / "work"))
-
-
 def spec(folder: Path, nodes: int = 1, *, code: str = WATCH, minutes: int = 10, **batch: Any) -> AllocationSpec:
     name = new_name()
     site = SiteProfile.model_validate({**SITE, "batch": {**SITE["batch"], **batch}})
     return AllocationSpec(site, nodes, minutes, name, folder / name, (sys.executable, "-c", code))
-
-
-def submit(manager: AllocationManager, asked: AllocationSpec) -> Allocation:
-    return manager.submit(asked, server="https://here", panda_queue="Q")
-
-
-def wait(manager: AllocationManager, name: str, *states: BatchState) -> Allocation:
-    found: list[Allocation] = []
-
-    def has_come() -> bool:
-        found[:] = [one for one in manager.refresh() if one.name == name]
-        return found[0].state in states
-
-    until(has_come, lambda: str(found))
-    return found[0]
-
-
-def seen(asked: AllocationSpec, line: str) -> list[str]:
-    """Returns what the allocation has said, as soon as `line` is among it."""
-    path = asked.folder / "seen"
-    until(lambda: path.exists() and line in path.read_text().splitlines(), asked.output)
-    return path.read_text().splitlines()
 
 
 def test_removed_with_time_to_save(manager: AllocationManager, tmp_path: Path) -> None:
@@ -148,21 +122,10 @@ def test_what_is_refused(manager: AllocationManager, tmp_path: Path) -> None:
         submit(manager, spec(tmp_path, options=("universe = nowhere",)))
 
 
-def test_a_crash_while_submitting(manager: AllocationManager, tmp_path: Path) -> None:
-    """HTCondor has the job, and its number was not written down: it is found by its name."""
+def test_a_crash_while_submitting(manager: AllocationManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = spec(tmp_path)
-
-    class Killed(BaseException):
-        pass
-
-    class Dying(Htcondor):
-        def submit(self, spec: AllocationSpec, *, lock: int | None = None) -> str:
-            super().submit(spec, lock=lock)
-            raise Killed
-
-    with pytest.raises(Killed):
-        submit(AllocationManager(AllocationFile(tmp_path / "work"), systems=lambda _: Dying()), asked)
-    assert wait(manager, asked.name, BatchState.RUNNING).job_id is not None
+    submit_and_crash(asked, Htcondor(), monkeypatch, tmp_path / "work")
+    assert wait(manager, asked.name, BatchState.RUNNING).job_id is not None  # found by its name
     manager.cancel([asked.name])
 
 
