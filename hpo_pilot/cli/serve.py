@@ -116,6 +116,15 @@ def serve(
         ),
     ] = None,
     server: ServerOption = None,
+    notify_hosts: Annotated[
+        str | None,
+        option(
+            "--notify-hosts",
+            metavar="HOST,…",
+            help="The only hosts that get notifications, whatever their addresses; *: any. Default: hosts with public "
+            "addresses.",
+        ),
+    ] = None,
     log_format: LogFormatOption = None,
     workdir: WorkDirOption = None,
     store: StoreOption = None,
@@ -152,6 +161,7 @@ def serve(
         queues=queues,
         server=server,
         api_port=api_port,
+        notify_hosts=[host.strip() for host in (notify_hosts or "").split(",") if host.strip()],
         on_ready=ready,
         on_warning=lambda warning: typer.echo(f"warning: {warning}", err=True),
     )
