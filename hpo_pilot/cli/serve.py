@@ -117,14 +117,8 @@ def serve(
     ] = None,
     server: ServerOption = None,
     notify_hosts: Annotated[
-        str | None,
-        option(
-            "--notify-hosts",
-            metavar="HOST,…",
-            help="The only hosts that get notifications, whatever their addresses; *: any. Default: hosts with public "
-            "addresses.",
-        ),
-    ] = None,
+        str, option(metavar="HOST,…", help="The only hosts for notifications; *: any. Default: public addresses.")
+    ] = "",
     log_format: LogFormatOption = None,
     workdir: WorkDirOption = None,
     store: StoreOption = None,
@@ -161,7 +155,7 @@ def serve(
         queues=queues,
         server=server,
         api_port=api_port,
-        notify_hosts=[host.strip() for host in (notify_hosts or "").split(",") if host.strip()],
+        notify_hosts=notify_hosts.casefold().replace(",", " ").split(),
         on_ready=ready,
         on_warning=lambda warning: typer.echo(f"warning: {warning}", err=True),
     )

@@ -182,18 +182,14 @@ class Notify(Section):
     url: Text | None = Field(
         None,
         max_length=2000,
-        description="Web address that gets a POST request with JSON for each event. "
-        "Pages, exports and logs show its host only.",
+        description="Web address that gets a POST request with JSON; only its host is ever shown.",
     )
-    email: Text | None = Field(
-        None, max_length=254, description="E-mail address; the machine of `run` or `serve` needs a sendmail program."
-    )
+    email: Text | None = Field(None, max_length=254, description="E-mail address; needs a sendmail program.")
     on: tuple[_Event, ...] = Field(
         ("done", "failed", "stalled"),
         min_length=1,
         max_length=3,
-        description="The events: the search is done, has failed, or is stalled: nothing finished for three usual run "
-        "times.",
+        description="The events. stalled: nothing finished for three usual run times.",
     )
 
     @model_validator(mode="after")

@@ -17,6 +17,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from ipaddress import ip_address
@@ -26,7 +27,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from hpo_pilot import __version__
-from hpo_pilot.errors import HpoPilotError, InputError
+from hpo_pilot.errors import InputError
 from hpo_pilot.store import SearchRecord, SearchState, SteeringStore
 from hpo_pilot.store.progress import progress_of
 from hpo_pilot.store.queries import last_spans, to_notify
@@ -49,35 +50,27 @@ _PAUSES, LAST_PAUSES = (30.0, 120.0, 600.0, 3600.0), (2.0, 5.0)
 log = logging.getLogger(__name__)
 
 
+@dataclass
 class Notifier:
-    """Sends the notifications of a store. Only the process that steers its searches may use it."""
+    """Sends the notifications of a store. Only the process that steers its searches may use it.
 
-    def __init__(
-        self,
-        store: SteeringStore,
-        *,
-        only: Collection[int] | None = None,
-        server: str | None = None,
-        hosts: Collection[str] = (),
-        pages: str | None = None,
-        pauses: Sequence[float] = _PAUSES,
-    ) -> None:
-        """Sends nothing yet.
+    Attributes:
+        store: the store.
+        only: numbers of the searches; None: all.
+        server: only searches of this PanDA server; None: of all.
+        hosts: the only hosts that get requests; empty: every host with a public address.
+        pages: address of the web pages for users; None: they have none.
+        pauses: seconds between the tries of a message.
+    """
 
-        Args:
-            store: the store.
-            only: numbers of the searches; None: all.
-            server: only searches of this PanDA server; None: of all.
-            hosts: the only hosts that get requests; empty: every host with a public address.
-            pages: address of the web pages for users; None: they have none.
-            pauses: seconds between the tries of a message.
-        """
-        self._store = store
-        self._only = only
-        self._server = server
-        self._hosts = {host.casefold() for host in hosts}
-        self._pages = pages
-        self._pauses = pauses
+    store: SteeringStore
+    only: Collection[int] | None = None
+    server: str | None = None
+    hosts: Collection[str] = ()
+    pages: str | None = None
+    pauses: Sequence[float] = _PAUSES
+
+    def __post_init__(self) -> None:
         self._begun = time.time()
         self._tries: dict[tuple[str, str], tuple[int, float]] = {}  # count and time of the next, by message and way
 
@@ -90,8 +83,6 @@ class Notifier:
             while not stopping.wait(_POLL_SECONDS):
                 try:
                     self.look()
-                except HpoPilotError as error:
-                    log.warning("notifications: %s", error)
                 except Exception:  # This thread must go on, whatever the store or a receiver does.
                     log.exception("notifications")
 
@@ -106,11 +97,11 @@ class Notifier:
     def look(self) -> bool:
         """Sends what is due. Returns whether a message waits for its next try."""
         waits = False
-        for record, entries in to_notify(self._store.engine, time.time() - _LATEST):
+        for record, entries in to_notify(self.store.engine, time.time() - _LATEST):
             notify = record.definition.get("notify")
-            if not notify or (self._only is not None and record.id not in self._only):
+            if not notify or (self.only is not None and record.id not in self.only):
                 continue
-            if self._server not in (None, record.server) or (event := self._event(record, entries)) is None:
+            if self.server not in (None, record.server) or (event := self._event(record, entries)) is None:
                 continue
             for way, receiver in (("webhook", notify["url"]), ("e-mail", notify["email"])):
                 entry = f"notification of {event[0]} by {way}"
@@ -124,7 +115,7 @@ class Notifier:
         if record.state is not SearchState.RUNNING:
             ended = record.ended.timestamp() if record.ended else 0.0
             return None if record.state is SearchState.STOPPED else (record.state.value, ended)
-        spans = last_spans(self._store.engine, record.id, _LAST_TRIALS)
+        spans = last_spans(self.store.engine, record.id, _LAST_TRIALS)
         seconds = [span.ended - span.begun for span in spans] or [record.definition["resources"]["minutes"] * 60.0]
         started = record.started.timestamp() if record.started else self._begun
         since = max([started, entries.get("", 0.0), *(span.ended for span in spans)])
@@ -140,7 +131,7 @@ class Notifier:
             return True
         try:
             message = self._message(record, event[0], identity)
-            host = send_mail(receiver, message) if way == "e-mail" else post(receiver, message, self._hosts)
+            host = send_mail(receiver, message) if way == "e-mail" else post(receiver, message, self.hosts)
             said = f"sent to {host}"
         except InputError as error:
             said = f"not sent: {error}"
@@ -148,27 +139,23 @@ class Notifier:
             # An answer of a foreign server stays out of the log.
             reason = (isinstance(error, OSError) and (error.strerror or str(error))) or type(error).__name__
             log.warning("search %s: %s was not taken: %s", record.name, entry, reason)
-            if tries < len(self._pauses):
-                self._tries[identity, way] = (tries + 1, time.monotonic() + self._pauses[tries])
+            if tries < len(self.pauses):
+                self._tries[identity, way] = (tries + 1, time.monotonic() + self.pauses[tries])
                 return True
             said = f"not sent after {tries + 1} tries: {reason}"
         self._tries.pop((identity, way), None)
-        self._store.record(record.id, events=[f"{entry} {said}"])
+        self.store.record(record.id, events=[f"{entry} {said}"])
         return False
 
     def _message(self, record: SearchRecord, event: str, identity: str) -> dict[str, Any]:
-        progress = progress_of(self._store.engine, record.id)
+        progress = progress_of(self.store.engine, record.id)
         number = progress.best_for_people
-        trial = None if number is None else self._store.trial(record.id, number)
+        trial = None if number is None else self.store.trial(record.id, number)
         values: Sequence[float | None] = trial.values or () if trial else ()
         if progress.confirmed is not None:
             values = [progress.confirmed_value]
         metrics = [objective["metric"] for objective in record.objectives]
-        best = trial and {
-            "trial": trial.number,
-            "values": dict(zip(metrics, values, strict=False)),
-            "point": dict(trial.point),
-        }
+        named = dict(zip(metrics, values, strict=False))
         return {
             "id": identity,
             "event": event,
@@ -178,9 +165,9 @@ class Notifier:
             "owner": record.owner,
             "message": record.message,
             "trials": {"planned": record.planned_trials, **{key.value: n for key, n in progress.counts.items()}},
-            "best": best,
+            "best": trial and {"trial": trial.number, "values": named, "point": dict(trial.point)},
             "front": list(progress.front),
-            "page": self._pages and f"{self._pages}/searches/{quote(record.name, safe='')}",
+            "page": self.pages and f"{self.pages}/searches/{quote(record.name, safe='')}",
         }
 
 
@@ -234,7 +221,8 @@ def post(url: str, message: Mapping[str, Any], hosts: Collection[str]) -> str:
         context = ssl.create_default_context()
         connected = context.wrap_socket(connected, server_hostname=host, do_handshake_on_connect=False)
     # The time-out of a socket is that of one read; a receiver that sends byte after byte would hold this thread.
-    end = threading.Timer(_SEND_SECONDS, _shut_down, [connected])
+    # The method of a TLS socket is not for another thread.
+    end = threading.Timer(_SEND_SECONDS, socket.socket.shutdown, [connected, socket.SHUT_RDWR])
     end.start()
     try:
         if isinstance(connected, ssl.SSLSocket):
@@ -250,11 +238,6 @@ def post(url: str, message: Mapping[str, Any], hosts: Collection[str]) -> str:
     if not 200 <= status < 300:
         raise OSError(f"{host} answered with status {status}")
     return f"{parts.scheme}://{parts.netloc}"
-
-
-def _shut_down(connected: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        socket.socket.shutdown(connected, socket.SHUT_RDWR)  # that of a TLS socket is not for another thread
 
 
 def _connected(addresses: Sequence[tuple[Any, ...]]) -> socket.socket:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
+import socket
+import ssl
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,10 +16,12 @@ import pytest
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.report.exports import as_json
+from hpo_pilot.search import Search
 from hpo_pilot.steering import notifications
 from hpo_pilot.steering.notifications import ANY_HOST, Notifier, post
 from hpo_pilot.steering.service import run
 from hpo_pilot.store import SearchState
+from tests.certificates import self_signed
 from tests.made import made_search
 from tests.steering.memory_panda import finish_all
 
@@ -163,6 +169,35 @@ def test_a_service_sends_nothing_to_private_addresses_or_unlisted_hosts(url, hos
         post(url, {}, hosts)
 
 
+def test_a_receiver_that_answers_byte_by_byte_holds_no_thread(monkeypatch):
+    monkeypatch.setattr(notifications, "_SEND_SECONDS", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def trickle():
+            caller, _ = server.accept()
+            with caller, contextlib.suppress(OSError):
+                while True:
+                    caller.sendall(b"H")
+                    time.sleep(0.1)
+
+        threading.Thread(target=trickle, daemon=True).start()
+        with pytest.raises((OSError, http.client.HTTPException)):
+            post(f"http://127.0.0.1:{server.getsockname()[1]}/", {}, ANY_HOST)
+
+
+def test_https_needs_a_trusted_certificate(tmp_path, receiver, monkeypatch):
+    made = self_signed(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made.chain, made.key)
+    receiver.socket = context.wrap_socket(receiver.socket, server_side=True)
+    url = receiver.url.replace("http://127.0.0.1", "https://localhost")
+    with pytest.raises(ssl.SSLError):
+        post(url, {}, ANY_HOST)
+    monkeypatch.setenv("SSL_CERT_FILE", str(made.chain))
+    post(url, {}, ANY_HOST)
+    assert len(receiver.got) == 1
+
+
 def test_a_listed_host_may_have_any_address(receiver):
     post(receiver.url, {}, ["127.0.0.1"])
     assert len(receiver.got) == 1
@@ -171,6 +206,7 @@ def test_a_listed_host_may_have_any_address(receiver):
 def test_secret_parts_of_the_address_are_stored_and_not_shown(store, register, receiver):
     search = register(notifying(receiver)).search
     assert search.notify.url == receiver.url
+    assert Search.model_validate(search.shown()).to_dict() == search.shown()
     assert "secret" not in (shown := "".join(as_json(search, [])))
     assert "hidden" not in shown
 
