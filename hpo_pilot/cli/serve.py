@@ -116,6 +116,9 @@ def serve(
         ),
     ] = None,
     server: ServerOption = None,
+    notify_hosts: Annotated[
+        str, option(metavar="HOST,…", help="The only hosts for notifications; *: any. Default: public addresses.")
+    ] = "",
     log_format: LogFormatOption = None,
     workdir: WorkDirOption = None,
     store: StoreOption = None,
@@ -152,6 +155,7 @@ def serve(
         queues=queues,
         server=server,
         api_port=api_port,
+        notify_hosts=notify_hosts.casefold().replace(",", " ").split(),
         on_ready=ready,
         on_warning=lambda warning: typer.echo(f"warning: {warning}", err=True),
     )

@@ -643,7 +643,7 @@ def status_document(
         "gain": None if gain is None else cast("GainDocument", asdict(gain)),
         **outlook,
         "source": record.source,
-        "definition": record.search.to_dict(),
+        "definition": record.search.shown(),
     }
 
 

@@ -199,7 +199,7 @@ def trial_columns(trials: Sequence[TrialDocument], metrics: Sequence[str], folds
 
 def as_json(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
     """Yields the search and its trials as JSON, with folds and log tails."""
-    head = json.dumps({"search": search.to_dict()}, indent=1, ensure_ascii=False)
+    head = json.dumps({"search": search.shown()}, indent=1, ensure_ascii=False)
     yield head.removesuffix("\n}") + ',\n "trials": '
     yield from laid_out("[]", (("", document) for document in trial_documents(search, trials)), 1)
     yield "\n}\n"

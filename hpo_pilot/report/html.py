@@ -158,7 +158,7 @@ def render_report(
     front = front_of(search, trials) if several else []
     failures = failure_groups(trials)
     gain = search_gain(search, progress, standings[0] if standings else None, facts.cost)
-    search_yaml = formatting.as_yaml(search.to_dict())
+    search_yaml = formatting.as_yaml(search.shown())
     rows = _rows(search, trials, standings)
     environment = _environment()
     # In this order: each script defines a name that the next one uses.

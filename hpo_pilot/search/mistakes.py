@@ -177,7 +177,7 @@ def mistakes_of(
     for path, group in places.items():
         if group[0]["type"] == "extra_forbidden" and len(path) == 1 and model is not None:
             mistakes.append(unknown_key(str(path[0]), known, data, elsewhere))
-        elif group[0]["type"] == "extra_forbidden" and (inner := _model_at(model, path[:-1])) is not None:
+        elif group[0]["type"] == "extra_forbidden" and (inner := model_at(model, path[:-1])) is not None:
             beside = functools.reduce(lambda within, part: within[part], path[:-1], data)
             mistakes.append(unknown_key(str(path[-1]), keys_of(inner), beside).under(*path[:-1]))
         elif group[0]["type"] == "model_type" and not path and known:
@@ -194,7 +194,7 @@ def keys_of(model: type[BaseModel]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def _model_at(kind: Any, way: FieldPath) -> type[BaseModel] | None:
+def model_at(kind: Any, way: FieldPath) -> type[BaseModel] | None:
     """Returns the model at path `way` in a value of type `kind`; None if there is not exactly one."""
     kind = _bare(kind)
     for part in way:

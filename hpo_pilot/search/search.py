@@ -33,6 +33,7 @@ from hpo_pilot.search.payload import Payload
 from hpo_pilot.search.sections import (
     LONGEST_NAME,
     EarlyStopping,
+    Notify,
     Objective,
     Objectives,
     Resources,
@@ -281,6 +282,7 @@ class Search(Section):
     resources: Resources = Resources()
     site: SiteChoice = SiteChoice()
     panda: PandaOptions = PandaOptions()
+    notify: Notify | None = None
     segments: Segments | None = Field(
         None,
         description="One search for each segment, named <search>-<segment>: a list of names, or names with their own "
@@ -362,7 +364,12 @@ class Search(Section):
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the search as JSON values with the keys of the file; `Search.model_validate` reads it back."""
-        return self.model_dump(mode="json", by_alias=True)
+        whole = self.model_dump(mode="json", by_alias=True)
+        return whole if self.notify is not None else {key: whole[key] for key in whole if key != "notify"}
+
+    def shown(self) -> dict[str, Any]:
+        """Returns the search as `to_dict` for readers who must not see the secret parts of `notify.url`."""
+        return self.to_dict() | ({} if self.notify is None else {"notify": self.notify.shown()})
 
 
 def mistakes_across(sections: Mapping[str, Any]) -> Iterator[Mistake]:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from hpo_pilot.errors import Problem
 from hpo_pilot.search.fields import Scalar, Text
-from hpo_pilot.search.mistakes import FieldPath, Mistake, keys_of, mistakes_of, unknown_key
+from hpo_pilot.search.mistakes import FieldPath, Mistake, keys_of, mistakes_of, model_at, unknown_key
 from hpo_pilot.search.parameters import DIMENSION, DIMENSION_TYPES, Categorical, Dimension, Integer, Ordinal, Real
 from hpo_pilot.search.payload import Payload
 from hpo_pilot.search.search import (
@@ -57,9 +57,7 @@ _ADAPTERS: dict[str, TypeAdapter[Any]] = {
     if key not in ("space", "objective")
 }
 _MODELS: dict[str, type[BaseModel]] = {
-    key: field.annotation
-    for key, field in _FIELDS.items()
-    if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+    key: model for key, field in _FIELDS.items() if (model := model_at(field.annotation, ())) is not None
 }
 _MODELS["objective"] = Objective
 

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -167,6 +168,61 @@ class Resources(Section):
         if self.ranks_per_node is not None:
             return self.ranks_per_node
         return (self.whole_gpus or 1) if self.nodes > 1 else 0
+
+
+#: A local part that begins with a letter or digit, so that no address is an option of sendmail, and a domain.
+_MAILBOX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}@[A-Za-z0-9][A-Za-z0-9-]{0,62}(?:\.[A-Za-z0-9-]{1,63})+")
+
+_Event = Literal["done", "failed", "stalled"]
+
+
+class Notify(Section):
+    """Messages about events of the search, by a webhook, e-mail or both; `hpo-pilot manual service` has an example."""
+
+    url: Text | None = Field(
+        None,
+        max_length=2000,
+        description="Web address that gets a POST request with JSON; only its host is ever shown.",
+    )
+    email: Text | None = Field(None, max_length=254, description="E-mail address; needs a sendmail program.")
+    on: tuple[_Event, ...] = Field(
+        ("done", "failed", "stalled"),
+        min_length=1,
+        max_length=3,
+        description="The events. stalled: nothing finished for three usual run times.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Notify:
+        if self.url is None and self.email is None:
+            raise MistakeError([Mistake((), "names no receiver", "give it a url or an email")])
+        if self.url is not None and (wrong := _address_mistake(self.url)):
+            raise MistakeError([Mistake(("url",), *wrong)])
+        if self.email is not None and not _MAILBOX.fullmatch(self.email):
+            raise MistakeError([Mistake(("email",), "is not one e-mail address", "as in jane.doe@example.org")])
+        return self
+
+    def shown(self) -> dict[str, Any]:
+        """Returns the section for readers: path and query of a webhook's address are often its password."""
+        parts = urlsplit(self.url or "")
+        return self.model_dump(mode="json") | {"url": self.url and f"{parts.scheme}://{parts.netloc}/***"}
+
+
+def _address_mistake(url: str) -> tuple[str, str] | None:
+    """Returns what is wrong with the address of a webhook, and the remedy; never the address itself."""
+    wanted = "as in https://hooks.example.org/services/T0/B0"
+    if not re.fullmatch(r"[!-~]+", url):
+        return "has a space or a character that addresses do not have", f"encode it, {wanted}"
+    try:
+        parts = urlsplit(url)
+        has_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        has_host = False
+    if not has_host or parts.scheme not in ("http", "https"):
+        return "is not a web address", f"begin with https:// or http:// and a host, {wanted}"
+    if "@" in parts.netloc:
+        return "has a user or password before its host", "use the address with a token that the receiver gives out"
+    return None
 
 
 #: Longest name of a search, also of a segment's search, which is named `<search>-<segment>`.

@@ -269,7 +269,7 @@ def check_same(found: SearchRecord, search: Search, sandbox: Path, search_file: 
     if found.server in (None, EMBEDDED):
         for definition in (old, new):
             definition["site"]["queue"] = definition["site"]["queue"] or DEFAULT_QUEUE
-    changed = sorted(key for key in new if key != "budget" and new[key] != old.get(key))
+    changed = sorted(key for key in old | new if key != "budget" and new.get(key) != old.get(key))
     if changed:
         raise InputError(
             f"{search_file}: {', '.join(changed)} changed since search {search.name!r} began; only its budget may "

@@ -423,6 +423,6 @@ def examination_document(found: Examination) -> ExaminationDocument:
         "valid": found.search is not None,
         "problems": [asdict(problem) for problem in found.problems],  # type: ignore[misc]  # the same fields
         "notes": [asdict(note) for note in found.notes],  # type: ignore[misc]
-        "search": None if found.search is None else found.search.to_dict(),
+        "search": None if found.search is None else found.search.shown(),
         "python": None if found.search is None else python_here(found.search),
     }

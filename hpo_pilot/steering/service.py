@@ -35,6 +35,7 @@ from hpo_pilot.steering.embedded import (
 )
 from hpo_pilot.steering.loop import SearchSteering, optimizer_of
 from hpo_pilot.steering.metrics import snapshots
+from hpo_pilot.steering.notifications import ANY_HOST, LAST_PAUSES, Notifier
 from hpo_pilot.steering.registration import PackedSearch, check_family, pack_searches, register_family
 from hpo_pilot.steering.results import ReportWriter, RunResult, internal_error, result_of
 from hpo_pilot.steering.search_file import load_search
@@ -401,6 +402,11 @@ def run_all(
             whole.named_server = target if server is not None else None
             on_server(target)
             whole.to_the_end(target, slots, on_progress)
+        if lease_holder(database.engine) is None:
+            numbers = [record.id for record in whole.registered()]
+            notifier = Notifier(database, only=numbers, hosts=ANY_HOST, pauses=LAST_PAUSES)
+            while notifier.look():
+                time.sleep(1.0)
         results: list[RunResult] = []
         failures: list[HpoPilotError] = []
         for record in [database.search(record.id) for record in whole.registered()]:
@@ -501,6 +507,7 @@ class _Run:
             numbers = [record.id for record in records]
             lease.steer_only(numbers)
             service = Service(self._store, manager, lease, supervise=supervise, only=numbers, server=server)
+            stack.enter_context(Notifier(self._store, only=numbers, hosts=ANY_HOST).working())
             with stop_signals(service.stop) as stopped:
                 service.run(over)
             if stopped.is_set() and not all(self._store.search(number).state.is_over for number in numbers):
@@ -604,6 +611,7 @@ def serve(
     queues: Path | None = None,
     server: str | None = None,
     api_port: int | None = None,
+    notify_hosts: Sequence[str] = (),
     on_ready: Callable[[EmbeddedPanda | str, ApiProcess], None] = lambda _panda, _api: None,
     on_warning: Callable[[str], None] = log.warning,
 ) -> None:
@@ -620,6 +628,7 @@ def serve(
         queues: queue file of the embedded server; default: any name is a queue.
         server: URL of the PanDA server, or `embedded`; default: the server of PANDA_URL_SSL, else the embedded one.
         api_port: port of the REST API; default: a free port.
+        notify_hosts: the only hosts that get notifications; default: every host with a public address.
         on_ready: called when everything runs, with the embedded server or the URL of another server, and the REST API.
         on_warning: called with warnings for the operator.
 
@@ -664,6 +673,8 @@ def serve(
                 on_ready(ready, api)
             snapshot.loop_went_round()
 
+        pages = api.url if reach is not None and reach.is_open else None
+        stack.enter_context(Notifier(database, server=target, hosts=notify_hosts, pages=pages).working())
         service = Service(database, manager, lease, supervise=check, server=target)
         with stop_signals(service.stop):
             service.run(_aside(aside, reports.write_new))

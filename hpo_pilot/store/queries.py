@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Connection, Engine, and_, case, func, not_, or_, select, values
+from sqlalchemy import Connection, Engine, Text, and_, case, cast, func, not_, or_, select, values
 
 from hpo_pilot.jobs import JobState
 from hpo_pilot.search.trials import Span, Spent, Trial, TrialState
@@ -100,6 +101,26 @@ def last_spans(engine: Engine, search_id: int, limit: int) -> list[Span]:
     query = select(begun, trials.ended).where(trials.search_id == search_id, by_itself, trials.ended.is_not(None))
     rows = read_rows(engine, query.order_by(trials.ended.desc(), trials.number.desc()).limit(limit))
     return [Span(start, end) for start, end in reversed(rows)]
+
+
+def to_notify(engine: Engine, since: float) -> list[tuple[SearchRecord, dict[str, float]]]:
+    """Returns the searches with `notify` that run or have ended after `since`, in seconds since the epoch.
+
+    Returns:
+        The searches, each with the time of the last log entry by text; only entries about notifications, and the last
+        one by a user, with an empty text.
+    """
+    s, e = t.searches.c, t.events.c
+    live = or_(s.state == SearchState.RUNNING.value, s.ended > since)
+    found = read_rows(engine, select(t.searches).where(live, cast(s.definition, Text).contains('"notify"')))
+    text = case((e.who != "service", ""), else_=e.what).label("entry")
+    query = select(e.search_id, text, func.max(e.time)).where(
+        among(e.search_id, [row.id for row in found]), or_(e.who != "service", e.what.startswith("notification of "))
+    )
+    entries: dict[int, dict[str, float]] = defaultdict(dict)
+    for number, what, when in read_rows(engine, query.group_by(e.search_id, "entry")):
+        entries[number][what] = when
+    return [(search_record(row), entries[row.id]) for row in found]
 
 
 def running_since(engine: Engine, search_id: int) -> list[float]:

@@ -212,7 +212,7 @@ def search_page(request: Request) -> Response:
         "html": parts.live.searches.of_search(view).html,
         "kinds": kinds(view.search),
         "may_change": may_change(request, view),
-        "definition": as_yaml(view.search.to_dict()),
+        "definition": as_yaml(view.search.shown()),
         "panda": bigpanda_link(view.record.server, view.record.uid, monitor=view.search.panda.monitor),
     }
     return page(request, "search.j2", values)
@@ -222,7 +222,7 @@ def compare_page(request: Request) -> Response:
     """Shows searches with the same objectives side by side. The address names them; without a name it says how."""
     library = context_of(request).library
     views = _compared(request, request.query_params.getlist("search"))
-    parts = [_flat(view.search.to_dict()) for view in views]
+    parts = [_flat(view.search.shown()) for view in views]
     keys = sorted({key for one in parts for key in one} - {"search"})
     others = [one for one in library.others(views[0]) if same_objectives(views[0].search, one.search)] if views else []
     values = {

@@ -18,6 +18,7 @@ GOAL = "{metric: loss, goal: minimize}"
 PARENT = "when: {solver: sgd}"
 LAYERS = "low: 1, high: 4"
 COMMAND = "python train.py"
+SEED = "seed: 7\n"
 
 #: (text of `GOOD`, instead of it, line, column, part of path and message, part of the remedy)
 ONE_MISTAKE = [
@@ -91,6 +92,19 @@ ONE_MISTAKE = [
     ("top: 3", "top: 65", 13, 16, "confirm.top: is 65, and the search has 64 trials", "use 64 or less"),
     ("require: 5", "require: 6", 14, 24, "folds.require: is 6, and a trial has 5 folds", ""),
     ("seed: 7", "early_stopping: {method: asha, metric: auc}", 15, 40, "metric: is 'auc'", "loss"),
+    # notify
+    (SEED, "notify: {}\n", 15, 9, "notify: names no receiver", "give it a url or an email"),
+    (SEED, "notify: https://a.b/\n", 15, 9, "notify: must be a mapping", "its keys are url"),
+    (SEED, "notify: {url: ftp://a.b/}\n", 15, 15, "notify.url: is not a web address", "begin with https://"),
+    (SEED, "notify: {url: 'https:///x'}\n", 15, 15, "notify.url: is not a web address", "and a host"),
+    (SEED, "notify: {url: 'http://a.b:x/'}\n", 15, 15, "notify.url: is not a web address", "and a host"),
+    (SEED, "notify: {url: 'http://a b/'}\n", 15, 15, "notify.url: has a space", "encode it"),
+    (SEED, "notify: {url: 'http://u:p@a.b/'}\n", 15, 15, "notify.url: has a user or password", "token"),
+    (SEED, "notify: {email: -oQ/tmp@a.b}\n", 15, 17, "notify.email: is not one e-mail address", "jane.doe@"),
+    (SEED, 'notify: {email: "a@b.c\\nBcc: d@e.f"}\n', 15, 17, "notify.email: is not one e-mail address", "jane.doe@"),
+    (SEED, "notify: {email: a@b.c, on: [ended]}\n", 15, 29, "notify.on[0]: must be done, failed or stalled", ""),
+    (SEED, "notify: {email: a@b.c, on: []}\n", 15, 28, "notify.on: ", ""),
+    (SEED, "notify: {mail: a@b.c}\n", 15, 10, "notify.mail: is not a key", "did you mean email?"),
     # payload, resources, site
     (COMMAND, "x\n  python: venv/python", 19, 11, "payload.python: must be an absolute path or a name", "as in /opt"),
     (COMMAND, "x\n  python: /no/such", 19, 11, "payload.python: there is no program /no/such", "an existing Python"),
