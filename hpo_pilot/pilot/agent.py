@@ -48,6 +48,8 @@ _LOOK = 1.0  # seconds between checks of that
 class AgentServer(JobServer):
     """Calls the pilot of the allocation as if it were a PanDA server."""
 
+    _fewest_reports = 1
+
     def __init__(self, settings: PilotSettings, node: str) -> None:
         """See JobServer.
 

@@ -43,7 +43,7 @@ from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.jobs.resources import Node
 from hpo_pilot.pilot.allocation import AllocationPool, AllocationReservation
 from hpo_pilot.pilot.attempt import PilotParts, report_end
-from hpo_pilot.pilot.client import JobOfAnotherPilot, JobServer, MissingAtServer
+from hpo_pilot.pilot.client import INVALID, NO_PERMISSION, TIMED_OUT, JobOfAnotherPilot, JobServer, MissingAtServer
 from hpo_pilot.pilot.job import GivenBack, Identity, Job, JobFailure, NodeLost
 from hpo_pilot.pilot.report import Outcome, StartingJob
 from hpo_pilot.pilot.settings import Site
@@ -60,9 +60,9 @@ _TICK = 1.0  # seconds between looks at the agents
 _COME = 300.0  # seconds for the first call of an agent
 _REJOIN = 30.0  # seconds for an agent without a connection to come back; its keeper has ended its jobs by then
 _SILENT = 120.0  # seconds without a call: an agent ends itself after 60 s
+_JOIN = 0.2  # seconds in which heartbeats of agents are collected for one call
 _STEP_END = 20.0  # seconds for the agents' job step to end by itself
 _IN_MEMORY, _BLOCK = 1 << 20, 1 << 18  # bytes
-_NO_PERMISSION = 70  # StatusCode of panda-server
 _SETTINGS, _TOKEN, _CERTIFICATE, _KEY = "agents.json", "token", "certificate.pem", "key.pem"
 
 
@@ -165,6 +165,8 @@ class Agents:
         self._work, self._uploads = ThreadPoolExecutor(_THREADS, "agents"), ThreadPoolExecutor(_UPLOADS, "uploads")
         self._pace = Pace(parts.settings.checkpoint_rate * 1e6)
         self._files = CachedFiles(self._folder / "cache", server)
+        self._reports: list[dict[str, Any]] = []  # used in the thread of the door
+        self._sending: asyncio.Task[list[str | HpoPilotError]] | None = None
         self._stopping = threading.Event()
         self._step: subprocess.Popen[bytes] | None = None
         self._door = Door(secrets.token_hex(32), self._answer, self._connected)
@@ -384,7 +386,22 @@ class Agents:
             if agent is None:
                 return _message(409, f"the allocation has no node {request.headers.get('x-hpo-pilot-node')!r}")
             return _envelope(await self._jobs_for(agent, request))
+        if request.path == "/api/v1/pilot/update_jobs_bulk":
+            return _envelope(list(map(_answered, await self._heartbeats(request.json()["job_list"]))))
         return await asyncio.get_running_loop().run_in_executor(self._work, self._relay, request)
+
+    async def _heartbeats(self, reports: list[dict[str, Any]]) -> list[str | HpoPilotError]:
+        """Sends heartbeats of an agent together with those of others; see JobServer.update_all."""
+        if self._sending is None:
+            self._sending = asyncio.create_task(self._send_collected())
+        place, sending = len(self._reports), self._sending
+        self._reports += reports
+        return (await sending)[place : place + len(reports)]
+
+    async def _send_collected(self) -> list[str | HpoPilotError]:
+        await asyncio.sleep(_JOIN)
+        reports, self._reports, self._sending = self._reports, [], None
+        return await asyncio.get_running_loop().run_in_executor(self._work, self._server.update_all, reports)
 
     async def _jobs_for(self, agent: AgentState, request: Request) -> dict[str, Any]:
         """Waits for jobs that the scheduler has started on the agent's node and that the agent does not have."""
@@ -437,7 +454,7 @@ class Agents:
                 return self._server.passed_on(request.method, request.path, content_type, request.body.read())
             return _envelope(self._called(request.path.removeprefix("/api/v1/"), request.json()))
         except JobOfAnotherPilot as error:
-            return _envelope({"StatusCode": _NO_PERMISSION}, str(error))
+            return _envelope({"StatusCode": NO_PERMISSION}, str(error))
         except MissingAtServer as error:
             return _message(404, str(error))
         except TryAgainError as error:
@@ -449,11 +466,9 @@ class Agents:
         """Returns the data of the answer to a call."""
         parts = self._parts
         match function:
-            case "pilot/update_job" if body["job_status"] in ("finished", "failed"):
+            case "pilot/update_job":  # the end of a job; heartbeats come in lists
                 parts.delivery.send(body)
                 return {}
-            case "pilot/update_job":
-                return {"command": self._server.update(body)}
             case "pilot/update_worker_status":
                 return {}
             case "hpo_pilot/give_back":
@@ -544,8 +559,18 @@ class Request(NamedTuple):
 Answer = tuple[int, bytes | IO[bytes]]
 
 
-def _envelope(data: Mapping[str, Any] | None = None, refused: str = "") -> Answer:
+def _envelope(data: Mapping[str, Any] | list[dict[str, Any]] | None = None, refused: str = "") -> Answer:
     return 200, json.dumps({"success": not refused, "message": refused, "data": data or {}}).encode()
+
+
+def _answered(answer: str | HpoPilotError) -> dict[str, Any]:
+    """Returns the envelope of the answer to a heartbeat, as panda-server writes it."""
+    if isinstance(answer, str):
+        return {"success": True, "message": "", "data": {"StatusCode": 0, "command": answer}}
+    if isinstance(answer, TryAgainError):
+        return {"success": True, "message": str(answer), "data": {"StatusCode": TIMED_OUT}}
+    code = NO_PERMISSION if isinstance(answer, JobOfAnotherPilot) else INVALID
+    return {"success": False, "message": str(answer), "data": {"StatusCode": code}}
 
 
 def _message(status: int, text: str) -> Answer:

@@ -35,7 +35,8 @@ _LATER = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
 _CONNECT_SECONDS = 10.0
 _ANSWER_SECONDS = 60.0
 _BLOCK = 1 << 20
-_NO_PERMISSION = 70  # StatusCode
+TIMED_OUT, FAILED, INVALID, NO_PERMISSION = 10, 30, 50, 70  #: values of panda-server's StatusCode
+_MOST_REPORTS = 100  # in one call: its answer, perhaps with a command, comes when the last one is stored
 _MOST_AVOIDED, _LONGEST_WHY = 100, 500  # tasks and characters in a header
 
 
@@ -65,6 +66,8 @@ class JobServer:
     Any thread may call any method. The methods raise only ServerAway, PilotTokenRefused or CallRefused.
     """
 
+    _fewest_reports = 2  #: for the call that takes several
+
     def __init__(self, settings: PilotSettings, key: str = "", site: str = "") -> None:
         """Opens no connection yet.
 
@@ -93,6 +96,7 @@ class JobServer:
         self._api = f"{settings.server}/api/v1/"
         self._lock = threading.Lock()
         self._away_since: float | None = None
+        self.most_reports = _MOST_REPORTS  #: in one call; 1: the server has no call for several
 
     def acquire(
         self, free: FreeResources, wait: float, disk_mb: int, remaining: int, avoided: Sequence[int] = (), why: str = ""
@@ -164,13 +168,52 @@ class JobServer:
 
     def update(self, report: Mapping[str, Any]) -> str:
         """Sends a report on a job; returns the server's command, often empty. It may be repeated."""
-        envelope = self._call("pilot/update_job", report)
+        return self._command(self._call("pilot/update_job", report))
+
+    def update_all(self, reports: Sequence[Mapping[str, Any]]) -> list[str | HpoPilotError]:
+        """Sends heartbeats in few calls; returns for each the server's command, or the error that `update` raises."""
+        most = self.most_reports
+        slices = [reports[start : start + most] for start in range(0, len(reports), most)]
+        return [answer for some in slices for answer in self._update_some(some)]
+
+    def _update_some(self, reports: Sequence[Mapping[str, Any]]) -> list[str | HpoPilotError]:
+        if len(reports) < self._fewest_reports:
+            return [self._tried(self.update, report) for report in reports]
+        try:
+            body = {"job_list": list(reports), "harvester_id": self._settings.harvester_id}
+            envelope = self._call("pilot/update_jobs_bulk", body)
+            data = envelope.get("data")
+            if not envelope.get("success") or not isinstance(data, list) or len(data) != len(reports):
+                raise CallRefused(f"{self._settings.server} refused reports: {envelope.get('message')}")
+        except (MissingAtServer, PilotTokenRefused):  # 403: as panda-server answers to a call that it does not have
+            answers = [self._tried(self.update, report) for report in reports]
+            if not all(isinstance(answer, PilotTokenRefused) for answer in answers):
+                self.most_reports = 1
+            return answers
+        except CallRefused as error:  # one of them may be the reason
+            half = len(reports) // 2
+            return self._update_some(reports[:half]) + self._update_some(reports[half:]) if half else [error]
+        except HpoPilotError as error:
+            self.most_reports = max(self._fewest_reports, len(reports) // 2)  # it may be too slow for so many
+            return [error] * len(reports)
+        self.most_reports = min(_MOST_REPORTS, 2 * self.most_reports)
+        return [self._tried(self._command, one) for one in data]
+
+    @staticmethod
+    def _tried(call: Callable[[Mapping[str, Any]], str], argument: Mapping[str, Any]) -> str | HpoPilotError:
+        try:
+            return call(argument)
+        except HpoPilotError as error:
+            return error
+
+    def _command(self, envelope: Mapping[str, Any]) -> str:
+        """Returns the command in the answer to a report."""
         data = envelope.get("data")
         status = data.get("StatusCode", 0) if isinstance(data, dict) else 0
-        if status in (10, 30):  # the server's timeout and failure
+        if status in (TIMED_OUT, FAILED):
             raise ServerAway(f"{self._settings.server} could not store a report: {envelope.get('message')}")
         if not envelope.get("success"):
-            refused = JobOfAnotherPilot if status == _NO_PERMISSION else CallRefused
+            refused = JobOfAnotherPilot if status == NO_PERMISSION else CallRefused
             raise refused(f"{self._settings.server} refused a report: {envelope.get('message')}")
         return str(data.get("command") or "") if isinstance(data, dict) else ""
 

@@ -51,6 +51,8 @@ _POLITE = 10
 class Heartbeats(threading.Thread):
     """Reports on all jobs that start or run, in one thread; the first report follows shortly after the start.
 
+    Later reports on all jobs come due together, so that few calls carry them.
+
     A job that ends before its first heartbeat has none, which saves a call: the server accepts a final report alone. A
     job whose search may stop it early is checked more often and reported as soon as its payload has new values.
 
@@ -81,36 +83,40 @@ class Heartbeats(threading.Thread):
     def run(self) -> None:
         """Reports until the process ends."""
         while True:
-            execution = self._next()
-            pause = self._pause(execution)
-            job = execution.job
-            if time.monotonic() < self._owed.get(job.identity, 0.0) and not execution.progress.has_news():
-                with self._changed:
-                    self._push(execution, pause)
-                continue
-            try:
-                command = self._server.update(report.heartbeat_report(self._settings, execution))
+            reported = []
+            for execution in self._next(self._server.most_reports):
+                if time.monotonic() < self._owed.get(execution.job.identity, 0.0) and not execution.progress.has_news():
+                    with self._changed:
+                        self._push(execution, self._pause(execution))
+                else:
+                    reported.append(execution)
+            reports = [report.heartbeat_report(self._settings, execution) for execution in reported]
+            answers = self._server.update_all(reports)
+            is_away = any(isinstance(answer, TryAgainError) for answer in answers)
+            wait = self._backoff.seconds() if is_away else 0.0
+            if not is_away and answers:
                 self._backoff.reset()
-                self._note(execution)
-                if failure := failure_of_command(command, job.panda_id):
-                    log.warning("job %s: %s", job.panda_id, failure, extra={"panda_id": job.panda_id})
-                    execution.stop(failure)
-                    continue
-            except TryAgainError:  # the client has logged it
-                pause = self._backoff.seconds()
-            except JobOfAnotherPilot as error:
-                execution.stop(AttemptClosed(str(error)))
-                continue
-            except HpoPilotError as error:
-                log.error("heartbeat of job %s: %s", job.panda_id, error, extra={"panda_id": job.panda_id})
-            with self._changed:
-                self._push(execution, pause)
+            for execution, answer in zip(reported, answers, strict=True):
+                self._take(execution, answer, wait)
 
-    def _note(self, execution: Execution | StartingJob) -> None:
-        """Notes that the job was reported now."""
+    def _take(self, execution: Execution | StartingJob, answer: str | HpoPilotError, wait: float) -> None:
+        """Carries out the server's answer to a report; `wait`: seconds until the next one if there is no answer."""
+        job, pause = execution.job, wait if isinstance(answer, TryAgainError) else self._pause(execution)
+        failure = failure_of_command(answer, job.panda_id) if isinstance(answer, str) else None
         with self._changed:
-            if execution.job.identity in self._running:
-                self._owed[execution.job.identity] = time.monotonic() + self._settings.heartbeat
+            if self._running.get(job.identity) is not execution:
+                return  # it has ended meanwhile
+            if isinstance(answer, str):  # the check nearest to the next heartbeat is to report it again
+                self._owed[job.identity] = time.monotonic() + self._settings.heartbeat - pause / 2
+            if failure is None and not isinstance(answer, JobOfAnotherPilot):
+                self._push(execution, pause)
+        if failure is not None:
+            log.warning("job %s: %s", job.panda_id, failure, extra={"panda_id": job.panda_id})
+            execution.stop(failure)
+        elif isinstance(answer, JobOfAnotherPilot):
+            execution.stop(AttemptClosed(str(answer)))
+        elif not isinstance(answer, str | TryAgainError):  # which the client has logged
+            log.error("heartbeat of job %s: %s", job.panda_id, answer, extra={"panda_id": job.panda_id})
 
     def _pause(self, execution: Execution | StartingJob) -> float:
         """Returns the seconds until the next check of the job."""
@@ -120,22 +126,28 @@ class Heartbeats(threading.Thread):
         return min(self._settings.heartbeat, max(shortest, execution.report_seconds))
 
     def _push(self, execution: Execution | StartingJob, pause: float) -> None:
-        entry = (time.monotonic() + pause, execution.job.identity, execution)
+        due = time.monotonic() + pause
+        if pause == self._settings.heartbeat:
+            due -= due % pause  # the same moments for all jobs
+        entry = (due, execution.job.identity, execution)
         heapq.heappush(self._due, entry)
         if self._due[0] is entry:  # else the thread wakes before it is due
             self._changed.notify()
 
-    def _next(self) -> Execution | StartingJob:
+    def _next(self, most: int) -> list[Execution | StartingJob]:
+        """Waits until jobs are due, and returns them."""
+        found: list[Execution | StartingJob] = []
         with self._changed:
             while True:
                 while self._due and self._running.get(self._due[0][1]) is not self._due[0][2]:
                     heapq.heappop(self._due)
-                if not self._due:
-                    self._changed.wait()
-                elif (pause := self._due[0][0] - time.monotonic()) > 0:
-                    self._changed.wait(pause)
+                pause = self._due[0][0] - time.monotonic() if self._due else None
+                if pause is not None and pause <= 0 and len(found) < most:
+                    found.append(heapq.heappop(self._due)[2])
+                elif found:
+                    return found
                 else:
-                    return heapq.heappop(self._due)[2]
+                    self._changed.wait(pause)
 
 
 _TICK = 1.0  # seconds

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -31,7 +32,9 @@ from hpo_pilot.server.calls import (
     MAX_WAIT,
     NOBODY,
     PILOTS,
+    TABLE,
     Access,
+    ArgumentError,
     Call,
     Parameter,
     carry_out,
@@ -43,7 +46,7 @@ from hpo_pilot.server.calls import (
     unpacked,
 )
 from hpo_pilot.server.database import Transaction, in_slices, jobs
-from hpo_pilot.server.dispatch import JobRequest, acquire
+from hpo_pilot.server.dispatch import MAX_JOBS, JobRequest, acquire
 from hpo_pilot.server.points import CAPABILITY_KEY
 from hpo_pilot.server.replies import Envelope, dump, failure, success
 from hpo_pilot.server.state import ServerState
@@ -259,6 +262,41 @@ def update_one(
     except NotThePilotsJob as error:
         log.warning("a report by %s is refused: %s", call.caller.name, error)
         return failure(str(error), {"StatusCode": StatusCode.PERMISSION, "command": "tobekilled"})
+
+
+@endpoint("pilot/update_jobs_bulk", "POST", PILOTS, Access.WAIT)
+async def update_many(call: Call, *, job_list: list[dict[str, Any]], harvester_id: str | None = None) -> Envelope:
+    """Records reports on several jobs in one transaction.
+
+    Args:
+        call: the call.
+        job_list: the arguments of ``pilot/update_job`` for each.
+        harvester_id: not used.
+
+    Returns:
+        data: an envelope of ``pilot/update_job`` for each, in their order. Without ``job_id`` or ``job_status``, or
+        after a defect, nothing is recorded, and data is empty.
+    """
+    if len(job_list) > MAX_JOBS:
+        return failure(f"job_list must have at most {MAX_JOBS} jobs", [])
+    if missing := [name for job in job_list for name in ("job_id", "job_status") if name not in job]:
+        return failure(f"failed with KeyError {missing[0]!r}", [])
+    try:
+        return success(await call.server.database.write(lambda tx: [_update_one_of(tx, call, job) for job in job_list]))
+    except DBAPIError:
+        raise
+    except Exception as error:
+        log.exception("pilot/update_jobs_bulk failed")
+        return failure(f"failed with {type(error).__name__} {error}", [])
+
+
+def _update_one_of(tx: Transaction, call: Call, job: dict[str, Any]) -> Envelope:
+    if "meta_data" in job:
+        job = job | {"meta_data": str(job["meta_data"])}
+    try:
+        return update_one(tx, call, **TABLE["pilot/update_job"].check(job, from_query=False))
+    except ArgumentError as error:
+        return failure(str(error))
 
 
 @endpoint("pilot/update_worker_status", "POST", PILOTS, Access.WRITE)

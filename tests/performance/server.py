@@ -265,7 +265,33 @@ def measure_pilot_load(*, quick: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, load_server(Path(folder)) as server:
         for number in range(_SEARCHES):
             server.submit(f"load{number}", 1000, campaign=f"load.{number}")
-        return uvloop.run(_measure(server, 10.0 if quick else 60.0))
+        return uvloop.run(_measure(server, 10.0 if quick else 60.0)) | _heartbeats(server)
+
+
+def _heartbeats(server: LoadServer) -> dict[str, Any]:
+    """Heartbeats of 1,000 jobs one by one beside those in lists, as many as an allocation's pilot sends in one call."""
+    server.submit("heartbeats", _BULK)
+    said = {"job_status": "running", "attempt_nr": 1, "node": "n1", "site_name": "LOCAL", "batch_id": "1"}
+    said |= {"pilot_id": "hpo-pilot|h|1", "start_time": "2026-01-01 00:00:00", "job_metrics": "hpoStep=1 hpoValue=0.5"}
+    reports = [{"job_id": panda_id, **said} for panda_id in _take(server, _BULK)]
+    figures: dict[str, Any] = {}
+    for most in (1, 100):
+        cpu, begun = server.cpu_seconds(), time.perf_counter()
+        for start in range(0, _BULK, most):
+            if most == 1:
+                server.call(Role.PILOT, "pilot/update_job", **reports[start])
+            else:
+                data = server.call(Role.PILOT, "pilot/update_jobs_bulk", job_list=reports[start : start + most])
+                assert all(answer["success"] for answer in data), data
+        figures[f"heartbeats_per_second_by_{most}"] = _BULK / (time.perf_counter() - begun)
+        figures[f"heartbeats_per_cpu_second_by_{most}"] = _BULK / (server.cpu_seconds() - cpu)
+    single, joined = figures["heartbeats_per_cpu_second_by_1"], figures["heartbeats_per_cpu_second_by_100"]
+    print(
+        f"heartbeats for each CPU second of the server: {single:.0f} in calls of their own, {joined:.0f} in calls of "
+        f"100, ratio {joined / single:.1f}; by one caller {figures['heartbeats_per_second_by_1']:.0f}/s and "
+        f"{figures['heartbeats_per_second_by_100']:.0f}/s"
+    )
+    return figures
 
 
 async def _measure(server: LoadServer, seconds: float) -> dict[str, Any]:

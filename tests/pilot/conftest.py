@@ -96,7 +96,10 @@ class FakePanda:
         self.cache: dict[str, bytes] = {}
         self.fetched: list[tuple[str, str | None]] = []
         self.commands: dict[int, str] = {}
+        self.answers: dict[int, dict[str, Any]] = {}  # to reports on jobs that it does not take
+        self.broken: set[int] = set()  # jobs with which a list of reports fails
         self.takes_back = False  # as servers of ours do
+        self.lists: list[int] | None = []  # lengths of lists of reports; None: it has no call for them
         self.given_back: list[list[int]] = []
         self.refuse_with: int | None = None
         self.tokens = {TOKEN}
@@ -230,11 +233,12 @@ class _Handler(BaseHTTPRequestHandler):
         if function == "acquire_jobs":
             self._acquire(body)
         elif function == "update_job":
-            with panda.changed:
-                panda.reports.append(body)
-                panda.changed.notify_all()
-            command = panda.commands.get(body["job_id"])
-            self._answer({"success": True, "message": "", "data": {"StatusCode": 0, "command": command}})
+            self._answer(self._report(body))
+        elif function == "update_jobs_bulk" and panda.lists is not None:
+            panda.lists.append(len(body["job_list"]))
+            self._answer(self._report_all(body["job_list"]))
+        elif function == "update_jobs_bulk":
+            self._answer(b"ERROR : method update_jobs_bulk is forbidden", 403)  # as panda-server
         elif function == "give_back":
             with panda.changed:
                 panda.given_back += body["jobs"] if panda.takes_back else []
@@ -244,6 +248,20 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             panda.workers.append(body)
             self._answer({"success": True, "message": "", "data": None})
+
+    def _report(self, report: dict[str, Any]) -> dict[str, Any]:
+        panda, answer = self.panda, self.panda.answers.get(report["job_id"])
+        with panda.changed:
+            if answer is None:
+                panda.reports.append(report)
+            panda.changed.notify_all()
+        command = panda.commands.get(report["job_id"])
+        return answer or {"success": True, "message": "", "data": {"StatusCode": 0, "command": command}}
+
+    def _report_all(self, reports: list[dict[str, Any]]) -> dict[str, Any]:
+        if broken := self.panda.broken.intersection(report["job_id"] for report in reports):
+            return {"success": False, "message": f"failed with ValueError {broken}", "data": []}
+        return {"success": True, "message": "", "data": list(map(self._report, reports))}
 
     def _acquire(self, body: dict[str, Any]) -> None:
         panda = self.panda

@@ -183,6 +183,18 @@ def test_the_end_of_the_allocation_keeps_checkpoints_on_shared_storage(panda, pi
     assert list(pilot.workdir.glob("checkpoints/*/*/.kept/ckpt"))
 
 
+def test_heartbeats_of_agents_go_together(panda, pilot, begin, until):
+    jobs = [panda.add_job("exec sleep 300") for _ in range(8)]
+    begin()
+    until(lambda: max(panda.lists, default=0) > 4)  # an agent has four jobs
+    killed, *others = jobs
+    panda.commands[killed] = "tobekilled"
+    assert panda.final(killed)["pilot_error_code"] == 1144
+    panda.lists = None  # its next release
+    seen = len(panda.reports)
+    until(lambda: all(panda.reports[seen:].count(panda.of(job)[-1]) and not panda.of(job, "failed") for job in others))
+
+
 def test_the_server_is_away_for_a_time(panda, pilot, begin, until):
     job = panda.add_job("while [ ! -e ../../go ]; do sleep 0.1; done; " + GOOD)
     begin()

@@ -13,7 +13,14 @@ import pytest
 import requests
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.pilot.client import CallRefused, FormFile, JobServer, PilotTokenRefused, ServerAway
+from hpo_pilot.pilot.client import (
+    CallRefused,
+    FormFile,
+    JobOfAnotherPilot,
+    JobServer,
+    PilotTokenRefused,
+    ServerAway,
+)
 from hpo_pilot.pilot.machine import FreeResources, MachineGpu
 from tests.certificates import self_signed
 from tests.pilot.conftest import TOKEN
@@ -91,6 +98,44 @@ def test_a_token_file_without_token_is_refused(settings, content):
         settings.token_file.write_text(content)
     with pytest.raises(InputError, match="--token-file"):
         JobServer(settings)
+
+
+def _reports(count: int) -> list[dict[str, object]]:
+    return [REPORT | {"job_id": number} for number in range(1, count + 1)]
+
+
+def test_heartbeats_go_in_bounded_lists_and_each_has_its_answer(panda, server):
+    panda.commands[2] = "tobekilled"
+    panda.answers[3] = {"success": False, "message": "of another pilot", "data": {"StatusCode": 70}}
+    panda.answers[4] = {"success": True, "message": "Timed out", "data": {"StatusCode": 10}}
+    panda.answers[5] = {"success": False, "message": "Type error", "data": None}
+    first, second, *refused, last = server.update_all(_reports(6))
+    assert (first, second, last) == ("", "tobekilled", "") and panda.lists == [6]
+    assert [type(error) for error in refused] == [JobOfAnotherPilot, ServerAway, CallRefused]
+    assert len(server.update_all(_reports(250))) == 250 and panda.lists[1:] == [100, 100, 50]
+    assert server.update_all(_reports(1)) == [""] and len(panda.lists) == 4
+
+
+def test_a_job_with_which_a_list_fails_stops_no_other(panda, server):
+    panda.broken = {7}
+    assert server.update_all(_reports(20)) == [""] * 20
+    assert sorted(report["job_id"] for report in panda.reports) == list(range(1, 21))  # it went alone, too
+
+
+def test_a_server_without_the_call_gets_single_reports(panda, server):
+    panda.lists = None
+    assert server.update_all(_reports(5)) == [""] * 5 and server.most_reports == 1
+    panda.lists = []
+    assert server.update_all(_reports(5)) == [""] * 5 and panda.lists == [] and len(panda.reports) == 10
+
+
+def test_a_list_that_got_no_answer_is_shorter_next_time(panda, server):
+    panda.refuse_with = 504
+    assert [type(answer) for answer in server.update_all(_reports(80))] == [ServerAway] * 80
+    panda.refuse_with = 401  # the token is renewed: this says nothing of the call
+    assert {type(answer) for answer in server.update_all(_reports(2))} == {PilotTokenRefused}
+    panda.refuse_with = None
+    assert [server.update_all(_reports(80)) for _ in range(2)] == [[""] * 80] * 2 and panda.lists == [40, 40, 80]
 
 
 class ProxyServer(BaseHTTPRequestHandler):

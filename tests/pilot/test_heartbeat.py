@@ -8,25 +8,35 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.pilot.client import JobOfAnotherPilot
+from hpo_pilot.errors import HpoPilotError
+from hpo_pilot.pilot.client import JobOfAnotherPilot, ServerAway
 from hpo_pilot.pilot.report import Progress
 from hpo_pilot.pilot.watchdog import AttemptClosed, Heartbeats
 
 
 class Server:
+    most_reports = 3
+
     def __init__(self) -> None:
+        self.calls: list[list[int]] = []
+        self.commands: dict[int, str | HpoPilotError] = {}
         self.reports: list[tuple[int, str]] = []
         self.times: list[tuple[int, float]] = []
         self.others: set[int] = set()
         self.attempts: list[int] = []
 
-    def update(self, report: dict[str, Any]) -> str:
+    def update_all(self, reports: list[dict[str, Any]]) -> list[str | HpoPilotError]:
+        if reports:
+            self.calls.append([report["job_id"] for report in reports])
+        return [self.update(report) for report in reports]
+
+    def update(self, report: dict[str, Any]) -> str | HpoPilotError:
         if report["job_id"] in self.others:
-            raise JobOfAnotherPilot("another pilot has it")
+            return JobOfAnotherPilot("another pilot has it")
         self.times.append((report["job_id"], time.monotonic()))
         self.attempts.append(report["attempt_nr"])
         self.reports.append((report["job_id"], report.get("job_metrics", "")))
-        return ""
+        return self.commands.get(report["job_id"], "")
 
     def of(self, panda_id: int) -> list[str]:
         return [metrics for job, metrics in self.reports if job == panda_id]
@@ -106,3 +116,21 @@ def test_a_job_that_another_pilot_has_ends_without_a_report(beats, until):
     (why,) = beats.jobs[0].stopped
     assert isinstance(why, AttemptClosed) and "another pilot" in str(why)
     assert beats.server.reports == []
+
+
+def test_jobs_that_began_at_different_times_are_reported_together(beats, until):
+    for job in range(1, 6):
+        beats.add(job, 0.0)
+        until(lambda job=job: beats.server.of(job))
+    until(lambda: "3232" in "".join(str(len(call)) for call in beats.server.calls))
+
+
+@pytest.mark.parametrize("answer", [ServerAway("away"), JobOfAnotherPilot("no"), HpoPilotError("no"), "tobekilled"])
+def test_the_answer_to_one_report_concerns_one_job(beats, until, answer):
+    beats.server.commands[1] = answer
+    beats.add(1, 0.0)
+    beats.add(2, 0.0)
+    until(lambda: len(beats.server.of(2)) > 2)
+    ends = answer == "tobekilled" or isinstance(answer, JobOfAnotherPilot)
+    assert (len(beats.jobs[0].stopped), len(beats.jobs[1].stopped)) == (ends, 0)
+    assert (len(beats.server.of(1)) == 1) == ends

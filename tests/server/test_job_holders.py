@@ -75,6 +75,9 @@ def attacks(server: RunningServer, panda_id: int) -> dict[str, Callable[[Pilot],
         "failed": lambda pilot: pilot.post("pilot/update_job", job_status="failed", **forged),
         "without an attempt": lambda pilot: pilot.post("pilot/update_job", job_id=panda_id, job_status="failed"),
         "heartbeat": lambda pilot: pilot.post("pilot/update_job", job_status="running", stdout="lies", **forged),
+        "in a list": lambda pilot: pilot.post(
+            "pilot/update_jobs_bulk", job_list=[forged | {"job_status": "finished"}, forged | {"job_status": "running"}]
+        ),
         "legacy": lambda pilot: pilot.legacy("updateJob", **old),
         "given back": lambda pilot: pilot.post("hpo_pilot/give_back", jobs=[[panda_id, 1]], **WORKER),
         "worker gone": lambda pilot: pilot.post("pilot/update_worker_status", status="finished", **WORKER),

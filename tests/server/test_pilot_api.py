@@ -41,6 +41,44 @@ def test_everything_that_a_pilot_may_say(user: Any, pilot: Any) -> None:
     assert described["startTime"] == {"__datetime__": "2025-01-01T10:00:00"}
 
 
+def test_reports_on_several_jobs(user: Any, pilot: Any, server: Any) -> None:
+    user.submit(make_params("user.me.many/", 4, site="MANY"))
+    one, two, three, four = (job["PandaID"] for job in pilot.acquire(4, site_name="MANY"))
+    user.post("job/kill", job_ids=[two])
+    reports: list[dict[str, Any]] = [
+        {"job_id": one, "job_status": "running", "attempt_nr": 1, "core_count": 3},
+        {"job_id": two, "job_status": "running", "attempt_nr": 1},
+        {"job_id": three, "job_status": "dancing"},
+        {"job_id": three, "job_status": "running", "node": 7},
+        {"job_id": three, "job_status": "running", "nodes": "n"},
+        {"job_id": 10**9, "job_status": "running"},
+        {"job_id": four, "job_status": "finished", "attempt_nr": 1, "meta_data": {"user_job_metadata": {}}},
+    ]
+    reply = pilot.post("pilot/update_jobs_bulk", job_list=reports, harvester_id="h")
+    single = [pilot.post("pilot/update_job", **report) for report in reports[:-1]]
+    assert (reply["success"], reply["message"], reply["data"][:-1]) == (True, "", single)
+    assert [one["success"] for one in reply["data"]] == [True, True, False, False, False, True, True]
+    assert [one["data"] and one["data"].get("command") for one in reply["data"]] == (
+        [None, "tobekilled", None, None, None, "tobekilled", None]
+    )
+    described = user.post("job/get_description", job_ids=[one, three, four])["data"]
+    assert [job["jobStatus"] for job in described] == ["running", "sent", "finished"]
+    assert described[0]["actualCoreCount"] == 3
+
+
+@pytest.mark.parametrize(
+    ("reports", "message"),
+    [
+        ([{"job_id": 1, "job_status": "running"}, {"job_status": "running"}], "failed with KeyError 'job_id'"),
+        ([{"job_id": 1}], "failed with KeyError 'job_status'"),
+        ([{"job_id": 1, "job_status": "running"}] * 1001, "at most 1000 jobs"),
+    ],
+)
+def test_lists_of_reports_that_are_refused(pilot: Any, reports: list[dict[str, Any]], message: str) -> None:
+    reply = pilot.post("pilot/update_jobs_bulk", job_list=reports)
+    assert (reply["success"], reply["data"]) == (False, []) and message in reply["message"]
+
+
 def test_workers(user: Any, pilot: Any) -> None:
     user.submit(make_params("user.me.worker/", 1, site="WORKER", maxAttempt=2))
     worker = {"harvester_id": "hpo", "worker_id": "w-1"}

@@ -63,7 +63,7 @@ def test_roles_of_every_legacy_call(server: Any, name: str) -> None:
 def test_roles_of_files(server: Any) -> None:
     """An output: its job's pilot writes, users read, its owner removes. A sandbox: pilots and its owner read."""
     server.api("me").upload("sources.secret", b"content")
-    output = "/storage/user.me.7._000001.outputs.tar.gz"
+    output = "/storage/user.me.999999999._000001.outputs.tar.gz"
     for content in (b"first", b"second" * 100_000):
         assert send(server, "PUT", output, "token-of-operator", data=content).json()["success"]
         assert send(server, "GET", output, "token-of-you").content == content
