@@ -45,7 +45,7 @@ FILE_LIMIT = 10 * 1024 * 1024  # bytes of output.json, and bytes read from the e
 PROGRESS_KEPT = METRICS_KEPT = 200  # with LOG_SHOWN these limits keep the metadata below PanDA's 1 MB
 HERE = os.path.dirname(os.path.abspath(__file__))
 PYTHON, RANKS, RESULTS = "hpo_pilot_python", "hpo_pilot_ranks", "hpo_pilot_results"
-ORPHANS = "hpo_pilot_orphans"
+ORPHANS, COMMAND = "hpo_pilot_orphans", "hpo_pilot_command"
 LAUNCH = "hpo_pilot_launch"  # the pilot writes its .py and .json here if a launcher starts the payload
 COUNTERS = ("/sys/cray/pm_counters", "/sys/class/powercap", "/proc/driver/nvidia", "/dev/kfd")  # possible, of energy
 GRACE = 10.0  # seconds between TERM and KILL, for the payload to write its checkpoint
@@ -115,6 +115,8 @@ def prepare(task: str, index: str) -> "Tuple[Dict[str, Any], Dict[str, Any]]":
 
             job["segment"] = payload["segment"]
             command = command.replace("%SEGMENT_NAME", shlex.quote(job["segment"]))
+        if payload.get("placeholders"):
+            command = companion(COMMAND)["fill"](command, payload["placeholders"], point)
         names = dict(NAMES, **{key: name for key, name in (payload.get("file_names") or {}).items() if name})
         staged = from_json(read(STAGED_FILE, FILE_LIMIT)) if os.path.exists(STAGED_FILE) else payload.get("inputs")
     except Exception as error:

@@ -196,7 +196,10 @@ class Payload(Section):
     """The command and the files of each fold of each trial."""
 
     files: Text | None = Field(None, description="A folder that goes to the jobs, relative to the search file.")
-    command: Text = Field(description="Shell command that trains and writes output.json.")
+    command: Text = Field(
+        description="Shell command that trains and writes output.json. {name} is the value of a parameter, "
+        "{--flag:name} a flag with its value, {hydra} all parameters as overrides of Hydra."
+    )
     function: Annotated[StrictStr, Field(min_length=1, pattern=FUNCTION_PATTERN)] | None = Field(
         None,
         description="Instead of a command: a Python function, as `train:objective` for `objective` in train.py. It "

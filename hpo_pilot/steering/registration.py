@@ -26,6 +26,7 @@ from hpo_pilot.panda.sandbox import build_sandbox, same_payload
 from hpo_pilot.panda.server import environment_vo
 from hpo_pilot.panda.task_parameters import task_parameters
 from hpo_pilot.search import Budget, Search
+from hpo_pilot.search.command import placeholders
 from hpo_pilot.search.earlier_results import (
     EarlierResults,
     EarlierSearch,
@@ -133,7 +134,12 @@ def payload_document(search: Search, base: Path | None) -> dict[str, Any]:
         InputError: an input is a relative path, and the search file is on another machine.
     """
     payload, needs, early = search.payload, search.resources, search.early_stopping
-    named = {"python": payload.python, "function": payload.function}
+    keys = list(payload.point.payload_point(dict.fromkeys(search.space.names)))
+    named = {
+        "python": payload.python,
+        "function": payload.function,
+        "placeholders": placeholders(payload.command, keys),
+    }
     more: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     if early.is_on:
         jobs = search.budget.parallel * search.folds.k
@@ -143,7 +149,7 @@ def payload_document(search: Search, base: Path | None) -> dict[str, Any]:
         "metric": search.objective.metric,
         "objectives": [objective.metric for objective in search.objectives],
         "mode": "min" if search.objective.goal == "minimize" else "max",
-        "hyperparameters": list(payload.point.payload_point(dict.fromkeys(search.space.names))),
+        "hyperparameters": keys,
         "inputs": absolute_inputs(payload.inputs, base),
         "outputs": list(payload.kept_files),
         "checkpoint": list(payload.checkpoint),
