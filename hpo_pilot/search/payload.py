@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import glob
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, GetJsonSchemaHandler, field_validator, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -21,9 +22,11 @@ from hpo_pilot.search.mistakes import (
     FILE_PATTERN,
     FUNCTION_PATTERN,
     PYTHON_PATTERN,
+    FieldPath,
     Mistake,
     MistakeError,
     did_you_mean,
+    listing,
 )
 from hpo_pilot.search.parameters import Dimension
 from hpo_pilot.search.values import Point, show
@@ -145,6 +148,18 @@ def _taken(key: str, array: list[Any], values: Any) -> Point:
     return point
 
 
+_STDOUT = (
+    "A regular expression, searched in each line of the training's output, standard error included. Its group is the "
+    "value, or the groups with the names step and value."
+)
+
+
+def _outside(place: FieldPath, name: str) -> Iterator[Mistake]:
+    if name.startswith(("/", "~")) or ".." in name.split("/"):
+        message = f"must be a path inside the job's folder, not {name!r}"
+        yield Mistake(place, message, "no '/' at the start, no '..'")
+
+
 _FileName = Annotated[StrictStr, Field(pattern=FILE_PATTERN)]
 
 #: Files that the payload runner and the pilots write into a job's folder, also all that start with `OUR_PREFIX`.
@@ -192,6 +207,100 @@ class FileNames(Section):
         return self.model_dump(exclude_none=True)
 
 
+class _Source(Section):
+    """A place where the training itself writes a value: a file below the job's folder, or its output."""
+
+    file: Text | None = Field(None, description="A file that the training writes, below the job's folder.")
+    column: Text | None = Field(None, description="Column of the value in a CSV file with a header.")
+    stdout: Text | None = Field(None, description=_STDOUT)
+
+    #: An example, the keys that select a value in a file, and the groups of a pattern.
+    example: ClassVar[str]
+    selectors: ClassVar[tuple[str, ...]]
+    groups: ClassVar[tuple[str, ...]]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _mapping(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping | cls):
+            raise MistakeError([Mistake((), f"must be a mapping, not {show(given)}", f"as in {cls.example}")])
+        return given
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        mistakes = list(self._mistakes())
+        if mistakes:
+            raise MistakeError(mistakes)
+        return self
+
+    def _mistakes(self) -> Iterator[Mistake]:
+        given = [key for key in self.selectors if getattr(self, key) is not None]
+        if self.file is None and self.stdout is None:
+            yield Mistake((), "has neither a file nor stdout", f"as in {self.example}")
+        elif self.file is not None and self.stdout is not None:
+            yield Mistake(("stdout",), "there is a file too", "remove one of the two")
+        elif self.stdout is not None:
+            yield from (Mistake((key,), "is for a file, not for stdout", "remove it") for key in given)
+            yield from self._pattern_mistakes(self.stdout)
+        elif self.file is not None:
+            yield from _outside(("file",), self.file)
+            yield from self._file_mistakes(given)
+
+    def _file_mistakes(self, given: Sequence[str]) -> Iterator[Mistake]:
+        for key in self.selectors:
+            if key not in given:
+                yield Mistake(("file",), f"a file needs {listing(self.selectors)}", f"as in {self.example}")
+                return
+
+    def _pattern_mistakes(self, pattern: str) -> Iterator[Mistake]:
+        try:
+            groups = re.compile(pattern).groupindex
+        except (re.error, OverflowError, RecursionError) as error:
+            yield Mistake(("stdout",), f"is not a regular expression: {error}", "a special character as itself: \\(")
+            return
+        missing = [name for name in self.groups if name not in groups]
+        if missing:
+            message = f"has no group with the name {listing(missing, 'or')}"
+            yield Mistake(("stdout",), message, "as in epoch (?P<step>[0-9]+).*loss=(?P<value>[^ ]+)")
+
+
+class ResultSource(_Source):
+    """The place of the figure of merit, if the training does not write output.json."""
+
+    key: Text | None = Field(None, description="Key of the value in a JSON file, with dots for keys inside: val.loss.")
+
+    example = "{file: metrics.json, key: val.loss}"
+    selectors = ("key", "column")
+    groups = ("value",)
+
+    def _file_mistakes(self, given: Sequence[str]) -> Iterator[Mistake]:
+        if not given:
+            yield Mistake(("file",), "a file needs a key (JSON) or a column (CSV)", f"as in {self.example}")
+        elif len(given) > 1:
+            yield Mistake(("column",), "there is a key too", "key for JSON, column for CSV: remove one of the two")
+
+    def _pattern_mistakes(self, pattern: str) -> Iterator[Mistake]:
+        found = list(super()._pattern_mistakes(pattern))
+        if found and "group" in found[0].message:
+            groups = re.compile(pattern).groups
+            hint = "put the value in parentheses, as in loss=([^ ]+)"
+            found = [] if groups == 1 else [Mistake(("stdout",), "has no group", hint)]
+            if groups > 1:
+                hint = "name that of the value, (?P<value>...), or write (?:...) for the others"
+                found = [Mistake(("stdout",), f"has {groups} groups", hint)]
+        yield from found
+
+
+class ProgressSource(_Source):
+    """The place of the intermediate values, if the training does not write progress.jsonl."""
+
+    step: Text | None = Field(None, description="Column of the step in the CSV file.")
+
+    example = "{file: log.csv, step: epoch, column: val_loss}"
+    selectors = ("step", "column")
+    groups = ("step", "value")
+
+
 class Payload(Section):
     """The command and the files of each fold of each trial."""
 
@@ -230,6 +339,15 @@ class Payload(Section):
         description="Files and folders kept from one attempt of a fold to the next. So a training may be longer than a "
         "batch allocation: it runs across several.",
     )
+    result: ResultSource | None = Field(
+        None,
+        description="Place of the figure of merit in the training's own output; the last value counts. null: it writes "
+        "output.json.",
+    )
+    progress: ProgressSource | None = Field(
+        None,
+        description="Place of the intermediate values in the training's own output. null: it writes progress.jsonl.",
+    )
     file_names: FileNames = Field(FileNames(), description="The payload's names for its files.")
     point: PointShape = Field(
         PointShape(), description="Shape of the point's file, if it is not the parameters by name."
@@ -259,14 +377,30 @@ class Payload(Section):
             raise MistakeError([Mistake(("function",), message, "remove one of the two")])
         return {**given, "command": command}
 
+    @model_validator(mode="after")
+    def _check_sources(self) -> Payload:
+        mistakes: list[Mistake] = []
+        for key, source in (("result", self.result), ("progress", self.progress)):
+            if source is None:
+                continue
+            name, remove = Path(source.file or "").as_posix(), "remove one of the two"
+            ours = OUR_FILES | {self.file_names.point, self.file_names.inputs, self.file_names.progress}
+            if self.function:
+                mistakes.append(
+                    Mistake((key,), "is for commands: a function returns and reports its values", "remove it")
+                )
+            elif getattr(self.file_names, key) != getattr(FileNames(), key):
+                mistakes.append(Mistake((key,), f"the value is in file_names.{key} already", remove))
+            elif name in ours or name.startswith(OUR_PREFIX):
+                mistakes.append(Mistake((key, "file"), f"{name} is a file of hpo-pilot's own", "give it another name"))
+        if mistakes:
+            raise MistakeError(mistakes)
+        return self
+
     @field_validator("outputs", "checkpoint")
     @classmethod
     def _inside(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        mistakes = [
-            Mistake((index,), f"must be a path inside the job's folder, not {name!r}", "no '/' at the start, no '..'")
-            for index, name in enumerate(names)
-            if name.startswith(("/", "~")) or ".." in name.split("/")
-        ]
+        mistakes = [wrong for index, name in enumerate(names) for wrong in _outside((index,), name)]
         if mistakes:
             raise MistakeError(mistakes)
         return names

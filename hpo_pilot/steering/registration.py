@@ -141,6 +141,8 @@ def payload_document(search: Search, base: Path | None) -> dict[str, Any]:
         "placeholders": placeholders(payload.command, keys),
     }
     more: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    sources = {"result": payload.result, "progress": payload.progress}
+    more |= {name: source.model_dump(exclude_none=True) for name, source in sources.items() if source is not None}
     if early.is_on:
         jobs = search.budget.parallel * search.folds.k
         more |= {"progress_metric": early.metric, "report_seconds": early.seconds_between_reports(jobs)}
