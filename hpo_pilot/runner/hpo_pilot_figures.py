@@ -82,16 +82,12 @@ class Figures:
     def figure(self, log: str) -> "Any":
         """Return the last value of the figure of merit; ValueError says what is missing, with the end of the log."""
         try:
-            return number(self.value_in_file() if "file" in self.result else self.value_in_output())
+            if "stdout" in self.result and self.value is None:
+                raise ValueError("no line of the output matches %s" % self.result["stdout"])
+            return number(self.value_in_file() if "file" in self.result else self.value)
         except (ValueError, RecursionError, csv.Error) as error:
             last = log.strip().rpartition("\n")[2]
             raise ValueError("%s; the log %s" % (error, "ends with: " + last[:300] if last else "is empty")) from error
-
-    def value_in_output(self) -> "Any":
-        """Return the last match."""
-        if self.value is None:
-            raise ValueError("no line of the output matches %s" % self.result["stdout"])
-        return self.value
 
     def value_in_file(self) -> "Any":
         """Return the last value of a key of JSON, of JSON lines, or of a column of CSV."""
@@ -129,19 +125,18 @@ class Figures:
 
 
 def documents(text: str, name: str) -> "List[Any]":
-    """Return the JSON document of a file, or those of its lines."""
-    try:
-        return [json.loads(text)]
-    except ValueError as error:
-        found = []
-        for line in text.splitlines():
-            try:
-                found.append(json.loads(line))
-            except ValueError:
-                continue  # the last one may be incomplete
-        if not found:
-            raise ValueError("%s is no JSON: %s" % (name, error)) from error
-        return found
+    """Return the JSON document of a file, or those of its lines; the last one may be incomplete."""
+    found = []  # type: List[Any]
+    for part in [text, *text.splitlines()]:
+        try:
+            found.append(json.loads(part))
+        except ValueError:
+            continue
+        if part is text:
+            return found
+    if not found:
+        raise ValueError("%s is no JSON" % name)
+    return found
 
 
 def values_at(document: "Any", key: str) -> "List[Any]":

@@ -26,7 +26,6 @@ from hpo_pilot.search.mistakes import (
     Mistake,
     MistakeError,
     did_you_mean,
-    listing,
 )
 from hpo_pilot.search.parameters import Dimension
 from hpo_pilot.search.values import Point, show
@@ -214,16 +213,16 @@ class _Source(Section):
     column: Text | None = Field(None, description="Column of the value in a CSV file with a header.")
     stdout: Text | None = Field(None, description=_STDOUT)
 
-    #: An example, the keys that select a value in a file, and the groups of a pattern.
-    example: ClassVar[str]
-    selectors: ClassVar[tuple[str, ...]]
-    groups: ClassVar[tuple[str, ...]]
+    #: The keys that select a value in a file, how many of them it needs, in words, and an example.
+    selectors: ClassVar[tuple[tuple[str, ...], int, str, str]]
+    #: Names of the groups of a pattern, the groups in words, and an example.
+    groups: ClassVar[tuple[set[str], str, str]]
 
     @model_validator(mode="before")
     @classmethod
     def _mapping(cls, given: Any) -> Any:
         if not isinstance(given, Mapping | cls):
-            raise MistakeError([Mistake((), f"must be a mapping, not {show(given)}", f"as in {cls.example}")])
+            raise MistakeError([Mistake((), f"must be a mapping, not {show(given)}", f"as in {cls.selectors[3]}")])
         return given
 
     @model_validator(mode="after")
@@ -234,34 +233,23 @@ class _Source(Section):
         return self
 
     def _mistakes(self) -> Iterator[Mistake]:
-        given = [key for key in self.selectors if getattr(self, key) is not None]
-        if self.file is None and self.stdout is None:
-            yield Mistake((), "has neither a file nor stdout", f"as in {self.example}")
-        elif self.file is not None and self.stdout is not None:
-            yield Mistake(("stdout",), "there is a file too", "remove one of the two")
-        elif self.stdout is not None:
-            yield from (Mistake((key,), "is for a file, not for stdout", "remove it") for key in given)
-            yield from self._pattern_mistakes(self.stdout)
+        (keys, count, needs, example), (names, groups, pattern) = self.selectors, self.groups
+        given = [key for key in keys if getattr(self, key) is not None]
+        if (self.file is None) == (self.stdout is None):
+            yield Mistake((), "needs a file or stdout, one of the two", f"as in {example}")
         elif self.file is not None:
             yield from _outside(("file",), self.file)
-            yield from self._file_mistakes(given)
-
-    def _file_mistakes(self, given: Sequence[str]) -> Iterator[Mistake]:
-        for key in self.selectors:
-            if key not in given:
-                yield Mistake(("file",), f"a file needs {listing(self.selectors)}", f"as in {self.example}")
-                return
-
-    def _pattern_mistakes(self, pattern: str) -> Iterator[Mistake]:
-        try:
-            groups = re.compile(pattern).groupindex
-        except (re.error, OverflowError, RecursionError) as error:
-            yield Mistake(("stdout",), f"is not a regular expression: {error}", "a special character as itself: \\(")
-            return
-        missing = [name for name in self.groups if name not in groups]
-        if missing:
-            message = f"has no group with the name {listing(missing, 'or')}"
-            yield Mistake(("stdout",), message, "as in epoch (?P<step>[0-9]+).*loss=(?P<value>[^ ]+)")
+            if len(given) != count:
+                yield Mistake(("file",), f"needs {needs}", f"as in {example}")
+        elif self.stdout is not None:
+            yield from (Mistake((key,), "is for a file, not for stdout", "remove it") for key in given)
+            try:
+                found = re.compile(self.stdout)
+                if not names <= found.groupindex.keys() and not found.groups == count == 1:
+                    yield Mistake(("stdout",), f"needs {groups}", f"as in {pattern}")
+            except (re.error, OverflowError, RecursionError) as error:
+                hint = "a special character as itself: \\("
+                yield Mistake(("stdout",), f"is not a regular expression: {error}", hint)
 
 
 class ResultSource(_Source):
@@ -269,26 +257,8 @@ class ResultSource(_Source):
 
     key: Text | None = Field(None, description="Key of the value in a JSON file, with dots for keys inside: val.loss.")
 
-    example = "{file: metrics.json, key: val.loss}"
-    selectors = ("key", "column")
-    groups = ("value",)
-
-    def _file_mistakes(self, given: Sequence[str]) -> Iterator[Mistake]:
-        if not given:
-            yield Mistake(("file",), "a file needs a key (JSON) or a column (CSV)", f"as in {self.example}")
-        elif len(given) > 1:
-            yield Mistake(("column",), "there is a key too", "key for JSON, column for CSV: remove one of the two")
-
-    def _pattern_mistakes(self, pattern: str) -> Iterator[Mistake]:
-        found = list(super()._pattern_mistakes(pattern))
-        if found and "group" in found[0].message:
-            groups = re.compile(pattern).groups
-            hint = "put the value in parentheses, as in loss=([^ ]+)"
-            found = [] if groups == 1 else [Mistake(("stdout",), "has no group", hint)]
-            if groups > 1:
-                hint = "name that of the value, (?P<value>...), or write (?:...) for the others"
-                found = [Mistake(("stdout",), f"has {groups} groups", hint)]
-        yield from found
+    selectors = ("key", "column"), 1, "a key (JSON) or a column (CSV)", "{file: metrics.json, key: val.loss}"
+    groups = {"value"}, "one group, in parentheses, or one with the name value", "loss=([^ ]+)"
 
 
 class ProgressSource(_Source):
@@ -296,9 +266,8 @@ class ProgressSource(_Source):
 
     step: Text | None = Field(None, description="Column of the step in the CSV file.")
 
-    example = "{file: log.csv, step: epoch, column: val_loss}"
-    selectors = ("step", "column")
-    groups = ("step", "value")
+    selectors = ("step", "column"), 2, "step and column", "{file: log.csv, step: epoch, column: val_loss}"
+    groups = {"step", "value"}, "groups with the names step and value", "(?P<step>[0-9]+).*loss=(?P<value>[^ ]+)"
 
 
 class Payload(Section):
@@ -380,19 +349,17 @@ class Payload(Section):
     @model_validator(mode="after")
     def _check_sources(self) -> Payload:
         mistakes: list[Mistake] = []
-        for key, source in (("result", self.result), ("progress", self.progress)):
-            if source is None:
-                continue
-            name, remove = Path(source.file or "").as_posix(), "remove one of the two"
-            ours = OUR_FILES | {self.file_names.point, self.file_names.inputs, self.file_names.progress}
-            if self.function:
-                mistakes.append(
-                    Mistake((key,), "is for commands: a function returns and reports its values", "remove it")
-                )
-            elif getattr(self.file_names, key) != getattr(FileNames(), key):
-                mistakes.append(Mistake((key,), f"the value is in file_names.{key} already", remove))
-            elif name in ours or name.startswith(OUR_PREFIX):
-                mistakes.append(Mistake((key, "file"), f"{name} is a file of hpo-pilot's own", "give it another name"))
+        names, own = self.file_names, FileNames()
+        ours = OUR_FILES | {names.point, names.inputs, names.progress}
+        for key in ("result", "progress"):
+            source: _Source | None = getattr(self, key)
+            file = Path(source.file or "").as_posix() if source else ""
+            if source and self.function:
+                mistakes.append(Mistake((key,), "is for a command: a function returns its value", "remove it"))
+            elif source and getattr(names, key) != getattr(own, key):
+                mistakes.append(Mistake((key,), f"the value is in file_names.{key} already", "remove one of the two"))
+            elif file in ours or file.startswith(OUR_PREFIX):
+                mistakes.append(Mistake((key, "file"), f"{file} is a file of hpo-pilot's own", "give it another name"))
         if mistakes:
             raise MistakeError(mistakes)
         return self

@@ -135,14 +135,10 @@ def payload_document(search: Search, base: Path | None) -> dict[str, Any]:
     """
     payload, needs, early = search.payload, search.resources, search.early_stopping
     keys = list(payload.point.payload_point(dict.fromkeys(search.space.names)))
-    named = {
-        "python": payload.python,
-        "function": payload.function,
-        "placeholders": placeholders(payload.command, keys),
-    }
-    more: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
-    sources = {"result": payload.result, "progress": payload.progress}
-    more |= {name: source.model_dump(exclude_none=True) for name, source in sources.items() if source is not None}
+    named: dict[str, Any] = {"python": payload.python, "function": payload.function}
+    named |= payload.model_dump(include={"result", "progress"}, exclude_none=True)
+    named["placeholders"] = placeholders(payload.command, keys)
+    more = {name: value for name, value in named.items() if value is not None}
     if early.is_on:
         jobs = search.budget.parallel * search.folds.k
         more |= {"progress_metric": early.metric, "report_seconds": early.seconds_between_reports(jobs)}

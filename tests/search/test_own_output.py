@@ -14,13 +14,13 @@ COMMAND = "  command: python train.py\n"
 #: (value of the key, path below it, part of the message, part of the remedy)
 WRONG = [
     ("result: metrics.json", "", "must be a mapping", "as in {file: metrics.json, key: val.loss}"),
-    ("result: {}", "", "has neither a file nor stdout", "{file: metrics.json, key: val.loss}"),
-    ("result: {key: loss}", "", "has neither a file nor stdout", "as in"),
+    ("result: {}", "", "needs a file or stdout", "{file: metrics.json, key: val.loss}"),
+    ("result: {key: loss}", "", "needs a file or stdout", "as in"),
     ("result: {fiel: m.json, key: loss}", ".fiel", "is not a key", "did you mean file?"),
     ("result: {file: m.json, key: loss, step: epoch}", ".step", "is not a key", "there is"),
-    ("result: {file: m.json, stdout: 'a=(.)'}", ".stdout", "there is a file too", "remove one"),
+    ("result: {file: m.json, stdout: 'a=(.)'}", "", "one of the two", "as in"),
     ("result: {file: m.json}", ".file", "needs a key (JSON) or a column (CSV)", "as in"),
-    ("result: {file: m.csv, column: a, key: b}", ".column", "there is a key too", "remove one"),
+    ("result: {file: m.csv, column: a, key: b}", ".file", "needs a key (JSON) or a column (CSV)", "as in"),
     ("result: {file: /tmp/m.json, key: a}", ".file", "inside the job's folder", "no '/'"),
     ("result: {file: ../m.json, key: a}", ".file", "inside the job's folder", "no '..'"),
     ("result: {file: ./input.json, key: a}", ".file", "hpo-pilot's own", "another name"),
@@ -28,13 +28,13 @@ WRONG = [
     ("result: {file: '', key: a}", ".file", "is empty", "leave the key out"),
     ("result: {file: 3, key: a}", ".file", "must be text", ""),
     ("result: {stdout: 'loss=(.*'}", ".stdout", "is not a regular expression", "special character"),
-    ("result: {stdout: 'loss=.*'}", ".stdout", "has no group", "in parentheses"),
-    ("result: {stdout: '(loss)=(.*)'}", ".stdout", "has 2 groups", "(?P<value>"),
+    ("result: {stdout: 'loss=.*'}", ".stdout", "needs one group, in parentheses", "as in loss="),
+    ("result: {stdout: '(loss)=(.*)'}", ".stdout", "with the name value", "as in"),
     ("result: {stdout: 'loss=(.*)', key: loss}", ".key", "is for a file", "remove it"),
     ("result: {stdout: 'loss=(.*)'}\n  file_names: {result: r.json}", "", "in file_names.result already", "remove one"),
     ("progress: {file: m.csv, column: loss}", ".file", "needs step and column", "step: epoch"),
     ("progress: {file: m.csv, step: epoch, key: loss}", ".key", "is not a key", "there is"),
-    ("progress: {stdout: 'loss=(.*)'}", ".stdout", "has no group with the name step", "(?P<step>"),
+    ("progress: {stdout: 'loss=(.*)'}", ".stdout", "with the names step and value", "(?P<step>"),
     ("progress: {stdout: '(?P<step>.) (?P<loss>.)', step: e}", ".step", "is for a file", "remove it"),
     ("progress: {file: progress.jsonl, step: a, column: b}", ".file", "hpo-pilot's own", "another name"),
 ]
@@ -49,7 +49,7 @@ def test_wrong_uses(problems, given, path, message, remedy):
 
 def test_a_function_has_no_output_to_read(problems):
     (found,) = problems(COMMAND, "  function: train:objective\n  result: {stdout: 'loss=(.*)'}\n")
-    assert found.path == "payload.result" and "for commands" in found.message
+    assert found.path == "payload.result" and "for a command" in found.message
 
 
 def test_several_objectives_need_output_json(problems):
