@@ -39,11 +39,12 @@ def agents(folder: Path) -> dict[str, psutil.Process]:
     return found
 
 
-def payloads(name: str) -> dict[str, psutil.Process]:
-    """The payloads that run a file of the test, by node."""
+def payloads(folder: Path) -> dict[str, psutil.Process]:
+    """The payloads that count for the test, by node: their last word is its folder."""
     found = {}
     for process in psutil.process_iter(["cmdline", "environ"]):
-        if (process.info["cmdline"] or [])[1:2] == [name]:
+        line = process.info["cmdline"] or []
+        if line[1:2] == ["counting.py"] and line[-1] == str(folder):
             found[(process.info["environ"] or {}).get("SLURMD_NODENAME", "")] = process
     return found
 
@@ -81,12 +82,12 @@ def test_a_lost_node_takes_its_own_trials_along(
 ) -> None:
     """They run again elsewhere from their checkpoints on shared storage; trials of other nodes go on."""
     task = embedded.submit(
-        "python3 counting.py 300", 4, needs=ALONE, files=files, checkpoint=["count"], search="counting"
+        f"python3 counting.py 300 {tmp_path}", 4, needs=ALONE, files=files, checkpoint=["count"], search="counting"
     )
     job = allocation("--checkpoint-every", "2", nodes=3)
-    until(lambda: len(payloads("counting.py")) >= 2)
+    until(lambda: len(payloads(tmp_path)) >= 2)
     until(lambda: len(list(tmp_path.glob("work/checkpoints/*/*/.kept/count"))) == 4)
-    node = sorted(payloads("counting.py"))[-1]
+    node = sorted(payloads(tmp_path))[-1]
     if how == "its power is cut":
         three.kill_node(node)
     else:
@@ -103,13 +104,13 @@ def test_agents_end_with_the_pilot_of_the_allocation(
     slurm: Slurm, embedded: Embedded, files: Path, allocation: Callable[..., str], until: Any, tmp_path: Path
 ) -> None:
     """Even if it is killed: its trials may be running elsewhere soon."""
-    embedded.submit("python3 counting.py 3000", 2, needs=ALONE, files=files, search="counting")
+    embedded.submit(f"python3 counting.py 3000 {tmp_path}", 2, needs=ALONE, files=files, search="counting")
     allocation()
-    until(lambda: payloads("counting.py"))
+    until(lambda: payloads(tmp_path))
     (pilot,) = [
         process
         for process in psutil.process_iter(["cmdline"])
         if str(tmp_path / "work") in (process.info["cmdline"] or []) and "hpo_pilot.pilot" in process.info["cmdline"]
     ]
     pilot.kill()
-    until(lambda: not agents(tmp_path) and not payloads("counting.py"), 120)
+    until(lambda: not agents(tmp_path) and not payloads(tmp_path), 120)
