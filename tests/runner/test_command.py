@@ -60,6 +60,11 @@ def test_a_variable_of_the_environment(bench):
     assert json.loads((ended.folder / "output.json").read_text())["message"] == ["2", POINT["text"]]
 
 
+def test_a_launcher_gets_the_same_words(bench, monkeypatch):
+    monkeypatch.setitem(FILES, "hpo_pilot_launch.json", json.dumps({"before": ["env", "RANK=0"], "name": "x"}))
+    assert words(bench, "{text} {--n:n}") == [POINT["text"], "--n", "2"]
+
+
 def test_all_parameters_for_hydra(bench):
     assert words(bench, "{hydra}")[:2] == ["lr=1e-05", "n=2"]
 
