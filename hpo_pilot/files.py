@@ -215,7 +215,7 @@ def _missing_parts(files: str, command: str, folder: Path) -> Iterator[tuple[str
             yield missing
         return
     for word in _words(command):
-        if word.endswith((".py", ".sh")) and not word.startswith(("/", "$", "~")) and not (folder / word).exists():
+        if word.endswith((".py", ".sh")) and not re.search(r"^[/$~]|\{", word) and not (folder / word).exists():
             yield f"{word} is not in {files}", "is the name right?"
 
 

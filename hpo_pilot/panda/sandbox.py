@@ -222,6 +222,8 @@ def _programs(document: Mapping[str, Any]) -> dict[str, str]:
     names = ["hpo_pilot_hpogrid.py"] if "hyperparameters" in document else []
     names += [f"hpo_pilot_{name}.py" for name in ("results", "ranks", "energy", "orphans", "python")]
     names += ["hpo_pilot_function.py"] if document.get("function") else []
+    names += ["hpo_pilot_command.py"] if document.get("placeholders") else []
+    names += ["hpo_pilot_figures.py"] if document.get("result") or document.get("progress") else []
     names += ["hpo_pilot_checkpoints.py"] if document.get("checkpoint") else []
     return programs | {name: name for name in names}
 

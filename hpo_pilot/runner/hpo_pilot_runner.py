@@ -45,7 +45,7 @@ FILE_LIMIT = 10 * 1024 * 1024  # bytes of output.json, and bytes read from the e
 PROGRESS_KEPT = METRICS_KEPT = 200  # with LOG_SHOWN these limits keep the metadata below PanDA's 1 MB
 HERE = os.path.dirname(os.path.abspath(__file__))
 PYTHON, RANKS, RESULTS = "hpo_pilot_python", "hpo_pilot_ranks", "hpo_pilot_results"
-ORPHANS = "hpo_pilot_orphans"
+ORPHANS, COMMAND, FIGURES = "hpo_pilot_orphans", "hpo_pilot_command", "hpo_pilot_figures"
 LAUNCH = "hpo_pilot_launch"  # the pilot writes its .py and .json here if a launcher starts the payload
 COUNTERS = ("/sys/cray/pm_counters", "/sys/class/powercap", "/proc/driver/nvidia", "/dev/kfd")  # possible, of energy
 GRACE = 10.0  # seconds between TERM and KILL, for the payload to write its checkpoint
@@ -115,6 +115,8 @@ def prepare(task: str, index: str) -> "Tuple[Dict[str, Any], Dict[str, Any]]":
 
             job["segment"] = payload["segment"]
             command = command.replace("%SEGMENT_NAME", shlex.quote(job["segment"]))
+        if payload.get("placeholders"):
+            command = companion(COMMAND)["fill"](command, payload["placeholders"], point)
         names = dict(NAMES, **{key: name for key, name in (payload.get("file_names") or {}).items() if name})
         staged = from_json(read(STAGED_FILE, FILE_LIMIT)) if os.path.exists(STAGED_FILE) else payload.get("inputs")
     except Exception as error:
@@ -127,6 +129,9 @@ def prepare(task: str, index: str) -> "Tuple[Dict[str, Any], Dict[str, Any]]":
         os.environ["HPO_PILOT_IDDS_URL"] = os.environ["HPO_PILOT_IDDS_URL"].rpartition("/")[0] + mine
     for stale in filter(os.path.lexists, (names["result"], names["progress"], "outputs.tar.gz")):
         os.unlink(stale)  # from the user's own dry run
+    for source in filter(None, (payload.get("result"), payload.get("progress"))):
+        if os.path.isfile(source.get("file", "")):
+            os.unlink(source["file"])
     write(names["point"], to_json(point))
     write("job.json", to_json(job))
     write(names["inputs"], to_json(staged or []))
@@ -221,7 +226,7 @@ class Life:
 
     def __init__(self, job: "Dict[str, Any]", payload: "Dict[str, Any]", checkpoints: "Any") -> None:
         self.checkpoints, self.log, self.logged = checkpoints, open(LOG_FILE, "wb+", 0), 0  # noqa: SIM115
-        self.launch = payload.get(LAUNCH)
+        self.launch, self.figures = payload.get(LAUNCH), payload.get(FIGURES)
         self.limit = time.monotonic() + 60 * (number(payload.get("minutes")) or 1e7)
         self.wake, alarm = os.pipe()
         os.set_blocking(alarm, False)
@@ -240,6 +245,8 @@ class Life:
         env["HPO_PILOT_MEASURED"] = os.path.abspath(RANKS_FOLDER)  # ranks may run in another folder
         if payload.get("cores") and not self.launch:  # numerical libraries would use all cores of the machine
             env.setdefault("OMP_NUM_THREADS", str(payload["cores"]))
+        if payload.get("progress"):
+            env.setdefault("PYTHONUNBUFFERED", "1")  # or a line would come with many later ones
         if TIMELINE in (payload.get("outputs") or ()):
             env["HOROVOD_TIMELINE"] = os.path.abspath(TIMELINE)
         if RANKS_TIMELINE in (payload.get("outputs") or ()):
@@ -253,6 +260,8 @@ class Life:
         if self.pipe not in dict(self.poll.poll(0)):
             return False
         data = said = os.read(self.pipe, 1 << 16)
+        if self.figures:
+            self.figures.feed(data)
         while data:
             at = self.logged if self.logged < LOG_HEAD else LOG_HEAD + (self.logged - LOG_HEAD) % LOG_TAIL
             self.log.seek(at)
@@ -308,7 +317,8 @@ class Life:
         """Wait until the payload has ended ("") or must be ended; returns the cause: limit, term or lifeline."""
         while True:
             save_at = self.checkpoints.next if self.checkpoints else 1e9
-            due = min(self.limit, save_at) - time.monotonic()
+            look_at = self.figures.next if self.figures and self.figures.progress.get("file") else 1e9
+            due = min(self.limit, save_at, look_at) - time.monotonic()
             events = dict(self.poll.poll(1000 * min(max(0, due), 1e6)))
             if self.pipe in events and not self.read_log():
                 self.poll.unregister(self.pipe)
@@ -321,6 +331,8 @@ class Life:
                 return "lifeline"
             if time.monotonic() >= self.limit:
                 return "limit"
+            if self.figures:
+                self.figures.look()
             if time.monotonic() >= save_at:
                 self.checkpoints.save()
 
@@ -379,21 +391,24 @@ def written(name: str, limit: int) -> bytes:
     return read(name, limit)
 
 
-def judge(name: str, wanted: "List[str]", ended: str, used: "Any") -> "Tuple[List[Any], Dict[str, float], str]":
+def judge(
+    name: str, wanted: "List[str]", ended: str, used: "Any", find: "Any" = None
+) -> "Tuple[List[Any], Dict[str, float], str]":
     """Judge the payload's result.
 
     Args:
-        name: the result file.
+        name: the result file, or the key of the search file that says where the result is.
         wanted: names of the figures of merit.
         ended: how the payload failed; empty: it ended well.
         used: metrics of the ranks' efficiency and of the energy.
+        find: returns the figure of merit; None: it is in the result file.
 
     Returns:
         (the figures of merit, further metrics, why there are no figures of merit).
     """
     output, wrong = {}, ""  # type: Any, str
     try:
-        output = from_json(written(name, FILE_LIMIT))
+        output = {wanted[0]: find()} if find else from_json(written(name, FILE_LIMIT))
         output = {wanted[0]: output} if isinstance(output, (int, float)) else output  # a bare number is accepted
         if not isinstance(output, dict):
             raise ValueError("not an object, {...}")
@@ -439,6 +454,8 @@ def run(options: "Dict[str, str]") -> None:
         payload["command"] = companion(PYTHON)["command_with"](payload["python"], command, HERE)
     if os.path.exists(os.path.join(HERE, LAUNCH + ".json")):
         payload[LAUNCH] = companion(LAUNCH)["Launch"](HERE, SHELL_SIGNS)
+    if payload.get("result") or payload.get("progress"):
+        payload[FIGURES] = companion(FIGURES)["Figures"](payload, payload["file_names"]["progress"], written)
     hold(job["checkpoint_dir"])
     kept = (job["checkpoint_dir"], payload["checkpoint"], files_in) if payload.get("checkpoint") else ()
     life = Life(job, payload, companion("hpo_pilot_checkpoints")["Checkpoints"](*kept) if kept else None)
@@ -451,6 +468,8 @@ def run(options: "Dict[str, str]") -> None:
     finally:
         life.tell(signal.SIGKILL)
     tail = life.close_log()
+    if life.figures:
+        life.figures.end()
     if cause == "limit":
         ended = "reached its time limit of %s minutes" % payload["minutes"]
     elif cause == "term" and os.path.exists(STOP_FILE):
@@ -464,11 +483,14 @@ def run(options: "Dict[str, str]") -> None:
         said = payload[LAUNCH].last_words(tail) if LAUNCH in payload else tail.strip().rpartition("\n")[2]
         ended += ": " + said[:300] if ended and said else ""
     names, wanted = payload["file_names"], payload.get("objectives") or [payload.get("metric") or "loss"]
-    if os.environ.get("HPO_PILOT_IDDS_URL") and not ended and not os.path.lexists(names["result"]):
+    find = (lambda: payload[FIGURES].figure(tail)) if payload.get("result") else None
+    if os.environ.get("HPO_PILOT_IDDS_URL") and not ended and not find and not os.path.lexists(names["result"]):
         companion(RESULTS)["fetch_loss"](names["result"], wanted[0])
     assess = companion(RANKS)["assess"] if os.path.isdir(RANKS_FOLDER) else lambda *_: ({}, {}, "")
     used, ranks, unjudged = assess(RANKS_FOLDER, number)
-    (value, *others), metrics, message = judge(names["result"], wanted, ended, dict(used, **meter()))
+    (value, *others), metrics, message = judge(
+        "payload.result" if find else names["result"], wanted, ended, dict(used, **meter()), find
+    )
     keep = companion(RESULTS)["own_metadata"] if "metadata" in names else lambda *_: ({}, "")
     own, unkept = keep(names.get("metadata"), written, number)
     outputs = [] if value is None else payload.get("outputs") or []

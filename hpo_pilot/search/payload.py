@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import glob
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, GetJsonSchemaHandler, field_validator, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -21,6 +22,7 @@ from hpo_pilot.search.mistakes import (
     FILE_PATTERN,
     FUNCTION_PATTERN,
     PYTHON_PATTERN,
+    FieldPath,
     Mistake,
     MistakeError,
     did_you_mean,
@@ -145,6 +147,18 @@ def _taken(key: str, array: list[Any], values: Any) -> Point:
     return point
 
 
+_STDOUT = (
+    "A regular expression, searched in each line of the training's output, standard error included. Its group is the "
+    "value, or the groups with the names step and value."
+)
+
+
+def _outside(place: FieldPath, name: str) -> Iterator[Mistake]:
+    if name.startswith(("/", "~")) or ".." in name.split("/"):
+        message = f"must be a path inside the job's folder, not {name!r}"
+        yield Mistake(place, message, "no '/' at the start, no '..'")
+
+
 _FileName = Annotated[StrictStr, Field(pattern=FILE_PATTERN)]
 
 #: Files that the payload runner and the pilots write into a job's folder, also all that start with `OUR_PREFIX`.
@@ -192,11 +206,78 @@ class FileNames(Section):
         return self.model_dump(exclude_none=True)
 
 
+class _Source(Section):
+    """A place where the training itself writes a value: a file below the job's folder, or its output."""
+
+    file: Text | None = Field(None, description="A file that the training writes, below the job's folder.")
+    column: Text | None = Field(None, description="Column of the value in a CSV file with a header.")
+    stdout: Text | None = Field(None, description=_STDOUT)
+
+    #: The keys that select a value in a file, how many of them it needs, in words, and an example.
+    selectors: ClassVar[tuple[tuple[str, ...], int, str, str]]
+    #: Names of the groups of a pattern, the groups in words, and an example.
+    groups: ClassVar[tuple[set[str], str, str]]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _mapping(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping | cls):
+            raise MistakeError([Mistake((), f"must be a mapping, not {show(given)}", f"as in {cls.selectors[3]}")])
+        return given
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        mistakes = list(self._mistakes())
+        if mistakes:
+            raise MistakeError(mistakes)
+        return self
+
+    def _mistakes(self) -> Iterator[Mistake]:
+        (keys, count, needs, example), (names, groups, pattern) = self.selectors, self.groups
+        given = [key for key in keys if getattr(self, key) is not None]
+        if (self.file is None) == (self.stdout is None):
+            yield Mistake((), "needs a file or stdout, one of the two", f"as in {example}")
+        elif self.file is not None:
+            yield from _outside(("file",), self.file)
+            if len(given) != count:
+                yield Mistake(("file",), f"needs {needs}", f"as in {example}")
+        elif self.stdout is not None:
+            yield from (Mistake((key,), "is for a file, not for stdout", "remove it") for key in given)
+            try:
+                found = re.compile(self.stdout)
+                if not names <= found.groupindex.keys() and not found.groups == count == 1:
+                    yield Mistake(("stdout",), f"needs {groups}", f"as in {pattern}")
+            except (re.error, OverflowError, RecursionError) as error:
+                hint = "a special character as itself: \\("
+                yield Mistake(("stdout",), f"is not a regular expression: {error}", hint)
+
+
+class ResultSource(_Source):
+    """The place of the figure of merit, if the training does not write output.json."""
+
+    key: Text | None = Field(None, description="Key of the value in a JSON file, with dots for keys inside: val.loss.")
+
+    selectors = ("key", "column"), 1, "a key (JSON) or a column (CSV)", "{file: metrics.json, key: val.loss}"
+    groups = {"value"}, "one group, in parentheses, or one with the name value", "loss=([^ ]+)"
+
+
+class ProgressSource(_Source):
+    """The place of the intermediate values, if the training does not write progress.jsonl."""
+
+    step: Text | None = Field(None, description="Column of the step in the CSV file.")
+
+    selectors = ("step", "column"), 2, "step and column", "{file: log.csv, step: epoch, column: val_loss}"
+    groups = {"step", "value"}, "groups with the names step and value", "(?P<step>[0-9]+).*loss=(?P<value>[^ ]+)"
+
+
 class Payload(Section):
     """The command and the files of each fold of each trial."""
 
     files: Text | None = Field(None, description="A folder that goes to the jobs, relative to the search file.")
-    command: Text = Field(description="Shell command that trains and writes output.json.")
+    command: Text = Field(
+        description="Shell command that trains and writes output.json. {name} is the value of a parameter, "
+        "{--flag:name} a flag with its value, {hydra} all parameters as overrides of Hydra."
+    )
     function: Annotated[StrictStr, Field(min_length=1, pattern=FUNCTION_PATTERN)] | None = Field(
         None,
         description="Instead of a command: a Python function, as `train:objective` for `objective` in train.py. It "
@@ -227,6 +308,15 @@ class Payload(Section):
         description="Files and folders kept from one attempt of a fold to the next. So a training may be longer than a "
         "batch allocation: it runs across several.",
     )
+    result: ResultSource | None = Field(
+        None,
+        description="Place of the figure of merit in the training's own output; the last value counts. null: it writes "
+        "output.json.",
+    )
+    progress: ProgressSource | None = Field(
+        None,
+        description="Place of the intermediate values in the training's own output. null: it writes progress.jsonl.",
+    )
     file_names: FileNames = Field(FileNames(), description="The payload's names for its files.")
     point: PointShape = Field(
         PointShape(), description="Shape of the point's file, if it is not the parameters by name."
@@ -256,14 +346,28 @@ class Payload(Section):
             raise MistakeError([Mistake(("function",), message, "remove one of the two")])
         return {**given, "command": command}
 
+    @model_validator(mode="after")
+    def _check_sources(self) -> Payload:
+        mistakes: list[Mistake] = []
+        names, own = self.file_names, FileNames()
+        ours = OUR_FILES | {names.point, names.inputs, names.progress}
+        for key in ("result", "progress"):
+            source: _Source | None = getattr(self, key)
+            file = Path(source.file or "").as_posix() if source else ""
+            if source and self.function:
+                mistakes.append(Mistake((key,), "is for a command: a function returns its value", "remove it"))
+            elif source and getattr(names, key) != getattr(own, key):
+                mistakes.append(Mistake((key,), f"the value is in file_names.{key} already", "remove one of the two"))
+            elif file in ours or file.startswith(OUR_PREFIX):
+                mistakes.append(Mistake((key, "file"), f"{file} is a file of hpo-pilot's own", "give it another name"))
+        if mistakes:
+            raise MistakeError(mistakes)
+        return self
+
     @field_validator("outputs", "checkpoint")
     @classmethod
     def _inside(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        mistakes = [
-            Mistake((index,), f"must be a path inside the job's folder, not {name!r}", "no '/' at the start, no '..'")
-            for index, name in enumerate(names)
-            if name.startswith(("/", "~")) or ".." in name.split("/")
-        ]
+        mistakes = [wrong for index, name in enumerate(names) for wrong in _outside((index,), name)]
         if mistakes:
             raise MistakeError(mistakes)
         return names

@@ -384,6 +384,12 @@ def mistakes_across(sections: Mapping[str, Any]) -> Iterator[Mistake]:
         yield from known_mistakes(space, known)
         if payload is not None:
             yield from (wrong.under("payload", "point") for wrong in payload.point.mistakes(space.dimensions))
+    if payload is not None and payload.result is not None and len(objectives) > 1:
+        message, hint = (
+            f"is one value, and there are {len(objectives)} objectives",
+            "write output.json, with all of them",
+        )
+        yield Mistake(("payload", "result"), message, hint)
     if "search" in sections:
         yield from warm_start_mistakes(sections["search"], sections.get("warm_start", ()))
     if confirm is not None and budget is not None:

@@ -18,6 +18,7 @@ from typing import Annotated, Any, TypeVar, cast
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from hpo_pilot.errors import Problem
+from hpo_pilot.search.command import command_mistakes
 from hpo_pilot.search.fields import Scalar, Text
 from hpo_pilot.search.mistakes import FieldPath, Mistake, keys_of, mistakes_of, model_at, unknown_key
 from hpo_pilot.search.parameters import DIMENSION, DIMENSION_TYPES, Categorical, Dimension, Integer, Ordinal, Real
@@ -306,6 +307,12 @@ class SearchFile:
 
     def _check_across(self) -> None:
         self.tell(*mistakes_across(self.sections))
+        payload, space, segments = self.section(Payload), self.section(SearchSpace), self.sections.get("segments") or {}
+        if payload is not None and space is not None:
+            spaces = [segment.space or space.dimensions for segment in segments.values()] or [space.dimensions]
+            told = dict.fromkeys(found for one in spaces for found in command_mistakes(payload, one))
+            for mistake, is_error in told:
+                (self.tell if is_error else self.note)(mistake.under("payload"))
         budget, folds, resources = self.section(Budget), self.section(Folds), self.section(Resources)
         if resources is not None:
             self.tell(*rank_mistakes(resources), under=("resources",))

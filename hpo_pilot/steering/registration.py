@@ -26,6 +26,7 @@ from hpo_pilot.panda.sandbox import build_sandbox, same_payload
 from hpo_pilot.panda.server import environment_vo
 from hpo_pilot.panda.task_parameters import task_parameters
 from hpo_pilot.search import Budget, Search
+from hpo_pilot.search.command import placeholders
 from hpo_pilot.search.earlier_results import (
     EarlierResults,
     EarlierSearch,
@@ -133,8 +134,11 @@ def payload_document(search: Search, base: Path | None) -> dict[str, Any]:
         InputError: an input is a relative path, and the search file is on another machine.
     """
     payload, needs, early = search.payload, search.resources, search.early_stopping
-    named = {"python": payload.python, "function": payload.function}
-    more: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    keys = list(payload.point.payload_point(dict.fromkeys(search.space.names)))
+    named: dict[str, Any] = {"python": payload.python, "function": payload.function}
+    named |= payload.model_dump(include={"result", "progress"}, exclude_none=True)
+    named["placeholders"] = placeholders(payload.command, keys)
+    more = {name: value for name, value in named.items() if value is not None}
     if early.is_on:
         jobs = search.budget.parallel * search.folds.k
         more |= {"progress_metric": early.metric, "report_seconds": early.seconds_between_reports(jobs)}
@@ -143,7 +147,7 @@ def payload_document(search: Search, base: Path | None) -> dict[str, Any]:
         "metric": search.objective.metric,
         "objectives": [objective.metric for objective in search.objectives],
         "mode": "min" if search.objective.goal == "minimize" else "max",
-        "hyperparameters": list(payload.point.payload_point(dict.fromkeys(search.space.names))),
+        "hyperparameters": keys,
         "inputs": absolute_inputs(payload.inputs, base),
         "outputs": list(payload.kept_files),
         "checkpoint": list(payload.checkpoint),
