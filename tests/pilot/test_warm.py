@@ -158,7 +158,9 @@ NAMES_IT = """
 import socket, struct, sys
 connection = socket.socket(fileno=int(sys.argv[4]))
 connection.sendall(struct.pack("!Q", 0))
-connection.recv(1 << 16)
+(left,) = struct.unpack("!Q", connection.recv(8))
+while left:
+    left -= len(connection.recv(left))
 connection.sendall(struct.pack("!Q", int(sys.argv[1])))
 """
 
