@@ -38,8 +38,8 @@ ANY_HOST = ("*",)
 #: Seconds between two looks at the store, and seconds that one message may take.
 _POLL_SECONDS, _SEND_SECONDS = 5.0, 20.0
 
-#: An end that a service sees later than this number of seconds is not told any more.
-_LATEST = 7 * 86400.0
+#: An end that a service sees later than this number of seconds is not told any more; seconds until an end is stored.
+_LATEST, _STORED = 7 * 86400.0, 60.0
 
 #: A search is stalled after three times the median run time of its last 20 trials, at least after ten minutes.
 _RUN_TIMES, _LAST_TRIALS, _LEAST_STALL = 3, 20, 600.0
@@ -72,6 +72,7 @@ class Notifier:
 
     def __post_init__(self) -> None:
         self._begun = time.time()
+        self._since = self._begun - _LATEST  # all ends before it are told
         self._tries: dict[tuple[str, str], tuple[int, float]] = {}  # count and time of the next, by message and way
 
     @contextlib.contextmanager
@@ -96,8 +97,8 @@ class Notifier:
 
     def look(self) -> bool:
         """Sends what is due. Returns whether a message waits for its next try."""
-        waits = False
-        for record, entries in to_notify(self.store.engine, time.time() - _LATEST):
+        waits, now = False, time.time()
+        for record, entries in to_notify(self.store.engine, max(self._since, now - _LATEST)):
             notify = record.definition.get("notify")
             if not notify or (self.only is not None and record.id not in self.only):
                 continue
@@ -108,6 +109,8 @@ class Notifier:
                 is_told = any(text.startswith(entry) and when >= event[1] for text, when in entries.items())
                 if receiver and event[0] in notify["on"] and not is_told:
                     waits |= self._tell(record, event, way, receiver, entry)
+        if not waits:
+            self._since = now - _STORED
         return waits
 
     def _event(self, record: SearchRecord, entries: Mapping[str, float]) -> tuple[str, float] | None:
