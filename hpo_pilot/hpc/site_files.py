@@ -107,18 +107,14 @@ def _mistakes(data: dict[str, Any]) -> list[Mistake]:
 
 def price_of(search: Search) -> Price:
     """Returns the price of one job of the search; its site profile may have figures of power and carbon."""
-    profile = known_site(search.site.profile)
-    return (
-        Price(search.resources.gpus, search.resources.all_cores)
-        if profile is None
-        else site_price(profile, search.resources)
-    )
+    return site_price(known_site(search.site.profile), search.resources)
 
 
-def site_price(profile: SiteProfile, resources: Resources) -> Price:
-    """Returns the price of one job with these resources at a site."""
-    carbon = None if profile.carbon is None else profile.carbon.grams_per_kwh / 1000
-    return Price(resources.gpus, resources.all_cores, _job_watts(profile, resources), carbon)
+def site_price(profile: SiteProfile | None, resources: Resources) -> Price:
+    """Returns the price of one job with these resources at a site; None: the site has no profile."""
+    watts = None if profile is None else _job_watts(profile, resources)
+    carbon = None if profile is None or profile.carbon is None else profile.carbon.grams_per_kwh / 1000
+    return Price(resources.gpus, resources.all_cores, watts, carbon)
 
 
 def _job_watts(profile: SiteProfile, resources: Resources) -> float | None:

@@ -391,7 +391,7 @@ class Agents:
         return await asyncio.get_running_loop().run_in_executor(self._work, self._relay, request)
 
     async def _heartbeats(self, reports: list[dict[str, Any]]) -> list[str | HpoPilotError]:
-        """Sends heartbeats of an agent together with those of others; see JobServer.update_all."""
+        """Sends the heartbeats of one agent in a call with the heartbeats of others; see JobServer.update_all."""
         if self._sending is None:
             self._sending = asyncio.create_task(self._send_collected())
         place, sending = len(self._reports), self._sending
@@ -472,16 +472,13 @@ class Agents:
             case "pilot/update_worker_status":
                 return {}
             case "hpo_pilot/give_back":
-                return {"given_back": [panda_id for panda_id, attempt in body["jobs"] if self._give(panda_id, attempt)]}
+                return {"given_back": [job[0] for job in body["jobs"] if parts.giving_back.give(*job)]}
             case "hpo_pilot/checkpoint_turn":
                 return {"seconds": self._pace.turn(int(body["bytes"]))}
             case "hpo_pilot/ended":
                 self._ended((int(body["job"][0]), int(body["job"][1])), Ending(body["ending"]))
                 return {}
         raise MissingAtServer(f"there is no {function}")
-
-    def _give(self, panda_id: int, attempt: int) -> bool:
-        return self._parts.giving_back.give(panda_id, attempt)
 
     def _ended(self, identity: Identity, ending: Ending) -> None:
         """Frees the resources of a job that its agent has reported. It may be repeated."""

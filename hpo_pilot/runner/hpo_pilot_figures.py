@@ -125,7 +125,7 @@ class Figures:
 
 
 def documents(text: str, name: str) -> "List[Any]":
-    """Return the JSON document of a file, or those of its lines; the last one may be incomplete."""
+    """Return the JSON document of a file, or the documents of its lines; the last line may be incomplete."""
     found = []  # type: List[Any]
     for part in [text, *text.splitlines()]:
         try:

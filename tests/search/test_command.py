@@ -16,7 +16,7 @@ ALL = "--lr {learning_rate} {--layers=:layers} --width {width} --solver {solver}
 
 @pytest.fixture
 def said(folder):
-    """What is said of a command: the errors, and the notes."""
+    """Returns the errors and the notes of a command."""
 
     def find(command: str) -> tuple[list[str], list[str]]:
         indented = "|-\n    python train.py " + command.replace("\n", "\n    ")
