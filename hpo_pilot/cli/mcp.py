@@ -34,7 +34,7 @@ class Tools:
     """Methods of a client as tools, made from their signatures and docstrings."""
 
     def __init__(self, client: SearchClient, names: tuple[str, ...], trials: int) -> None:
-        """Makes the tools.
+        """Calls nothing yet.
 
         Args:
             client: the client.
@@ -62,8 +62,7 @@ class Tools:
         from pydantic import ValidationError
 
         try:
-            text = json.dumps(self._result(name, arguments))
-            failed = False
+            text, failed = json.dumps(self._result(name, arguments)), False
         except ValidationError as error:
             mistakes = (f"{name}: {'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
             text, failed = "\n".join(mistakes), True
@@ -113,11 +112,7 @@ def _model(function: Callable[..., Any]) -> Any:
 def answer(tools: Tools, message: Any) -> dict[str, Any] | None:
     """Returns the answer to a message; None: it needs none."""
     if not isinstance(message, dict) or not isinstance(message.get("method"), str):
-        return {
-            "jsonrpc": "2.0",
-            "id": None,
-            "error": {"code": -32700, "message": "is no JSON-RPC request on one line"},
-        }
+        return _reply(None, error={"code": -32700, "message": "is no JSON-RPC request on one line"})
     if "id" not in message:
         return None
     method, params = message["method"], message.get("params")
@@ -138,9 +133,12 @@ def answer(tools: Tools, message: Any) -> dict[str, Any] | None:
     elif method == "tools/call":
         result = tools.call(str(params.get("name")), params.get("arguments") or {})
     elif method != "ping":
-        error = {"code": -32601, "message": f"there is no method {method}"}
-        return {"jsonrpc": "2.0", "id": message["id"], "error": error}
-    return {"jsonrpc": "2.0", "id": message["id"], "result": result}
+        return _reply(message["id"], error={"code": -32601, "message": f"there is no method {method}"})
+    return _reply(message["id"], result=result)
+
+
+def _reply(identity: Any, **content: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": identity, **content}
 
 
 @on_client
@@ -158,7 +156,7 @@ def mcp(
         client = SearchClient.local(client.at.workdir, client.at.url, user=User(client.at.user.name))
     tools = Tools(client, (*_READING, *(_CHANGING if changes else ())), trials)
     # Only messages may come and go there, whatever the processes do that a call starts.
-    source, target = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
+    source, target = os.fdopen(os.dup(0), encoding="utf-8", errors="replace"), os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     for line in source:
