@@ -205,6 +205,8 @@ def _read_wandb(sweep: _Sweep) -> None:
         known["program"] = shlex.quote(str(program))
     has_program = program or not any("${program}" in word for word in words)
     command = " ".join(filter(None, (sweep.shell(("command",), word, known) for word in words if has_program)))
+    if not any("${args" in word for word in words):
+        sweep.warn(("command",), "the training gets its values from W&B only: it must read input.json, or get ${args}")
     # A job has no key of W&B; offline, wandb.init needs none.
     sweep.put_payload(("command",), command and f"WANDB_MODE=offline {command}", file.folder, None)
     if early := sweep.at("early_terminate"):
@@ -405,6 +407,8 @@ def _read_determined(sweep: _Sweep) -> None:
     command = shlex.join(map(str, entry)) if isinstance(entry, list) else str(entry or "").strip()
     message = "the training gets its values from Determined's API: it must read input.json, or take arguments"
     sweep.warn(("entrypoint",), message, "as in python train.py --lr {lr}; names of nested values have dots")
+    if re.fullmatch(r"[\w.]+:\w+", command):  # a class of a module, which only Determined can run
+        command = ""
     bare = re.sub(r"^python3? -m determined\.launch\.\w+ (-- )?(?=python)", "", command)
     if bare != command:
         sweep.warn(("entrypoint",), "Determined's launcher is left out", "set resources.ranks_per_node")

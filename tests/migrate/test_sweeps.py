@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from hpo_pilot.errors import InputError, Problem
 from hpo_pilot.migrate.draft import ImportedSearch, ImportOptions
@@ -21,65 +22,52 @@ from hpo_pilot.search.command import placeholders
 Importing = Callable[..., ImportedSearch]
 Refused = Callable[..., list[Problem]]
 
-LR = {"distribution": "log_uniform_values", "min": 1e-4, "max": 0.1}
-WANDB: dict[str, Any] = {
-    "program": "my train.py",
-    "method": "bayes",
-    "metric": {"name": "val/loss", "goal": "minimize"},
-    "parameters": {
-        "lr": LR,
-        "flag": {"values": [True, False]},
-        "act": {"values": ["re lu", "tanh"]},
-        "n": {"value": 3},
-    },
-    "run_cap": 20,
-    "early_terminate": {"type": "hyperband", "s": 2, "eta": 3, "max_iter": 27},
-    "project": "tagger",
-}
-CONTAINER: dict[str, Any] = {
-    "name": "main",
-    "image": "example.org/train:1",
-    "command": ["python3", "train.py", "--log=/katib/log.json", "--lr=${trialParameters.rate}"],
-    "resources": {"limits": {"cpu": "500m", "memory": "1Gi", "nvidia.com/gpu": 2, "fpga": 1}},
-}
-KATIB: dict[str, Any] = {
-    "apiVersion": "kubeflow.org/v1beta1",
-    "kind": "Experiment",
-    "metadata": {"name": "tagger"},
-    "spec": {
-        "objective": {"type": "maximize", "goal": 0.99, "objectiveMetricName": "accuracy"},
-        "algorithm": {"algorithmName": "tpe"},
-        "earlyStopping": {"algorithmName": "medianstop", "algorithmSettings": [{"name": "start_step", "value": "2"}]},
-        "maxTrialCount": 12,
-        "maxFailedTrialCount": 3,
-        "parameters": [
-            {"name": "lr", "parameterType": "double", "feasibleSpace": {"min": "0.01", "max": "0.05"}},
-            {"name": "opt", "parameterType": "categorical", "feasibleSpace": {"list": ["sgd", "adam"]}},
-        ],
-        "trialTemplate": {
-            "primaryContainerName": "main",
-            "trialParameters": [{"name": "rate", "reference": "lr"}, {"name": "opt", "reference": "opt"}],
-            "trialSpec": {"kind": "Job", "spec": {"template": {"spec": {"containers": [CONTAINER]}}}},
-        },
-    },
-}
-DETERMINED: dict[str, Any] = {
-    "name": "tagger",
-    "entrypoint": "python3 -m determined.launch.torch_distributed python3 train.py --epochs 2",
-    "hyperparameters": {
-        "optimizer": {"lr": {"type": "log", "base": 10, "minval": -4, "maxval": -1}, "decay": 0.5},
-        "width": {"type": "int", "minval": 8, "maxval": 64},
-    },
-    "searcher": {
-        "name": "adaptive_asha",
-        "metric": "auc",
-        "smaller_is_better": False,
-        "max_trials": 50,
-        "max_time": 64,
-    },
-    "environment": {"image": {"cpu": "example.org/cpu", "gpu": "example.org/gpu"}, "environment_variables": ["A=b c"]},
-    "bind_mounts": [{"host_path": "/tmp"}],
-}
+WANDB: dict[str, Any] = yaml.safe_load("""
+program: my train.py
+method: bayes
+metric: {name: val/loss, goal: minimize}
+parameters:
+  lr: {distribution: log_uniform_values, min: 0.0001, max: 0.1}
+  flag: {values: [true, false]}
+  act: {values: [re lu, tanh]}
+  n: {value: 3}
+run_cap: 20
+early_terminate: {type: hyperband, s: 2, eta: 3, max_iter: 27}
+project: tagger
+""")
+KATIB: dict[str, Any] = yaml.safe_load("""
+apiVersion: kubeflow.org/v1beta1
+kind: Experiment
+metadata: {name: tagger}
+spec:
+  objective: {type: maximize, goal: 0.99, objectiveMetricName: accuracy}
+  algorithm: {algorithmName: tpe}
+  earlyStopping: {algorithmName: medianstop, algorithmSettings: [{name: start_step, value: "2"}]}
+  maxTrialCount: 12
+  maxFailedTrialCount: 3
+  parameters:
+    - {name: lr, parameterType: double, feasibleSpace: {min: "0.01", max: "0.05"}}
+    - {name: opt, parameterType: categorical, feasibleSpace: {list: [sgd, adam]}}
+  trialTemplate:
+    primaryContainerName: main
+    trialParameters: [{name: rate, reference: lr}, {name: opt, reference: opt}]
+    trialSpec:
+      kind: Job
+      spec: {template: {spec: {containers: [{name: main, image: "example.org/train:1",
+        command: [python3, train.py, --log=/katib/log.json, "--lr=${trialParameters.rate}"],
+        resources: {limits: {cpu: 500m, memory: 1Gi, nvidia.com/gpu: 2, fpga: 1}}}]}}}
+""")
+DETERMINED: dict[str, Any] = yaml.safe_load("""
+name: tagger
+entrypoint: python3 -m determined.launch.torch_distributed python3 train.py --epochs 2
+hyperparameters:
+  optimizer: {lr: {type: log, base: 10, minval: -4, maxval: -1}, decay: 0.5}
+  width: {type: int, minval: 8, maxval: 64}
+searcher: {name: adaptive_asha, metric: auc, smaller_is_better: false, max_trials: 50, max_time: 64}
+environment: {image: {cpu: example.org/cpu, gpu: example.org/gpu}, environment_variables: [A=b c]}
+bind_mounts: [{host_path: /tmp}]
+""")
+LOGGED = {"path": "/katib/log.json"}
 DOCUMENTS = {"wandb": WANDB, "katib": KATIB, "determined": DETERMINED}
 
 
@@ -134,50 +122,39 @@ def test_macros_of_a_command(importing: Importing, macro: str, given: list[str])
     imported = importing("wandb", document)
     is_text = "True" in imported.search.space_dimensions["flag"].choices
     assert words(imported, lr=0.01, flag="True" if is_text else True)[3:] == given
-    assert ("command" in paths(imported)) == (macro == "${other}")
+    assert ("command" in paths(imported)) == ("args" not in macro)
 
 
-REAL, INTEGER = {"type": "real", "low": 0.0, "high": 1.0}, {"type": "integer", "low": 1, "high": 4}
-LOG, LOGGED = {"scale": "log"}, {"path": "/katib/log.json"}
+PARAMETERS = """
+wandb | min: 0.0, max: 1.0 | type: real, low: 0.0, high: 1.0
+wandb | min: 1, max: 4 | type: integer, low: 1, high: 4
+wandb | distribution: log_uniform, min: -2, max: 0 | type: real, low: 0.135335283237, high: 1.0, scale: log
+wandb | distribution: inv_log_uniform, min: 0, max: 2 | type: real, low: 0.135335283237, high: 1.0, scale: log
+wandb | distribution: q_uniform, min: 0, max: 1, q: 0.25 | type: real, low: 0, high: 1, step: 0.25
+wandb | distribution: q_log_uniform_values, min: 1, max: 4 | type: integer, low: 1, high: 4, scale: log
+wandb | distribution: normal, mu: 0.5, sigma: 0.5 | type: real, low: -1.0, high: 2.0
+wandb | values: [0.3, 0.1, 0.2] | type: ordinal, choices: [0.1, 0.2, 0.3]
+katib | parameterType: double, feasibleSpace: {min: "0", max: "1", step: "0.5"} | type: real, low: 0, step: 0.5
+katib | parameterType: int, feasibleSpace: {min: "1", max: "4", distribution: logUniform} | type: integer, scale: log
+katib | parameterType: discrete, feasibleSpace: {list: ["8", "1", "2"]} | type: ordinal, choices: [1, 2, 8]
+determined | type: int, minval: 1, maxval: 4 | type: integer, low: 1, high: 4
+determined | type: double, minval: 0, maxval: 1.0 | type: real, low: 0, high: 1.0
+determined | type: log, base: 10, minval: -2, maxval: 0 | type: real, low: 0.01, high: 1.0, scale: log
+determined | type: categorical, vals: [a, b] | type: categorical, choices: [a, b]
+"""
 
 
-@pytest.mark.parametrize(
-    ("tool", "entry", "expected"),
-    [
-        ("wandb", {"min": 0.0, "max": 1.0}, REAL),
-        ("wandb", {"min": 1, "max": 4}, INTEGER),
-        ("wandb", {"distribution": "log_uniform", "min": -2, "max": 0}, {**REAL, "low": 0.135335283237, **LOG}),
-        ("wandb", {"distribution": "inv_log_uniform", "min": 0, "max": 2}, {**REAL, "low": 0.135335283237, **LOG}),
-        (
-            "wandb",
-            {"distribution": "q_uniform", "min": 0, "max": 1, "q": 0.25},
-            {**REAL, "low": 0, "high": 1, "step": 0.25},
-        ),
-        ("wandb", {"distribution": "q_log_uniform_values", "min": 1, "max": 4}, {**INTEGER, **LOG}),
-        ("wandb", {"distribution": "normal", "mu": 0.5, "sigma": 0.5}, {**REAL, "low": -1.0, "high": 2.0}),
-        ("wandb", {"values": [0.3, 0.1, 0.2]}, {"type": "ordinal", "choices": [0.1, 0.2, 0.3]}),
-        (
-            "katib",
-            ("double", {"min": "0", "max": "1", "step": "0.5"}),
-            {"type": "real", "low": 0, "high": 1, "step": 0.5},
-        ),
-        ("katib", ("int", {"min": "1", "max": "4", "distribution": "logUniform"}), {**INTEGER, **LOG}),
-        ("katib", ("discrete", {"list": ["8", "1", "2"]}), {"type": "ordinal", "choices": [1, 2, 8]}),
-        ("determined", {"type": "int", "minval": 1, "maxval": 4}, INTEGER),
-        ("determined", {"type": "double", "minval": 0, "maxval": 1.0}, {**REAL, "low": 0}),
-        ("determined", {"type": "log", "base": 10, "minval": -2, "maxval": 0}, {**REAL, "low": 0.01, **LOG}),
-        ("determined", {"type": "categorical", "vals": ["a", "b"]}, {"type": "categorical", "choices": ["a", "b"]}),
-    ],
-)
-def test_parameters(importing: Importing, tool: str, entry: Any, expected: dict[str, Any]) -> None:
+@pytest.mark.parametrize("line", PARAMETERS.strip().splitlines())
+def test_parameters(importing: Importing, line: str) -> None:
+    tool, entry, expected = line.split(" | ")
+    entry, expected = yaml.safe_load(f"{{{entry}}}"), {"scale": "linear", **yaml.safe_load(f"{{{expected}}}")}
     document = copy.deepcopy(DOCUMENTS[tool])
     if tool == "katib":
-        document["spec"]["parameters"][1] = {"name": "x", "parameterType": entry[0], "feasibleSpace": entry[1]}
+        document["spec"]["parameters"][1] = {"name": "x", **entry}
     else:
         document["parameters" if tool == "wandb" else "hyperparameters"]["x"] = entry
-    found = importing(tool, document).search.to_dict()["space"]["x"]
+    found = {"scale": "linear", **importing(tool, document).search.to_dict()["space"]["x"]}
     assert {key: found[key] for key in expected} == expected
-    assert found.get("scale", "linear") == expected.get("scale", "linear")
 
 
 def test_a_grid_ends_with_its_last_point(importing: Importing) -> None:
@@ -254,27 +231,25 @@ def test_an_experiment_of_determined(importing: Importing) -> None:
     assert {"entrypoint", "bind_mounts"} <= paths(imported)
 
 
-@pytest.mark.parametrize(
-    ("tool", "document", "place"),
-    [
-        ("wandb", {**WANDB, "parameters": {"x": {"distribution": "beta"}}}, "parameters.x.distribution"),
-        ("wandb", {**WANDB, "parameters": {"x": {"min": "a", "max": 1}}}, "parameters.x.min"),
-        ("wandb", {**WANDB, "parameters": {"x": {"value": 1}}}, "parameters"),
-        ("wandb", {**WANDB, "metric": {"name": "loss", "goal": "max"}}, "metric"),
-        ("wandb", {**WANDB, "command": "python train.py"}, "command"),
-        ("wandb", {**WANDB, "run_cap": "many"}, "run_cap"),
-        ("katib", with_katib(parameters=[]), "spec.parameters"),
-        ("katib", with_katib(parameters=["lr"]), "spec.parameters[0]"),
-        ("katib", {**KATIB, "spec": None}, "spec.parameters"),
-        (
-            "determined",
-            {**DETERMINED, "hyperparameters": {"x": {"type": "int", "minval": 1}}},
-            "hyperparameters.x.maxval",
-        ),
-        ("determined", {**DETERMINED, "searcher": "random"}, "searcher"),
-    ],
-)
-def test_mistakes_have_their_place(refused: Refused, tool: str, document: Any, place: str) -> None:
+MISTAKES = """
+wandb | parameters: {x: {distribution: beta}} | parameters.x.distribution
+wandb | parameters: {x: {min: a, max: 1}} | parameters.x.min
+wandb | parameters: {x: {value: 1}} | parameters
+wandb | metric: {name: loss, goal: max} | metric
+wandb | command: python train.py | command
+wandb | run_cap: many | run_cap
+katib | parameters: [] | spec.parameters
+katib | parameters: [lr] | spec.parameters[0]
+determined | hyperparameters: {x: {type: int, minval: 1}} | hyperparameters.x.maxval
+determined | searcher: random | searcher
+"""
+
+
+@pytest.mark.parametrize("line", MISTAKES.strip().splitlines())
+def test_mistakes_have_their_place(refused: Refused, line: str) -> None:
+    tool, change, place = line.split(" | ")
+    changes = yaml.safe_load(f"{{{change}}}")
+    document = with_katib(**changes) if tool == "katib" else {**DOCUMENTS[tool], **changes}
     assert place in {problem.path for problem in refused(tool, document)}
 
 
@@ -285,6 +260,7 @@ def test_what_must_be_filled_in_is_said(tmp_path: Path, importing: Importing, to
         document = with_katib(trialTemplate={"configMap": {"configMapName": "x"}})
     imported = importing(tool, document)
     assert "a guess" in next(line for line in imported.text.splitlines() if line.startswith("  command:"))
+    assert any("a guess" in warning.message for warning in imported.warnings)
     (tmp_path / "hello.yaml").write_text("hello")
     with pytest.raises(InputError):
         import_search(tool, tmp_path / "hello.yaml", ImportOptions(tmp_path))
