@@ -15,7 +15,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from hpo_pilot import __version__
-from hpo_pilot.cli.options import on_client, option
+from hpo_pilot.cli.options import MOST_NUMBER, on_client, option
 from hpo_pilot.cli.output import advised
 from hpo_pilot.errors import HpoPilotError, InputError
 from hpo_pilot.operations.client import SearchClient
@@ -76,6 +76,11 @@ class Tools:
             raise InputError(f"there is no tool {name!r} here{hint}")
         given = self.models[name].model_validate(arguments)
         values = {field: getattr(given, field) for field in type(given).model_fields}
+        for value in values.values():
+            if any(
+                abs(each) > MOST_NUMBER for each in (value if isinstance(value, list) else [value]) if type(each) is int
+            ):
+                raise InputError(f"{name}: no number here is beyond {MOST_NUMBER}")
         added = self._added(name, values)
         if added > self.left:
             message = f"{name} would add {added} trials, and this connection may add {self.left} more"

@@ -60,7 +60,7 @@ def import_search(
         draft, files = readers.get(tool, partial(import_sweep, tool))(file, options), [file]
     else:
         raise InputError(f"there is no importer for {tool!r}; there is {', '.join(TOOLS)}")
-    problems = [problem for file in files for problem in file.problems]
+    problems = list(dict.fromkeys(problem for file in files for problem in file.problems))
     if problems:
         raise SearchFileError(problems)
     warnings = tuple(warning for file in files for warning in file.warnings)

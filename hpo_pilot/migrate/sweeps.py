@@ -49,12 +49,15 @@ class _Sweep:
     def at(self, *path: str | int, kind: Any = dict) -> Any:
         """Returns the mapping or list at `path`; empty if there is none, or another value, which is recorded."""
         value = self.file.value
-        for key in path:
-            value = value.get(key) if isinstance(value, dict) else value[int(key)] if isinstance(value, list) else None
-        if value is None or isinstance(value, kind):
-            return value or kind()
-        self.file.wrong(path, f"must be a {'mapping' if kind is dict else 'list'}, not {show(value)}")
-        return kind()
+        for end, key in enumerate(path, start=1):
+            value = value[key] if isinstance(key, int) else value.get(key)
+            wanted = kind if end == len(path) else list if isinstance(path[end], int) else dict
+            if value is not None and not isinstance(value, wanted):
+                self.file.wrong(path[:end], f"must be a {'mapping' if wanted is dict else 'list'}, not {show(value)}")
+                value = None
+            if value is None:
+                return kind()
+        return value
 
     def each(self, *path: str | int) -> list[dict[str, Any]]:
         """Returns the mappings in the list at `path`."""
@@ -113,7 +116,7 @@ class _Sweep:
     def put_asha(self, path: FieldPath, eta: Any, most: Any, rungs: Any, least: Any = 0) -> None:
         """Sets `early_stopping`; `most` and `least` are steps, 0 if not known."""
         eta = min(max(round(eta or 3), 2), 100)
-        least = int(least or (most or 0) / eta ** (rungs or 1))
+        least = int(least or (most or 0) / eta ** min(rungs or 1, 99))
         steps = {"max_steps": math.ceil(most or 0), "min_steps": least if least < (most or math.inf) else 0}
         self.put("early_stopping", {"method": "asha", "eta": eta, **{k: v for k, v in steps.items() if v}})
         self.warn(path, "early stopping needs intermediate values: see payload.progress")
@@ -260,7 +263,7 @@ def _add_wandb(sweep: _Sweep, as_words: bool, space: ForeignSpace, name: str, pa
 
 #: Suffixes of Kubernetes' quantities.
 _UNITS = {"": 1, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-_QUANTITY = re.compile(rf"([\d.]+)({'|'.join(_UNITS)})")
+_QUANTITY = re.compile(rf"(\d+(?:\.\d*)?)({'|'.join(_UNITS)})")
 
 
 def _read_katib(sweep: _Sweep) -> None:
@@ -283,7 +286,7 @@ def _read_katib(sweep: _Sweep) -> None:
     _put_trial(sweep, metric)
     path = ("spec", "earlyStopping")
     if sweep.at(*path):
-        given = {each.get("name"): each.get("value") for each in sweep.each(*path, "algorithmSettings")}
+        given = {str(each.get("name")): each.get("value") for each in sweep.each(*path, "algorithmSettings")}
         names = {"warmup_trials": ("min_trials_required", 3), "warmup_steps": ("start_step", 4)}
         median = {ours: sweep.number(given, (*path, name), default) for ours, (name, default) in names.items()}
         sweep.put("early_stopping", {"method": "median", **median})
@@ -334,7 +337,7 @@ def _put_trial(sweep: _Sweep, metric: str) -> None:
     found = list(_containers(trial, (*path, "trialSpec")))
     named = [each for each in found if each[1].get("name") == primary]
     place, container = next(iter([*named, *found]), ((*path, "trialSpec"), {}))
-    references = {each.get("name"): str(each.get("reference")) for each in sweep.each(*path, "trialParameters")}
+    references = {str(each.get("name")): str(each.get("reference")) for each in sweep.each(*path, "trialParameters")}
     values = {f"trialParameters.{k}": f"{{{v}}}" for k, v in references.items() if not v.startswith("$")}
     words = [str(word) for key in ("command", "args") for word in sweep.at(*place, key, kind=list)]
     command = " ".join(sweep.shell(place, word, values) for word in words)
