@@ -240,6 +240,7 @@ wandb | command: python train.py | command
 wandb | run_cap: many | run_cap
 katib | parameters: [] | spec.parameters
 katib | parameters: [lr] | spec.parameters[0]
+katib | metricsCollectorSpec: [1] | spec.metricsCollectorSpec
 determined | hyperparameters: {x: {type: int, minval: 1}} | hyperparameters.x.maxval
 determined | searcher: random | searcher
 """
