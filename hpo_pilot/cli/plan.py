@@ -151,7 +151,8 @@ def _script(profile: SiteProfile, made: Plan, account: str | None, needs: Resour
 
 def _launch_line(search: Search, profile: SiteProfile) -> str | None:
     """Returns the command that starts one trial; None: pilot or agent starts the trial's command without a launcher."""
-    from hpo_pilot.hpc.launchers import Placement, make_launcher
+    from hpo_pilot.hpc.launcher import Placement
+    from hpo_pilot.hpc.launchers import make_launcher
 
     needs, launcher = search.resources, make_launcher(profile.launcher.model_dump(), profile.node.threads_per_core)
     if profile.name == "grid" or (profile.batch.system == "none" and not needs.ranks):

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from hpo_pilot.errors import HpoPilotError
-from hpo_pilot.hpc.launchers import VISIBLE_GPUS, Plain, show_gpus
+from hpo_pilot.hpc.launcher import VISIBLE_GPUS, show_gpus
+from hpo_pilot.hpc.launchers import Plain
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.logs import configure_logging
 from hpo_pilot.pilot.agents import ASSIGNED, DEBUG, NODES, SCRATCH, SHARED_CHECKPOINTS

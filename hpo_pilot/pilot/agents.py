@@ -38,10 +38,10 @@ from urllib.parse import unquote
 
 from hpo_pilot.errors import HpoPilotError, TryAgainError
 from hpo_pilot.files import close_to_others, write_whole
-from hpo_pilot.hpc.launchers import GPU_VARIABLES, Placement
+from hpo_pilot.hpc.launcher import GPU_VARIABLES, Placement
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.jobs.resources import Node
-from hpo_pilot.pilot.allocation import AllocationPool, AllocationReservation
+from hpo_pilot.pilot.allocation_pool import AllocationPool, AllocationReservation
 from hpo_pilot.pilot.attempt import PilotParts, report_end
 from hpo_pilot.pilot.client import INVALID, NO_PERMISSION, TIMED_OUT, JobOfAnotherPilot, JobServer, MissingAtServer
 from hpo_pilot.pilot.job import GivenBack, Identity, Job, JobFailure, NodeLost

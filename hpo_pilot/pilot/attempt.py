@@ -15,7 +15,7 @@ from hpo_pilot.errors import HpoPilotError
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.logs import log_end
 from hpo_pilot.pilot import report
-from hpo_pilot.pilot.allocation import AllocationWatch
+from hpo_pilot.pilot.allocation_watch import AllocationWatch
 from hpo_pilot.pilot.checkpoints import CheckpointShipping, kept_checkpoint
 from hpo_pilot.pilot.client import Delivery, GivingBack
 from hpo_pilot.pilot.execution import LOG_FILE, CommandWrapper, Execution, InContainer

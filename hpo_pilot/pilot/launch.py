@@ -22,7 +22,7 @@ from typing import Any
 
 from hpo_pilot.errors import GiveUpError, InputError
 from hpo_pilot.files import write_whole
-from hpo_pilot.hpc.launchers import VISIBLE_GPUS, Launcher, Placement, site_variables
+from hpo_pilot.hpc.launcher import VISIBLE_GPUS, Launcher, Placement, site_variables
 from hpo_pilot.logs import log_end
 from hpo_pilot.pilot.execution import ORPHANS_PROGRAM, CommandWrapper, InContainer, by_our_python, ended_with_all
 from hpo_pilot.pilot.job import Job, JobFailure, LauncherMissing

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.capacity import AllocationRequest
-from hpo_pilot.hpc.launchers import NO_INTEL_GPU, VISIBLE_GPUS, show_gpus
+from hpo_pilot.hpc.launcher import NO_INTEL_GPU, VISIBLE_GPUS, show_gpus
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode, needed_cores
 from hpo_pilot.transformation.job import PayloadSettings

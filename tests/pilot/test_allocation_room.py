@@ -15,7 +15,8 @@ from hpo_pilot.hpc.launchers import make_launcher
 from hpo_pilot.hpc.scheduler import Scheduler
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.jobs.resources import Node, NodeShape
-from hpo_pilot.pilot.allocation import AllocatedNodes, AllocationPool, AllocationReservation, NodeHealth
+from hpo_pilot.pilot.allocation import AllocatedNodes
+from hpo_pilot.pilot.allocation_pool import AllocationPool, AllocationReservation, NodeHealth
 from hpo_pilot.pilot.job import GivenBack, JobFailure, NodeLost, PilotErrorCode, parse_job
 from hpo_pilot.pilot.machine import AssignedResources, FreeResources
 from hpo_pilot.pilot.report import StartingJob
