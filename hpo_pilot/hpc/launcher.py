@@ -207,6 +207,10 @@ def site_variables(base: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in without_secrets(wanted).items() if name not in GPU_VARIABLES}
 
 
+#: Jobs on several nodes that agents start at the same time: each has a runner and a starter on the pilot's node.
+MOST_SPREAD = 2000
+
+
 @dataclass(frozen=True)
 class LauncherSettings:
     """The settings of a launcher, from `launcher` of a site profile.
@@ -267,9 +271,19 @@ class Launcher(ABC):
         """The launcher that starts ranks on the node of the caller without the batch system; None: there is none."""
         return self.settings.on_node
 
+    def by_agents(self, words: Sequence[str] = ()) -> Launcher | None:
+        """Returns the launcher that starts ranks on several nodes by agents; None: only job steps can.
+
+        Args:
+            words: the program that asks the agents, see `ByAgents`.
+        """
+        return None
+
     def needs_step(self, nodes: int, ranks_per_node: int) -> bool:
-        """Returns whether a job takes a job step in an allocation; otherwise an agent on its node starts it."""
-        return not self.has_agents or nodes > 1 or (ranks_per_node > 0 and self.on_node is None)
+        """Returns whether a job takes a job step in an allocation; otherwise agents on its nodes start it."""
+        if nodes > 1:
+            return self.by_agents() is None
+        return not self.has_agents or (ranks_per_node > 0 and self.on_node is None)
 
     def agents(self, argv: Sequence[str], placement: Placement) -> list[str]:
         """Returns the command of a job step with one process on each node, beside which other job steps can run.

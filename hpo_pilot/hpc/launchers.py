@@ -377,6 +377,27 @@ class Horovodrun(Launcher):
         return [self.name, "-np", str(placement.ranks), "-H", hosts, *self.settings.options, *argv]
 
 
+class ByAgents(Launcher):
+    """Starts one process on each of several nodes by the agents of the allocation, without a job step."""
+
+    name = "agents"
+    names_also = ("HOME", "PATH")
+
+    def __init__(self, settings: LauncherSettings, words: Sequence[str]) -> None:
+        """Takes the settings of a site and the program that asks the agents; none: `command` is that of each node."""
+        super().__init__(settings)
+        self._words = words
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def command(self, argv: Sequence[str], placement: Placement) -> list[str]:
+        """See Launcher."""
+        return [*self._words, ",".join(self.exported(placement)), *argv] if self._words else list(argv)
+
+
 class Torchrun(Launcher):
     """Runs one torchrun on each node; on several nodes another launcher starts them, and they meet at the first node.
 
@@ -388,9 +409,10 @@ class Torchrun(Launcher):
     log_patterns = LogPatterns(
         label=r"^\[rank(\d+)\]: ?",
         dead=r"^[WE]\d{4} .*(?:closing signal|failed \(exitcode)",
-        own=r"^[WEI]\d{4} ",
-        broken=SSH_FAILED,
-        not_started=r"RendezvousConnectionError|RendezvousTimeoutError",
+        own=r"^([WEI]\d{4}|hpo_pilot_spread:) ",
+        cancelled=r"^hpo_pilot_spread: the agent of \S+ was told to end",  # those of spread.py
+        broken=rf"{SSH_FAILED}|^hpo_pilot_spread: (?:nothing has started on|the connection was lost to) ([\w.-]+)",
+        not_started=r"RendezvousConnectionError|RendezvousTimeoutError|^hpo_pilot_spread: no agents can start the job",
     )
 
     def __init__(self, settings: LauncherSettings | None = None, starter: Launcher | None = None) -> None:
@@ -434,6 +456,10 @@ class Torchrun(Launcher):
     def on_node(self) -> Launcher:
         """Itself, without the starter."""
         return Torchrun(self.settings)
+
+    def by_agents(self, words: Sequence[str] = ()) -> Launcher | None:
+        """See Launcher. torchrun needs nothing of a job step."""
+        return Torchrun(self.settings, ByAgents(self.settings, words)) if self.has_agents else None
 
     def agents(self, argv: Sequence[str], placement: Placement) -> list[str]:
         """See Launcher."""

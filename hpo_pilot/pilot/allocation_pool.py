@@ -13,7 +13,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.hpc.launcher import VISIBLE_GPUS
+from hpo_pilot.hpc.launcher import MOST_SPREAD, VISIBLE_GPUS
 from hpo_pilot.hpc.scheduler import Policy, Scheduler
 from hpo_pilot.hpc.usage import Ending, ScheduledJob, Share, Start, Usage
 from hpo_pilot.jobs.resources import JobNeeds, gpu_count
@@ -96,6 +96,8 @@ TAKEN_AWAY = "the batch system took it away"
 
 _WORD = 30.0  # seconds at most from a node's loss to the launcher's message
 
+_PARTS_END = 60.0  # seconds for agents to end their processes of a job, or to be lost
+
 _LOOK = 2.0  # seconds between checks whether a waiting job is still wanted
 
 
@@ -109,7 +111,9 @@ class AllocationReservation(JobReservation):
         failure: why it will not start.
         is_over: no thread waits for its start any more.
         settled: for a job that takes no job step: is called when `start` or `failure` is known, with the pool's lock.
-        has_step: it counts among the job steps.
+        takes_step: it takes a job step.
+        is_counted: it counts among the job steps, or else among the jobs that agents start on several nodes.
+        ended: is set when no agent has a process of it; None: agents start none.
         is_scheduled: the scheduler has it.
         staging: seconds spent on copies, which later jobs of its search will find.
     """
@@ -121,7 +125,8 @@ class AllocationReservation(JobReservation):
         self.failure: JobFailure | None = None
         self.is_over = False
         self.settled: Callable[[], None] | None = None
-        self.has_step = self.is_scheduled = False
+        self.takes_step, self.is_counted, self.is_scheduled = True, False, False
+        self.ended: threading.Event | None = None
         self.staging = 0.0
 
     def settle(self, *, start: Start | None = None, failure: JobFailure | None = None) -> None:
@@ -174,10 +179,12 @@ class AllocationPool(ResourcePool[AllocationReservation]):
         cores = sum(node.shape.cores for node in allocation.nodes)
         self.has_agents = has_agents  #: jobs may run without job steps
         self._is_draining = False
-        self._most_steps = site.job_steps - has_agents if site.job_steps else min(_MOST, cores)
-        self.most = min(_MOST_WITH_AGENTS, cores) if has_agents else self._most_steps
-        self._steps = 0
-        self._for_steps: deque[AllocationReservation] = deque()  # jobs that wait for a job step to end
+        self.spread: tuple[str, ...] = ()  #: see AssignedResources; empty: no agents start jobs on several nodes
+        steps = site.job_steps - has_agents if site.job_steps else min(_MOST, cores)
+        self.most = min(_MOST_WITH_AGENTS, cores) if has_agents else steps
+        self._limits = {True: steps, False: MOST_SPREAD}  # jobs here at once, by `takes_step`
+        self._counts: Counter[bool] = Counter()
+        self._waiting: dict[bool, deque[AllocationReservation]] = {True: deque(), False: deque()}  # for one to end
         self._up = set(self._names)
         self._keeps_cores = allocation.reclaim is not None
         self._taken: set[str] = set()  # nodes that the batch system took away
@@ -203,7 +210,7 @@ class AllocationPool(ResourcePool[AllocationReservation]):
                 some = self._scheduler.waiting < _MOST_WAITING and not self._is_away()
                 if left > 0 and not self._coming and some:
                     request = self._scheduler.request_jobs(now)
-                    if (request.now or request.later) and len(self._for_steps) < _MOST_WAITING:
+                    if (request.now or request.later) and sum(map(len, self._waiting.values())) < _MOST_WAITING:
                         cores = sum(room.nodes * room.cores for room in request.free)
                         gpus = max((math.ceil(sum(room.gpus)) for room in request.free), default=0)
                         patience = _PATIENCE if self._reservations else math.inf
@@ -239,7 +246,7 @@ class AllocationPool(ResourcePool[AllocationReservation]):
                 raise reservation.failure
             if reservation.start is None or starting.draining.is_set():
                 raise GivenBack("the allocation was about to end while the job waited")
-        return self.assignment(reservation.planned, reservation.start)
+        return self.assignment(reservation.planned, reservation.start, takes_step=reservation.takes_step)
 
     def place(
         self, reservation: AllocationReservation, job: Job, document: PayloadSettings, settled: Callable[[], None]
@@ -252,13 +259,15 @@ class AllocationPool(ResourcePool[AllocationReservation]):
 
     def free(self, reservation: AllocationReservation, ending: Ending = Ending.FAILED) -> None:
         """See ResourcePool."""
+        if reservation.ended is not None and not reservation.ended.wait(_PARTS_END):
+            log.warning("agents may still have processes of job %s", reservation.key[0])
         with self._changed:
             reservation.is_over = True
             self._reservations.pop(reservation.key, None)
-            for waiting in (self._coming, self._for_steps):
+            for waiting in (self._coming, *self._waiting.values()):
                 if reservation in waiting:
                     waiting.remove(reservation)
-            self._steps -= reservation.has_step
+            self._counts[reservation.takes_step] -= reservation.is_counted
             if reservation.start is not None:
                 now = self._clock()
                 self._scheduler.ended(reservation.key, ending, now, staging=reservation.staging)
@@ -309,6 +318,19 @@ class AllocationPool(ResourcePool[AllocationReservation]):
         """See ResourcePool."""
         with self._changed:
             self._decide(self._clock())
+
+    def spread_over(self, key: tuple[Any, Any], ended: threading.Event) -> tuple[Share, ...]:
+        """Returns the nodes of a running job, whose resources stay taken until `ended` is set.
+
+        Raises:
+            LookupError: no such job runs.
+        """
+        with self._changed:
+            reservation = self._reservations[key]
+            if reservation.start is None or reservation.is_over:
+                raise LookupError(f"job {key[0]} does not run")
+            reservation.ended = ended
+            return tuple(reservation.start.shares)
 
     # --- state of the allocation ---
 
@@ -418,18 +440,19 @@ class AllocationPool(ResourcePool[AllocationReservation]):
             if reservation.settled is not None:
                 self._schedule(reservation)
             else:
-                self._for_steps.append(reservation)
-        while self._for_steps and (self._steps < self._most_steps or self._is_draining):
-            reservation = self._for_steps.popleft()
-            reservation.has_step = not reservation.is_over
-            self._steps += reservation.has_step
-            self._schedule(reservation)
+                self._waiting[reservation.takes_step].append(reservation)
+        for kind, waiting in self._waiting.items():
+            while waiting and (self._counts[kind] < self._limits[kind] or self._is_draining):
+                reservation = waiting.popleft()
+                reservation.is_counted = not reservation.is_over
+                self._counts[kind] += reservation.is_counted
+                self._schedule(reservation)
         again = True
         while again:
             again = False
             for start in self._scheduler.starts(now):
                 reservation = self._reservations[start.job.key]
-                if reservation.is_over or (self._is_away() and reservation.settled is None):
+                if reservation.is_over or (self._is_away() and reservation.takes_step):
                     again = True
                     self._scheduler.ended(reservation.key, Ending.CUT, now)
                     if reservation.is_over:
@@ -454,13 +477,15 @@ class AllocationPool(ResourcePool[AllocationReservation]):
                 reservation.settle(failure=JobFailure(str(error)))
 
     def _planned(self, reservation: AllocationReservation, job: Job, document: PayloadSettings) -> ScheduledJob:
+        has_agents = self.spread if document.nodes > 1 else self.has_agents
+        launcher = self._site.launcher
+        reservation.takes_step = not has_agents or launcher.needs_step(document.nodes, document.ranks_per_node)
+        if document.gpu_share > 1 and reservation.takes_step and launcher.chooses_gpus:
+            raise JobFailure(f"the job shares a GPU, and {launcher.name} gives each job GPUs of its own")
         return ScheduledJob(reservation.key, reservation.search, self._needs(job, document))
 
     def _needs(self, job: Job, document: PayloadSettings) -> JobNeeds:
         """Returns the job's needs; memory that is not given is the share of its cores."""
-        takes_step = not self.has_agents or self._site.launcher.needs_step(document.nodes, document.ranks_per_node)
-        if document.gpu_share > 1 and takes_step and self._site.launcher.chooses_gpus:
-            raise JobFailure(f"the job shares a GPU, and {self._site.launcher.name} gives each job GPUs of its own")
         least = min((shape.memory_mb // shape.cores for shape in self._shapes.values()), default=1)
         return JobNeeds(
             nodes=document.nodes,
@@ -472,7 +497,7 @@ class AllocationPool(ResourcePool[AllocationReservation]):
             checkpoints=bool(document.checkpoint),
         )
 
-    def assignment(self, planned: ScheduledJob, start: Start) -> AssignedResources:
+    def assignment(self, planned: ScheduledJob, start: Start, *, takes_step: bool = False) -> AssignedResources:
         """Returns the resources of a job that the scheduler has started."""
         return AssignedResources(
             nodes=tuple(share.node for share in start.shares),
@@ -485,6 +510,7 @@ class AllocationPool(ResourcePool[AllocationReservation]):
             is_shared=self.has_agents and (bool(self._taken) or not all(map(self._is_whole, start.shares))),
             seconds=math.ceil(planned.needs.seconds),
             is_late=self._clock() > self._half_time,
+            spread=() if takes_step or len(start.shares) == 1 else self.spread,
         )
 
     def _gpu_name(self, number: int) -> str:

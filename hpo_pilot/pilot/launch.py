@@ -404,8 +404,10 @@ class WithLauncher(CommandWrapper):
 
     @property
     def launcher(self) -> Launcher:
-        """The site's; a command that runs once may not need it."""
+        """The site's, or that for agents; a command that runs once may not need it."""
         launcher, (first, *others) = self.site.launcher, self.assignment.nodes
+        if self.assignment.spread and (spread := launcher.by_agents(self.assignment.spread)) is not None:
+            return spread
         if self.document.ranks_per_node or others:
             return launcher
         return launcher.once(first.partition(".")[0] in (HERE, platform.node().partition(".")[0]))
