@@ -395,7 +395,8 @@ class ByAgents(Launcher):
 
     def command(self, argv: Sequence[str], placement: Placement) -> list[str]:
         """See Launcher."""
-        return [*self._words, ",".join(self.exported(placement)), *argv] if self._words else list(argv)
+        told = [",".join(placement.nodes), ",".join(self.exported(placement))] if self._words else []
+        return [*self._words, *told, *argv]
 
 
 class Torchrun(Launcher):

@@ -92,8 +92,7 @@ class Parts:
                 os.killpg(process.pid, signal.SIGTERM)
 
     def close(self) -> None:
-        """Waits for all of them, which end within seconds."""
-        self.tell()
+        """Waits for all of them, which were told to end."""
         for thread in list(self._running.values()):
             thread.join(_PARTS_END)
 

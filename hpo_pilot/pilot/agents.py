@@ -495,7 +495,8 @@ class Agents:
                 self._ended((int(body["job"][0]), int(body["job"][1])), Ending(body["ending"]))
                 return {}
             case "hpo_pilot/spread":
-                return {"nodes": self._begin_parts((int(body["job"][0]), int(body["job"][1])), str(body["address"]))}
+                self._begin_parts((int(body["job"][0]), int(body["job"][1])), str(body["address"]))
+                return {}
             case "hpo_pilot/part_ended":
                 self._part_ended(node, (int(body["job"][0]), int(body["job"][1])))
                 return {}
@@ -507,8 +508,8 @@ class Agents:
             self._pool.free(entry.reservation, ending)
             self._uploads.submit(self._close, entry.job, ending)
 
-    def _begin_parts(self, identity: Identity, address: str) -> list[str]:
-        """Lets the agents of a job's nodes start its processes; returns the nodes.
+    def _begin_parts(self, identity: Identity, address: str) -> None:
+        """Lets the agents of a job's nodes start its processes.
 
         Args:
             identity: the job.
@@ -523,7 +524,6 @@ class Agents:
                 agent = self._agents[share.node]
                 agent.parts[identity] = {"job": identity, "address": address, "bound": share.cores}
                 self._door.call(agent.news.set)
-        return [share.node for share in shares]
 
     def _part_ended(self, node: str, identity: Identity) -> None:
         """Notes that a node has no process of a job any more. It may be repeated."""
