@@ -278,6 +278,10 @@ class Agents:
             self._step.terminate()
         for entry in list(self._jobs.values()):
             self._end(entry, GivenBack(_NO_AGENTS))
+        for identity, (nodes, _) in list(self._spread.items()):
+            self._parts.watchdog.stop_job(identity[0], GivenBack(_NO_AGENTS))
+            for name in list(nodes):
+                self._part_ended(name, identity)
 
     def stop(self) -> None:
         """Lets the agents end their jobs and themselves; they report their jobs before."""
@@ -515,6 +519,9 @@ class Agents:
             identity: the job.
             address: where its starter listens, see spread.py.
         """
+        if self.is_off:
+            self._parts.watchdog.stop_job(identity[0], GivenBack(_NO_AGENTS))
+            raise MissingAtServer(_NO_AGENTS)
         ended = threading.Event()
         shares = self._pool.spread_over(identity, ended)
         nodes = {share.node for share in shares if not self._agents[share.node].is_lost}

@@ -184,6 +184,19 @@ def test_an_image_is_copied_to_the_nodes_once(panda, pilot, begin, tools):
     assert len(used) <= 2
 
 
+def test_a_job_that_waits_for_agents_goes_back_if_none_can_be_started(panda, pilot, begin, tools, until):
+    panda.takes_back = True
+    once = 'case "$*" in *pilot-agents*) while [ ! -e {0}/asked ]; do sleep 0.1; done; exit 1 ;; esac\n'
+    program(tools / "srun", once.format(tools) + (tools / "srun").read_text().removeprefix("#!/bin/sh\n"))
+    program(tools / "torchrun", TORCHRUN.format(other="exec true"))
+    job = panda.add_job(GOOD, nodes=2, ranks_per_node=1, minutes=5.0)
+    begin(launcher={"name": "torchrun", "starter": "srun"})
+    until(lambda: panda.of(job, "running"))
+    (tools / "asked").touch()
+    until(lambda: panda.given_back == [[job, 1]])
+    assert not panda.of(job, "failed")
+
+
 def test_without_agents_jobs_take_job_steps(panda, pilot, begin, tools, until):
     once = 'case "$*" in *pilot-agents*) echo "srun: unrecognized option --overlap" >&2; exit 1 ;; esac\n'
     text = (tools / "srun").read_text()
