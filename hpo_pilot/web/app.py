@@ -36,7 +36,7 @@ from hpo_pilot.store import SearchRecord, Store
 from hpo_pilot.store.lease import lease_holder
 from hpo_pilot.store.progress import all_progress
 from hpo_pilot.store.queries import records_of, search_heads
-from hpo_pilot.web import forms, pages
+from hpo_pilot.web import forms, outputs, pages
 from hpo_pilot.web.api import changing_router, reading_router, service_router
 from hpo_pilot.web.api_context import (
     RETRY_AFTER,
@@ -290,6 +290,9 @@ log = logging.getLogger(__name__)
 #: Maximum number of concurrent changes of searches; further changes wait.
 _CHANGES = 3
 
+#: Maximum number of archives of kept outputs that are unpacked at the same time.
+_UNPACKING = 2
+
 _ERROR_TITLES = {
     400: "Invalid request",
     403: "Not allowed",
@@ -350,6 +353,7 @@ class Pages:
             behind_proxy=behind_proxy,
             place=place,
             action_threads=CapacityLimiter(_CHANGES),
+            output_threads=CapacityLimiter(_UNPACKING),
         )
 
     def application(self) -> ASGIApp:
@@ -409,6 +413,8 @@ def _page_routes() -> list[Route]:
         Route(of_search + "/trials", pages.trials_page),
         Route(of_trial, pages.trial_page),
         Route(of_trial + "/log", pages.trial_log),
+        Route(of_trial + "/files", outputs.trial_files),
+        Route(of_trial + "/file", outputs.trial_file),
         Route(of_trial + "/note", forms.show_form, methods=["GET"]),
         Route(of_trial + "/note", forms.change, methods=["POST"]),
         Route(of_search + "/errors", pages.errors_page),

@@ -90,6 +90,7 @@ class PageContext:
         place: how commands shown on the pages address the searches; None: through this service.
         action_threads: limit of the threads that change searches. Each can wait up to half a minute for a locked store;
             pages must not wait with them.
+        output_threads: limit of the threads that read kept outputs.
     """
 
     library: SearchCache
@@ -104,6 +105,7 @@ class PageContext:
     behind_proxy: bool
     place: Place | None
     action_threads: CapacityLimiter
+    output_threads: CapacityLimiter
 
 
 def context_of(request: Request) -> PageContext:

@@ -36,7 +36,9 @@ def environment() -> jinja2.Environment:
     made.filters["segment"] = lambda text: quote(str(text), safe="")
     made.filters["moment"] = moment
     made.filters["with_code"] = _with_code
-    made.filters["mb"] = lambda size: formatting.number(size / 1e6, 3) + " MB"
+    made.filters["mb"] = lambda size: (
+        formatting.number(size / 1e6, 3) + " MB" if size >= 1e5 else f"{formatting.number(size / 1e3, 3)} kB"
+    )
     made.globals["static"] = static_path
     return made
 

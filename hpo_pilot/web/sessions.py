@@ -309,13 +309,13 @@ class ApiGuard:
 
 
 def _with_headers(send: Send, headers: Mapping[str, str]) -> Send:
-    """Returns a `send` that adds headers, and forbids copies of an answer that says nothing about them."""
+    """Returns a `send` that adds the headers that an answer lacks, and forbids copies if it says nothing about them."""
 
     async def send_safely(message: Message) -> None:
         if message["type"] == "http.response.start":
             found = MutableHeaders(scope=message)
-            found.update(headers)
-            found.setdefault("Cache-Control", "no-store")
+            for name, value in {**headers, "Cache-Control": "no-store"}.items():
+                found.setdefault(name, value)
         await send(message)
 
     return send_safely
@@ -340,10 +340,11 @@ FORM_LIMIT = 64_000
 _OPEN_PATHS = frozenset({"/login", "/login/link", "/favicon.ico"})
 
 #: Forbids content from other sites, scripts inside a page, and frames around a page. Inline styles, and images from
-#: data: and blob: addresses, are allowed because figures need them.
+#: data: and blob: addresses, are allowed because figures need them. Frames show kept files of trials, and cannot leave
+#: this server.
 _CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
-    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    "connect-src 'self'; frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 _PAGE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
