@@ -41,6 +41,7 @@ from hpo_pilot.search import Search
 from hpo_pilot.search.fields import Scalar
 from hpo_pilot.search.limits import MOST_MACHINE_HOURS, MOST_PARALLEL
 from hpo_pilot.search.sections import is_result_file
+from hpo_pilot.search.space import MAX_LENGTH
 from hpo_pilot.steering.registration import earlier_results, first_task_of, packed_family, payload_document
 from hpo_pilot.steering.results import fetched_outputs, kept_outputs
 from hpo_pilot.steering.search_file import examination_document, examine_content
@@ -183,12 +184,15 @@ def trials(
         int, Query(ge=1, le=1000, description="Most trials of a page; fewer if their logs are long.")
     ] = 200,
     logs: Annotated[bool, Query(description="Whether failed folds have their log tails.")] = True,
+    where: Annotated[
+        str, Query(max_length=MAX_LENGTH, description="Only these trials, such as `loss < 0.1 and layers == 2`.")
+    ] = "",
 ) -> Response:
     """Returns trials by number, page by page."""
     page: list[str] = []
     size = last = 0
     more = False
-    for trial in client.trials(identity, after=after, limit=limit, logs=logs):
+    for trial in client.trials(identity, after=after, limit=limit, logs=logs, where=where):
         if page and size > _PAGE_BYTES:
             more = True
             break

@@ -43,6 +43,7 @@ from hpo_pilot.store import EMBEDDED, Annotation, Store, UnknownSearchError
 from hpo_pilot.store.annotations import trial_annotations
 from hpo_pilot.store.lease import lease_holder
 from hpo_pilot.store.queries import FILTER_STATES, SearchFilter, failed_folds_logs, filter_values
+from hpo_pilot.store.trial_expressions import condition_of
 from hpo_pilot.store.trial_queries import (
     TrialFilter,
     TrialOrder,
@@ -335,19 +336,28 @@ def trials_page(request: Request) -> Response:
     record, progress, query = view.record, view.progress, request.query_params
     order = order_of(query.get("sort", ""), view.search)
     state = TrialState(query["state"]) if query.get("state") in list(TrialState) else None
-    wanted = TrialFilter(state, query.get("q", "")[:100])
-    if wanted.text:
+    wanted, where, problem = TrialFilter(state, query.get("q", "")[:100]), query.get("where", "").strip(), ""
+    try:
+        wanted = wanted._replace(where=condition_of(store.engine, view.search, where) if where else None)
+    except InputError as error:
+        problem = str(error)
+    if problem:
+        total = 0
+    elif wanted.text or where:
         total = count_trials(store.engine, record.id, wanted)
     else:
         total = progress.trials if state is None else progress.counts.get(state, 0)
     path = f"/searches/{quote(record.name, safe='')}/trials"
-    kept = {"state": state.value if state else "", "q": wanted.text}
+    columns = trial_columns(view.search)
+    chosen = [key for key in columns if key in query.getlist("col")]
+    kept = {"state": state.value if state else "", "q": wanted.text, "where": where, "col": chosen}
     paging = paged(total, TRIALS_PER_PAGE, query.get("page", ""), path, {**kept, "sort": _text_of(order)})
-    rows = page_of_trials(store.engine, record.id, wanted, order, paging.start, TRIALS_PER_PAGE)
+    rows = page_of_trials(store.engine, record.id, wanted, order, paging.start, TRIALS_PER_PAGE) if total else []
     kept = {name: value for name, value in kept.items() if value}
     turned = {key: _text_of(_turned(order, key)) for key in sort_keys(view.search)}
-    links = {key: f"{path}?{urlencode({**kept, 'sort': text})}" for key, text in turned.items()}
-    names, metrics = view.search.space.names, [objective.metric for objective in view.search.objectives]
+    links = {key: f"{path}?{urlencode({**kept, 'sort': text}, doseq=True)}" for key, text in turned.items()}
+    metrics = [objective.metric for objective in view.search.objectives]
+    usual = "point" if len(view.search.space.names) > _COLUMNS else "p."
     values = {
         "view": view,
         "rows": rows,
@@ -358,12 +368,35 @@ def trials_page(request: Request) -> Response:
         "links": links,
         "wanted": state,
         "text": wanted.text,
-        "metrics": metrics,
+        "where": where,
+        "problem": problem,
+        "filtered": bool(kept.keys() - {"col"}),
         "reported": metrics.index(stops.metric) if (stops := view.search.early_stopping).metric in metrics else 0,
-        "columns": names if len(names) <= _COLUMNS else (),
+        "columns": columns,
+        "chosen": chosen or [key for key in columns if key in _USUAL or key.startswith(("value", usual))],
         "figures": lambda trial: figures(trial.values, trial.stds, len(metrics)),
     }
-    return page(request, "trials.j2", values)
+    return page(request, "trials.j2", values, 422 if problem else 200)
+
+
+#: Columns of a table of trials that are shown without a choice, besides the figures of merit and the parameters.
+_USUAL = ("state", "seconds", "generation", "remark")
+
+
+def trial_columns(search: Search) -> dict[str, str]:
+    """Returns the columns of a table of trials that users can choose, and their headings."""
+    values = {f"value{index if index > 1 else ''}": one.metric for index, one in enumerate(search.objectives, 1)}
+    parameters = {f"p.{name}": name for name in search.space.names}
+    times = {"seconds": "time", "submitted": "submitted", "started": "started", "ended": "ended"}
+    return {
+        "state": "state",
+        **values,
+        **parameters,
+        "point": "point",
+        **times,
+        "generation": "gen.",
+        "remark": "remark",
+    }
 
 
 def _text_of(order: TrialOrder) -> str:
