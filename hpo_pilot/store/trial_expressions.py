@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
+from operator import add, ge, gt, le, lt, mul, sub
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import BindParameter, ColumnElement, Engine, Float, and_, case, cast, false, func, literal, not_, or_
@@ -27,20 +28,15 @@ _COLUMNS: dict[str, ColumnElement[Any]] = {
 }
 _TEXTS = {"state": _c.state, "error": _c.error}
 
-_ORDERS: Mapping[type[ast.cmpop], Any] = {
-    ast.Lt: lambda one, other: one < other,
-    ast.LtE: lambda one, other: one <= other,
-    ast.Gt: lambda one, other: one > other,
-    ast.GtE: lambda one, other: one >= other,
-}
+_ORDERS: Mapping[type[ast.cmpop], Any] = dict(zip((ast.Lt, ast.LtE, ast.Gt, ast.GtE), (lt, le, gt, ge), strict=True))
 
-#: The integers of both databases divide to integers, and PostgreSQL refuses to divide by zero.
-_ARITHMETIC: Mapping[type[ast.operator], Any] = {
-    ast.Add: lambda one, other: one + other,
-    ast.Sub: lambda one, other: one - other,
-    ast.Mult: lambda one, other: one * other,
-    ast.Div: lambda one, other: cast(one, Float) / func.nullif(cast(other, Float), 0.0),
-}
+
+def _divided(one: ColumnElement[Any], other: ColumnElement[Any]) -> ColumnElement[Any]:
+    # The integers of both databases divide to integers, and PostgreSQL refuses to divide by zero.
+    return cast(one, Float) / func.nullif(cast(other, Float), 0.0)
+
+
+_ARITHMETIC: Mapping[type[ast.operator], Any] = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.Div: _divided}
 
 
 class _Value(NamedTuple):

@@ -37,6 +37,7 @@ from hpo_pilot.report.formatting import as_yaml, figures, span, whole
 from hpo_pilot.report.result_figures import COMPARED_LIMIT, ComparedSearch, comparison_figures
 from hpo_pilot.report.summary import failure_groups
 from hpo_pilot.search import Search, Trial, TrialState
+from hpo_pilot.search.command import filled_command
 from hpo_pilot.server.tokens import Tokens
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED, Annotation, Store, UnknownSearchError
@@ -457,6 +458,7 @@ def trial_page(request: Request) -> Response:
         "view": view,
         "trial": one,
         "figures": figures(one.values, one.stds, len(search.objectives)),
+        "job_command": filled_command(search, one.point),
         "attempts": attempts,
         "measured": [reports[-1] for fold in one.folds if (reports := [one for one in fold.attempts if one.metrics])],
         "metrics": metrics[:_METRICS],
