@@ -55,7 +55,7 @@ from hpo_pilot.store.trial_queries import (
     rank_of,
     results_of,
 )
-from hpo_pilot.web.api_context import client_for, user_of
+from hpo_pilot.web.api_context import Context, client_for, user_of
 from hpo_pilot.web.live import JobFilter, JobFragments, LiveUpdates, away_text
 from hpo_pilot.web.rendering import curves_svg, download, json_answer, packed_answer, paged, rendered, streamed_answer
 from hpo_pilot.web.search_views import FigureCache, SearchCache, SearchView
@@ -70,6 +70,7 @@ NOTICES = {
     "retry": "The points of the failed trials will be tried again.",
     "add": "The point will be tried next.",
     "note": "Note and tags were saved.",
+    "submit": "The search was submitted.",
     **{operation.action: operation.done for operation in OPERATIONS if operation.button},
 }
 
@@ -93,6 +94,7 @@ class PageContext:
         action_threads: limit of the threads that change searches. Each can wait up to half a minute for a locked store;
             pages must not wait with them.
         output_threads: limit of the threads that read kept outputs.
+        api: the parts of the REST API.
     """
 
     library: SearchCache
@@ -108,6 +110,7 @@ class PageContext:
     place: Place | None
     action_threads: CapacityLimiter
     output_threads: CapacityLimiter
+    api: Context
 
 
 def context_of(request: Request) -> PageContext:
