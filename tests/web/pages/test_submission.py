@@ -62,8 +62,16 @@ def test_a_payload_is_the_packed_folder_or_its_files(pages, names):
         ("search: w\nspace: {x: {type: reel}}\n", None, ["line 2, column", "real"]),
         ("search: [<b>\n", None, ["line "]),
         ("", None, ["problem"]),
-        (f"search: w\n{SPACE}payload: {{files: my, command: 'true'}}\n", None, ["payload.files", "choose the packed"]),
-        (f"search: w\n{SPACE}payload: {{command: 'true'}}\nwarm_start: [old.csv]\n", None, ["hpo-pilot submit"]),
+        (
+            f"search: w\n{SPACE}payload: {{files: my, command: 'true'}}\n",
+            None,
+            ["line 3, column 18", "payload.files", "choose the packed"],
+        ),
+        (
+            f"search: w\n{SPACE}payload: {{command: 'true'}}\nwarm_start: [old.csv]\n",
+            None,
+            ["line 4, column 14", "hpo-pilot submit"],
+        ),
         (f"search: w\n{SPACE}payload: {{files: my, command: 'true'}}\n", b"no archive", ["the payload is refused"]),
         (f"search: w\n{SPACE}payload: {{files: my, command: 'true'}}\n", packed("../x"), ["the payload is refused"]),
         (f"search: w\n{SPACE}payload: {{files: my, command: 'true'}}\n", b"x" * (3 << 19), ["above 1 MB"]),
