@@ -66,9 +66,8 @@ def condition_of(engine: Engine, search: Search, expression: str) -> ColumnEleme
     """
     names = _names(engine, search)
     try:
-        tree = Constraint(_plain(expression, names), ["abs"]).tree
-        return _Translation(names).truth(tree)
-    except ValueError as error:
+        return _Translation(names).truth(Constraint(_plain(expression, names), ["abs"]).tree)
+    except (ValueError, OverflowError) as error:
         message = str(error).replace("which a constraint cannot", "which a filter cannot")
         raise InputError(f"where: {expression.strip()!r} {message}") from None
 
@@ -172,14 +171,9 @@ class _Translation:
                     raise ValueError(f"has {text!r}, which is not printable")
                 return _Value(text=literal(text))
             case ast.Constant(value=int() | float() as number):
-                try:
-                    return _Value(literal(float(number)))
-                except OverflowError:
-                    raise ValueError("has a number that is too large") from None
+                return _Value(literal(float(number)))
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return _Value(-self._number(operand))
-            case ast.UnaryOp(op=ast.UAdd(), operand=operand):
-                return _Value(self._number(operand))
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
                 return _Value(_ARITHMETIC[type(op)](self._number(left), self._number(right)))
             case ast.Call(func=ast.Name(id="abs"), args=[argument]):

@@ -27,7 +27,7 @@ from hpo_pilot.steering.results import fetched_outputs, kept_outputs
 from hpo_pilot.store import EMBEDDED
 from hpo_pilot.transformation.sandbox import UnsafeArchive, bounded, opened
 from hpo_pilot.web.api_context import user_of
-from hpo_pilot.web.pages import context_of, page, place_of, session_of, trial_of, view_of
+from hpo_pilot.web.pages import context_of, page, place_of, session_of, view_of
 from hpo_pilot.web.search_views import SearchView
 
 #: Most unpacked bytes of an archive; most bytes of a file that is sent, and of a text that is shown; most files shown.
@@ -35,7 +35,8 @@ _ARCHIVE, _FILE, _TEXT, _SHOWN = 256 << 20, 32 << 20, 100_000, 60
 
 _IMAGES = {"png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "gif": "image/gif", "webp": "image/webp"}
 _IMAGES["svg"] = "image/svg+xml"
-_TEXTS = frozenset(["txt", "log", "json", "jsonl", "csv", "tsv", "yaml", "yml", "toml", "md"])
+_TEXTS = ("txt", "log", "json", "jsonl", "csv", "tsv", "yaml", "yml", "toml", "md")
+_KINDS = {**dict.fromkeys(_IMAGES, "image"), "html": "html", **dict.fromkeys(_TEXTS, "text")}
 
 _NO_NETWORK = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:; base-uri 'none'; "
@@ -58,7 +59,7 @@ class KeptFile:
         fold: the fold that wrote it.
         name: its name in the archive, with folders.
         size: bytes.
-        kind: how it is shown: image, html or text; empty: only as a download, or, if it is too large, not at all.
+        kind: how it is shown: image, html or text; empty: only as a download, if it is not too large.
         text: the beginning of a text.
     """
 
@@ -67,16 +68,6 @@ class KeptFile:
     size: int
     kind: str
     text: str = ""
-
-    @property
-    def is_sent(self) -> bool:
-        """Whether the pages send it."""
-        return self.size <= _FILE
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether `text` is only its beginning."""
-        return self.kind == "text" and self.size > _TEXT
 
 
 async def trial_files(request: Request) -> Response:
@@ -90,20 +81,20 @@ async def trial_file(request: Request) -> Response:
 
 
 def _trial_files(request: Request) -> Response:
-    view = view_of(request)
-    trial = trial_of(request, view)
+    view, number, problem = view_of(request), request.path_params["number"], ""
     files: list[KeptFile] = []
-    problem = ""
     try:
-        with _archives(request, view, trial.number) as archives:
+        with _archives(request, view, number) as archives:
             for fold, (archive, folder) in sorted(archives.items()):
                 files += _listed(archive, fold, folder)
     except (UnsafeArchive, GiveUpError, TryAgainError, OSError) as error:
-        problem = place_of(request).completed(str(error))
+        problem = place_of(request).completed(getattr(error, "strerror", None) or str(error))
     shown = sorted((file for file in files if file.kind), key=lambda file: ("image", "html", "text").index(file.kind))
     values = {
         "view": view,
-        "trial": trial,
+        "number": number,
+        "sent_size": _FILE,
+        "text_size": _TEXT,
         "shown": shown[:_SHOWN],
         "others": [*shown[_SHOWN:], *(file for file in files if not file.kind)],
         "problem": problem,
@@ -114,19 +105,16 @@ def _trial_files(request: Request) -> Response:
 
 
 def _trial_file(request: Request) -> Response:
-    view = view_of(request)
-    trial = trial_of(request, view)
+    view, number, content = view_of(request), request.path_params["number"], None
     fold, name = request.query_params.get("fold", ""), request.query_params.get("name", "")
-    content = None
     try:
-        with _archives(request, view, trial.number) as archives:
-            wanted = {str(number): place for number, place in archives.items()}.get(fold)
-            if wanted is not None:
-                content = _content(*wanted, name)
+        with _archives(request, view, number) as archives:
+            for each, place in archives.items():
+                content = _content(*place, name) if str(each) == fold else content
     except (UnsafeArchive, OSError) as error:
-        raise HTTPException(422, f"the file cannot be read: {error}") from None
+        raise HTTPException(422, f"the file cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if content is None:
-        raise HTTPException(404, f"trial {trial.number} has no such file, or it has more than {_FILE >> 20} MB")
+        raise HTTPException(404, f"trial {number} has no such file, or it has more than {_FILE >> 20} MB")
     kind = _ending(name)
     in_frame = kind == "html" and request.headers.get("sec-fetch-dest") == "iframe"
     file_name = name.rpartition("/")[2]
@@ -135,8 +123,6 @@ def _trial_file(request: Request) -> Response:
         "Content-Disposition": "inline" if in_frame else f"attachment; filename*=UTF-8''{quote(file_name, safe='')}",
         "Content-Security-Policy": frame_policy if in_frame else _PLAIN_POLICY,
         "X-Frame-Options": "SAMEORIGIN" if in_frame else "DENY",
-        "Cache-Control": "private, max-age=600",
-        "Vary": "Sec-Fetch-Dest, Cookie",
     }
     plain = "text/html; charset=utf-8" if in_frame else "application/octet-stream"
     return Response(content, 200, headers, _IMAGES.get(kind, plain))
@@ -187,7 +173,8 @@ def _members(archive: Path, folder: str) -> Iterator[tuple[tarfile.TarFile, tarf
 
 def _listed(archive: Path, fold: int, folder: str) -> Iterator[KeptFile]:
     for packed, member, name in _members(archive, folder):
-        kind, text = _kind(name) if member.size <= _FILE or _kind(name) == "text" else "", ""
+        kind, text = _KINDS.get(_ending(name), ""), ""
+        kind = kind if kind == "text" or member.size <= _FILE else ""
         if kind == "text" and (content := packed.extractfile(member)) is not None:
             text = content.read(_TEXT).decode("utf-8", "replace")
             if _ending(name) == "json" and member.size <= _TEXT:
@@ -206,8 +193,3 @@ def _content(archive: Path, folder: str, wanted: str) -> bytes | None:
 def _ending(name: str) -> str:
     ending = name.rpartition(".")[2].lower()
     return "html" if ending == "htm" else ending
-
-
-def _kind(name: str) -> str:
-    ending = _ending(name)
-    return "image" if ending in _IMAGES else "html" if ending == "html" else "text" if ending in _TEXTS else ""

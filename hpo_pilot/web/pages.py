@@ -392,15 +392,8 @@ def trial_columns(search: Search) -> dict[str, str]:
     values = {f"value{index if index > 1 else ''}": one.metric for index, one in enumerate(search.objectives, 1)}
     parameters = {f"p.{name}": name for name in search.space.names}
     times = {"seconds": "time", "submitted": "submitted", "started": "started", "ended": "ended"}
-    return {
-        "state": "state",
-        **values,
-        **parameters,
-        "point": "point",
-        **times,
-        "generation": "gen.",
-        "remark": "remark",
-    }
+    more = {"generation": "gen.", "remark": "remark"}
+    return {"state": "state", **values, **parameters, "point": "point", **times, **more}
 
 
 def _text_of(order: TrialOrder) -> str:

@@ -162,7 +162,7 @@ def test_a_table_is_filtered_by_an_expression(store, expression, holds):
         ("x.y < 1", "filter cannot"),
         ("__import__('os')", "not a function"),
         ("b == true", "write quotes"),
-        ("x < 1" + "0" * 400, "too large"),
+        ("x < 1" + "0" * 400, "too large to convert"),
         ("error == '\\0'", "not printable"),
         ("x < 1 and " * 200 + "x < 1", "longer than"),
         ("('" * 300, "not a valid"),
