@@ -68,7 +68,11 @@ def condition_of(engine: Engine, search: Search, expression: str) -> ColumnEleme
     try:
         return _Translation(names).truth(Constraint(_plain(expression, names), ["abs"]).tree)
     except (ValueError, OverflowError) as error:
-        message = str(error).replace("which a constraint cannot", "which a filter cannot")
+        message = (
+            str(error)
+            .replace("a constraint cannot", "a filter cannot")
+            .replace(": split it into several constraints", "")
+        )
         raise InputError(f"where: {expression.strip()!r} {message}") from None
 
 
