@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m hpo_pilot.server", description="The embedded PanDA server.")
     add = parser.add_argument
-    add("--database", required=True, help="SQLAlchemy URL, e.g. sqlite:////full/path/panda.db")
+    add("--database", required=True, type=Path, help="SQLite file; made if it is missing")
     add("--files", required=True, type=Path, help="folder of sandboxes and outputs")
     add("--tokens", required=True, type=Path, help="token folder: public keys, list of revoked tokens")
     add("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")

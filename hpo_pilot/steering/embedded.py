@@ -99,7 +99,7 @@ class EmbeddedPanda:
         self._server = ChildProcess(
             "embedded PanDA server",
             [
-                *(python, "-m", "hpo_pilot.server", "--database", f"sqlite:///{workdir.panda_database}"),
+                *(python, "-m", "hpo_pilot.server", "--database", str(workdir.panda_database)),
                 *("--files", str(workdir.panda_files), "--port", str(self._port)),
                 *("--tokens", str(workdir.tokens), "--lifeline-fd", "{lifeline}"),
                 *reach.server_options(),
