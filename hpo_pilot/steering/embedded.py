@@ -28,8 +28,16 @@ from hpo_pilot.files import write_whole
 from hpo_pilot.hpc.site_files import find_site, site_files, site_here
 from hpo_pilot.http import open_session
 from hpo_pilot.panda.client_process import ClientProcess
-from hpo_pilot.panda.server import PandaServer, address, environment_server, remove_address, write_address
-from hpo_pilot.panda.workflow_manager import WorkflowManager, workflow_manager
+from hpo_pilot.panda.manager import PandaManager
+from hpo_pilot.panda.server import (
+    PandaServer,
+    address,
+    environment_server,
+    environment_vo,
+    remove_address,
+    write_address,
+)
+from hpo_pilot.panda.workflow_manager import WorkflowManager
 from hpo_pilot.search.mistakes import FieldPath as Place
 from hpo_pilot.search.mistakes import Mistake, mistakes_of
 from hpo_pilot.search.yaml_document import Document, read_document
@@ -389,8 +397,8 @@ def connected_manager(url: str, workdir: WorkDir) -> Iterator[WorkflowManager]:
         TryAgainError: the server does not answer, or does not accept the credentials.
     """
     log = workdir.log("panda-client")
-    owner = nickname_at(url, log)
-    with contextlib.closing(workflow_manager("panda").connect(url, None, owner, log)) as manager:
+    server = PandaServer(url, None, nickname_at(url, log), environment_vo())
+    with contextlib.closing(PandaManager(server, log)) as manager:
         yield manager
 
 
@@ -407,8 +415,7 @@ def started_manager(panda: EmbeddedPanda, workdir: WorkDir) -> Iterator[Workflow
 
 def manager_at(server: PandaServer, workdir: WorkDir) -> WorkflowManager:
     """Returns a workflow manager at an embedded server, which may still be starting: nothing is sent yet."""
-    log_file = workdir.log("panda-client")
-    return workflow_manager("panda").connect(server.url, server.token_file, server.owner, log_file, server.authorities)
+    return PandaManager(server, workdir.log("panda-client"))
 
 
 def nickname_at(url: str, log: Path) -> str:
