@@ -1,14 +1,10 @@
-"""Types of fields and the base of the sections of a search file; reads stored models."""
+"""Types of fields and the base of the sections of a search file."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping, Sequence
-from functools import reduce
-from operator import getitem
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, Strict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, Strict, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -46,42 +42,3 @@ class ShortSection(Section):
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         return {"anyOf": [cls.short[2], handler(schema)]}
-
-
-_Model = TypeVar("_Model", bound=BaseModel)
-
-
-def read_stored(model: type[_Model], data: Mapping[str, Any]) -> _Model:
-    """Reads a stored `model`, which an earlier version without limits may have written: larger counts are kept.
-
-    Raises:
-        ValidationError: it has another mistake.
-    """
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        document = copy.deepcopy(dict(data))
-        mistakes = error.errors(include_url=False)
-        beyond = {_place(data, one["loc"]): one for one in mistakes if one["type"] == "less_than_equal"}
-        for place, mistake in beyond.items():
-            reduce(getitem, place[:-1], document)[place[-1]] = mistake["ctx"]["le"]
-        found = model.model_validate(document)
-        for place, mistake in beyond.items():
-            found = _with(found, place, mistake["input"])
-        return found
-
-
-def _place(document: Any, location: Sequence[int | str]) -> tuple[str, ...]:
-    """Returns the keys in pydantic's location, without the names of members of unions."""
-    place: list[str] = []
-    for part in location:
-        if isinstance(document, Mapping) and part in document:
-            place.append(str(part))
-            document = document[part]
-    return tuple(place)
-
-
-def _with(model: _Model, place: Sequence[str], value: Any) -> _Model:
-    """Returns `model` with an unchecked value at `place`."""
-    inner = value if len(place) == 1 else _with(getattr(model, place[0]), place[1:], value)
-    return model.model_copy(update={place[0]: inner})
