@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from collections.abc import Iterable
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, Strict, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
+
+from hpo_pilot.search.mistakes import Mistake, refuse
 
 StrictInt = Annotated[int, Strict()]
 StrictFloat = Annotated[float, Strict()]
@@ -25,6 +28,15 @@ class Section(BaseModel):
     """Base of the sections of a search file: frozen, and unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        refuse(self._mistakes())
+        return self
+
+    def _mistakes(self) -> Iterable[Mistake]:
+        """Returns the mistakes between valid fields; paths start at a field."""
+        return ()
 
 
 class ShortSection(Section):
