@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy import Column as C
 from sqlalchemy.exc import DBAPIError
 
-from hpo_pilot.databases import WRITES, make_tables, sqlite_engine, stamp
+from hpo_pilot.databases import WRITES, make_tables, sqlite_engine
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.files import try_lock
 from hpo_pilot.jobs import JobState, TaskState
@@ -54,7 +54,7 @@ tasks = sa.Table(
     C("included", sa.Text, nullable=True),  # ",A,B,"; null: all queues
     C("excluded", sa.Text, nullable=True),
     C("campaign", sa.String(256), nullable=True),  # shares are counted by campaign; `brokerage.campaign_of`
-    C("needs", sa.Text, nullable=True),  # of one job, JSON; null in tasks of older versions: read `params`
+    C("needs", sa.Text, nullable=True),  # of one job, JSON; null: the task is broken
     C("sandbox", sa.Text, nullable=True),  # archive that the jobs need; a task waits until it is in the cache
     C("params", sa.Text, nullable=False),  # JSON, as submitted
     C("revision", sa.Integer, nullable=False, default=0),  # number of changes of `params`
@@ -375,11 +375,6 @@ class Database:
 
     def _make_tables(self) -> None:
         with self._writing.begin():
-            # Development versions before 0.1.0 kept the version in a table of their own.
-            if sa.inspect(self._writing).has_table("server_schema"):
-                version = self._writing.scalar(sa.text("SELECT version FROM server_schema"))
-                stamp(self._writing, f"{version:04}")
-                self._writing.execute(sa.text("DROP TABLE server_schema"))
             make_tables(self._writing, "server", metadata, f"database {self._path}")
 
 

@@ -30,7 +30,6 @@ from hpo_pilot.server.pilots import key_of, pilots_shown
 from hpo_pilot.server.points import assignment_of
 from hpo_pilot.server.queues import Queue
 from hpo_pilot.server.replies import Envelope, failure, success
-from hpo_pilot.server.task_parameters import known_task
 from hpo_pilot.transformation.sandbox import UnsafeArchive, opened
 
 #: Characters of a reason.
@@ -500,7 +499,7 @@ def demand(tx: Transaction, call: Call, *, queue: str = "", task_ids: list[int] 
     for row in chain.from_iterable(map(tx.connection.execute, queries)):
         if not _may_go(row, queue):
             continue
-        needs = parse_needs(row.needs) if row.needs else known_task(tx, row.task_id).parameters.needs
+        needs = parse_needs(row.needs)
         entry = found.setdefault(needs, {"jobs": 0, "since": 0.0})
         entry["jobs"] += row.n_jobs
         entry["since"] = max(entry["since"], tx.now - row.since)
