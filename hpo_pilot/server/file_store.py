@@ -198,17 +198,6 @@ def _crc(footer: bytes) -> str | None:
     return str(struct.unpack("II", footer)[0]) if len(footer) == 8 else None
 
 
-async def receive(chunks: AsyncIterator[bytes], upload: Upload, limit: int) -> None:
-    """Writes a request's body into a file.
-
-    Raises:
-        FileRefused: it is above `limit` bytes.
-    """
-    async for chunk in chunks:
-        if chunk:
-            upload.write(chunk, limit)
-
-
 # Receiving a file that comes as multipart/form-data. panda-client sends sandboxes this way, up to 768 MB, so the
 # file is written straight into its place: it is neither kept in memory nor written twice.
 
