@@ -17,11 +17,11 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import simpleeval
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.search.fields import Section
-from hpo_pilot.search.mistakes import FieldPath, Mistake, MistakeError, did_you_mean, listing, mistakes_of
+from hpo_pilot.search.mistakes import FieldPath, Mistake, did_you_mean, listing, mistakes_of
 from hpo_pilot.search.parameters import DIMENSION, DIMENSION_TYPES, Dimension
 from hpo_pilot.search.prior import Prior, prior_mistakes
 from hpo_pilot.search.values import Point, show, value_key
@@ -62,19 +62,13 @@ class SearchSpace(Section):
                 mistakes += mistakes_of(error, given, cls)
         raise InputError("search space: " + "; ".join(str(mistake) for mistake in mistakes))
 
-    @model_validator(mode="after")
-    def _check(self) -> SearchSpace:
+    def _mistakes(self) -> Iterator[Mistake]:
         if not self.dimensions:
-            raise MistakeError([Mistake(("dimensions",), "the space is empty", "name at least one parameter")])
-        mistakes = [
-            *(m.under("dimensions") for m in name_mistakes(self.dimensions)),
-            *(m.under("dimensions") for m in condition_mistakes(self.dimensions)),
-            *(m.under("constraints") for m in constraint_mistakes(self.constraints, self.dimensions)),
-            *(m.under("prior") for m in prior_mistakes(self.dimensions, self.prior)),
-        ]
-        if mistakes:
-            raise MistakeError(mistakes)
-        return self
+            yield Mistake(("dimensions",), "the space is empty", "name at least one parameter")
+        yield from (m.under("dimensions") for m in name_mistakes(self.dimensions))
+        yield from (m.under("dimensions") for m in condition_mistakes(self.dimensions))
+        yield from (m.under("constraints") for m in constraint_mistakes(self.constraints, self.dimensions))
+        yield from (m.under("prior") for m in prior_mistakes(self.dimensions, self.prior))
 
     @property
     def names(self) -> tuple[str, ...]:
