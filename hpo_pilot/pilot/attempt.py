@@ -227,7 +227,7 @@ class JobRun:
             begun = time.monotonic()
             prepared = prepare(job.arguments, str(root), str(root), stage_in)
             wrapper = self._wrapper(job, document, assignment, Path(prepared.folder))
-            if parts.staging is not None and isinstance(wrapper, WithLauncher) and not assignment.spread:
+            if parts.staging is not None and isinstance(wrapper, WithLauncher):
                 staged = parts.staging.stage(wrapper, root, Path(prepared.folder), large, starting)
                 parts.pool.note_staging(self._reservation, staged.seconds or 0.0)
                 wrapper, prepared = replace(wrapper, staged=staged), staged.beside(prepared)

@@ -395,7 +395,8 @@ class Staging:
     ) -> Staged:
         """Makes a job use copies on its nodes: of its image, its inputs, and the large files of its sandbox.
 
-        Files that cannot be copied are used on shared storage; the pilot's log says so.
+        Files that cannot be copied are used on shared storage; the pilot's log says so. So are those of a job that
+        agents start, because copies need a job step.
 
         Args:
             launched: the job with its nodes and image.
@@ -411,7 +412,8 @@ class Staging:
         """
         began, nodes = time.monotonic(), launched.assignment.nodes
         try:
-            wanted = self._wanted(launched, root, folder, large, starting.is_over)
+            by_step = not launched.assignment.spread
+            wanted = self._wanted(launched, root, folder, large, starting.is_over) if by_step else []
             pairs = {(node, each.source.key) for each in wanted for node in nodes}
             if mine := self._copies.take(pairs):
                 self._copy(launched, mine, {each.source.key: each.source for each in wanted}, starting)

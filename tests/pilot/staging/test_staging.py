@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,15 @@ def test_large_files_of_a_sandbox(here):
     here.stage(2, large=(other,))
     mine = here.folder / "job2" / "other.bin"
     assert not mine.is_symlink() and not mine.samefile(other) and mine.read_bytes() == other.read_bytes()
+
+
+def test_a_job_that_agents_start_gets_its_own_copies_without_a_job_step(here):
+    launched, root, starting = here.job(1, here.data)
+    launched = replace(launched, assignment=replace(launched.assignment, spread=("starter",)))
+    (root / "weights.bin").hardlink_to(here.data)
+    here.staging.stage(launched, root, root, [root / "weights.bin"], starting)
+    assert here.copy_of(1) == here.data and not (root / "weights.bin").samefile(here.data)
+    assert not here.launcher.started
 
 
 def test_an_image_of_one_file(here, tmp_path, monkeypatch):
