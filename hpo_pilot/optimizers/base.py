@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import numbers
 import random
 import threading
@@ -18,7 +19,7 @@ from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.optimizers.proposals import Proposals, unit_vector
-from hpo_pilot.search import Integer, Point, Real, SearchSpace, point_key
+from hpo_pilot.search import Integer, Mistake, MistakeError, Point, Real, SearchSpace, point_key
 from hpo_pilot.search.mistakes import did_you_mean, listing, mistakes_of
 from hpo_pilot.search.values import is_number, show
 
@@ -119,6 +120,29 @@ class BaseSettings(BaseModel):
     """Settings beside an optimizer's name in a search file; each optimizer has its own subclass."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def foreign_class(key: str, name: str, base: type) -> Any:
+    """Returns the class of another package that a setting names as `package.module:Class`.
+
+    Args:
+        key: the key of the setting.
+        name: its value.
+        base: the class that it must implement.
+
+    Raises:
+        MistakeError: there is none.
+    """
+    module, _, cls = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), cls)
+    except (Exception, SystemExit) as error:  # of a module that is a program
+        hint = "install its package where searches are steered, or correct the name: package.module:Class"
+        raise MistakeError([Mistake((key,), f"cannot be imported: {type(error).__name__}: {error}", hint)]) from error
+    if not (isinstance(found, type) and issubclass(found, base)):
+        message = f"{name} is no subclass of {base.__module__}.{base.__qualname__}"
+        raise MistakeError([Mistake((key,), message, "name another class: package.module:Class")])
+    return found
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ Python, numpy and torch, and if its state is made of what it ingested.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import random
 import sys
@@ -20,7 +19,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.optimizers.base import BaseSettings, Optimizer, one_thread, stream
+from hpo_pilot.optimizers.base import BaseSettings, Optimizer, foreign_class, one_thread, stream
 from hpo_pilot.optimizers.proposals import unit_vector
 from hpo_pilot.search import Mistake, MistakeError, Point, SearchSpace, point_key
 
@@ -51,16 +50,7 @@ class GestSettings(BaseSettings):
         except ImportError as error:
             message = "needs gest-api, which is not installed"
             raise MistakeError([Mistake((), message, "pip install 'hpo-pilot[gest]'")]) from error
-        module, _, name = self.generator.partition(":")
-        try:
-            found = getattr(importlib.import_module(module), name)
-        except (Exception, SystemExit) as error:  # of a module that is a program
-            hint = "install its package where searches are steered, or correct the name: package.module:Class"
-            message = f"cannot be imported: {type(error).__name__}: {error}"
-            raise MistakeError([Mistake(("generator",), message, hint)]) from error
-        if not (isinstance(found, type) and issubclass(found, Generator)):
-            message = f"{name} is no subclass of gest_api.generator.Generator"
-            raise MistakeError([Mistake(("generator",), message, "name the class of a generator")])
+        foreign_class("generator", self.generator, Generator)
         space = SearchSpace.from_dict({n: {"type": "real", "low": 0.0, "high": 1.0} for n in "xy"})
         try:
             self.made(space, 1, 0).finalize()
@@ -71,10 +61,10 @@ class GestSettings(BaseSettings):
 
     def made(self, space: SearchSpace, objectives: int, seed: int) -> Any:
         """Returns the generator; each parameter is a variable from 0 to 1, also scales and choices."""
-        from gest_api.vocs import VOCS  # noqa: PLC0415 - an extra
+        from gest_api.generator import Generator  # noqa: PLC0415 - an extra
+        from gest_api.vocs import VOCS  # noqa: PLC0415 - as above
 
-        module, _, name = self.generator.partition(":")
-        cls = getattr(importlib.import_module(module), name)
+        cls = foreign_class("generator", self.generator, Generator)
         known = inspect.signature(cls.__init__).parameters
         seeds = {key: seed for key in _SEEDS if key in known and key not in self.options}
         variables = {name: [0.0, 1.0] for name in space.names}

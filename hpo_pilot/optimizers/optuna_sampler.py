@@ -13,11 +13,11 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, model_validator
 
-from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer, one_thread, stream
+from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer, foreign_class, one_thread, stream
 from hpo_pilot.optimizers.proposals import Proposals
 from hpo_pilot.search import Integer, Mistake, MistakeError, Point, Real
 from hpo_pilot.search.mistakes import did_you_mean, listing
@@ -77,11 +77,14 @@ _CONSTRAINTS = "constraints"  # optuna's name of a trial's attribute; above 0: b
 
 
 class OptunaSettings(BaseSettings):
-    """The sampler and its arguments: `{name: optuna, sampler: tpe, multivariate: true}`."""
+    """The sampler and its arguments: `{name: optuna, sampler: tpe, multivariate: true}`.
+
+    A sampler of another package is named as `package.module:Class`.
+    """
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    sampler: Literal["tpe", "gp", "cmaes", "nsgaii", "nsgaiii", "qmc", "random"] = "tpe"
+    sampler: str = "tpe"
 
     @model_validator(mode="after")
     def _check(self) -> OptunaSettings:
@@ -90,14 +93,14 @@ class OptunaSettings(BaseSettings):
                 message = f"needs {module}, which is not installed"
                 remedy = "pip install torch" if module == "torch" else "pip install 'hpo-pilot[optuna]'"
                 raise MistakeError([Mistake(() if module == "optuna" else ("sampler",), message, remedy)])
-        import optuna  # noqa: PLC0415 - seldom wanted
-
-        parameters = inspect.signature(getattr(optuna.samplers, SAMPLERS[self.sampler]).__init__).parameters
+        parameters = inspect.signature(self._class().__init__).parameters
         kinds = {name: _kinds(parameter) for name, parameter in parameters.items() if name not in _NOT_FOR_FILES}
         known = [name for name, kind in kinds.items() if kind]
         what = f"is not a setting of optuna's {self.sampler} sampler"
         wrong = [Mistake((key,), what, did_you_mean(key, known)) for key in self.arguments if key not in known]
-        if not wrong:
+        if self.sampler not in SAMPLERS:
+            wrong = []  # the rehearsal shows what it refuses
+        elif not wrong:
             wrong = [mistake for key, value in self.arguments.items() for mistake in _mistakes(key, value, kinds[key])]
         if wrong:
             raise MistakeError(wrong)
@@ -107,6 +110,18 @@ class OptunaSettings(BaseSettings):
             message = f"optuna refuses these settings of {self.sampler}: {error}"
             raise MistakeError([Mistake((), message)]) from error
         return self
+
+    def _class(self) -> Any:
+        """Returns the class of the sampler."""
+        import optuna  # noqa: PLC0415 - seldom wanted
+
+        if ":" in self.sampler:
+            return foreign_class("sampler", self.sampler, optuna.samplers.BaseSampler)
+        if self.sampler not in SAMPLERS:
+            names = listing([*SAMPLERS, "package.module:Class"], "or")
+            hint = did_you_mean(self.sampler, SAMPLERS)
+            raise MistakeError([Mistake(("sampler",), f"must be {names}, not {show(self.sampler)}", hint)])
+        return getattr(optuna.samplers, SAMPLERS[self.sampler])
 
     def _rehearse(self) -> None:
         """Asks the sampler once, because some arguments are checked only then; `gp`, slow to load, is only made."""
@@ -131,11 +146,9 @@ class OptunaSettings(BaseSettings):
 
     def made(self, seed: int) -> BaseSampler:
         """Returns a sampler with a seed."""
-        import optuna  # noqa: PLC0415 - seldom wanted
-
-        cls = getattr(optuna.samplers, SAMPLERS[self.sampler])
-        arguments: dict[str, Any] = {"seed": seed, **self.arguments}
+        cls = self._class()
         parameters = inspect.signature(cls.__init__).parameters
+        arguments = dict.fromkeys({"seed"} & set(parameters), seed) | self.arguments
         for name, value in (
             ("constant_liar", True),  # for batches; the default depends on optuna's version
             ("warn_independent_sampling", False),

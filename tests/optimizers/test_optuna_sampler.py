@@ -71,10 +71,25 @@ def test_it_learns_though_it_is_made_anew_for_every_ask(sampler):
     assert statistics.median(values[-30:]) < 0.5 * statistics.median(values[:30])
 
 
+def test_a_sampler_of_another_package_is_named_by_its_class():
+    space = SearchSpace.from_dict(dict.fromkeys("abc", REAL))
+    told = [({"a": x / 9, "b": 0.5, "c": x / 9}, x) for x in range(10)]
+    asked = []
+    for sampler in ("optuna.samplers:TPESampler", "optuna.samplers:NSGAIISampler"):
+        optimizer = create_optimizer("optuna", space, seed=2, settings={"sampler": sampler})
+        optimizer.tell(told)
+        asked.append(optimizer.ask(3, []))
+        assert asked[-1] == optimizer.ask(3, [])
+    assert asked[0] != asked[1]
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
         ({"sampler": "tpee"}, "sampler: must be .*'tpee' — did you mean tpe?"),
+        ({"sampler": "no_such:Class"}, "sampler: cannot be imported"),
+        ({"sampler": "pathlib:Path"}, "sampler: pathlib:Path is no subclass"),
+        ({"sampler": "optuna.samplers:TPESampler", "gama": 3}, "optuna refuses these settings .*unexpected keyword"),
         ({"n_startup_trials": "x"}, "n_startup_trials: must be a whole number, not 'x'"),
         ({"n_startup_trials": -3}, "n_startup_trials: must be 0 or more, not -3"),
         ({"n_startup_trials": True}, "must be a whole number, not true"),
