@@ -62,7 +62,7 @@ class OptimizerChoice(ShortSection):
     model_config = ConfigDict(frozen=True, extra="allow")
 
     name: Text = Field(
-        description="auto, bayesian, evolutionary, cma, random, grid, optuna, or one of another package."
+        description="auto, bayesian, evolutionary, cma, random, grid, optuna, gest, or one of another package."
     )
 
     @property

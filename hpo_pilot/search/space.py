@@ -357,12 +357,12 @@ def _parse(expression: str) -> ast.expr:
     return tree
 
 
-def _check_tree(tree: ast.expr) -> None:
+def _check_tree(tree: ast.expr, functions: Collection[str]) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            if not isinstance(node.func, ast.Name) or node.func.id not in FUNCTIONS:
+            if not isinstance(node.func, ast.Name) or node.func.id not in functions:
                 called = ast.unparse(node.func)
-                raise ValueError(f"calls {called}, which is not a function here: {did_you_mean(called, FUNCTIONS)}")
+                raise ValueError(f"calls {called}, which is not a function here: {did_you_mean(called, functions)}")
             if node.keywords:
                 raise ValueError(f"{node.func.id} takes no named arguments")
         elif isinstance(node, ast.BitXor):
@@ -385,8 +385,8 @@ class Constraint:
         tree: the parsed expression, which has only allowed parts.
     """
 
-    def __init__(self, expression: str) -> None:
-        """Parses `expression`.
+    def __init__(self, expression: str, functions: Collection[str] = FUNCTIONS) -> None:
+        """Parses `expression`, which may call `functions`.
 
         Raises:
             ValueError: it is not one expression, or it has a part that is not allowed; the message follows the
@@ -394,7 +394,7 @@ class Constraint:
         """
         self.expression = expression
         tree = _parse(expression)
-        _check_tree(tree)
+        _check_tree(tree, functions)
         called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
         self.names: frozenset[str] = frozenset(
             node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called
