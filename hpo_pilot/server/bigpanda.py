@@ -25,6 +25,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from hpo_pilot.databases import among
 from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.jobs.results import HPOGRID_KEYS
 from hpo_pilot.server.calls import guarded
@@ -429,8 +430,8 @@ def describe_jobs(tx: Transaction, panda_ids: Sequence[int], *, with_metadata: b
     """
     reports: dict[int, Any] = {}
     if with_metadata:
-        for some in in_slices(panda_ids):
-            reports |= {row.panda_id: parse_report(row.meta_data) for row in job_reports(tx, jobs.c.panda_id.in_(some))}
+        found = job_reports(tx, among(jobs.c.panda_id, panda_ids))
+        reports = {row.panda_id: parse_report(row.meta_data) for row in found}
     listed = job_records(tx, _rows(tx, jobs.c.panda_id, panda_ids))
     known = {job.known.task_id: job.known for job in listed}
     shared = {task_id: _lowered(task_part(task)) | _of_task(task) for task_id, task in known.items()}
@@ -586,9 +587,8 @@ def progress(task: AnyRow) -> dict[str, float]:
 def job_state_counts(tx: Transaction, ids: Sequence[int]) -> dict[int, dict[str, int]]:
     """Returns the number of jobs in each state, by task; the last of several attempts counts."""
     found = {task_id: {state.value: 0 for state in JobState if state is not JobState.NOT_RUN} for task_id in ids}
-    for some in in_slices(ids):
-        for (task_id, status), n_jobs in job_counts(tx, jobs.c.panda_id.in_(last_attempts(some))).items():
-            found[task_id][status] = n_jobs
+    for (task_id, status), n_jobs in job_counts(tx, jobs.c.panda_id.in_(last_attempts(ids))).items():
+        found[task_id][status] = n_jobs
     return found
 
 
@@ -650,20 +650,16 @@ def parse_report(text: str) -> Any:
 def reports_by_task(tx: Transaction, task_ids: Sequence[int]) -> dict[int, dict[int, Any]]:
     """Returns the job reports of the tasks' finished jobs, by task and PandaID."""
     found: dict[int, dict[int, Any]] = {task_id: {} for task_id in task_ids}
-    for some in in_slices(task_ids):
-        finished = jobs.c.status == JobState.FINISHED.value
-        for row in job_reports(tx, jobs.c.task_id.in_(some), finished):
-            if (report := parse_report(row.meta_data)) is not None:
-                found[row.task_id][row.panda_id] = report
+    for row in job_reports(tx, among(jobs.c.task_id, task_ids), jobs.c.status == JobState.FINISHED.value):
+        if (report := parse_report(row.meta_data)) is not None:
+            found[row.task_id][row.panda_id] = report
     return found
 
 
 def _rows(tx: Transaction, key: Column[int], ids: Sequence[int]) -> list[AnyRow]:
     """Returns whole rows in the order of `ids`, without rows that have been deleted."""
-    found: dict[int, AnyRow] = {}
-    for some in in_slices(ids):
-        rows = tx.connection.execute(select(key.table).where(key.in_(some)))
-        found |= {row._mapping[key]: row for row in rows}  # SQLAlchemy's public name
+    rows = tx.connection.execute(select(key.table).where(among(key, ids)))
+    found = {row._mapping[key]: row for row in rows}  # SQLAlchemy's public name
     return [found[one] for one in ids if one in found]
 
 

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy import Column as C
 from sqlalchemy.exc import DBAPIError
 
-from hpo_pilot.databases import WRITES, make_tables, sqlite_engine
+from hpo_pilot.databases import WRITES, among, make_tables, sqlite_engine
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.files import try_lock
 from hpo_pilot.jobs import JobState, TaskState
@@ -178,7 +178,7 @@ cache_files = sa.Table(
 
 def last_attempts(task_ids: Sequence[int]) -> sa.Select[tuple[int]]:
     """Returns the query of the PandaIDs of each job's last attempt."""
-    latest = sa.select(sa.func.max(jobs.c.panda_id)).where(jobs.c.task_id.in_(task_ids))
+    latest = sa.select(sa.func.max(jobs.c.panda_id)).where(among(jobs.c.task_id, task_ids))
     return latest.group_by(jobs.c.task_id, jobs.c.number)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import bindparam, func, select, update
 
+from hpo_pilot.databases import among
 from hpo_pilot.hpc.capacity import AllocationRequest
 from hpo_pilot.jobs import JobNeeds, JobState
 from hpo_pilot.jobs.resources import usable_gpus
@@ -55,11 +56,8 @@ def refresh(tx: Transaction) -> None:
 
 
 def _tasks(tx: Transaction, wanted: frozenset[tuple[int, str]]) -> Iterator[brokerage.WaitingTask]:
-    rows = {
-        row.task_id: row
-        for some in in_slices({task_id for task_id, _ in wanted})
-        for row in tx.connection.execute(_TASKS, {"ids": some})
-    }
+    ids = {task_id for task_id, _ in wanted}
+    rows = {row.task_id: row for some in in_slices(ids) for row in tx.connection.execute(_TASKS, {"ids": some})}
     for task_id, queue in sorted(wanted):
         if task_id in rows:
             yield _waiting_task(rows[task_id], queue)
@@ -467,5 +465,4 @@ def _close(tx: Transaction, panda_ids: list[int], reason: str) -> None:
         "buffer_error_code": _GIVEN_BACK,
         "buffer_error_diag": reason[:300],
     }
-    for some in in_slices(panda_ids):
-        tx.connection.execute(update(jobs).where(jobs.c.panda_id.in_(some)).values(values))
+    tx.connection.execute(update(jobs).where(among(jobs.c.panda_id, panda_ids)).values(values))

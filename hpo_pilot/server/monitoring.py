@@ -9,20 +9,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import URL, ColumnElement, TextClause, case, func, or_, select
 from sqlalchemy.exc import DBAPIError
 
-from hpo_pilot.databases import sqlite_engine, tables_are_current
+from hpo_pilot.databases import among, sqlite_engine, tables_are_current
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import JobState, RunReport
 from hpo_pilot.jobs.results import parse_reports
 from hpo_pilot.server.brokerage import TaskNeeds, WaitingTasks, parse_needs
 from hpo_pilot.server.calls import ANYBODY_KNOWN, USERS, Access, Call, endpoint, parameters_of
-from hpo_pilot.server.database import AT_PILOT, WAITS, AnyRow, Transaction, in_slices, job_documents, jobs, tasks
+from hpo_pilot.server.database import AT_PILOT, WAITS, AnyRow, Transaction, job_documents, jobs, tasks
 from hpo_pilot.server.descriptions import error_fields
 from hpo_pilot.server.file_store import is_safe
 from hpo_pilot.server.job_records import FindFile, JobRecord, job_records, jobs_at_queues, queue_of_job
@@ -156,9 +155,8 @@ def _documents(tx: Transaction, panda_ids: Sequence[int]) -> dict[int, tuple[boo
     has_log = or_(d.pilot_log.is_not(None), d.stdout.is_not(None), _HAS_LOG_TAIL)
     query = select(d.panda_id, func.coalesce(has_log, False), case((_MAY_HAVE_FAILED, d.meta_data)))
     found: dict[int, tuple[bool, str]] = {}
-    for some in in_slices(panda_ids):
-        for panda_id, is_logged, metadata in tx.connection.execute(query.where(d.panda_id.in_(some))):
-            found[panda_id] = bool(is_logged), failure_of(metadata)
+    for panda_id, is_logged, metadata in tx.connection.execute(query.where(among(d.panda_id, panda_ids))):
+        found[panda_id] = bool(is_logged), failure_of(metadata)
     return found
 
 
@@ -485,10 +483,8 @@ def demand(tx: Transaction, call: Call, *, queue: str = "", task_ids: list[int] 
         - ``known_for``: the time since the server started to listen.
     """
     found: dict[TaskNeeds, dict[str, Any]] = {}
-    queries = [_WAITING]
-    if task_ids is not None:
-        queries = [_WAITING.where(jobs.c.task_id.in_(some)) for some in in_slices(set(task_ids))]
-    for row in chain.from_iterable(map(tx.connection.execute, queries)):
+    query = _WAITING if task_ids is None else _WAITING.where(among(jobs.c.task_id, set(task_ids)))
+    for row in tx.connection.execute(query):
         if not _may_go(row, queue):
             continue
         needs = parse_needs(row.needs)

@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from hpo_pilot.databases import among
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.capacity import AllocationRequest
 from hpo_pilot.server.attempts import (
@@ -45,7 +46,7 @@ from hpo_pilot.server.calls import (
     read_body,
     unpacked,
 )
-from hpo_pilot.server.database import Transaction, in_slices, jobs
+from hpo_pilot.server.database import Transaction, jobs
 from hpo_pilot.server.dispatch import MAX_JOBS, JobRequest, acquire
 from hpo_pilot.server.points import CAPABILITY_KEY
 from hpo_pilot.server.replies import Envelope, dump, failure, success
@@ -489,12 +490,8 @@ def _get_status(tx: Transaction, request: LegacyRequest) -> Response:
     """Returns state and attempt of jobs, given their ids with blanks between; always as a form, never as JSON."""
     names = request.required("ids").split()
     ids = [int(name) for name in names if name.isascii() and name.isdecimal() and len(name) < 19]
-    query = select(jobs.c.panda_id, jobs.c.status, jobs.c.attempt_nr)
-    found = {
-        str(row.panda_id): row
-        for some in in_slices(ids)
-        for row in tx.connection.execute(query.where(jobs.c.panda_id.in_(some)))
-    }
+    query = select(jobs.c.panda_id, jobs.c.status, jobs.c.attempt_nr).where(among(jobs.c.panda_id, ids))
+    found = {str(row.panda_id): row for row in tx.connection.execute(query)}
     status = "+".join(found[name].status if name in found else "notfound" for name in names)
     attempts = "+".join(str(found[name].attempt_nr) if name in found else "0" for name in names)
     return replace(request, as_json=False).coded(StatusCode.SUCCESS, status=status, attemptNr=attempts)

@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import delete, func, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
 
+from hpo_pilot.databases import among
 from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.server import attempts
 from hpo_pilot.server.brokerage import campaign_of
@@ -23,7 +24,6 @@ from hpo_pilot.server.database import (
     Database,
     Transaction,
     cache_files,
-    in_slices,
     job_documents,
     jobs,
     metadata,
@@ -551,10 +551,9 @@ class Housekeeping:
         by_task = defaultdict(list)
         for name in names:
             by_task[checkpoint_task(name)].append(name)
-        for some in in_slices(sorted(by_task)):
-            ended = tasks.c.ended.is_(None) | (tasks.c.ended >= tx.now - _DAY)
-            for kept in tx.connection.scalars(select(tasks.c.task_id).where(tasks.c.task_id.in_(some), ended)):
-                del by_task[kept]
+        ended = tasks.c.ended.is_(None) | (tasks.c.ended >= tx.now - _DAY)
+        for kept in tx.connection.scalars(select(tasks.c.task_id).where(among(tasks.c.task_id, by_task), ended)):
+            del by_task[kept]
         old = [name for its in by_task.values() for name in its][:SLICE]
         for name in old:
             self._cache.remove(name)

@@ -12,8 +12,9 @@ from typing import Any, TypedDict, Unpack
 
 from sqlalchemy import Engine, Row, select
 
+from hpo_pilot.databases import among
 from hpo_pilot.errors import InputError
-from hpo_pilot.store.database import among, reading
+from hpo_pilot.store.database import reading
 from hpo_pilot.store.tables import notes
 
 #: Limits of notes and tags, in characters, and of the number of tags.

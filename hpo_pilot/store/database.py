@@ -6,12 +6,12 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, ColumnElement, Connection, Engine, Row, Select, bindparam, create_engine
+from sqlalchemy import URL, Connection, Engine, Row, Select, create_engine
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -161,11 +161,3 @@ def database_errors(engine: Engine) -> Iterator[None]:
         raise GiveUpError(f"store {where}: {error.orig}") from error
     except DBAPIError as error:
         raise GiveUpError(f"store {where}: {error.orig}") from error
-
-
-def among(column: ColumnElement[Any], values: Collection[Any]) -> ColumnElement[bool]:
-    """Returns the condition that a column, or a tuple of columns, has one of these values.
-
-    The values are part of the statement: SQLite takes 32,766 parameters, other databases fewer.
-    """
-    return column.in_(bindparam(None, list(values), expanding=True, literal_execute=True))

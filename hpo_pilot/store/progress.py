@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Engine, Row, bindparam, func, insert, select, update
 
+from hpo_pilot.databases import among
 from hpo_pilot.search.progress import ProgressTracker, SearchProgress
 from hpo_pilot.store import tables as t
-from hpo_pilot.store.database import among, read_rows, reading, writing
+from hpo_pilot.store.database import read_rows, reading, writing
 from hpo_pilot.store.queries import spent_in
 from hpo_pilot.store.records import stored_search, trial_record
 

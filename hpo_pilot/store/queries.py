@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, Engine, Text, and_, case, cast, func, not_, or_, select, values
 
+from hpo_pilot.databases import among
 from hpo_pilot.jobs import JobState
 from hpo_pilot.search.trials import Span, Spent, Trial, TrialState
 from hpo_pilot.search.values import Point
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.annotations import Annotation, annotation_record
-from hpo_pilot.store.database import among, read_rows, read_values, reading
+from hpo_pilot.store.database import read_rows, read_values, reading
 from hpo_pilot.store.records import (
     SearchRecord,
     SearchState,

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Engine, Float, and_, case, cast, func, not_, null, or_, select
 
+from hpo_pilot.databases import among
 from hpo_pilot.jobs import JobState
 from hpo_pilot.search.ranking import FIRST_RESULTS, TimedResult, figure_of_merit, figures_of_merit, ranking
 from hpo_pilot.search.trials import Trial, TrialState
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.annotations import trial_annotations
-from hpo_pilot.store.database import among, read_rows, read_values, reading
+from hpo_pilot.store.database import read_rows, read_values, reading
 from hpo_pilot.store.queries import trials_with_folds
 from hpo_pilot.store.records import trial_record
 
