@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, StrictBool, ValidationError, field_serializer, field_validator, model_validator
+from pydantic import ConfigDict, Field, StrictBool, ValidationError, field_serializer, field_validator
 
 from hpo_pilot.jobs import JobNeeds
 from hpo_pilot.jobs.resources import gpu_count
@@ -30,6 +30,7 @@ from hpo_pilot.search.fields import (
 from hpo_pilot.search.mistakes import NAME_PATTERN, QUEUE_PATTERN, QUEUES_PATTERN, Mistake, MistakeError
 from hpo_pilot.search.parameters import Dimension
 from hpo_pilot.search.payload import Payload
+from hpo_pilot.search.prior import Prior, prior_mistakes
 from hpo_pilot.search.sections import (
     LONGEST_NAME,
     EarlyStopping,
@@ -61,7 +62,7 @@ class OptimizerChoice(ShortSection):
     model_config = ConfigDict(frozen=True, extra="allow")
 
     name: Text = Field(
-        description="auto, bayesian, evolutionary, cma, random, grid, optuna, or one of another package."
+        description="auto, bayesian, evolutionary, cma, random, grid, optuna, gest, or one of another package."
     )
 
     @property
@@ -125,12 +126,10 @@ class Folds(ShortSection):
         None, le=limits.MOST_FOLDS, description="A trial with fewer successful folds fails. Default: all k."
     )
 
-    @model_validator(mode="after")
-    def _check(self) -> Folds:
+    def _mistakes(self) -> Iterator[Mistake]:
         if self.require is not None and self.require > self.k:
             message = f"is {self.require}, and a trial has {self.k} folds (k)"
-            raise MistakeError([Mistake(("require",), message, f"use {self.k} or less")])
-        return self
+            yield Mistake(("require",), message, f"use {self.k} or less")
 
     @property
     def needed(self) -> int:
@@ -213,15 +212,11 @@ class PandaOptions(Section):
         "else the monitor known for the server.",
     )
 
-    @model_validator(mode="after")
-    def _check(self) -> PandaOptions:
+    def _mistakes(self) -> Iterator[Mistake]:
         if self.official and self.working_group is None:
-            message = "outputs of a working group need one"
-            raise MistakeError([Mistake(("official",), message, "name it under panda.working_group")])
+            yield Mistake(("official",), "outputs of a working group need one", "name it under panda.working_group")
         if self.monitor is not None and not _WEB_ADDRESS.fullmatch(self.monitor):
-            wanted = "as in https://panda-doma.cern.ch"
-            raise MistakeError([Mistake(("monitor",), "is not the address of a web page", wanted)])
-        return self
+            yield Mistake(("monitor",), "is not the address of a web page", "as in https://panda-doma.cern.ch")
 
 
 class KnownResult(Section):
@@ -265,6 +260,9 @@ class Search(Section):
         max_length=limits.MOST_CONSTRAINTS,
         description="Expressions of the parameters that every point satisfies, as 'layers * width <= 1024'.",
     )
+    prior: dict[str, Prior] = Field(
+        {}, description="Beliefs on where good values are, by parameter; the results overcome a wrong one."
+    )
     start: tuple[dict[str, Scalar], ...] = Field((), max_length=limits.MOST_POINTS, description="Points to try first.")
     known: tuple[KnownResult, ...] = Field(
         (),
@@ -291,19 +289,14 @@ class Search(Section):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True)
 
-    @model_validator(mode="after")
-    def _check(self) -> Search:
+    def _mistakes(self) -> Iterable[Mistake]:
         sections = {field.alias or name: getattr(self, name) for name, field in type(self).model_fields.items()}
         mistakes = [
             *start_mistakes(self.space, self.start),
             *objective_mistakes(self.objectives),
             *mistakes_across(sections | {"space": self.space}),
         ]
-        if not mistakes and self.segments:
-            mistakes = list(segment_mistakes(self))
-        if mistakes:
-            raise MistakeError(mistakes)
-        return self
+        return mistakes or segment_mistakes(self)
 
     @field_serializer("objectives")
     def _objective_or_list(self, objectives: tuple[Objective, ...]) -> dict[str, Any] | list[dict[str, Any]]:
@@ -323,7 +316,7 @@ class Search(Section):
     @cached_property
     def space(self) -> SearchSpace:
         """The space with its constraints."""
-        return SearchSpace(dimensions=self.space_dimensions, constraints=self.constraints)
+        return SearchSpace(dimensions=self.space_dimensions, constraints=self.constraints, prior=self.prior)
 
     @property
     def job_needs(self) -> JobNeeds:
@@ -382,6 +375,8 @@ def mistakes_across(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     payload, confirm, budget, early = (sections.get(key) for key in ("payload", "confirm", "budget", "early_stopping"))
     if isinstance(space, SearchSpace):
         yield from known_mistakes(space, known)
+        prior = sections.get("prior", {})
+        yield from (wrong.under("prior") for wrong in prior_mistakes(space.dimensions, prior))
         if payload is not None:
             yield from (wrong.under("payload", "point") for wrong in payload.point.mistakes(space.dimensions))
     if payload is not None and payload.result is not None and len(objectives) > 1:
