@@ -185,10 +185,12 @@ def _answering(client: ClientProcess, server: PandaServer) -> str:
 def _group(client: ClientProcess) -> str:
     known = client.call("userAttributes")
     groups = [*dict.fromkeys([*(known.get("production_working_groups") or ()), *(known.get("fqans") or ())])]
-    role = "with" if known.get("is_production_user") else "without"
-    return f"the server knows you as {known.get('user_dn_clean')}, {role} a production role; " + (
-        f"groups: {', '.join(map(str, groups))}" if groups else "it sees no groups of yours"
-    )
+    is_production = bool(known.get("is_production_user"))
+    role = "with" if is_production else "without"
+    seen = f"groups: {', '.join(map(str, groups))}" if groups else "it sees no groups of yours"
+    # killJob of panda-server 1.0.4 ignores such calls without an error; panda-client sends no other code.
+    limit = "; with that role PanDA kills no single job of yours: early stopping stops none" if is_production else ""
+    return f"the server knows you as {known.get('user_dn_clean')}, {role} a production role; {seen}{limit}"
 
 
 def _upload(client: ClientProcess, server: PandaServer) -> str:

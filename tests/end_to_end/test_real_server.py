@@ -134,7 +134,7 @@ def test_a_task_that_the_server_finds_senseless_ends_the_search(scan, site):
     assert "no such VO" in result.output
 
 
-def test_the_doctor_tries_what_a_search_does_there(scan, site):
+def test_the_doctor_tries_what_a_search_does_there(scan, site, tmp_path):
     def examined(status=0):
         result = command(scan, "doctor", "--server", site.url, "--json")
         assert result.exit_code == status, result.output
@@ -144,11 +144,15 @@ def test_the_doctor_tries_what_a_search_does_there(scan, site):
     assert site.url in found["PanDA server"]["detail"]
     assert "you are me, VO hpo_pilot" in found["credentials"]["detail"]
     assert "without a production role" in found["group"]["detail"]
+    assert "early stopping" not in found["group"]["detail"]
     assert found["upload"]["ok"] and found["upload"]["needed"]
     assert not found["queues"]["ok"] and not found["queues"]["needed"], "no queue file describes any"
     assert site.calls["file_server/upload_cache_file"] == site.calls["file_server/touch_cache_file"] == 1
     assert site.calls["task/submit"] == 0
-    assert examined()["upload"]["ok"], "the same file again"
+    (tmp_path / "user.token").write_text(token("me", Role.OPERATOR))
+    found = examined()
+    assert found["upload"]["ok"], "the same file again"
+    assert "early stopping stops none" in found["group"]["detail"]
     site.quirks.unregistered = 1
     failed = examined(3)["upload"]
     assert not failed["ok"] and "failed to register" in failed["detail"]
