@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
 
 from hpo_pilot.advice import Place, printable
 from hpo_pilot.errors import InputError
@@ -190,9 +190,14 @@ class OpenedSearch:
         """Parallel coordinates: each trial is a line over one axis per parameter; drag on an axis to select trials."""
         return self._plot("parallel")
 
-    def plot_importance(self) -> go.Figure:
-        """Importance of each parameter, with its uncertainty; with several objectives, for the first."""
-        return self._plot("importance")
+    def plot_importance(self, method: Literal["permutation", "ped-anova"] = "permutation") -> go.Figure:
+        """Importance of each parameter; with several objectives, for the first.
+
+        Args:
+            method: ``permutation``: to a model of all results, with its uncertainty; ``ped-anova``: for being among the
+                best tenth.
+        """
+        return self._plot("importance", int(method == "ped-anova"))
 
     def plot_slices(self, parameter: str | None = None) -> go.Figure | list[go.Figure]:
         """The figure of merit against one parameter; without a name, a list with one figure per parameter.
@@ -228,10 +233,12 @@ class OpenedSearch:
         """Failed trials in the parameter space."""
         return [_plotly_figure(figure) for figure in self._figures("failures")]
 
-    def _plot(self, key: str) -> go.Figure:
+    def _plot(self, key: str, place: int = 0) -> go.Figure:
         found = self._figures(key)
         titles = {kind.key: kind.title for kind in kinds(self._search)}
-        return _plotly_figure(found[0] if found else _empty_figure(key, titles.get(key, key.capitalize())))
+        return _plotly_figure(
+            found[min(place, len(found) - 1)] if found else _empty_figure(key, titles.get(key, key.capitalize()))
+        )
 
     def _figures(self, key: str) -> list[Figure]:
         return build(key, figure_data_of(self._client, self._identity, keys=(key,)))

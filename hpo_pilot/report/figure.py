@@ -29,6 +29,7 @@ STOPPED_LIMIT = 300
 HOVER_PARAMETERS = 12
 
 BLUE, PALE_BLUE, ORANGE, RED, GREEN = "#3987d6", "rgba(57,135,214,0.4)", "#e0810b", "#d64545", "#2a9d6f"
+GREY = "#808a95"
 
 #: Name of the rings at the projected values of trials that were stopped early.
 PROJECTED = "stopped early: its probable value"

@@ -35,7 +35,7 @@ from hpo_pilot.report.figure import (
     view_note,
 )
 from hpo_pilot.report.formatting import count, number, scalar
-from hpo_pilot.report.importance import LEAST_TRIALS, QUICK, importances, too_few
+from hpo_pilot.report.importance import LEAST_TRIALS, ped_anova, too_few
 from hpo_pilot.search import Search, Trial
 from hpo_pilot.search.ranking import figures_of_merit, ranked_by_folds
 
@@ -200,8 +200,8 @@ def _shown_names(data: FigureData) -> list[str]:
     names = data.search.space.names
     if len(names) <= AXIS_LIMIT:
         return list(names)
-    found = importances(data.results[0], QUICK)
-    most = [one.name for one in found.parameters[:AXIS_LIMIT]] if found else names[:AXIS_LIMIT]
+    found = ped_anova(data.results[0])
+    most = [one.name for one in found[0][:AXIS_LIMIT]] if found else names[:AXIS_LIMIT]
     return [name for name in names if name in most]
 
 
@@ -311,11 +311,10 @@ def contour_figures(data: FigureData) -> list[Figure]:
 
 
 def _planes(results: Results, most: int) -> list[Figure]:
-    order = importances(results, QUICK)
-    if order is None:
+    if (order := ped_anova(results)) is None:
         return [message_figure("contours", "Contours", too_few(results))]
     finished = results.estimated
-    sides = [_side(parameter_axis(results.search, one.name, finished)) for one in order.parameters[:PARAMETERS]]
+    sides = [_side(parameter_axis(results.search, one.name, finished)) for one in order[0][:PARAMETERS]]
     pairs = itertools.islice(itertools.combinations(sides, 2), most)
     ranked = ranked_by_folds(results.search, results.finished)
     return [_plane(results, finished, ranked, x, y, f"contours-{index}") for index, (x, y) in enumerate(pairs)]

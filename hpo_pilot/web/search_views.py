@@ -368,7 +368,7 @@ _REPORTED = frozenset({"curves"})
 
 #: Figures that need scikit-learn and take seconds, in a process of their own: they have their own lock, so that other
 #: figures do not wait. They show only results, so only a new result makes them out of date.
-_SLOW = frozenset({"importance", "contours"})
+_SLOW = frozenset({"importance"})
 
 
 @dataclass(frozen=True)

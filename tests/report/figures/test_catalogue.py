@@ -149,8 +149,9 @@ def test_several_objectives_have_each_their_own() -> None:
     ]
     drawn = all_of(FigureData(search, trials))
     assert_sound(drawn)
-    named = [("importance-0", "Importance for loss"), ("importance-1", "Importance for speed")]
-    assert [(figure.key, figure.title) for figure in drawn["importance"]] == named
+    named = [f"{key}-{index}" for index in (0, 1) for key in ("importance", "importance-best")]
+    assert [figure.key for figure in drawn["importance"]] == named
+    assert [figure.title.split(" for ")[1] for figure in drawn["importance"]] == ["loss", "loss", "speed", "speed"]
     assert [figure.title for figure in drawn["contours"]][1].startswith("speed: ")
     assert [d["label"] for d in drawn["parallel"][0].spec["data"][0]["dimensions"]][-2:] == ["loss", "speed"]
 
