@@ -199,6 +199,10 @@ class OpenedSearch:
         """
         return self._plot("importance", int(method == "ped-anova"))
 
+    def plot_correlations(self) -> go.Figure:
+        """Rank correlations (Spearman) of the figures of merit and the parameters, and of the parameters."""
+        return self._plot("correlations")
+
     def plot_slices(self, parameter: str | None = None) -> go.Figure | list[go.Figure]:
         """The figure of merit against one parameter; without a name, a list with one figure per parameter.
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.report.correlations import correlation_figures
 from hpo_pilot.report.figure import Figure, FigureData
 from hpo_pilot.report.importance import failure_figures, importance_figures
 from hpo_pilot.report.parameter_figures import contour_figures, parallel_figures, slice_figures
@@ -38,6 +39,7 @@ _KINDS = (
     Kind("front", "Pareto front", front_figures),
     Kind("parallel", "Parallel coordinates", parallel_figures),
     Kind("importance", "Importance", importance_figures),
+    Kind("correlations", "Rank correlation", correlation_figures),
     Kind("slices", "Slices", slice_figures),
     Kind("contours", "Contours", contour_figures),
     Kind("folds", "Spread over the folds", fold_figures),

@@ -106,7 +106,7 @@ def _unit(dimension: Dimension, value: Any) -> float:
         return float("nan")  # the trial is from an older version of the space
 
 
-def ranks(values: Sequence[float]) -> Matrix:
+def ranks(values: Sequence[float] | Matrix) -> Matrix:
     """Returns the ranks of `values` in [0, 1], equal for equal values: outliers then have no extra weight."""
     from scipy.stats import rankdata  # noqa: PLC0415
 
@@ -173,7 +173,7 @@ def importances(results: Results) -> Importances | None:
         None where fewer than `LEAST_TRIALS` trials have a figure or a projected one, or all have the same.
     """
     search, finished = results.search, results.estimated
-    if not _is_enough(finished):
+    if not is_enough(finished):
         return None
     import numpy as np  # noqa: PLC0415
     from sklearn.ensemble import RandomForestRegressor  # noqa: PLC0415
@@ -216,7 +216,8 @@ def importances(results: Results) -> Importances | None:
     return Importances(tuple(found), 1 - errors / (len(shown) * spread), len(shown), len(finished))
 
 
-def _is_enough(finished: Sequence[Trial]) -> bool:
+def is_enough(finished: Sequence[Trial]) -> bool:
+    """Tells whether importances can be measured: there are enough trials, and they differ."""
     return len(finished) >= LEAST_TRIALS and len({value_of(trial) for trial in finished}) > 1
 
 
@@ -240,7 +241,7 @@ def ped_anova(results: Results) -> tuple[list[Importance], list[Trial]] | None:
         The parameters, the most important first, and the best trials; None where `importances` returns None.
     """
     search, finished = results.search, results.estimated
-    if not _is_enough(finished):
+    if not is_enough(finished):
         return None
     import numpy as np  # noqa: PLC0415
 

@@ -366,9 +366,9 @@ _MOVING, _STEP = frozenset({"slots"}), 10
 #: Figures of the intermediate values that trials reported.
 _REPORTED = frozenset({"curves"})
 
-#: Figures that need scikit-learn and take seconds, in a process of their own: they have their own lock, so that other
-#: figures do not wait. They show only results, so only a new result makes them out of date.
-_SLOW = frozenset({"importance"})
+#: Figures that need scikit-learn or scipy, in a process of their own: they have their own lock, so that other figures
+#: do not wait. They show only results, so only a new result makes them out of date.
+_SLOW = frozenset({"importance", "correlations"})
 
 
 @dataclass(frozen=True)

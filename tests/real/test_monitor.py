@@ -251,6 +251,7 @@ def test_every_figure_is_drawn(sign_in):
             "convergence",
             "parallel",
             "importance",
+            "correlations",
             "slices",
             "contours",
             "folds",

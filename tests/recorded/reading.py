@@ -169,6 +169,7 @@ def figures(stage: Stage) -> dict[str, Any]:
         "front",
         "parallel",
         "importance",
+        "correlations",
         "slices",
         "contours",
         "folds",

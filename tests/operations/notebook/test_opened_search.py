@@ -11,7 +11,8 @@ from hpo_pilot.operations.client import SearchClient
 from hpo_pilot.operations.notebook import peers_of, progress_line, search_of, show_progress
 from tests.rest_api import start_api, steered
 
-PLOTS = ("convergence", "parallel", "importance", "slices", "contours", "folds", "curves", "slots", "front", "failures")
+PLOTS = ("convergence", "parallel", "importance", "correlations", "slices", "contours", "folds", "curves", "slots")
+PLOTS += ("front", "failures")
 
 
 def drawn(found: object) -> list[go.Figure]:

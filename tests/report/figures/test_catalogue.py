@@ -18,7 +18,8 @@ from hpo_pilot.search import Search, TrialState
 from tests.made import made_fold
 from tests.report.figures.made_up import TWO, make_search, make_trial, make_trials, on_nodes
 
-KEYS = ["convergence", "parallel", "importance", "slices", "contours", "folds", "curves", "slots", "failures"]
+KEYS = ["convergence", "parallel", "importance", "correlations", "slices", "contours"]
+KEYS += ["folds", "curves", "slots", "failures"]
 HOSTILE = "<img src=x onerror=alert(1)>%{y}\"'&</script>"
 
 
