@@ -6,6 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
 from hpo_pilot.advice import Place, printable
 from hpo_pilot.errors import InputError
 from hpo_pilot.operations.client import SearchClient, connect
-from hpo_pilot.report.catalogue import build, kinds
+from hpo_pilot.report.catalogue import build, check_axes, kinds
 from hpo_pilot.report.documents import (
     OVER_SEARCHES,
     IntermediateDocument,
@@ -216,9 +217,25 @@ class OpenedSearch:
         found = [figure for figure in self._figures("slices") if figure.title == parameter]
         return _plotly_figure(found[0] if found else _empty_figure("slices", parameter))
 
-    def plot_contours(self) -> list[go.Figure]:
-        """The figure of merit over pairs of the most important parameters."""
-        return [_plotly_figure(figure) for figure in self._figures("contours")]
+    def plot_contours(self, *axes: str) -> list[go.Figure]:
+        """The local mean of the figure of merit over two parameters; without names, over the most important ones.
+
+        Raises:
+            InputError: these are not two different parameters.
+        """
+        return [_plotly_figure(figure) for figure in self._figures("contours", axes)]
+
+    def plot_ranks(self, *axes: str) -> list[go.Figure]:
+        """The trials over two parameters, as `plot_contours`, in the colours of their ranks."""
+        return [_plotly_figure(figure) for figure in self._figures("ranks", axes)]
+
+    def plot_distribution(self) -> go.Figure:
+        """The share of trials that are at least as good as a value; with several objectives, of the first."""
+        return self._plot("distribution")
+
+    def plot_timeline(self) -> go.Figure:
+        """Results by date, and the best so far; with several objectives, of the first."""
+        return self._plot("timeline")
 
     def plot_folds(self) -> go.Figure:
         """The spread of the folds of the best trials."""
@@ -244,8 +261,9 @@ class OpenedSearch:
             found[min(place, len(found) - 1)] if found else _empty_figure(key, titles.get(key, key.capitalize()))
         )
 
-    def _figures(self, key: str) -> list[Figure]:
-        return build(key, figure_data_of(self._client, self._identity, keys=(key,)))
+    def _figures(self, key: str, axes: Sequence[str] = ()) -> list[Figure]:
+        check_axes(self._search, axes)
+        return build(key, replace(figure_data_of(self._client, self._identity, keys=(key,)), axes=axes))
 
     # --- display in consoles and notebooks ---
 

@@ -106,6 +106,7 @@ class FigureData:
         peers: other searches; those with the same space and objectives are drawn for comparison.
         now: the time up to which running jobs are drawn; None: the last time in the trials.
         note: a sentence for the note of each figure, if these are not all trials of the search.
+        axes: the two parameters that a user chose for figures of pairs; empty: the most important ones.
     """
 
     search: Search
@@ -114,6 +115,7 @@ class FigureData:
     peers: Sequence[PeerSearch] = ()
     now: datetime | None = None
     note: str = ""
+    axes: Sequence[str] = ()
 
     @cached_property
     def results(self) -> list[Results]:

@@ -531,7 +531,7 @@ def _plane(x: Axis, y: Axis, good: Sequence[Trial], failed: Sequence[Trial], tru
         data.append(
             markers(
                 word,
-                [(x.places[t.number] + _aside(t, x), y.places[t.number] + _aside(t, y, 7), t) for t in shown],
+                [(x.places[t.number] + aside(t, x), y.places[t.number] + aside(t, y, 7), t) for t in shown],
                 marker,
                 text=partial(_failure_text, word=word, names=names),
             )
@@ -628,7 +628,7 @@ def _span_text(axis: Axis, span: tuple[float, float]) -> str:
     return f"{label(axis.name)} {number(low, 3)} to {number(high, 3)}"
 
 
-def _aside(trial: Trial, axis: Axis, salt: int = 3) -> float:
+def aside(trial: Trial, axis: Axis, salt: int = 3) -> float:
     """Returns a fixed small shift for choices, where all trials would be drawn at one place."""
     return ((trial.number * 0.618034 * salt) % 1 - 0.5) * 0.6 if axis.choices else 0.0
 

@@ -12,7 +12,7 @@ from hpo_pilot.operations.notebook import peers_of, progress_line, search_of, sh
 from tests.rest_api import start_api, steered
 
 PLOTS = ("convergence", "parallel", "importance", "correlations", "slices", "contours", "folds", "curves", "slots")
-PLOTS += ("front", "failures")
+PLOTS += ("front", "failures", "ranks", "distribution", "timeline")
 
 
 def drawn(found: object) -> list[go.Figure]:
@@ -41,7 +41,7 @@ def test_every_figure(workdir: Path, plot: str) -> None:
     for name in ("digits", "fresh", "pareto"):
         with open_search(name, workdir) as search:
             figures = drawn(getattr(search, f"plot_{plot}")())
-            if plot in ("slices", "contours", "failures"):
+            if plot in ("slices", "contours", "failures", "ranks"):
                 assert bool(figures) == (name == "digits")
                 continue
             (figure,) = figures

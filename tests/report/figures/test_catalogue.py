@@ -19,7 +19,7 @@ from tests.made import made_fold
 from tests.report.figures.made_up import TWO, make_search, make_trial, make_trials, on_nodes
 
 KEYS = ["convergence", "parallel", "importance", "correlations", "slices", "contours"]
-KEYS += ["folds", "curves", "slots", "failures"]
+KEYS += ["ranks", "distribution", "timeline", "folds", "curves", "slots", "failures"]
 HOSTILE = "<img src=x onerror=alert(1)>%{y}\"'&</script>"
 
 
@@ -207,7 +207,7 @@ def test_figures_of_merit_are_on_marked_axes_alone() -> None:
     marked = {
         kind for kind, figures in drawn.items() for one in figures if "values" in one.spec["layout"].get("meta", {})
     }
-    assert marked == {"convergence", "slices", "folds", "curves"}
+    assert marked == {"convergence", "slices", "distribution", "timeline", "folds", "curves"}
     for kind in marked:
         for figure in drawn[kind]:
             for axis in figure.spec["layout"]["meta"]["values"]:
