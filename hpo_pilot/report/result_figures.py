@@ -213,7 +213,7 @@ def _distribution_figures(results: Results) -> list[Figure]:
 
 #: Most searches in a comparison: more colours cannot be distinguished.
 COMPARED_LIMIT = 8
-_COLOURS = (BLUE, ORANGE, GREEN, RED, "#b065d8", "#8a6d3b", "#17a2b8", "#6b7280")
+COLOURS = (BLUE, ORANGE, GREEN, RED, "#b065d8", "#8a6d3b", "#17a2b8", "#6b7280")
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ def comparison_figures(searches: Sequence[ComparedSearch]) -> list[Figure]:
             f"compare-{key}",
             f"Over {key}",
             f"Best {what} over {horizontal} of {count(len(courses), 'search', 'searches')}; reached: {reached}.",
-            [_course_line(*one, index, _COLOURS[place % 8]) for place, one in enumerate(courses) if one[1]],
+            [_course_line(*one, index, COLOURS[place % 8]) for place, one in enumerate(courses) if one[1]],
             view_note(axis, what="step"),
             xaxis={"title": {"text": horizontal}, "rangemode": "tozero"},
             yaxis={**axis.layout, **title},
