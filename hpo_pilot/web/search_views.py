@@ -366,7 +366,7 @@ _MOVING, _STEP = frozenset({"slots"}), 10
 #: Figures of the intermediate values that trials reported.
 _REPORTED = frozenset({"curves"})
 
-#: Figures that need scikit-learn or scipy or take seconds, in their own process: they have their own lock, so that others
+#: Figures that need scikit-learn or scipy, or seconds, in a process of their own: they have their own lock, and others
 #: do not wait. They show only results, so only a new result makes them out of date.
 _SLOW = frozenset({"importance", "correlations", "contours", "ranks"})
 
