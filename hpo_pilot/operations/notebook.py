@@ -207,8 +207,14 @@ class OpenedSearch:
         Args:
             method: ``permutation``: to a model of all results, with its uncertainty; ``ped-anova``: for being among the
                 best tenth.
+
+        Raises:
+            InputError: there is no such method.
         """
-        return self._plot("importance", int(method == "ped-anova"))
+        methods = ("permutation", "ped-anova")
+        if method not in methods:
+            raise InputError(f"there is no method {method!r} of importance; the methods are {' and '.join(methods)}")
+        return self._plot("importance", methods.index(method))
 
     def plot_correlations(self) -> go.Figure:
         """Rank correlations (Spearman) of the figures of merit and the parameters, and of the parameters."""

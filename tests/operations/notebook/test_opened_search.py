@@ -68,6 +68,16 @@ def test_a_slice_by_name(workdir: Path) -> None:
             search.plot_slices("y")
 
 
+def test_importance_and_axes_by_name(workdir: Path) -> None:
+    with open_search("digits", workdir) as search:
+        titles = [search.plot_importance(method).layout.title.text for method in ("permutation", "ped-anova")]
+        assert titles == ["Permutation importance", "PED-ANOVA importance"]
+        assert search.plot_ranks("kind", "x")[0].layout.title.text == "kind and x"
+        for wrong in (lambda: search.plot_importance("fanova"), lambda: search.plot_contours("x")):
+            with pytest.raises(InputError, match="ped-anova|two different parameters of x, kind"):
+                wrong()
+
+
 def test_through_a_service_it_is_the_same(workdir: Path) -> None:
     with (
         start_api(workdir.parent) as api,
