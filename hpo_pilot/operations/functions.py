@@ -20,7 +20,7 @@ from hpo_pilot.errors import GiveUpError, HpoPilotError, InputError
 from hpo_pilot.files import write_whole
 from hpo_pilot.operations.client import SearchClient, connect
 from hpo_pilot.operations.documents import search_progress
-from hpo_pilot.operations.notebook import OpenedSearch, ProgressDisplay, open_search
+from hpo_pilot.operations.notebook import OpenedSearch, ProgressDisplay, live_figure, open_search
 from hpo_pilot.panda.sandbox import payload_files
 from hpo_pilot.report.documents import OVER_SEARCHES
 from hpo_pilot.steering.results import RunResult
@@ -84,7 +84,7 @@ def run(
         files: folder that goes to the jobs with the function.
         on_server: called with the chosen server before anything is sent there; not with `service`.
         on_progress: called about twice a second, instead of the display of the progress; not with `service`.
-        quiet: no display of the progress: a bar in a notebook, else lines on standard error.
+        quiet: no display of the progress: a bar and a figure in a notebook, else lines on standard error.
         sections: further sections of the search file of a function, such as ``budget={"trials": 50, "parallel": 4}``,
             ``optimizer="cma"``, ``objective={"metric": "auc", "goal": "maximize"}``, ``folds=5``.
 
@@ -103,7 +103,7 @@ def run(
             raise InputError("space must be a search space as in a search file, not the name of a file")
         workdir, space = space, None
     client = SearchClient.local(workdir, store) if service is None else connect(service, token_file or "", ca=ca)
-    show = ProgressDisplay(sys.stderr, seconds=_LINE_SECONDS)
+    show = ProgressDisplay(sys.stderr, seconds=_LINE_SECONDS, draw=live_figure(client))
 
     def show_record(*found: Any) -> None:
         show(search_progress(*found))

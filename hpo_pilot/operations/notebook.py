@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
 
 from hpo_pilot.advice import Place, printable
-from hpo_pilot.errors import InputError
+from hpo_pilot.errors import HpoPilotError, InputError
 from hpo_pilot.operations.client import SearchClient, connect
-from hpo_pilot.report.catalogue import build, kinds
+from hpo_pilot.report.catalogue import build, check_axes, kinds
 from hpo_pilot.report.documents import (
     OVER_SEARCHES,
     IntermediateDocument,
@@ -27,6 +29,7 @@ from hpo_pilot.report.documents import (
     trial_of,
 )
 from hpo_pilot.report.figure import Figure, FigureData, PeerSearch, Reports, message_figure, plotly_spec, same_question
+from hpo_pilot.report.figure_svg import SVG_KINDS, figure_svg
 from hpo_pilot.report.formatting import best_text, count, front_text, result_text, scalar, whole
 from hpo_pilot.report.frames import folds_frame, intermediate_frame, pandas, trials_frame
 from hpo_pilot.report.result_figures import PEER_LIMIT
@@ -154,12 +157,20 @@ class OpenedSearch:
     def _documents(self) -> list[TrialDocument]:
         return list(self._client.trials(self._identity, logs=False))
 
-    def watch(self) -> None:
-        """Shows the progress until the search is over: as a progress bar in a notebook, as lines of text in a script.
+    def watch(self, figure: str = "convergence") -> None:
+        """Shows the progress until the search is over: a bar and a live figure in a notebook, lines in a script.
 
         An interrupt (the notebook's stop button, Ctrl-C) stops only the display; the search continues.
+
+        Args:
+            figure: ``convergence``, ``front``, ``distribution`` or ``curves``.
+
+        Raises:
+            InputError: the figure is none of these.
         """
-        show_progress(self._client.watch(self._identity))
+        if figure not in SVG_KINDS:
+            raise InputError(f"figure {figure!r} cannot be watched; the figures for it are {', '.join(SVG_KINDS)}")
+        show_progress(self._client.watch(self._identity), live_figure(self._client, figure))
 
     def report(self) -> str:
         """Returns the report: one self-contained HTML document."""
@@ -189,9 +200,24 @@ class OpenedSearch:
         """Parallel coordinates: each trial is a line over one axis per parameter; drag on an axis to select trials."""
         return self._plot("parallel")
 
-    def plot_importance(self) -> go.Figure:
-        """Importance of each parameter, with its uncertainty; with several objectives, for the first."""
-        return self._plot("importance")
+    def plot_importance(self, method: Literal["permutation", "ped-anova"] = "permutation") -> go.Figure:
+        """Importance of each parameter; with several objectives, for the first.
+
+        Args:
+            method: ``permutation``: to a model of all results, with its uncertainty; ``ped-anova``: for being among the
+                best tenth.
+
+        Raises:
+            InputError: there is no such method.
+        """
+        methods = ("permutation", "ped-anova")
+        if method not in methods:
+            raise InputError(f"there is no method {method!r} of importance; the methods are {' and '.join(methods)}")
+        return self._plot("importance", methods.index(method))
+
+    def plot_correlations(self) -> go.Figure:
+        """Rank correlations (Spearman) of the figures of merit and the parameters, and of the parameters."""
+        return self._plot("correlations")
 
     def plot_slices(self, parameter: str | None = None) -> go.Figure | list[go.Figure]:
         """The figure of merit against one parameter; without a name, a list with one figure per parameter.
@@ -206,9 +232,25 @@ class OpenedSearch:
         found = [figure for figure in self._figures("slices") if figure.title == parameter]
         return _plotly_figure(found[0] if found else _empty_figure("slices", parameter))
 
-    def plot_contours(self) -> list[go.Figure]:
-        """The figure of merit over pairs of the most important parameters."""
-        return [_plotly_figure(figure) for figure in self._figures("contours")]
+    def plot_contours(self, *axes: str) -> list[go.Figure]:
+        """The local mean of the figure of merit over two parameters; without names, over the most important ones.
+
+        Raises:
+            InputError: these are not two different parameters.
+        """
+        return [_plotly_figure(figure) for figure in self._figures("contours", axes)]
+
+    def plot_ranks(self, *axes: str) -> list[go.Figure]:
+        """The trials over two parameters, as `plot_contours`, in the colours of their ranks."""
+        return [_plotly_figure(figure) for figure in self._figures("ranks", axes)]
+
+    def plot_distribution(self) -> go.Figure:
+        """The share of trials that are at least as good as a value; with several objectives, of the first."""
+        return self._plot("distribution")
+
+    def plot_timeline(self) -> go.Figure:
+        """Results by date, and the best so far; with several objectives, of the first."""
+        return self._plot("timeline")
 
     def plot_folds(self) -> go.Figure:
         """The spread of the folds of the best trials."""
@@ -227,13 +269,16 @@ class OpenedSearch:
         """Failed trials in the parameter space."""
         return [_plotly_figure(figure) for figure in self._figures("failures")]
 
-    def _plot(self, key: str) -> go.Figure:
+    def _plot(self, key: str, place: int = 0) -> go.Figure:
         found = self._figures(key)
         titles = {kind.key: kind.title for kind in kinds(self._search)}
-        return _plotly_figure(found[0] if found else _empty_figure(key, titles.get(key, key.capitalize())))
+        return _plotly_figure(
+            found[min(place, len(found) - 1)] if found else _empty_figure(key, titles.get(key, key.capitalize()))
+        )
 
-    def _figures(self, key: str) -> list[Figure]:
-        return build(key, figure_data_of(self._client, self._identity, keys=(key,)))
+    def _figures(self, key: str, axes: Sequence[str] = ()) -> list[Figure]:
+        check_axes(self._search, axes)
+        return build(key, replace(figure_data_of(self._client, self._identity, keys=(key,)), axes=axes))
 
     # --- display in consoles and notebooks ---
 
@@ -280,12 +325,26 @@ def _empty_figure(key: str, title: str) -> Figure:
     return message_figure(key, title, "There is nothing to draw yet.")
 
 
-def show_progress(news: Iterable[ProgressDocument]) -> None:
+def live_figure(client: SearchClient, key: str = "convergence") -> Callable[[ProgressDocument], str]:
+    """Returns a function that draws a figure of a search in progress as HTML; empty while there is nothing to draw."""
+
+    def draw(now: ProgressDocument) -> str:
+        keys = ("curves",) if key == "curves" else ()
+        return "".join(map(figure_svg, build(key, figure_data_of(client, str(now["id"]), keys=keys))[:1]))
+
+    return draw
+
+
+def show_progress(news: Iterable[ProgressDocument], draw: Callable[[ProgressDocument], str] | None = None) -> None:
     """Shows each progress document: in Jupyter it replaces the previous one, elsewhere it is a new line of text.
 
     An interrupt (Ctrl-C) ends it without an error.
+
+    Args:
+        news: the documents.
+        draw: returns a figure as HTML, for Jupyter.
     """
-    display = ProgressDisplay(sys.stdout)
+    display = ProgressDisplay(sys.stdout, draw=draw)
     try:
         for now in news:
             display(now)
@@ -296,9 +355,15 @@ def show_progress(news: Iterable[ProgressDocument]) -> None:
 class ProgressDisplay:
     """Shows the progress of a search: as a bar in Jupyter, elsewhere as lines of text."""
 
-    def __init__(self, stream: TextIO, *, seconds: float = 0.0) -> None:
-        """Prints lines to `stream`, at most one in `seconds`, but also one for each tenth of the budget and the end."""
-        self._stream, self._seconds = stream, seconds
+    def __init__(
+        self, stream: TextIO, *, seconds: float = 0.0, draw: Callable[[ProgressDocument], str] | None = None
+    ) -> None:
+        """Prints lines to `stream`, at most one in `seconds`, but also one for each tenth of the budget and the end.
+
+        `draw` returns a figure as HTML, which Jupyter shows under the bar.
+        """
+        self._stream, self._seconds, self._draw = stream, seconds, draw
+        self._figure, self._drawn, self._next = "", 0, 0.0
         self._display = _jupyter()
         self._handle: Any = None
         self._line, self._tenth, self._due = "", -1, 0.0
@@ -311,7 +376,7 @@ class ProgressDisplay:
                 self._failures.add(failure["error"])
                 self.say(f"{now['name']}: trial {failure['trial']} failed: {' '.join(failure['error'].split())}")
         if self._display is not None:
-            bar = _ProgressBar(now)
+            bar = _ProgressBar(now, self._figure_at(now))
             if self._handle is None:
                 self._handle = self._display(bar, display_id=True)
             else:
@@ -322,6 +387,16 @@ class ProgressDisplay:
         if line != self._line and is_due:
             self.say(line)
             self._line, self._tenth, self._due = line, tenth, time.monotonic() + self._seconds
+
+    def _figure_at(self, now: ProgressDocument) -> str:
+        """Returns the figure, drawn again for new results, but for no more than a twentieth of the time."""
+        begun, over = time.monotonic(), over_count(now)
+        is_due = begun >= self._next or now["state"] in OVER_SEARCHES
+        if self._draw is not None and over != self._drawn and is_due:
+            with suppress(HpoPilotError):  # such as a store that is out of reach: progress and search go on
+                self._figure, self._drawn = self._draw(now), over
+            self._next = begun + 20 * (time.monotonic() - begun)
+        return self._figure
 
     def say(self, text: str) -> None:
         """Prints a line."""
@@ -337,10 +412,10 @@ def progress_line(now: ProgressDocument) -> str:
 
 
 class _ProgressBar:
-    """Progress for Jupyter: a bar and a line of text; only the line where HTML cannot be shown."""
+    """Progress for Jupyter: a bar, a line of text and a figure; only the line where HTML cannot be shown."""
 
-    def __init__(self, now: ProgressDocument) -> None:
-        self._line = progress_line(now)
+    def __init__(self, now: ProgressDocument, figure: str) -> None:
+        self._line, self._figure = progress_line(now), figure
         self._over, self._total = over_count(now), max(1, now["total"])
 
     def __repr__(self) -> str:
@@ -350,7 +425,7 @@ class _ProgressBar:
         label = escape(self._line)
         return (
             f'<div><progress value="{self._over}" max="{self._total}" style="width:20em" aria-label="{label}">'
-            f"</progress> {label}</div>"
+            f"</progress> {label}{self._figure}</div>"
         )
 
 

@@ -81,7 +81,7 @@ def merit_axis(search: Search, figures: Sequence[float]) -> Axis:
     low, high = min(drawn), max(drawn)
     cut = max(high, -low) == FARTHEST
     if low > 0 and high / low > _LOG_FACTOR:
-        return Axis(name, layout | _log_scale(low, high), cut=cut)
+        return Axis(name, layout | log_scale(low, high), cut=cut)
     sign = search.objective.sign
     near = without_far(sorted(figure * sign for figure in drawn))
     ends = sorted((near[0] * sign, near[-1] * sign))
@@ -108,7 +108,7 @@ def parameter_axis(search: Search, name: str, trials: Sequence[Trial]) -> Axis:
     assert dimension.type in ("real", "integer")
     values = [trial.point[name] for trial in having]
     low, high = min([dimension.low, *values]), max([dimension.high, *values])
-    scale = _log_scale(low, high) if dimension.scale == "log" and low > 0 else _linear_scale(low, high)
+    scale = log_scale(low, high) if dimension.scale == "log" and low > 0 else _linear_scale(low, high)
     is_integer = dimension.type == "integer"
     few = dimension.grid(_FEW) if is_integer and dimension.size <= _FEW else []
     if few and dimension.scale == "linear":
@@ -129,7 +129,7 @@ def _linear_scale(low: float, high: float) -> dict[str, Any]:
     return {"range": ends} if all(map(math.isfinite, ends)) else {}  # an overflow: plotly chooses the range
 
 
-def _log_scale(low: float, high: float) -> dict[str, Any]:
+def log_scale(low: float, high: float) -> dict[str, Any]:
     """Returns a log scale with few ticks at round numbers; plotly's own ticks mix powers and single digits."""
     decades = math.log10(high) - math.log10(low)
     digits = (1, 2, 5) if decades <= 2 else (1, 3) if decades <= 2.5 else (1,)

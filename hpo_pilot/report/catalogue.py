@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.report.correlations import correlation_figures
 from hpo_pilot.report.figure import Figure, FigureData
 from hpo_pilot.report.importance import failure_figures, importance_figures
-from hpo_pilot.report.parameter_figures import contour_figures, parallel_figures, slice_figures
-from hpo_pilot.report.result_figures import convergence_figures, curve_figures, fold_figures, front_figures
+from hpo_pilot.report.parameter_figures import contour_figures, parallel_figures, rank_figures, slice_figures
+from hpo_pilot.report.result_figures import (
+    convergence_figures,
+    curve_figures,
+    distribution_figures,
+    fold_figures,
+    front_figures,
+    timeline_figures,
+)
 from hpo_pilot.report.slot_figures import slots_figures
 from hpo_pilot.search import Search
 from hpo_pilot.search.ranking import figures_of_merit
@@ -24,12 +32,14 @@ class Kind(NamedTuple):
         title: its name for people.
         draw: draws its figures; an empty list where there is nothing to draw.
         of_results: True if it shows figures of merit; then `draw` needs at least one.
+        pairs: True if it shows pairs of parameters, which users can choose.
     """
 
     key: str
     title: str
     draw: Callable[[FigureData], list[Figure]]
     of_results: bool = True
+    pairs: bool = False
 
 
 #: In the order in which pages show them.
@@ -38,8 +48,12 @@ _KINDS = (
     Kind("front", "Pareto front", front_figures),
     Kind("parallel", "Parallel coordinates", parallel_figures),
     Kind("importance", "Importance", importance_figures),
+    Kind("correlations", "Rank correlation", correlation_figures),
     Kind("slices", "Slices", slice_figures),
-    Kind("contours", "Contours", contour_figures),
+    Kind("contours", "Contours", contour_figures, pairs=True),
+    Kind("ranks", "Ranks", rank_figures, pairs=True),
+    Kind("distribution", "Distribution of results", distribution_figures),
+    Kind("timeline", "Results by date", timeline_figures),
     Kind("folds", "Spread over the folds", fold_figures),
     Kind("curves", "Learning curves", curve_figures, of_results=False),
     Kind("slots", "Slots over time", slots_figures, of_results=False),
@@ -50,12 +64,20 @@ _KINDS = (
 def kinds(search: Search) -> list[Kind]:
     """Returns the kinds that make sense for a search, in the order in which pages show them."""
     several = len(search.objectives) > 1
-    unsuitable = {"front": not several, "folds": search.folds.k < 2, "contours": len(search.space.names) < 2}
+    single = len(search.space.names) < 2
+    unsuitable = {"front": not several, "folds": search.folds.k < 2, "contours": single, "ranks": single}
     return [
         kind._replace(title="Hypervolume") if several and kind.key == "convergence" else kind
         for kind in _KINDS
         if not unsuitable.get(kind.key)
     ]
+
+
+def check_axes(search: Search, axes: Sequence[str]) -> None:
+    """Raises InputError unless `axes` are two different parameters of the search, or empty."""
+    names = search.space.names
+    if axes and (len(axes) != 2 or axes[0] == axes[1] or not set(axes) <= set(names)):
+        raise InputError(f"the axes of a figure are two different parameters of {', '.join(names)}")
 
 
 def build(key: str, data: FigureData) -> list[Figure]:

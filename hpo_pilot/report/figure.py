@@ -29,6 +29,7 @@ STOPPED_LIMIT = 300
 HOVER_PARAMETERS = 12
 
 BLUE, PALE_BLUE, ORANGE, RED, GREEN = "#3987d6", "rgba(57,135,214,0.4)", "#e0810b", "#d64545", "#2a9d6f"
+GREY = "#808a95"
 
 #: Name of the rings at the projected values of trials that were stopped early.
 PROJECTED = "stopped early: its probable value"
@@ -105,6 +106,7 @@ class FigureData:
         peers: other searches; those with the same space and objectives are drawn for comparison.
         now: the time up to which running jobs are drawn; None: the last time in the trials.
         note: a sentence for the note of each figure, if these are not all trials of the search.
+        axes: the two parameters that a user chose for figures of pairs; empty: the most important ones.
     """
 
     search: Search
@@ -113,6 +115,7 @@ class FigureData:
     peers: Sequence[PeerSearch] = ()
     now: datetime | None = None
     note: str = ""
+    axes: Sequence[str] = ()
 
     @cached_property
     def results(self) -> list[Results]:

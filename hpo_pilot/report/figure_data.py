@@ -15,10 +15,13 @@ from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.store import SearchRecord, Store
 from hpo_pilot.store.progress import all_progress
 from hpo_pilot.store.queries import trials_with_folds
-from hpo_pilot.store.trial_queries import best_numbers, confirmation_runs, sampled_trials, trials_told
+from hpo_pilot.store.trial_queries import best_numbers, confirmation_runs, sampled_trials, sampling_step, trials_told
 
 #: With more trials, figures show a sample of this size; the best trials are always in it.
 SAMPLE, _BEST = 20_000, 500
+
+#: Figures of all results: more of the best ones would bias them.
+_EVEN = frozenset({"importance", "correlations", "distribution"})
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class FigureReader:
             return replace(self._common, reports=self.store.intermediate_values(self.record.id, numbers))
         if key == "convergence":
             return replace(self._common, peers=peer_searches(self.store, self.record, self.others()))
-        return self._common
+        return self._even if key in _EVEN else self._common
 
     @cached_property
     def _common(self) -> FigureData:
@@ -65,6 +68,17 @@ class FigureReader:
         trials = sampled_trials(engine, number, self.progress, best, SAMPLE)
         note = f"Drawn from {len(trials):,} of {count:,} trials: the best, and an even sample."
         return FigureData(search, trials, note=note)
+
+    @property
+    def _even(self) -> FigureData:
+        """As `_common`, but without the trials that are not in its even sample."""
+        count = self.progress.trials
+        if count <= SAMPLE:
+            return self._common
+        trials = [trial for trial in self._common.trials if trial.number % sampling_step(count, SAMPLE) == 0]
+        return replace(
+            self._common, trials=trials, note=f"Drawn from an even sample: {len(trials):,} of {count:,} trials."
+        )
 
     def _with_last_folds(self) -> FigureData:
         count = self.progress.trials

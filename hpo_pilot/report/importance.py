@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,6 +17,7 @@ from hpo_pilot.report.axes import Axis, label, parameter_axis, rounded
 from hpo_pilot.report.figure import (
     BLUE,
     FAILURE_LIMIT,
+    GREY,
     LEGEND,
     RED,
     Figure,
@@ -86,9 +87,16 @@ def _columns(dimension: Dimension, name: str, trials: Sequence[Trial]) -> tuple[
         found = np.array([places.get(value_key(t.point[name]), -1) if name in t.point else -1 for t in trials])
         block = np.where(found[:, None] < 0, 0.5, found[:, None] == np.arange(len(choices))[None, :])
         return block.astype(float), found >= 0
-    units = np.array([_unit(dimension, trial.point[name]) if name in trial.point else np.nan for trial in trials])
+    units = _units(dimension, name, trials)
     known = np.isfinite(units)
     return np.where(known, np.clip(units, 0, 1), 0.5)[:, None], known
+
+
+def _units(dimension: Dimension, name: str, trials: Sequence[Trial]) -> Matrix:
+    """Returns the positions of trials along a parameter, usually in [0, 1]; NaN where they have no known value."""
+    import numpy as np  # noqa: PLC0415
+
+    return np.array([_unit(dimension, t.point[name]) if name in t.point else math.nan for t in trials])
 
 
 def _unit(dimension: Dimension, value: Any) -> float:
@@ -98,7 +106,7 @@ def _unit(dimension: Dimension, value: Any) -> float:
         return float("nan")  # the trial is from an older version of the space
 
 
-def ranks(values: Sequence[float]) -> Matrix:
+def ranks(values: Sequence[float] | Matrix) -> Matrix:
     """Returns the ranks of `values` in [0, 1], equal for equal values: outliers then have no extra weight."""
     from scipy.stats import rankdata  # noqa: PLC0415
 
@@ -112,26 +120,9 @@ def ranks(values: Sequence[float]) -> Matrix:
 LEAST_TRIALS = 16
 _SEED = 20_011
 
-
-@dataclass(frozen=True)
-class Effort:
-    """The effort of a measurement.
-
-    Attributes:
-        points: largest number of trials.
-        trees: trees of each forest.
-        parts: number of parts of the trials; a forest that is fitted to the other parts predicts each part.
-        repeats: shuffles of each parameter in each part.
-    """
-
-    points: int
-    trees: int
-    parts: int
-    repeats: int
-
-
-THOROUGH = Effort(points=2000, trees=80, parts=4, repeats=3)
-QUICK = Effort(points=400, trees=25, parts=2, repeats=1)
+#: Largest number of trials; trees of each forest; parts of the trials, each predicted by a forest that is fitted to the
+#: other parts; shuffles of each parameter in each part.
+_POINTS, _TREES, _PARTS, _REPEATS = 2000, 80, 4, 3
 
 
 @dataclass(frozen=True)
@@ -140,15 +131,18 @@ class Importance:
 
     Attributes:
         name: name of the parameter.
-        lost: mean loss of R² when its values are shuffled among the trials that have it.
-        spread: standard deviation over shuffles and parts; 0 for a single one.
+        value: of `importances` the mean loss of R² when its values are shuffled among the trials that have it; of
+            `ped_anova` its share of all parameters.
+        spread: standard deviation of `value` over shuffles and parts; 0 where it is not measured.
         active: share of the trials that have the parameter.
+        beyond_chance: of `ped_anova`, whether random choices of as many trials as the best all give less.
     """
 
     name: str
-    lost: float
+    value: float
     spread: float
     active: float
+    beyond_chance: bool = True
 
 
 @dataclass(frozen=True)
@@ -168,7 +162,7 @@ class Importances:
     finished: int
 
 
-def importances(results: Results, effort: Effort = THOROUGH) -> Importances | None:
+def importances(results: Results) -> Importances | None:
     """Measures permutation importances for an objective.
 
     This is the permutation importance (Breiman, Machine Learning 45 (2001) 5) of scikit-learn's random forest, on
@@ -179,26 +173,26 @@ def importances(results: Results, effort: Effort = THOROUGH) -> Importances | No
         None where fewer than `LEAST_TRIALS` trials have a figure or a projected one, or all have the same.
     """
     search, finished = results.search, results.estimated
-    if len(finished) < LEAST_TRIALS or len({value_of(trial) for trial in finished}) == 1:
+    if not is_enough(finished):
         return None
     import numpy as np  # noqa: PLC0415
     from sklearn.ensemble import RandomForestRegressor  # noqa: PLC0415
 
     many = len(search.space.names) > 20  # the cost grows with the number of parameters
     # An even sample: preferring the best trials would bias the importances.
-    shown = evenly(sorted(finished, key=lambda trial: trial.number), effort.points // (2 if many else 1))
+    shown = evenly(finished, _POINTS // (2 if many else 1))
     points, wanted = encoded(search, shown), ranks([value_of(trial) for trial in shown])
-    repeats = 1 if many else effort.repeats
+    repeats = 1 if many else _REPEATS
     rng = np.random.default_rng(_SEED)
     order = rng.permutation(len(shown))
     errors = 0.0
-    lost = np.zeros((effort.parts * repeats, len(points.names)))
+    lost = np.zeros((_PARTS * repeats, len(points.names)))
     spread = float(np.var(wanted))
-    for part in range(effort.parts):
-        held = order[part :: effort.parts]
+    for part in range(_PARTS):
+        held = order[part::_PARTS]
         fitted = np.setdiff1d(order, held)
         forest = RandomForestRegressor(
-            effort.trees // (2 if many else 1), min_samples_leaf=2, max_features=0.5, random_state=_SEED + part
+            _TREES // (2 if many else 1), min_samples_leaf=2, max_features=0.5, random_state=_SEED + part
         )
         forest.fit(points.columns[fitted], wanted[fitted])
         error = (forest.predict(points.columns[held]) - wanted[held]) ** 2
@@ -218,8 +212,76 @@ def importances(results: Results, effort: Effort = THOROUGH) -> Importances | No
         Importance(name, float(lost[:, i].mean()), float(lost[:, i].std()), float(points.active[:, i].mean()))
         for i, name in enumerate(points.names)
     ]
-    found.sort(key=lambda one: -one.lost)  # equal ones stay in the order of the search file
+    found.sort(key=lambda one: -one.value)  # equal ones stay in the order of the search file
     return Importances(tuple(found), 1 - errors / (len(shown) * spread), len(shown), len(finished))
+
+
+def is_enough(finished: Sequence[Trial]) -> bool:
+    """Tells whether importances can be measured: there are enough trials, and they differ."""
+    return len(finished) >= LEAST_TRIALS and len({value_of(trial) for trial in finished}) > 1
+
+
+# PED-ANOVA.
+
+#: Share of the trials that are "the best", and the least number of them.
+_BEST_SHARE, _LEAST_BEST = 0.1, 5
+#: Cells of a numeric parameter with more values; random choices of as many trials as the best.
+_CELLS, _DIVISIONS = 50, 40
+
+
+def ped_anova(results: Results) -> tuple[list[Importance], list[Trial]] | None:
+    """Measures for an objective how much each parameter decides whether a trial is among the best.
+
+    This is PED-ANOVA (Watanabe, Bansal, Hutter, IJCAI 2023): for each parameter the Pearson divergence of the density
+    of the best tenth of the trials from the density of all trials. A conditional parameter counts only the trials that
+    have it, as in Conditional PED-ANOVA (arXiv:2601.20800). It takes milliseconds, needs no model, and sees each
+    parameter alone: a parameter that matters only together with another one gets little.
+
+    Returns:
+        The parameters, the most important first, and the best trials; None where `importances` returns None.
+    """
+    search, finished = results.search, results.estimated
+    if not is_enough(finished):
+        return None
+    import numpy as np  # noqa: PLC0415
+
+    values = search.objective.sign * np.array([value_of(trial) for trial in finished])
+    best = values <= np.sort(values)[max(_LEAST_BEST, math.ceil(_BEST_SHARE * len(values))) - 1]
+    rng = np.random.default_rng(_SEED)
+    divisions = [best, *(rng.permutation(best) for _ in range(_DIVISIONS))]
+    found = []
+    for name, dimension in search.space_dimensions.items():
+        units = _units(dimension, name, finished)
+        active = np.isfinite(units)
+        cells = int(min(dimension.size, _CELLS) if dimension.is_ordered else dimension.size)
+        places = np.clip((units[active] * cells).astype(int), 0, cells - 1)
+        everywhere = _density(places, np.full(cells, 1 / cells), dimension.is_ordered)
+        divergences = []
+        for chosen in divisions:
+            # One more trial as all are: few best trials alone would differ from all by chance.
+            density = _density(places[chosen[active]], everywhere, dimension.is_ordered)
+            share = chosen[active].sum() ** 2 / best.sum() ** 2 / max(active.mean(), 1 / len(active))
+            divergences.append(float(share * (everywhere @ (density / everywhere - 1) ** 2)))
+        found.append(Importance(name, divergences[0], 0.0, float(active.mean()), divergences[0] > max(divergences[1:])))
+    total = sum(one.value for one in found) or 1.0
+    found = sorted((replace(one, value=one.value / total) for one in found), key=lambda one: -one.value)
+    return found, [trial for trial, is_best in zip(finished, best, strict=True) if is_best]
+
+
+def _density(places: NDArray[np.intp], prior: Matrix, is_ordered: bool) -> Matrix:
+    """Returns a Gaussian kernel density over the cells, of the width by Scott's rule, with one trial as `prior`."""
+    import numpy as np  # noqa: PLC0415
+
+    cells = len(prior)
+    counts: Matrix = np.bincount(places, minlength=cells).astype(float)
+    if is_ordered and len(places):
+        low, high = np.quantile(places, [0.25, 0.75])
+        # At least 0.3 cells: 90 % of the kernel is inside its cell.
+        width = max(0.3, 1.059 * min((high - low) / 1.34, float(places.std())) * len(places) ** -0.2)
+        kernel = np.exp(-0.5 * ((np.arange(cells)[:, None] - np.arange(cells)) / width) ** 2)
+        counts = (kernel / kernel.sum(axis=0)) @ counts
+    density: Matrix = (counts + prior) / (len(places) + 1)
+    return density
 
 
 #: Bars in the figure.
@@ -229,48 +291,77 @@ POOR_SCORE = 0.3
 
 
 def importance_figures(data: FigureData) -> list[Figure]:
-    """Draws the importances of the parameters for each objective; a figure without data says why."""
-    return for_each_objective(data, lambda results: [_importance_figure(results)], "{title} for {metric}")
+    """Draws the importances for each objective by both methods; a figure without data says why."""
+    return for_each_objective(data, _importance_figures, "{title} for {metric}")
 
 
-def _importance_figure(results: Results) -> Figure:
-    found = importances(results)
-    if found is None:
-        return message_figure("importance", "Importance", too_few(results))
-    shown = found.parameters[:BAR_LIMIT]
-    bars = list(reversed(shown))  # plotly draws the first at the bottom
-    whiskers = {"type": "data", "array": [rounded(one.spread) for one in bars], "thickness": 1.5, "width": 4}
-    data = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": "loss of R²",
-            "x": [rounded(one.lost) for one in bars],
-            "y": list(range(len(bars))),
-            "error_x": {**whiskers, "color": "#808a95"},
-            "text": [_importance_text(one) for one in bars],
-            "textposition": "none",
-            "hovertemplate": "%{text}<extra></extra>",
-            "marker": {"color": BLUE},
-        }
+def _importance_figures(results: Results) -> list[Figure]:
+    found, decisive = importances(results), ped_anova(results)
+    if found is None or decisive is None:
+        return [message_figure("importance", "Importance", too_few(results))]
+    metric, (by_best, best) = results.search.objective.metric, decisive
+    limit = max(map(value_of, best), key=lambda value: value * results.search.objective.sign)
+    return [
+        _bars(
+            "importance",
+            "Permutation importance",
+            found.parameters,
+            f"How much of its R² of {number(found.score, 2)} a forest that predicts {metric} loses without each "
+            "parameter",
+            "R² lost when the parameter is shuffled",
+            "tells which parameters a model of all results uses, alone or together",
+            _importance_note(found.score),
+            "bars: permutation importance for the rank of the figure, whiskers its standard deviation over parts of "
+            "the trials and shuffles",
+            results.estimated_note,
+            f"from {found.used:,} of {found.finished:,} trials" if found.used < found.finished else "",
+            _conditional(found.parameters, "shuffled only among trials with a value"),
+        ),
+        _bars(
+            "importance-best",
+            "PED-ANOVA importance",
+            by_best,
+            f"How much each parameter decides whether {metric} is among the best {len(best):,} of "
+            f"{found.finished:,} trials",
+            "share of the importance",
+            f"tells which parameters, each alone, decide whether a trial is among the best: {metric} {number(limit)} "
+            "or better",
+            f"bars: divergence of the values of the best {len(best):,} trials from those of all {found.finished:,}, "
+            "as a share of the sum over the parameters",
+            "" if all(one.beyond_chance for one in by_best) else "grey: no more than chance gives",
+            results.estimated_note,
+            _conditional(by_best, "compared only among trials with a value"),
+        ),
     ]
+
+
+def _bars(key: str, title: str, found: Sequence[Importance], description: str, horizontal: str, *notes: str) -> Figure:
+    shown = found[:BAR_LIMIT]
+    bars = list(reversed(shown))  # plotly draws the first at the bottom
+    data = {
+        "type": "bar",
+        "orientation": "h",
+        "name": "importance",
+        "x": [rounded(one.value) for one in bars],
+        "y": list(range(len(bars))),
+        "text": [_importance_text(one) for one in bars],
+        "textposition": "none",
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {"color": [BLUE if one.beyond_chance else GREY for one in bars]},
+    }
+    if any(one.spread for one in shown):
+        whiskers = {"type": "data", "array": [rounded(one.spread) for one in bars], "thickness": 1.5, "width": 4}
+        data["error_x"] = {**whiskers, "color": GREY}
     names = [label(one.name, 24) for one in bars]
     ticks = {"tickmode": "array", "tickvals": list(range(len(bars))), "ticktext": names}
-    best = ", ".join(f"{one.name} {number(one.lost, 2)} ± {number(one.spread, 2)}" for one in shown[:5])
     return plot(
-        "importance",
-        "Importance",
-        f"How much of its R² of {number(found.score, 2)} a forest that predicts {results.search.objective.metric} "
-        f"loses without each parameter: {best}.",
-        data,
-        _importance_note(found.score),
-        "bars: permutation importance for the rank of the figure, whiskers its standard deviation over parts of "
-        "the trials and shuffles",
-        results.estimated_note,
-        f"from {found.used:,} of {found.finished:,} trials" if found.used < found.finished else "",
-        f"shows {len(shown)} of {len(found.parameters)} parameters" if len(shown) < len(found.parameters) else "",
-        _conditional(found),
-        xaxis={"title": {"text": "R² lost when the parameter is shuffled"}, "rangemode": "tozero"},
+        key,
+        title,
+        f"{description}: {', '.join(f'{one.name} {_value_text(one, 2)}' for one in shown[:5])}.",
+        [data],
+        *notes,
+        f"shows {len(shown)} of {len(found)} parameters" if len(shown) < len(found) else "",
+        xaxis={"title": {"text": horizontal}, "rangemode": "tozero"},
         yaxis={**ticks, "showgrid": False, "zeroline": False},
         showlegend=False,
     )
@@ -298,15 +389,19 @@ def _importance_note(score: float) -> str:
     return f"the forest's R² on trials that it was not fitted to is {number(score, 2)}"
 
 
-def _conditional(found: Importances) -> str:
-    partly = [one.name for one in found.parameters if one.active < 1]
+def _conditional(found: Sequence[Importance], how: str) -> str:
+    partly = [one.name for one in found if one.active < 1]
     names = ", ".join(partly[:3]) + (f" and {len(partly) - 3} more" if len(partly) > 3 else "")
-    return f"not active in all trials, and shuffled only among trials with a value: {names}" if partly else ""
+    return f"not active in all trials, and {how}: {names}" if partly else ""
 
 
 def _importance_text(one: Importance) -> str:
     part = f"\nin {100 * one.active:.0f}% of the trials" if one.active < 1 else ""
-    return f"<b>{label(one.name)}</b>\n{number(one.lost, 3)} ± {number(one.spread, 2)}{part}"
+    return f"<b>{label(one.name)}</b>\n{_value_text(one, 3)}{part}"
+
+
+def _value_text(one: Importance, digits: int) -> str:
+    return number(one.value, digits) + (f" ± {number(one.spread, 2)}" if one.spread else "")
 
 
 # Separation of failed from finished trials.
@@ -436,7 +531,7 @@ def _plane(x: Axis, y: Axis, good: Sequence[Trial], failed: Sequence[Trial], tru
         data.append(
             markers(
                 word,
-                [(x.places[t.number] + _aside(t, x), y.places[t.number] + _aside(t, y, 7), t) for t in shown],
+                [(x.places[t.number] + aside(t, x), y.places[t.number] + aside(t, y, 7), t) for t in shown],
                 marker,
                 text=partial(_failure_text, word=word, names=names),
             )
@@ -533,7 +628,7 @@ def _span_text(axis: Axis, span: tuple[float, float]) -> str:
     return f"{label(axis.name)} {number(low, 3)} to {number(high, 3)}"
 
 
-def _aside(trial: Trial, axis: Axis, salt: int = 3) -> float:
+def aside(trial: Trial, axis: Axis, salt: int = 3) -> float:
     """Returns a fixed small shift for choices, where all trials would be drawn at one place."""
     return ((trial.number * 0.618034 * salt) % 1 - 0.5) * 0.6 if axis.choices else 0.0
 

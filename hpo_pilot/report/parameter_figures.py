@@ -1,13 +1,14 @@
-"""Figures of parameters: slices, parallel coordinates and contours."""
+"""Figures of parameters: slices, parallel coordinates, contours and ranks."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from hpo_pilot.report.axes import Axis, label, merit_axis, parameter_axis, round_ticks, rounded
 from hpo_pilot.report.figure import (
@@ -35,7 +36,7 @@ from hpo_pilot.report.figure import (
     view_note,
 )
 from hpo_pilot.report.formatting import count, number, scalar
-from hpo_pilot.report.importance import LEAST_TRIALS, QUICK, importances, too_few
+from hpo_pilot.report.importance import LEAST_TRIALS, aside, ped_anova, too_few
 from hpo_pilot.search import Search, Trial
 from hpo_pilot.search.ranking import figures_of_merit, ranked_by_folds
 
@@ -200,8 +201,8 @@ def _shown_names(data: FigureData) -> list[str]:
     names = data.search.space.names
     if len(names) <= AXIS_LIMIT:
         return list(names)
-    found = importances(data.results[0], QUICK)
-    most = [one.name for one in found.parameters[:AXIS_LIMIT]] if found else names[:AXIS_LIMIT]
+    found = ped_anova(data.results[0])
+    most = [one.name for one in found[0][:AXIS_LIMIT]] if found else names[:AXIS_LIMIT]
     return [name for name in names if name in most]
 
 
@@ -271,7 +272,7 @@ def _short(value: float) -> float:
 
 #: Number of parameters whose pairs are drawn, for one objective; with several objectives, only the first pair.
 PARAMETERS = 3
-#: Trials used for the surface, and dots on top of it.
+#: Trials used for the surface, and dots of a plane.
 SURFACE_LIMIT, DOT_LIMIT = 2000, 400
 #: Points of the surface along each numeric axis.
 GRID = 40
@@ -302,23 +303,58 @@ class _Side:
     width: float
 
 
+@dataclass(frozen=True)
+class _Plane:
+    """The trials over two parameters.
+
+    Attributes:
+        search: the search.
+        ranked: all trials with a figure of merit or a projected one, best first.
+        having: the trials that have both parameters, by number.
+        rings: numbers of the trials with a projected figure.
+        x: the horizontal side.
+        y: the vertical side.
+    """
+
+    search: Search
+    ranked: Sequence[Trial]
+    having: Sequence[Trial]
+    rings: AbstractSet[int]
+    x: _Side
+    y: _Side
+
+
+#: Returns what a plane shows, its traces and its notes. It gets a function that makes a trace of marks of trials.
+_Layer: TypeAlias = Callable[[_Plane, Callable[..., dict[str, Any]]], tuple[str, list[dict[str, Any]], list[str]]]
+
+_EDGE = {"color": "#1b1f24", "width": 1}
+
+
 def contour_figures(data: FigureData) -> list[Figure]:
-    """Draws the planes of pairs of parameters; a figure without data says why."""
+    """Draws the local mean over pairs of parameters; a figure without data says why."""
+    return _planes(data, "contours", "Contours", _surface_layer)
+
+
+def rank_figures(data: FigureData) -> list[Figure]:
+    """Draws the trials over pairs of parameters in the colours of their ranks; a figure without data says why."""
+    return _planes(data, "ranks", "Ranks", _rank_layer)
+
+
+def _planes(data: FigureData, key: str, title: str, layer: _Layer) -> list[Figure]:
     if len(data.search.space.names) < 2:
         return []
     most = PARAMETERS if len(data.search.objectives) == 1 else 1
-    return for_each_objective(data, lambda results: _planes(results, most), "{metric}: {title}")
 
+    def planes(results: Results) -> list[Figure]:
+        if (order := ped_anova(results)) is None:
+            return [message_figure(key, title, too_few(results))]
+        finished, names = results.estimated, data.axes or [one.name for one in order[0][:PARAMETERS]]
+        sides = [_side(parameter_axis(results.search, name, finished)) for name in names]
+        pairs = itertools.islice(itertools.combinations(sides, 2), most)
+        ranked = ranked_by_folds(results.search, finished)
+        return [_plane(results, ranked, x, y, f"{key}-{index}", layer) for index, (x, y) in enumerate(pairs)]
 
-def _planes(results: Results, most: int) -> list[Figure]:
-    order = importances(results, QUICK)
-    if order is None:
-        return [message_figure("contours", "Contours", too_few(results))]
-    finished = results.estimated
-    sides = [_side(parameter_axis(results.search, one.name, finished)) for one in order.parameters[:PARAMETERS]]
-    pairs = itertools.islice(itertools.combinations(sides, 2), most)
-    ranked = ranked_by_folds(results.search, results.finished)
-    return [_plane(results, finished, ranked, x, y, f"contours-{index}") for index, (x, y) in enumerate(pairs)]
+    return for_each_objective(data, planes, "{metric}: {title}")
 
 
 def _side(axis: Axis) -> _Side:
@@ -331,35 +367,80 @@ def _side(axis: Axis) -> _Side:
     return _Side(axis, [low + span * step / (GRID - 1) for step in range(GRID)], WIDTH * span)
 
 
-def _plane(
-    results: Results, finished: Sequence[Trial], ranked: Sequence[Trial], x: _Side, y: _Side, key: str
-) -> Figure:
+def _plane(results: Results, ranked: Sequence[Trial], x: _Side, y: _Side, key: str, layer: _Layer) -> Figure:
     search = results.search
+    finished = sorted(ranked, key=lambda trial: trial.number)
     having = [trial for trial in finished if trial.number in x.axis.places and trial.number in y.axis.places]
     metric, title = search.objective.metric, f"{x.axis.name} and {y.axis.name}"
     if len(having) < LEAST_TRIALS:
         return message_figure(key, title, f"Only {count(len(having), 'trial')} with a value of both finished.")
-    surface, log = _surface(evenly(having, SURFACE_LIMIT), x, y)
-    rings = {trial.number: trial for trial in results.projected}
-    best = next((one for one in ranked if one.number in x.axis.places and one.number in y.axis.places), None)
-    dots = evenly(having, DOT_LIMIT)
-    known = [value for row in surface for value in row if value is not None]
-    colours = {
-        "colorscale": _scale(search.objective.sign),
-        "colorbar": {"thickness": 12, "title": {"text": label(metric, 20), "side": "right"}, **_bar_ticks(known, log)},
+    rings, numbers = {trial.number for trial in results.projected}, {trial.number for trial in having}
+    best = next((one for one in ranked if one.number in numbers - rings), None)
+
+    def marked(name: str, trials: Sequence[Trial], marker: Mapping[str, Any], extra: str = "") -> dict[str, Any]:
+        points = [
+            (x.axis.places[t.number] + aside(t, x.axis), y.axis.places[t.number] + aside(t, y.axis, 7), t)
+            for t in trials
+        ]
+        return markers(name, points, marker, f"%{{text}}<extra>{extra}</extra>", text=partial(hover_text, search))
+
+    what, traces, notes = layer(_Plane(search, ranked, having, rings, x, y), marked)
+    reached = ""
+    if best is not None:
+        star = {"symbol": "star", "color": ORANGE, "size": 14, "line": _EDGE}
+        traces.append(marked("best", [best], star, "best"))
+        at = ", ".join(f"{side.axis.name} {scalar(best.point[side.axis.name])}" for side in (x, y))
+        reached = f"; the best has {at}, with {metric} {number(best.value)}"
+    among = len(rings & numbers)
+    whole = count(len(having) - among, "finished trial")
+    return plot(
+        key,
+        title,
+        f"{what} of {metric} over {x.axis.name} and {y.axis.name} for {whole}"
+        f"{f' and {among:,} stopped early' if among else ''}{reached}.",
+        traces,
+        *notes,
+        f"rings: {results.estimated_note}" if among else "",
+        f"not active in {count(len(finished) - len(having), 'trial')}" if len(having) < len(finished) else "",
+        xaxis=x.axis.layout,
+        yaxis=y.axis.layout,
+        showlegend=False,
+    )
+
+
+def _rank_layer(plane: _Plane, marked: Callable[..., dict[str, Any]]) -> tuple[str, list[dict[str, Any]], list[str]]:
+    best_first = {trial.number: place for place, trial in enumerate(plane.ranked)}
+    shown = thinned(plane.search, plane.having, DOT_LIMIT)
+    shown.sort(key=lambda trial: -best_first[trial.number])  # the best is drawn last, on top of the others
+    marker = {
+        "color": [_colour(trial, best_first) for trial in shown],
+        "symbol": ["circle-open" if trial.number in plane.rings else "circle" for trial in shown],
+        "cmin": 0,
+        "cmax": 1,
+        "colorscale": [[0, ORANGE], [0.4, _GREY], [1, BLUE]],
+        "colorbar": {"thickness": 12, "tickvals": [0, 0.5, 1], "ticktext": ["best", "median", "worst"]},
+        "size": 7,
     }
+    notes = ["orange is the best, blue the worst, grey between", sample_note(len(shown), len(plane.having))]
+    return "Ranks", [marked("trial", shown, marker)], notes
+
+
+def _surface_layer(plane: _Plane, marked: Callable[..., dict[str, Any]]) -> tuple[str, list[dict[str, Any]], list[str]]:
+    x, y, metric = plane.x, plane.y, plane.search.objective.metric
+    surface, log = _surface(evenly(plane.having, SURFACE_LIMIT), x, y)
+    dots = evenly(plane.having, DOT_LIMIT)
+    known = [value for row in surface for value in row if value is not None]
     smooth = len(x.grid) == len(y.grid) == GRID
     shape = {"type": "contour", "ncontours": 12, "line": {"width": 0.4}} if smooth else {"type": "heatmap"}
-
-    def marked(name: str, trials: Sequence[Trial], marker: Mapping[str, Any], hover: str) -> dict[str, Any]:
-        points = [(x.axis.places[trial.number], y.axis.places[trial.number], trial) for trial in trials]
-        return markers(name, points, marker, hover, text=partial(hover_text, search))
-
-    edge = {"color": "#1b1f24", "width": 1}
     traces: list[dict[str, Any]] = [
         {
             **shape,
-            **colours,
+            "colorscale": _scale(plane.search.objective.sign),
+            "colorbar": {
+                "thickness": 12,
+                "title": {"text": label(metric, 20), "side": "right"},
+                **_bar_ticks(known, log),
+            },
             "name": "local mean",
             "x": [rounded(x.axis.unscaled(place)) for place in x.grid],
             "y": [rounded(y.axis.unscaled(place)) for place in y.grid],
@@ -370,38 +451,20 @@ def _plane(
         },
         marked(
             "trial",
-            [trial for trial in dots if trial.number not in rings],
-            {"color": "#ffffff", "size": 5, "line": edge},
-            "%{text}<extra></extra>",
+            [trial for trial in dots if trial.number not in plane.rings],
+            {"color": "#ffffff", "size": 5, "line": _EDGE},
         ),
     ]
-    if stopped := [trial for trial in dots if trial.number in rings]:
+    if stopped := [trial for trial in dots if trial.number in plane.rings]:
         ring = {"symbol": "circle-open", "color": "#ffffff", "size": 6}
-        traces.append(marked("stopped early", stopped, ring, "%{text}<extra>stopped early: projected</extra>"))
-    reached = ""
-    if best is not None:
-        star = {"symbol": "star", "color": ORANGE, "size": 14, "line": edge}
-        traces.append(marked("best", [best], star, "%{text}<extra>best</extra>"))
-        at = ", ".join(f"{side.axis.name} {scalar(best.point[side.axis.name])}" for side in (x, y))
-        reached = f"; the best has {at}, with {metric} {number(best.value)}"
-    among = sum(trial.number in rings for trial in having)
-    whole = count(len(having) - among, "finished trial")
-    return plot(
-        key,
-        title,
-        f"Local mean of {metric} over {x.axis.name} and {y.axis.name} for {whole}"
-        f"{f' and {among:,} stopped early' if among else ''}{reached}.",
-        traces,
+        traces.append(marked("stopped early", stopped, ring, "stopped early: projected"))
+    notes = [
         f"the surface is the local {'geometric ' if log else ''}mean of nearby trials, for all values of the other "
         "parameters; it has holes where no trial is near",
         "dark is better",
-        f"rings: {results.estimated_note}" if among else "",
-        sample_note(len(dots), len(having), "an even sample as dots"),
-        f"not active in {count(len(finished) - len(having), 'trial')}" if len(having) < len(finished) else "",
-        xaxis=x.axis.layout,
-        yaxis=y.axis.layout,
-        showlegend=False,
-    )
+        sample_note(len(dots), len(plane.having), "an even sample as dots"),
+    ]
+    return "Local mean", traces, notes
 
 
 def _scale(sign: int) -> list[list[Any]]:

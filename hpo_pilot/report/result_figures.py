@@ -1,4 +1,4 @@
-"""Figures of results: convergence, Pareto front, hypervolume, folds and learning curves."""
+"""Figures of results: convergence, dates, distribution, Pareto front, hypervolume, folds and learning curves."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 from hpo_pilot.hpc.site_files import price_of
@@ -14,6 +15,7 @@ from hpo_pilot.report.axes import FARTHEST, Axis, label, merit_axis, rounded
 from hpo_pilot.report.figure import (
     BLUE,
     GREEN,
+    GREY,
     LEGEND,
     ORANGE,
     PALE_BLUE,
@@ -40,7 +42,7 @@ from hpo_pilot.report.figure import (
     value_of,
     view_note,
 )
-from hpo_pilot.report.formatting import count, number, plus_minus
+from hpo_pilot.report.formatting import count, number, plus_minus, utc
 from hpo_pilot.report.summary import NOTHING_BEYOND
 from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.search.ranking import (
@@ -71,51 +73,66 @@ def convergence_figures(data: FigureData) -> list[Figure]:
     """
     if len(data.search.objectives) > 1:
         return [_volume_figure(data.search, data.trials)]
-    search, results = data.search, data.results[0]
-    comparable = [peer for peer in data.peers if same_question(search, peer.search)]
+    return [_course_figure(data.results[0], [peer for peer in data.peers if same_question(data.search, peer.search)])]
+
+
+def timeline_figures(data: FigureData) -> list[Figure]:
+    """Draws each figure of merit over the date at which the trial ended, with the best so far."""
+    return for_each_objective(data, lambda results: [_course_figure(results, by_date=True)], "{title}: {metric}")
+
+
+def _ended_at(trial: Trial) -> int | None:
+    """Returns when a trial ended, in milliseconds, as plotly takes dates."""
+    return round(1000 * utc(trial.ended).timestamp()) if trial.ended is not None else None
+
+
+def _course_figure(results: Results, comparable: Sequence[PeerSearch] = (), *, by_date: bool = False) -> Figure:
+    search, place_of = results.search, _ended_at if by_date else attrgetter("told")
     peers = [(peer, steps) for peer in comparable if (steps := convergence(peer.search, peer.trials))]
     compared = peers[-PEER_LIMIT:]
-    told = sorted((trial for trial in data.trials if trial.told is not None), key=lambda trial: trial.told or 0)
+    places = {t.number: place for t in results.trials if (place := place_of(t)) is not None and t.told is not None}
+    told = sorted((trial for trial in results.trials if trial.number in places), key=lambda t: places[t.number])
     scanned = [trial for trial in told if trial.confirms is None and figure_of_merit(trial) is not None]
     repeated = [trial for trial in told if trial.confirms is not None and figure_of_merit(trial) is not None]
     failed = [trial for trial in told if trial.state is TrialState.FAILED]
+    projected = [trial for trial in results.projected if trial.number in places]
     shown = thinned(search, scanned, POINT_LIMIT)
-    steps = convergence(search, data.trials)
-    axis = merit_axis(search, [*map(value_of, [*scanned, *repeated]), *map(projected_value, results.projected)])
+    steps = best_so_far(search.objective, [(places[t.number], figure_of_merit(t)) for t in told if t.confirms is None])
+    axis = merit_axis(search, [*map(value_of, [*scanned, *repeated]), *map(projected_value, projected)])
     traces: list[dict[str, Any]] = [
         *(_peer_line(peer, line, first=place == 0) for place, (peer, line) in enumerate(compared)),
-        _told_marks("trial", search, shown, {"color": BLUE, "size": 7, "opacity": 0.75}),
+        _told_marks("trial", search, shown, places, {"color": BLUE, "size": 7, "opacity": 0.75}),
         {**step_line("best so far", steps, ORANGE), "hoverinfo": "skip"},
     ]
     if repeated:
         symbols = {"symbol": "diamond-open", "color": GREEN, "size": 9}
-        traces.append(_told_marks("confirmation run", search, repeated[:POINT_LIMIT], symbols))
-    add_stopped(traces, search, [(trial.told, trial) for trial in results.projected])
+        traces.append(_told_marks("confirmation run", search, repeated[:POINT_LIMIT], places, symbols))
+    add_stopped(traces, search, [(places[trial.number], trial) for trial in projected])
     order: dict[str, Any] = {"title": {"text": _IN_ORDER}}
-    if len(told) <= 12:
+    if by_date:
+        order = {"title": {"text": "end of the trial (UTC)"}, "type": "date"}
+    elif len(told) <= 12:
         order["dtick"] = 1
     layout = {"xaxis": order, "yaxis": axis.layout, "legend": LEGEND, "meta": VALUE_AXIS}
-    add_failures(traces, layout, [(trial.told, trial) for trial in failed])
+    add_failures(traces, layout, [(places[trial.number], trial) for trial in failed])
     metric = search.objective.metric
     reached = f"; the best {metric} reached is {number(steps[-1][1])}" if steps else ""
     others = ", ".join(f"{peer.name} {number(line[-1][1])}" for peer, line in compared)
-    rings = len(results.projected)
-    return [
-        plot(
-            "convergence",
-            "Convergence",
-            f"{metric} of {count(len(scanned), 'finished trial')} in the order of results, with the best so far"
-            f"{reached}; {count(len(failed), 'failed trial')}."
-            + (f" Other searches of the same space reached a {metric} of: {others}." if others else ""),
-            traces,
-            sample_note(len(shown), len(scanned)),
-            f"rings: {count(rings, 'trial')} stopped early, each at its probable final value" if rings else "",
-            results.not_projected_note,
-            view_note(axis),
-            f"the latest {PEER_LIMIT} of {len(peers)} searches of the same space" if compared != peers else "",
-            **layout,
-        )
-    ]
+    rings = len(projected)
+    return plot(
+        "timeline" if by_date else "convergence",
+        "Results by date" if by_date else "Convergence",
+        f"{metric} of {count(len(scanned), 'finished trial')} {'by date' if by_date else 'in the order of results'}, "
+        f"with the best so far{reached}; {count(len(failed), 'failed trial')}."
+        + (f" Other searches of the same space reached a {metric} of: {others}." if others else ""),
+        traces,
+        sample_note(len(shown), len(scanned)),
+        f"rings: {count(rings, 'trial')} stopped early, each at its probable final value" if rings else "",
+        results.not_projected_note,
+        view_note(axis),
+        f"the latest {PEER_LIMIT} of {len(peers)} searches of the same space" if compared != peers else "",
+        **layout,
+    )
 
 
 def _peer_line(peer: PeerSearch, steps: Sequence[tuple[int, float]], first: bool) -> dict[str, Any]:
@@ -127,8 +144,10 @@ def _peer_line(peer: PeerSearch, steps: Sequence[tuple[int, float]], first: bool
     }
 
 
-def _told_marks(name: str, search: Search, trials: Sequence[Trial], marker: Mapping[str, Any]) -> dict[str, Any]:
-    points = [(trial.told, value_of(trial), trial) for trial in trials]
+def _told_marks(
+    name: str, search: Search, trials: Sequence[Trial], places: Mapping[int, int], marker: Mapping[str, Any]
+) -> dict[str, Any]:
+    points = [(places[trial.number], value_of(trial), trial) for trial in trials]
     trace = markers(name, points, marker, text=partial(hover_text, search))
     spreads = [trial.std if is_finite(trial.std) else None for trial in trials]
     if len(trials) <= BAR_LIMIT and any(spread is not None for spread in spreads):
@@ -137,9 +156,64 @@ def _told_marks(name: str, search: Search, trials: Sequence[Trial], marker: Mapp
     return trace
 
 
+#: Points of a line of the distribution; least number of results for a line for each half of them.
+_LEVELS, _LEAST_HALVES = 400, 16
+
+
+def distribution_figures(data: FigureData) -> list[Figure]:
+    """Draws for each objective the share of trials that are at least as good as a figure of merit."""
+    return for_each_objective(data, _distribution_figures, "{title}: {metric}")
+
+
+def _distribution_figures(results: Results) -> list[Figure]:
+    search = results.search
+    if not results.finished:
+        return []
+    trials = sorted(results.finished, key=lambda trial: trial.told or 0)
+    middle = len(trials) // 2 if len(trials) >= _LEAST_HALVES else 0
+    parts = [("all results", trials, BLUE, 2.5)]
+    if middle:
+        parts += [("first half", trials[:middle], GREY, 1.5), ("second half", trials[middle:], ORANGE, 1.5)]
+    traces = []
+    for name, part, colour, width in parts:
+        values = sorted(map(value_of, part), reverse=search.objective.sign < 0)
+        steps = [(value, 100 * place / len(values)) for place, value in enumerate(values, start=1)]
+        levels = [*evenly(steps[:-1], _LEVELS), steps[-1]]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": name,
+                "x": [value for value, _ in levels],
+                "y": [rounded(share) for _, share in levels],
+                "line": {"shape": "hv", "color": colour, "width": width},
+                "hovertemplate": "%{y:.3g} % have %{x} or better<extra>" + name + "</extra>",
+            }
+        )
+    axis = merit_axis(search, results.values)
+    ordered = sorted(results.values)
+    return [
+        plot(
+            "distribution",
+            "Distribution of results",
+            f"Share of {count(len(trials), 'finished trial')} over {axis.name}; half of them have "
+            f"{number(ordered[len(ordered) // 2])} or better.",
+            traces,
+            "how many trials are at least as good as a value (empirical distribution)",
+            "if the optimizer learns, the second half of the results is above the first" if middle else "",
+            f"{count(len(results.stopped), 'stopped trial')} left out" if results.stopped else "",
+            view_note(axis),
+            xaxis=axis.layout,
+            yaxis={"title": {"text": "trials, %"}, "range": [0, 101]},
+            legend=LEGEND,
+            meta={"values": ["xaxis"]},
+        )
+    ]
+
+
 #: Most searches in a comparison: more colours cannot be distinguished.
 COMPARED_LIMIT = 8
-_COLOURS = (BLUE, ORANGE, GREEN, RED, "#b065d8", "#8a6d3b", "#17a2b8", "#6b7280")
+COLOURS = (BLUE, ORANGE, GREEN, RED, "#b065d8", "#8a6d3b", "#17a2b8", "#6b7280")
 
 
 @dataclass(frozen=True)
@@ -181,7 +255,7 @@ def comparison_figures(searches: Sequence[ComparedSearch]) -> list[Figure]:
             f"compare-{key}",
             f"Over {key}",
             f"Best {what} over {horizontal} of {count(len(courses), 'search', 'searches')}; reached: {reached}.",
-            [_course_line(*one, index, _COLOURS[place % 8]) for place, one in enumerate(courses) if one[1]],
+            [_course_line(*one, index, COLOURS[place % 8]) for place, one in enumerate(courses) if one[1]],
             view_note(axis, what="step"),
             xaxis={"title": {"text": horizontal}, "rangemode": "tozero"},
             yaxis={**axis.layout, **title},

@@ -278,7 +278,7 @@ def sampled_trials(
     """
     told = [*range(1, FIRST_RESULTS + 1), progress.told, *(place for place, _ in progress.course)]
     again = select(_c.confirms).where(_c.search_id == search_id, _c.confirms.is_not(None))
-    every = max(1, -(-progress.trials // limit))
+    every = sampling_step(progress.trials, limit)
     query = select(t.trials).where(
         _c.search_id == search_id,
         or_(
@@ -291,6 +291,11 @@ def sampled_trials(
         ),
     )
     return [trial_record(row, {}) for row in read_rows(engine, query.order_by(_c.number))]
+
+
+def sampling_step(count: int, limit: int) -> int:
+    """Returns the step of an even sample: it has the trials whose numbers are multiples of it."""
+    return max(1, -(-count // limit))
 
 
 def results_of(engine: Engine, search_id: int, search: Search, told: Collection[int] | None) -> list[TimedResult]:

@@ -315,7 +315,8 @@ def actions_page(request: Request) -> Response:
 
 def figure_json(request: Request) -> Response:
     """Returns the figures of a kind as JSON."""
-    drawn = context_of(request).figures.drawn(view_of(request), request.path_params["key"])
+    axes = tuple(request.query_params[name] for name in ("x", "y") if request.query_params.get(name))
+    drawn = context_of(request).figures.drawn(view_of(request), request.path_params["key"], axes)
     headers = {"ETag": drawn.tag, "Cache-Control": "private, no-cache", "Vary": "Accept-Encoding"}
     if drawn.tag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)

@@ -25,8 +25,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from hpo_pilot.report import formatting
-from hpo_pilot.report.figure import evenly
+from hpo_pilot.report.axes import label, rounded
+from hpo_pilot.report.figure import Figure, evenly
+from hpo_pilot.report.figure_svg import figure_svg
 from hpo_pilot.report.formatting import count, number
+from hpo_pilot.report.result_figures import COLOURS
 
 
 @cache
@@ -70,14 +73,11 @@ def moment(value: datetime | float | None) -> Markup | str:
 #: Most points of a line: more than the pixels of its width show nothing new.
 _MOST_POINTS = 120
 
-_WIDTH, _HEIGHT = 640.0, 220.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64.0, 12.0, 12.0, 30.0
-
 Curve = Sequence[tuple[float, float]]
 
 
-def sparkline_svg(steps: Sequence[tuple[int, float]], label: str) -> Markup:
-    """Draws the best value so far as a step line; empty for fewer than two steps. `label` is for screen readers."""
+def sparkline_svg(steps: Sequence[tuple[int, float]], described: str) -> Markup:
+    """Draws the best value so far as a step line; empty for fewer than two steps. Screen readers read `described`."""
     points = [(float(x), y) for x, y in steps if math.isfinite(y)]
     if len(points) < 2:
         return Markup("")
@@ -90,7 +90,7 @@ def sparkline_svg(steps: Sequence[tuple[int, float]], label: str) -> Markup:
     return Markup(
         '<svg class="spark" viewBox="0 0 100 24" preserveAspectRatio="none" role="img" aria-label="{}">'
         '<path d="{}"/></svg>'
-    ).format(label, path)
+    ).format(described, path)
 
 
 def _tamed(values: Sequence[float]) -> list[float]:
@@ -114,40 +114,23 @@ def curves_svg(folds: Mapping[int, Curve], metric: str) -> Markup:
             lines[fold] = evenly(finite, _MOST_POINTS * 2)
     if not lines:
         return Markup("")
-    xs = [x for line in lines.values() for x, _ in line]
-    ys = [y for line in lines.values() for _, y in line]
-    logarithmic = min(ys) > 0 and max(ys) / min(ys) > 50
-
-    def height(value: float) -> float:
-        seen = math.log(value) if logarithmic else value
-        low, high = (math.log(min(ys)), math.log(max(ys))) if logarithmic else (min(ys), max(ys))
-        share = 0.5 if high == low else (seen / 2 - low / 2) / (high / 2 - low / 2)
-        return _HEIGHT - _BOTTOM - share * (_HEIGHT - _BOTTOM - _TOP)
-
-    def across(step: float) -> float:
-        share = 0.5 if max(xs) == min(xs) else (step - min(xs)) / (max(xs) - min(xs))
-        return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
-
-    drawn = Markup("").join(
-        Markup('<polyline class="curve c{}" points="{}"><title>{}</title></polyline>').format(
-            index % 6, " ".join(f"{across(x):.1f},{height(y):.1f}" for x, y in line), f"fold {fold}"
-        )
+    values = [y for line in lines.values() for _, y in line]
+    scale = {"type": "log"} if min(values) > 0 and max(values) / min(values) > 50 else {}
+    traces = [
+        {
+            "mode": "lines",
+            "name": f"fold {fold}" if len(lines) > 1 else "",
+            "x": [x for x, _ in line],
+            "y": [rounded(y) for _, y in line],
+            "line": {"color": COLOURS[index % len(COLOURS)]},
+        }
         for index, (fold, line) in enumerate(sorted(lines.items()))
+    ]
+    layout = {"xaxis": {"title": {"text": "step"}}, "yaxis": {"title": {"text": label(metric)}, **scale}}
+    description = (
+        f"{metric} over the steps, {count(len(lines), 'fold')}, {number(min(values))} to {number(max(values))}"
     )
-    ends = Markup("").join(
-        Markup('<text x="{}" y="{}" text-anchor="{}">{}</text>').format(x, y, anchor, text)
-        for x, y, anchor, text in (
-            (_LEFT - 8, _TOP + 8, "end", number(max(ys))),
-            (_LEFT - 8, _HEIGHT - _BOTTOM, "end", number(min(ys))),
-            (_LEFT, _HEIGHT - 8, "start", f"step {number(min(xs))}"),
-            (_WIDTH - _RIGHT, _HEIGHT - 8, "end", f"step {number(max(xs))}"),
-        )
-    )
-    label = f"{metric} over the steps, {count(len(lines), 'fold')}, {number(min(ys))} to {number(max(ys))}"
-    frame = Markup('<path class="frame" d="M{0} {1}V{2}H{3}"/>').format(_LEFT, _TOP, _HEIGHT - _BOTTOM, _WIDTH - _RIGHT)
-    return Markup('<svg class="curves" viewBox="0 0 {:.0f} {:.0f}" role="img" aria-label="{}">{}{}{}</svg>').format(
-        _WIDTH, _HEIGHT, label, frame, drawn, ends
-    )
+    return figure_svg(Figure("curves", "", description, spec={"data": traces, "layout": layout}))
 
 
 @dataclass(frozen=True)

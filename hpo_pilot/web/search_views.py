@@ -9,14 +9,14 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.site_files import price_of
 from hpo_pilot.operations.documents import best_standing, hours_used
-from hpo_pilot.report.catalogue import build, kinds
+from hpo_pilot.report.catalogue import build, check_axes, kinds
 from hpo_pilot.report.figure_data import FigureReader
 from hpo_pilot.report.formatting import (
     UNITS,
@@ -366,9 +366,9 @@ _MOVING, _STEP = frozenset({"slots"}), 10
 #: Figures of the intermediate values that trials reported.
 _REPORTED = frozenset({"curves"})
 
-#: Figures that need scikit-learn and take seconds, in a process of their own: they have their own lock, so that other
-#: figures do not wait. They show only results, so only a new result makes them out of date.
-_SLOW = frozenset({"importance", "contours"})
+#: Figures that need scikit-learn or scipy, or seconds, in a process of their own: they have their own lock, and others
+#: do not wait. They show only results, so only a new result makes them out of date.
+_SLOW = frozenset({"importance", "correlations", "contours", "ranks"})
 
 
 @dataclass(frozen=True)
@@ -402,27 +402,33 @@ class FigureCache:
         self._making, self._making_slow = threading.Lock(), threading.Lock()
         self._worker = FigureWorker()
         self._keeping = threading.Lock()
-        self._drawn: OrderedDict[tuple[int, str], DrawnFigures] = OrderedDict()
+        self._drawn: OrderedDict[tuple[int, str, tuple[str, ...]], DrawnFigures] = OrderedDict()
 
-    def drawn(self, view: SearchView, key: str) -> DrawnFigures:
+    def drawn(self, view: SearchView, key: str, axes: tuple[str, ...] = ()) -> DrawnFigures:
         """Returns the figures of a kind. They may be some seconds old while the search changes.
 
+        Args:
+            view: the search.
+            key: the kind.
+            axes: the two parameters of a figure of pairs; empty: the most important ones.
+
         Raises:
-            InputError: there is no such kind for this search.
+            InputError: there is no such kind for this search, or it has no such axes.
             TryAgainError: the store cannot be reached.
         """
         if key not in {kind.key for kind in kinds(view.search)}:
             raise InputError(f"there is no figure {key!r} of search {view.record.name!r}")
+        check_axes(view.search, axes)
         source = self._source(view, key)
-        if (known := self._fresh(view, key, source)) is not None:
+        if (known := self._fresh(view, key, axes, source)) is not None:
             return known
         with self._making_slow if key in _SLOW else self._making:
             # Another thread may have drawn it while this one waited for the lock.
-            return self._fresh(view, key, source) or self._made(view, key, source)
+            return self._fresh(view, key, axes, source) or self._made(view, key, axes, source)
 
-    def _fresh(self, view: SearchView, key: str, source: str) -> DrawnFigures | None:
+    def _fresh(self, view: SearchView, key: str, axes: tuple[str, ...], source: str) -> DrawnFigures | None:
         with self._keeping:
-            known = self._drawn.get((view.record.id, key))
+            known = self._drawn.get((view.record.id, key, axes))
         if known is None:
             return None
         age = time.monotonic() - known.since
@@ -438,19 +444,20 @@ class FigureCache:
             more = str(values_reported(self._library.store.engine, view.record.id))
         return f"{view.tag}.{more}"
 
-    def _made(self, view: SearchView, key: str, source: str) -> DrawnFigures:
+    def _made(self, view: SearchView, key: str, axes: tuple[str, ...], source: str) -> DrawnFigures:
         begun = time.monotonic()
         until = None if view.record.state.is_over else datetime.now(UTC)
         others = partial(self._library.others, view)
-        data = FigureReader(self._library.store, view.record, view.progress, others, _SLOT_TRIALS, until).data(key)
+        reader = FigureReader(self._library.store, view.record, view.progress, others, _SLOT_TRIALS, until)
+        data = replace(reader.data(key), axes=axes)
         figures = [asdict(one) for one in (self._worker.build if key in _SLOW else build)(key, data)]
         content = json.dumps({"figures": figures}, allow_nan=False, separators=(",", ":")).encode()
         tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
         now = time.monotonic()
         packed = DrawnFigures(gzip.compress(content, 5, mtime=0), tag, now, now - begun, source)
         with self._keeping:
-            self._drawn[view.record.id, key] = packed
-            self._drawn.move_to_end((view.record.id, key))
+            self._drawn[view.record.id, key, axes] = packed
+            self._drawn.move_to_end((view.record.id, key, axes))
             while len(self._drawn) > _KEPT:
                 self._drawn.popitem(last=False)
         return packed

@@ -133,7 +133,7 @@ def test_where_there_is_nothing_to_draw_yet_a_small_box_says_why(browser: Any, t
     says = "Needs 16 trials with different results; so far 5 finished and 1 stopped early with a projected value."
     assert place.inner_text() == says
     assert place.bounding_box()["height"] < 100
-    (enough,) = build("importance", subject())
+    enough = build("importance", subject())[0]
     change = "([place, spec]) => hpoFigures.update(place, spec)"
     words = page.evaluate("JSON.parse(document.getElementById('figures').textContent)['figure-importance']")
     page.evaluate(change, [place, enough.spec])
@@ -178,6 +178,21 @@ def test_value_axes_are_logarithmic_on_request(browser: Any, report: str) -> Non
         switch.set_checked(checked)
         page.wait_for_function(f"{axis} === '{'log' if checked else 'linear'}'")
     assert page.locator("section", has=page.locator("#figure-importance")).get_by_label("logarithmic").count() == 0
+    assert said == []
+    page.context.close()
+
+
+def test_a_figure_is_saved_as_png_for_paper(browser: Any, report: str, tmp_path: Path) -> None:
+    page, said = opened(browser, report, color_scheme="dark", viewport={"width": 1280, "height": 900})
+    for key in ("convergence", "parallel", "correlations"):
+        with page.expect_download() as saving:
+            page.get_by_role("button", name=f"PNG of figure {key}").click()
+        assert saving.value.suggested_filename == f"digits-mlp-{key}.png"
+        saving.value.save_as(tmp_path / f"{key}.png")
+        found = colours((tmp_path / f"{key}.png").read_bytes())
+        assert max(found, key=found.__getitem__) == (255, 255, 255), "paper is white"
+        assert len(found) > 50 and min(map(sum, found)) < 150, "with its lines, and dark texts"
+    assert page.get_by_role("button", name="PNG of figure").count() == page.locator(".plot:not(.nothing)").count()
     assert said == []
     page.context.close()
 

@@ -285,8 +285,12 @@ def test_every_figure_is_drawn(sign_in):
             "convergence",
             "parallel",
             "importance",
+            "correlations",
             "slices",
             "contours",
+            "ranks",
+            "distribution",
+            "timeline",
             "folds",
             "curves",
             "slots",
@@ -303,6 +307,29 @@ def test_every_figure_is_drawn(sign_in):
             assert len(plot.get_attribute("aria-label") or "") > 20, key
         # A choice of the search space that is markup stays a text, in figures too.
         assert watched.page.locator("img[src=x]").count() == 0
+        watched.check()
+
+
+def test_the_parameters_of_a_plane_are_chosen_and_in_the_address(sign_in):
+    with sign_in() as watched:
+        page = watched.page
+        watched.open("/searches/calo-scan")
+        watched.drawn()
+        planes = page.locator("#kind-contours")
+        assert planes.locator(".plot").count() == 3
+        planes.get_by_label("horizontal").select_option("momentum")
+        assert planes.locator(".plot").count() == 3, "one parameter is no plane"
+        planes.get_by_label("vertical").select_option("rate")
+        expect(planes.locator(".plot")).to_have_count(1)
+        expect(page).to_have_url(re.compile(r"\?contours-x=momentum&contours-y=rate$"))
+        assert page.locator("#kind-ranks .plot").count() == 3
+        page.reload()
+        watched.drawn()
+        assert planes.get_by_label("vertical").input_value() == "rate"
+        assert "momentum and rate" in planes.locator(".plot").get_attribute("aria-label")
+        watched.open("/searches/calo-scan?ranks-x=nothing&ranks-y=rate")
+        watched.drawn()
+        assert page.locator("#kind-ranks .plot").count() == 3
         watched.check()
 
 

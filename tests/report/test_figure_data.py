@@ -54,6 +54,9 @@ def test_a_large_search_is_drawn_from_a_sample_with_its_best_trials(store: Steer
     assert {trial.number for trial in best} <= numbers
     assert _SAMPLE <= len(numbers) < _TRIALS
     assert all(f"{len(numbers)} of {_TRIALS} trials" in figure.note for figure in build("slices", data))
+    even = reader(store, "scan").data("importance")
+    assert [trial.number for trial in even.trials] == list(range(4, _TRIALS + 1, 4)), "the best ones would bias it"
+    assert "an even sample: 50 of 200 trials" in even.note
     whole = reader(store, "scan2").data("slices")
     assert not whole.note
     assert len(whole.trials) == progress_of(store.engine, 3).trials

@@ -5,6 +5,8 @@
 //   hpoFigures.scaleSwitch(specs, changed)        a switch for the axes of figures of merit; null: none of these can be logarithmic
 //   hpoFigures.rescale(element, scale)            draws them so: "log" or "linear"
 //
+// Each figure has a button that saves it as PNG, black on white.
+//
 // Before printing, all figures of the page get the size that common.css gives them on paper.
 //
 // A specification is plotly's {data, layout}. Parallel coordinates are drawn here on a 2D canvas: plotly's own need
@@ -18,9 +20,9 @@
   const config = {
     displaylogo: false,
     displayModeBar: touch ? false : undefined,
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "toImage"],  // there is a button for a picture
   };
-  const axis = {automargin: true, gridcolor: "#888", linecolor: "#888", zerolinecolor: "#888"};
+  const axis = {automargin: true, gridcolor: "#dde2e8", linecolor: "#888", zerolinecolor: "#bbc2ca"};
 
   // --- plotly's figures ---
 
@@ -41,7 +43,7 @@
     const broken = (text) => String(text).replaceAll("\n", "<br>");
     const traces = data.map((trace) => ({
       ...trace,
-      ...(Array.isArray(trace.text) ? {text: trace.text.map(broken)} : {}),
+      ...(Array.isArray(trace.text) && !Array.isArray(trace.text[0]) ? {text: trace.text.map(broken)} : {}),
       ...(Array.isArray(trace.hovertext) ? {hovertext: trace.hovertext.map(broken)} : {}),
     }));
     return [traces, full];
@@ -408,6 +410,29 @@
       }
     }
 
+    // A picture for paper: the lines, and the labels and ticks that are parts of the page otherwise.
+    picture() {
+      const copy = element("canvas"), {width, height} = this.canvas;
+      Object.assign(copy, {width, height});
+      const context = copy.getContext("2d"), [top, bottom] = this.span;
+      context.fillStyle = "#fff";
+      context.fillRect(0, 0, width, height);
+      context.drawImage(this.canvas, 0, 0);
+      context.setTransform(this.density, 0, 0, this.density, 0, 0);
+      context.fillStyle = context.strokeStyle = "#1b1f24";
+      this.dimensions.forEach((dimension, index) => {
+        const x = this.xs[index], last = index === this.dimensions.length - 1;
+        context.strokeRect(x, top, 0, bottom - top);
+        context.font = `12px ${getComputedStyle(document.body).fontFamily}`;
+        context.textAlign = "center";
+        context.fillText(plain(dimension.label), x, 26, parseFloat(dimension.group.style.getPropertyValue("--room")));
+        context.textAlign = last ? "right" : "left";
+        (dimension.tickvals ?? []).forEach((value, at) => context.fillText(
+          plain(dimension.ticktext[at]), x + (last ? -6 : 6), 4 + bottom - this.share(dimension, value) * (bottom - top)));
+      });
+      return copy.toDataURL("image/png");
+    }
+
     leave() {
       this.tip.hidden = true;
       this.home.classList.remove("on-trial");
@@ -420,8 +445,27 @@
   const isParallel = (spec) => spec.data?.[0]?.type === "parcoords";
   const wordsOf = (spec) => (spec.data?.length ? undefined : spec.layout?.annotations?.[0]?.text);
 
+  const nameOf = (place) => place.id.replace(/^(plot|figure)-/, "");
+  const save = async (place) => {
+    const {clientWidth: width, clientHeight: height} = place;
+    const data = place.hpoParallel?.picture() ?? await Plotly.toImage(
+      {data: place.data, layout: {...place.layout, paper_bgcolor: "#fff", font: {...place.layout.font, color: "#1b1f24"}}},
+      {format: "png", width, height, scale: 2});
+    element("a", {href: data, download: `${document.title.split(/ [·–] /)[0]}-${nameOf(place)}.png`}).click();
+  };
+  const offerPicture = (place, wanted) => {
+    let button = place.nextElementSibling;
+    if (!button?.matches(".png")) {
+      button = element("button", {type: "button", class: "png", "aria-label": `PNG of figure ${nameOf(place)}`}, "PNG");
+      button.addEventListener("click", () => save(place));
+      place.after(button);
+    }
+    button.hidden = !wanted;
+  };
+
   const draw = async (place, spec) => {
     const words = wordsOf(spec);
+    offerPicture(place, words === undefined);
     if (place.hpoParallel) place.hpoParallel.end();
     place.classList.toggle("nothing", words !== undefined);
     if (words !== undefined) {

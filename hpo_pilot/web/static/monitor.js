@@ -119,19 +119,43 @@
     if (!waiting.size) root.dataset.drawn = "true";
   };
 
+  // Users choose the parameters of some figures; the page's address keeps the choice.
+  for (const section of kinds) {
+    const choices = [...section.querySelectorAll("select[data-axis]")];
+    const take = () => {
+      const chosen = new Set(choices.map((choice) => choice.value).filter(Boolean));
+      const query = new URLSearchParams(choices.map((choice) => [choice.dataset.axis, choice.value]));
+      section.dataset.axes = chosen.size > 1 ? `?${query}` : "";
+    };
+    for (const choice of choices) {
+      choice.value = new URLSearchParams(location.search).get(choice.id) ?? "";
+      choice.selectedIndex = Math.max(0, choice.selectedIndex);  // the address may have a name that is none
+      choice.addEventListener("change", () => {
+        const address = new URL(location.href);
+        address.searchParams.set(choice.id, choice.value);
+        if (!choice.value) address.searchParams.delete(choice.id);
+        history.replaceState(null, "", address);
+        take();
+        Object.assign(states.get(section.dataset.kind) ?? {}, {tag: null, busy: false});
+        load(section);
+      });
+    }
+    take();
+  }
+
   const load = async (section) => {
-    const key = section.dataset.kind;
+    const key = section.dataset.kind, {axes = ""} = section.dataset;
     const state = states.get(key) ?? {};
     states.set(key, state);
     state.stale = false;
     if (state.busy) { state.again = true; return; }
     state.busy = true;
     try {
-      const answer = await fetch(base + encodeURIComponent(key), {
+      const answer = await fetch(base + encodeURIComponent(key) + axes, {
         headers: state.tag ? {"If-None-Match": state.tag} : {}, cache: "no-store",
       });
       if (answer.status === 401) return signedOut();
-      if (answer.status !== 304) {
+      if (answer.status !== 304 && axes === (section.dataset.axes ?? "")) {
         if (!answer.ok) throw new Error(`status ${answer.status}`);
         state.tag = answer.headers.get("ETag");
         await show(section, (await answer.json()).figures);

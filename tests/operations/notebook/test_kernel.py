@@ -33,6 +33,7 @@ def test_a_small_notebook(workdir: Path, tmp_path: Path) -> None:
     failure, bar = watched
     assert failure.text == "digits: trial 1 failed: fold 0: exit status 1\n"
     assert '<progress value="20" max="20"' in bar.data["text/html"]
+    assert "best so far</text>" in bar.data["text/html"]
     assert bar.data["text/plain"].startswith("digits: done, 20 of 20 trials")
 
 
@@ -54,5 +55,6 @@ def test_a_function_of_a_notebook(tmp_path: Path) -> None:
     ).execute()
     ran, frame = (cell.outputs for cell in notebook.cells)
     assert '<progress value="2" max="2"' in ran[0].data["text/html"]
+    assert ran[0].data["text/html"].count("<circle") == 2, "the figure follows the results"
     assert ran[-1].data["text/plain"] == "<2 trials: 2 finished; .dataframe() has a row for each>"
     assert frame[0].data["text/plain"] == "[2, 2]"

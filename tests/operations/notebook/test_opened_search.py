@@ -1,17 +1,27 @@
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import plotly.graph_objects as go
 import pytest
 
 from hpo_pilot import open_search
-from hpo_pilot.errors import InputError
+from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.operations.client import SearchClient
-from hpo_pilot.operations.notebook import peers_of, progress_line, search_of, show_progress
+from hpo_pilot.operations.notebook import (
+    ProgressDisplay,
+    live_figure,
+    peers_of,
+    progress_line,
+    search_of,
+    show_progress,
+)
+from hpo_pilot.report.documents import ProgressDocument, over_count
 from tests.rest_api import start_api, steered
 
-PLOTS = ("convergence", "parallel", "importance", "slices", "contours", "folds", "curves", "slots", "front", "failures")
+PLOTS = ("convergence", "parallel", "importance", "correlations", "slices", "contours", "folds", "curves", "slots")
+PLOTS += ("front", "failures", "ranks", "distribution", "timeline")
 
 
 def drawn(found: object) -> list[go.Figure]:
@@ -40,7 +50,7 @@ def test_every_figure(workdir: Path, plot: str) -> None:
     for name in ("digits", "fresh", "pareto"):
         with open_search(name, workdir) as search:
             figures = drawn(getattr(search, f"plot_{plot}")())
-            if plot in ("slices", "contours", "failures"):
+            if plot in ("slices", "contours", "failures", "ranks"):
                 assert bool(figures) == (name == "digits")
                 continue
             (figure,) = figures
@@ -56,6 +66,16 @@ def test_a_slice_by_name(workdir: Path) -> None:
         assert figure.layout.title.text == "x"
         with pytest.raises(InputError, match="no parameter 'y'; there is x, kind"):
             search.plot_slices("y")
+
+
+def test_importance_and_axes_by_name(workdir: Path) -> None:
+    with open_search("digits", workdir) as search:
+        titles = [search.plot_importance(method).layout.title.text for method in ("permutation", "ped-anova")]
+        assert titles == ["Permutation importance", "PED-ANOVA importance"]
+        assert search.plot_ranks("kind", "x")[0].layout.title.text == "kind and x"
+        for wrong in (lambda: search.plot_importance("fanova"), lambda: search.plot_contours("x")):
+            with pytest.raises(InputError, match="ped-anova|two different parameters of x, kind"):
+                wrong()
 
 
 def test_through_a_service_it_is_the_same(workdir: Path) -> None:
@@ -109,6 +129,28 @@ def test_watching_in_a_script_prints_lines(workdir: Path, capsys: pytest.Capture
     failure, line = capsys.readouterr().out.splitlines()
     assert failure == "digits: trial 1 failed: fold 0: exit status 1"
     assert line == "digits: done, 20 of 20 trials, 1 failed, best loss 2.50 ± 0.70 (trial 2)"
+
+
+def test_the_live_figure_is_drawn_for_new_results_and_never_in_the_way(workdir: Path) -> None:
+    with open_search("digits", workdir) as search, pytest.raises(InputError, match="convergence, front, distribution"):
+        search.watch("slots")
+    drawn: list[int] = []
+
+    def draw(now: ProgressDocument) -> str:
+        drawn.append(over_count(now))
+        if len(drawn) == 2:
+            raise TryAgainError("the store is away")
+        return f"<svg>{len(drawn)}</svg>"
+
+    display = ProgressDisplay(io.StringIO(), draw=draw)
+    with SearchClient.local(workdir) as client:
+        (done,) = client.watch("digits")
+    assert live_figure(client)(done).count("<circle") == 19, "one trial failed"
+    early, later = ({**done, "state": "running", "over": n} for n in (3, 4))
+    assert [display._figure_at(now) for now in (early, early, {**later, "state": "done"}, done)] == [
+        "<svg>1</svg>", "<svg>1</svg>", "<svg>1</svg>", "<svg>3</svg>"
+    ]  # fmt: skip
+    assert drawn == [3, 4, 20]
 
 
 def test_an_interrupt_ends_the_watching(capsys: pytest.CaptureFixture[str]) -> None:

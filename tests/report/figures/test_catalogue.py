@@ -18,7 +18,8 @@ from hpo_pilot.search import Search, TrialState
 from tests.made import made_fold
 from tests.report.figures.made_up import TWO, make_search, make_trial, make_trials, on_nodes
 
-KEYS = ["convergence", "parallel", "importance", "slices", "contours", "folds", "curves", "slots", "failures"]
+KEYS = ["convergence", "parallel", "importance", "correlations", "slices", "contours"]
+KEYS += ["ranks", "distribution", "timeline", "folds", "curves", "slots", "failures"]
 HOSTILE = "<img src=x onerror=alert(1)>%{y}\"'&</script>"
 
 
@@ -149,8 +150,9 @@ def test_several_objectives_have_each_their_own() -> None:
     ]
     drawn = all_of(FigureData(search, trials))
     assert_sound(drawn)
-    named = [("importance-0", "Importance for loss"), ("importance-1", "Importance for speed")]
-    assert [(figure.key, figure.title) for figure in drawn["importance"]] == named
+    named = [f"{key}-{index}" for index in (0, 1) for key in ("importance", "importance-best")]
+    assert [figure.key for figure in drawn["importance"]] == named
+    assert [figure.title.split(" for ")[1] for figure in drawn["importance"]] == ["loss", "loss", "speed", "speed"]
     assert [figure.title for figure in drawn["contours"]][1].startswith("speed: ")
     assert [d["label"] for d in drawn["parallel"][0].spec["data"][0]["dimensions"]][-2:] == ["loss", "speed"]
 
@@ -205,7 +207,7 @@ def test_figures_of_merit_are_on_marked_axes_alone() -> None:
     marked = {
         kind for kind, figures in drawn.items() for one in figures if "values" in one.spec["layout"].get("meta", {})
     }
-    assert marked == {"convergence", "slices", "folds", "curves"}
+    assert marked == {"convergence", "slices", "distribution", "timeline", "folds", "curves"}
     for kind in marked:
         for figure in drawn[kind]:
             for axis in figure.spec["layout"]["meta"]["values"]:

@@ -87,6 +87,18 @@ def test_decades_are_averaged_as_powers(search: Search) -> None:
     assert bar["tickvals"][0] < 0 < float(bar["ticktext"][0])
 
 
+def test_ranks_are_the_trials_in_colours_and_axes_are_those_that_were_chosen() -> None:
+    search, trials = bowl(goal="maximize")
+    (figure,) = draw("ranks", search, trials, axes=("idle", "y"))
+    dots, star = figure.spec["data"]
+    assert figure.title == "idle and y"
+    assert dots["marker"]["color"][-1] == 0 and dots["marker"]["color"][0] == 1, "the best is on top"
+    best = max(trials, key=lambda trial: trial.value or 0)
+    assert dots["customdata"][-1] == star["customdata"][0] == best.number
+    assert (star["x"], star["y"]) == ([pytest.approx(best.point["idle"])], [pytest.approx(best.point["y"])])
+    assert [one.title for one in draw("contours", search, trials, axes=("y", "idle"))] == ["y and idle"]
+
+
 def test_three_pairs_at_most_and_few_trials_say_why(search: Search) -> None:
     figures = draw("contours", search, make_trials(search, 200))
     assert [figure.key for figure in figures] == ["contours-0", "contours-1", "contours-2"]

@@ -45,6 +45,34 @@ def test_convergence_shows_trials_best_and_failures(search: Search, trials: list
     assert trace(figure, "failed trial")["x"] == [11, 22, 33, 44]
 
 
+def test_by_date_the_same_results_are_where_they_ended(search: Search, trials: list[Trial]) -> None:
+    by_order, by_date = draw("convergence", search, trials)[0], draw("timeline", search, trials)[0]
+    marks = trace(by_date, "trial")
+    ended = {trial.number: trial.ended for trial in trials}
+    assert marks["x"] == [round(ended[number].timestamp() * 1000) for number in marks["customdata"]]
+    assert marks["x"] == sorted(marks["x"]) and set(marks["customdata"]) == set(trace(by_order, "trial")["customdata"])
+    assert trace(by_date, "best so far")["y"][-1] == trace(by_order, "best so far")["y"][-1]
+    assert by_date.spec["layout"]["xaxis"]["type"] == "date"
+    untimed = [replace(trial, ended=None) for trial in trials]
+    assert trace(draw("timeline", search, untimed)[0], "trial")["x"] == []
+    two = several_trials(*ROWS)
+    assert [figure.key for figure in draw("timeline", make_search(objective=TWO), two)] == ["timeline-0", "timeline-1"]
+
+
+@pytest.mark.parametrize("goal", ["minimize", "maximize"])
+def test_the_distribution_is_the_share_of_trials_that_are_at_least_as_good(goal: str) -> None:
+    search = make_search(objective={"goal": goal})
+    trials = [make_trial(n, float(n)) for n in range(1, 1001)]
+    (figure,) = draw("distribution", search, [*trials, make_trial(1001, None)])
+    whole, first, second = figure.spec["data"]
+    assert len(whole["x"]) <= 401 and whole["y"][-1] == first["y"][-1] == 100
+    for value, share in zip(whole["x"], whole["y"], strict=True):
+        assert share == pytest.approx((value if goal == "minimize" else 1001 - value) / 10)
+    assert (max(first["x"]), min(second["x"])) == (500, 501)
+    (few,) = draw("distribution", search, trials[:3])
+    assert [each["name"] for each in few.spec["data"]] == ["all results"]
+
+
 def test_convergence_has_peers_that_ask_the_same_as_thin_lines(search: Search, trials: list[Trial]) -> None:
     peers = [
         PeerSearch("other <b>", make_search(seed=8), make_trials(search, 30, seed=2)),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import threading
 import time
 from datetime import UTC, datetime
 
 import pytest
 
-from hpo_pilot.errors import TryAgainError
+from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.report.figure import Figure, FigureData
 from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.store import SearchState
@@ -192,6 +194,19 @@ def test_the_slow_one_is_made_again_for_new_results_alone(pages, library, made):
     pages.store.record(number, [], [made_end(4, TrialState.FINISHED, 0.1, told=4, ended=time.time())])
     desk.drawn(library.view(name), "importance")
     assert made.count("importance") == 2
+
+
+def test_chosen_axes_are_drawn_beside_the_important_ones(pages, library, made):
+    name = pages.submit("chosen")
+    pages.results(name, count=30)
+    desk, view = FigureCache(library), library.view(name)
+    for axes, title in (((), " and "), (("kind", "x"), "kind and x"), (("x", "kind"), "x and kind"), ((), " and ")):
+        (figure,) = json.loads(gzip.decompress(desk.drawn(view, "ranks", axes).packed))["figures"]
+        assert title in figure["title"]
+    assert made == ["ranks"] * 3
+    for wrong in (("x",), ("x", "x"), ("x", "nothing")):
+        with pytest.raises(InputError, match="two different parameters of x, kind"):
+            desk.drawn(view, "ranks", wrong)
 
 
 def test_a_worker_draws_again_after_it_was_killed(pages, library):
