@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpo_pilot.errors import GiveUpError, TryAgainError
-from hpo_pilot.jobs import JobState, Member, Members, TaskOptions, TaskRef, TaskSpec, TaskState, task_name
+from hpo_pilot.jobs import ASKED_QUEUE, JobState, Member, Members, TaskOptions, TaskRef, TaskSpec, TaskState, task_name
 from hpo_pilot.panda.rucio import is_did
 from hpo_pilot.panda.task_parameters import ENCODED_LIMIT, encode_points
 from hpo_pilot.panda.workflow_manager import TaskNameTakenError, UnknownOutcomeError, WorkflowManager
@@ -360,7 +360,7 @@ def task_spec(
         needs=search.job_needs,
         container=search.payload.container,
         has_outputs=bool(search.payload.kept_files),
-        queue=search.site.queue,
+        queue=f"{ASKED_QUEUE}{uid}" if search.payload.is_none else search.site.queue,
         options=TaskOptions(
             label=search.panda.label,
             vo=search.panda.vo,
