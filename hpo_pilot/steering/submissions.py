@@ -324,6 +324,8 @@ def trials_per_task(search: Search, polite: int | None) -> int:
         polite: the server's limit of jobs per task, used if `panda.jobs_per_task` is auto; None: no limit.
     """
     most, per_job = search.panda.jobs_per_task, search.resources.trials_per_job
+    if search.payload.is_none:
+        polite = _FEW  # a look at such a task is short, so that results are seen soon and new points follow
     limit = min(MOST_JOBS_PER_TASK, (polite or MOST_JOBS_PER_TASK) if most == "auto" else most)
     return max(1, min(limit // search.folds.k * per_job, MOST_RUNS_PER_TASK // search.folds.k))
 
@@ -412,6 +414,12 @@ class Refill:
 #: Share of slot time that may be lost before points are kept waiting at the server.
 TOLERATED = 0.02
 
+#: Trials in a task for clients.
+_FEW = 50
+
+#: Share of `budget.parallel` that waits for clients beside that, so that few of them wait for a hand-over.
+_FOR_CLIENTS = 0.1
+
 #: Weight of the newest measurement in the running means.
 _WEIGHT = 0.2
 
@@ -425,15 +433,17 @@ class Lookahead:
     asked for later is based on more results.
     """
 
-    def __init__(self, parallel: int, queued: int | str, trials_per_job: int = 1) -> None:
+    def __init__(self, parallel: int, queued: int | str, trials_per_job: int = 1, *, for_clients: bool = False) -> None:
         """Starts without measurements.
 
         Args:
             parallel: trials that run at once.
             queued: `budget.queued` of the search file: a fixed number, or `auto`.
             trials_per_job: trials that a job runs between two hand-overs.
+            for_clients: whether the points wait for clients, not for pilots.
         """
         self._parallel = parallel
+        self._for_clients = for_clients
         self._per_job = trials_per_job
         self._queued = queued
         self._hand_over: float | None = None
@@ -455,13 +465,16 @@ class Lookahead:
         """
         if isinstance(self._queued, int):
             return self._queued
-        if self._parallel == 1 or self._hand_over is None or self._run_time is None:
+        if self._parallel == 1:
             return 0
+        least = math.ceil(self._parallel * _FOR_CLIENTS) if self._for_clients else 0
+        if self._hand_over is None or self._run_time is None:
+            return least
         share = self._hand_over / max(self._run_time, 1e-3)
         if share < TOLERATED:
-            return 0
+            return least
         waiting = math.ceil(self._parallel * share / self._per_job) * self._per_job
-        return min(self._parallel, waiting)
+        return min(self._parallel, least + waiting)
 
 
 def _mean(old: float | None, new: float) -> float:
