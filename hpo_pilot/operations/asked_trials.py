@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import requests
+from requests.adapters import HTTPAdapter
 
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.operations.here import Here
@@ -182,4 +183,6 @@ def _call(here: Here, call: str, body: Mapping[str, Any], wait: float = 0.0) -> 
 
 @functools.lru_cache(maxsize=4)
 def _session(server: PandaServer) -> requests.Session:
-    return server.session()
+    session = server.session()
+    session.mount(server.url, HTTPAdapter(pool_maxsize=32))  # one for each thread of an API
+    return session

@@ -57,13 +57,14 @@ async def ask(call: Call, *, search: str, uid: str, most: int, asks: list[dict[s
         del waited
         rows = tx.connection.execute(select(jobs).where(AT_PILOT, jobs.c.queue == queue)).all()
         held = {row.scheduler_id: row for row in rows if row.command != "tobekilled"}
-        found = []
+        found, free = [], most - len(held)
         for one in asks:
             job = held.get(one["key"])
-            if job is None and len(held) < most and (taken := take(tx, request(**one))):
-                job = held[one["key"]] = taken[0]
-                record_report(tx, JobState.RUNNING, {"job_id": job.panda_id}, None)
+            if job is None and free > 0:
+                job = next(iter(take(tx, request(**one))), None)
+                free = 0 if job is None else free - 1
             if job is not None:
+                record_report(tx, JobState.RUNNING, {"job_id": job.panda_id}, None)
                 trial, point = trial_of(tx, job.task_id, job.number)
                 found.append({"key": one["key"], "trial": trial, "attempt": job.attempt_nr, "point": point})
         return found

@@ -417,8 +417,9 @@ TOLERATED = 0.02
 #: Trials in a task for clients.
 _FEW = 50
 
-#: Share of `budget.parallel` that waits for clients beside that, so that few of them wait for a hand-over.
-_FOR_CLIENTS = 0.1
+#: Share of `budget.parallel` that waits for clients beside that, so that few of them wait for a hand-over, and share of
+#: new points that are submitted together, which saves looks at tasks.
+_FOR_CLIENTS, BATCH = 0.1, 0.04
 
 #: Weight of the newest measurement in the running means.
 _WEIGHT = 0.2

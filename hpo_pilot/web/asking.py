@@ -19,6 +19,9 @@ from hpo_pilot.report.documents import AskedDocument
 #: Seconds of one call at the embedded server: clients that come meanwhile are in the next one.
 _TOGETHER = 0.5
 
+#: Clients for which one call asks, those that came first.
+_AT_ONCE = 50
+
 
 @dataclass(eq=False)
 class _Waiting:
@@ -54,7 +57,9 @@ class AskCalls:
 
     async def _ask(self, uid: str, identity: str) -> None:
         """Asks for the clients of a search until none waits."""
-        while asked := list(self._waiting[uid]):
+        while waiting := self._waiting[uid]:
+            late = [one for one in waiting[_AT_ONCE:] if one.end <= time.monotonic()]
+            asked = waiting[:_AT_ONCE] + late
             # A trial for a client that has gone would be out until its lease ends.
             gone = [one for one in asked if await one.request.is_disconnected()]
             asked = [one for one in asked if one not in gone]

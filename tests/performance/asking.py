@@ -101,7 +101,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
     import optuna
     from optuna.storages.journal import JournalFileBackend
 
-    clients, seconds = (200, 45.0) if quick else (CLIENTS, 150.0)
+    clients, seconds = (200, 45.0) if quick else (CLIENTS, 75.0)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         document = {
