@@ -33,15 +33,7 @@ from hpo_pilot.steering.early_stopping import TrialStopper
 from hpo_pilot.steering.ledger import Changes, Ledger, OpenTrial
 from hpo_pilot.steering.metrics import time_ask
 from hpo_pilot.steering.results import KeptOutputs
-from hpo_pilot.steering.submissions import (
-    BATCH,
-    LOOK_SECONDS,
-    Lookahead,
-    PointRequests,
-    Refill,
-    Submissions,
-    new_trials,
-)
+from hpo_pilot.steering.submissions import LOOK_SECONDS, Lookahead, PointRequests, Refill, Submissions, new_trials
 from hpo_pilot.store import NewTask, PointRequest, SearchRecord, SearchState, SteeringStore, StoreAwayError, TaskRecord
 from hpo_pilot.store.progress import stored_progress
 from hpo_pilot.store.queries import spent
@@ -352,8 +344,8 @@ class SearchSteering:
             return
         count = self._wanted()
         left = min(self._spent.trials_left, self._allowance.trials)
-        polite = self._manager.policy.refill
-        if not self._refill_rule.is_due(count, left, max(polite, BATCH) if self._search.payload.is_none else polite):
+        polite = max(self._manager.policy.refill, self._lookahead.batch)
+        if not self._refill_rule.is_due(count, left, polite):
             return
         count = min(count, self._tasks.trials_per_task)
         pending = tuple(sorted(number for number, one in self._ledger.open.items() if one.trial.confirms is None))

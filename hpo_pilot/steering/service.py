@@ -399,15 +399,10 @@ def run_all(
         if whole.goes_on:
             target = chosen_server(server, whole.bound)
             _check_slots(target, slots)
-            if whole.is_asked and (target != EMBEDDED or slots):
-                raise InputError(
-                    "payload: none: clients run the trials, by `hpo-pilot ask`, which "
-                    + (
-                        f"{target} cannot give them: use --server embedded"
-                        if target != EMBEDDED
-                        else "needs no --slots"
-                    )
-                )
+            if whole.is_asked and target != EMBEDDED:
+                raise InputError(f"payload: none: {target} cannot give trials to clients: use --server embedded")
+            if whole.is_asked and slots:
+                raise InputError("--slots: clients run the trials of a search with payload: none: leave --slots out")
             whole.named_server = target if server is not None else None
             on_server(target)
             whole.to_the_end(target, slots, on_progress)

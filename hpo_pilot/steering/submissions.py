@@ -419,7 +419,7 @@ _FEW = 50
 
 #: Share of `budget.parallel` that waits for clients beside that, so that few of them wait for a hand-over, and share of
 #: new points that are submitted together, which saves looks at tasks.
-_FOR_CLIENTS, BATCH = 0.1, 0.04
+_FOR_CLIENTS, _BATCH = 0.1, 0.04
 
 #: Weight of the newest measurement in the running means.
 _WEIGHT = 0.2
@@ -457,6 +457,11 @@ class Lookahead:
     def ran(self, seconds: float) -> None:
         """Takes the run time of a trial in seconds."""
         self._run_time = _mean(self._run_time, seconds * self._per_job)
+
+    @property
+    def batch(self) -> float:
+        """Share of `parallel` that is submitted together, if some points wait for clients; else 0."""
+        return _BATCH if self._for_clients and self._queued == "auto" else 0.0
 
     @property
     def waiting(self) -> int:

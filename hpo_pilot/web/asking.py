@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import anyio.to_thread
+from anyio import CapacityLimiter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
@@ -21,6 +25,9 @@ _TOGETHER = 0.5
 
 #: Clients for which one call asks, those that came first.
 _AT_ONCE = 50
+
+#: Searches for which a call is under way at once, in threads beside those of other calls.
+_THREADS = 4
 
 
 @dataclass(eq=False)
@@ -40,6 +47,7 @@ class AskCalls:
     def __init__(self) -> None:
         self._waiting: dict[str, list[_Waiting]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._threads = CapacityLimiter(_THREADS)
 
     async def next(
         self, here: Here, identity: str, ask: dict[str, Any], wait: float, request: Request
@@ -61,12 +69,15 @@ class AskCalls:
             late = [one for one in waiting[_AT_ONCE:] if one.end <= time.monotonic()]
             asked = waiting[:_AT_ONCE] + late
             # A trial for a client that has gone would be out until its lease ends.
-            gone = [one for one in asked if await one.request.is_disconnected()]
+            gone = [one for one in asked if one.answer.done() or await one.request.is_disconnected()]
             asked = [one for one in asked if one not in gone]
             seconds = min(_TOGETHER, max([0.0, *(one.end - time.monotonic() for one in asked)]))
             try:
                 asks = [one.ask for one in asked]
-                found = await run_in_threadpool(ask_trials, asked[0].here, identity, asks, seconds) if asked else []
+                found: list[AskedDocument] = []
+                if asked:
+                    call = partial(ask_trials, asked[0].here, identity, asks, seconds)
+                    found = await anyio.to_thread.run_sync(call, limiter=self._threads)
             except Exception as error:  # noqa: BLE001 - each client gets it
                 self._end(uid, asked, error)
             else:
@@ -79,9 +90,10 @@ class AskCalls:
 
     def _end(self, uid: str, calls: Iterable[_Waiting], answer: AskedDocument | Exception) -> None:
         for one in calls:
-            if one.answer.done():  # the API ends
+            with suppress(ValueError):  # the API ends
+                self._waiting[uid].remove(one)
+            if one.answer.done():
                 continue
-            self._waiting[uid].remove(one)
             if isinstance(answer, Exception):
                 one.answer.set_exception(answer)
             else:
