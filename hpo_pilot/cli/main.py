@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from hpo_pilot import __version__
-from hpo_pilot.cli import inspection, migrate, pilots, plan, searches, serve
+from hpo_pilot.cli import inspection, mcp, migrate, pilots, plan, searches, serve
 from hpo_pilot.cli.options import option
 from hpo_pilot.cli.output import about_place, advised
 from hpo_pilot.errors import HpoPilotError, TryAgainError
@@ -86,7 +86,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         *(searches.pause, searches.resume, searches.stop, searches.extend, searches.retry, searches.note),
         searches.try_point,
     ),
-    _SERVICE: (serve.serve, serve.pilot, serve.doctor),
+    _SERVICE: (serve.serve, serve.pilot, serve.doctor, mcp.mcp),
     "Moving from other tools": (migrate.import_file, migrate.steer),
 }
 #: The pilot reads its own options, `--help` among them.

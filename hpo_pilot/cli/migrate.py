@@ -16,12 +16,13 @@ from hpo_pilot.errors import InputError
 
 
 def import_file(
-    tool: Annotated[str, argument(metavar="hpogrid|phpo|idds", help="The tool.")],
+    tool: Annotated[str, argument(metavar="hpogrid|phpo|idds|wandb|katib|determined", help="The tool.")],
     words: Annotated[
         list[str] | None,
         argument(
             metavar="FILE | -- phpo …",
-            help="Its file: a project, a --loadJson file, a file with a phpo command, a request; or that command.",
+            help="Its file: a project, a --loadJson file, a file with a phpo command, a request, a sweep, an "
+            "experiment; or that command.",
         ),
     ] = None,
     output: Annotated[Path | None, option("--output", "-o", help="The search file; default: printed.")] = None,

@@ -20,8 +20,8 @@ from hpo_pilot.manual import Page, page_named
 
 #: The sections of a search file, in the order in which people usually write them.
 _ORDER = (
-    *("search", "objective", "space", "constraints", "start", "known", "warm_start", "segments", "optimizer", "budget"),
-    *("folds", "confirm", "early_stopping", "payload", "resources", "site", "panda", "notify", "seed"),
+    *("search", "objective", "space", "constraints", "prior", "start", "known", "warm_start", "segments", "optimizer"),
+    *("budget", "folds", "confirm", "early_stopping", "payload", "resources", "site", "panda", "notify", "seed"),
 )
 
 #: A command that has only the options common to all commands on searches.

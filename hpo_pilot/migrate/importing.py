@@ -1,8 +1,9 @@
-"""Imports a search of hpogrid, phpo or iDDS: makes a search file of it. iDDS requests are read here."""
+"""Imports a search of another tool: makes a search file of it. iDDS requests are read here."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,14 @@ from hpo_pilot.migrate.foreign_file import ForeignFile
 from hpo_pilot.migrate.hpogrid import import_hpogrid
 from hpo_pilot.migrate.phpo import import_phpo, read_phpo
 from hpo_pilot.migrate.spaces import ForeignSpace, read_space
+from hpo_pilot.migrate.sweeps import SWEEPS, import_sweep
 from hpo_pilot.search import Point, SearchSpace, point_key
 from hpo_pilot.search.mistakes import FieldPath, closest
 from hpo_pilot.search.values import is_number, show
 from hpo_pilot.steering.search_file import parse_search
 
 #: The tools whose files are imported.
-TOOLS = ("hpogrid", "phpo", "idds")
+TOOLS = ("hpogrid", "phpo", "idds", *SWEEPS)
 
 
 def import_search(
@@ -54,10 +56,11 @@ def import_search(
         if arguments:
             raise InputError(f"{tool} has no command line; only phpo has: {' '.join(arguments)}")
         file = ForeignFile.read(path)
-        draft, files = (import_hpogrid if tool == "hpogrid" else _import_idds)(file, options), [file]
+        readers = {"hpogrid": import_hpogrid, "idds": _import_idds}
+        draft, files = readers.get(tool, partial(import_sweep, tool))(file, options), [file]
     else:
         raise InputError(f"there is no importer for {tool!r}; there is {', '.join(TOOLS)}")
-    problems = [problem for file in files for problem in file.problems]
+    problems = list(dict.fromkeys(problem for file in files for problem in file.problems))
     if problems:
         raise SearchFileError(problems)
     warnings = tuple(warning for file in files for warning in file.warnings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,17 +40,7 @@ def read_space(file: ForeignFile, path: FieldPath, value: Any, library: str | No
     entries = file.mapping(path, value, "must be a mapping of parameters")
     if entries is None:
         return space
-    space.names = frozenset(entries)
-    if not entries:
-        file.wrong(path, "is empty: there is nothing to search")
-    for name, entry in entries.items():
-        place = (*path, name)
-        if not name or name != name.strip():
-            file.wrong(place, f"{name!r} is not a usable name", "remove the blanks at its ends", at_key=True)
-        elif file.is_readable(place):
-            _add_parameter(space, name, place, entry)
-    if entries and not space.dimensions and not file.problems:
-        file.wrong(path, "has no parameter with more than one value")
+    space.fill(path, [(name, (*path, name), entry) for name, entry in entries.items()], _add_parameter)
     return space
 
 
@@ -117,6 +108,24 @@ class ForeignSpace:
     def shape(self) -> PointShape:
         """How the tool's points are built from points of the search."""
         return PointShape(fixed=self.fixed, arrays=self.arrays, values=self.values)
+
+    def fill(
+        self,
+        path: FieldPath,
+        entries: Sequence[tuple[str, FieldPath, Any]],
+        add: Callable[[ForeignSpace, str, FieldPath, Any], None],
+    ) -> None:
+        """Adds all parameters of the space at `path`: `add` adds one from its name, place and value."""
+        self.names = frozenset(name for name, _, _ in entries)
+        if not entries:
+            self.file.wrong(path, "is empty: there is nothing to search")
+        for name, place, entry in entries:
+            if not name or name != name.strip():
+                self.file.wrong(place, f"{name!r} is not a usable name", "remove the blanks at its ends", at_key=True)
+            elif self.file.is_readable(place):
+                add(self, name, place, entry)
+        if entries and not self.dimensions and not self.file.problems:
+            self.file.wrong(path, "has no parameter with more than one value")
 
     def add(self, name: str, dimension: dict[str, Any], origin: str) -> None:
         """Adds a parameter."""

@@ -16,7 +16,7 @@ import random
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -47,7 +47,9 @@ def pickled(function: Callable[..., Any], files: Path | None) -> tuple[bytes, st
     try:
         _Pickler(stream, names).dump(function)
     except Exception as error:  # any type, by what the function refers to
-        raise InputError(f"the function cannot be sent to a job: {error}") from error
+        causes = [f"'{name}' ({type(value).__name__})" for name, value in _not_pickled(function, names, {})]
+        remedy = f"; create {' and '.join(causes)} inside the function instead" if causes else ""
+        raise InputError(f"the function cannot be sent to a job: {error}{remedy}") from error
     finally:
         for module in own:
             cloudpickle.unregister_pickle_by_value(module)
@@ -56,6 +58,24 @@ def pickled(function: Callable[..., Any], files: Path | None) -> tuple[bytes, st
         return content, identity_of(function, names)
     except Exception:  # noqa: BLE001 - of the objects' own methods; the next run of the script then counts as a change
         return content, hashlib.sha256(content).hexdigest()
+
+
+def _not_pickled(function: Any, own: frozenset[str], seen: dict[int, Any]) -> Iterator[tuple[str, Any]]:
+    """Yields what a function, or one of the user's that it calls, uses and no pickle can have: names and values."""
+    if not isinstance(function, FunctionType) or id(function) in seen:
+        return
+    seen[id(function)] = function
+    values = _global_values(function)
+    values.update(zip(function.__code__.co_freevars, map(_content, function.__closure__ or ()), strict=True))
+    for name, value in sorted(values.items()):
+        if isinstance(value, FunctionType):
+            if _is_sent_by_value(value, own):
+                yield from _not_pickled(value, own, seen)
+            continue
+        try:
+            _Pickler(io.BytesIO(), own).dump(value)
+        except Exception:  # noqa: BLE001 - of the objects' own methods
+            yield name, value
 
 
 def _own_modules(function: Callable[..., Any], files: Path | None) -> list[ModuleType]:
@@ -238,8 +258,8 @@ class _Digest:
         cells = [_content(cell) for cell in function.__closure__ or ()]
         self._add_all([function.__defaults__, function.__kwdefaults__, vars(function), *cells])
         self._add_code(function.__code__)
-        values = function.__globals__
-        self._add_named(values, (name for name in _global_names(function.__code__) if name in values))
+        values = _global_values(function)
+        self._add_named(values, values)
 
     def _add_code(self, code: CodeType) -> None:
         counts = [code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags]
@@ -270,6 +290,12 @@ def _content(cell: Any) -> Any:
         return cell.cell_contents
     except ValueError:  # it is empty
         return ...
+
+
+def _global_values(function: FunctionType) -> dict[str, Any]:
+    """Returns the module variables that a function uses, by their names."""
+    values = function.__globals__
+    return {name: values[name] for name in _global_names(function.__code__) if name in values}
 
 
 def _global_names(code: CodeType) -> set[str]:

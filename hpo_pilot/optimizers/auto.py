@@ -21,6 +21,7 @@ class AutoOptimizer(Optimizer):
     """
 
     several_objectives = True
+    uses_prior = True
 
     def __init__(self, space: SearchSpace, **options: Any) -> None:
         """Makes the model; see `Optimizer`."""

@@ -193,6 +193,7 @@ class Optimizer(ABC):
     Attributes:
         several_objectives: whether the optimizer can search for a Pareto front.
         learns_from_earlier: whether `tell_earlier` has an effect.
+        uses_prior: whether it uses the beliefs in `space.prior`.
         history: the told results, in their order.
         earlier: the results of earlier searches, by search.
     """
@@ -201,6 +202,7 @@ class Optimizer(ABC):
     settings: BaseSettings
     several_objectives: ClassVar[bool] = False
     learns_from_earlier: ClassVar[bool] = True
+    uses_prior: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -23,6 +23,7 @@ if (
     TYPE_CHECKING
 ):  # scikit-learn and scipy take a second to load, and the check of a search file needs only the settings
     from hpo_pilot.optimizers.acquisition import Surrogate
+    from hpo_pilot.optimizers.beliefs import Beliefs
     from hpo_pilot.optimizers.objective_models import Caution
     from hpo_pilot.optimizers.training_data import FeatureMap, Rows, Table
 
@@ -34,6 +35,9 @@ LISTED = 2_000
 #: Candidates from the whole space, and near the best points; wide batches get this many more per point.
 _ANYWHERE, _NEARBY = 1_000, 600
 _PER_POINT = 3
+
+#: Candidates where the user believes good points to be.
+_BELIEVED = 400
 
 #: With constraints, each candidate costs about 20 µs: then fewer are drawn from the whole space.
 _ANYWHERE_CONSTRAINED = 400
@@ -81,6 +85,11 @@ class Candidates:
         if not self._space.constraints:
             return units
         return np.asarray(units[feasible_region(self._space).mask(units)])
+
+    def believed(self, beliefs: Beliefs, numbers: np.random.Generator) -> Array:
+        """Returns candidates where the user believes good points to be, shape (n, n_dims)."""
+        even = numbers.random((_BELIEVED if beliefs else 0, len(self._space.names)))
+        return self.feasible(self._cube.snapped(beliefs.placed(even)))
 
     def _listed(self) -> Array:
         if self._list is None:
@@ -178,7 +187,7 @@ class Climber:
         self._feasible = feasible
 
     def climb(
-        self, surrogate: Surrogate, proposals: Proposals, starts: Array, penalty: Callable[[Array], Array]
+        self, surrogate: Surrogate, proposals: Proposals, starts: Array, penalty: Callable[[Array, Array], Array]
     ) -> Array | None:
         """Offers the best of the starts, their discrete neighbours and the ends of the gradient ascents from them.
 
@@ -186,7 +195,7 @@ class Climber:
             surrogate: gives the acquisition values.
             proposals: takes the point.
             starts: unit vectors, shape (k, n_dims), k above 0.
-            penalty: is added to the values at features of shape (m, n_features); shape (m,).
+            penalty: is added to the values at unit vectors and their features, shape (m, n_features); shape (m,).
 
         Returns:
             The features of the accepted point, shape (n_features,); None where none was accepted.
@@ -196,11 +205,11 @@ class Climber:
         if not len(units):
             return None
         features = self._map.features(units)
-        scores = surrogate.value(features) + penalty(features)
+        scores = surrogate.value(features) + penalty(units, features)
         best = units[np.argsort(-scores, kind="stable")[:_STARTS]]
         units = np.concatenate([units, self._feasible(self._uphill(surrogate, best))])
         features = self._map.features(units)
-        scores = surrogate.value(features) + penalty(features)
+        scores = surrogate.value(features) + penalty(units, features)
         for index in np.argsort(-scores, kind="stable"):
             if proposals.offer(units[index].tolist()):
                 return np.asarray(features[index])
@@ -276,6 +285,7 @@ class BatchChooser:
         turn: int,
         caution: Caution,
         feasible: Callable[[Array], Array],
+        weigh: Callable[[Array], Array] | None,
     ) -> None:
         """Takes the models and the told and pending points.
 
@@ -287,11 +297,13 @@ class BatchChooser:
             turn: selects the model that chooses first.
             caution: penalises points that probably fail.
             feasible: selects the unit vectors that satisfy the constraints.
+            weigh: returns what the user's beliefs add to the log improvement at unit vectors; None: nothing.
         """
         self._map = features
         self._surrogates = list(surrogates)
         self._turn = turn
         self._caution = caution
+        self._weigh = weigh
         self._spacings = [Spacing(surrogate.scales, known, out) for surrogate in surrogates]
         self._climber = Climber(features, feasible)
 
@@ -307,6 +319,8 @@ class BatchChooser:
             surrogate.look_at(features, proposals.missing)
             spacing.look_at(features)
         bonus = self._caution.look_at(features)
+        if self._weigh is not None:
+            bonus += self._weigh(units)
         climbs = int(np.clip(_CLIMB_BUDGET / max(1.0, self._surrogates[0].cost), _LEAST_CLIMBS, _MOST_CLIMBS))
         while proposals.missing > 0:
             turn = self._turn % len(self._surrogates)
@@ -331,8 +345,9 @@ class BatchChooser:
                 for surrogate in self._surrogates:
                     surrogate.assume_candidate(index)
 
-    def _penalty(self, spacing: Spacing, features: Array) -> Array:
-        return self._caution.penalty(features) - _CROWDED * spacing.crowded(features)
+    def _penalty(self, spacing: Spacing, units: Array, features: Array) -> Array:
+        penalty = self._caution.penalty(features) - _CROWDED * spacing.crowded(features)
+        return penalty if self._weigh is None else penalty + self._weigh(units)
 
     def _take(self, features: Array) -> None:
         self._turn += 1
@@ -350,6 +365,11 @@ _TRIES_PER_START = 16
 #: While earlier searches count, one of this many start points is evenly distributed; the others are near the best
 #: earlier points.
 _STARTS_APART = 2
+
+
+#: The density of the user's beliefs counts to the power of this, or of the budget in trials divided by `_FADES`, over
+#: the number of points so far (the values of piBO).
+_BELIEF, _FADES = 10.0, 10.0
 
 
 class BayesianSettings(BaseSettings):
@@ -386,9 +406,11 @@ class BayesianOptimizer(Optimizer):
     Settings = BayesianSettings
     settings: BayesianSettings
     several_objectives = True
+    uses_prior = True
 
     def __init__(self, space: SearchSpace, **options: Any) -> None:
         """Lays out the features; see `Optimizer`."""
+        from hpo_pilot.optimizers.beliefs import Beliefs  # noqa: PLC0415 - see above
         from hpo_pilot.optimizers.objective_models import SuccessLearner, ValuesLearner  # noqa: PLC0415 - see above
         from hpo_pilot.optimizers.training_data import FeatureMap, ToldTrials  # noqa: PLC0415 - see above
 
@@ -396,6 +418,7 @@ class BayesianOptimizer(Optimizer):
         self.start_points = self.settings.start_points or default_start_points(len(space.dimensions), self.trials)
         self._features = FeatureMap(space)
         self._candidates = Candidates(space, self._features)
+        self._beliefs = Beliefs(space, self._features.cube)
         self._told = ToldTrials(len(space.dimensions), self.objectives)
         self._earlier: dict[str, Table] = {}
         self._values = [
@@ -444,7 +467,12 @@ class BayesianOptimizer(Optimizer):
         first, goal = proposals.known, len(proposals.points) + count
         tries = _TRIES_PER_START * count
         sobol = qmc.Sobol(len(self.space.dimensions), rng=array_stream(self.seed, "start"))
-        for unit in sobol.random_base2(math.ceil(math.log2(first + tries + 1)))[first : first + tries].tolist():
+        units = sobol.random_base2(math.ceil(math.log2(first + tries + 1)))[first : first + tries]
+        if self._beliefs:  # every other point, the first one where all beliefs are
+            even = np.full_like(units, 0.5) if first == 0 else units
+            even[1:] = units[1:]
+            units[first % 2 :: 2] = self._beliefs.placed(even[first % 2 :: 2])
+        for unit in units.tolist():
             if len(proposals.points) >= goal:
                 return
             proposals.offer(unit)
@@ -466,9 +494,12 @@ class BayesianOptimizer(Optimizer):
         candidates = self._candidates.draw(
             proposals.missing, best, feasible, rng, stream(self.seed, "feasible", proposals.known)
         )
+        candidates = np.concatenate([candidates, self._candidates.believed(self._beliefs, rng)])
         if len(candidates):
             turn, feasible_units = proposals.known, self._candidates.feasible
-            chooser = BatchChooser(self._features, surrogates, features, out, turn, caution, feasible_units)
+            weight = (self.trials / _FADES if self.trials else _BELIEF) / max(1, proposals.known)
+            weigh = (lambda units: weight * self._beliefs.log_density(units)) if self._beliefs else None
+            chooser = BatchChooser(self._features, surrogates, features, out, turn, caution, feasible_units, weigh)
             chooser.fill(proposals, candidates)
 
     def _surrogates(self, table: Table, rows: Rows, data: Array, believed: Array, reach: Array) -> list[Surrogate]:

@@ -37,6 +37,7 @@ from hpo_pilot.search.mistakes import (
 )
 from hpo_pilot.search.parameters import Dimension
 from hpo_pilot.search.payload import Payload
+from hpo_pilot.search.prior import Prior, prior_mistakes
 from hpo_pilot.search.sections import (
     LONGEST_NAME,
     EarlyStopping,
@@ -272,6 +273,9 @@ class Search(Section):
         max_length=limits.MOST_CONSTRAINTS,
         description="Expressions of the parameters that every point satisfies, as 'layers * width <= 1024'.",
     )
+    prior: dict[str, Prior] = Field(
+        {}, description="Beliefs on where good values are, by parameter; the results overcome a wrong one."
+    )
     start: tuple[dict[str, Scalar], ...] = Field((), max_length=limits.MOST_POINTS, description="Points to try first.")
     known: tuple[KnownResult, ...] = Field(
         (),
@@ -330,7 +334,7 @@ class Search(Section):
     @cached_property
     def space(self) -> SearchSpace:
         """The space with its constraints."""
-        return SearchSpace(dimensions=self.space_dimensions, constraints=self.constraints)
+        return SearchSpace(dimensions=self.space_dimensions, constraints=self.constraints, prior=self.prior)
 
     @property
     def job_needs(self) -> JobNeeds:
@@ -389,6 +393,8 @@ def mistakes_across(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     payload, confirm, budget, early = (sections.get(key) for key in ("payload", "confirm", "budget", "early_stopping"))
     if isinstance(space, SearchSpace):
         yield from known_mistakes(space, known)
+        prior = sections.get("prior", {})
+        yield from (wrong.under("prior") for wrong in prior_mistakes(space.dimensions, prior))
         if payload is not None:
             yield from (wrong.under("payload", "point") for wrong in payload.point.mistakes(space.dimensions))
     if payload is not None and payload.result is not None and len(objectives) > 1:

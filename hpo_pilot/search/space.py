@@ -17,12 +17,13 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import simpleeval
-from pydantic import ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.search.fields import Section
 from hpo_pilot.search.mistakes import FieldPath, Mistake, MistakeError, did_you_mean, listing, mistakes_of
 from hpo_pilot.search.parameters import DIMENSION, DIMENSION_TYPES, Dimension
+from hpo_pilot.search.prior import Prior, prior_mistakes
 from hpo_pilot.search.values import Point, show, value_key
 
 
@@ -35,10 +36,13 @@ class SearchSpace(Section):
 
     dimensions: dict[str, Dimension]
     constraints: tuple[str, ...] = ()
+    prior: dict[str, Prior] = Field(default_factory=dict)
 
     @classmethod
-    def from_dict(cls, dimensions: Mapping[str, Any], constraints: Sequence[str] = ()) -> SearchSpace:
-        """Returns the space of the sections `space` and `constraints` of a search file.
+    def from_dict(
+        cls, dimensions: Mapping[str, Any], constraints: Sequence[str] = (), prior: Mapping[str, Any] | None = None
+    ) -> SearchSpace:
+        """Returns the space of the sections `space`, `constraints` and `prior` of a search file.
 
         Raises:
             InputError: a dimension, condition or constraint is wrong; the message has every mistake with its place.
@@ -52,9 +56,10 @@ class SearchSpace(Section):
                 mistakes += [mistake.under(name) for mistake in mistakes_of(error, value, DIMENSION_TYPES)]
         if not mistakes:
             try:
-                return cls(dimensions=checked, constraints=tuple(constraints))
+                return cls(dimensions=checked, constraints=tuple(constraints), prior=dict(prior or {}))
             except ValidationError as error:
-                mistakes += mistakes_of(error, {"dimensions": dimensions, "constraints": constraints})
+                given = {"dimensions": dimensions, "constraints": constraints, "prior": prior}
+                mistakes += mistakes_of(error, given, cls)
         raise InputError("search space: " + "; ".join(str(mistake) for mistake in mistakes))
 
     @model_validator(mode="after")
@@ -65,6 +70,7 @@ class SearchSpace(Section):
             *(m.under("dimensions") for m in name_mistakes(self.dimensions)),
             *(m.under("dimensions") for m in condition_mistakes(self.dimensions)),
             *(m.under("constraints") for m in constraint_mistakes(self.constraints, self.dimensions)),
+            *(m.under("prior") for m in prior_mistakes(self.dimensions, self.prior)),
         ]
         if mistakes:
             raise MistakeError(mistakes)

@@ -385,10 +385,13 @@ def _check_optimizer(file: SearchFile) -> None:
             hint = f"it is a sampler of optuna: {sampler}, after pip install 'hpo-pilot[optuna]'"
         file.tell(Mistake(path if path in file.document.values else path[:1], message, hint))
         return
-    if file.sections.get("warm_start") and not optimizer.learns_from_earlier:
-        able = [name for name in names if optimizer_class(name).learns_from_earlier]
-        message = f"the optimizer {choice.name} learns nothing from earlier searches"
-        file.note(Mistake(("warm_start",), message, f"use {listing(able, 'or')}"))
+    for key, can, fault in (
+        ("warm_start", "learns_from_earlier", "learns nothing from earlier searches"),
+        ("prior", "uses_prior", "does not use beliefs"),
+    ):
+        if file.sections.get(key) and not getattr(optimizer, can):
+            able = [name for name in names if getattr(optimizer_class(name), can)]
+            file.note(Mistake((key,), f"the optimizer {choice.name} {fault}", f"use {listing(able, 'or')}"))
     try:
         settings = optimizer.check_settings(choice.settings)
     except ValidationError as error:

@@ -19,6 +19,10 @@ def objective(point):
         return point["x"]
 
 
+def calling(point):
+    return objective(point)
+
+
 def one_by_one(x, scale=1):
     return x * scale
 
@@ -36,6 +40,7 @@ def three(point, trial, more):
         (one_by_one, {"space": SPACE}, "pass lambda point: one_by_one(**point)"),
         (three, {"space": SPACE}, "is called with the point, and with the trial if it takes two arguments"),
         (objective, {"space": SPACE}, "cannot be sent to a job: cannot pickle '_thread.lock' object"),
+        (calling, {"space": SPACE}, "create 'LOCK' (lock) inside the function instead"),
         (objective, {"space": SPACE, "name": "a/b"}, "name: 'a/b' is no name of a search"),
         (len, {"space": SPACE, "budgets": {"trials": 4}}, "budgets"),
         (len, {"space": {"x": {"type": "real", "low": 1, "high": 0}}}, "space.x"),

@@ -32,7 +32,7 @@ from tests.performance import (
     service,
     several_objectives,
 )
-from tests.performance.optimizers import speed, suite
+from tests.performance.optimizers import prior, speed, suite
 
 BENCHMARKS = {
     "throughput": searches.measure_throughput,
@@ -55,6 +55,7 @@ BENCHMARKS = {
     "bigpanda": pages.measure_bigpanda,
     "monitor": pages.measure_monitor,
     "optimizer-speed": speed.measure,
+    "prior": prior.measure,
 }
 
 NAMES = (*BENCHMARKS, "large-store", "optimizers")

@@ -198,6 +198,33 @@ payload: {command: x}
                 (5, 42, "known[1].point.x"),
             ],
         ),
+        (
+            """\
+search: beliefs
+space:
+  lr: {type: real, low: 1e-4, high: 1, scale: log}
+  n: {type: integer, low: 1, high: 9}
+  c: {type: categorical, choices: [a, b]}
+  o: {type: ordinal, choices: [1, 2, 4]}
+prior:
+  lr: {around: 10, within: 0.5}
+  n: {around: 3}
+  c: {around: d, within: 1}
+  o: {around: 3}
+  m: {around: 1, within: 1}
+payload: {command: x}
+""",
+            [
+                (8, 16, "prior.lr.around"),
+                (8, 28, "prior.lr.within"),
+                (9, 3, "prior.n.within"),
+                (10, 15, "prior.c.around"),
+                (10, 26, "prior.c.within"),
+                (11, 3, "prior.o.within"),
+                (11, 15, "prior.o.around"),
+                (12, 3, "prior.m"),
+            ],
+        ),
     ],
 )
 def test_all_mistakes_are_told_at_once(problems: Find, text: str, places: list[tuple[int, int, str]]) -> None:

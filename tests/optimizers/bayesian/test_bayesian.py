@@ -11,9 +11,11 @@ import pytest
 
 from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.optimizers.bayesian import Spacing
+from hpo_pilot.optimizers.beliefs import Beliefs
+from hpo_pilot.optimizers.feasible_region import UnitCube
 from hpo_pilot.optimizers.phase import default_start_points
 from hpo_pilot.search import Point, SearchSpace, point_key
-from tests.optimizers.runs import REAL, best, run
+from tests.optimizers.runs import REAL, best, run, sphere
 
 SQUARE = SearchSpace.from_dict({"x": REAL, "y": REAL})
 VALLEY = SearchSpace.from_dict(
@@ -179,3 +181,58 @@ def test_a_batch_has_no_point_twice() -> None:
     asked = np.array([list(point.values()) for point in optimizer.ask(6, points[:1])])
     distances = np.abs(asked[:, None] - asked[None]).max(axis=2) + np.eye(len(asked))
     assert distances.min() > 2e-3
+
+
+MIXED: dict[str, Any] = {
+    "lr": {"type": "real", "low": 1e-6, "high": 1, "scale": "log"},
+    "n": {"type": "integer", "low": 1, "high": 64},
+    "kind": {"type": "categorical", "choices": ["a", "b", "c"]},
+    "size": {"type": "ordinal", "choices": [1, 2, 4, 8]},
+    "momentum": {"type": "real", "low": 0, "high": 1, "when": {"kind": "b"}},
+}
+BELIEF: dict[str, Any] = {
+    "lr": {"around": 1e-3, "within": 10},
+    "n": {"around": 20, "within": 8},
+    "kind": {"around": "b"},
+    "size": {"around": 4, "within": 1},
+    "momentum": {"around": 0.9, "within": 0.05},
+}
+
+
+def test_the_density_of_beliefs() -> None:
+    space = SearchSpace.from_dict(MIXED, prior=BELIEF)
+    beliefs = Beliefs(space, UnitCube(space))
+    centre = {name: prior["around"] for name, prior in BELIEF.items()}
+    named, *others = (
+        beliefs.log_density(np.array([space.encode(centre | change)]))[0]
+        for change in ({}, {"lr": 1e-2}, {"lr": 1}, {"n": 60}, {"kind": "a"}, {"size": 1}, {"momentum": 0.2})
+    )
+    assert all(named > other for other in others)
+    # A deviation away, a normal density is lower by 0.5; the even share makes that a little less.
+    assert others[0] == pytest.approx(named - 0.5, abs=0.05)
+    units = beliefs.placed(np.random.default_rng(1).random((4000, 5)))
+    assert space.decode(beliefs.placed(np.full((1, 5), 0.5))[0]) == pytest.approx(centre)
+    points = [space.decode(unit) for unit in units]
+    assert np.mean([1e-4 < point["lr"] < 1e-2 for point in points]) == pytest.approx(0.68, abs=0.03)
+    kinds = [sum(point["kind"] == kind for point in points) / 4000 for kind in "abc"]
+    assert kinds == pytest.approx([0.125, 0.75, 0.125], abs=0.03)
+
+
+def test_a_right_belief_helps_and_a_wrong_one_is_overcome() -> None:
+    def found(prior: dict[str, Any] | None, trials: int) -> float:
+        space = SearchSpace.from_dict({f"x{i}": {"type": "real", "low": -1, "high": 1} for i in range(5)}, prior=prior)
+        results = [searched("auto", space, sphere, seed, trials // 4) for seed in range(3)]
+        return statistics.median(map(best, results))
+
+    def at(place: float) -> dict[str, Any]:
+        return {f"x{i}": {"around": place, "within": 0.2} for i in range(5)}
+
+    assert found(at(0.35), 8) < 0.2 * found(None, 8)
+    assert found(at(-0.8), 48) < 1e-3
+
+
+def test_the_first_point_is_the_belief() -> None:
+    space = SearchSpace.from_dict(MIXED, prior=BELIEF)
+    assert create_optimizer("auto", space, seed=3).ask(1, [])[0] == pytest.approx(
+        {n: p["around"] for n, p in BELIEF.items()}
+    )

@@ -82,7 +82,9 @@ class Problem:
         probes = [self.space.decode([dice.random() for _ in self.space.names]) for _ in range(8)]
         values = [self.function(probe) for probe in [*probes, self.best]]
         shown = [None if value is None else f"{value:.6g}" for value in values]
-        text = json.dumps([self.space.model_dump(mode="json"), shown, f"{self.minimum:.6g}", self.noise])
+        text = json.dumps(
+            [self.space.model_dump(mode="json", exclude={"prior"}), shown, f"{self.minimum:.6g}", self.noise]
+        )
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
