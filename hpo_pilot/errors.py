@@ -35,6 +35,12 @@ class TryAgainError(HpoPilotError):
     exit_code = 3
 
 
+class EndedError(HpoPilotError):
+    """The search has ended, or the trial is to end: the loop of a client that asks for trials has nothing to do."""
+
+    exit_code = 4
+
+
 class GiveUpError(HpoPilotError):
     """The work cannot go on, and a repetition will not help: the message has the reason."""
 

@@ -81,6 +81,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         *(inspection.list_searches, inspection.status, inspection.trials, inspection.best, inspection.log),
         *(inspection.logs, inspection.report, inspection.export, searches.fetch, serve.monitor, serve.manual),
     ),
+    "Searches without payload": (searches.ask, searches.tell),
     "Changing": (
         *(searches.pause, searches.resume, searches.stop, searches.extend, searches.retry, searches.note),
         searches.try_point,

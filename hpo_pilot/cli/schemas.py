@@ -180,6 +180,8 @@ _PRINTED: dict[str, tuple[Any, str]] = {
     "status.json": (documents.StatusDocument, "hpo-pilot status"),
     "trials.json": (list[documents.TrialDocument], "hpo-pilot trials; hpo-pilot best, with several objectives"),
     "trial.json": (documents.TrialDocument, "hpo-pilot best, with one objective"),
+    "ask.json": (documents.AskedDocument, "hpo-pilot ask"),
+    "tell.json": (documents.ToldDocument, "hpo-pilot tell"),
     "note.json": (documents.AnnotationDocument, "hpo-pilot note"),
     "log.json": (list[documents.EventDocument], "hpo-pilot log"),
     "fetch.json": (FilesDocument, "hpo-pilot fetch"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -26,7 +27,8 @@ from hpo_pilot.cli.options import (
     option,
 )
 from hpo_pilot.cli.output import DIGITS, advised, dump, dump_plain, goes_on, metrics_of
-from hpo_pilot.errors import InputError, Problem, SearchFileError
+from hpo_pilot.errors import EndedError, InputError, Problem, SearchFileError, TryAgainError
+from hpo_pilot.operations.asking import LEASE
 from hpo_pilot.operations.client import SearchClient
 from hpo_pilot.operations.families import segments_of
 from hpo_pilot.report.documents import RunDocument, SearchDocument, is_unsteered, over_count
@@ -116,8 +118,12 @@ def _shortest(path: Path) -> str:
 
 
 def _say_notes(client: SearchClient, file: Path) -> None:
-    for note in client.validate(file)["notes"]:
+    found = client.validate(file)
+    for note in found["notes"]:
         typer.echo(f"note: {Problem(**note)}", err=True)
+    if found["search"] is not None and found["search"]["payload"]["command"] == "none":
+        name = found["search"]["search"]
+        typer.echo(advised(f"no job runs; clients get the trials by `hpo-pilot ask {name}`"), err=True)
 
 
 def _say_server(server: str) -> None:
@@ -302,6 +308,77 @@ def _print_state(search: SearchDocument, text: str, as_json: bool) -> None:
         dump(search)
     else:
         typer.echo(advised(text))
+
+
+@on_client
+def ask(
+    client: SearchClient,
+    identity: IdArgument,
+    wait: Annotated[float, option(metavar="SECONDS", min=0, help="Wait for a trial. Default: 0.")] = 0.0,
+    lease: Annotated[
+        float,
+        option(
+            metavar="SECONDS",
+            min=1,
+            help="Without `tell` for this long, another client gets the trial. Default: an hour.",
+        ),
+    ] = LEASE,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask for a trial of a search with `payload: none`: its number, and its point as NAME=VALUE words for a shell.
+
+    Exit code 3: no trial is free now. Exit code 4: the search has ended.
+    """
+    found = client.search(identity).asked(wait, lease)
+    if as_json:
+        dump(found)
+    elif found["trial"] is not None:
+        values = {
+            name: one if isinstance(one, str) else json.dumps(one) for name, one in (found["point"] or {}).items()
+        }
+        typer.echo(shlex.join([str(found["trial"]), *(f"{name}={value}" for name, value in values.items())]))
+    if found["over"]:
+        raise EndedError(f"search {identity!r} is {found['state']}: there are no more trials")
+    if found["trial"] is None:
+        raise TryAgainError(f"no trial of search {identity!r} is free now: {found['message']}")
+
+
+@on_client
+def tell(
+    client: SearchClient,
+    identity: IdArgument,
+    trial: Annotated[int, argument(metavar="TRIAL", min=1, help="The trial's number.", autocompletion=complete_trial)],
+    values: Annotated[
+        list[float] | None,
+        option("--value", metavar="V", help="Its value; once for each objective, in their order. nan: it failed."),
+    ] = None,
+    failed: Annotated[str, option(metavar="REASON", help="Why it has none.")] = "",
+    step: Annotated[int | None, option(metavar="N", min=0, help="An intermediate value of this step.")] = None,
+    metrics: Annotated[
+        list[str] | None, option("--metric", metavar="NAME=NUMBER", help="A further figure; may be repeated.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Tell the result of a trial that was asked for, or with --step an intermediate value, which renews its lease.
+
+    Exit code 4, with --step: end the trial, and ask for another.
+    """
+    search = client.search(identity)
+    if step is not None:
+        if failed or metrics or not values or len(values) != 1:
+            raise InputError("--step goes with one --value alone: an intermediate value")
+        told = search.told(trial, [values[0]], step=step)
+    else:
+        figures = point_of(metrics or ())
+        if wrong := [name for name, figure in figures.items() if type(figure) not in (int, float)]:
+            raise InputError(f"--metric {wrong[0]}: a number is expected")
+        told = search.tell(trial, values, failed=failed, metrics=figures)
+    if as_json:
+        dump(told)
+    elif told["message"]:
+        typer.echo(f"trial {trial}: {printable(told['message'])}")
+    if told["stop"]:
+        raise EndedError(f"trial {trial} is to end: ask for another")
 
 
 @on_client

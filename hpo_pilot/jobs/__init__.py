@@ -7,9 +7,20 @@ a server on a job, and the only parser of both.
 
 from hpo_pilot.jobs.resources import JobNeeds
 from hpo_pilot.jobs.results import Attempt, JobReport, RunReport
-from hpo_pilot.jobs.tasks import JobState, Member, Members, TaskOptions, TaskRef, TaskSpec, TaskState, task_name
+from hpo_pilot.jobs.tasks import (
+    ASKED_QUEUE,
+    JobState,
+    Member,
+    Members,
+    TaskOptions,
+    TaskRef,
+    TaskSpec,
+    TaskState,
+    task_name,
+)
 
 __all__ = [
+    "ASKED_QUEUE",
     "Attempt",
     "JobNeeds",
     "JobReport",

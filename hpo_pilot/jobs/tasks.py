@@ -13,6 +13,11 @@ from hpo_pilot.jobs.resources import JobNeeds
 # The names of states are from panda-server 1.0.4, `pandaserver/taskbuffer/JobSpec.py` and `JediTaskSpec.py`.
 
 
+#: The beginning of the queues of searches without payload. No user can name such a queue, and no pilot serves one: the
+#: jobs there go to clients that ask for trials; see `hpo_pilot.server.asking`.
+ASKED_QUEUE = "ask:"
+
+
 class JobState(StrEnum):
     """The life of one attempt of a job."""
 

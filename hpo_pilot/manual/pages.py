@@ -43,6 +43,7 @@ _GROUPS = {
     "Begin": ("quick-start", "tutorial"),
     "How to": (
         "payload",
+        "asking",
         "folds",
         "optimizers",
         "extending",

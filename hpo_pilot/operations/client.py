@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import re
+import secrets
 import tarfile
 import tempfile
 import time
@@ -16,11 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from hpo_pilot.errors import GiveUpError, HpoPilotError, InputError, TryAgainError
+from hpo_pilot.operations.asking import LEASE, LONGEST_CALL, AskedSearch
 from hpo_pilot.operations.families import family_document, family_progress, family_status, for_each, segments_of
 from hpo_pilot.operations.here import Here, User
 from hpo_pilot.operations.operation import operation, operations_of
 from hpo_pilot.report.documents import (
     OVER_SEARCHES,
+    AskedDocument,
     EventDocument,
     ExaminationDocument,
     FindingDocument,
@@ -29,6 +32,7 @@ from hpo_pilot.report.documents import (
     RunDocument,
     SearchDocument,
     StatusDocument,
+    ToldDocument,
     TrialDocument,
     add_annotation,
     all_intermediate,
@@ -503,6 +507,66 @@ class SearchClient:
             {"what": "steering", "ok": about["steering"], "detail": steering, "needed": False},
             {"what": "store", "ok": True, "detail": f"{about['searches']} searches", "needed": True},
         ]
+
+    # --- trials of a search without payload ---
+
+    def search(self, identity: str) -> AskedSearch:
+        """Returns a search without payload, for a worker that asks for trials and tells results."""
+        return AskedSearch(self, identity)
+
+    @operation("POST", "searches/{identity}/ask")
+    def ask(
+        self, identity: str, wait: float = 0.0, lease: float = LEASE, node: str = "", *, key: str | None = None
+    ) -> AskedDocument:
+        """Gives a trial of a search without payload to this client; `AskedSearch.ask` waits for longer.
+
+        Args:
+            identity: the search.
+            wait: seconds to wait for a trial, at most `LONGEST_CALL`.
+            lease: seconds without report or result after which another client gets the trial.
+            node: name of the client's machine.
+
+        Raises:
+            InputError: the search has a payload.
+        """
+        from hpo_pilot.operations.asked_trials import ask_trials, checked_ask
+
+        ask = checked_ask(lease, node, key or secrets.token_urlsafe(12))
+        return ask_trials(self.here, identity, [ask], max(0.0, min(wait, LONGEST_CALL)))[0]
+
+    @operation("POST", "searches/{identity}/tell")
+    def tell(
+        self,
+        identity: str,
+        trial: int,
+        values: list[float | None] | None = None,
+        failed: str = "",
+        metrics: dict[str, float] | None = None,
+        step: int | None = None,
+        attempt: int | None = None,
+        node: str = "",
+    ) -> ToldDocument:
+        """Tells the result of a trial that a client asked for, or an intermediate value, which renews its lease.
+
+        The first result counts, whichever client tells it, and the same one again is no error.
+
+        Args:
+            identity: the search.
+            trial: number of the trial.
+            values: a value for each objective; None: it is not finite, and the trial has failed.
+            failed: or why there is none.
+            metrics: further figures.
+            step: the step of an intermediate value, from 0; None: it is the result.
+            attempt: with `step`, the attempt that the client has; None: the last one.
+            node: name of the client's machine.
+
+        Raises:
+            InputError: another result counts already; there is no such trial; a value is missing.
+        """
+        from hpo_pilot.operations.asked_trials import tell_result
+
+        more = {"failed": failed, "metrics": metrics or {}, "attempt": attempt, "node": node}
+        return tell_result(self.here, identity, trial, values or (), step, **more)
 
     # --- changing ---
 

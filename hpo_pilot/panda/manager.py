@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from hpo_pilot.errors import GiveUpError, TryAgainError
 from hpo_pilot.files import rename_whole
-from hpo_pilot.jobs import JobReport, TaskRef, TaskSpec, TaskState
+from hpo_pilot.jobs import ASKED_QUEUE, JobReport, TaskRef, TaskSpec, TaskState
 from hpo_pilot.panda import rucio
 from hpo_pilot.panda.client_process import ClientProcess, MissingCallError, NoAnswerError, RefusedError
 from hpo_pilot.panda.server import PandaServer
@@ -124,6 +124,11 @@ class PandaManager(WorkflowManager):
                 f"with the label {_LABEL!r}: leave the option out"
             )
         ours = self._feed.is_there()
+        if not ours and (task.queue or "").startswith(ASKED_QUEUE):
+            raise GiveUpError(
+                f"{self._server.url} cannot give trials to clients, and the search has payload: none: run it with the "
+                "embedded server (--server embedded)"
+            )
         if maybe_submitted and (found := self.find(task.name)):
             return self._adopted(found, task)
         sandbox = self._sandboxes.keep(task.sandbox, again=maybe_submitted)

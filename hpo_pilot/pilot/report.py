@@ -82,14 +82,7 @@ class Progress:
         gpus = f"nGPU={self._gpus} " if self._gpus else ""
         if not self._values:
             return f"{gpus}{self._member}".rstrip()[:room]
-        *past, (step, value) = self._values
-        head = f"{gpus}hpoStep={step} hpoValue={value!r} {self._member}".rstrip()
-        for most in range(_SHOWN, 0, -4):
-            shown = ",".join(f"{at}:{earlier:.6g}" for at, earlier in thinned(past, most))
-            whole = f"{head} hpoPast={shown}" if shown else head
-            if len(whole) <= room:
-                return whole
-        return head[:room]
+        return progress_text(self._values, room, gpus, self._member)
 
     def _look(self) -> tuple[int, int, str] | None:
         """Returns size, time and point of the file; None: there is no file now."""
@@ -135,6 +128,18 @@ class Progress:
             _insert(self._values, int(step), value if math.isfinite(value) else math.nan)
         if len(self._values) > 2 * _KEPT:
             self._values = thinned(self._values, _KEPT)
+
+
+def progress_text(values: Sequence[tuple[int, float]], room: int = METRICS, gpus: str = "", member: str = "") -> str:
+    """Returns (step, value) pairs, at least one, as the text of `Progress.text`."""
+    *past, (step, value) = values
+    head = f"{gpus}hpoStep={step} hpoValue={value!r} {member}".rstrip()
+    for most in range(_SHOWN, 0, -4):
+        shown = ",".join(f"{at}:{earlier:.6g}" for at, earlier in thinned(past, most))
+        whole = f"{head} hpoPast={shown}" if shown else head
+        if len(whole) <= room:
+            return whole
+    return head[:room]
 
 
 def _number(value: object) -> float:

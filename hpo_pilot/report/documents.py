@@ -198,6 +198,38 @@ def add_annotation(document: AnnotationDocument, annotation: Annotation | None) 
         document.update(cast("AnnotationDocument", annotation.to_dict()))
 
 
+class AskedDocument(TypedDict):
+    """The answer to a client that asks for a trial. Without one its fields are null, and `message` says why.
+
+    `over`: there are no more trials. `attempt` counts the clients that got the trial. After `lease` seconds without
+    report or result another client gets it.
+    """
+
+    search: str
+    state: str
+    over: bool
+    message: str
+    trial: int | None
+    point: dict[str, Any] | None
+    seed: int | None
+    attempt: int | None
+    lease: float | None
+
+
+class ToldDocument(TypedDict):
+    """The answer to a client's result or intermediate value.
+
+    `stop`: the client should end the trial and ask for another. `counts`: false for a trial that was stopped. `message`
+    has the reason of both, or that of a failure.
+    """
+
+    search: str
+    trial: int
+    counts: bool
+    stop: bool
+    message: str
+
+
 class TrialDocument(AnnotationDocument):
     """One hyper-parameter point and its result.
 

@@ -9,7 +9,7 @@ import difflib
 import functools
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -151,6 +151,22 @@ _LIMITS: dict[str, Callable[[Mapping[str, Any]], str]] = {
 }
 
 _ANY_SCALAR = ("true or false", "a whole number", "a number", "text")
+
+
+def others_than_default(
+    section: BaseModel, message: str, *, only: Sequence[str] = (), leave: Sequence[str] = ()
+) -> Iterator[Mistake]:
+    """Yields a mistake for each key of a section whose value is not the default.
+
+    Args:
+        section: the section; paths start at its keys.
+        message: the mistake.
+        only: the keys to look at; none: all.
+        leave: keys to leave out.
+    """
+    for key, field in type(section).model_fields.items():
+        if key not in leave and (not only or key in only) and getattr(section, key) != field.default:
+            yield Mistake((key,), message, "remove it", at_key=True)
 
 
 def mistakes_of(

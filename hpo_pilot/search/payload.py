@@ -26,6 +26,7 @@ from hpo_pilot.search.mistakes import (
     Mistake,
     MistakeError,
     did_you_mean,
+    others_than_default,
     refuse,
 )
 from hpo_pilot.search.parameters import Dimension
@@ -259,8 +260,12 @@ class ProgressSource(_Source):
     groups = {"step", "value"}, "groups with the names step and value", "(?P<step>[0-9]+).*loss=(?P<value>[^ ]+)"
 
 
+#: The command of a search without payload: `payload: none` is short for `payload: {command: none}`.
+NO_COMMAND = "none"
+
+
 class Payload(Section):
-    """The command and the files of each fold of each trial."""
+    """The command and the files of each fold of each trial; `none`: clients ask for the trials and tell the results."""
 
     files: Text | None = Field(None, description="A folder that goes to the jobs, relative to the search file.")
     command: Text = Field(
@@ -313,10 +318,17 @@ class Payload(Section):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        found = handler.resolve_ref_schema(handler(schema))
+        either = handler(schema)
+        found = handler.resolve_ref_schema(either)
         found["required"] = [name for name in found["required"] if name != "command"]
         found["anyOf"] = [{"required": ["command"]}, {"required": ["function"]}]
-        return found
+        none = {"const": NO_COMMAND, "description": "Clients ask for the trials, by `hpo-pilot ask`, and tell results."}
+        return {"anyOf": [none, either]}
+
+    @property
+    def is_none(self) -> bool:
+        """Whether the search has no payload: no job runs, and clients ask for its trials."""
+        return self.command == NO_COMMAND
 
     @property
     def kept_files(self) -> tuple[str, ...]:
@@ -326,7 +338,9 @@ class Payload(Section):
     @model_validator(mode="before")
     @classmethod
     def _command_of_function(cls, given: Any) -> Any:
-        """Adds the command that calls the function, so that it runs everywhere."""
+        """Adds the command that calls the function, so that it runs everywhere, or that of a search without payload."""
+        if given == NO_COMMAND:
+            return {"command": NO_COMMAND}
         if not isinstance(given, Mapping) or not isinstance(given.get("function"), str):
             return given
         command = f"{FUNCTION_COMMAND} {given['function']}"
@@ -336,6 +350,8 @@ class Payload(Section):
         return {**given, "command": command}
 
     def _mistakes(self) -> Iterator[Mistake]:
+        if self.is_none:
+            yield from others_than_default(self, "is for a payload, and this search has none", leave=("command",))
         names, own = self.file_names, FileNames()
         ours = OUR_FILES | {names.point, names.inputs, names.progress}
         for key in ("result", "progress"):

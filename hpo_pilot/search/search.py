@@ -27,7 +27,14 @@ from hpo_pilot.search.fields import (
     StrictStr,
     Text,
 )
-from hpo_pilot.search.mistakes import NAME_PATTERN, QUEUE_PATTERN, QUEUES_PATTERN, Mistake, MistakeError
+from hpo_pilot.search.mistakes import (
+    NAME_PATTERN,
+    QUEUE_PATTERN,
+    QUEUES_PATTERN,
+    Mistake,
+    MistakeError,
+    others_than_default,
+)
 from hpo_pilot.search.parameters import Dimension
 from hpo_pilot.search.payload import Payload
 from hpo_pilot.search.prior import Prior, prior_mistakes
@@ -385,6 +392,8 @@ def mistakes_across(sections: Mapping[str, Any]) -> Iterator[Mistake]:
             "write output.json, with all of them",
         )
         yield Mistake(("payload", "result"), message, hint)
+    if payload is not None and payload.is_none:
+        yield from _mistakes_without_payload(sections)
     if "search" in sections:
         yield from warm_start_mistakes(sections["search"], sections.get("warm_start", ()))
     if confirm is not None and budget is not None:
@@ -398,6 +407,17 @@ def mistakes_across(sections: Mapping[str, Any]) -> Iterator[Mistake]:
             folds=sections["folds"].k if "folds" in sections else early.folds or 1,
             metrics=[objective.metric for objective in objectives],
         )
+
+
+def _mistakes_without_payload(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Yields keys that have no meaning in a search without payload; paths are those of a search file."""
+    why = "has no meaning with payload: none, whose trials run where clients ask for them"
+    for key, only in (("resources", ()), ("site", ()), ("folds", ()), ("budget", ("gpu_hours",))):
+        if (section := sections.get(key)) is not None:
+            yield from (one.under(key) for one in others_than_default(section, why, only=only))
+    for name, segment in (sections.get("segments") or {}).items():
+        if segment.inputs is not None:
+            yield Mistake(("segments", name, "inputs"), why, "remove it")
 
 
 def start_mistakes(space: SearchSpace, start: Sequence[Mapping[str, Any] | None]) -> Iterator[Mistake]:

@@ -189,7 +189,8 @@ class SearchFile:
 
     def _add_resources(self, defaults: Callable[[Resources, SiteChoice], Mapping[str, int]]) -> None:
         resources, site = self.section(Resources), self.section(SiteChoice)
-        if resources is None or site is None:
+        payload = self.section(Payload)
+        if resources is None or site is None or (payload is not None and payload.is_none):
             return
         given = resources.model_fields_set
         added = {name: value for name, value in defaults(resources, site).items() if name not in given}

@@ -14,7 +14,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from hpo_pilot.server import bigpanda, calls, file_calls, metrics, monitoring, pilot_calls, points, queues, task_calls
+from hpo_pilot.server import (
+    asking,
+    bigpanda,
+    calls,
+    file_calls,
+    metrics,
+    monitoring,
+    pilot_calls,
+    points,
+    queues,
+    task_calls,
+)
 from hpo_pilot.server.metrics import CALL_FAILURES, CALL_SECONDS
 from hpo_pilot.server.replies import failure, refuse, reply
 from hpo_pilot.server.state import ServerState
@@ -24,7 +35,7 @@ from hpo_pilot.server.tokens import Role, TokenRefused
 log = logging.getLogger(__name__)
 
 #: Modules that put calls into `calls.TABLE` when they are imported.
-API_MODULES = (file_calls, monitoring, pilot_calls, task_calls)
+API_MODULES = (asking, file_calls, monitoring, pilot_calls, task_calls)
 
 _METHODS = ["GET", "POST", "PUT", "DELETE", "PATCH"]
 

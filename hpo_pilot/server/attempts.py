@@ -622,7 +622,7 @@ class HeartbeatWatch:
             timeout: seconds of silence that make a job lost.
         """
         self._database = database
-        self._timeout = timeout
+        self.timeout = timeout
         self._jobs_out = asyncio.Event()
 
     def job_sent(self) -> None:
@@ -637,7 +637,7 @@ class HeartbeatWatch:
                 absent = await self._watch(absent)
             except DBAPIError as error:
                 log.error("looking for lost jobs: %s", error.orig)
-                await asyncio.sleep(min(10.0, self._timeout))
+                await asyncio.sleep(min(10.0, self.timeout))
 
     async def _watch(self, absent: bool) -> bool:
         """Looks once, then pauses.
@@ -651,13 +651,14 @@ class HeartbeatWatch:
         if absent:
             await self._database.write(reset_silence)
         self._jobs_out.clear()
-        due = await self._database.write(lambda tx: end_silent_attempts(tx, self._timeout))
+        due = await self._database.write(lambda tx: end_silent_attempts(tx, self.timeout))
         if due is None:
             await self._jobs_out.wait()
-            due = self._timeout
-        # The shortest time between two looks at the jobs, for any number of jobs.
-        pause = max(due, min(1.0, self._timeout / 4))
+            due = 0.0
+        # At least the shortest time between two looks at the jobs, for any number of jobs; at most that in which a job
+        # can be lost that is sent meanwhile: others may be allowed a longer silence.
+        pause = max(min(due, self.timeout), min(1.0, self.timeout / 4))
         before = time.monotonic(), time.time()
         await asyncio.sleep(pause)
         # If the pause was far too long, the machine slept or its clock jumped: then the pilots are not to blame.
-        return max(time.monotonic() - before[0], time.time() - before[1]) - pause > self._timeout / 2
+        return max(time.monotonic() - before[0], time.time() - before[1]) - pause > self.timeout / 2

@@ -125,6 +125,7 @@ class JobRequest:
         why: the reason.
         pilot: the pilot that asks; None: any pilot may report on the jobs.
         only_node: whether all reports on the jobs will come from `node`.
+        campaign: the only campaign whose jobs are wanted; empty: those of all.
     """
 
     site: str
@@ -151,6 +152,7 @@ class JobRequest:
     why: str = ""
     pilot: PilotIdentity | None = None
     only_node: bool = False
+    campaign: str = ""
 
 
 def acquire(tx: Transaction, request: JobRequest) -> list[dict[str, Any]]:
@@ -159,17 +161,22 @@ def acquire(tx: Transaction, request: JobRequest) -> list[dict[str, Any]]:
     Returns:
         PanDA's job dictionaries; none: nothing fits.
     """
+    found = take(tx, request)
+    return [pilot_job(job) for job in job_records(tx, found)] if found else []
+
+
+def take(tx: Transaction, request: JobRequest) -> list[AnyRow]:
+    """Gives jobs to a pilot as `acquire`; returns their rows as they waited."""
     if request.queue.status == "offline":
         return []
     refresh(tx)
     found = _Picking(tx, request).jobs()
-    if not found:
-        return []
-    _send(tx, request, [job.panda_id for job in found])
+    if found:
+        send(tx, request, [job.panda_id for job in found])
     for task_id in {job.task_id for job in found}:
         task = existing_task(tx, task_id)
         change_task(tx, task, started=task.started or tx.now)
-    return [pilot_job(job) for job in job_records(tx, found)]
+    return found
 
 
 class _Bounds:
@@ -292,7 +299,7 @@ class _Picking:
                 for queue, kind, group in groups
                 if bounds.fits(kind, queue)
                 for campaign, heap in group.items()
-                if campaign not in avoided
+                if campaign not in avoided and self._request.campaign in ("", campaign)
             ]
             self._serve(candidates)
             if not self._missing:
@@ -387,7 +394,8 @@ _WAITING = (
 )
 
 
-def _send(tx: Transaction, request: JobRequest, panda_ids: Iterable[int]) -> None:
+def send(tx: Transaction, request: JobRequest, panda_ids: Iterable[int]) -> None:
+    """Writes who has these jobs from now on."""
     values = {
         "site": request.site[:128],
         "node": request.node[:128] or None,

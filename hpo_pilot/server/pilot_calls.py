@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -20,6 +19,7 @@ from starlette.responses import PlainTextResponse, Response
 from hpo_pilot.databases import among
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.capacity import AllocationRequest
+from hpo_pilot.jobs import ASKED_QUEUE
 from hpo_pilot.server.attempts import (
     REPORT_FIELDS,
     WORKER_STATES,
@@ -130,23 +130,42 @@ async def _wait_for_jobs(call: Call, request: JobRequest) -> list[dict[str, Any]
         UnknownQueue: there is no such queue.
     """
     queue = call.server.queues.find(request.site)
-    if queue is None:
-        raise UnknownQueue(call.server.queues.unknown((request.site,)))
+    if queue is None or request.site.startswith(ASKED_QUEUE):
+        raise UnknownQueue(call.server.queues.unknown((request.site,)) or f"no queue {request.site} for pilots")
     request = replace(request, queue=queue, pilot=call.pilot)
     call.server.known_pilots.asked(request, call.header("user-agent"))
+
+    def look(tx: Transaction, waited: float) -> list[dict[str, Any]]:
+        return acquire(tx, replace(request, waited=waited))
+
+    return await wait_at(call, request.site, call.seconds(WAIT_HEADER, MAX_WAIT), look)
+
+
+async def wait_at(
+    call: Call, queue: str, seconds: float, look: Callable[[Transaction, float], list[dict[str, Any]]]
+) -> list[dict[str, Any]]:
+    """Looks for jobs until some are found, as often as jobs start to wait at a queue.
+
+    Args:
+        call: the call that waits.
+        queue: the queue.
+        seconds: the longest time.
+        look: takes jobs, given the seconds for which the call has waited.
+
+    Returns:
+        The jobs; none: there were none in this time.
+    """
     begun = time.monotonic()
-    end = begun + call.seconds(WAIT_HEADER, MAX_WAIT)
     pilots = call.server.pilots
-    waiter = pilots.enter(request.site)
+    waiter = pilots.enter(queue)
     try:
         while True:
             pilots.looks(waiter)
-            now = replace(request, waited=time.monotonic() - begun)
-            if found := await call.server.database.write(partial(acquire, request=now)):
+            if found := await call.server.database.write(lambda tx: look(tx, time.monotonic() - begun)):
                 call.server.watch.job_sent()
                 return found
             pilots.found_nothing(waiter)
-            if not await pilots.wait(waiter, end - time.monotonic()):
+            if not await pilots.wait(waiter, begun + seconds - time.monotonic()):
                 return []
             # If the pilot has closed the connection, a job given to it would stay silent until it counts as lost.
             if await call.request.is_disconnected():

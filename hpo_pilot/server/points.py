@@ -101,6 +101,14 @@ def points_of(tx: Transaction, task_id: int, job: int | None = None) -> list[Poi
     return found
 
 
+def trial_of(tx: Transaction, task_id: int, job: int) -> tuple[int, Mapping[str, Any]]:
+    """Returns number and point of the trial that a job of one point runs; LookupError: it is not of hpo-pilot."""
+    found = next((row for row in _table(_encoded(tx, task_id)) if row[0] == job), None)
+    if found is None:
+        raise LookupError(f"task {task_id} has no trial for job {job}")
+    return found[1], found[3]
+
+
 def set_loss(tx: Transaction, task_id: int, number: int, loss: float | None) -> None:
     """Stores the loss of a point; None removes it."""
     tx.connection.execute(

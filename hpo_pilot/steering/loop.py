@@ -97,7 +97,8 @@ class SearchSteering:
         # Limits on further submissions.
         self._spent = Spending(record, store, len(counted))
         self._allowance = Allowance(search, self._spent, self._ledger)
-        self._lookahead = Lookahead(search.budget.parallel, search.budget.queued, search.resources.trials_per_job)
+        budget, per_job, asked = search.budget, search.resources.trials_per_job, search.payload.is_none
+        self._lookahead = Lookahead(budget.parallel, budget.queued, per_job, for_clients=asked)
         self._refill_rule = Refill(search.budget, search.resources.trials_per_job)
         self._slot_freed: float | None = None  # when the oldest free slot became free, on the monotonic clock
 
@@ -321,7 +322,9 @@ class SearchSteering:
             if end.told is not None:
                 metrics.RESULTS.inc()
                 self._tell(end)
-                self._slot_freed = self._slot_freed or time.monotonic()
+                since = time.time() - end.ended.timestamp() if end.ended and self._search.payload.is_none else 0.0
+                freed = time.monotonic() - max(0.0, since)
+                self._slot_freed = min(freed, self._slot_freed or freed)
         self._stopper.decided(changes, self._ledger.open)
         self._tasks.look_again(changes.stops)
         if changes.ends:
@@ -341,7 +344,8 @@ class SearchSteering:
             return
         count = self._wanted()
         left = min(self._spent.trials_left, self._allowance.trials)
-        if not self._refill_rule.is_due(count, left, self._manager.policy.refill):
+        polite = max(self._manager.policy.refill, self._lookahead.batch)
+        if not self._refill_rule.is_due(count, left, polite):
             return
         count = min(count, self._tasks.trials_per_task)
         pending = tuple(sorted(number for number, one in self._ledger.open.items() if one.trial.confirms is None))

@@ -203,7 +203,7 @@ def _check_files(file: SearchFile, payload: Payload, folder: Path | None) -> Non
         if wanted and found and not runs_on(found, wanted):
             message = f"the image is of {found}, and the nodes of {known.name} are of {wanted}"
             file.tell(Mistake(("payload", "container"), message, f"name an image that was built for {wanted}"))
-    if folder is not None and is_local and not image:
+    if folder is not None and is_local and not image and not payload.is_none:
         _check_programs(file, payload)
     if folder is not None and site is not None and (profile := site_here(site.profile)) is not None:
         _check_launcher(file, payload, profile)

@@ -399,6 +399,10 @@ def run_all(
         if whole.goes_on:
             target = chosen_server(server, whole.bound)
             _check_slots(target, slots)
+            if whole.is_asked and target != EMBEDDED:
+                raise InputError(f"payload: none: {target} cannot give trials to clients: use --server embedded")
+            if whole.is_asked and slots:
+                raise InputError("--slots: clients run the trials of a search with payload: none: leave --slots out")
             whole.named_server = target if server is not None else None
             on_server(target)
             whole.to_the_end(target, slots, on_progress)
@@ -442,6 +446,8 @@ class _Run:
         ]
         #: Whether there is anything to run.
         self.goes_on = bool(self.bound) or None in known
+        #: Whether clients ask for the trials, so that no pilot runs them; the searches have the same payload.
+        self.is_asked = packed[0].search.payload.is_none
         #: The server of the --server option, to which the searches will be bound; None: not given.
         self.named_server: str | None = None
 
@@ -489,7 +495,7 @@ class _Run:
             aside.submit(optimizer_of, first.search, ())  # its libraries take a second to load, while the server starts
             supervise: Callable[[], None] = workdir.check_space
             if server == EMBEDDED:
-                count = slots or default_slots(needs.cores)
+                count = 0 if self.is_asked else slots or default_slots(needs.cores)
                 queue = (site.queue or DEFAULT_QUEUE).split(",")[0]
                 panda = EmbeddedPanda(workdir, slots=count, queue=queue, site=site.profile)
                 manager = stack.enter_context(started_manager(panda, workdir))

@@ -216,7 +216,8 @@ def search_notes(
     """
     earlier = [str(one) for one in store.earlier_results(record.id)] if record.search.warm_start else []
     waiting: list[str] = []
-    if workdir is not None and record.server == EMBEDDED and not record.state.is_over:
+    asked = record.search.payload.is_none  # no pilot is expected
+    if workdir is not None and record.server == EMBEDDED and not (record.state.is_over or asked):
         waiting = waiting_job_notes(workdir, open_tasks(store.engine, record.id))
     known = earlier + fold_notes(record, progress) + early_stopping_notes(store, record, progress)
     return known + waiting_task_notes(store, record) + waiting

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpo_pilot.errors import GiveUpError, TryAgainError
-from hpo_pilot.jobs import JobState, Member, Members, TaskOptions, TaskRef, TaskSpec, TaskState, task_name
+from hpo_pilot.jobs import ASKED_QUEUE, JobState, Member, Members, TaskOptions, TaskRef, TaskSpec, TaskState, task_name
 from hpo_pilot.panda.rucio import is_did
 from hpo_pilot.panda.task_parameters import ENCODED_LIMIT, encode_points
 from hpo_pilot.panda.workflow_manager import TaskNameTakenError, UnknownOutcomeError, WorkflowManager
@@ -324,6 +324,8 @@ def trials_per_task(search: Search, polite: int | None) -> int:
         polite: the server's limit of jobs per task, used if `panda.jobs_per_task` is auto; None: no limit.
     """
     most, per_job = search.panda.jobs_per_task, search.resources.trials_per_job
+    if search.payload.is_none:
+        polite = _FEW  # a look at such a task is short, so that results are seen soon and new points follow
     limit = min(MOST_JOBS_PER_TASK, (polite or MOST_JOBS_PER_TASK) if most == "auto" else most)
     return max(1, min(limit // search.folds.k * per_job, MOST_RUNS_PER_TASK // search.folds.k))
 
@@ -360,7 +362,7 @@ def task_spec(
         needs=search.job_needs,
         container=search.payload.container,
         has_outputs=bool(search.payload.kept_files),
-        queue=search.site.queue,
+        queue=f"{ASKED_QUEUE}{uid}" if search.payload.is_none else search.site.queue,
         options=TaskOptions(
             label=search.panda.label,
             vo=search.panda.vo,
@@ -412,6 +414,13 @@ class Refill:
 #: Share of slot time that may be lost before points are kept waiting at the server.
 TOLERATED = 0.02
 
+#: Trials in a task for clients.
+_FEW = 50
+
+#: Share of `budget.parallel` that waits for clients beside that, so that few of them wait for a hand-over, and share of
+#: new points that are submitted together, which saves looks at tasks.
+_FOR_CLIENTS, _BATCH = 0.1, 0.04
+
 #: Weight of the newest measurement in the running means.
 _WEIGHT = 0.2
 
@@ -425,15 +434,17 @@ class Lookahead:
     asked for later is based on more results.
     """
 
-    def __init__(self, parallel: int, queued: int | str, trials_per_job: int = 1) -> None:
+    def __init__(self, parallel: int, queued: int | str, trials_per_job: int = 1, *, for_clients: bool = False) -> None:
         """Starts without measurements.
 
         Args:
             parallel: trials that run at once.
             queued: `budget.queued` of the search file: a fixed number, or `auto`.
             trials_per_job: trials that a job runs between two hand-overs.
+            for_clients: whether the points wait for clients, not for pilots.
         """
         self._parallel = parallel
+        self._for_clients = for_clients
         self._per_job = trials_per_job
         self._queued = queued
         self._hand_over: float | None = None
@@ -448,6 +459,11 @@ class Lookahead:
         self._run_time = _mean(self._run_time, seconds * self._per_job)
 
     @property
+    def batch(self) -> float:
+        """Share of `parallel` that is submitted together, if some points wait for clients; else 0."""
+        return _BATCH if self._for_clients and self._queued == "auto" else 0.0
+
+    @property
     def waiting(self) -> int:
         """Number of points to submit beyond `parallel`.
 
@@ -455,13 +471,16 @@ class Lookahead:
         """
         if isinstance(self._queued, int):
             return self._queued
-        if self._parallel == 1 or self._hand_over is None or self._run_time is None:
+        if self._parallel == 1:
             return 0
+        least = math.ceil(self._parallel * _FOR_CLIENTS) if self._for_clients else 0
+        if self._hand_over is None or self._run_time is None:
+            return least
         share = self._hand_over / max(self._run_time, 1e-3)
         if share < TOLERATED:
-            return 0
+            return least
         waiting = math.ceil(self._parallel * share / self._per_job) * self._per_job
-        return min(self._parallel, waiting)
+        return min(self._parallel, least + waiting)
 
 
 def _mean(old: float | None, new: float) -> float:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, Engine, Text, and_, case, cast, func, not_, or_, select, values
 
 from hpo_pilot.databases import among
+from hpo_pilot.errors import TryAgainError
 from hpo_pilot.jobs import JobState
 from hpo_pilot.search.trials import Span, Spent, Trial, TrialState
 from hpo_pilot.search.values import Point
@@ -70,6 +71,23 @@ def waiting_tasks(engine: Engine, search_id: int) -> list[tuple[int, str]]:
     query = select(*columns).where(t.tasks.c.search_id == search_id, t.tasks.c.state != TaskStage.ENDED)
     rows = read_rows(engine, query.where(t.tasks.c.waits.is_not(None)).order_by(t.tasks.c.id))
     return [(int(number), str(why)) for number, why in rows]
+
+
+def open_job(engine: Engine, search_id: int, trial: Trial) -> tuple[str, int]:
+    """Returns name of the task and number of the job that now run the first fold of an open trial.
+
+    Raises:
+        TryAgainError: no task does; it is submitted again, or has just ended.
+    """
+    query = select(t.tasks.c.name, t.tasks.c.jobs).where(
+        t.tasks.c.search_id == search_id, t.tasks.c.state != TaskStage.ENDED
+    )
+    # Lost folds may be submitted again with a task of another generation.
+    for name, jobs in read_rows(engine, query.order_by(t.tasks.c.generation != trial.generation, t.tasks.c.id.desc())):
+        for number, members in enumerate(jobs, 1):
+            if members[0][:2] == [trial.number, 0]:
+                return str(name), number
+    raise TryAgainError(f"trial {trial.number} is at no server now: call again")
 
 
 def open_tasks(engine: Engine, search_id: int) -> list[int]:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import inspect
 import json
+import secrets
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,10 +24,13 @@ from typing_extensions import TypedDict
 from hpo_pilot import __version__
 from hpo_pilot.errors import SearchFileError
 from hpo_pilot.files import MAX_SEARCH_FILE_BYTES
+from hpo_pilot.operations.asked_trials import checked_ask
+from hpo_pilot.operations.asking import LEASE, LONGEST_CALL
 from hpo_pilot.operations.client import OPERATIONS, SearchClient
 from hpo_pilot.operations.operation import Operation
 from hpo_pilot.panda.sandbox import build_sandbox, in_worker
 from hpo_pilot.report.documents import (
+    AskedDocument,
     EventDocument,
     ExaminationDocument,
     IntermediateDocument,
@@ -34,6 +38,7 @@ from hpo_pilot.report.documents import (
     ProgressDocument,
     SearchDocument,
     StatusDocument,
+    ToldDocument,
     TrialDocument,
     intermediate_documents,
 )
@@ -387,6 +392,16 @@ class Width(BaseModel):
     parallel: StrictInt = Field(ge=1, le=MOST_PARALLEL, description="Number of trials at once.")
 
 
+class Asking(BaseModel):
+    """A client that asks for a trial."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"wait": 20, "lease": 3600}]})
+
+    wait: float = Field(0.0, ge=0, le=LONGEST_CALL, description="Seconds to wait for a trial.")
+    lease: float = Field(LEASE, description="Seconds without report or result after which another client gets it.")
+    node: str = Field("", max_length=200, description="Name of the client's machine.")
+
+
 async def _search_file(request: Request) -> bytes:
     content = await request.body()
     if len(content) > MAX_SEARCH_FILE_BYTES:
@@ -575,6 +590,7 @@ _EXAMPLES: tuple[tuple[Any, Any], ...] = (
     (StatusDocument, EXAMPLES["status"]),
     (list[SearchDocument], [EXAMPLES["search"]]),
     (list[EventDocument], [EXAMPLES["event"]]),
+    (ToldDocument, EXAMPLES["told"]),
     (TrialDocument | list[TrialDocument] | None, EXAMPLES["trial"]),
 )
 
@@ -630,8 +646,26 @@ def _add_route(operation: Operation) -> None:
     )
 
 
+@changing_router.post(
+    "/searches/{identity}/ask", response_model=AskedDocument, responses=answers(EXAMPLES["asked"], 404)
+)
+async def ask(
+    request: Request,
+    client: Client,
+    parts: Parts,
+    identity: Identity,
+    asking: Annotated[Asking, Body()],
+    idempotency_key: CallKey = None,
+) -> Response:
+    """Gives a trial of a search without payload to this client; `hpo-pilot ask` waits for longer."""
+    key = _key_of(client, idempotency_key) or secrets.token_hex(32)
+    asked = checked_ask(asking.lease, asking.node, key)
+    return json_answer(request, await parts.asking.next(client.here, identity, asked, asking.wait, request))
+
+
 for _operation in OPERATIONS:
-    _add_route(_operation)
+    if _operation.name != "ask":  # its calls wait together
+        _add_route(_operation)
 
 
 def key_of(client: SearchClient, key: str | None) -> str | None:

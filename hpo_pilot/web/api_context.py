@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Annotated, Any, cast
 
@@ -34,6 +34,7 @@ from hpo_pilot.server.tokens import Caller
 from hpo_pilot.steering.changes import ChangedMeanwhileError
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import Store, StoreAwayError, UnknownSearchError
+from hpo_pilot.web.asking import AskCalls
 from hpo_pilot.web.live import ChangeWatcher, Snapshot
 
 # --- errors: RFC 9457 documents with our own `code` and all mistakes of a search file ---
@@ -336,12 +337,14 @@ class Context:
         workdir: work folder for sandboxes.
         uploads: uploaded payloads.
         news: tells waiting calls about changes of searches.
+        asking: the calls that wait for a trial.
     """
 
     store: Store
     workdir: WorkDir
     uploads: Uploads
     news: ChangeWatcher[bytes]
+    asking: AskCalls = field(default_factory=AskCalls)
 
 
 def context_of(request: Request) -> Context:

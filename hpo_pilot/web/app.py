@@ -123,6 +123,7 @@ class Api:
     def close_waiting(self) -> None:
         """Answers all waiting long-poll calls and ends the pages' streams, because the API ends."""
         self._context.news.close()
+        self._context.asking.close()
         self._monitor.close_waiting()
 
 

@@ -87,7 +87,7 @@ def test_python_compiles_and_yaml_is_valid(page, tmp_path):
                 assert load_site(tmp_path / f"{found['name']}.yaml").name == found["name"]
                 continue
             (tmp_path / "search.yaml").write_text(yaml.safe_dump(found if "search" in found else {**whole, **found}))
-            payload = found.get("payload", {})
+            payload = found["payload"] if isinstance(found.get("payload"), dict) else {}
             for name in [payload.get("container"), *payload.get("inputs", ())]:
                 if name is not None:
                     (tmp_path / name).write_bytes(b"")

@@ -20,6 +20,7 @@ from typing import Any
 from tests.performance import (
     agents,
     allocation,
+    asking,
     documents,
     early_stopping,
     large_store,
@@ -43,6 +44,7 @@ BENCHMARKS = {
     "pilot-load": server.measure_pilot_load,
     "allocation": allocation.measure,
     "agents": agents.measure,
+    "asking": asking.measure,
     "restart": server.measure_restart,
     "scaling": scaling.measure,
     "ranks": ranks.measure,

@@ -467,3 +467,31 @@ def test_bare_values_of_a_parameter_are_shown_as_its_domain(problems: Find, valu
     assert [found.suggestion for found in problems("{type: integer, low: 1, high: 4}", values)][:1] == [
         f"as in {domain}"
     ]
+
+
+#: (lines of a search without payload, place, part of the remedy)
+WITHOUT_PAYLOAD = [
+    ("payload: {command: none, outputs: [a]}", "payload.outputs", "remove it"),
+    ("payload: {command: none, files: f, container: x.sif}", "payload.files", "remove it"),
+    ("resources: {cores: 2}", "resources.cores", "remove it"),
+    ("resources: {trials_per_job: 4}", "resources.trials_per_job", "remove it"),
+    ("folds: 3", "folds", "remove it"),
+    ("site: {profile: grid}", "site.profile", "remove it"),
+    ("site: {profile: frontier}", "site.profile", "remove it"),
+    ("site: {queue: ANALY}", "site.queue", "remove it"),
+    ("budget: {gpu_hours: 3}", "budget.gpu_hours", "remove it"),
+    ("segments: {a: {inputs: [b]}}", "segments.a.inputs", "remove it"),
+    ("payload: nothing", "payload", "files, command"),
+    ("payload: null", "payload", "files, command"),
+]
+
+
+@pytest.mark.parametrize(("line", "place", "hint"), WITHOUT_PAYLOAD, ids=[line for line, *_ in WITHOUT_PAYLOAD])
+def test_what_has_no_meaning_without_a_payload(tmp_path: Path, line: str, place: str, hint: str) -> None:
+    whole = "search: a\nspace: {x: {type: real, low: 0, high: 1}}\n"
+    whole += line if line.startswith("payload") else f"payload: none\n{line}"
+    (tmp_path / "a.yaml").write_text(whole)
+    problems = examine(tmp_path / "a.yaml").problems
+    assert any(problem.path.startswith(place) and hint in problem.suggestion for problem in problems)
+    (tmp_path / "a.yaml").write_text(whole.replace(line, "payload: none" if line.startswith("payload") else ""))
+    assert load_search(tmp_path / "a.yaml").payload.is_none
