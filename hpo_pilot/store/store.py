@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from sqlalchemy import ColumnElement, Connection, Engine, Row, func, insert, select, update
 
-from hpo_pilot.databases import database_bytes, make_tables, tables_are_current
+from hpo_pilot.databases import among, database_bytes, make_tables, tables_are_current
 from hpo_pilot.errors import InputError
 from hpo_pilot.search.trials import Generation, Trial, TrialState
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.annotations import Annotation, AnnotationChange, annotation_record
 from hpo_pilot.store.database import (
     NameTakenError,
-    among,
     database_errors,
     open_engine,
     read_rows,
