@@ -658,7 +658,7 @@ async def ask(
     idempotency_key: CallKey = None,
 ) -> Response:
     """Gives a trial of a search without payload to this client; `hpo-pilot ask` waits for longer."""
-    key = _key_of(client, idempotency_key) or secrets.token_hex(32)
+    key = key_of(client, idempotency_key) or secrets.token_hex(32)
     asked = checked_ask(asking.lease, asking.node, key)
     return json_answer(request, await parts.asking.next(client.here, identity, asked, asking.wait, request))
 
