@@ -74,7 +74,7 @@ def test_importance_and_axes_by_name(workdir: Path) -> None:
         assert titles == ["Permutation importance", "PED-ANOVA importance"]
         assert search.plot_ranks("kind", "x")[0].layout.title.text == "kind and x"
         for wrong in (lambda: search.plot_importance("fanova"), lambda: search.plot_contours("x")):
-            with pytest.raises(InputError, match="ped-anova|two different parameters of x, kind"):
+            with pytest.raises(InputError, match=r"ped-anova|two different parameters of x, kind"):
                 wrong()
 
 
