@@ -136,7 +136,7 @@ def run(
         elif name in states:
             payload.check_same(name)
         result = payload.run(name, run_at)
-        _check_results(client, name)
+        check_results(client, name)
     except HpoPilotError as error:
         error.args = (Place(workdir, store, service, token_file, ca).completed(str(error)),)
         raise
@@ -159,7 +159,7 @@ def _states(client: SearchClient) -> dict[str, str]:
         return {}
 
 
-def _check_results(client: SearchClient, name: str) -> None:
+def check_results(client: SearchClient, name: str) -> None:
     """Raises a GiveUpError with the first reason if trials failed and none finished."""
     counts = client.status(name)["trials"]
     failed = counts.get("failed", 0)

@@ -4,7 +4,8 @@ Begin with `base.Optimizer`, the ask/tell contract, and with `create_optimizer` 
 `grid_random`, `bayesian`, `evolutionary`, `cma` and `optuna_sampler`; `proposals` collects the points of one ask, and
 `feasible_region` samples spaces with constraints. `bayesian` uses `gaussian_process`, `objective_models`,
 `acquisition` and `training_data`; `nondominated` compares points with several costs. `early_stopping` holds the rules
-that stop trials; `phase` describes in words what an optimizer does next.
+that stop trials; `phase` describes in words what an optimizer does next. `gest` takes generators of other packages, by
+an entry point because it needs an extra and a setting; `gest_generator` has our optimizers as such generators.
 
 Implementations are imported when they are used: the name `random` loads neither scikit-optimize nor DEAP, and `phase`
 not even numpy.

@@ -25,7 +25,7 @@ from hpo_pilot.testing.optimizers import (
     value_of,
 )
 
-from .optimizers_here import make, names_here
+from .optimizers_here import NEEDED, make, names_here
 
 pytestmark = pytest.mark.parametrize("name", names_here())
 
@@ -57,15 +57,16 @@ def elsewhere() -> dict[str, list[dict[str, Any]]]:
         "import json, sys\n"
         "from hpo_pilot.optimizers import create_optimizer\n"
         "from hpo_pilot.search import SearchSpace\n"
-        "names, dimensions, told, pending = json.load(sys.stdin)\n"
+        "names, needed, dimensions, told, pending = json.load(sys.stdin)\n"
         "answers = {}\n"
         "for name in reversed(names):\n"
-        "    o = create_optimizer(name, SearchSpace.from_dict(dimensions), seed=3, trials=60)\n"
+        "    space = SearchSpace.from_dict(dimensions)\n"
+        "    o = create_optimizer(name, space, seed=3, trials=60, settings=needed.get(name))\n"
         "    o.tell(told)\n"
         "    answers[name] = o.ask(4, pending)\n"
         "print(json.dumps(answers))"
     )
-    text = json.dumps([names_here(), MIXED, *told_of_mixed()])
+    text = json.dumps([names_here(), NEEDED, MIXED, *told_of_mixed()])
     done = subprocess.run([sys.executable, "-c", code], input=text, capture_output=True, text=True, check=True)
     answers: dict[str, list[dict[str, Any]]] = json.loads(done.stdout)
     return answers
@@ -78,7 +79,7 @@ def told_of_mixed() -> tuple[list[tuple[dict[str, Any], float]], list[dict[str, 
 
 def test_same_points_in_another_process(name: str, elsewhere: dict[str, list[dict[str, Any]]]) -> None:
     told, pending = told_of_mixed()
-    optimizer = create_optimizer(name, SPACE, seed=3, trials=60)
+    optimizer = make(name, SPACE)
     optimizer.tell(told)
     assert elsewhere[name] == optimizer.ask(4, pending)
 

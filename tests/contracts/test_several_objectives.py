@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from hpo_pilot.errors import ExhaustedError, InputError
-from hpo_pilot.optimizers import create_optimizer, optimizer_class, optimizer_names
+from hpo_pilot.optimizers import create_optimizer, optimizer_class
 from hpo_pilot.optimizers.base import Optimizer
 from hpo_pilot.search import Point, SearchSpace, point_key
+
+from .optimizers_here import NEEDED, names_here
 
 MIXED = {
     "lr": {"type": "real", "low": 1e-5, "high": 1e-1, "scale": "log"},
@@ -29,11 +31,11 @@ def able(name: str) -> bool:
         return False
 
 
-ABLE = [name for name in optimizer_names() if able(name)]
+ABLE = [name for name in names_here() if able(name)]
 
 
 def make(name: str, space: SearchSpace, objectives: int = 2, seed: int = 3) -> Optimizer:
-    settings = {"points_per_dimension": 4} if name == "grid" else {}
+    settings = {"points_per_dimension": 4} if name == "grid" else NEEDED.get(name)
     return create_optimizer(name, space, seed=seed, settings=settings, trials=60, objectives=objectives)
 
 
