@@ -22,7 +22,7 @@ class ServerProcess:
     def __init__(
         self,
         *,
-        database: str,
+        database: Path,
         files: Path,
         tokens: Path,
         port: int = 0,
@@ -34,7 +34,7 @@ class ServerProcess:
         """Starts the server and waits until it is ready.
 
         Args:
-            database: SQLAlchemy URL.
+            database: its SQLite file.
             files: folder of sandboxes and outputs.
             tokens: token folder, as `authority.Authority` keeps it.
             port: 0: any free one; `url` says which.
@@ -48,7 +48,7 @@ class ServerProcess:
             GiveUpError: it did not start; the message is its own.
         """
         end, self._lifeline = os.pipe()
-        command = [sys.executable, "-m", "hpo_pilot.server", "--database", database, "--files", str(files)]
+        command = [sys.executable, "-m", "hpo_pilot.server", "--database", str(database), "--files", str(files)]
         command += ["--tokens", str(tokens), "--host", host, "--port", str(port)]
         command += ["--heartbeat-timeout", str(heartbeat_timeout), "--lifeline-fd", str(end)]
         command += options

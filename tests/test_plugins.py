@@ -9,7 +9,8 @@ import pytest
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.batch_systems import make_batch_system
-from hpo_pilot.hpc.launchers import Launcher, Srun, make_launcher
+from hpo_pilot.hpc.launcher import Launcher
+from hpo_pilot.hpc.launchers import Srun, make_launcher
 from hpo_pilot.hpc.runtimes import know_runtime
 from hpo_pilot.hpc.site_files import load_site
 from hpo_pilot.optimizers import optimizer_class

@@ -239,21 +239,24 @@ def _show_status(client: SearchClient, search: StatusDocument) -> None:
 def trials(
     client: SearchClient,
     identity: IdArgument,
+    where: Annotated[
+        str, typer.Option("--where", metavar="EXPR", help="Only these trials: 'loss < 0.1 and layers == 2'.")
+    ] = "",
     log: Annotated[bool, typer.Option("--log", help="Also print the whole log tails of failed folds.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """List the trials of a search, with reason and log tail of each failed one."""
     if as_json:
-        dump_each(client.trials(identity))
+        dump_each(client.trials(identity, where=where))
         return
     found = []
-    for trial in client.trials(identity):
+    for trial in client.trials(identity, where=where):
         if not trial["error"]:
             trial["folds"] = []  # only failed trials show their folds
         found.append(trial)
     search = client.status(identity)
     if not found:
-        typer.echo(f"search {search['name']!r} has no trials yet")
+        typer.echo(f"search {search['name']!r} has no {'such trials' if where else 'trials yet'}")
         return
     _print_trials(search, found)
     for trial in found:

@@ -90,7 +90,9 @@ def plan(
         table.add_row(heading, text)
     console().print(table)
     if document["launch"] is not None:
-        typer.echo("\n# This starts one trial; its pilot adds the nodes, the container and more variables:")
+        is_torchrun = document["launch"].startswith("torchrun ")
+        start = "Agents start this on the trial's nodes, without job steps" if is_torchrun else "This starts one trial"
+        typer.echo(f"\n# {start}; its pilot adds the nodes, the container and more variables:")
         typer.echo(document["launch"])
     elif script is not None:
         typer.echo("\n# An agent on each node starts its trials there, without job steps.")
@@ -151,16 +153,20 @@ def _script(profile: SiteProfile, made: Plan, account: str | None, needs: Resour
 
 def _launch_line(search: Search, profile: SiteProfile) -> str | None:
     """Returns the command that starts one trial; None: pilot or agent starts the trial's command without a launcher."""
-    from hpo_pilot.hpc.launchers import Placement, make_launcher
+    from hpo_pilot.hpc.launcher import Placement
+    from hpo_pilot.hpc.launchers import make_launcher
 
     needs, launcher = search.resources, make_launcher(profile.launcher.model_dump(), profile.node.threads_per_core)
     if profile.name == "grid" or (profile.batch.system == "none" and not needs.ranks):
         return None
     nodes = tuple(f"NODE{number}" for number in range(1, needs.nodes + 1))
     if profile.batch.system != "none" and not launcher.needs_step(needs.nodes, needs.ranks):
-        if launcher.on_node is None or not needs.ranks:
+        if needs.nodes > 1:
+            launcher = launcher.by_agents() or launcher
+        elif launcher.on_node is None or not needs.ranks:
             return None
-        launcher, nodes = launcher.on_node, ("localhost",)
+        else:
+            launcher, nodes = launcher.on_node, ("localhost",)
     ranks = max(1, needs.ranks)
     placement = Placement(
         nodes=nodes,

@@ -130,7 +130,8 @@ def make_tables(connection: Connection, kind: Kind, metadata: MetaData, name: st
         return
     if not inspect(connection).has_table(version_table.name):
         metadata.create_all(connection)
-        stamp(connection, _versions(kind)[-1])
+        version_table.create(connection)
+        connection.execute(insert(version_table).values(version_num=_versions(kind)[-1]))
         return
     from alembic import command  # noqa: PLC0415 - alembic takes 0.3 s to import, and is seldom needed
     from alembic.config import Config  # noqa: PLC0415
@@ -141,12 +142,6 @@ def make_tables(connection: Connection, kind: Kind, metadata: MetaData, name: st
     config.set_main_option("path_separator", "newline")
     config.set_main_option("version_locations", f"{folder}/{kind}")
     command.upgrade(config, "head")
-
-
-def stamp(connection: Connection, version: str) -> None:
-    """Writes the version of a database that has none yet."""
-    version_table.create(connection)
-    connection.execute(insert(version_table).values(version_num=version))
 
 
 _OPTION = {"store": "store with --store or --workdir", "server": "work folder with --workdir"}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self, cast
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.capacity import TimeLeft
+from hpo_pilot.hpc.launcher import MOST_SPREAD
 from hpo_pilot.hpc.launchers import make_launcher
 from hpo_pilot.hpc.scheduler import Policy, Scheduler
 from hpo_pilot.hpc.usage import Ending, ScheduledJob
@@ -131,9 +132,11 @@ def jobs_at_once(profile: SiteProfile, needs: JobNeeds, nodes: int, minutes: flo
 
 
 def job_steps(profile: SiteProfile, needs: JobNeeds) -> int | None:
-    """Returns how many such jobs can have job steps in an allocation; None: no limit, or agents start them."""
+    """Returns how many such jobs can be started beside each other in an allocation; None: there is no limit."""
     launcher = make_launcher(profile.launcher.model_dump(), profile.node.threads_per_core)
-    return profile.batch.job_steps if launcher.needs_step(needs.nodes, needs.ranks_per_node) else None
+    if launcher.needs_step(needs.nodes, needs.ranks_per_node):
+        return profile.batch.job_steps
+    return MOST_SPREAD if needs.nodes > 1 else None
 
 
 def _would_start(needs: JobNeeds, seconds: float) -> bool:

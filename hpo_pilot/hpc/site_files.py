@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from hpo_pilot.errors import InputError, Problem, SearchFileError
+from hpo_pilot.errors import InputError, SearchFileError
 from hpo_pilot.hpc.site_folders import SITES_VARIABLE, site_folders
 from hpo_pilot.hpc.site_profile import SiteProfile
 from hpo_pilot.search import Resources, Search
-from hpo_pilot.search.mistakes import Mistake, did_you_mean, keys_of, mistakes_of
+from hpo_pilot.search.mistakes import Mistake, did_you_mean, keys_of
 from hpo_pilot.search.trials import Price
-from hpo_pilot.search.yaml_document import Document, read_document
+from hpo_pilot.search.yaml_document import read_model
 
 _SECTIONS = {
     name: field.annotation
@@ -42,11 +42,7 @@ def load_site(path: Path) -> SiteProfile:
     Raises:
         SiteFileError: the file cannot be read or has mistakes; `problems` has all of them with their places.
     """
-    document = read_document(path)
-    problems = list(document.problems) or _problems(document, path.stem)
-    if problems:
-        raise SiteFileError(problems)
-    return SiteProfile.model_validate(document.value)
+    return read_model(path, SiteProfile, SiteFileError, _ELSEWHERE, lambda value: _misnamed(value, path.stem))
 
 
 def find_site(name: str) -> SiteProfile:
@@ -85,24 +81,10 @@ def unknown_site_hint(name: str, files: Mapping[str, Path]) -> str:
     return f"{did_you_mean(name, files)} ({own})" if files else own
 
 
-def _problems(document: Document, name: str) -> list[Problem]:
-    data = document.value
-    if not isinstance(data, Mapping):
-        hint = "see deploy/sites/ for examples"
-        return [document.problem((), "must be a mapping with name, node, batch, launcher and so on", hint)]
-    found = _mistakes(dict(data))
-    if isinstance(data.get("name"), str) and data["name"] != name:
-        message = f"is {data['name']!r}, and the file's name says {name!r}"
-        found.append(Mistake(("name",), message, f"call the file {data['name']}.yaml, or the site {name}"))
-    return [document.problem(one.path, one.message, one.hint, at_key=one.at_key) for one in found]
-
-
-def _mistakes(data: dict[str, Any]) -> list[Mistake]:
-    try:
-        SiteProfile.model_validate(data)
-    except ValidationError as error:
-        return mistakes_of(error, data, SiteProfile, _ELSEWHERE)
-    return []
+def _misnamed(value: Any, name: str) -> Iterator[Mistake]:
+    if isinstance(value, Mapping) and isinstance(value.get("name"), str) and value["name"] != name:
+        message = f"is {value['name']!r}, and the file's name says {name!r}"
+        yield Mistake(("name",), message, f"call the file {value['name']}.yaml, or the site {name}")
 
 
 def price_of(search: Search) -> Price:

@@ -29,7 +29,8 @@ from pydantic import (
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.batch_system import BatchSystem
 from hpo_pilot.hpc.batch_systems import BATCH_SYSTEMS
-from hpo_pilot.hpc.launchers import LAUNCHERS, Launcher
+from hpo_pilot.hpc.launcher import Launcher
+from hpo_pilot.hpc.launchers import LAUNCHERS
 from hpo_pilot.plugins import find_plugin
 from hpo_pilot.transformation.container import RUNTIMES, ContainerRuntime
 

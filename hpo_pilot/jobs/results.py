@@ -239,8 +239,8 @@ _PROGRESS = re.compile(r"hpoStep=(\d+) hpoValue=(\S+)")
 _PAST = re.compile(r"hpoPast=(\S+)")
 _RUNNING = re.compile(r"hpoMember=t(\d{1,9})f(\d{1,9})\b")
 
-#: Keys that `hpo_pilot_hpogrid.py` adds to the metadata.
-_HPOGRID_KEYS = frozenset(
+#: Keys that `hpo_pilot_hpogrid.py` adds to the metadata: `kHPOGridMetadataFormat` of `hpogrid/core/defaults.py`.
+HPOGRID_KEYS = frozenset(
     {
         *("project_name", "start_datetime", "end_datetime", "start_timestamp", "task_time_s", "hyperparameters"),
         *("metric", "mode", "best_config", "best_metric_score", "result"),
@@ -265,7 +265,7 @@ def parse_reports(metadata: object) -> tuple[RunReport, ...]:
         found = [_report(member, member.get("metadata")) for member in members if isinstance(member, Mapping)]
     else:
         # The runner itself wrote the figures under hpogrid's keys: they repeat its report.
-        not_the_payloads = {"hpo_pilot", *(_HPOGRID_KEYS if ours.get("hpogrid") else ())}
+        not_the_payloads = {"hpo_pilot", *(HPOGRID_KEYS if ours.get("hpogrid") else ())}
         found = [_report(ours, {key: value for key, value in merged.items() if key not in not_the_payloads} or None)]
     return tuple(report for report in found if report is not None)
 

@@ -343,7 +343,7 @@ class SearchClient:
                 shown = now
 
     def trials(
-        self, identity: str, *, after: int = 0, limit: int | None = None, logs: bool = True
+        self, identity: str, *, after: int = 0, limit: int | None = None, logs: bool = True, where: str = ""
     ) -> Iterator[TrialDocument]:
         """Yields trials by number; reads them in pages, so that few are in memory.
 
@@ -354,16 +354,24 @@ class SearchClient:
             after: only trials with larger numbers.
             limit: most trials; None: all.
             logs: with the log tails of folds.
+            where: only trials with this condition, such as `loss < 0.1 and layers == 2`; see
+                `hpo_pilot.store.trial_expressions`.
+
+        Raises:
+            InputError: `where` is no such condition.
         """
         if not isinstance(self.at, Here):
             size = _PAGE if limit is None else max(1, min(_PAGE, limit))
-            query = {"logs": "true" if logs else "false"}
+            query = {"logs": "true" if logs else "false", **({"where": where} if where else {})}
             return itertools.islice(self.at.pages(identity, "trials", size, after=after, query=query), limit)
         from hpo_pilot.store.annotations import trial_annotations
+        from hpo_pilot.store.trial_expressions import condition_of
 
         record, store = self.at.search(identity), self.at.store
         annotations = trial_annotations(store.engine, record.id)
-        found = store.stored_trials(record.id, after=after, limit=limit, without=() if logs else ("log_tail",))
+        wanted = condition_of(store.engine, record.search, where) if where else None
+        without = () if logs else ("log_tail",)
+        found = store.stored_trials(record.id, after=after, limit=limit, without=without, where=wanted)
 
         def annotated(document: TrialDocument) -> TrialDocument:
             add_annotation(document, annotations.get(document["number"]))

@@ -31,7 +31,6 @@ from hpo_pilot.report.formatting import best_text, count, front_text, result_tex
 from hpo_pilot.report.frames import folds_frame, intermediate_frame, pandas, trials_frame
 from hpo_pilot.report.result_figures import PEER_LIMIT
 from hpo_pilot.search import Search
-from hpo_pilot.search.fields import read_stored
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -402,7 +401,7 @@ def search_of(status: StatusDocument) -> Search:
     if "segments" in status:
         names = ", ".join(str(segment["name"]) for segment in status["segments"])
         raise InputError(f"{status['name']} is a family of searches; name one of them: {names}")
-    return read_stored(Search, status["definition"])
+    return Search.model_validate(status["definition"])
 
 
 def peers_of(client: SearchClient, status: StatusDocument, search: Search) -> list[PeerSearch]:

@@ -19,18 +19,9 @@ from typing import Any
 #: The functions of pandaclient.Client that may be called.
 CALLS = frozenset(
     {
-        "insertTaskParams",
-        "getTaskStatus",
-        "getTaskParamsMap",
-        "getUserJobMetadata",
-        "get_job_descriptions",
-        "get_task_details_json",
-        "get_tasks_detailed_info_since",
-        "getJobIDsJediTasksInTimeRange",
-        "killJobs",
-        "killTask",
-        "putFile",
-        "hello",
+        *("insertTaskParams", "getTaskStatus", "getTaskParamsMap", "getUserJobMetadata", "get_job_descriptions"),
+        *("get_task_details_json", "get_tasks_detailed_info_since", "getJobIDsJediTasksInTimeRange"),
+        *("killJobs", "killTask", "putFile", "hello"),
     }
 )
 
@@ -98,7 +89,7 @@ def main() -> None:
     transport.watch(httpx.Client, httpx.HTTPError)
     for line in calls:
         answer = _call(Client, json.loads(line), transport)
-        answers.write(json.dumps(answer, default=_plain) + "\n")
+        answers.write(json.dumps(answer, default=str) + "\n")
 
 
 def _call(client: Any, request: dict[str, Any], transport: Transport) -> dict[str, Any]:
@@ -234,11 +225,6 @@ def _read(path: str, parameters: dict[str, str]) -> Any:
 
 def _no_login(*_arguments: Any) -> None:
     raise NotLoggedInError("there is no valid token, and no user here to log in")
-
-
-def _plain(value: Any) -> str:
-    """Returns the text of a value without a JSON type, such as a time."""
-    return str(value)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Self
 from urllib.parse import quote
 
 import requests
@@ -22,7 +21,7 @@ from hpo_pilot.files import rename_whole
 from hpo_pilot.jobs import JobReport, TaskRef, TaskSpec, TaskState
 from hpo_pilot.panda import rucio
 from hpo_pilot.panda.client_process import ClientProcess, MissingCallError, NoAnswerError, RefusedError
-from hpo_pilot.panda.server import PandaServer, environment_vo
+from hpo_pilot.panda.server import PandaServer
 from hpo_pilot.panda.task_parameters import points_document, submitted_points, task_parameters
 from hpo_pilot.panda.tasks import (
     ChangeFeed,
@@ -81,7 +80,7 @@ class PandaManager(WorkflowManager):
     """The workflow manager for one PanDA server."""
 
     def __init__(self, server: PandaServer, log: Path) -> None:
-        """Sends nothing yet.
+        """Sends nothing yet; with our own token, panda-client loads at once.
 
         Args:
             server: the server and the user.
@@ -89,21 +88,14 @@ class PandaManager(WorkflowManager):
         """
         self._server = server
         self._client = ClientProcess(server.environment(), log)
+        if server.token_file is not None:
+            self._client.start()
         self._http = server.session()
         self._feed = ChangeFeed(server)
         self._watches = Watches()
         self._own = OwnServerReader(self._client)
         self._foreign = ForeignServerReader(self._client, self._watches)
         self._sandboxes = SandboxUploads(self._client, use_cache_server=server.uses_cache_server)
-
-    @classmethod
-    @override
-    def connect(cls, url: str, token_file: Path | None, owner: str, log: Path, authorities: Path | None = None) -> Self:
-        if token_file is None:
-            return cls(PandaServer(url, None, owner, environment_vo(), authorities), log)
-        manager = cls(PandaServer(url, token_file, owner, authorities=authorities), log)
-        manager._client.start()
-        return manager
 
     @property
     @override

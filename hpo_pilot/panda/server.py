@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 import psutil
 
@@ -118,12 +118,7 @@ def address(url: str, where: str) -> str:
     Raises:
         InputError: it is not such a URL.
     """
-    parts = urlsplit(url)
-    try:
-        proper = parts.scheme in ("http", "https") and parts.hostname is not None and (parts.port or 1) > 0
-    except ValueError:
-        proper = False
-    if not proper or parts.username is not None:
+    if (parts := _web_address(url)) is None:
         raise InputError(f"{where}: {url!r} is not the address of a PanDA server: give one as https://host:port")
     return f"{parts.scheme}://{parts.netloc}"
 
@@ -162,19 +157,20 @@ def bigpanda_link(
     if server is None or not server.startswith(("http://", "https://")):
         return None
     base = monitor or environment.get("PANDAMON_URL") or _BIGPANDA.get(urlsplit(server).hostname or "")
-    if not base or not _is_web_address(base):
+    # It may become a link.
+    if not base or not _web_address(base) or not base.isprintable() or set(base) & set(" \"'<>\\"):
         return None
     return f"{base.rstrip('/')}/tasks/?taskname={quote(f'*.{uid}.g*', safe='*')}"
 
 
-def _is_web_address(text: str) -> bool:
-    """Returns True if a text is the URL of a web page without a login in it, which may become a link."""
+def _web_address(url: str) -> SplitResult | None:
+    """Returns the parts of a web address without a login in it; None: it is something else."""
     try:
-        parts = urlsplit(text)
+        parts = urlsplit(url)
         proper = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
-        return False
-    return proper and parts.username is None and text.isprintable() and not set(text) & set(" \"'<>\\")
+        return None
+    return parts if proper and parts.username is None else None
 
 
 def _addresses(url: str, base: str) -> dict[str, str]:

@@ -89,40 +89,31 @@ def task_parameters(
     needs = task.needs
     exec_head = quote(f"python3 -I -S hpo_pilot_runner.py --task {encode_points(task)} --number ")
     output = f"{base}.$JEDITASKID._${{SN/P}}.outputs.tar.gz"
-    parameters: list[dict[str, Any]] = [
-        {"type": "constant", "value": '-j "" --sourceURL ${SURL}'},
-        {"type": "constant", "value": "-r ."},
-        {"type": "constant", "value": "__delimiter__", "hidden": True},
-        {"type": "constant", "value": f"-a {sandbox}"},
+    parameters = [
+        _constant('-j "" --sourceURL ${SURL}'),
+        _constant("-r ."),
+        _constant("__delimiter__", hidden=True),
+        _constant(f"-a {sandbox}"),
     ]
     if task.has_outputs:
         dataset = f"{base}_outputs.tar.gz/"
         parameters += [
-            {
-                "type": "template",
-                "value": output,
-                "param_type": "output",
-                "dataset": dataset,
-                "container": dataset,
-                "hidden": True,
-            },
-            {"type": "constant", "value": f"-o \"{{'outputs.tar.gz': '{output}'}}\""},
+            _template("output", output, dataset, container=dataset, hidden=True),
+            _constant(f"-o \"{{'outputs.tar.gz': '{output}'}}\""),
         ]
     if task.datasets and not ours:
-        parameters += _inputs(task.datasets)
+        # JEDI brings whole datasets to every job, as phpo does for --trainingDS.
+        parameters += [
+            _constant(f"--writeInputToTxt IN_DATA:{_STAGED_FILE}"),
+            _template("input", '-i "${IN_DATA/T}"', ",".join(task.datasets), attributes="nosplit,repeat"),
+            _constant("--inMap \"{'IN_DATA': ${IN_DATA/T}}\""),
+        ]
     parameters += [
-        {"type": "constant", "value": '-p "', "padding": False},
-        {"type": "constant", "value": exec_head, "padding": False},
-        {
-            "type": "template",
-            "value": "${SEQNUMBER}",
-            "param_type": "pseudo_input",
-            "dataset": "seq_number",
-            "offset": 0,
-            "padding": False,
-        },
-        {"type": "constant", "value": "", "padding": False},
-        {"type": "constant", "value": '"'},
+        _constant('-p "', padding=False),
+        _constant(exec_head, padding=False),
+        _template("pseudo_input", "${SEQNUMBER}", "seq_number", offset=0, padding=False),
+        _constant("", padding=False),
+        _constant('"'),
     ]
     seconds = int(needs.minutes * 60) + WALLTIME_MARGIN
     options = task.options
@@ -156,31 +147,22 @@ def task_parameters(
         "campaign": f"{task.search}.{task.uid}",
         "cliParams": _described(task),
         "sourceURL": server,
-        "log": {
-            "dataset": f"{base}.log/",
-            "container": f"{base}.log/",
-            "type": "template",
-            "param_type": "log",
-            "value": f"{base}.log.$JEDITASKID.${{SN}}.log.tgz",
-        },
+        "log": _template("log", f"{base}.log.$JEDITASKID.${{SN}}.log.tgz", f"{base}.log/", container=f"{base}.log/"),
         "jobParameters": parameters,
     }
     if ours:
-        result["transPath"] = server + _TRANSFORMATION
-        result["hpoWalltime"] = seconds  # the limit that its pilots enforce
-        result["hpoPayloadSeconds"] = seconds - WALLTIME_MARGIN  # the run time for the scheduler of an allocation
-        if needs.checkpoints:
-            result["hpoCheckpoints"] = True  # it may run across several allocations
-        if task.wants_values:
-            result["hpoValues"] = True  # it reports values of running jobs too
-        if needs.nodes > 1:
-            result["hpoNodes"] = needs.nodes  # only pilots in an allocation get the job
-        if options.profile:
-            result["hpoSite"] = options.profile  # no pilot with another site profile gets the job
-        if needs.gpus_per_node:
-            result["nGPU"] = needs.whole_gpus  # for its brokerage; a real server reads the architecture
-        if needs.gpu_share > 1:
-            result["hpoGpuShare"] = needs.gpu_share  # the number of jobs on one GPU
+        own = {
+            "transPath": server + _TRANSFORMATION,
+            "hpoWalltime": seconds,  # the limit that its pilots enforce
+            "hpoPayloadSeconds": seconds - WALLTIME_MARGIN,  # the run time for the scheduler of an allocation
+            "hpoCheckpoints": needs.checkpoints,  # it may run across several allocations
+            "hpoValues": task.wants_values,  # it reports values of running jobs too
+            "hpoNodes": needs.nodes if needs.nodes > 1 else 0,  # only pilots in an allocation get the job
+            "hpoSite": options.profile,  # no pilot with another site profile gets the job
+            "nGPU": needs.whole_gpus,  # for its brokerage; a real server reads the architecture
+            "hpoGpuShare": needs.gpu_share if needs.gpu_share > 1 else 0,  # the number of jobs on one GPU
+        }
+        result |= {name: value for name, value in own.items() if value}
     if options.priority is not None:
         result["currentPriority"] = options.priority
     if options.working_group:
@@ -216,16 +198,11 @@ def _architecture(task: TaskSpec, *, ours: bool) -> str | None:
     return wanted if task.container or "{" not in wanted else json.dumps(json.loads(wanted))
 
 
-def _inputs(datasets: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Returns the parameters that make JEDI bring whole datasets to every job, as phpo does for --trainingDS."""
-    return [
-        {"type": "constant", "value": f"--writeInputToTxt IN_DATA:{_STAGED_FILE}"},
-        {
-            "type": "template",
-            "param_type": "input",
-            "value": '-i "${IN_DATA/T}"',
-            "dataset": ",".join(datasets),
-            "attributes": "nosplit,repeat",
-        },
-        {"type": "constant", "value": "--inMap \"{'IN_DATA': ${IN_DATA/T}}\""},
-    ]
+def _constant(value: str, **more: Any) -> dict[str, Any]:
+    """Returns a text of the job's parameters."""
+    return {"type": "constant", "value": value, **more}
+
+
+def _template(kind: str, value: str, dataset: str, **more: Any) -> dict[str, Any]:
+    """Returns a text of the job's parameters with a number or name for each job."""
+    return {"type": "template", "param_type": kind, "value": value, "dataset": dataset, **more}

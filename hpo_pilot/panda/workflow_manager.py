@@ -6,11 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
-from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.errors import TryAgainError
 from hpo_pilot.jobs import JobReport, TaskRef, TaskSpec, TaskState
-from hpo_pilot.plugins import find_plugin
 
 
 class UnknownOutcomeError(TryAgainError):
@@ -54,39 +52,12 @@ class ServerPolicy:
 EAGER = ServerPolicy(refill=0.0, look_seconds=5.0, retry_seconds=(0.25, 60.0))
 
 
-def workflow_manager(name: str) -> type[WorkflowManager]:
-    """Returns the workflow manager registered under that name.
-
-    Raises:
-        InputError: there is none, or it cannot be used.
-    """
-    found = find_plugin("workflow_managers", name, WorkflowManager)
-    if found is None:
-        raise InputError(f"no workflow manager {name!r} is installed; hpo-pilot itself has panda")
-    return found
-
-
 class WorkflowManager(ABC):
     """Submits tasks, watches them, collects the results of their jobs, and kills them.
 
-    Plugins register in the entry-point group ``hpo_pilot.workflow_managers``. Each call ends within its own deadline.
-    Several threads use a manager at once, each for another search: a slow call must not delay other calls.
+    Each call ends within its own deadline. Several threads use a manager at once, each for another search: a slow call
+    must not delay other calls.
     """
-
-    @classmethod
-    @abstractmethod
-    def connect(cls, url: str, token_file: Path | None, owner: str, log: Path, authorities: Path | None = None) -> Self:
-        """Makes a manager for the tasks of one server; sends nothing yet.
-
-        Args:
-            url: scheme://host:port of the server.
-            token_file: a file with the owner's bearer token, mode 0600, read again at every call. None: the
-                credentials that the client software finds by itself.
-            owner: the user's name there, for names of tasks.
-            log: the file for the output of client software.
-            authorities: a folder with the certificate authorities of the server, as OpenSSL looks them up; None: those
-                of the environment.
-        """
 
     @property
     @abstractmethod

@@ -7,27 +7,34 @@ more, the agent ends its jobs, because other agents may get them.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import logging
 import os
 import platform
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from hpo_pilot.errors import HpoPilotError
-from hpo_pilot.hpc.launchers import VISIBLE_GPUS, Plain, show_gpus
+from hpo_pilot.hpc.launcher import VISIBLE_GPUS, show_gpus
+from hpo_pilot.hpc.launchers import Plain
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.logs import configure_logging
+from hpo_pilot.pilot import spread
 from hpo_pilot.pilot.agents import ASSIGNED, DEBUG, NODES, SCRATCH, SHARED_CHECKPOINTS
 from hpo_pilot.pilot.checkpoints import CheckpointShipping, KeptCheckpoint
 from hpo_pilot.pilot.client import JobServer, retried
+from hpo_pilot.pilot.execution import ended_with_all
 from hpo_pilot.pilot.job import Identity, Job, job_identity
 from hpo_pilot.pilot.machine import HERE, AssignedResources, FreeResources, JobReservation, ResourcePool
 from hpo_pilot.pilot.pilot import Pilot
@@ -42,7 +49,52 @@ log = logging.getLogger(__name__)
 _OF_STEP = ("SLURM_", "PMI", "PALS_", "MPI_LOCAL")
 
 _SILENT = 60.0  # seconds without an answer of the allocation's pilot after which the agent ends
+_PARTS_END = 20.0  # seconds for processes of jobs on several nodes to end
 _LOOK = 1.0  # seconds between checks of that
+
+
+class Parts:
+    """The processes of jobs on several nodes that run on this node, see spread.py."""
+
+    def __init__(self, ended: Callable[[Identity], None], folder: Path, node: str) -> None:
+        """Starts none yet.
+
+        Args:
+            ended: is called when the process of a job has ended.
+            folder: folder of the files of all agents.
+            node: name of this node.
+        """
+        self._ended, self._folder, self._node = ended, folder, node
+        self._running: dict[subprocess.Popen[bytes], threading.Thread] = {}
+
+    def begin(self, part: Mapping[str, Any]) -> None:
+        """Starts a process; its thread is bound to the job's cores, and reports its end."""
+        threading.Thread(target=self._run, args=[part], name="part").start()
+
+    def _run(self, part: Mapping[str, Any]) -> None:
+        identity: Identity = (part["job"][0], part["job"][1])
+        try:
+            _bind(part["bound"])
+            program = [sys.executable, "-I", "-S", str(self._folder / Path(spread.__file__).name)]
+            words = ended_with_all([*program, "part", part["address"], self._node])
+            process = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)  # it ends with the pipe
+            self._running[process] = threading.current_thread()
+            process.wait()
+            del self._running[process]
+        except OSError as error:
+            log.error("a process of job %s cannot be started: %s", identity[0], error)
+        self._ended(identity)
+
+    def tell(self) -> None:
+        """Lets the processes save and end."""
+        for process in list(self._running):
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGTERM)
+
+    def close(self) -> None:
+        """Waits for all of them, which were told to end."""
+        for thread in list(self._running.values()):
+            thread.join(_PARTS_END)
 
 
 class AgentServer(JobServer):
@@ -50,16 +102,18 @@ class AgentServer(JobServer):
 
     _fewest_reports = 1
 
-    def __init__(self, settings: PilotSettings, node: str) -> None:
+    def __init__(self, settings: PilotSettings, node: str, folder: Path) -> None:
         """See JobServer.
 
         Args:
             settings: settings of the agent.
             node: name of its node in the allocation.
+            folder: folder of the files of all agents.
         """
         super().__init__(settings)
         self._session.headers["X-HPO-Pilot-Node"] = node
-        self.jobs: set[Identity] = set()  #: that this agent has
+        self.jobs: set[Identity] = set()  #: that this agent has, or has processes of
+        self.parts = Parts(self.ended, folder, node)
         self.stopped = threading.Event()  #: the allocation's pilot wants this agent to end
         self.answered = time.monotonic()  #: when the pilot of the allocation last answered
 
@@ -71,6 +125,10 @@ class AgentServer(JobServer):
         data = self._call("pilot/acquire_jobs", body, {"X-HPO-Pilot-Wait": f"{wait:g}"}, wait + _SILENT)["data"]
         if data["stop"]:
             self.stopped.set()
+        for part in data["parts"]:
+            if (identity := tuple(part["job"])) not in self.jobs:
+                self.jobs.add(identity)
+                self.parts.begin(part)
         found: list[dict[str, Any]] = [job for job in data["jobs"] if job_identity(job) not in self.jobs]
         self.jobs.update(map(job_identity, found))
         return found
@@ -79,10 +137,17 @@ class AgentServer(JobServer):
         """See JobServer: the pilot of the allocation knows the source of each sandbox."""
         super().download("", name, target, limit)
 
-    def ended(self, identity: Identity, ending: Ending) -> None:
-        """Reports that a job has ended, and that its final report was sent or the job is in the queue again."""
+    def ended(self, identity: Identity, ending: Ending | None = None) -> None:
+        """Reports that a job has ended, and that its final report was sent or the job is in the queue again.
+
+        Args:
+            identity: the job.
+            ending: how it ended; None: the process of a job on several nodes has ended.
+        """
+        function = "part_ended" if ending is None else "ended"
+        body = {"job": identity, "ending": ending}
         try:
-            retried(lambda: self._call("hpo_pilot/ended", {"job": identity, "ending": ending}), _SILENT, self.stopped)
+            retried(lambda: self._call(f"hpo_pilot/{function}", body), _SILENT, self.stopped)
         except HpoPilotError as error:
             log.error("the end of job %s is not known to the allocation's pilot: %s", identity[0], error)
         self.jobs.discard(identity)
@@ -110,7 +175,6 @@ class AgentPool(ResourcePool[AgentReservation]):
 
     def __init__(self, server: AgentServer, most: int, gpu_kind: str) -> None:
         self._server, self.most, self._gpu_kind = server, most, gpu_kind
-        self._cores = _cores()
 
     def wait_for_some(self, stop: threading.Event) -> FreeResources:
         """See ResourcePool."""
@@ -129,10 +193,7 @@ class AgentPool(ResourcePool[AgentReservation]):
     ) -> AssignedResources:
         """See ResourcePool: binds this thread, from which the job's processes will be started, to the job's cores."""
         given = reservation.assigned
-        if self._cores:
-            is_known = given["bound"] and max(given["bound"]) < len(self._cores)
-            chosen = [self._cores[core] for core in given["bound"]] if is_known else self._cores
-            os.sched_setaffinity(0, [cpu for cpus in chosen for cpu in cpus])
+        _bind(given["bound"])
         visible = show_gpus(self._gpu_kind, given["gpus"]) if self._gpu_kind in VISIBLE_GPUS else {}
         return AssignedResources(
             nodes=(HERE,),
@@ -153,10 +214,18 @@ class AgentPool(ResourcePool[AgentReservation]):
         self._server.ended(reservation.identity, reservation.ending)
 
     def wake(self) -> None:
-        """See ResourcePool."""
-        return
+        """See ResourcePool: the agent is about to end."""
+        self._server.parts.tell()
 
 
+def _bind(numbers: Sequence[int]) -> None:
+    """Binds this thread, and the processes that it starts, to cores of the node; to all of them if some are missing."""
+    if cores := _cores():
+        chosen = [cores[number] for number in numbers] if numbers and max(numbers) < len(cores) else cores
+        os.sched_setaffinity(0, [cpu for cpus in chosen for cpu in cpus])
+
+
+@functools.cache
 def _cores() -> list[list[int]]:
     """Returns the CPUs of each core that this process may use, in the order of the cores; empty: not known."""
     if not hasattr(os, "sched_getaffinity"):
@@ -247,7 +316,7 @@ def run_agent(file: Path) -> int:
         settings = PilotSettings(**{**given, "workdir": folder, "node": node})
         site = load_site(settings.site) if settings.site else Site()
         site = replace(site, launcher=site.launcher.on_node or Plain())
-        server = AgentServer(settings, node)
+        server = AgentServer(settings, node, file.parent)
         pool = AgentPool(server, settings.slots, site.gpu_kind)
         pilot = Pilot(
             settings,
@@ -259,7 +328,9 @@ def run_agent(file: Path) -> int:
         )
         pilot.handle_signals()
         threading.Thread(target=_watch, args=[pilot, server], name="watch", daemon=True).start()
-        return pilot.run()
+        status = pilot.run()
+        server.parts.close()
+        return status
     except HpoPilotError as error:
         log.error("node %s: %s", node, error)
         return error.exit_code

@@ -1,10 +1,11 @@
-"""Runs the jobs of an allocation that need one node by agents, one on each node.
+"""Runs the jobs of an allocation without job steps, by agents, one on each node.
 
 Batch systems limit the job steps that run at the same time: Frontier and Perlmutter to 100, Summit to 1,350 (the guides
 are named in deploy/sites/). With a job step for each job, trials on one GPU used 5 to 7% of such a machine. So one long
 job step (with Flux: a `flux exec`) starts an agent on each node, which is a pilot of that node (agent.py). The agents'
 server is this process: it hands them the jobs that the scheduler has started on their nodes, and passes on their
-reports, outputs and files. Only jobs that a launcher must start on several nodes have job steps of their own.
+reports, outputs and files. Jobs on several nodes run beside this pilot. If their launcher is torchrun, agents start its
+processes, see spread.py; others need job steps of their own.
 
 Others do parts of this. Parsl's HighThroughputExecutor and Dask run Python functions in workers: they send no signals
 to a task, run it in no container, and do not end what it leaves. Flux does, but must be installed at the site.
@@ -38,15 +39,17 @@ from urllib.parse import unquote
 
 from hpo_pilot.errors import HpoPilotError, TryAgainError
 from hpo_pilot.files import close_to_others, write_whole
-from hpo_pilot.hpc.launchers import GPU_VARIABLES, Placement
+from hpo_pilot.hpc.launcher import GPU_VARIABLES, Placement
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.jobs.resources import Node
-from hpo_pilot.pilot.allocation import AllocationPool, AllocationReservation
+from hpo_pilot.pilot import spread
+from hpo_pilot.pilot.allocation_pool import AllocationPool, AllocationReservation
 from hpo_pilot.pilot.attempt import PilotParts, report_end
 from hpo_pilot.pilot.client import INVALID, NO_PERMISSION, TIMED_OUT, JobOfAnotherPilot, JobServer, MissingAtServer
 from hpo_pilot.pilot.job import GivenBack, Identity, Job, JobFailure, NodeLost
 from hpo_pilot.pilot.report import Outcome, StartingJob
 from hpo_pilot.pilot.settings import Site
+from hpo_pilot.pilot.spread import CERTIFICATE, KEY, SETTINGS, TOKEN
 from hpo_pilot.transformation.job import PayloadSettings
 from hpo_pilot.transformation.process import WORKER_MARK
 from hpo_pilot.transformation.transformation import UNPACKED_LIMIT
@@ -63,8 +66,6 @@ _SILENT = 120.0  # seconds without a call: an agent ends itself after 60 s
 _JOIN = 0.2  # seconds in which heartbeats of agents are collected for one call
 _STEP_END = 20.0  # seconds for the agents' job step to end by itself
 _IN_MEMORY, _BLOCK = 1 << 20, 1 << 18  # bytes
-_SETTINGS, _TOKEN, _CERTIFICATE, _KEY = "agents.json", "token", "certificate.pem", "key.pem"
-
 
 #: Keys of the agents' settings file beside those of PilotSettings.
 SCRATCH, SHARED_CHECKPOINTS, DEBUG, NODES = "scratch", "shared_checkpoints", "debug", "nodes"
@@ -106,7 +107,8 @@ class AgentState:
     """What is known of one agent.
 
     Attributes:
-        jobs: the jobs of its node that have not ended.
+        jobs: the jobs of its node alone that have not ended.
+        parts: processes of jobs on several nodes, by job, as the agent gets them.
         news: is set when a job is added.
         connections: open connections.
         seen: when it last called or its last connection was closed (`time.monotonic`).
@@ -117,6 +119,7 @@ class AgentState:
 
     seen: float
     jobs: dict[Identity, AgentJob] = field(default_factory=dict)
+    parts: dict[Identity, dict[str, Any]] = field(default_factory=dict)
     news: asyncio.Event = field(default_factory=asyncio.Event)
     connections: int = 0
     has_come: bool = False
@@ -162,6 +165,8 @@ class Agents:
         now = time.monotonic()
         self._agents = {node.name: AgentState(now) for node in nodes}
         self._jobs: dict[Identity, AgentJob] = {}
+        #: Jobs on several nodes: the nodes that still have processes, and AllocationReservation.ended.
+        self._spread: dict[Identity, tuple[set[str], threading.Event]] = {}
         self._work, self._uploads = ThreadPoolExecutor(_THREADS, "agents"), ThreadPoolExecutor(_UPLOADS, "uploads")
         self._pace = Pace(parts.settings.checkpoint_rate * 1e6)
         self._files = CachedFiles(self._folder / "cache", server)
@@ -178,8 +183,10 @@ class Agents:
         """Starts the agents; if that fails, every job takes a job step."""
         try:
             close_to_others(self._folder)
+            program = shutil.copy(spread.__file__, self._folder)
             address = self._door.open(self._folder, self._nodes[-1].name)
             self._step = self._start_step(address)
+            self._pool.spread = (sys.executable, "-I", "-S", str(program), "start")
         except (HpoPilotError, OSError, subprocess.SubprocessError) as error:
             self._give_up(str(error))
             return
@@ -191,9 +198,9 @@ class Agents:
             settings,
             server=address,
             slots=max(node.shape.cores for node in self._nodes),
-            token_file=self._folder / _TOKEN,
+            token_file=self._folder / TOKEN,
             proxy=None,
-            ca=self._folder / _CERTIFICATE,
+            ca=self._folder / CERTIFICATE,
             checkpoints=None,
             checkpoint_mb=UNPACKED_LIMIT >> 20,
             storage=settings.storage_folder.absolute(),
@@ -210,7 +217,7 @@ class Agents:
             SHARED_CHECKPOINTS: settings.checkpoint_root.absolute(),
             DEBUG: log.isEnabledFor(logging.DEBUG),
         }
-        file = self._folder / _SETTINGS
+        file = self._folder / SETTINGS
         said = {each.name: getattr(given, each.name) for each in fields(given)} | others
         write_whole(file, json.dumps(said, default=str), mode=0o600, scratch=True)
         placement = Placement(
@@ -256,6 +263,8 @@ class Agents:
                     self._pool.lose(name, _LOST)
                     for entry in list(agent.jobs.values()):  # those of a node that was lost before
                         self._work.submit(self._end, entry, NodeLost(f"node {name} is lost: {_LOST}"))
+                    for identity in list(agent.parts):
+                        self._part_ended(name, identity)
         return None
 
     def _last_words(self) -> str:
@@ -263,12 +272,16 @@ class Agents:
         return f"the job step of the agents has ended: {lines[-1] if lines else 'no message'}"
 
     def _give_up(self, why: str) -> None:
-        self.is_off = True
+        self.is_off, self._pool.spread = True, ()
         log.warning("no agents can be started on the nodes, so every job takes a job step: %s", why)
         if self._step is not None:
             self._step.terminate()
         for entry in list(self._jobs.values()):
             self._end(entry, GivenBack(_NO_AGENTS))
+        for identity, (nodes, _) in list(self._spread.items()):
+            self._parts.watchdog.stop_job(identity[0], GivenBack(_NO_AGENTS))
+            for name in list(nodes):
+                self._part_ended(name, identity)
 
     def stop(self) -> None:
         """Lets the agents end their jobs and themselves; they report their jobs before."""
@@ -295,8 +308,12 @@ class Agents:
     # --- jobs ---
 
     def takes(self, document: PayloadSettings) -> bool:
-        """Returns whether an agent can run such jobs."""
-        return not self.is_off and not self._site.launcher.needs_step(document.nodes, document.ranks_per_node)
+        """Returns whether one agent can run such jobs."""
+        return (
+            document.nodes == 1
+            and not self.is_off
+            and not self._site.launcher.needs_step(document.nodes, document.ranks_per_node)
+        )
 
     def run(
         self, job: Job, data: Mapping[str, Any], document: PayloadSettings, reservation: AllocationReservation
@@ -405,14 +422,15 @@ class Agents:
 
     async def _jobs_for(self, agent: AgentState, request: Request) -> dict[str, Any]:
         """Waits for jobs that the scheduler has started on the agent's node and that the agent does not have."""
-        known = {tuple(identity) for identity in request.json()["jobs"]}
+        known = set(map(tuple, request.json()["jobs"]))
         until = time.monotonic() + float(request.headers.get("x-hpo-pilot-wait", 0))
         while True:
             stop = self._stopping.is_set() or self.is_off or agent.must_end or agent.is_lost
             with self._lock:
                 new = [] if stop else [job for identity, job in agent.jobs.items() if identity not in known]
+                parts = [] if stop else [part for identity, part in agent.parts.items() if identity not in known]
             left = until - time.monotonic()
-            if new or stop or left <= 0:
+            if new or parts or stop or left <= 0:
                 break
             agent.news.clear()
             try:
@@ -423,7 +441,8 @@ class Agents:
             entry.is_sent = True
             self._parts.heartbeats.remove(entry)
         agent.seen = time.monotonic()
-        return {"stop": stop, "jobs": [{**entry.data, ASSIGNED: self._assigned(entry)} for entry in new]}
+        jobs = [{**entry.data, ASSIGNED: self._assigned(entry)} for entry in new]
+        return {"stop": stop, "jobs": jobs, "parts": parts}
 
     def _assigned(self, entry: AgentJob) -> dict[str, Any]:
         planned, start = entry.reservation.planned, entry.reservation.start
@@ -452,7 +471,8 @@ class Agents:
             if place == "points":
                 content_type = request.headers.get("content-type", "application/json")
                 return self._server.passed_on(request.method, request.path, content_type, request.body.read())
-            return _envelope(self._called(request.path.removeprefix("/api/v1/"), request.json()))
+            node = request.headers.get("x-hpo-pilot-node", "")
+            return _envelope(self._called(request.path.removeprefix("/api/v1/"), request.json(), node))
         except JobOfAnotherPilot as error:
             return _envelope({"StatusCode": NO_PERMISSION}, str(error))
         except MissingAtServer as error:
@@ -462,7 +482,7 @@ class Agents:
         except (HpoPilotError, OSError, LookupError, TypeError, ValueError) as error:
             return _message(409, str(error))
 
-    def _called(self, function: str, body: Any) -> dict[str, Any]:
+    def _called(self, function: str, body: Any, node: str) -> dict[str, Any]:
         """Returns the data of the answer to a call."""
         parts = self._parts
         match function:
@@ -478,6 +498,12 @@ class Agents:
             case "hpo_pilot/ended":
                 self._ended((int(body["job"][0]), int(body["job"][1])), Ending(body["ending"]))
                 return {}
+            case "hpo_pilot/spread":
+                self._begin_parts((int(body["job"][0]), int(body["job"][1])), str(body["address"]))
+                return {}
+            case "hpo_pilot/part_ended":
+                self._part_ended(node, (int(body["job"][0]), int(body["job"][1])))
+                return {}
         raise MissingAtServer(f"there is no {function}")
 
     def _ended(self, identity: Identity, ending: Ending) -> None:
@@ -485,6 +511,36 @@ class Agents:
         if (entry := self._forget(identity)) is not None:
             self._pool.free(entry.reservation, ending)
             self._uploads.submit(self._close, entry.job, ending)
+
+    def _begin_parts(self, identity: Identity, address: str) -> None:
+        """Lets the agents of a job's nodes start its processes.
+
+        Args:
+            identity: the job.
+            address: where its starter listens, see spread.py.
+        """
+        if self.is_off:
+            self._parts.watchdog.stop_job(identity[0], GivenBack(_NO_AGENTS))
+            raise MissingAtServer(_NO_AGENTS)
+        ended = threading.Event()
+        shares = self._pool.spread_over(identity, ended)
+        nodes = {share.node for share in shares if not self._agents[share.node].is_lost}
+        with self._lock:
+            self._spread[identity] = nodes, ended
+            for share in shares:
+                agent = self._agents[share.node]
+                agent.parts[identity] = {"job": identity, "address": address, "bound": share.cores}
+                self._door.call(agent.news.set)
+
+    def _part_ended(self, node: str, identity: Identity) -> None:
+        """Notes that a node has no process of a job any more. It may be repeated."""
+        with self._lock:
+            self._agents[node].parts.pop(identity, None)
+            left, ended = self._spread.get(identity, (set(), None))
+            left.discard(node)
+            if ended is not None and not left:
+                del self._spread[identity]
+                ended.set()
 
     def _close(self, job: Job, ending: Ending) -> None:
         """Deletes the checkpoint of a job that has its result; sends that of another one to the server."""
@@ -605,10 +661,10 @@ class Door:
             HpoPilotError: there is no certificate.
         """
         address = _own_address(node)
-        write_whole(folder / _TOKEN, self._token, mode=0o600, scratch=True)
+        write_whole(folder / TOKEN, self._token, mode=0o600, scratch=True)
         _make_certificate(folder, address)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(folder / _CERTIFICATE, folder / _KEY)
+        context.load_cert_chain(folder / CERTIFICATE, folder / KEY)
         started = self._loop.run_until_complete(asyncio.start_server(self._talk, address, 0, ssl=context, backlog=4096))
         threading.Thread(target=self._loop.run_forever, name="door", daemon=True).start()
         return f"https://{address}:{started.sockets[0].getsockname()[1]}"
@@ -709,7 +765,7 @@ def _make_certificate(folder: Path, address: str) -> None:
     """
     words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     words += ["-days", "30", "-subj", "/CN=hpo-pilot", "-addext", f"subjectAltName=IP:{address}"]
-    words += ["-keyout", str(folder / _KEY), "-out", str(folder / _CERTIFICATE)]
+    words += ["-keyout", str(folder / KEY), "-out", str(folder / CERTIFICATE)]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     except OSError as error:

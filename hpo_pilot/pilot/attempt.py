@@ -15,7 +15,7 @@ from hpo_pilot.errors import HpoPilotError
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.logs import log_end
 from hpo_pilot.pilot import report
-from hpo_pilot.pilot.allocation import AllocationWatch
+from hpo_pilot.pilot.allocation_watch import AllocationWatch
 from hpo_pilot.pilot.checkpoints import CheckpointShipping, kept_checkpoint
 from hpo_pilot.pilot.client import Delivery, GivingBack
 from hpo_pilot.pilot.execution import LOG_FILE, CommandWrapper, Execution, InContainer
@@ -227,7 +227,7 @@ class JobRun:
             begun = time.monotonic()
             prepared = prepare(job.arguments, str(root), str(root), stage_in)
             wrapper = self._wrapper(job, document, assignment, Path(prepared.folder))
-            if parts.staging is not None and isinstance(wrapper, WithLauncher):
+            if parts.staging is not None and isinstance(wrapper, WithLauncher) and not assignment.spread:
                 staged = parts.staging.stage(wrapper, root, Path(prepared.folder), large, starting)
                 parts.pool.note_staging(self._reservation, staged.seconds or 0.0)
                 wrapper, prepared = replace(wrapper, staged=staged), staged.beside(prepared)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hpo_pilot.hpc.launchers import GPU_VARIABLES, index_gpus_once
+from hpo_pilot.hpc.launcher import GPU_VARIABLES, index_gpus_once
 from hpo_pilot.pilot.checkpoints import kept_checkpoint
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.report import Outcome, Progress

@@ -22,7 +22,7 @@ from typing import Any
 
 from hpo_pilot.errors import GiveUpError, InputError
 from hpo_pilot.files import write_whole
-from hpo_pilot.hpc.launchers import VISIBLE_GPUS, Launcher, Placement, site_variables
+from hpo_pilot.hpc.launcher import VISIBLE_GPUS, Launcher, Placement, site_variables
 from hpo_pilot.logs import log_end
 from hpo_pilot.pilot.execution import ORPHANS_PROGRAM, CommandWrapper, InContainer, by_our_python, ended_with_all
 from hpo_pilot.pilot.job import Job, JobFailure, LauncherMissing
@@ -404,8 +404,10 @@ class WithLauncher(CommandWrapper):
 
     @property
     def launcher(self) -> Launcher:
-        """The site's; a command that runs once may not need it."""
+        """The site's, or that for agents; a command that runs once may not need it."""
         launcher, (first, *others) = self.site.launcher, self.assignment.nodes
+        if self.assignment.spread and (spread := launcher.by_agents(self.assignment.spread)) is not None:
+            return spread
         if self.document.ranks_per_node or others:
             return launcher
         return launcher.once(first.partition(".")[0] in (HERE, platform.node().partition(".")[0]))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.capacity import AllocationRequest
-from hpo_pilot.hpc.launchers import NO_INTEL_GPU, VISIBLE_GPUS, show_gpus
+from hpo_pilot.hpc.launcher import NO_INTEL_GPU, VISIBLE_GPUS, show_gpus
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode, needed_cores
 from hpo_pilot.transformation.job import PayloadSettings
@@ -232,6 +232,7 @@ class AssignedResources:
         is_shared: whether agents run other jobs on the same nodes.
         seconds: time limit of the job; 0: not given.
         is_late: whether the job begins in the second half of the allocation.
+        spread: the program that lets agents start the job on several nodes; empty: a job step does.
     """
 
     nodes: tuple[str, ...]
@@ -244,6 +245,7 @@ class AssignedResources:
     is_shared: bool = False
     seconds: int = 0
     is_late: bool = False
+    spread: tuple[str, ...] = ()
 
 
 class JobReservation:

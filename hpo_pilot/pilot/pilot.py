@@ -21,15 +21,9 @@ from hpo_pilot import __version__
 from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
 from hpo_pilot.logs import about
 from hpo_pilot.pilot.agents import Agents
-from hpo_pilot.pilot.allocation import (
-    AllocatedNodes,
-    AllocationPool,
-    AllocationReservation,
-    AllocationWatch,
-    ending_margin,
-    find_allocation,
-    nodes_text,
-)
+from hpo_pilot.pilot.allocation import AllocatedNodes, find_allocation
+from hpo_pilot.pilot.allocation_pool import AllocationPool, AllocationReservation, nodes_text
+from hpo_pilot.pilot.allocation_watch import AllocationWatch, ending_margin
 from hpo_pilot.pilot.attempt import JobRun, PilotParts
 from hpo_pilot.pilot.checkpoints import CheckpointShipping
 from hpo_pilot.pilot.client import Backoff, CallRefused, Delivery, GivingBack, JobServer

@@ -19,7 +19,8 @@ from typing import Any
 
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.files import PRIVATE, close_to_others, make_private, try_lock, write_whole
-from hpo_pilot.hpc.launchers import Launcher, Plain, make_launcher
+from hpo_pilot.hpc.launcher import Launcher
+from hpo_pilot.hpc.launchers import Plain, make_launcher
 from hpo_pilot.hpc.runtimes import know_runtime
 from hpo_pilot.transformation.container import Inside
 from hpo_pilot.transformation.process import GRACE, WORKER_MARK

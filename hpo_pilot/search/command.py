@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import re
+import runpy
+import shlex
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
 
 from hpo_pilot.search.mistakes import Mistake, closest, did_you_mean, listing
 from hpo_pilot.search.parameters import Dimension
 from hpo_pilot.search.payload import Payload
+
+if TYPE_CHECKING:
+    from hpo_pilot.search.search import Search
 
 #: The word in braces that stands for all active parameters, as overrides of Hydra.
 HYDRA = "hydra"
@@ -33,6 +41,22 @@ def placeholders(command: str, names: Collection[str]) -> str | None:
     known = "|".join(map(re.escape, (*names, HYDRA)))
     pattern = rf"{_OPEN}(?:\{{({known}|{_WORD})\}}|(?:({_FLAG}):)?({known}))\}}"
     return pattern if re.search(pattern, command) else None
+
+
+@cache
+def _runner() -> Mapping[str, Any]:
+    return runpy.run_path(str(files("hpo_pilot") / "runner" / "hpo_pilot_command.py"))
+
+
+def filled_command(search: Search, point: Mapping[str, Any], fold: int = 0) -> str:
+    """Returns the command of a fold as a shell gets it: the runner's `prepare` makes the same of it."""
+    command = search.payload.command.replace("%FOLDS", str(search.folds.k)).replace("%FOLD", str(fold))
+    if search.segment:
+        command = command.replace("%SEGMENT_NAME", shlex.quote(search.segment))
+    keys = search.payload.point.payload_point(dict.fromkeys(search.space.names))
+    if (pattern := placeholders(command, list(keys))) is not None:
+        command = _runner()["fill"](command, pattern, search.payload.point.payload_point(point))
+    return command
 
 
 def command_mistakes(payload: Payload, dimensions: Mapping[str, Dimension]) -> Iterator[tuple[Mistake, bool]]:

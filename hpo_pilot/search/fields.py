@@ -1,16 +1,15 @@
-"""Types of fields and the base of the sections of a search file; reads stored models."""
+"""Types of fields and the base of the sections of a search file."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping, Sequence
-from functools import reduce
-from operator import getitem
-from typing import Annotated, Any, ClassVar, TypeVar
+from collections.abc import Iterable
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, Strict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, Strict, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
+
+from hpo_pilot.search.mistakes import Mistake, refuse
 
 StrictInt = Annotated[int, Strict()]
 StrictFloat = Annotated[float, Strict()]
@@ -30,6 +29,15 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        refuse(self._mistakes())
+        return self
+
+    def _mistakes(self) -> Iterable[Mistake]:
+        """Returns the mistakes between valid fields; paths start at a field."""
+        return ()
+
 
 class ShortSection(Section):
     """A section that may be given as the value of its main key alone: `folds: 5` is `folds: {k: 5}`."""
@@ -46,42 +54,3 @@ class ShortSection(Section):
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         return {"anyOf": [cls.short[2], handler(schema)]}
-
-
-_Model = TypeVar("_Model", bound=BaseModel)
-
-
-def read_stored(model: type[_Model], data: Mapping[str, Any]) -> _Model:
-    """Reads a stored `model`, which an earlier version without limits may have written: larger counts are kept.
-
-    Raises:
-        ValidationError: it has another mistake.
-    """
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        document = copy.deepcopy(dict(data))
-        mistakes = error.errors(include_url=False)
-        beyond = {_place(data, one["loc"]): one for one in mistakes if one["type"] == "less_than_equal"}
-        for place, mistake in beyond.items():
-            reduce(getitem, place[:-1], document)[place[-1]] = mistake["ctx"]["le"]
-        found = model.model_validate(document)
-        for place, mistake in beyond.items():
-            found = _with(found, place, mistake["input"])
-        return found
-
-
-def _place(document: Any, location: Sequence[int | str]) -> tuple[str, ...]:
-    """Returns the keys in pydantic's location, without the names of members of unions."""
-    place: list[str] = []
-    for part in location:
-        if isinstance(document, Mapping) and part in document:
-            place.append(str(part))
-            document = document[part]
-    return tuple(place)
-
-
-def _with(model: _Model, place: Sequence[str], value: Any) -> _Model:
-    """Returns `model` with an unchecked value at `place`."""
-    inner = value if len(place) == 1 else _with(getattr(model, place[0]), place[1:], value)
-    return model.model_copy(update={place[0]: inner})

@@ -64,6 +64,12 @@ class MistakeError(ValueError):
         self.mistakes = tuple(mistakes)
 
 
+def refuse(mistakes: Iterable[Mistake]) -> None:
+    """Raises a `MistakeError` if there are mistakes."""
+    if found := list(mistakes):
+        raise MistakeError(found)
+
+
 def path_text(path: FieldPath) -> str:
     """Returns the path as text: `space.learning_rate.choices[2]`."""
     text = ""

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator, model_validator
+from pydantic import Field, TypeAdapter, field_validator
 
 from hpo_pilot.search import limits
-from hpo_pilot.search.fields import Amount, Scalar, StrictFloat, StrictInt
-from hpo_pilot.search.mistakes import Mistake, MistakeError, listing
+from hpo_pilot.search.fields import Amount, Scalar, Section, StrictFloat, StrictInt
+from hpo_pilot.search.mistakes import Mistake, listing, refuse
 from hpo_pilot.search.values import is_number, show, value_key
 
 
-class Domain(BaseModel, ABC):
+class Domain(Section, ABC):
     """Domain of a hyper-parameter.
 
     Optimizers work in the unit cube: `from_unit` maps a number in [0, 1] to a native Python value of the domain, and
@@ -25,8 +26,6 @@ class Domain(BaseModel, ABC):
         when: conditions on other dimensions. The dimension is active only if each dimension named here is active and
             has the given value (or one of the values of a list). Empty: always active.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     #: Whether neighbours in [0, 1] are similar values.
     is_ordered: ClassVar[bool] = True
@@ -87,31 +86,25 @@ _Scale = Annotated[
 ]
 
 
-def _refuse(key: str, message: str, hint: str = "") -> MistakeError:
-    return MistakeError([Mistake((key,), message, hint)])
-
-
-def _check_bounds(low: float, high: float, scale: str, step: float | None) -> None:
+def _bounds_mistakes(low: float, high: float, scale: str, step: float | None) -> Iterator[Mistake]:
     if low > high:
-        raise _refuse("low", f"low ({show(low)}) must be below high ({show(high)})", "swap the two?")
-    if low == high:
-        raise _refuse(
-            "low", f"low and high are both {show(low)}", "leave the parameter out, or use categorical with one choice"
+        yield Mistake(("low",), f"low ({show(low)}) must be below high ({show(high)})", "swap the two?")
+    elif low == high:
+        hint = "leave the parameter out, or use categorical with one choice"
+        yield Mistake(("low",), f"low and high are both {show(low)}", hint)
+    elif not math.isfinite(float(high) - float(low)):
+        yield Mistake(("low",), "high - low is larger than the largest float")
+    elif scale == "log" and low <= 0:
+        hint = "use scale: linear, or a small positive low"
+        yield Mistake(("low",), f"a log scale needs low above 0, not {show(low)}", hint)
+    elif step is not None and scale == "log":
+        yield Mistake(("step",), "cannot be combined with scale: log", "remove one of the two")
+    elif step is not None and step > (high - low) * (1 + 1e-9):  # 0.7 - 0.2 is a little less than 0.5
+        yield Mistake(("step",), f"{show(step)} is larger than high - low, which is {show(high - low)}")
+    elif step is not None and step < 1e-9 * max(abs(low), abs(high)):
+        yield Mistake(
+            ("step",), f"{show(step)} is too small beside the bounds to tell the values apart", "leave it out"
         )
-    if not math.isfinite(float(high) - float(low)):
-        raise _refuse("low", "high - low is larger than the largest float")
-    if scale == "log" and low <= 0:
-        raise _refuse(
-            "low", f"a log scale needs low above 0, not {show(low)}", "use scale: linear, or a small positive low"
-        )
-    if step is None:
-        return
-    if scale == "log":
-        raise _refuse("step", "cannot be combined with scale: log", "remove one of the two")
-    if step > (high - low) * (1 + 1e-9):  # 0.7 - 0.2 is a little less than 0.5
-        raise _refuse("step", f"{show(step)} is larger than high - low, which is {show(high - low)}")
-    if step < 1e-9 * max(abs(low), abs(high)):
-        raise _refuse("step", f"{show(step)} is too small beside the bounds to tell the values apart", "leave it out")
 
 
 def _clip(u: float) -> float:
@@ -132,10 +125,8 @@ class Real(Domain):
     scale: _Scale = "linear"
     step: Amount | None = Field(None, description="Only low, low + step, … up to high; linear scale only.")
 
-    @model_validator(mode="after")
-    def _check(self) -> Real:
-        _check_bounds(self.low, self.high, self.scale, self.step)
-        return self
+    def _mistakes(self) -> Iterator[Mistake]:
+        return _bounds_mistakes(self.low, self.high, self.scale, self.step)
 
     @property
     def size(self) -> float:
@@ -236,13 +227,12 @@ class Integer(Domain):
     scale: _Scale = "linear"
     step: StrictInt = Field(1, gt=0, description="Only low, low + step, … up to high; linear scale only.")
 
-    @model_validator(mode="after")
-    def _check(self) -> Integer:
+    def _mistakes(self) -> Iterator[Mistake]:
         for key, bound in (("low", self.low), ("high", self.high)):
             if abs(bound) > LARGEST_INTEGER:
-                raise _refuse(key, f"must be within ±2^53 ({LARGEST_INTEGER})", "use type: real for such numbers")
-        _check_bounds(self.low, self.high, self.scale, None if self.step == 1 else self.step)
-        return self
+                yield Mistake((key,), f"must be within ±2^53 ({LARGEST_INTEGER})", "use type: real for such numbers")
+                return
+        yield from _bounds_mistakes(self.low, self.high, self.scale, None if self.step == 1 else self.step)
 
     @property
     def size(self) -> float:
@@ -319,8 +309,7 @@ class _Choices(Domain):
                 mistakes.append(Mistake((index,), f"{show(choice)} is listed twice", "remove one of the two"))
             else:
                 first[key] = index
-        if mistakes:
-            raise MistakeError(mistakes)
+        refuse(mistakes)
         return choices
 
     @property

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, GetJsonSchemaHandler, field_validator, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -26,6 +26,7 @@ from hpo_pilot.search.mistakes import (
     Mistake,
     MistakeError,
     did_you_mean,
+    refuse,
 )
 from hpo_pilot.search.parameters import Dimension
 from hpo_pilot.search.values import Point, show
@@ -184,22 +185,17 @@ class FileNames(Section):
         None, description="A file that the payload writes; it is kept like an output. null: none."
     )
 
-    @model_validator(mode="after")
-    def _check(self) -> FileNames:
-        mistakes: list[Mistake] = []
+    def _mistakes(self) -> Iterator[Mistake]:
         first: dict[str, str] = {}
         for key, name in self.named().items():
             # The payload's own userJobMetadata.json is read before ours replaces it.
             ours = OUR_FILES - ({"userJobMetadata.json"} if key == "metadata" else set())
             ours -= {"progress.jsonl"} if key == "progress" else set()
             if name in ours or name.startswith(OUR_PREFIX):
-                mistakes.append(Mistake((key,), f"{name} is a file of hpo-pilot's own", "give it another name"))
+                yield Mistake((key,), f"{name} is a file of hpo-pilot's own", "give it another name")
             elif first.setdefault(name, key) != key:
                 message = f"{name} is the {first[name]} file already"
-                mistakes.append(Mistake((key,), message, "give each of the payload's files another name"))
-        if mistakes:
-            raise MistakeError(mistakes)
-        return self
+                yield Mistake((key,), message, "give each of the payload's files another name")
 
     def named(self) -> dict[str, str]:
         """Returns the given names by key."""
@@ -224,13 +220,6 @@ class _Source(Section):
         if not isinstance(given, Mapping | cls):
             raise MistakeError([Mistake((), f"must be a mapping, not {show(given)}", f"as in {cls.selectors[3]}")])
         return given
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        mistakes = list(self._mistakes())
-        if mistakes:
-            raise MistakeError(mistakes)
-        return self
 
     def _mistakes(self) -> Iterator[Mistake]:
         (keys, count, needs, example), (names, groups, pattern) = self.selectors, self.groups
@@ -346,30 +335,23 @@ class Payload(Section):
             raise MistakeError([Mistake(("function",), message, "remove one of the two")])
         return {**given, "command": command}
 
-    @model_validator(mode="after")
-    def _check_sources(self) -> Payload:
-        mistakes: list[Mistake] = []
+    def _mistakes(self) -> Iterator[Mistake]:
         names, own = self.file_names, FileNames()
         ours = OUR_FILES | {names.point, names.inputs, names.progress}
         for key in ("result", "progress"):
             source: _Source | None = getattr(self, key)
             file = Path(source.file or "").as_posix() if source else ""
             if source and self.function:
-                mistakes.append(Mistake((key,), "is for a command: a function returns its value", "remove it"))
+                yield Mistake((key,), "is for a command: a function returns its value", "remove it")
             elif source and getattr(names, key) != getattr(own, key):
-                mistakes.append(Mistake((key,), f"the value is in file_names.{key} already", "remove one of the two"))
+                yield Mistake((key,), f"the value is in file_names.{key} already", "remove one of the two")
             elif file in ours or file.startswith(OUR_PREFIX):
-                mistakes.append(Mistake((key, "file"), f"{file} is a file of hpo-pilot's own", "give it another name"))
-        if mistakes:
-            raise MistakeError(mistakes)
-        return self
+                yield Mistake((key, "file"), f"{file} is a file of hpo-pilot's own", "give it another name")
 
     @field_validator("outputs", "checkpoint")
     @classmethod
     def _inside(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        mistakes = [wrong for index, name in enumerate(names) for wrong in _outside((index,), name)]
-        if mistakes:
-            raise MistakeError(mistakes)
+        refuse(wrong for index, name in enumerate(names) for wrong in _outside((index,), name))
         return names
 
 

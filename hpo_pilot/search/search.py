@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, StrictBool, ValidationError, field_serializer, field_validator, model_validator
+from pydantic import ConfigDict, Field, StrictBool, ValidationError, field_serializer, field_validator
 
 from hpo_pilot.jobs import JobNeeds
 from hpo_pilot.jobs.resources import gpu_count
@@ -126,12 +126,10 @@ class Folds(ShortSection):
         None, le=limits.MOST_FOLDS, description="A trial with fewer successful folds fails. Default: all k."
     )
 
-    @model_validator(mode="after")
-    def _check(self) -> Folds:
+    def _mistakes(self) -> Iterator[Mistake]:
         if self.require is not None and self.require > self.k:
             message = f"is {self.require}, and a trial has {self.k} folds (k)"
-            raise MistakeError([Mistake(("require",), message, f"use {self.k} or less")])
-        return self
+            yield Mistake(("require",), message, f"use {self.k} or less")
 
     @property
     def needed(self) -> int:
@@ -214,15 +212,11 @@ class PandaOptions(Section):
         "else the monitor known for the server.",
     )
 
-    @model_validator(mode="after")
-    def _check(self) -> PandaOptions:
+    def _mistakes(self) -> Iterator[Mistake]:
         if self.official and self.working_group is None:
-            message = "outputs of a working group need one"
-            raise MistakeError([Mistake(("official",), message, "name it under panda.working_group")])
+            yield Mistake(("official",), "outputs of a working group need one", "name it under panda.working_group")
         if self.monitor is not None and not _WEB_ADDRESS.fullmatch(self.monitor):
-            wanted = "as in https://panda-doma.cern.ch"
-            raise MistakeError([Mistake(("monitor",), "is not the address of a web page", wanted)])
-        return self
+            yield Mistake(("monitor",), "is not the address of a web page", "as in https://panda-doma.cern.ch")
 
 
 class KnownResult(Section):
@@ -295,19 +289,14 @@ class Search(Section):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True)
 
-    @model_validator(mode="after")
-    def _check(self) -> Search:
+    def _mistakes(self) -> Iterable[Mistake]:
         sections = {field.alias or name: getattr(self, name) for name, field in type(self).model_fields.items()}
         mistakes = [
             *start_mistakes(self.space, self.start),
             *objective_mistakes(self.objectives),
             *mistakes_across(sections | {"space": self.space}),
         ]
-        if not mistakes and self.segments:
-            mistakes = list(segment_mistakes(self))
-        if mistakes:
-            raise MistakeError(mistakes)
-        return self
+        return mistakes or segment_mistakes(self)
 
     @field_serializer("objectives")
     def _objective_or_list(self, objectives: tuple[Objective, ...]) -> dict[str, Any] | list[dict[str, Any]]:

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandler, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from hpo_pilot.jobs.resources import MOST_ON_A_GPU
 from hpo_pilot.search import limits
 from hpo_pilot.search.fields import Amount, Count, Section, ShortSection, StrictFloat, StrictInt, StrictStr, Text
-from hpo_pilot.search.mistakes import Mistake, MistakeError
+from hpo_pilot.search.mistakes import Mistake
 from hpo_pilot.search.parameters import Dimension
 
 
@@ -192,15 +192,13 @@ class Notify(Section):
         description="The events. stalled: nothing finished for three usual run times.",
     )
 
-    @model_validator(mode="after")
-    def _check(self) -> Notify:
+    def _mistakes(self) -> Iterator[Mistake]:
         if self.url is None and self.email is None:
-            raise MistakeError([Mistake((), "names no receiver", "give it a url or an email")])
+            yield Mistake((), "names no receiver", "give it a url or an email")
         if self.url is not None and (wrong := _address_mistake(self.url)):
-            raise MistakeError([Mistake(("url",), *wrong)])
+            yield Mistake(("url",), *wrong)
         if self.email is not None and not _MAILBOX.fullmatch(self.email):
-            raise MistakeError([Mistake(("email",), "is not one e-mail address", "as in jane.doe@example.org")])
-        return self
+            yield Mistake(("email",), "is not one e-mail address", "as in jane.doe@example.org")
 
     def shown(self) -> dict[str, Any]:
         """Returns the section for readers: path and query of a webhook's address are often its password."""
@@ -367,18 +365,15 @@ class EarlyStopping(ShortSection):
         "would send more than 100 reports a second. Pilots have a shortest interval of their own.",
     )
 
-    @model_validator(mode="after")
-    def _check(self) -> EarlyStopping:
+    def _mistakes(self) -> Iterator[Mistake]:
         foreign = {"none": (*_OF_ASHA, *_OF_MEDIAN), "median": _OF_ASHA, "asha": _OF_MEDIAN}[self.method]
-        mistakes = [Mistake((key,), *self._not_its_own(key)) for key in foreign if getattr(self, key) is not None]
-        if not mistakes and self.model_fields_set and "method" not in self.model_fields_set:
-            mistakes.append(Mistake((), "has settings and no method: it stops nothing", "add method: asha, or median"))
+        wrong = [key for key in foreign if getattr(self, key) is not None]
+        yield from (Mistake((key,), *self._not_its_own(key)) for key in wrong)
+        if not wrong and self.model_fields_set and "method" not in self.model_fields_set:
+            yield Mistake((), "has settings and no method: it stops nothing", "add method: asha, or median")
         if self.max_steps is not None and self.min_steps is not None and self.min_steps >= self.max_steps:
             message = f"is {self.min_steps}, and a whole training has {self.max_steps} steps (max_steps)"
-            mistakes.append(Mistake(("min_steps",), message, f"use {max(1, self.max_steps // self.reduction)} or so"))
-        if mistakes:
-            raise MistakeError(mistakes)
-        return self
+            yield Mistake(("min_steps",), message, f"use {max(1, self.max_steps // self.reduction)} or so")
 
     def _not_its_own(self, key: str) -> tuple[str, str]:
         """Returns message and remedy for a setting of another method."""

@@ -17,11 +17,11 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import simpleeval
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.search.fields import Section
-from hpo_pilot.search.mistakes import FieldPath, Mistake, MistakeError, did_you_mean, listing, mistakes_of
+from hpo_pilot.search.mistakes import FieldPath, Mistake, did_you_mean, listing, mistakes_of
 from hpo_pilot.search.parameters import DIMENSION, DIMENSION_TYPES, Dimension
 from hpo_pilot.search.prior import Prior, prior_mistakes
 from hpo_pilot.search.values import Point, show, value_key
@@ -62,19 +62,13 @@ class SearchSpace(Section):
                 mistakes += mistakes_of(error, given, cls)
         raise InputError("search space: " + "; ".join(str(mistake) for mistake in mistakes))
 
-    @model_validator(mode="after")
-    def _check(self) -> SearchSpace:
+    def _mistakes(self) -> Iterator[Mistake]:
         if not self.dimensions:
-            raise MistakeError([Mistake(("dimensions",), "the space is empty", "name at least one parameter")])
-        mistakes = [
-            *(m.under("dimensions") for m in name_mistakes(self.dimensions)),
-            *(m.under("dimensions") for m in condition_mistakes(self.dimensions)),
-            *(m.under("constraints") for m in constraint_mistakes(self.constraints, self.dimensions)),
-            *(m.under("prior") for m in prior_mistakes(self.dimensions, self.prior)),
-        ]
-        if mistakes:
-            raise MistakeError(mistakes)
-        return self
+            yield Mistake(("dimensions",), "the space is empty", "name at least one parameter")
+        yield from (m.under("dimensions") for m in name_mistakes(self.dimensions))
+        yield from (m.under("dimensions") for m in condition_mistakes(self.dimensions))
+        yield from (m.under("constraints") for m in constraint_mistakes(self.constraints, self.dimensions))
+        yield from (m.under("prior") for m in prior_mistakes(self.dimensions, self.prior))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -363,12 +357,12 @@ def _parse(expression: str) -> ast.expr:
     return tree
 
 
-def _check_tree(tree: ast.expr) -> None:
+def _check_tree(tree: ast.expr, functions: Collection[str]) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            if not isinstance(node.func, ast.Name) or node.func.id not in FUNCTIONS:
+            if not isinstance(node.func, ast.Name) or node.func.id not in functions:
                 called = ast.unparse(node.func)
-                raise ValueError(f"calls {called}, which is not a function here: {did_you_mean(called, FUNCTIONS)}")
+                raise ValueError(f"calls {called}, which is not a function here: {did_you_mean(called, functions)}")
             if node.keywords:
                 raise ValueError(f"{node.func.id} takes no named arguments")
         elif isinstance(node, ast.BitXor):
@@ -391,8 +385,8 @@ class Constraint:
         tree: the parsed expression, which has only allowed parts.
     """
 
-    def __init__(self, expression: str) -> None:
-        """Parses `expression`.
+    def __init__(self, expression: str, functions: Collection[str] = FUNCTIONS) -> None:
+        """Parses `expression`, which may call `functions`.
 
         Raises:
             ValueError: it is not one expression, or it has a part that is not allowed; the message follows the
@@ -400,7 +394,7 @@ class Constraint:
         """
         self.expression = expression
         tree = _parse(expression)
-        _check_tree(tree)
+        _check_tree(tree, functions)
         called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
         self.names: frozenset[str] = frozenset(
             node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called

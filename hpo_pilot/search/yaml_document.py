@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
+from pydantic import BaseModel, ValidationError
 
-from hpo_pilot.errors import Problem
+from hpo_pilot.errors import Problem, SearchFileError
 from hpo_pilot.files import MAX_SEARCH_FILE_BYTES, read_content
-from hpo_pilot.search.mistakes import FieldPath, path_text
+from hpo_pilot.search.mistakes import FieldPath, Mistake, mistakes_of, path_text
 
 NULL = "tag:yaml.org,2002:null"
 BOOL = "tag:yaml.org,2002:bool"
@@ -204,6 +206,41 @@ def read_document(path: FilePath) -> Document:
     if isinstance(content, Problem):
         return Document(str(path), problems=[content])
     return decode_document(content, str(path))
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def read_model(
+    path: FilePath,
+    model: type[_Model],
+    refusal: type[SearchFileError],
+    elsewhere: Mapping[str, str] | None = None,
+    check: Callable[[Any], Iterable[Mistake]] = lambda value: (),
+) -> _Model:
+    """Reads the model in the YAML file at `path`.
+
+    Args:
+        path: the file.
+        model: the model.
+        refusal: the error, if there are mistakes.
+        elsewhere: as for `mistakes_of`.
+        check: returns further mistakes in the file's value.
+
+    Raises:
+        SearchFileError: the file cannot be read or has mistakes; `problems` has all of them with their places.
+    """
+    document = read_document(path)
+    if document.problems:
+        raise refusal(document.problems)
+    found = list(check(document.value))
+    try:
+        made = model.model_validate(document.value)
+    except ValidationError as error:
+        found += mistakes_of(error, document.value, model, elsewhere)
+    if found:
+        raise refusal([document.problem(one.path, one.message, one.hint, at_key=one.at_key) for one in found])
+    return made
 
 
 def decode_document(content: bytes, file: str) -> Document:

@@ -16,7 +16,6 @@ from hpo_pilot.server.app import Server
 from hpo_pilot.server.database import Database
 from hpo_pilot.server.listening import add_security, certificate_of, listen, serve, tokens_of
 from hpo_pilot.server.state import ServerState
-from hpo_pilot.server.tasks import Limits
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m hpo_pilot.server", description="The embedded PanDA server.")
     add = parser.add_argument
-    add("--database", required=True, help="SQLAlchemy URL, e.g. sqlite:////full/path/panda.db")
+    add("--database", required=True, type=Path, help="SQLite file; made if it is missing")
     add("--files", required=True, type=Path, help="folder of sandboxes and outputs")
     add("--tokens", required=True, type=Path, help="token folder: public keys, list of revoked tokens")
     add("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
@@ -47,15 +46,9 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--retention-days",
         type=float,
-        default=Limits.retention_days,
+        default=365.0,
         help="days that tasks which are over, their outputs and unused sandboxes are kept (default: %(default)g; "
         "0: for ever)",
-    )
-    add(
-        "--most-active-tasks",
-        type=int,
-        default=Limits.most_active_tasks,
-        help="active tasks that one user may have (default: any number)",
     )
     add("--lifeline-fd", type=int, help="an inherited descriptor at whose end of file the server ends")
     add("--log-format", choices=FORMATS, help="of the log (default: HPO_PILOT_LOG_FORMAT, else text)")
@@ -71,9 +64,6 @@ def _run(options: argparse.Namespace) -> None:
         raise InputError(f"--port must be between 0 and 65535, not {options.port}")
     if not 0 <= options.retention_days < float("inf"):
         raise InputError(f"--retention-days must be 0 or more days, not {options.retention_days}")
-    if options.most_active_tasks < 0:
-        raise InputError(f"--most-active-tasks must be 0 or more, not {options.most_active_tasks}")
-    limits = Limits(options.most_active_tasks, options.retention_days)
     os.umask(0o077)
     certificate = certificate_of(options)
     with ExitStack() as stack:
@@ -82,7 +72,8 @@ def _run(options: argparse.Namespace) -> None:
         database = stack.enter_context(closing(Database(options.database)))
         secure = certificate is not None or options.insecure_behind_proxy
         listener = stack.enter_context(closing(listen(options.host, options.port, secure=secure)))
-        state = ServerState(database, options.files, tokens, options.heartbeat_timeout, limits, options.queues)
+        days, timeout = options.retention_days, options.heartbeat_timeout
+        state = ServerState(database, options.files, tokens, timeout, days, options.queues)
         serve(Server(state), listener, options.lifeline_fd, certificate)
 
 

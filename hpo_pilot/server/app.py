@@ -37,7 +37,7 @@ class Server:
     def __init__(self, state: ServerState) -> None:
         """Corrects the list of cached files; nothing runs yet."""
         self.state = state
-        self._housekeeping = Housekeeping(state.database, state.cache, state.storage, state.limits.retention_days)
+        self._housekeeping = Housekeeping(state.database, state.cache, state.storage, state.retention_days)
         with state.database.writing() as tx:
             file_calls.reconcile(tx, state.cache)
 

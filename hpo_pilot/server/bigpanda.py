@@ -26,6 +26,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from hpo_pilot.jobs import JobState, TaskState
+from hpo_pilot.jobs.results import HPOGRID_KEYS
 from hpo_pilot.server.calls import guarded
 from hpo_pilot.server.database import OVER, AnyRow, Transaction, in_slices, jobs, last_attempts, tasks
 from hpo_pilot.server.descriptions import NO_JOB, dataset_id, file_fields, job_fields, task_fields, task_part
@@ -628,13 +629,6 @@ def datasets(task: AnyRow, parameters: TaskParameters | None, *, listed: bool = 
 # takes a job's `user_job_metadata` only if it has hpogrid's keys and no others. In that case
 # the runner's part for the service of hpo-pilot is beside it, not in it.
 
-#: `kHPOGridMetadataFormat` of `hpogrid/core/defaults.py`.
-HPOGRID_KEYS = frozenset(
-    {
-        *("task_time_s", "start_timestamp", "project_name", "result", "hyperparameters", "metric"),
-        *("start_datetime", "best_config", "best_metric_score", "end_datetime", "mode"),
-    }
-)
 _USER, _OURS = "user_job_metadata", "hpo_pilot"
 
 

@@ -317,7 +317,7 @@ class TaskNeeds:
         return parse_architecture(self.architecture)
 
     def __str__(self) -> str:
-        """Returns the text for the database, in the form of earlier versions."""
+        """Returns the text for the database."""
         job, payload = self.job, round(60 * self.job.minutes)
         document = {
             "architecture": self.architecture,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import time
 from collections import Counter
@@ -12,16 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from io import FileIO
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import Column as C
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import DBAPIError
 
-from hpo_pilot.databases import WRITES, make_tables, sqlite_engine, stamp
+from hpo_pilot.databases import WRITES, make_tables, sqlite_engine
 from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.files import try_lock
 from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.server.brokerage import WaitingTasks
 
@@ -34,8 +34,8 @@ from hpo_pilot.server.brokerage import WaitingTasks
 
 metadata = sa.MetaData(naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"})
 
-# Ids are never used again: a pilot may still hold an old one. AUTOINCREMENT needs SQLite's own INTEGER.
-_Id = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+# Ids are never used again: a pilot may still hold an old one. SQLite's integers have 64 bits.
+_Id = sa.Integer
 
 tasks = sa.Table(
     "tasks",
@@ -54,7 +54,7 @@ tasks = sa.Table(
     C("included", sa.Text, nullable=True),  # ",A,B,"; null: all queues
     C("excluded", sa.Text, nullable=True),
     C("campaign", sa.String(256), nullable=True),  # shares are counted by campaign; `brokerage.campaign_of`
-    C("needs", sa.Text, nullable=True),  # of one job, JSON; null in tasks of older versions: read `params`
+    C("needs", sa.Text, nullable=True),  # of one job, JSON; null: the task is broken
     C("sandbox", sa.Text, nullable=True),  # archive that the jobs need; a task waits until it is in the cache
     C("params", sa.Text, nullable=False),  # JSON, as submitted
     C("revision", sa.Integer, nullable=False, default=0),  # number of changes of `params`
@@ -77,12 +77,7 @@ tasks = sa.Table(
     sa.Index(None, "change"),
     sa.Index(None, "ended"),
     # The database uses a partial index only if the query contains the index's condition literally.
-    sa.Index(
-        "ix_tasks_pending",
-        "sandbox",
-        sqlite_where=sa.text("status = 'pending'"),
-        postgresql_where=sa.text("status = 'pending'"),
-    ),
+    sa.Index("ix_tasks_pending", "sandbox", sqlite_where=sa.text("status = 'pending'")),
     sqlite_autoincrement=True,
 )
 
@@ -152,11 +147,9 @@ jobs = sa.Table(
     C("buffer_error_code", sa.Integer, nullable=True),
     C("buffer_error_diag", sa.String(300), nullable=True),
     sa.Index(None, "task_id", "number"),
-    sa.Index("ix_jobs_waiting", "task_id", "panda_id", sqlite_where=_WAITS_INDEX, postgresql_where=_WAITS_INDEX),
-    sa.Index("ix_jobs_heartbeat", "heartbeat", sqlite_where=_AT_PILOT_INDEX, postgresql_where=_AT_PILOT_INDEX),
-    sa.Index(
-        "ix_jobs_worker", "harvester_id", "worker_id", sqlite_where=_AT_PILOT_INDEX, postgresql_where=_AT_PILOT_INDEX
-    ),
+    sa.Index("ix_jobs_waiting", "task_id", "panda_id", sqlite_where=_WAITS_INDEX),
+    sa.Index("ix_jobs_heartbeat", "heartbeat", sqlite_where=_AT_PILOT_INDEX),
+    sa.Index("ix_jobs_worker", "harvester_id", "worker_id", sqlite_where=_AT_PILOT_INDEX),
     sqlite_autoincrement=True,
 )
 
@@ -216,9 +209,9 @@ point_losses = sa.Table(
 )
 
 
-# Access. One thread writes and one reads, so that no caller ever finds the database locked. It is SQLite in WAL
-# mode unless the URL names another. A write is one short transaction. Its effects on others (jobs that wait,
-# changed tasks) are announced after the commit.
+# Access. One thread writes and one reads, so that no caller ever finds the database locked; it is SQLite in WAL mode.
+# A write is one short transaction. Its effects on others (jobs that wait, changed tasks) are announced after the
+# commit.
 
 #: A row with any columns.
 AnyRow: TypeAlias = "sa.Row[*tuple[Any, ...]]"
@@ -226,7 +219,6 @@ AnyRow: TypeAlias = "sa.Row[*tuple[Any, ...]]"
 _Result = TypeVar("_Result")
 
 _LOCK_WAIT = 10.0  # seconds: how long an ending server may take to let go
-_POSTGRESQL_LOCK = 0x68706F70  # any number, but always the same
 
 
 @dataclass
@@ -295,39 +287,39 @@ def in_slices(values: Iterable[_Result], size: int = 500) -> Iterator[list[_Resu
 class Database:
     """Opens the database, keeps its two connections and their threads."""
 
-    def __init__(self, url: str, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, file: Path, *, clock: Callable[[], float] = time.time) -> None:
         """Opens or makes the database.
 
         Raises:
-            InputError: the URL is wrong, the file cannot be written, or a newer program wrote it.
-            TryAgainError: another server uses it, or it does not answer.
+            InputError: the file cannot be written, is no database, or a newer program wrote it.
+            TryAgainError: another server uses it.
         """
+        self._path = file.absolute()
         self._clock = clock
         self._cache: dict[Any, Any] = {}
         self.waiting = WaitingTasks()
-        self._engine = _engine(url)
-        self._lock = ServerLock(_sqlite_path(self._engine))
+        self._engine = sqlite_engine(sa.URL.create("sqlite", database=str(self._path)))
+        self._lock = lock_server(self._path)
         try:
-            with _opening(self._engine):
-                self._writing = self._engine.connect().execution_options(**{WRITES: True})
-                self._lock_postgresql()
-                self._make_tables()
-                self._reading = self._engine.connect()
-                with self._reading.begin():
-                    self._change = self._reading.scalar(sa.select(sa.func.max(tasks.c.change))) or 0
-        except BaseException:
+            self._writing = self._engine.connect().execution_options(**{WRITES: True})
+            self._make_tables()
+            self._reading = self._engine.connect()
+            with self._reading.begin():
+                #: The newest cursor.
+                self.change = self._reading.scalar(sa.select(sa.func.max(tasks.c.change))) or 0
+        except BaseException as error:
             self._engine.dispose()
-            self._lock.release()
-            raise
+            self._lock.close()
+            if not isinstance(error, DBAPIError):
+                raise
+            raise InputError(
+                f"the database {self._path} cannot be used: {error.orig}; check that its folder is writable, that the "
+                "disk is not full, and that the file is a SQLite database"
+            ) from error
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="database-writer")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="database-reader")
         #: Called in the event loop after every commit that changed something for others.
         self.announce: Callable[[Transaction], None] = lambda transaction: None
-
-    @property
-    def change(self) -> int:
-        """Returns the newest cursor."""
-        return self._change
 
     async def write(self, work: Callable[[Transaction], _Result]) -> _Result:
         """Runs `work` in the writing thread, in one transaction; its exception rolls back."""
@@ -369,8 +361,8 @@ class Database:
             yield Transaction(self._reading, self._clock(), self._new_change, self._cache, self.waiting)
 
     def _new_change(self) -> int:
-        self._change += 1
-        return self._change
+        self.change += 1
+        return self.change
 
     def close(self) -> None:
         """Ends both threads and releases the lock."""
@@ -379,109 +371,38 @@ class Database:
         self._writing.close()
         self._reading.close()
         self._engine.dispose()
-        self._lock.release()
-
-    def _lock_postgresql(self) -> None:
-        if self._engine.dialect.name != "postgresql":
-            return
-        deadline = time.monotonic() + _LOCK_WAIT
-        while True:
-            with self._writing.begin():
-                if self._writing.scalar(sa.text("SELECT pg_try_advisory_lock(:key)"), {"key": _POSTGRESQL_LOCK}):
-                    return
-            if time.monotonic() > deadline:
-                raise TryAgainError("another hpo-pilot server uses this database; stop it first")
-            time.sleep(0.1)
+        self._lock.close()
 
     def _make_tables(self) -> None:
         with self._writing.begin():
-            # Development versions before 0.1.0 kept the version in a table of their own.
-            if sa.inspect(self._writing).has_table("server_schema"):
-                version = self._writing.scalar(sa.text("SELECT version FROM server_schema"))
-                stamp(self._writing, f"{version:04}")
-                self._writing.execute(sa.text("DROP TABLE server_schema"))
-            make_tables(self._writing, "server", metadata, f"database {_shown(self._engine)}")
+            make_tables(self._writing, "server", metadata, f"database {self._path}")
 
 
-def _engine(url: str) -> sa.Engine:
+def lock_server(database: Path) -> FileIO:
+    """Keeps a second server from the database, by a lock on a file beside it.
+
+    Returns:
+        The file of the lock, which ends when it is closed, also by a crash.
+
+    Raises:
+        InputError: the folder cannot be written.
+        TryAgainError: a server has the lock, and does not end within seconds.
+    """
+    path = database.with_name(database.name + ".lock")
     try:
-        parsed = make_url(url)
-        if parsed.get_backend_name() != "sqlite":
-            return sa.create_engine(parsed)
-        if parsed.database in (None, "", ":memory:"):
-            raise InputError("the server's database must be a file: jobs must survive a restart")
-        return sqlite_engine(parsed)
-    except (ArgumentError, NoSuchModuleError) as error:
-        raise InputError(f"database {url!r}: {error}; e.g. sqlite:////full/path/panda.db") from error
-    except ModuleNotFoundError as error:
-        raise InputError(f"database {url!r}: its driver {error.name} is not installed") from error
-
-
-def _sqlite_path(engine: sa.Engine) -> Path | None:
-    return Path(engine.url.database).absolute() if engine.dialect.name == "sqlite" and engine.url.database else None
-
-
-def _shown(engine: sa.Engine) -> str:
-    path = _sqlite_path(engine)
-    return str(path) if path else engine.url.render_as_string(hide_password=True)
-
-
-@contextmanager
-def _opening(engine: sa.Engine) -> Iterator[None]:
-    try:
-        yield
-    except DBAPIError as error:
-        if engine.dialect.name == "sqlite":
-            raise InputError(
-                f"the database {_shown(engine)} cannot be used: {error.orig}; check that its folder "
-                "is writable, that the disk is not full, and that the file is a SQLite database"
-            ) from error
-        raise TryAgainError(f"the database {_shown(engine)} does not answer: {error.orig}") from error
-
-
-class ServerLock:
-    """A lock beside the SQLite file against a second server. It ends with the process, also after a crash."""
-
-    def __init__(self, database: Path | None) -> None:
-        """Takes the lock; None: there is no file.
-
-        Raises:
-            InputError: the folder cannot be written.
-            TryAgainError: a server has the lock, and does not end within seconds.
-        """
-        self._descriptor: int | None = None
-        if database is None:
-            return
-        path = database.with_name(database.name + ".lock")
-        try:
-            database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Made here with its mode: SQLite would leave the database to the umask, its journals follow its mode.
-            os.close(os.open(database, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise InputError(f"{path}: {error.strerror}; name a writable folder") from error
-        self._take(self._descriptor, path)
-
-    def _take(self, descriptor: int, path: Path) -> None:
-        deadline = time.monotonic() + _LOCK_WAIT
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    owner = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
-                    os.close(descriptor)
-                    raise TryAgainError(
-                        f"another hpo-pilot server (process {owner}) uses {path.with_suffix('')}; stop it first"
-                    ) from None
-                time.sleep(0.1)
-            else:
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-                return
-
-    def release(self) -> None:
-        """Releases the lock."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Made here with its mode: SQLite would leave the database to the umask, its journals follow its mode.
+        os.close(os.open(database, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        lock = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b", buffering=0)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; name a writable folder") from error
+    deadline = time.monotonic() + _LOCK_WAIT
+    while not try_lock(lock.fileno()):
+        if time.monotonic() > deadline:
+            owner = lock.read(20).decode(errors="replace").strip() or "unknown"
+            lock.close()
+            raise TryAgainError(f"another hpo-pilot server (process {owner}) uses {database}; stop it first")
+        time.sleep(0.1)
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n".encode())
+    return lock

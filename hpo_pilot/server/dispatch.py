@@ -31,7 +31,7 @@ from hpo_pilot.server.database import (
 from hpo_pilot.server.descriptions import pilot_job
 from hpo_pilot.server.job_records import job_records
 from hpo_pilot.server.queues import UNDESCRIBED, Queue
-from hpo_pilot.server.task_parameters import HIGH_MEMORY, known_task
+from hpo_pilot.server.task_parameters import HIGH_MEMORY
 from hpo_pilot.server.tokens import PilotIdentity
 
 _TASKS = select(*TASK_COLUMNS).where(tasks.c.task_id.in_(bindparam("ids", expanding=True)))
@@ -62,17 +62,12 @@ def _tasks(tx: Transaction, wanted: frozenset[tuple[int, str]]) -> Iterator[brok
     }
     for task_id, queue in sorted(wanted):
         if task_id in rows:
-            yield _waiting_task(tx, rows[task_id], queue)
+            yield _waiting_task(rows[task_id], queue)
 
 
-def _waiting_task(tx: Transaction, row: AnyRow, queue: str) -> brokerage.WaitingTask:
-    campaign, needs = row.campaign, row.needs
-    if campaign is None or needs is None:
-        known = known_task(tx, row.task_id)
-        campaign = brokerage.campaign_of(known.parameters.params, row.user_name, row.name)
-        needs = str(known.parameters.needs)
-    kind = brokerage.JobKind(row.label, row.included or "", row.excluded or "", brokerage.parse_needs(needs))
-    return brokerage.WaitingTask(row.task_id, queue, row.priority, campaign, kind)
+def _waiting_task(row: AnyRow, queue: str) -> brokerage.WaitingTask:
+    kind = brokerage.JobKind(row.label, row.included or "", row.excluded or "", brokerage.parse_needs(row.needs))
+    return brokerage.WaitingTask(row.task_id, queue, row.priority, row.campaign, kind)
 
 
 def read_loads(tx: Transaction) -> None:
@@ -80,7 +75,7 @@ def read_loads(tx: Transaction) -> None:
     if tx.waiting.loads_are_stale(tx.now):
         loads: Counter[str] = Counter()
         for campaign, needs, cores in tx.connection.execute(_LOADS):
-            loads[campaign or ""] += int(cores) * (brokerage.parse_needs(needs).job.nodes if needs else 1)
+            loads[campaign] += int(cores) * brokerage.parse_needs(needs).job.nodes
         tx.waiting.set_loads(tx.now, loads)
 
 

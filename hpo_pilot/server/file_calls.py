@@ -285,7 +285,8 @@ async def _store(server: ServerState, request: Request, caller: Caller, name: st
         return refused
     try:
         with server.storage.writing() as upload:
-            await file_store.receive(request.stream(), upload, file_store.STORAGE_LIMIT)
+            async for chunk in request.stream():
+                upload.write(chunk, file_store.STORAGE_LIMIT)
             if not await may():  # the job may have been lost meanwhile, and another pilot may have it
                 return refused
             await asyncio.to_thread(upload.keep, name)

@@ -10,7 +10,7 @@ import struct
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -198,17 +198,6 @@ def _crc(footer: bytes) -> str | None:
     return str(struct.unpack("II", footer)[0]) if len(footer) == 8 else None
 
 
-async def receive(chunks: AsyncIterator[bytes], upload: Upload, limit: int) -> None:
-    """Writes a request's body into a file.
-
-    Raises:
-        FileRefused: it is above `limit` bytes.
-    """
-    async for chunk in chunks:
-        if chunk:
-            upload.write(chunk, limit)
-
-
 # Receiving a file that comes as multipart/form-data. panda-client sends sandboxes this way, up to 768 MB, so the
 # file is written straight into its place: it is neither kept in memory nor written twice.
 
@@ -216,7 +205,7 @@ _HEADER_LIMIT = 16 * 1024
 
 
 class _File:
-    """Collects the parser's events for the part named ``file``."""
+    """Collects the parser's events, which have the names of its methods, for the part named ``file``."""
 
     def __init__(self, upload: Upload, limit: Callable[[str], int]) -> None:
         self.name: str | None = None
@@ -229,26 +218,15 @@ class _File:
         self._disposition = b""
         self._wanted = False
 
-    def callbacks(self) -> MultipartCallbacks:
-        return {
-            "on_part_begin": self._part_begin,
-            "on_header_field": self._header_field,
-            "on_header_value": self._header_value,
-            "on_header_end": self._header_end,
-            "on_headers_finished": self._headers_finished,
-            "on_part_data": self._part_data,
-            "on_part_end": self._part_end,
-        }
-
-    def _part_begin(self) -> None:
+    def on_part_begin(self) -> None:
         self._field = self._value = self._disposition = b""
         self._wanted = False
 
-    def _header_field(self, data: bytes, start: int, end: int) -> None:
+    def on_header_field(self, data: bytes, start: int, end: int) -> None:
         self._field += data[start:end]
         self._check(self._field)
 
-    def _header_value(self, data: bytes, start: int, end: int) -> None:
+    def on_header_value(self, data: bytes, start: int, end: int) -> None:
         self._value += data[start:end]
         self._check(self._value)
 
@@ -256,12 +234,12 @@ class _File:
         if len(header) > _HEADER_LIMIT:
             raise FileRefused("a part's header is too long")
 
-    def _header_end(self) -> None:
+    def on_header_end(self) -> None:
         if self._field.lower() == b"content-disposition":
             self._disposition = self._value
         self._field = self._value = b""
 
-    def _headers_finished(self) -> None:
+    def on_headers_finished(self) -> None:
         _, options = parse_options_header(self._disposition)
         if options.get(b"name") != b"file" or b"filename" not in options or self.name is not None:
             return
@@ -269,11 +247,11 @@ class _File:
         self._limit = self._limit_of(self.name)
         self._wanted = True
 
-    def _part_data(self, data: bytes, start: int, end: int) -> None:
+    def on_part_data(self, data: bytes, start: int, end: int) -> None:
         if self._wanted:
             self._upload.write(data[start:end], self._limit)
 
-    def _part_end(self) -> None:
+    def on_part_end(self) -> None:
         self.complete = self.complete or self._wanted
 
 
@@ -300,7 +278,8 @@ async def receive_form_file(
         raise FileRefused("Argument error: missing a required argument: 'file'")
     file = _File(upload, limit)
     try:
-        parser = MultipartParser(boundary, file.callbacks())
+        events = {name: getattr(file, name) for name in dir(file) if name.startswith("on_")}
+        parser = MultipartParser(boundary, cast("MultipartCallbacks", events))
         async for chunk in chunks:
             parser.write(chunk)
         parser.finalize()

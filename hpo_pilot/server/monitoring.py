@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import URL, ColumnElement, TextClause, func, or_, select
+from sqlalchemy import URL, ColumnElement, TextClause, case, func, or_, select
 from sqlalchemy.exc import DBAPIError
 
 from hpo_pilot.databases import sqlite_engine, tables_are_current
@@ -30,7 +30,6 @@ from hpo_pilot.server.pilots import key_of, pilots_shown
 from hpo_pilot.server.points import assignment_of
 from hpo_pilot.server.queues import Queue
 from hpo_pilot.server.replies import Envelope, failure, success
-from hpo_pilot.server.task_parameters import known_task
 from hpo_pilot.transformation.sandbox import UnsafeArchive, opened
 
 #: Characters of a reason.
@@ -112,11 +111,11 @@ def described(tx: Transaction, rows: Iterable[AnyRow], find: FindFile) -> list[d
     """Returns the jobs of these rows in the form for the pages."""
     records = job_records(tx, rows)
     assignments = {task_id: assignment_of(tx, task_id) for task_id in {job.row.task_id for job in records}}
-    logged = _with_documents(tx, [job.row.panda_id for job in records])
-    failed = _failures(tx, [job.row.panda_id for job in records if job.row.status == JobState.FINISHED])
+    documents = _documents(tx, [job.row.panda_id for job in records])
     found = []
     for job in records:
         known, needs = assignments[job.row.task_id], job.parameters.needs
+        has_log, payload_error = documents.get(job.row.panda_id, (False, ""))
         found.append(
             {name: getattr(job.row, column) for name, column in _COLUMNS.items()}
             | {
@@ -130,8 +129,8 @@ def described(tx: Transaction, rows: Iterable[AnyRow], find: FindFile) -> list[d
                 "nodes": needs.job.nodes,
                 "gpus": needs.job.whole_gpus,
                 "errors": _errors(job),
-                "has_log": job.row.panda_id in logged or job.log_file(find) is not None,
-                "payload_error": failed.get(job.row.panda_id, ""),
+                "has_log": has_log or job.log_file(find) is not None,
+                "payload_error": payload_error if job.row.status == JobState.FINISHED else "",
             }
         )
     return found
@@ -151,23 +150,15 @@ def _errors(job: JobRecord) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value not in (None, 0, "")}
 
 
-def _failures(tx: Transaction, panda_ids: Sequence[int]) -> dict[int, str]:
-    """Returns why payloads of finished jobs failed, by PandaID."""
-    found: dict[int, str] = {}
+def _documents(tx: Transaction, panda_ids: Sequence[int]) -> dict[int, tuple[bool, str]]:
+    """Returns whether a log text of a job is stored, and why payloads failed, by PandaID; other jobs are left out."""
+    d = job_documents.c
+    has_log = or_(d.pilot_log.is_not(None), d.stdout.is_not(None), _HAS_LOG_TAIL)
+    query = select(d.panda_id, func.coalesce(has_log, False), case((_MAY_HAVE_FAILED, d.meta_data)))
+    found: dict[int, tuple[bool, str]] = {}
     for some in in_slices(panda_ids):
-        query = select(job_documents.c.panda_id, job_documents.c.meta_data)
-        rows = tx.connection.execute(query.where(job_documents.c.panda_id.in_(some), _MAY_HAVE_FAILED))
-        found.update((row.panda_id, why) for row in rows if (why := failure_of(row.meta_data)))
-    return found
-
-
-def _with_documents(tx: Transaction, panda_ids: Sequence[int]) -> set[int]:
-    """Returns the jobs with a stored log text."""
-    kept = or_(job_documents.c.pilot_log.is_not(None), job_documents.c.stdout.is_not(None), _HAS_LOG_TAIL)
-    found: set[int] = set()
-    for some in in_slices(panda_ids):
-        query = select(job_documents.c.panda_id).where(job_documents.c.panda_id.in_(some), kept)
-        found.update(tx.connection.scalars(query))
+        for panda_id, is_logged, metadata in tx.connection.execute(query.where(d.panda_id.in_(some))):
+            found[panda_id] = bool(is_logged), failure_of(metadata)
     return found
 
 
@@ -500,7 +491,7 @@ def demand(tx: Transaction, call: Call, *, queue: str = "", task_ids: list[int] 
     for row in chain.from_iterable(map(tx.connection.execute, queries)):
         if not _may_go(row, queue):
             continue
-        needs = parse_needs(row.needs) if row.needs else known_task(tx, row.task_id).parameters.needs
+        needs = parse_needs(row.needs)
         entry = found.setdefault(needs, {"jobs": 0, "since": 0.0})
         entry["jobs"] += row.n_jobs
         entry["since"] = max(entry["since"], tx.now - row.since)

@@ -10,7 +10,6 @@ from hpo_pilot.server.database import Database, Transaction
 from hpo_pilot.server.file_store import Folder
 from hpo_pilot.server.pilots import KnownPilots, WaitingClients, WaitingPilots
 from hpo_pilot.server.queues import Queues, find_output
-from hpo_pilot.server.tasks import Limits
 from hpo_pilot.server.tokens import BIGMON_KEY, Capabilities, Tokens, read_secret
 
 
@@ -33,7 +32,7 @@ class ServerState:
         files: Path,
         tokens: Tokens,
         heartbeat_timeout: float,
-        limits: Limits,
+        retention_days: float,
         queue_file: Path | None,
     ) -> None:
         """Opens the folders and reads the keys and the queues; nothing runs yet.
@@ -43,7 +42,7 @@ class ServerState:
             files: the folder of sandboxes and outputs.
             tokens: verifies tokens and identifies callers.
             heartbeat_timeout: seconds of silence that make a job lost.
-            limits: the operator's limits on users and on the time for which old data is kept.
+            retention_days: time for which ended tasks, their outputs and unused sandboxes are kept; 0: for ever.
             queue_file: JSON file of the queues; None: any name is a queue.
 
         Raises:
@@ -51,7 +50,7 @@ class ServerState:
         """
         self.database = database
         self.tokens = tokens
-        self.limits = limits
+        self.retention_days = retention_days
         self.cache = Folder(files / "cache")
         self.storage = Folder(files / "storage")
         self.capabilities = Capabilities(files / "points.key")

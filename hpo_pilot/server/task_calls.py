@@ -83,8 +83,7 @@ _TASK_ID = re.compile(r"jediTaskID=(\d+)")
 @endpoint("task/submit", "POST", USERS, Access.WRITE)
 def submit(tx: Transaction, call: Call, *, task_parameters: dict[str, Any], parent_tid: int | None = None) -> Envelope:
     """Submits a task; data is its id, or the code of the refusal."""
-    most, queues = call.server.limits.most_active_tasks, call.server.queues
-    code, message = submit_task(tx, call.caller, task_parameters, parent_tid, most_active=most, queues=queues)
+    code, message = submit_task(tx, call.caller, task_parameters, parent_tid, queues=call.server.queues)
     match = _TASK_ID.search(message)
     if code not in (0, 3) or match is None:
         return failure(message, code)

@@ -7,7 +7,6 @@ import json
 import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,20 +43,6 @@ from hpo_pilot.server.task_parameters import (
 )
 from hpo_pilot.server.tokens import Caller
 
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits that the operator sets.
-
-    Attributes:
-        most_active_tasks: largest number of active tasks of one user; 0: no limit.
-        retention_days: time for which ended tasks, their outputs and unused sandboxes are kept, in days; 0: for ever.
-    """
-
-    most_active_tasks: int = 0
-    retention_days: float = 365.0
-
-
 # Accepting tasks. Codes and messages are those of panda-server 1.0.4
 # (`pandaserver/taskbuffer/db_proxy_mods/task_event_module.py`, `insertTaskParamsPanda`). A task that asks for a
 # unique name is compared with its user's task of that name:
@@ -80,7 +65,6 @@ _PENDING = text("tasks.status = 'pending'")  # literally as in the index
 _USER_PRIORITY = 1000  # PanDA's priority of users' tasks; a task may ask for a lower one, never a higher one
 _INCREMENTAL = frozenset({"finished", "failed", "aborted", "done", "exhausted"})
 _RETRIED_WHILE = frozenset({"running", "scouting", "pending"})
-_COUNTED = ("registered", "defined", "ready", "scouting", "running", "paused", "throttled")
 
 #: The largest number of jobs of a new task. All jobs are made at once, and pilots and users wait during this time.
 #: Tasks of earlier versions may have more.
@@ -96,7 +80,6 @@ def submit(
     params: Mapping[str, Any],
     parent_id: int | None = None,
     *,
-    most_active: int = 0,
     queues: Queues | None = None,
 ) -> Outcome:
     """Registers a task; its jobs wait for pilots as soon as its sandbox is in the cache.
@@ -106,13 +89,12 @@ def submit(
         caller: the user who submits.
         params: the task's parameters.
         parent_id: the task that it belongs to.
-        most_active: largest number of active tasks of one user; 0: no limit.
         queues: the known queues; a task that names only others is broken. None: any name is a queue.
 
     Returns:
         0 with the new task's id in the message; 2: a duplicate name; 3: an older task of this name runs again;
         4: a parameter is missing, this server cannot do what it says, or an output has a name of another user or task;
-        10: too many active tasks; 11: no such parent.
+        11: no such parent.
     """
     params = dict(params)
     if not caller.is_operator or not isinstance(params.get("userName"), str):
@@ -129,8 +111,6 @@ def submit(
             user, name = params["userName"], params["parentTaskName"]
             return 11, f'failed to find parent with user="{user}" name={name}'
     priority = _priority(caller, params)
-    if most_active and (count := _count_active(tx, params)) > most_active:
-        return 10, f"Too many active tasks for {params['userName']} {count}>{most_active}"
     if params.get("uniqueTaskName") is True and (taken := _same_name(tx, params)) is not None:
         return _resubmit(tx, taken, params, queues)
     owners = [name for name in (params["userName"], caller.name, caller.nickname) if name]
@@ -147,15 +127,6 @@ def _parent(tx: Transaction, params: Mapping[str, Any]) -> int | None:
     )
     found: int | None = tx.connection.scalar(query)
     return found
-
-
-def _count_active(tx: Transaction, params: Mapping[str, Any]) -> int:
-    query = select(func.count()).where(
-        tasks.c.user_name == params["userName"],
-        tasks.c.label == params["prodSourceLabel"],
-        tasks.c.status.in_(_COUNTED),
-    )
-    return tx.connection.scalar(query) or 0
 
 
 def _resubmit(tx: Transaction, taken: AnyRow, params: Mapping[str, Any], queues: Queues | None) -> Outcome:

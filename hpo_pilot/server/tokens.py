@@ -555,15 +555,7 @@ class Authority:
             kept, revoked = self._read(ISSUED), self._read(REVOKED)
         now = self._clock()
         found = [
-            IssuedToken(
-                token_id,
-                str(entry["name"]),
-                Role(entry["role"]),
-                str(entry["vo"]),
-                float(entry["issued"]),
-                float(entry["expires"]),
-                token_id in revoked,
-            )
+            IssuedToken(**entry | {"id": token_id, "role": Role(entry["role"]), "revoked": token_id in revoked})
             for token_id, entry in kept.items()
             if entry["expires"] > now
         ]

@@ -17,23 +17,27 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import requests
-from pydantic import ValidationError
 
-from hpo_pilot.errors import InputError, Problem, SearchFileError, TryAgainError
+from hpo_pilot.errors import InputError, SearchFileError, TryAgainError
 from hpo_pilot.files import write_whole
 from hpo_pilot.hpc.site_files import find_site, site_files, site_here
 from hpo_pilot.http import open_session
 from hpo_pilot.panda.client_process import ClientProcess
-from hpo_pilot.panda.server import PandaServer, address, environment_server, remove_address, write_address
-from hpo_pilot.panda.workflow_manager import WorkflowManager, workflow_manager
-from hpo_pilot.search.mistakes import FieldPath as Place
-from hpo_pilot.search.mistakes import Mistake, mistakes_of
-from hpo_pilot.search.yaml_document import Document, read_document
-from hpo_pilot.server.queues import Queue, QueueFile
+from hpo_pilot.panda.manager import PandaManager
+from hpo_pilot.panda.server import (
+    PandaServer,
+    address,
+    environment_server,
+    environment_vo,
+    remove_address,
+    write_address,
+)
+from hpo_pilot.panda.workflow_manager import WorkflowManager
+from hpo_pilot.search.yaml_document import read_model
+from hpo_pilot.server.queues import QueueFile
 from hpo_pilot.server.tokens import BIGMON_KEY, Role
 from hpo_pilot.steering.server_processes import ChildProcess, NetworkOptions, OwnTokens, free_port, wait_until_answering
 from hpo_pilot.steering.status import server_phrase
@@ -99,7 +103,7 @@ class EmbeddedPanda:
         self._server = ChildProcess(
             "embedded PanDA server",
             [
-                *(python, "-m", "hpo_pilot.server", "--database", f"sqlite:///{workdir.panda_database}"),
+                *(python, "-m", "hpo_pilot.server", "--database", str(workdir.panda_database)),
                 *("--files", str(workdir.panda_files), "--port", str(self._port)),
                 *("--tokens", str(workdir.tokens), "--lifeline-fd", "{lifeline}"),
                 *reach.server_options(),
@@ -273,41 +277,12 @@ def load_queues(path: Path) -> QueueFile:
     Raises:
         QueueFileError: the file cannot be read or is wrong; `problems` has every mistake with its place.
     """
-    document = read_document(path)
-    if problems := document.problems or _problems(document):
-        raise QueueFileError(problems)
-    return QueueFile.model_validate(document.value)
+    return read_model(path, QueueFile, QueueFileError)
 
 
 def write_queues(queues: QueueFile, path: Path) -> None:
     """Writes the JSON that `python -m hpo_pilot.server --queues` reads, with mode 0600, completely or not at all."""
     write_whole(path, json.dumps(queues.model_dump(mode="json", exclude_defaults=True), indent=1), 0o600)
-
-
-def _problems(document: Document) -> list[Problem]:
-    data = document.value
-    if not isinstance(data, Mapping):
-        return [document.problem((), "must be a mapping with the key queues", "see deploy/queues.yaml")]
-    found = _mistakes(dict(data), (), QueueFile)
-    queues = data.get("queues")
-    if isinstance(queues, Mapping):
-        # Each queue is checked on its own, so that a wrong queue does not hide mistakes in the others.
-        found = [mistake for mistake in found if len(mistake.path) < 2]
-        for name, queue in queues.items():
-            found += _mistakes(queue, ("queues", name), Queue)
-            found += _mistakes({"queues": {name: {}}}, (), QueueFile)  # its name
-    return [document.problem(mistake.path, mistake.message, mistake.hint, at_key=mistake.at_key) for mistake in found]
-
-
-def _mistakes(data: Any, under: Place, model: type[Queue | QueueFile]) -> list[Mistake]:
-    try:
-        model.model_validate(data)
-    except ValidationError as error:
-        return [
-            Mistake(under + mistake.path, mistake.message, mistake.hint, at_key=mistake.at_key)
-            for mistake in mistakes_of(error, data, model)
-        ]
-    return []
 
 
 # --- the choice of the server ---
@@ -389,8 +364,8 @@ def connected_manager(url: str, workdir: WorkDir) -> Iterator[WorkflowManager]:
         TryAgainError: the server does not answer, or does not accept the credentials.
     """
     log = workdir.log("panda-client")
-    owner = nickname_at(url, log)
-    with contextlib.closing(workflow_manager("panda").connect(url, None, owner, log)) as manager:
+    server = PandaServer(url, None, nickname_at(url, log), environment_vo())
+    with contextlib.closing(PandaManager(server, log)) as manager:
         yield manager
 
 
@@ -407,8 +382,7 @@ def started_manager(panda: EmbeddedPanda, workdir: WorkDir) -> Iterator[Workflow
 
 def manager_at(server: PandaServer, workdir: WorkDir) -> WorkflowManager:
     """Returns a workflow manager at an embedded server, which may still be starting: nothing is sent yet."""
-    log_file = workdir.log("panda-client")
-    return workflow_manager("panda").connect(server.url, server.token_file, server.owner, log_file, server.authorities)
+    return PandaManager(server, workdir.log("panda-client"))
 
 
 def nickname_at(url: str, log: Path) -> str:

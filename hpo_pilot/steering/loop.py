@@ -31,7 +31,7 @@ from hpo_pilot.steering import metrics
 from hpo_pilot.steering.budget import Allowance, Spending, final_state, overspent
 from hpo_pilot.steering.early_stopping import TrialStopper
 from hpo_pilot.steering.ledger import Changes, Ledger, OpenTrial
-from hpo_pilot.steering.metrics import time_ask
+from hpo_pilot.steering.metrics import ASK_SECONDS
 from hpo_pilot.steering.results import KeptOutputs
 from hpo_pilot.steering.submissions import LOOK_SECONDS, Lookahead, PointRequests, Refill, Submissions, new_trials
 from hpo_pilot.store import NewTask, PointRequest, SearchRecord, SearchState, SteeringStore, StoreAwayError, TaskRecord
@@ -535,7 +535,7 @@ class Proposer:
 
     def _ask(self, told: list[_Result], count: int, pending: list[Point]) -> list[Point]:
         """Tells and asks the optimizer; runs in the executor, and nothing else uses the optimizer."""
-        with time_ask(self._search.optimizer.name):
+        with ASK_SECONDS.labels(self._search.optimizer.name).time():
             self._optimizer.tell(told)
             return self._optimizer.ask(count, pending)
 

@@ -28,7 +28,7 @@ _EVERY = 5.0
 #: An older file is ignored: the steering process has ended or hangs.
 FRESH_SECONDS = 60.0
 
-_ASK_SECONDS = Histogram(
+ASK_SECONDS = Histogram(
     "hpo_pilot_ask_seconds",
     "How long optimizers took to propose points, the results told before included.",
     ["optimizer"],
@@ -43,13 +43,6 @@ _LOOP = Gauge(
     registry=REGISTRY,
 )
 _STARTED = Gauge("hpo_pilot_steering_start_timestamp_seconds", "When the steering process started.", registry=REGISTRY)
-
-
-@contextmanager
-def time_ask(optimizer: str) -> Iterator[None]:
-    """Measures the time of a block that asks an optimizer."""
-    with _ASK_SECONDS.labels(optimizer).time():
-        yield
 
 
 class _Snapshot:

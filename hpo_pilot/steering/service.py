@@ -23,7 +23,7 @@ from hpo_pilot.advice import command
 from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
 from hpo_pilot.logs import about
 from hpo_pilot.panda.workflow_manager import WorkflowManager
-from hpo_pilot.server.database import ServerLock
+from hpo_pilot.server.database import lock_server
 from hpo_pilot.steering.embedded import (
     EmbeddedPanda,
     bind_to_server,
@@ -545,7 +545,7 @@ def _held_lease(
 
     def check_server() -> None:
         if server == EMBEDDED:
-            ServerLock(workdir.panda_database).release()
+            lock_server(workdir.panda_database).close()
 
     return held_lease(store.engine, mode, server, check_server)
 

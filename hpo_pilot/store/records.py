@@ -215,10 +215,9 @@ _SAME = (
 
 def stored_search(definition: Mapping[str, Any]) -> Search:
     """Returns a stored search."""
-    from hpo_pilot.search.fields import read_stored  # noqa: PLC0415 - lists load no pydantic
-    from hpo_pilot.search.search import Search  # noqa: PLC0415 - as above
+    from hpo_pilot.search.search import Search  # noqa: PLC0415 - lists load no pydantic
 
-    return read_stored(Search, definition)
+    return Search.model_validate(definition)
 
 
 # Rows of `trials` and `jobs` are unpacked in the order of the columns: reading attributes of a row takes four times as

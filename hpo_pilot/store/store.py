@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from sqlalchemy import Connection, Engine, Row, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, Row, func, insert, select, update
 
 from hpo_pilot.databases import database_bytes, make_tables, tables_are_current
 from hpo_pilot.errors import InputError
@@ -18,6 +18,7 @@ from hpo_pilot.store import tables as t
 from hpo_pilot.store.annotations import Annotation, AnnotationChange, annotation_record
 from hpo_pilot.store.database import (
     NameTakenError,
+    among,
     database_errors,
     open_engine,
     read_rows,
@@ -203,6 +204,7 @@ class Store:
         limit: int | None = None,
         folds: bool = True,
         without: Collection[str] = (),
+        where: ColumnElement[bool] | None = None,
     ) -> list[Trial]:
         """Returns the trials with their folds, by number.
 
@@ -212,11 +214,14 @@ class Store:
             limit: most trials; None: all.
             folds: False: without folds, which is quicker.
             without: fields of `Attempt` that are not read: `log_tail`, `metrics`, `metadata`.
+            where: a condition of `hpo_pilot.store.trial_expressions`; None: none.
         """
         wanted = select(t.trials).where(t.trials.c.search_id == search_id).order_by(t.trials.c.number).limit(limit)
         of_jobs = select(*columns_without(without)).where(t.jobs.c.search_id == search_id)
         if after > 0:
             wanted = wanted.where(t.trials.c.number > after)
+        if where is not None:
+            wanted = wanted.where(where)
         with reading(self.engine) as connection:
             in_parts = connection.execution_options(yield_per=_AT_ONCE)
             rows: Iterable[Row[Any]] = in_parts.execute(wanted)
@@ -227,6 +232,8 @@ class Store:
                 if not page:
                     return []
                 of_jobs = of_jobs.where(t.jobs.c.trial.between(page[0].number, page[-1].number))
+                if where is not None:
+                    of_jobs = of_jobs.where(among(t.jobs.c.trial, [row.number for row in page]))
             of_jobs = of_jobs.order_by(t.jobs.c.fold, t.jobs.c.task_id, t.jobs.c.attempt)
             return trial_records(rows, in_parts.execute(of_jobs))
 
@@ -236,10 +243,16 @@ class Store:
         return found[0] if found and found[0].number == number else None
 
     def stored_trials(
-        self, search_id: int, *, after: int = 0, limit: int | None = None, without: Collection[str] = ()
+        self,
+        search_id: int,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        without: Collection[str] = (),
+        where: ColumnElement[bool] | None = None,
     ) -> StoredTrials:
         """Returns the trials for loops that need few of them in memory; arguments as for `trials`."""
-        return StoredTrials(self, search_id, after, limit, without)
+        return StoredTrials(self, search_id, after, limit, without, where)
 
     def generations(self, search_id: int) -> list[Generation]:
         """Returns all generations, by number."""
@@ -556,12 +569,13 @@ class StoredTrials:
     after: int
     limit: int | None
     without: Collection[str]
+    where: ColumnElement[bool] | None = None
 
     def __iter__(self) -> Iterator[Trial]:
         after, left = self.after, self.limit
         while left is None or left > 0:
             size = _PAGE if left is None else min(_PAGE, left)
-            page = self.store.trials(self.search_id, after=after, limit=size, without=self.without)
+            page = self.store.trials(self.search_id, after=after, limit=size, without=self.without, where=self.where)
             yield from page
             if len(page) < size:
                 return

@@ -32,10 +32,12 @@ class TrialFilter(NamedTuple):
     Attributes:
         state: the state; None: any.
         text: a part of the note, a tag or the error, in any case (in SQLite, that of ASCII letters in errors).
+        where: a condition of `hpo_pilot.store.trial_expressions`; None: none.
     """
 
     state: TrialState | None = None
     text: str = ""
+    where: ColumnElement[bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,11 @@ def _is_finite(value: ColumnElement[Any]) -> ColumnElement[bool]:
     return value.between(-sys.float_info.max, sys.float_info.max)
 
 
+def finite(value: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Returns a number, or null where it is not finite."""
+    return case((_is_finite(value), value))
+
+
 def _condition(engine: Engine, search_id: int, wanted: TrialFilter) -> ColumnElement[bool]:
     condition = _c.search_id == search_id
     if wanted.state is not None:
@@ -103,6 +110,8 @@ def _condition(engine: Engine, search_id: int, wanted: TrialFilter) -> ColumnEle
         annotations = trial_annotations(engine, search_id)
         written = [number for number, each in annotations.items() if each.contains(wanted.text)]
         condition &= or_(_c.error.icontains(wanted.text, autoescape=True), among(_c.number, written))
+    if wanted.where is not None:
+        condition &= wanted.where
     return condition
 
 
@@ -116,7 +125,7 @@ def _sort_columns(engine: Engine, order: TrialOrder) -> list[ColumnElement[Any]]
         columns = _json_columns(engine, _c.figures, int(key[5:]) - 1)
     elif key in ("value", "seconds"):
         number = _c.value if key == "value" else _c.ended - _c.started
-        columns = [case((_is_finite(number), number))]
+        columns = [finite(number)]
     elif key in ("state", "generation"):
         columns = [_c[key]]
     missing = and_(*(column.is_(None) for column in columns))
@@ -127,17 +136,33 @@ def _sort_columns(engine: Engine, order: TrialOrder) -> list[ColumnElement[Any]]
 def _json_columns(engine: Engine, column: ColumnElement[Any], at: str | int) -> list[ColumnElement[Any]]:
     """Returns the columns by which to sort by one value of a JSON column; null where it has none."""
     if engine.dialect.name == "sqlite":  # it sorts numbers before texts
-        if '"' in str(at):
-            return [null()]  # its paths cannot have this character
-        path = f"$[{at}]" if isinstance(at, int) else f"$.{json.dumps(at)}"  # escaped as in the stored JSON
-        value = func.json_extract(column, path)
+        value = _extracted(column, at)
         return [case((or_(func.typeof(value) == "text", _is_finite(value)), value))]
+    kind = func.json_typeof(column[at])
+    is_text = case((kind == "string", 1), (kind.in_(["number", "boolean"]), 0))
+    number, words = json_value(engine, column, at)
+    return [is_text, number, words.collate("C")]
+
+
+def _extracted(column: ColumnElement[Any], at: str | int) -> ColumnElement[Any]:
+    if '"' in str(at):
+        return null()  # SQLite's paths cannot have this character
+    path = f"$[{at}]" if isinstance(at, int) else f"$.{json.dumps(at)}"  # escaped as in the stored JSON
+    return func.json_extract(column, path)
+
+
+def json_value(
+    engine: Engine, column: ColumnElement[Any], at: str | int
+) -> tuple[ColumnElement[Any], ColumnElement[Any]]:
+    """Returns a value of a JSON column as a number and as a text; null where it is none."""
+    if engine.dialect.name == "sqlite":
+        value = _extracted(column, at)
+        is_text = func.typeof(value) == "text"
+        return case((and_(not_(is_text), _is_finite(value)), value)), case((is_text, value))
     element = column[at]
     kind, text = func.json_typeof(element), element.as_string()
     number = case((kind == "number", cast(text, Float)), (kind == "boolean", case((text == "true", 1.0), else_=0.0)))
-    words = case((kind == "string", text)).collate("C")
-    is_text = case((kind == "string", 1), (kind.in_(["number", "boolean"]), 0))
-    return [is_text, number, words]
+    return number, case((kind == "string", text))
 
 
 def neighbours(engine: Engine, search_id: int, number: int) -> tuple[int | None, int | None]:

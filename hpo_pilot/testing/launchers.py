@@ -1,4 +1,4 @@
-"""Checks of the contract of `hpo_pilot.hpc.launchers.Launcher`, with ranks on this machine."""
+"""Checks of the contract of `hpo_pilot.hpc.launcher.Launcher`, with ranks on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpo_pilot.hpc.launchers import Launcher, Placement
+from hpo_pilot.hpc.launcher import Launcher, Placement
 
 #: The variables in which launchers tell a rank its number.
 RANK_VARIABLES = ("RANK", "HOROVOD_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "FLUX_TASK_RANK", "PMI_RANK")

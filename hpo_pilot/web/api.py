@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
@@ -41,6 +42,7 @@ from hpo_pilot.search import Search
 from hpo_pilot.search.fields import Scalar
 from hpo_pilot.search.limits import MOST_MACHINE_HOURS, MOST_PARALLEL
 from hpo_pilot.search.sections import is_result_file
+from hpo_pilot.search.space import MAX_LENGTH
 from hpo_pilot.steering.registration import earlier_results, first_task_of, packed_family, payload_document
 from hpo_pilot.steering.results import fetched_outputs, kept_outputs
 from hpo_pilot.steering.search_file import examination_document, examine_content
@@ -183,12 +185,15 @@ def trials(
         int, Query(ge=1, le=1000, description="Most trials of a page; fewer if their logs are long.")
     ] = 200,
     logs: Annotated[bool, Query(description="Whether failed folds have their log tails.")] = True,
+    where: Annotated[
+        str, Query(max_length=MAX_LENGTH, description="Only these trials, such as `loss < 0.1 and layers == 2`.")
+    ] = "",
 ) -> Response:
     """Returns trials by number, page by page."""
     page: list[str] = []
     size = last = 0
     more = False
-    for trial in client.trials(identity, after=after, limit=limit, logs=logs):
+    for trial in client.trials(identity, after=after, limit=limit, logs=logs, where=where):
         if page and size > _PAGE_BYTES:
             more = True
             break
@@ -475,14 +480,30 @@ def register(
     if not (file.isprintable() and where.isprintable()):
         raise ApiError(422, "input", "file and source are printable text")
     search = _checked(content, file)
-    key = _key_of(client, idempotency_key)
+    key = key_of(client, idempotency_key)
     uid = None if key is None else key[:8]
-    with _results(parts, search, results) as files:
-        family = packed_family(
-            search, file, where, lambda one: _sandbox(parts, one, payload, parts.workdir.sandboxes), files
-        )
-        registered = client.here.register(family, go_on=go_on, uid=uid)
+    registered = register_sent(client, parts, search, file, where, payload, results, go_on=go_on, uid=uid)
     return json_answer(request, registered, 201)
+
+
+def register_sent(
+    client: SearchClient,
+    parts: Context,
+    search: Search,
+    file: str,
+    source: str | None = None,
+    payload: str | None = None,
+    results: str | None = None,
+    *,
+    go_on: bool = False,
+    uid: str | None = None,
+    is_loose: bool = False,
+) -> SearchDocument:
+    """Registers a search with the files that the user sent; arguments as of `register` and `_sandbox`."""
+    with _results(parts, search, results) as files:
+        folder = parts.workdir.sandboxes
+        pack = partial(_sandbox, parts, payload=payload, folder=folder, is_loose=is_loose)
+        return client.here.register(packed_family(search, file, source or file, pack, files), go_on=go_on, uid=uid)
 
 
 @changing_router.get(
@@ -580,7 +601,7 @@ def _add_route(operation: Operation) -> None:
         if model is not None:
             fields |= {name: getattr(given["body"], name) for name in model.model_fields}
         if operation.is_keyed:
-            fields["key"] = _key_of(client, given["idempotency_key"])
+            fields["key"] = key_of(client, given["idempotency_key"])
         return json_answer(request, getattr(client, operation.name)(**fields))
 
     kinds: dict[str, Any] = {"request": Request, "client": Client}
@@ -613,7 +634,7 @@ for _operation in OPERATIONS:
     _add_route(_operation)
 
 
-def _key_of(client: SearchClient, key: str | None) -> str | None:
+def key_of(client: SearchClient, key: str | None) -> str | None:
     """Returns the key of a call as the store keeps it; keys of two users never collide."""
     if key is None:
         return None
@@ -627,8 +648,17 @@ def _checked(content: bytes, file: str) -> Search:
     return found.search
 
 
-def _sandbox(parts: Context, search: Search, payload: str | None, folder: FilePath) -> FilePath:
+def _sandbox(
+    parts: Context, search: Search, payload: str | None, folder: FilePath, *, is_loose: bool = False
+) -> FilePath:
     """Packs the sandbox of a search from the files that the user sent; the runner in it is the service's own.
+
+    Args:
+        parts: the parts of the API.
+        search: the search.
+        payload: digest of the sent archive.
+        folder: folder of the sandbox.
+        is_loose: the archive may have the payload's folder, and not only the files in it.
 
     Raises:
         InputError: the files are missing, or a payload may not contain them.
@@ -641,7 +671,9 @@ def _sandbox(parts: Context, search: Search, payload: str | None, folder: FilePa
             422, "input", "the search has payload.files: send the folder (PUT payloads/{digest}), and name its digest"
         )
     with parts.uploads.unpacked(payload) as files:
-        return in_worker("build", files, document, folder)
+        inside = files / FilePath(search.payload.files).name
+        is_inside = is_loose and list(files.iterdir()) == [inside] and inside.is_dir()
+        return in_worker("build", inside if is_inside else files, document, folder)
 
 
 @contextmanager

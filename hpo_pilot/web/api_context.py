@@ -229,11 +229,11 @@ class Uploads:
         path.touch()
         return True
 
-    async def receive(self, digest: str, size: int | None, parts: AsyncIterator[bytes]) -> None:
-        """Receives and stores an archive.
+    async def receive(self, digest: str | None, size: int | None, parts: AsyncIterator[bytes]) -> str:
+        """Receives and stores an archive; returns the SHA-256 of its bytes.
 
         Args:
-            digest: SHA-256 of its bytes.
+            digest: the SHA-256 that the client announces; None: not announced.
             size: size in bytes that the client announces; None: not announced.
             parts: its bytes.
 
@@ -250,9 +250,11 @@ class Uploads:
                 async for part in _in_time(parts):
                     content.update(part)
                     upload.write(part, self.limit)
-                if content.hexdigest() != digest:
+                found = content.hexdigest()
+                if found != (digest or found):
                     raise ApiError(422, "input", f"the payload does not match its digest {digest}: send it again")
-                await asyncio.to_thread(upload.keep, _name(digest))
+                await asyncio.to_thread(upload.keep, _name(found))
+            return found
         except FileRefused:
             raise self._too_large() from None
         except OSError as error:

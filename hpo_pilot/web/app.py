@@ -27,6 +27,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from hpo_pilot import __version__
 from hpo_pilot.advice import Place
 from hpo_pilot.errors import HpoPilotError
+from hpo_pilot.files import MAX_SEARCH_FILE_BYTES
 from hpo_pilot.operations.here import Here
 from hpo_pilot.server.metrics import PATH, exposition
 from hpo_pilot.server.tokens import TokenRefused, Tokens
@@ -36,7 +37,7 @@ from hpo_pilot.store import SearchRecord, Store
 from hpo_pilot.store.lease import lease_holder
 from hpo_pilot.store.progress import all_progress
 from hpo_pilot.store.queries import records_of, search_heads
-from hpo_pilot.web import forms, pages
+from hpo_pilot.web import forms, outputs, pages, submission
 from hpo_pilot.web.api import changing_router, reading_router, service_router
 from hpo_pilot.web.api_context import (
     RETRY_AFTER,
@@ -110,7 +111,7 @@ class Api:
         self._context = Context(
             store, workdir, Uploads(workdir.uploads, upload_limit, unpacked_limit), progress_watcher(everybody.progress)
         )
-        self._monitor = Pages(store, workdir, gate, sessions, behind_proxy=behind_proxy, place=place)
+        self._monitor = Pages(self._context, gate, sessions, behind_proxy=behind_proxy, place=place)
 
     def application(self) -> ASGIApp:
         """Returns the ASGI application with guards and metrics."""
@@ -290,6 +291,9 @@ log = logging.getLogger(__name__)
 #: Maximum number of concurrent changes of searches; further changes wait.
 _CHANGES = 3
 
+#: Maximum number of archives of kept outputs that are unpacked at the same time.
+_UNPACKING = 2
+
 _ERROR_TITLES = {
     400: "Invalid request",
     403: "Not allowed",
@@ -316,8 +320,7 @@ class Pages:
 
     def __init__(
         self,
-        store: Store,
-        workdir: WorkDir,
+        api: Context,
         gate: Tokens,
         sessions: Sessions,
         *,
@@ -327,14 +330,13 @@ class Pages:
         """Joins the parts; nothing runs yet.
 
         Args:
-            store: store of the searches; the caller closes it.
-            workdir: work folder of the service.
+            api: the store, which the caller closes, the work folder and the uploads.
             gate: identifies a caller by the token or by a proxy's header.
             sessions: browser sessions.
             behind_proxy: whether a TLS proxy forwards the requests.
             place: place of the searches in the commands that pages show; None: the service of these pages.
         """
-        library = SearchCache(store)
+        library, workdir = SearchCache(api.store), api.workdir
         server_jobs = ServerJobs(workdir.root)
         job_fragments = JobFragments(server_jobs)
         self._parts = PageContext(
@@ -350,6 +352,8 @@ class Pages:
             behind_proxy=behind_proxy,
             place=place,
             action_threads=CapacityLimiter(_CHANGES),
+            output_threads=CapacityLimiter(_UNPACKING),
+            api=api,
         )
 
     def application(self) -> ASGIApp:
@@ -357,7 +361,8 @@ class Pages:
         app = Starlette(routes=_page_routes(), exception_handlers=_HANDLERS)
         app.router.redirect_slashes = False
         app.state.parts = self._parts
-        return PageGuard(app, self._parts.gate, self._parts.sessions)
+        uploads = {"/new": self._parts.api.uploads.limit + MAX_SEARCH_FILE_BYTES}
+        return PageGuard(app, self._parts.gate, self._parts.sessions, uploads)
 
     def warm_up(self) -> None:
         """Fills the caches for the first pages, in a separate thread."""
@@ -385,6 +390,8 @@ def _page_routes() -> list[Route]:
     return [
         Route("/", pages.searches_page),
         Route("/live", _live_of_all),
+        Route("/new", submission.show_new, methods=["GET"]),
+        Route("/new", submission.submit_new, methods=["POST"]),
         Route("/compare", pages.compare_page),
         Route("/compare/{names}/figures/best", pages.compare_figures),
         Route("/help", pages.contents_page),
@@ -409,6 +416,8 @@ def _page_routes() -> list[Route]:
         Route(of_search + "/trials", pages.trials_page),
         Route(of_trial, pages.trial_page),
         Route(of_trial + "/log", pages.trial_log),
+        Route(of_trial + "/files", outputs.trial_files),
+        Route(of_trial + "/file", outputs.trial_file),
         Route(of_trial + "/note", forms.show_form, methods=["GET"]),
         Route(of_trial + "/note", forms.change, methods=["POST"]),
         Route(of_search + "/errors", pages.errors_page),

@@ -37,12 +37,14 @@ from hpo_pilot.report.formatting import as_yaml, figures, span, whole
 from hpo_pilot.report.result_figures import COMPARED_LIMIT, ComparedSearch, comparison_figures
 from hpo_pilot.report.summary import failure_groups
 from hpo_pilot.search import Search, Trial, TrialState
+from hpo_pilot.search.command import filled_command
 from hpo_pilot.server.tokens import Tokens
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED, Annotation, Store, UnknownSearchError
 from hpo_pilot.store.annotations import trial_annotations
 from hpo_pilot.store.lease import lease_holder
 from hpo_pilot.store.queries import FILTER_STATES, SearchFilter, failed_folds_logs, filter_values
+from hpo_pilot.store.trial_expressions import condition_of
 from hpo_pilot.store.trial_queries import (
     TrialFilter,
     TrialOrder,
@@ -53,7 +55,7 @@ from hpo_pilot.store.trial_queries import (
     rank_of,
     results_of,
 )
-from hpo_pilot.web.api_context import client_for, user_of
+from hpo_pilot.web.api_context import Context, client_for, user_of
 from hpo_pilot.web.live import JobFilter, JobFragments, LiveUpdates, away_text
 from hpo_pilot.web.rendering import curves_svg, download, json_answer, packed_answer, paged, rendered, streamed_answer
 from hpo_pilot.web.search_views import FigureCache, SearchCache, SearchView
@@ -68,6 +70,7 @@ NOTICES = {
     "retry": "The points of the failed trials will be tried again.",
     "add": "The point will be tried next.",
     "note": "Note and tags were saved.",
+    "submit": "The search was submitted.",
     **{operation.action: operation.done for operation in OPERATIONS if operation.button},
 }
 
@@ -90,6 +93,8 @@ class PageContext:
         place: how commands shown on the pages address the searches; None: through this service.
         action_threads: limit of the threads that change searches. Each can wait up to half a minute for a locked store;
             pages must not wait with them.
+        output_threads: limit of the threads that read kept outputs.
+        api: the parts of the REST API.
     """
 
     library: SearchCache
@@ -104,6 +109,8 @@ class PageContext:
     behind_proxy: bool
     place: Place | None
     action_threads: CapacityLimiter
+    output_threads: CapacityLimiter
+    api: Context
 
 
 def context_of(request: Request) -> PageContext:
@@ -333,19 +340,28 @@ def trials_page(request: Request) -> Response:
     record, progress, query = view.record, view.progress, request.query_params
     order = order_of(query.get("sort", ""), view.search)
     state = TrialState(query["state"]) if query.get("state") in list(TrialState) else None
-    wanted = TrialFilter(state, query.get("q", "")[:100])
-    if wanted.text:
+    wanted, where, problem = TrialFilter(state, query.get("q", "")[:100]), query.get("where", "").strip(), ""
+    try:
+        wanted = wanted._replace(where=condition_of(store.engine, view.search, where) if where else None)
+    except InputError as error:
+        problem = str(error)
+    if problem:
+        total = 0
+    elif wanted.text or where:
         total = count_trials(store.engine, record.id, wanted)
     else:
         total = progress.trials if state is None else progress.counts.get(state, 0)
     path = f"/searches/{quote(record.name, safe='')}/trials"
-    kept = {"state": state.value if state else "", "q": wanted.text}
+    columns = trial_columns(view.search)
+    chosen = [key for key in columns if key in query.getlist("col")]
+    kept = {"state": state.value if state else "", "q": wanted.text, "where": where, "col": chosen}
     paging = paged(total, TRIALS_PER_PAGE, query.get("page", ""), path, {**kept, "sort": _text_of(order)})
-    rows = page_of_trials(store.engine, record.id, wanted, order, paging.start, TRIALS_PER_PAGE)
+    rows = page_of_trials(store.engine, record.id, wanted, order, paging.start, TRIALS_PER_PAGE) if total else []
     kept = {name: value for name, value in kept.items() if value}
     turned = {key: _text_of(_turned(order, key)) for key in sort_keys(view.search)}
-    links = {key: f"{path}?{urlencode({**kept, 'sort': text})}" for key, text in turned.items()}
-    names, metrics = view.search.space.names, [objective.metric for objective in view.search.objectives]
+    links = {key: f"{path}?{urlencode({**kept, 'sort': text}, doseq=True)}" for key, text in turned.items()}
+    metrics = [objective.metric for objective in view.search.objectives]
+    usual = "point" if len(view.search.space.names) > _COLUMNS else "p."
     values = {
         "view": view,
         "rows": rows,
@@ -356,12 +372,28 @@ def trials_page(request: Request) -> Response:
         "links": links,
         "wanted": state,
         "text": wanted.text,
-        "metrics": metrics,
+        "where": where,
+        "problem": problem,
+        "filtered": bool(kept.keys() - {"col"}),
         "reported": metrics.index(stops.metric) if (stops := view.search.early_stopping).metric in metrics else 0,
-        "columns": names if len(names) <= _COLUMNS else (),
+        "columns": columns,
+        "chosen": chosen or [key for key in columns if key in _USUAL or key.startswith(("value", usual))],
         "figures": lambda trial: figures(trial.values, trial.stds, len(metrics)),
     }
-    return page(request, "trials.j2", values)
+    return page(request, "trials.j2", values, 422 if problem else 200)
+
+
+#: Columns of a table of trials that are shown without a choice, besides the figures of merit and the parameters.
+_USUAL = ("state", "seconds", "generation", "remark")
+
+
+def trial_columns(search: Search) -> dict[str, str]:
+    """Returns the columns of a table of trials that users can choose, and their headings."""
+    values = {f"value{index if index > 1 else ''}": one.metric for index, one in enumerate(search.objectives, 1)}
+    parameters = {f"p.{name}": name for name in search.space.names}
+    times = {"seconds": "time", "submitted": "submitted", "started": "started", "ended": "ended"}
+    more = {"generation": "gen.", "remark": "remark"}
+    return {"state": "state", **values, **parameters, "point": "point", **times, **more}
 
 
 def _text_of(order: TrialOrder) -> str:
@@ -422,6 +454,7 @@ def trial_page(request: Request) -> Response:
         "view": view,
         "trial": one,
         "figures": figures(one.values, one.stds, len(search.objectives)),
+        "job_command": filled_command(search, one.point),
         "attempts": attempts,
         "measured": [reports[-1] for fold in one.folds if (reports := [one for one in fold.attempts if one.metrics])],
         "metrics": metrics[:_METRICS],

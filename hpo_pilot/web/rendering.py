@@ -36,7 +36,9 @@ def environment() -> jinja2.Environment:
     made.filters["segment"] = lambda text: quote(str(text), safe="")
     made.filters["moment"] = moment
     made.filters["with_code"] = _with_code
-    made.filters["mb"] = lambda size: formatting.number(size / 1e6, 3) + " MB"
+    made.filters["mb"] = lambda size: (
+        formatting.number(size / 1e6, 3) + " MB" if size >= 1e5 else f"{formatting.number(size / 1e3, 3)} kB"
+    )
     made.globals["static"] = static_path
     return made
 
@@ -169,7 +171,7 @@ class Paging:
     next: str
 
 
-def paged(total: int, size: int, asked: str, path: str, query: Mapping[str, str]) -> Paging:
+def paged(total: int, size: int, asked: str, path: str, query: Mapping[str, str | Sequence[str]]) -> Paging:
     """Returns the position of the requested page of a list, or of the nearest one that exists.
 
     Args:
@@ -188,7 +190,7 @@ def paged(total: int, size: int, asked: str, path: str, query: Mapping[str, str]
     def address(other: int) -> str:
         if not 1 <= other <= pages:
             return ""
-        parameters = urlencode({**kept, "page": str(other)} if other > 1 else kept)
+        parameters = urlencode({**kept, "page": str(other)} if other > 1 else kept, doseq=True)
         return f"{path}?{parameters}" if parameters else path
 
     return Paging(total, start, min(total, start + size), pages, address(number - 1), address(number + 1))

@@ -309,13 +309,13 @@ class ApiGuard:
 
 
 def _with_headers(send: Send, headers: Mapping[str, str]) -> Send:
-    """Returns a `send` that adds headers, and forbids copies of an answer that says nothing about them."""
+    """Returns a `send` that adds the headers that an answer lacks, and forbids copies if it says nothing about them."""
 
     async def send_safely(message: Message) -> None:
         if message["type"] == "http.response.start":
             found = MutableHeaders(scope=message)
-            found.update(headers)
-            found.setdefault("Cache-Control", "no-store")
+            for name, value in {**headers, "Cache-Control": "no-store"}.items():
+                found.setdefault(name, value)
         await send(message)
 
     return send_safely
@@ -340,10 +340,11 @@ FORM_LIMIT = 64_000
 _OPEN_PATHS = frozenset({"/login", "/login/link", "/favicon.ico"})
 
 #: Forbids content from other sites, scripts inside a page, and frames around a page. Inline styles, and images from
-#: data: and blob: addresses, are allowed because figures need them.
+#: data: and blob: addresses, are allowed because figures need them. Frames show kept files of trials, and cannot leave
+#: this server.
 _CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
-    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    "connect-src 'self'; frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 _PAGE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -358,8 +359,12 @@ _PAGE_HEADERS = {
 class PageGuard:
     """ASGI middleware of the pages: checks sessions, forms and sizes, and sets security headers."""
 
-    def __init__(self, app: ASGIApp, gate: Tokens, sessions: Sessions) -> None:
-        """Wraps `app`; users with a session pass, and users or operators whom `gate` accepts."""
+    def __init__(self, app: ASGIApp, gate: Tokens, sessions: Sessions, uploads: Mapping[str, int]) -> None:
+        """Wraps `app`; users with a session pass, and users or operators whom `gate` accepts.
+
+        `uploads` has the most bytes of forms with files, by path.
+        """
+        self._uploads = uploads
         self._app = app
         self._gate = gate
         self._sessions = sessions
@@ -372,7 +377,11 @@ class PageGuard:
 
         send = _with_headers(send, _PAGE_HEADERS)
         answer = self._refusal(scope) or self._app
-        await answer(scope, LimitedBody(receive, FORM_LIMIT, f"a form has at most {FORM_LIMIT} bytes"), send)
+        limit = self._limit(scope)
+        await answer(scope, LimitedBody(receive, limit, f"this form has at most {limit} bytes"), send)
+
+    def _limit(self, scope: Scope) -> int:
+        return self._uploads.get(scope["path"], FORM_LIMIT)
 
     def _refusal(self, scope: Scope) -> Response | None:
         """Returns the answer that refuses the request; None: it may pass, and its session, if any, is in the scope."""
@@ -382,8 +391,8 @@ class PageGuard:
             return JSONResponse({"error": "no such method"}, 405)
         if scope["method"] == "POST" and not is_from_here(request) and "authorization" not in request.headers:
             return JSONResponse({"error": "this form was not sent by a page of this monitor: open the page again"}, 403)
-        if _is_above(FORM_LIMIT, request.headers):
-            return JSONResponse({"error": f"a form has at most {FORM_LIMIT} bytes"}, 413)
+        if _is_above(limit := self._limit(scope), request.headers):
+            return JSONResponse({"error": f"this form has at most {limit} bytes"}, 413)
         if path.startswith("/static/"):
             return None
         try:

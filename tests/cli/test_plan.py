@@ -7,6 +7,7 @@ import json
 import pytest
 import yaml
 
+from hpo_pilot.hpc.site_files import find_site
 from hpo_pilot.hpc.slurm import Slurm
 from tests.cli.conftest import command
 
@@ -177,6 +178,18 @@ def test_trials_on_one_node_need_no_job_steps_where_agents_start_them(plan):
     found = json.loads(plan("--site", "frontier", "--nodes", "184", "--json", **one))
     assert found["launch"] is None and found["allocation"]["jobs_at_once"] == 1000  # job steps: 100
     assert "An agent on each node starts its trials" in plan("--site", "frontier", "--nodes", "184", **one)
+
+
+def test_trials_that_torchrun_starts_on_several_nodes_need_no_job_steps(plan, tmp_path):
+    profile = find_site("frontier").model_dump(mode="json")
+    profile |= {"name": "ours", "launcher": {"name": "torchrun", "starter": "srun"}}
+    (tmp_path / "ours.yaml").write_text(yaml.safe_dump(profile))
+    six = {"nodes": 6, "gpus_per_node": 8, "ranks_per_node": 8, "cores": 56, "memory_mb": 1000, "minutes": 60}
+    six["budget"] = {"trials": 2000, "parallel": 1000}
+    words = ("--site", str(tmp_path / "ours.yaml"), "--nodes", "1200")
+    found = json.loads(plan(*words, "--json", **six))
+    assert found["allocation"]["jobs_at_once"] == 200 and found["launch"].startswith("torchrun --nproc-per-node=8 ")
+    assert "Agents start this on the trial's nodes" in plan(*words, **six)
 
 
 def test_where_there_is_no_batch_system(plan):

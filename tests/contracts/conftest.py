@@ -20,6 +20,7 @@ from hpo_pilot.jobs import JobNeeds, Member, TaskSpec
 from hpo_pilot.panda import tasks
 from hpo_pilot.panda.manager import PandaManager
 from hpo_pilot.panda.sandbox import build_sandbox
+from hpo_pilot.panda.server import PandaServer
 from hpo_pilot.server.tokens import Role
 from tests.bearer import token
 from tests.panda.foreign_panda import ForeignPanda, Quirks
@@ -111,8 +112,8 @@ class KeptServer(RunningServer):
             own = {"PANDA_AUTH": "oidc", "PANDA_AUTH_VO": "hpo_pilot", "OIDC_AUTH_TOKEN_FILE": str(token_file)}
             for name, value in own.items():
                 monkeypatch.setenv(name, value)
-        url, shown = (foreign.url, None) if foreign else (self.url, token_file)
-        manager = PandaManager.connect(url, shown, "me", folder / "client.log")
+        at = PandaServer(foreign.url, None, "me") if foreign else PandaServer(self.url, token_file, "me")
+        manager = PandaManager(at, folder / "client.log")
         sandbox = build_sandbox(None, {"command": "true"}, folder / "sandbox")
         pilot = HandPilot(self.url, f"Q{number}")
         yield Ground(manager, pilot, self.process, self.folder / "files", sandbox, f"{number:08x}", foreign)

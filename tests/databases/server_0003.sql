@@ -85,11 +85,11 @@ CREATE TABLE secrets (
 	updated FLOAT NOT NULL, 
 	CONSTRAINT pk_secrets PRIMARY KEY (user_name)
 );
-CREATE TABLE server_schema (
-	version INTEGER NOT NULL, 
-	CONSTRAINT pk_server_schema PRIMARY KEY (version)
+CREATE TABLE alembic_version (
+	version_num VARCHAR(32) NOT NULL, 
+	CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 );
-INSERT INTO "server_schema" VALUES(3);
+INSERT INTO "alembic_version" VALUES('0003');
 CREATE TABLE tasks (
 	task_id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, 
 	name TEXT NOT NULL, 

@@ -38,7 +38,7 @@ with tarfile.open(f"{{folder}}/{{name}}", "w:gz") as archive:
 def site(tmp_path, monkeypatch):
     """A collaboration's server with one site, whose pilot knows nothing of us, and the user's login there."""
     tokens = make_token_folder(tmp_path / "tokens")
-    server = ServerProcess(database=f"sqlite:///{tmp_path / 'panda.db'}", files=tmp_path / "files", tokens=tokens)
+    server = ServerProcess(database=tmp_path / "panda.db", files=tmp_path / "files", tokens=tokens)
     for name, role in (("user", Role.USER), ("pilot", Role.PILOT)):
         (tmp_path / f"{name}.token").write_text(token("me", role))
         (tmp_path / f"{name}.token").chmod(0o600)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.hpc.launchers import LAUNCHERS, Launcher, Placement, make_launcher, site_variables
+from hpo_pilot.hpc.launcher import Launcher, Placement, site_variables
+from hpo_pilot.hpc.launchers import LAUNCHERS, make_launcher
 from hpo_pilot.hpc.site_files import load_site
 
 

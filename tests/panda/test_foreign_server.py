@@ -14,6 +14,7 @@ from hpo_pilot.panda import tasks
 from hpo_pilot.panda.client_process import RefusedError
 from hpo_pilot.panda.manager import PandaManager
 from hpo_pilot.panda.sandbox import build_sandbox
+from hpo_pilot.panda.server import PandaServer, environment_vo
 from hpo_pilot.panda.workflow_manager import UnknownOutcomeError, UnknownTaskError
 from tests.panda.foreign_panda import Quirks
 
@@ -42,7 +43,7 @@ def test_a_foreign_server_gets_the_policy_for_shared_servers(far, monkeypatch, t
     policy = far.manager.policy
     assert (policy.refill, policy.keeps_outputs, policy.jobs_per_task) == (0.25, True, None)
     monkeypatch.setenv("PANDA_AUTH_VO", "atlas")
-    atlas = PandaManager.connect(far.foreign.url, None, "me", tmp_path / "atlas.log")
+    atlas = PandaManager(PandaServer(far.foreign.url, None, "me", environment_vo()), tmp_path / "atlas.log")
     assert atlas.policy.jobs_per_task == 10, "few scouts, for users cannot do without them"
     atlas.close()
     monkeypatch.setenv("PANDA_AUTH_VO", "hpo_pilot")
@@ -83,7 +84,7 @@ def test_a_new_manager_learns_everything_that_the_old_one_knew(far, tmp_path):
     for job in far.pilot.acquire(2):
         far.pilot.finish(job, 1.0)
     far.manager.results(ref, [1, 2])
-    again = PandaManager.connect(far.foreign.url, None, "me", tmp_path / "again.log")
+    again = PandaManager(PandaServer(far.foreign.url, None, "me", environment_vo()), tmp_path / "again.log")
     assert len(again.results(ref, [1, 2])) == 2
     again.close()
     assert len(far.manager.results(ref, [2])) == 2, "whoever lacks what was told gets it again"

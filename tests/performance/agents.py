@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from hpo_pilot.hpc.launcher import MOST_SPREAD
 from hpo_pilot.hpc.site_files import load_site
 from hpo_pilot.jobs.resources import JobNeeds, Node, NodeShape
 from hpo_pilot.server.tokens import Role
@@ -25,7 +26,7 @@ from tests.real.slurm import Slurm, running_slurm
 
 _SITES = Path(__file__).parents[2] / "deploy" / "sites"
 
-#: Name, nodes, shape, and job steps at once (sources in deploy/sites/); jsrun of Summit has no agents yet.
+#: Name, nodes, shape, and job steps at once (sources in deploy/sites/). Summit's size alone: jsrun has no agents.
 MACHINES = [
     ("Summit", 4608, NodeShape(cores=42, memory_mb=512_000, gpus=6, close=3), 1350),
     ("Frontier", 9400, NodeShape(cores=56, memory_mb=512_000, gpus=8, close=2), 100),
@@ -41,9 +42,10 @@ def measure(*, quick: bool) -> dict[str, Any]:
     rates = [figures[name]["trials_per_second"] for name in ("agents", "job steps")]
     print(f"ratio {rates[0] / rates[1]:.1f}", flush=True)
     for name, nodes, shape, steps in MACHINES:
-        for gpus in (1, 6, 48):
+        for gpus in (1, 6, 12, 48):
             part = 20 if quick else 1
-            figures[f"{name}, {gpus} GPUs"] = _simulated(name, nodes // part, shape, steps // part, gpus)
+            limits = steps // part, MOST_SPREAD // part
+            figures[f"{name}, {gpus} GPUs"] = _simulated(name, nodes // part, shape, gpus, *limits)
     return figures
 
 
@@ -113,13 +115,13 @@ def _shared_files(folder: Path) -> float:
     return sum(1 for job in jobs for path in job.rglob("*")) / max(1, len(jobs))
 
 
-def _simulated(name: str, nodes: int, shape: NodeShape, steps: int, gpus: int) -> dict[str, Any]:
-    """One search of trials of 40 minutes, for two hours: before, with a job step for each trial, and now."""
+def _simulated(name: str, nodes: int, shape: NodeShape, gpus: int, steps: int, spread: int) -> dict[str, Any]:
+    """One search of trials of 40 minutes, for two hours: with a job step for each trial, and with agents."""
     wide = -(-gpus // shape.gpus)
     each = gpus // wide
     needs = JobNeeds(wide, each, shape.cores * each // shape.gpus, 400_000 * each // shape.gpus, 100)
     figures = {}
-    for rule, most in (("job steps", steps), ("agents", steps if wide > 1 else 10**6)):
+    for rule, most in (("job steps", steps), ("agents", spread if wide > 1 else 10**6)):
         source = TrialSource("trials", needs, median=_MEDIAN, sigma=0.5, parallel=most)
         server = TrialServer([source], seed=SEED, failures=FAILURES, pause=PAUSE)
         named = [Node(f"n{number:04}", shape) for number in range(nodes)]

@@ -133,10 +133,11 @@ _LOAD = """
 import sys, time
 from pathlib import Path
 from hpo_pilot.panda.manager import PandaManager
+from hpo_pilot.panda.server import PandaServer
 from hpo_pilot.steering.loop import SearchSteering
 from hpo_pilot.store import SteeringStore
 store = SteeringStore.open(sys.argv[1])
-manager = PandaManager.connect("http://127.0.0.1:9", Path("none"), "bench", Path("/dev/null"))
+manager = PandaManager(PandaServer("http://127.0.0.1:9", Path("none"), "bench"), Path("/dev/null"))
 begun = time.process_time()
 SearchSteering(store.search(sys.argv[2]), store, manager, None, lambda: None)
 Path(sys.argv[3]).write_text(str(time.process_time() - begun))

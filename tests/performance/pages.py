@@ -225,7 +225,7 @@ def measure_bigpanda(*, quick: bool) -> dict[str, Any]:
         folder = Path(name)
         large = _fill(folder, n_jobs, n_tasks)
         server = ServerProcess(
-            database=f"sqlite:///{folder}/panda.db", files=folder / "files", tokens=make_token_folder(folder / "tokens")
+            database=folder / "panda.db", files=folder / "files", tokens=make_token_folder(folder / "tokens")
         )
         try:
             calls = {
@@ -264,7 +264,7 @@ def _timed(url: str, what: str, path: str, params: dict[str, Any]) -> dict[str, 
 
 def _fill(folder: Path, n_jobs: int, n_tasks: int) -> int:
     """A database of tasks of ten jobs, and one of many, most of them finished; the id of the latter."""
-    database = Database(f"sqlite:///{folder}/panda.db")
+    database = Database(folder / "panda.db")
     me = Caller("me", Role.USER)
     try:
         for number in range(n_tasks):

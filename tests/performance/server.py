@@ -41,7 +41,7 @@ class LoadServer:
 
     def start(self) -> None:
         self.process = ServerProcess(
-            database=f"sqlite:///{self._folder}/panda.db", files=self._folder / "files", tokens=self._tokens
+            database=self._folder / "panda.db", files=self._folder / "files", tokens=self._tokens
         )
         self.url = self.process.url
 

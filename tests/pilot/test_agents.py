@@ -146,6 +146,30 @@ def test_jobs_on_several_nodes_and_with_ranks_take_job_steps(panda, begin, tools
     assert sum(line.startswith("horovodrun -np 2 -H localhost:2 ") for line in lines) == 1 and len(lines) == 3
 
 
+TORCHRUN = """echo "$SLURMD_NODENAME starts ranks"
+until [ "$1" = --no-python ]; do shift; done; shift
+[ $SLURMD_NODENAME = n1 ] && exec "$@"
+{other}
+"""
+
+
+@pytest.mark.parametrize(
+    ("other", "said"), [("exec true", ""), ("exit 3", "ended with exit code 3"), ("kill -9 $$", "137")]
+)
+def test_agents_start_torchrun_on_several_nodes(panda, pilot, begin, tools, other, said):
+    program(tools / "torchrun", TORCHRUN.format(other=other))
+    command = GOOD if not said else "sleep 300"
+    job = panda.add_job(f"printenv PANDAID; {command}", nodes=2, ranks_per_node=1, minutes=5.0)
+    begin("--keep", launcher={"name": "torchrun", "starter": "srun"})
+    found = verdict(panda.final(job))
+    assert (found["value"], said in found["message"]) == (None if said else 0.5, True), found
+    (log,) = pilot.workdir.glob("jobs/*/*/payload.log")
+    lines = {"n2 starts ranks"} if said else {"n1 starts ranks", "n2 starts ranks", str(job)}  # n1 may be ended before
+    assert set(log.read_text().splitlines()) >= lines
+    (line,) = (tools / "launched").read_text().splitlines()
+    assert "--job-name=hpo-pilot-agents" in line and pilot.end() == 0
+
+
 def test_an_image_is_copied_to_the_nodes_once(panda, pilot, begin, tools):
     image = pilot.folder / "image.sif"
     image.write_text("")
@@ -158,6 +182,19 @@ def test_an_image_is_copied_to_the_nodes_once(panda, pilot, begin, tools):
     used = set((tools / "images").read_text().splitlines())
     assert all(one.startswith(str(pilot.folder / "disk")) and one.endswith("image.sif") for one in used)
     assert len(used) <= 2
+
+
+def test_a_job_that_waits_for_agents_goes_back_if_none_can_be_started(panda, pilot, begin, tools, until):
+    panda.takes_back = True
+    once = 'case "$*" in *pilot-agents*) while [ ! -e {0}/asked ]; do sleep 0.1; done; exit 1 ;; esac\n'
+    program(tools / "srun", once.format(tools) + (tools / "srun").read_text().removeprefix("#!/bin/sh\n"))
+    program(tools / "torchrun", TORCHRUN.format(other="exec true"))
+    job = panda.add_job(GOOD, nodes=2, ranks_per_node=1, minutes=5.0)
+    begin(launcher={"name": "torchrun", "starter": "srun"})
+    until(lambda: panda.of(job, "running"))
+    (tools / "asked").touch()
+    until(lambda: panda.given_back == [[job, 1]])
+    assert not panda.of(job, "failed")
 
 
 def test_without_agents_jobs_take_job_steps(panda, pilot, begin, tools, until):
@@ -262,7 +299,9 @@ def test_the_pace_of_checkpoints():
         ({"name": "srun"}, 2, 1, True),
         ({"name": "srun", "on_node": "torchrun"}, 1, 8, False),
         ({"name": "torchrun", "starter": "srun"}, 1, 8, False),
-        ({"name": "torchrun", "starter": "srun"}, 2, 8, True),
+        ({"name": "torchrun", "starter": "srun"}, 2, 8, False),
+        ({"name": "torchrun", "starter": "jsrun"}, 2, 8, True),
+        ({"name": "srun", "on_node": "torchrun"}, 2, 8, True),
         ({"name": "pals"}, 1, 0, False),
         ({"name": "torchrun", "starter": "flux"}, 1, 8, False),
         ({"name": "flux"}, 2, 1, True),

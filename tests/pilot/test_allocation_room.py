@@ -15,7 +15,8 @@ from hpo_pilot.hpc.launchers import make_launcher
 from hpo_pilot.hpc.scheduler import Scheduler
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.jobs.resources import Node, NodeShape
-from hpo_pilot.pilot.allocation import AllocatedNodes, AllocationPool, AllocationReservation, NodeHealth
+from hpo_pilot.pilot.allocation import AllocatedNodes
+from hpo_pilot.pilot.allocation_pool import AllocationPool, AllocationReservation, NodeHealth
 from hpo_pilot.pilot.job import GivenBack, JobFailure, NodeLost, PilotErrorCode, parse_job
 from hpo_pilot.pilot.machine import AssignedResources, FreeResources
 from hpo_pilot.pilot.report import StartingJob
@@ -136,6 +137,26 @@ def test_no_more_steps_than_the_site_can_do():
     made.draining.set()
     made.pool.wake()
     waiting.result(5)
+
+
+def test_jobs_that_agents_start_on_several_nodes_take_no_steps():
+    """Their nodes get no other jobs before the agents' processes have ended."""
+    site = Site(launcher=make_launcher({"name": "torchrun", "starter": "srun"}), job_steps=1)
+    made, wide = Made(4, cores=1, site=site), {"nodes": 2, "ranks_per_node": 1}
+    made.pool.spread = ("starter",)
+    (first, given), (second, _) = made.begin(wide), made.begin(wide)
+    assert given.spread == ("starter",) and not first.takes_step and not second.takes_step
+    ended = threading.Event()
+    assert [share.node for share in made.pool.spread_over(first.key, ended)] == list(given.nodes)
+    freeing = in_background(made.pool.free, first)
+    wait([freeing], 0.1)
+    assert not freeing.done()
+    ended.set()
+    freeing.result(5)
+    made.pool.spread = ()  # no agents could be started
+    assert made.begin(wide)[0].takes_step
+    with pytest.raises(LookupError):
+        made.pool.spread_over(first.key, ended)
 
 
 @pytest.mark.parametrize(

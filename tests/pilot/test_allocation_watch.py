@@ -12,8 +12,10 @@ from hpo_pilot.hpc.batch_system import Remainder
 from hpo_pilot.hpc.launchers import make_launcher
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.jobs.resources import Node, NodeShape
-from hpo_pilot.pilot import allocation
-from hpo_pilot.pilot.allocation import AllocatedNodes, AllocationPool, AllocationReservation, AllocationWatch
+from hpo_pilot.pilot import allocation_watch
+from hpo_pilot.pilot.allocation import AllocatedNodes
+from hpo_pilot.pilot.allocation_pool import AllocationPool, AllocationReservation
+from hpo_pilot.pilot.allocation_watch import AllocationWatch
 from hpo_pilot.pilot.job import GivenBack, parse_job
 from hpo_pilot.pilot.report import StartingJob
 from hpo_pilot.pilot.settings import Site
@@ -45,7 +47,7 @@ def watch(room):
 
 
 def test_an_allocation_without_jobs_is_given_back(room, watch, monkeypatch):
-    monkeypatch.setattr(allocation, "_TICK", 0.05)
+    monkeypatch.setattr(allocation_watch, "_TICK", 0.05)
     began = time.monotonic()
     assert watch(0.2).wait(20) and time.monotonic() - began >= 0.2
     claim = room.reserve({"PandaID": 1, "attemptNr": 1})
@@ -76,8 +78,8 @@ class Batch:
 
 
 def test_a_lost_node_drains_nothing(three, tmp_path, monkeypatch, until):
-    monkeypatch.setattr(allocation, "_RECLAIM", 0.05)
-    monkeypatch.setattr(allocation, "_TICK", 0.05)
+    monkeypatch.setattr(allocation_watch, "_RECLAIM", 0.05)
+    monkeypatch.setattr(allocation_watch, "_TICK", 0.05)
     ended = threading.Event()
     room = AllocationPool(three, SITE, margin=0.0, when_lost=lambda *_: None)
     watch = AllocationWatch(room, SITE, three, margin=0.0, idle=0, end=ended.set)

@@ -6,11 +6,13 @@ import os
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.hpc.launchers import GPU_VARIABLES, index_gpus_once, make_launcher
+from hpo_pilot.hpc.launcher import GPU_VARIABLES, index_gpus_once
+from hpo_pilot.hpc.launchers import make_launcher
 from hpo_pilot.hpc.usage import ScheduledJob, Share, Start
 from hpo_pilot.jobs.resources import JobNeeds
 from hpo_pilot.pilot import machine as machine_module
-from hpo_pilot.pilot.allocation import AllocationPool, find_allocation
+from hpo_pilot.pilot.allocation import find_allocation
+from hpo_pilot.pilot.allocation_pool import AllocationPool
 from hpo_pilot.pilot.machine import MachineGpu, choose_gpus, find_gpus, gpu_variables
 from hpo_pilot.pilot.settings import Site
 from tests.pilot.conftest import PilotProcess

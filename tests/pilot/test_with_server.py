@@ -36,7 +36,7 @@ class Embedded:
 
     def start(self) -> None:
         folder = self.folder
-        database, files, tokens = f"sqlite:///{folder}/panda.db", folder / "files", folder / "tokens"
+        database, files, tokens = folder / "panda.db", folder / "files", folder / "tokens"
         self._server = ServerProcess(database=database, files=files, tokens=tokens, port=self.port)
         self.url = self._server.url
         self.port = int(self.url.rpartition(":")[2])

@@ -168,7 +168,7 @@ def embedded_target(folder: Path) -> Iterator[Target]:
         path.write_text(token("ada", role))
     certificate = self_signed(folder / "tls")
     with ServerProcess(
-        database=f"sqlite:///{folder}/panda.db",
+        database=folder / "panda.db",
         files=folder / "files",
         tokens=make_token_folder(folder / "tokens"),
         options=certificate.options,

@@ -8,7 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hpo_pilot.hpc.launchers import Placement, make_launcher
+from hpo_pilot.hpc.launcher import Placement
+from hpo_pilot.hpc.launchers import make_launcher
 from tests.real.slurm import Slurm, slurm
 from tests.runner.conftest import RUNNER
 from tests.runner.test_energy import MEASURED_BY_ALL, SPACE, cray

@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from tests.real.processes import running, until
 with suppress(ImportError):  # `browser` says what is missing
     from PIL import Image
     from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
+    from playwright.sync_api import Error as PlaywrightError
 
 _HPO = str(Path(sys.executable).parent / "hpo-pilot")
 
@@ -41,8 +43,30 @@ with open("progress.jsonl", "w") as progress:
         progress.write(json.dumps({"step": step, "loss": final + 1.0 / step}) + "\\n")
         progress.flush()
         time.sleep(float(os.environ.get("HPO_PILOT_NODES") and PACE))
+open("roc.svg", "w").write(SVG)
+open("report.html", "w").write(HTML)
 json.dump({"status": 0, "loss": final, "message": ""}, open("output.json", "w"))
 """
+
+#: A picture and a page that try to reach what they can; `said` has what the page found.
+_SVG = """<svg xmlns="http://www.w3.org/2000/svg" width="200" height="100" onload="fetch('/attack/svg')">
+<script>fetch('/attack/script')</script><image href="http://127.0.0.1:9/attack"/><rect width="90" height="90"/></svg>"""
+_HTML = """<!doctype html><p id="said">no script</p><img src="/attack/img"><link rel="stylesheet" href="/attack/css">
+<iframe src="/attack/frame"></iframe><script src="/attack/js"></script>
+<form method="post" action="/searches/calo-scan/stop"></form><script>
+const said = {origin: origin};
+for (const [name, look] of Object.entries({cookie: () => document.cookie, storage: () => localStorage.length,
+  parent: () => parent.document.title, top: () => { top.location = "/attack/top"; },
+  opened: () => open("/attack/open")})) {
+  try { said[name] = String(look()); } catch (error) { said[name] = "refused"; }
+}
+document.forms[0].submit();
+navigator.sendBeacon("/attack/beacon");
+new Worker("/attack/worker");
+</script><script>
+fetch("/api/v1/searches").then(() => { said.fetch = "done"; }, () => { said.fetch = "refused"; })
+  .then(() => { document.getElementById("said").textContent = JSON.stringify(said); });
+</script><script>setTimeout(() => { location = "http://127.0.0.1:9/attack/away"; }, 1000);</script>"""
 
 #: A choice that would be markup where it is not escaped.
 _HOSTILE = "<img src=x onerror=alert(1)>"
@@ -85,7 +109,9 @@ class Site:
 def _write_search(folder: Path, name: str, pace: float, trials: int, seed: int, folds: int) -> Path:
     payload = folder / f"payload-{name}"
     payload.mkdir()
-    (payload / "train.py").write_text(_TRAINING.replace("PACE", str(pace)))
+    (payload / "train.py").write_text(
+        _TRAINING.replace("PACE", str(pace)).replace("SVG", repr(_SVG)).replace("HTML", repr(_HTML))
+    )
     search = {
         "search": name,
         "space": _SPACE,
@@ -93,7 +119,11 @@ def _write_search(folder: Path, name: str, pace: float, trials: int, seed: int, 
         "budget": {"trials": trials, "parallel": 4, "failures": 100},
         "folds": folds,
         "seed": seed,
-        "payload": {"files": payload.name, "command": "python train.py"},
+        "payload": {
+            "files": payload.name,
+            "command": "python train.py --lr {rate}",
+            "outputs": ["roc.svg", "report.html"],
+        },
         "resources": {"cores": 1, "memory_mb": 200, "minutes": 5},
     }
     file = folder / f"{name}.yaml"
@@ -133,7 +163,8 @@ class Watched:
     outside: list[str] = field(default_factory=list)
 
     def open(self, path: str) -> None:
-        self.page.goto(self.site.url + path)
+        best = self.site.status("calo-scan")["best"]["number"] if "/best" in path else ""
+        self.page.goto(self.site.url + path.replace("/best", f"/{best}"))
         assert self.page.title().endswith("hpo-pilot")
 
     def drawn(self) -> None:
@@ -207,6 +238,9 @@ _PAGES = {
     "running": "/searches/live",
     "trials": "/searches/calo-scan/trials",
     "trial": "/searches/calo-scan/trials/3",
+    "files": "/searches/calo-scan/trials/best/files",
+    "chosen": "/searches/calo-scan/trials?where=loss+%3C+1&sort=value&col=value&col=p.rate&col=started",
+    "new": "/new?like=calo-scan",
     "errors": "/searches/calo-scan/errors",
     "compare": "/compare?search=calo-scan&search=calo-scan-2",
     "jobs": "/jobs",
@@ -282,6 +316,60 @@ def test_printing_waits_for_every_figure(sign_in):
         assert page.evaluate("document.documentElement.dataset.drawn") == "true"
         assert page.locator(".drawn:empty").count() == 0
         watched.check()
+
+
+def test_the_files_of_a_trial_reach_nothing(sign_in, site):
+    with sign_in() as watched:
+        page, reached = watched.page, []
+        page.context.on("requestfinished", lambda request: reached.append(request.url))
+        page.context.on("page", lambda popup: reached.append(popup.url + "/attack"))
+        watched.open("/searches/calo-scan/trials/best")
+        picture = page.locator(".images img").first
+        picture.scroll_into_view_if_needed()
+        until(lambda: picture.evaluate("image => image.complete && image.naturalWidth"), "the picture is not shown")
+        before, title = page.url, page.title()
+        page.locator(".shown summary", has_text="report.html").first.click()
+        said = json.loads(page.frame_locator("iframe").first.locator("#said", has_text="fetch").inner_text())
+        assert said == {
+            "origin": "null",
+            **dict.fromkeys(("cookie", "storage", "parent", "top", "fetch"), "refused"),
+            "opened": "null",
+        }
+        page.wait_for_timeout(2000)  # it tries to leave
+        assert (page.url, page.title()) == (before, title)
+        assert [url for url in reached if "attack" in url] == []
+        assert site.status("calo-scan")["state"] == "done"
+        file = page.locator(".images img").first.get_attribute("src") or ""
+        with page.expect_download() as loaded, suppress(PlaywrightError):
+            page.goto(site.url + file)
+        assert loaded.value.suggested_filename == "roc.svg"
+
+
+def test_a_search_is_started_in_the_browser(sign_in, site, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "go.py").write_text("print('loss=0.5')\n")
+    with tarfile.open(tmp_path / "mine.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "mine", "mine")
+    search = """search: typed
+space: {x: {type: reel, low: 0, high: 1}}
+budget: {trials: 2, parallel: 2}
+payload: {files: mine, command: "python go.py {x}", result: {stdout: 'loss=(.*)'}}
+resources: {minutes: 5}
+"""
+    with sign_in() as watched:
+        page = watched.page
+        page.get_by_role("link", name="New search…").click()
+        page.get_by_label("Search file").fill(search)
+        page.get_by_role("button", name="Validate").click()
+        expect(page.get_by_role("alert")).to_contain_text("line 2, column 19")
+        page.get_by_label("Search file").fill(search.replace("reel", "real"))
+        page.get_by_role("button", name="Submit").click()
+        expect(page.get_by_role("alert")).to_contain_text("payload.files")
+        page.get_by_label("Packed folder").set_input_files(tmp_path / "mine.tar.gz")
+        page.get_by_role("button", name="Submit").click()
+        expect(page).to_have_url(re.compile(r"/searches/typed\?done=submit$"))
+        until(lambda: site.status("typed")["state"] == "done", "it does not run")
+        assert site.status("typed")["best"]["value"] == 0.5
 
 
 def click_mark(page: Page, plot: Locator, mark: Locator) -> str:

@@ -64,7 +64,7 @@ def test_the_figures(promtool, tmp_path: Path) -> None:
         client.submit(write_search(tmp_path, "demo"))
     add_results(tmp_path / "work", "demo")
     server_metrics.CALL_SECONDS.labels("pilot/update_job").observe(0.1)
-    with service_metrics.time_ask("random"), time_call("getTaskStatus"):
+    with service_metrics.ASK_SECONDS.labels("random").time(), time_call("getTaskStatus"):
         pass
     store = store_of(tmp_path / "work")
     try:

@@ -26,7 +26,7 @@ __all__ = ["InputError", "LedgerHere", "SearchSpace", "create_optimizer", "embed
 def embedded_server(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """An embedded server with an empty database; its URL, and a token by role, all of them ada's."""
     tokens = {role: token("ada", Role(role)) for role in ("user", "pilot")}
-    database, made = f"sqlite:///{folder / 'panda.db'}", make_token_folder(folder / "tokens")
+    database, made = folder / "panda.db", make_token_folder(folder / "tokens")
     with ServerProcess(database=database, files=folder / "files", tokens=made, stderr=folder / "server.log") as server:
         yield server.url, tokens
 

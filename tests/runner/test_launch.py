@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.hpc.launchers import LAUNCHERS, LauncherSettings
+from hpo_pilot.hpc.launcher import LauncherSettings
+from hpo_pilot.hpc.launchers import LAUNCHERS
 from hpo_pilot.pilot.launch import STEP_CANCELLED
 from tests.programs import program
 from tests.runner.conftest import RUNNER

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from hpo_pilot.search.command import placeholders
+from hpo_pilot.search import Search
+from hpo_pilot.search.command import filled_command, placeholders
 from hpo_pilot.steering.search_file import examine
 
 from .conftest import GOOD
@@ -95,3 +96,22 @@ def test_a_command_without_parameters_has_no_pattern():
     assert [found[0] for found in re.finditer(pattern, "{layers} {a b} ${layers} {{x}} {x}")] == [
         *("{layers}", "{a b}", "{{x}}")
     ]
+
+
+@pytest.mark.parametrize(
+    ("command", "filled"),
+    [
+        ("train --lr {x} {--kind=:kind} {{x}} %FOLD/%FOLDS", "train --lr 0.5 --kind='a b;$(id)' {x} 1/3"),
+        ("train {hydra}", "train x=0.5 'kind='\"'\"'a b;$(id)'\"'\"''"),
+        ("train {--momentum:momentum}", "train "),
+        ("python train.py ${x}", "python train.py ${x}"),
+    ],
+)
+def test_the_filled_command_is_that_of_the_runner(command, filled):
+    space = {
+        "x": {"type": "real", "low": 0, "high": 1},
+        "kind": {"type": "categorical", "choices": ["a b;$(id)", "c"]},
+        "momentum": {"type": "real", "low": 0, "high": 1, "when": {"kind": "c"}},
+    }
+    search = Search.model_validate({"search": "s", "space": space, "folds": 3, "payload": {"command": command}})
+    assert filled_command(search, {"x": 0.5, "kind": "a b;$(id)"}, fold=1) == filled

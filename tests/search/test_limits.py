@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.site_files import load_site
-from hpo_pilot.search import Search
-from hpo_pilot.search.fields import read_stored
 from hpo_pilot.steering.embedded import load_queues
 from hpo_pilot.steering.search_file import examine_content
 
@@ -114,16 +112,6 @@ def test_a_count_beyond_its_limit_is_refused_at_its_place(place: tuple[str | int
 def test_the_widest_search_that_makes_sense_fits(fits: dict[str, Any], more: dict[str, Any]) -> None:
     assert problems_of({**SMALL, **fits}) == []
     assert problems_of({**SMALL, **more}) != []
-
-
-def test_a_stored_search_from_before_the_limits_can_be_read() -> None:
-    search = Search.model_validate(DOCUMENT).to_dict()
-    search["folds"]["k"], search["budget"]["trials"], search["budget"]["queued"] = 20_000, 10_000_000, 200_000
-    found = read_stored(Search, search)
-    assert (found.folds.k, found.budget.trials, found.budget.queued) == (20_000, 10_000_000, 200_000)
-    assert found.to_dict() == search
-    with pytest.raises(ValueError, match="trials"):
-        read_stored(Search, {**search, "budget": {**search["budget"], "trials": 0}})
 
 
 @settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])

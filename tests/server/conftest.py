@@ -46,7 +46,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def database(tmp_path: Path, clock: Clock) -> Iterator[Database]:
-    opened = Database(f"sqlite:///{tmp_path}/panda.db", clock=clock)
+    opened = Database(tmp_path / "panda.db", clock=clock)
     yield opened
     opened.close()
 
@@ -127,7 +127,7 @@ class RunningServer:
 
     def start(self) -> None:
         self.process = ServerProcess(
-            database=f"sqlite:///{self.folder}/panda.db",
+            database=self.folder / "panda.db",
             files=self.folder / "files",
             tokens=self.tokens,
             port=self._port,
@@ -191,7 +191,7 @@ def refused(
     def start(folder: Path, *options: str) -> tuple[int, str]:
         end, other = os.pipe()
         os.close(other)  # should it come to run after all, it ends at once
-        where = ["--database", f"sqlite:///{folder}/panda.db", "--files", str(folder / "files")]
+        where = ["--database", str(folder / "panda.db"), "--files", str(folder / "files")]
         try:
             code = main([*where, "--tokens", str(folder / "tokens"), "--lifeline-fd", str(end), *options])
         finally:

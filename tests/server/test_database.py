@@ -1,19 +1,15 @@
-"""The database: full disks, two threads, PostgreSQL."""
+"""The database: full disks, two threads."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, func, select
+from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError
 
-from hpo_pilot.jobs.tasks import JobState
 from hpo_pilot.server import tasks
-from hpo_pilot.server.attempts import end_silent_attempts, record_report
-from hpo_pilot.server.database import Database, Transaction, jobs, metadata
+from hpo_pilot.server.database import Database, Transaction, jobs
 from hpo_pilot.server.dispatch import JobRequest, acquire
 from hpo_pilot.server.tokens import Caller
 from tests.task_parameters import make_params
@@ -45,36 +41,6 @@ def test_readers_see_whole_transactions(database: Database, me: Caller) -> None:
         assert all(count is None or count % 20 == 0 for count in counts)
 
     asyncio.run(scenario())
-
-
-@pytest.mark.skipif(
-    "HPO_PILOT_TEST_POSTGRESQL" not in os.environ, reason="HPO_PILOT_TEST_POSTGRESQL names no database URL"
-)
-def test_postgresql(me: Caller, clock: Any) -> None:
-    """The same core on PostgreSQL; the database named is emptied."""
-    url = os.environ["HPO_PILOT_TEST_POSTGRESQL"]
-    engine = create_engine(url)
-    metadata.drop_all(engine)
-    engine.dispose()
-    database = Database(url, clock=clock)
-    try:
-        with database.writing() as tx:
-            assert tasks.submit(tx, me, make_params("user.me.pg/", 3, maxAttempt=2))[0] == 0
-            assert tasks.submit(tx, me, make_params("user.me.any/", 1, site=None, includedSite="A,LOCAL"))[0] == 0
-        with database.writing() as tx:
-            found = acquire(tx, JobRequest(site="LOCAL", label="user", n_jobs=9, memory=4000))
-            assert sorted(job["taskID"] for job in found) == [1, 1, 1, 2]
-            one, two, _ = (job for job in found if job["taskID"] == 1)
-            finished = {"job_id": one["PandaID"], "meta_data": "{}"}
-            assert record_report(tx, JobState.FINISHED, finished, None) is None
-            assert record_report(tx, JobState.FAILED, {"job_id": two["PandaID"]}, None) is None
-        clock.now += 100
-        with database.writing() as tx:
-            assert end_silent_attempts(tx, 60) is None
-        with database.writing() as tx:  # brokerage learns of waiting jobs when a transaction is committed
-            assert [job["attemptNr"] for job in acquire(tx, JobRequest(site="LOCAL", n_jobs=9))] == [2, 2, 2]
-    finally:
-        database.close()
 
 
 def test_the_query_for_changes_uses_an_index(database: Database) -> None:

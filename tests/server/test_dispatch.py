@@ -132,7 +132,7 @@ def test_what_waits_is_found_after_a_restart(queue: Queue, tmp_path: Path) -> No
     task_id = queue.submit(2, campaign="x.1")
     queue.acquire()
     queue.database.close()
-    queue.database = Database(f"sqlite:///{tmp_path}/panda.db", clock=queue.clock)
+    queue.database = Database(tmp_path / "panda.db", clock=queue.clock)
     assert task_ids(queue.acquire(5)) == [task_id]
     queue.database.close()
 

@@ -177,19 +177,6 @@ def test_a_parent_is_found_by_name(queue: Queue) -> None:
     )
 
 
-def test_the_number_of_active_tasks_is_limited(queue: Queue) -> None:
-    first = queue.submit(1)
-    queue.submit(1)
-    with queue.database.writing() as tx:
-        assert tasks.submit(tx, queue.me, make_params("user.me.more/"), most_active=1) == (
-            10,
-            "Too many active tasks for me 2>1",
-        )
-    queue.command(first, "kill")
-    with queue.database.writing() as tx:
-        assert tasks.submit(tx, queue.me, make_params("user.me.more/"), most_active=1)[0] == 0
-
-
 def test_a_task_waits_for_its_sandbox(queue: Queue) -> None:
     more = {"jobParameters": [{"type": "constant", "value": "-a sources.ab.tar.gz"}]}
     first, second = queue.submit(2, **more), queue.submit(1, **more)

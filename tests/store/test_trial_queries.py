@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import JobState
 from hpo_pilot.report.summary import failure_groups
 from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.search.ranking import best_confirmed_first, convergence, ranking
 from hpo_pilot.store.progress import progress_of
+from hpo_pilot.store.trial_expressions import condition_of
 from hpo_pilot.store.trial_queries import (
     TrialFilter,
     TrialOrder,
@@ -99,6 +101,73 @@ def test_a_table_is_filtered(store, wanted, expected):
     order = TrialOrder("number", descending=False)
     assert [trial.number for trial in page_of_trials(store.engine, 1, wanted, order, 0, 50)] == expected
     assert count_trials(store.engine, 1, wanted) == len(expected)
+
+
+SPACE = {
+    "x": {"type": "real", "low": 0.0, "high": 1.0},
+    "η x": {"type": "categorical", "choices": [choice for choice in CHOICES if choice is not None]},
+}
+TWO = {"space": SPACE, "objective": [{"metric": "val-loss"}, {"metric": "b"}], "confirm": {}}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
+@pytest.mark.parametrize(
+    ("expression", "holds"),
+    [
+        ("x < 0.3", lambda p, v: "x" in p and p["x"] < 0.3),
+        ("not (x < 0.3)", lambda p, v: "x" in p and p["x"] >= 0.3),
+        ("0.1 < x <= 0.3 or x > 29/30 - 1/60", lambda p, v: "x" in p and (0.1 < p["x"] <= 0.3 or p["x"] > 28.5 / 30)),
+        ("val-loss < 0.5 and b < 0.6", lambda p, v: v and v[0] < 0.5 and v[1] < 0.6),
+        ("value == val-loss and b >= 0", lambda p, v: v),
+        ("val-loss == None", lambda p, v: not v),
+        ("x is not None and b is None", lambda p, v: "x" in p and not v),
+        ("state == 'failed' and error != 'x' or val-loss == None", lambda p, v: not v),
+        ("η x == 'b' or η x == 3", lambda p, v: p.get("η x") in ("b", 3)),
+        ("η x in ['b', 0.5, 'ä', '']", lambda p, v: p.get("η x") in ("b", 0.5, "ä", "")),
+        ("η x not in ['b', 0.5]", lambda p, v: p.get("η x") not in (None, "b", 0.5)),
+        ("η x != 'b'", lambda p, v: p.get("η x") not in (None, "b")),
+        ("η x > 1", lambda p, v: _is_number(p.get("η x")) and p["η x"] > 1),
+        ("η x == True or η x == '10'", lambda p, v: p.get("η x") in (1, "10")),
+        ("-x * 2 + 1 > abs(x - 1) / 2", lambda p, v: "x" in p and -p["x"] * 2 + 1 > abs(p["x"] - 1) / 2),
+        ("1 / (x - x) > 0 or x / 0 < 1 or x in []", lambda p, v: False),
+        ("x + 1 and b", lambda p, v: "x" in p and v),
+    ],
+)
+def test_a_table_is_filtered_by_an_expression(store, expression, holds):
+    search = filled(store, **TWO)
+    wanted = TrialFilter(where=condition_of(store.engine, search, expression))
+    found = page_of_trials(store.engine, 1, wanted, TrialOrder("number", descending=False), 0, 50)
+    expected = [trial.number for trial in store.trials(1) if holds(trial.point, trial.values)]
+    assert [trial.number for trial in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("x = 3", "write =="),
+        ("x < 1 && b < 1", "write and"),
+        ("x < bb", "did you mean b"),
+        ("x < '1'", "compares a text"),
+        ("'a' + x < 1", "the text 'a'"),
+        ("x in 3", "write a list"),
+        ("log(x) < 1", "there is abs"),
+        ("x < 1 if b else x > 1", "filter cannot"),
+        ("x.y < 1", "filter cannot"),
+        ("__import__('os')", "not a function"),
+        ("b == true", "write quotes"),
+        ("x < 1" + "0" * 400, "too large to convert"),
+        ("error == '\\0'", "not printable"),
+        ("x < 1 and " * 200 + "x < 1", "longer than"),
+        ("('" * 300, "not a valid"),
+    ],
+)
+def test_wrong_expressions_are_refused_with_a_remedy(store, expression, words):
+    with pytest.raises(InputError, match=words) as wrong:
+        condition_of(store.engine, made_search("demo", **TWO), expression)
+    assert str(wrong.value).startswith("where: ")
 
 
 @pytest.mark.parametrize("goal", ["minimize", "maximize"])

@@ -33,6 +33,15 @@
   addEventListener("hashchange", openTarget);
   openTarget();
 
+  // A part that another page has, and that takes time.
+  for (const place of document.querySelectorAll("[data-from]")) {
+    fetch(place.dataset.from).then(async (answer) => {
+      if (!answer.ok) throw new Error(`status ${answer.status}`);
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      place.replaceChildren(...page.getElementById(place.id).childNodes);
+    }).catch((error) => console.warn(`${place.id}: ${error.message}`));  // the link to that page stays
+  }
+
   // --- figures ---
 
   const base = body.dataset.figures;

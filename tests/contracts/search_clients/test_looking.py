@@ -69,6 +69,10 @@ def test_many_trials_come_whole_and_in_order(place, client, name):
     assert [trial["number"] for trial in client.trials(name)] == list(range(1, 1201))
     assert [trial["number"] for trial in client.trials(name, after=600, limit=301)] == list(range(601, 902))
     assert [trial["number"] for trial in client.trials(name, after=1199, limit=9)] == [1200]
+    chosen = [(trial["number"], len(trial["folds"])) for trial in client.trials(name, where="x < 0.0003 or x >= 0.12")]
+    assert chosen == [(1, 2), (2, 2), (1200, 2)]
+    with pytest.raises(InputError, match="y"):
+        list(client.trials(name, where="y < 1"))
     assert list(client.trials(name, after=1200)) == []
     assert "".join(client.export(name, "csv")).count("\n") == 1201
     assert client.best(name)["number"] == 2

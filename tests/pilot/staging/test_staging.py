@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.hpc.launchers import Placement, Plain
+from hpo_pilot.hpc.launcher import Placement
+from hpo_pilot.hpc.launchers import Plain
 from hpo_pilot.pilot.execution import InContainer
 from hpo_pilot.pilot.job import GivenBack, JobFailure, PilotErrorCode, parse_job
 from hpo_pilot.pilot.launch import NOTHING_STAGED, Staged, WithLauncher

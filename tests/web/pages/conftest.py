@@ -15,7 +15,9 @@ from hpo_pilot.operations.here import User
 from hpo_pilot.server.tokens import Role, Tokens
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import SteeringStore
+from hpo_pilot.web.api_context import Context, Uploads
 from hpo_pilot.web.app import Pages as Monitor
+from hpo_pilot.web.live import ChangeWatcher
 from hpo_pilot.web.sessions import Sessions
 from tests.bearer import make_token_folder, token
 from tests.rest_api import add_results, set_state, write_search
@@ -65,7 +67,8 @@ def made_pages(root: Path) -> Iterator[Pages]:
     workdir = WorkDir.make(root / "work")
     with closing(SteeringStore.open(workdir.store_url())) as store:
         sessions = Sessions(tokens, run="one")
-        monitor = Monitor(store, workdir, Tokens(tokens), sessions, behind_proxy=False)
+        context = Context(store, workdir, Uploads(workdir.uploads, 1 << 20, 4 << 20), ChangeWatcher(lambda _name: None))
+        monitor = Monitor(context, Tokens(tokens), sessions, behind_proxy=False)
         yield Pages(root, monitor, monitor.application(), store, sessions)
         monitor.close_waiting()
 

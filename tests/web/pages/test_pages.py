@@ -215,6 +215,20 @@ def test_trials_are_sorted_filtered_and_paged(pages):
     assert "No trial is in this state" in check(browser.get(path + "?state=running"))
     assert 'aria-sort="ascending"' in browser.get(path + "?sort=value").text
 
+    def heads(query: str) -> list[str]:
+        head = browser.get(path + query).text.split("<thead>")[1].split("</thead>")[0]
+        return re.findall(r">([\w.]+)(?:<span class=\"arrow|</th>)", head)
+
+    assert rows("?where=x+%3C+0.0003+or+x+%3E+0.0229&sort=number") == [1, 2, 230]
+    assert rows("?where=x+%3E+0.0001&page=2") == list(range(130, 30, -1))
+    assert 'href="/searches/table/trials?where=x+%3E+0.0001&amp;col=p.x&amp;col=remark&amp;sort=-number"' in (
+        check(browser.get(path + "?where=x+%3E+0.0001&page=2&col=p.x&col=remark"))
+    )
+    assert heads("") == ["trial", "state", "loss", "x", "kind", "time", "gen.", "remark"]
+    assert heads("?col=remark&col=p.x&col=nosuch&col=started") == ["trial", "x", "started", "remark"]
+    wrong = browser.get(path, params={"where": "<b> < 1"})
+    assert (wrong.status_code, "<b>" in wrong.text, 'role="alert"' in wrong.text) == (422, False, True)
+
 
 @pytest.fixture(scope="module")
 def ended(pages) -> str:
