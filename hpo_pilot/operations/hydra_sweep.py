@@ -53,16 +53,16 @@ def run_sweep(settings: Mapping[str, Any], config: DictConfig, arguments: Sequen
             message without a traceback.
     """
     plain: dict[str, Any] = {
-        key: OmegaConf.to_container(v) if OmegaConf.is_config(v) else v for key, v in settings.items()
+        key: OmegaConf.to_container(v, resolve=True) if OmegaConf.is_config(v) else v for key, v in settings.items()
     }
-    folder = Path(config.hydra.sweep.dir).absolute()
+    folder = Path(config.hydra.sweep.dir).resolve()
     try:
         given = [f"{key}={value}" for key, value in (plain["params"] or {}).items()]
         parsed = OverridesParser.create(config_loader=loader).parse_overrides([*given, *arguments])
         space, fixed = space_of(parsed)
         document = _document(plain, config, space, fixed)
         files = Path(document["payload"].pop("files"))
-        _write_payload(files, folder)
+        _write_payload(files, folder, (folder, Path(plain["workdir"] or "hpo-pilot").resolve()))
         file = folder / "search.yaml"
         document["payload"] = {"files": "payload", **document["payload"]}
         file.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), encoding="utf-8")
@@ -212,8 +212,10 @@ def _program(settings: Mapping[str, Any], cwd: str) -> tuple[str, str]:
     return str(root), f"python {shlex.quote(str(script.relative_to(root)))}"
 
 
-def _write_payload(files: Path, folder: Path) -> None:
-    """Copies the application and the plug-in into the folder of the sweep, without the results of other runs.
+def _write_payload(files: Path, folder: Path, left_out: Sequence[Path]) -> None:
+    """Copies the application and the plug-in into the folder of the sweep.
+
+    The results of other runs are left out, and so are these folders: a work folder has tokens.
 
     Raises:
         InputError: a file cannot be sent.
@@ -221,7 +223,7 @@ def _write_payload(files: Path, folder: Path) -> None:
     payload = folder / "payload"
     shutil.rmtree(payload, ignore_errors=True)
     for name, path in list(payload_files(files)):
-        if name.split("/")[0] not in _RESULTS and not path.is_relative_to(folder):
+        if name.split("/")[0] not in _RESULTS and not any(map(path.is_relative_to, left_out)):
             (payload / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, payload / name)
     (payload / "hydra_plugins").mkdir(parents=True, exist_ok=True)

@@ -51,6 +51,7 @@ def sweep(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
         "conf/db/near.yaml": "shift: 0",
         "conf/db/far.yaml": "shift: 100",
         "multirun/old/model.pt": "a result of an earlier sweep",
+        "work/tokens/secret": "of the work folder",
     }.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -73,7 +74,7 @@ def test_a_sweep(tmp_path: Path) -> None:
     best = max(trials, key=lambda trial: trial["value"])
     assert results == {"name": "hpo_pilot", "best_params": best["point"], "best_value": best["value"]}
     assert {p["layers"] for p in points} <= {1, 2, 3}
-    assert not (tmp_path / "sweep/payload/multirun").exists()
+    assert {path.name for path in (tmp_path / "sweep/payload").iterdir()} == {"conf", "hydra_plugins", "src"}
 
 
 def test_several_objectives(tmp_path: Path) -> None:
