@@ -76,6 +76,7 @@ def test_a_payload_is_the_packed_folder_or_its_files(pages, names):
         (f"search: w\n{SPACE}payload: {{files: my, command: 'true'}}\n", packed("../x"), ["the payload is refused"]),
         (f"search: w\n{SPACE}payload: {{files: my, command: 'true'}}\n", b"x" * (3 << 19), ["above 1 MB"]),
     ],
+    ids=range(8),
 )
 def test_mistakes_have_their_place_and_nothing_is_lost(pages, text, archive, words):
     answer = send(pages.browser(), text, archive=archive)
