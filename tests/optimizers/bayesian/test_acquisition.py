@@ -120,7 +120,7 @@ def test_the_lazy_choice_is_the_greedy_one() -> None:
     features, proposals = FeatureMap(SPACE), Proposals(SPACE, 12, [], [])
     surrogate = Surrogate(posteriors, reached, reference, np.arange(0))
     batch = BatchChooser(
-        features, [surrogate], units, units[:0], 0, Caution(None, 0.0), Candidates(SPACE, features).feasible
+        features, [surrogate], units, units[:0], 0, Caution(None, 0.0), Candidates(SPACE, features).feasible, None
     )
     batch._climber.climb = lambda *_: None  # type: ignore[method-assign]
     batch.fill(proposals, candidates)
