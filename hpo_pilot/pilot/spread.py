@@ -32,7 +32,7 @@ SETTINGS, TOKEN, CERTIFICATE, KEY = "agents.json", "token", "certificate.pem", "
 #: The beginning of this program's own lines in logs.
 OWN = "hpo_pilot_spread: "
 _COME = 120.0  # seconds for all parts to connect
-_GRACE = 10.0  # seconds between TERM and the end of a part, as of the runner
+_GRACE = 10.0  # seconds between TERM and KILL, as of the runner
 _LINE = 1 << 20  # bytes of a message
 _BLOCK = 1 << 16  # bytes of output, and of a line that is not mixed with those of other nodes
 _LAST = 1.0  # seconds for the rest of the output of a process that has ended
@@ -167,7 +167,11 @@ async def part(address: str, node: str) -> None:
     def tell() -> None:
         if not told and process.returncode is None:
             os.killpg(process.pid, signal.SIGTERM)
-            told.append(loop.call_later(_GRACE, os._exit, 1))  # hpo_pilot_orphans.py ends the rest
+            told.append(loop.call_later(_GRACE, kill))
+
+    def kill() -> None:
+        if process.returncode is None:  # its status is sent: without one, the node would count as lost
+            os.killpg(process.pid, signal.SIGKILL)
 
     def cancel() -> None:
         writer.write(_message(cancelled=True))

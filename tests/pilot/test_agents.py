@@ -158,7 +158,7 @@ until [ "$1" = --no-python ]; do shift; done; shift
 )
 def test_agents_start_torchrun_on_several_nodes(panda, pilot, begin, tools, other, said):
     program(tools / "torchrun", TORCHRUN.format(other=other))
-    command = GOOD if not said else "sleep 300"
+    command = GOOD if not said else "trap '' TERM; sleep 300"  # it is killed then, and its node is not lost
     job = panda.add_job(f"printenv PANDAID; {command}", nodes=2, ranks_per_node=1, minutes=5.0)
     begin("--keep", launcher={"name": "torchrun", "starter": "srun"})
     found = verdict(panda.final(job))
