@@ -72,9 +72,8 @@ class Beliefs:
         units = even.copy()
         for index, centre, width in self._ordered:
             # Symmetric about the centre where no bound cuts it off, so that 0.5 is the centre.
-            low, high = ndtr(-centre / width), ndtr((1.0 - centre) / width)
-            share = np.where(even[:, index] < 0.5, low + 2 * even[:, index] * (0.5 - low), 0.0)
-            share = np.where(even[:, index] < 0.5, share, 0.5 + (2 * even[:, index] - 1) * (high - 0.5))
+            low, high, at = ndtr(-centre / width), ndtr((1.0 - centre) / width), even[:, index]
+            share = np.where(at < 0.5, low + 2 * at * (0.5 - low), 0.5 + (2 * at - 1) * (high - 0.5))
             units[:, index] = np.clip(centre + width * ndtri(share), 0.0, 1.0)
         for index, place, size in self._choices:
             first = 0.5 - _CHOSEN / 2
