@@ -53,7 +53,7 @@ def points_document(task: TaskSpec) -> dict[str, Any]:
 
 
 def _level_document(level: TrialLevel) -> dict[str, Any]:
-    """Returns the keys that the runner adds to job.json: `level`; `chain` and `keep_checkpoint` only where they say so."""
+    """Returns the keys that the runner adds to job.json: `level`, and `chain` and `keep_checkpoint` if set."""
     return {key: value for key, value in level._asdict().items() if value is not None and value is not False}
 
 
