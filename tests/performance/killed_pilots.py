@@ -7,7 +7,6 @@ step, so it repeats only what its checkpoint at the server or in its folder has 
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 import signal
@@ -104,5 +103,5 @@ def _pilot(scan: Scan, url: str, place: int) -> subprocess.Popen[bytes]:
     words = ["--server", url, "--queue", "LOCAL", "--token-file", str(scan.workdir / "tokens" / "pilot.token")]
     words += ["--workdir", str(_folder(scan, place)), "--slots", str(_SLOTS)]
     words += ["--heartbeat", "1", "--checkpoint-every", "2"]
-    with open(scan.root / f"pilot{place}.log", "ab") as log:
+    with (scan.root / f"pilot{place}.log").open("ab") as log:
         return subprocess.Popen([sys.executable, "-m", "hpo_pilot.pilot", *words], stdout=log, stderr=log)
