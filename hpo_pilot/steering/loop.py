@@ -20,7 +20,7 @@ from pathlib import Path
 from hpo_pilot.errors import ExhaustedError, GiveUpError, TryAgainError
 from hpo_pilot.jobs import JobState, TaskRef, TaskState
 from hpo_pilot.optimizers import create_optimizer
-from hpo_pilot.optimizers.base import Optimizer
+from hpo_pilot.optimizers.base import Optimizer, Result
 from hpo_pilot.panda.workflow_manager import UnknownTaskError, WorkflowManager
 from hpo_pilot.search import Generation, Point, Search, Trial, TrialState, point_key
 from hpo_pilot.search.earlier_results import EarlierResults
@@ -464,11 +464,6 @@ class SearchSteering:
             self.record = now
 
 
-#: A point, its costs, their standard errors, and whether the trial was stopped early. One cost per objective, lower is
-#: better. The costs of a stopped trial are estimates of its final result.
-_Result = tuple[Point, tuple[float, ...] | None, tuple[float, ...] | None, bool]
-
-
 class Proposer:
     """Asks the optimizer of one search in another thread. Each ask sees every result told before it."""
 
@@ -478,7 +473,7 @@ class Proposer:
         """Makes no optimizer yet: the first ask makes it, in the executor.
 
         Args:
-            search: the search. The optimizer is first told of the known results in its file.
+            search: the search.
             executor: runs the optimizer.
             wake: called from another thread when an ask is done.
             earlier: results of earlier searches, which the optimizer learns before all others.
@@ -488,10 +483,7 @@ class Proposer:
         self._earlier = earlier
         self._executor = executor
         self._wake = wake
-        self._untold: list[_Result] = [
-            (known.point, known.figures and costs(self._objectives, known.figures), None, False)
-            for known in search.known
-        ]
+        self._untold: list[Result] = []
         self._asking: Future[list[Point]] | None = None
         self.exhausted = False
         """True once the optimizer has no point left."""
@@ -503,16 +495,17 @@ class Proposer:
             # A trial that diverged counts as failed. Otherwise there is an estimate, except with several objectives
             # before the first finished trial: then the optimizer only learns that the trial was stopped.
             diverged = trial.stop.value is None
-            self._untold.append((trial.point, projected and costs(self._objectives, projected), None, not diverged))
+            values = projected and costs(self._objectives, projected)
+            self._untold.append(Result(trial.point, values, stopped=not diverged))
             return
         means = costs(self._objectives, trial.values) if trial.values else None
         good = trial.good_folds
         errors = tuple(std / good**0.5 for std in trial.stds) if trial.stds and good >= 2 else None
-        self._untold.append((trial.point, means, errors, False))
+        self._untold.append(Result(trial.point, means, errors))
 
     @cached_property
     def _optimizer(self) -> Optimizer:
-        """The optimizer, told of the earlier searches. Made in the executor: its libraries take a second to load."""
+        """The optimizer, made in the executor: its libraries take a second to load."""
         return optimizer_of(self._search, self._earlier)
 
     @property
@@ -537,7 +530,7 @@ class Proposer:
             self.exhausted = True
             return []
 
-    def _ask(self, told: list[_Result], count: int, pending: list[Point]) -> list[Point]:
+    def _ask(self, told: list[Result], count: int, pending: list[Point]) -> list[Point]:
         """Tells and asks the optimizer; runs in the executor, and nothing else uses the optimizer."""
         with ASK_SECONDS.labels(self._search.optimizer.name).time():
             self._optimizer.tell(told)
@@ -545,7 +538,7 @@ class Proposer:
 
 
 def optimizer_of(search: Search, earlier: Sequence[EarlierResults]) -> Optimizer:
-    """Returns a new optimizer for a search, told of the results of earlier searches."""
+    """Returns a new optimizer for a search, told of the results of earlier searches and those known in its file."""
     optimizer = create_optimizer(
         search.optimizer.name,
         search.space,
@@ -556,6 +549,8 @@ def optimizer_of(search: Search, earlier: Sequence[EarlierResults]) -> Optimizer
     )
     for one in earlier:
         optimizer.tell_earlier(one.source, one.results)
+    objectives = search.objectives
+    optimizer.tell((known.point, known.figures and costs(objectives, known.figures)) for known in search.known)
     return optimizer
 
 
