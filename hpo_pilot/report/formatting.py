@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 NOTHING = "–"
 
+#: The meaning of a hypervolume of 0.
+NOTHING_BEYOND = "no trial is better than the reference point in every objective"
+
 #: Units of the amounts that a budget can limit, besides trials.
 UNITS = {"gpu_hours": "GPU-hours", "core_hours": "core-hours", "hours": "hours"}
 
