@@ -342,10 +342,7 @@ def _pair_figure(data: FigureData, x: int, y: int, front: Sequence[Trial], other
         for index in (x, y)
     )
     stopped = sum(trial.stopped_early for trial in data.trials)
-    better = (
-        "left" if search.objectives[x].sign > 0 else "right",
-        "down" if search.objectives[y].sign > 0 else "up",
-    )
+    better = ("left" if search.objectives[x].sign > 0 else "right", "down" if search.objectives[y].sign > 0 else "up")
     return plot(
         f"front-{x}-{y}",
         f"{across.name} and {along.name}",

@@ -310,13 +310,7 @@ class Pages:
     """The pages of one work folder."""
 
     def __init__(
-        self,
-        api: Context,
-        gate: Tokens,
-        sessions: Sessions,
-        *,
-        behind_proxy: bool,
-        place: Place | None = None,
+        self, api: Context, gate: Tokens, sessions: Sessions, *, behind_proxy: bool, place: Place | None = None
     ) -> None:
         """Joins the parts; nothing runs yet.
 

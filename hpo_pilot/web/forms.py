@@ -148,12 +148,7 @@ def _stop(_library: SearchCache, view: SearchView) -> ActionForm:
 def _extend(_library: SearchCache, view: SearchView) -> ActionForm:
     budget = view.search.budget.model_dump()
     fields = [
-        FormField(
-            name,
-            label,
-            "numeric" if name in ("trials", "failures") else "decimal",
-            note=_now(budget[name]),
-        )
+        FormField(name, label, "numeric" if name in ("trials", "failures") else "decimal", note=_now(budget[name]))
         for name, label in _LIMITS.items()
         if budget[name] is not None
     ]
