@@ -288,21 +288,8 @@ def template_environment(loader: jinja2.BaseLoader) -> jinja2.Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    for write in (
-        as_json,
-        as_yaml,
-        count,
-        duration,
-        exact,
-        number,
-        plus_minus,
-        point_text,
-        scalar,
-        shortened,
-        when,
-        whole,
-    ):
-        environment.filters[write.__name__] = write
+    writers = (as_json, as_yaml, count, duration, exact, number, plus_minus, point_text, scalar, shortened, when, whole)
+    environment.filters.update({write.__name__: write for write in writers})
     for function in (energy_text, estimate_basis, machine_hours, span, stop_text, used_of):
         environment.globals[function.__name__] = function
     return environment
