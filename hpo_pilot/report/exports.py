@@ -146,7 +146,7 @@ COSTS = ("job_seconds", "gpu_hours", "core_hours", "energy_kwh", "co2_kg")
 
 
 def trial_columns(
-    trials: Sequence[TrialDocument], metrics: Sequence[str], folds: int, space: Iterable[str]
+    trials: Sequence[TrialDocument], metrics: Sequence[str], folds: int, space: Iterable[str], *, levels: bool
 ) -> tuple[dict[str, list[Any]], dict[str, str]]:
     """Returns the columns of a table of trials, in their order; None where a trial has no value.
 
@@ -155,6 +155,7 @@ def trial_columns(
         metrics: names of the objectives; several objectives have columns of their own (`value_loss`).
         folds: number of folds of a trial.
         space: names of the parameters.
+        levels: whether the search has levels.
 
     Returns:
         The columns, and the column of each parameter by its name.
@@ -181,6 +182,8 @@ def trial_columns(
             columns[f"fold_{fold}{end}"] = values
     for name in ("error", "submitted", "started", "ended", "confirms", "retries", "told"):
         columns[name] = [trial[name] for trial in trials]
+    for name in ("level", "continues") if levels else ():
+        columns[name] = [trial.get(name) for trial in trials]
     stops = [trial["stopped"] for trial in trials]
     columns["stopped_step"] = [stop and stop["step"] for stop in stops]
     columns["stopped_value"] = [stop and stop["value"] for stop in stops]
@@ -225,8 +228,8 @@ def as_csv(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
 
     def columns(some: Sequence[Trial]) -> dict[str, list[Any]]:
         documents = list(trial_documents(search, some, logs=False))
-        metrics = [objective.metric for objective in search.objectives]
-        columns, _ = trial_columns(documents, metrics, search.folds.k, search.space.names)
+        metrics, levels = [objective.metric for objective in search.objectives], search.levels is not None
+        columns, _ = trial_columns(documents, metrics, search.folds.k, search.space.names, levels=levels)
         columns["panda_ids"] = [" ".join(map(str, panda_ids(document))) for document in documents]
         if not retried:
             del columns["retries"]
@@ -289,7 +292,7 @@ def as_hpogrid_report(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
 
 
 def _hpogrid_report(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
-    metric, shape, sign = search.objective.metric, search.payload.point, search.objective.sign
+    metric, sign = search.objective.metric, search.objective.sign
     best: Trial | None = None
     begun: datetime | None = None
     ended: datetime | None = None
@@ -300,10 +303,11 @@ def _hpogrid_report(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
         if trial.ended is not None:
             ended = trial.ended if ended is None else max(ended, trial.ended)
         if _is_done(trial):
-            found |= dict.fromkeys(shape.payload_point(trial.point))
-            if trial.confirms is None and (best is None or sign * (trial.value or 0.0) < sign * (best.value or 0.0)):
+            found |= dict.fromkeys(search.payload_point(trial.point, trial.level))
+            key = -(trial.level or 0), sign * (trial.value or 0.0)
+            if trial.confirms is None and (best is None or key < (-(best.level or 0), sign * (best.value or 0.0))):
                 best = trial
-    names = list(found) or list(shape.payload_point(dict.fromkeys(search.space.names)))
+    names = list(found) or list(search.payload_point(dict.fromkeys(search.space.names)))
     summary: dict[str, Any] = {
         "project_name": search.name,
         "start_datetime": begun and begun.strftime(_HPOGRID_TIME),
@@ -313,12 +317,12 @@ def _hpogrid_report(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
         "hyperparameters": names,
         "metric": metric,
         "mode": "min" if search.objective.goal == "minimize" else "max",
-        "best_config": None if best is None else shape.payload_point(best.point),
+        "best_config": None if best is None else search.payload_point(best.point, best.level),
         "best_metric_score": None if best is None else best.value,
     }
 
     def row(trial: Trial) -> dict[str, Any]:
-        point = shape.payload_point(trial.point)
+        point = search.payload_point(trial.point, trial.level)
         return {
             # hpogrid makes one table: every row has every column.
             **{name: point.get(name) for name in names},

@@ -21,7 +21,7 @@ _FOLD_COLUMNS = {
     **{"attempt": "Int64", "seconds": "Float64", "panda_id": "Int64", "node": "string"},
     **{"started": "", "ended": "", "error": "string"},
 }
-_WHOLE_NUMBERS = ("generation", "told", "confirms", "retries", "seed", "stopped_step")
+_WHOLE_NUMBERS = ("generation", "told", "confirms", "retries", "continues", "seed", "stopped_step")
 
 
 def trials_frame(search: Search, documents: Sequence[TrialDocument]) -> pd.DataFrame:
@@ -30,11 +30,11 @@ def trials_frame(search: Search, documents: Sequence[TrialDocument]) -> pd.DataF
     The columns have the names of the CSV and Parquet exports: `generation`, `state`, `value` and `std`, with several
     objectives `value_loss` and so on; one column per parameter, with the prefix ``point.`` if another column has the
     same name; `seed`, `error`, `submitted`, `started`, `ended` (UTC), `confirms`, `retries`, `told`, `stopped_step`,
-    `stopped_value`, `projected`, the cost; and also `seconds` from start to end.
+    `stopped_value`, `projected`, the cost; with levels `level` and `continues`; and also `seconds` from start to end.
     """
     pd = pandas()
-    metrics = [objective.metric for objective in search.objectives]
-    listed, named = trial_columns(documents, metrics, 0, search.space_dimensions)
+    metrics, levels = [objective.metric for objective in search.objectives], search.levels is not None
+    listed, named = trial_columns(documents, metrics, 0, search.space_dimensions, levels=levels)
     index = pd.Index(listed.pop("number"), name="number", dtype="int64")
     parameters = {column: search.space_dimensions[name] for name, column in named.items()}
     columns: dict[str, Any] = {}
