@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from functools import cached_property
@@ -19,19 +18,24 @@ from pathlib import Path
 
 from hpo_pilot.errors import ExhaustedError, GiveUpError, TryAgainError
 from hpo_pilot.jobs import JobState, TaskRef, TaskState
-from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.optimizers.base import Optimizer
 from hpo_pilot.panda.workflow_manager import UnknownTaskError, WorkflowManager
 from hpo_pilot.search import Generation, Point, Search, Trial, TrialState, point_key
 from hpo_pilot.search.earlier_results import EarlierResults
 from hpo_pilot.search.progress import ProgressTracker, SearchProgress
-from hpo_pilot.search.ranking import costs, ranked_by_folds
 from hpo_pilot.search.trials import Spent
 from hpo_pilot.steering import metrics
 from hpo_pilot.steering.budget import Allowance, Spending, final_state, overspent
 from hpo_pilot.steering.early_stopping import TrialStopper
 from hpo_pilot.steering.ledger import Changes, Ledger, OpenTrial
 from hpo_pilot.steering.metrics import ASK_SECONDS
+from hpo_pilot.steering.recommendation import (
+    TellableResult,
+    confirmation_runs,
+    known_results,
+    optimizer_of,
+    told_result,
+)
 from hpo_pilot.steering.results import KeptOutputs
 from hpo_pilot.steering.submissions import LOOK_SECONDS, Lookahead, PointRequests, Refill, Submissions, new_trials
 from hpo_pilot.store import NewTask, PointRequest, SearchRecord, SearchState, SteeringStore, StoreAwayError, TaskRecord
@@ -427,7 +431,8 @@ class SearchSteering:
 
     def _confirm(self) -> bool:
         """Submits the confirmation runs that are still due, with fresh seeds. Returns whether there are any."""
-        again = confirmation_runs(self._search, self._trials.values())[: self._allowance.trials]
+        earlier = self._store.earlier_results(self.record.id)
+        again = confirmation_runs(self._search, self._trials.values(), earlier)[: self._allowance.trials]
         self._next = Generation(self._next.number, self._ledger.told, (), ())
         self._register([trial.point for trial in again], [trial.number for trial in again])
         return bool(again)
@@ -464,11 +469,6 @@ class SearchSteering:
             self.record = now
 
 
-#: A point, its costs, their standard errors, and whether the trial was stopped early. One cost per objective, lower is
-#: better. The costs of a stopped trial are estimates of its final result.
-_Result = tuple[Point, tuple[float, ...] | None, tuple[float, ...] | None, bool]
-
-
 class Proposer:
     """Asks the optimizer of one search in another thread. Each ask sees every result told before it."""
 
@@ -484,31 +484,17 @@ class Proposer:
             earlier: results of earlier searches, which the optimizer learns before all others.
         """
         self._search = search
-        self._objectives = search.objectives
         self._earlier = earlier
         self._executor = executor
         self._wake = wake
-        self._untold: list[_Result] = [
-            (known.point, known.figures and costs(self._objectives, known.figures), None, False)
-            for known in search.known
-        ]
+        self._untold = known_results(search)
         self._asking: Future[list[Point]] | None = None
         self.exhausted = False
         """True once the optimizer has no point left."""
 
     def tell(self, trial: Trial) -> None:
         """Takes a trial that is over, in the order of results. The optimizer learns it with the next ask."""
-        if trial.stopped_early and trial.stop is not None:
-            projected = trial.stop.projected
-            # A trial that diverged counts as failed. Otherwise there is an estimate, except with several objectives
-            # before the first finished trial: then the optimizer only learns that the trial was stopped.
-            diverged = trial.stop.value is None
-            self._untold.append((trial.point, projected and costs(self._objectives, projected), None, not diverged))
-            return
-        means = costs(self._objectives, trial.values) if trial.values else None
-        good = trial.good_folds
-        errors = tuple(std / good**0.5 for std in trial.stds) if trial.stds and good >= 2 else None
-        self._untold.append((trial.point, means, errors, False))
+        self._untold.append(told_result(self._search, trial))
 
     @cached_property
     def _optimizer(self) -> Optimizer:
@@ -537,33 +523,8 @@ class Proposer:
             self.exhausted = True
             return []
 
-    def _ask(self, told: list[_Result], count: int, pending: list[Point]) -> list[Point]:
+    def _ask(self, told: list[TellableResult], count: int, pending: list[Point]) -> list[Point]:
         """Tells and asks the optimizer; runs in the executor, and nothing else uses the optimizer."""
         with ASK_SECONDS.labels(self._search.optimizer.name).time():
             self._optimizer.tell(told)
             return self._optimizer.ask(count, pending)
-
-
-def optimizer_of(search: Search, earlier: Sequence[EarlierResults]) -> Optimizer:
-    """Returns a new optimizer for a search, told of the results of earlier searches."""
-    optimizer = create_optimizer(
-        search.optimizer.name,
-        search.space,
-        seed=search.seed,
-        settings=search.optimizer.settings,
-        trials=search.budget.trials,
-        objectives=len(search.objectives),
-    )
-    for one in earlier:
-        optimizer.tell_earlier(one.source, one.results)
-    return optimizer
-
-
-def confirmation_runs(search: Search, trials: Collection[Trial]) -> list[Trial]:
-    """Returns the trials to confirm, each once per run that is still due. Stopped runs are due again."""
-    runs = Counter(trial.confirms for trial in trials if trial.state is not TrialState.STOPPED)
-    return [
-        trial
-        for trial in ranked_by_folds(search, trials)[: search.confirm.top]
-        for _ in range(search.confirm.repeats - runs[trial.number])
-    ]
