@@ -23,6 +23,7 @@ from tests.performance import (
     asking,
     documents,
     early_stopping,
+    fidelity,
     large_store,
     pages,
     ranks,
@@ -58,7 +59,7 @@ BENCHMARKS = {
     "prior": prior.measure,
 }
 
-NAMES = (*BENCHMARKS, "large-store", "optimizers")
+NAMES = (*BENCHMARKS, "fidelity", "large-store", "optimizers")
 
 
 def main() -> None:
@@ -70,6 +71,7 @@ def main() -> None:
     options = parser.parse_args()
     benchmarks: dict[str, Callable[..., dict[str, Any]]] = {
         **BENCHMARKS,
+        "fidelity": functools.partial(fidelity.measure, options=options),
         "large-store": functools.partial(large_store.measure, trials=options.trials),
         "optimizers": functools.partial(suite.measure, options=options),
     }

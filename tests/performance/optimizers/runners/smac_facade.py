@@ -49,12 +49,16 @@ def configuration_space(space: SearchSpace, seed: int) -> ConfigurationSpace:
                 made.add(CategoricalHyperparameter(name, list(range(len(dimension.choices)))))
     for name, dimension in space.dimensions.items():
         conditions = [
-            InCondition(made[name], made[parent], [_told(space.dimensions[parent], value) for value in values])
+            InCondition(made[name], made[parent], [_told(space.dimensions[parent], value) for value in _listed(values)])
             for parent, values in dimension.when.items()
         ]
         if conditions:
             made.add(conditions[0] if len(conditions) == 1 else AndConjunction(*conditions))
     return made
+
+
+def _listed(values: Any) -> Any:
+    return values if isinstance(values, list | tuple) else [values]
 
 
 def _told(dimension: Any, value: Any) -> Any:
