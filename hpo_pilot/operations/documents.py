@@ -19,6 +19,7 @@ from hpo_pilot.report.documents import (
     best_document,
     eta_document,
     failure_document,
+    level_documents,
     progress_document,
     search_document,
     status_document,
@@ -47,7 +48,7 @@ from hpo_pilot.store.queries import (
     points_tried,
     trials_with_folds,
 )
-from hpo_pilot.store.trial_queries import confirmation_runs
+from hpo_pilot.store.trial_queries import confirmation_runs, level_counts
 
 if TYPE_CHECKING:
     from hpo_pilot.steering.results import RunResult
@@ -113,6 +114,8 @@ def search_status(store: Store, record: SearchRecord, workdir: Path | None = Non
             "monitor": bigpanda_link(record.server, record.uid, monitor=record.search.panda.monitor),
         },
     )
+    if record.search.levels is not None:
+        document["levels"] = level_documents(record, level_counts(store.engine, record.id))
     _extended(document, record, progress, holder)
     add_annotation(document, search_annotations(store.engine, [record.id]).get(record.id))
     unsteered = why_not(record, holder)

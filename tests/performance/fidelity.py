@@ -35,8 +35,11 @@ from rich.table import Table
 
 from hpo_pilot.errors import ExhaustedError
 from hpo_pilot.optimizers import create_optimizer
+from hpo_pilot.optimizers.base import Result
 from hpo_pilot.optimizers.early_stopping import Report, create_rule
+from hpo_pilot.optimizers.level_results import LevelResults
 from hpo_pilot.search import EarlyStopping, Point, SearchSpace
+from hpo_pilot.search.promotion import Promotion
 from tests.performance.learning_curves.curves import NAMES, Trainings, trainings
 from tests.performance.optimizers.store import runner_version
 
@@ -177,47 +180,41 @@ class Stopping(Full):
             self.rule.look([], (), {(job.trial, 0): value})
         elif math.isfinite(value):
             del self.running[job.trial]
-            self.optimizer.tell([(job.point, self.rule.curves.projected(job.trial), None, True)])
+            self.optimizer.tell([Result(job.point, self.rule.curves.projected(job.trial), stopped=True)])
             return
         super().over(job, step, value)
 
 
 class Promoting(_WithOptimizer):
-    """Our promotion between levels; the optimizer is told a projected result of each point."""
+    """Our promotion between levels, each of which is a trial of its own; the optimizer is told as steering tells it."""
 
     def __init__(self, optimizer: str, problem: Trainings, workers: int, seed: int) -> None:
-        from hpo_pilot.search.promotion import Promotion
-
         super().__init__(optimizer, problem, workers, seed)
-        self.promotion = Promotion(self.levels, ETA)
+        self.promotion, self.results = Promotion(self.levels, ETA), LevelResults()
         self.done: dict[int, Job] = {}
-        self.results: Any = None
-        if optimizer != "random":
-            from hpo_pilot.optimizers.level_results import LevelResults
-
-            self.results = LevelResults()
+        self.chains: dict[int, int] = {}  # trial -> the first one of its point
 
     def jobs(self, free: int) -> Sequence[Job]:
-        due = list(itertools.islice(self.promotion.due(), free))
         made = []
-        for number, level in due:
+        for number, level in list(itertools.islice(self.promotion.due(), free)):
             self.promotion.go_on(number)
-            made.append(Job(number, self.done[number].point, self.done[number].end, int(level)))
+            before = self.done[number]
+            made.append(Job(next(self.numbers), before.point, before.end, int(level)))
+            self.chains[made[-1].trial] = self.chains.get(number, number)
         self.running.update((job.trial, job) for job in made)
-        if len(made) == free:
-            return made
-        if self.results is not None:
-            self.optimizer = self.new_optimizer()
-            self.optimizer.tell(self.results.results())
-        return made + self.new(free - len(made), self.levels[0])
+        if len(made) < free:
+            if self.name != "random":
+                self.optimizer = self.new_optimizer()
+                self.optimizer.tell(self.results.results())
+            made += self.new(free - len(made), self.levels[0])
+        return made
 
     def over(self, job: Job, step: int, value: float) -> None:
         del self.running[job.trial]
         self.done[job.trial] = job
         cost = (value,) if math.isfinite(value) else None
         self.promotion.tell(job.trial, job.end, cost)
-        if self.results is not None:
-            self.results.tell(job.trial, job.end, (job.point, cost, None, False))
+        self.results.tell(self.chains.get(job.trial, job.trial), job.end, Result(job.point, cost))
 
 
 # Peers.
