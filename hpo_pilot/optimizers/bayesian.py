@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer, Result, array_stream, one_thread, stream
+from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer, Told, array_stream, one_thread, stream
 from hpo_pilot.optimizers.feasible_region import feasible_region
 from hpo_pilot.optimizers.phase import LEAST_VALUES, default_start_points
 from hpo_pilot.optimizers.proposals import Proposals, feasible_units, placed, unit_vector
@@ -427,7 +427,7 @@ class BayesianOptimizer(Optimizer):
         ]
         self._outcomes = SuccessLearner(self._features, self._told, self.seed)
 
-    def tell_earlier(self, source: str, trials: Iterable[Result]) -> None:
+    def tell_earlier(self, source: str, trials: Iterable[Told]) -> None:
         """See `Optimizer.tell_earlier`."""
         from hpo_pilot.optimizers.training_data import ToldTrials  # noqa: PLC0415 - see above
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
+from hpo_pilot.optimizers.base import Result
 from hpo_pilot.optimizers.early_stopping import projected
-from hpo_pilot.search.earlier_results import Result
-from hpo_pilot.search.values import Point
 
 #: A result at a lower level is projected by this number of the last points with results at both levels.
 _PAIRS = 100
@@ -23,7 +23,7 @@ class LevelResults:
 
     def __init__(self) -> None:
         """Starts without results."""
-        self._points: dict[int, tuple[Point, dict[float, Result]]] = {}
+        self._points: dict[int, dict[float, Result]] = {}
 
     def tell(self, chain: int, level: float, result: Result) -> None:
         """Takes a result.
@@ -33,29 +33,30 @@ class LevelResults:
             level: the level.
             result: the result at this level; without values if the training failed there.
         """
-        self._points.setdefault(chain, (result[0], {}))[1][level] = result
+        self._points.setdefault(chain, {})[level] = result
 
     def results(self) -> list[Result]:
         """Returns one result for each point, in the order of their first results."""
-        levels = sorted({level for _, told in self._points.values() for level, result in told.items() if result[1]})
+        levels = sorted({level for told in self._points.values() for level, result in told.items() if result.values})
         pairs = {level: self._pairs(level, above) for level, above in itertools.pairwise(levels)}
         found: list[Result] = []
-        for point, told in self._points.values():
-            level, result = max(told.items())
-            values = result[1]
-            if values is None or level == levels[-1]:
-                found.append(result)
-                continue
-            for others in (pairs[each] for each in levels[levels.index(level) : -1]):
-                values = tuple(projected(value, some) for value, some in zip(values, others, strict=False))
-            found.append((point, values, None, True))
+        for told in self._points.values():
+            level, result = max(told.items(), key=lambda one: one[0])
+            values = result.values
+            if values is not None and level != levels[-1]:
+                for others in (pairs[each] for each in levels[levels.index(level) : -1]):
+                    values = (
+                        tuple(projected(value, some) for value, some in zip(values, others, strict=False)) or values
+                    )
+                result = replace(result, values=values, errors=None, stopped=True)
+            found.append(result)
         return found
 
     def _pairs(self, level: float, above: float) -> list[Sequence[tuple[float, float]]]:
         """Returns (value at a level, value at the next) of the points with both, for each objective."""
         both = [
-            list(zip(low[1], high[1], strict=True))
-            for _, told in self._points.values()
-            if (low := told.get(level)) and (high := told.get(above)) and low[1] and high[1]
+            list(zip(low.values, high.values, strict=True))
+            for told in self._points.values()
+            if (low := told.get(level)) and (high := told.get(above)) and low.values and high.values
         ]
         return list(zip(*both[-_PAIRS:], strict=True))

@@ -36,8 +36,8 @@ from hpo_pilot.search.values import Point, is_number, show
 MOST_RESULTS = 10_000
 
 
-#: A result for optimizers: point, values, standard errors, whether it was stopped early.
-Result: TypeAlias = tuple[Point, tuple[float, ...] | None, tuple[float, ...] | None, bool]
+#: A stored result: point, values, standard errors, whether it was stopped early.
+ResultRow: TypeAlias = tuple[Point, tuple[float, ...] | None, tuple[float, ...] | None, bool]
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class EarlierResults:
     """
 
     source: str
-    results: tuple[Result, ...]
+    results: tuple[ResultRow, ...]
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -154,7 +154,7 @@ def fit_earlier_results(earlier: EarlierSearch, space: SearchSpace, objectives: 
         notes.append(f"its {listing(extra)} is not used, because this space does not have it")
     # The same values each time: stored results must not depend on chance.
     numbers = random.Random(source)  # noqa: S311  nothing secret here
-    results: list[Result] = []
+    results: list[ResultRow] = []
     filled: set[str] = set()
     reasons: list[str] = []
     for trial in trials:

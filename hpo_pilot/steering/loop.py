@@ -21,7 +21,7 @@ from pathlib import Path
 from hpo_pilot.errors import ExhaustedError, GiveUpError, TryAgainError
 from hpo_pilot.jobs import JobState, TaskRef, TaskState
 from hpo_pilot.optimizers import create_optimizer
-from hpo_pilot.optimizers.base import Optimizer
+from hpo_pilot.optimizers.base import Optimizer, Result
 from hpo_pilot.optimizers.level_results import LevelResults
 from hpo_pilot.panda.workflow_manager import UnknownTaskError, WorkflowManager
 from hpo_pilot.search import Generation, Point, Search, Trial, TrialState, point_key
@@ -531,11 +531,6 @@ class SearchSteering:
             self.record = now
 
 
-#: A point, its costs, their standard errors, and whether the trial was stopped early. One cost per objective, lower is
-#: better. The costs of a stopped trial are estimates of its final result.
-_Result = tuple[Point, tuple[float, ...] | None, tuple[float, ...] | None, bool]
-
-
 class Proposer:
     """Asks the optimizer of one search in another thread. Each ask sees every result told before it."""
 
@@ -545,7 +540,7 @@ class Proposer:
         """Makes no optimizer yet: the first ask makes it, in the executor.
 
         Args:
-            search: the search. The optimizer is first told of the known results in its file.
+            search: the search.
             executor: runs the optimizer.
             wake: called from another thread when an ask is done.
             earlier: results of earlier searches, which the optimizer learns before all others.
@@ -555,10 +550,7 @@ class Proposer:
         self._earlier = earlier
         self._executor = executor
         self._wake = wake
-        self._untold: list[_Result] = [
-            (known.point, known.figures and costs(self._objectives, known.figures), None, False)
-            for known in search.known
-        ]
+        self._untold: list[Result] = []
         self._levels = LevelResults() if search.levels is not None else None
         self._asking: Future[list[Point]] | None = None
         self.exhausted = False
@@ -576,19 +568,20 @@ class Proposer:
             # A trial that diverged counts as failed. Otherwise there is an estimate, except with several objectives
             # before the first finished trial: then the optimizer only learns that the trial was stopped.
             diverged = trial.stop.value is None
-            self._untold.append((trial.point, projected and costs(self._objectives, projected), None, not diverged))
+            values = projected and costs(self._objectives, projected)
+            self._untold.append(Result(trial.point, values, stopped=not diverged))
             return
         means = costs(self._objectives, trial.values) if trial.values else None
         good = trial.good_folds
         errors = tuple(std / good**0.5 for std in trial.stds) if trial.stds and good >= 2 else None
         if self._levels is not None and trial.level is not None:
-            self._levels.tell(chain or trial.number, trial.level, (trial.point, means, errors, False))
+            self._levels.tell(chain or trial.number, trial.level, Result(trial.point, means, errors))
         else:
-            self._untold.append((trial.point, means, errors, False))
+            self._untold.append(Result(trial.point, means, errors))
 
     @cached_property
     def _optimizer(self) -> Optimizer:
-        """The optimizer, told of the earlier searches. Made in the executor: its libraries take a second to load."""
+        """The optimizer, made in the executor: its libraries take a second to load."""
         return optimizer_of(self._search, self._earlier)
 
     @property
@@ -600,7 +593,7 @@ class Proposer:
         """Starts an ask for `count` points; `pending`: the points of open trials."""
         told, self._untold = self._untold, []
         if self._levels is not None:  # results of lower levels change as others come: a new optimizer is told all
-            self._untold, told = told, [*told, *self._levels.results()]
+            told = self._levels.results()
             self.__dict__.pop("_optimizer", None)
         self._asking = self._executor.submit(self._ask, told, count, list(pending))
         self._asking.add_done_callback(lambda _: self._wake())
@@ -616,7 +609,7 @@ class Proposer:
             self.exhausted = True
             return []
 
-    def _ask(self, told: list[_Result], count: int, pending: list[Point]) -> list[Point]:
+    def _ask(self, told: list[Result], count: int, pending: list[Point]) -> list[Point]:
         """Tells and asks the optimizer; runs in the executor, and nothing else uses the optimizer."""
         with ASK_SECONDS.labels(self._search.optimizer.name).time():
             self._optimizer.tell(told)
@@ -624,7 +617,7 @@ class Proposer:
 
 
 def optimizer_of(search: Search, earlier: Sequence[EarlierResults]) -> Optimizer:
-    """Returns a new optimizer for a search, told of the results of earlier searches."""
+    """Returns a new optimizer for a search, told of the results of earlier searches and those known in its file."""
     optimizer = create_optimizer(
         search.optimizer.name,
         search.space,
@@ -635,6 +628,8 @@ def optimizer_of(search: Search, earlier: Sequence[EarlierResults]) -> Optimizer
     )
     for one in earlier:
         optimizer.tell_earlier(one.source, one.results)
+    objectives = search.objectives
+    optimizer.tell((known.point, known.figures and costs(objectives, known.figures)) for known in search.known)
     return optimizer
 
 

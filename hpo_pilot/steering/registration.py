@@ -35,7 +35,6 @@ from hpo_pilot.search.earlier_results import (
     read_results,
 )
 from hpo_pilot.search.payload import absolute_inputs
-from hpo_pilot.search.ranking import costs
 from hpo_pilot.search.sections import is_result_file
 from hpo_pilot.steering.changes import RESUMABLE, TAKES_PAYLOAD, budget_difference
 from hpo_pilot.steering.embedded import chosen_server
@@ -528,11 +527,7 @@ def first_task_of(
     count = min(search.budget.parallel, search.budget.trials, most)
     points = [search.space.canonical(point) for point in search.start[:count]]
     if not points:
-        optimizer = optimizer_of(search, earlier)
-        optimizer.tell(
-            (known.point, known.figures and costs(search.objectives, known.figures)) for known in search.known
-        )
-        points = optimizer.ask(count, [])
+        points = optimizer_of(search, earlier).ask(count, [])
     trials = {trial.number: trial for trial in new_trials(search, 1, 1, points)}
     jobs = task_jobs(search, [(trial.number, trial.seed) for trial in trials.values()])
     name = task_name(owner, search.name, _UID, 1, 0, group=official_group(search))
