@@ -44,10 +44,8 @@ class LevelResults:
             level, result = max(told.items(), key=lambda one: one[0])
             values = result.values
             if values is not None and level != levels[-1]:
-                for others in (pairs[each] for each in levels[levels.index(level) : -1]):
-                    values = (
-                        tuple(projected(value, some) for value, some in zip(values, others, strict=False)) or values
-                    )
+                for others in filter(None, (pairs[each] for each in levels[levels.index(level) : -1])):
+                    values = tuple(projected(value, some) for value, some in zip(values, others, strict=True))
                 result = replace(result, values=values, errors=None, stopped=True)
             found.append(result)
         return found

@@ -174,7 +174,8 @@ def train(point: dict[str, Any], fold: int, folds: int, seed: int, folder: Path)
     """
     epochs = point.get("epochs", DEFAULT_EPOCHS)
     train_images, train_labels, valid_images, valid_labels = load_fold(fold, folds)
-    checkpoint = Checkpoint(folder / "ckpt", {"point": point, "fold": fold, "folds": folds, "seed": seed})
+    kept = {name: value for name, value in point.items() if name != "epochs"}  # a longer training goes on from it
+    checkpoint = Checkpoint(folder / "ckpt", {"point": kept, "fold": fold, "folds": folds, "seed": seed})
     history: list[dict[str, float]] = []
     model = new_model(point, seed)
     found = checkpoint.load()
@@ -197,7 +198,10 @@ def train(point: dict[str, Any], fold: int, folds: int, seed: int, folder: Path)
     weights = {f"coef_{i}": array for i, array in enumerate(model.coefs_)}
     biases = {f"intercept_{i}": array for i, array in enumerate(model.intercepts_)}
     np.savez(folder / "model.npz", **weights, **biases)
-    checkpoint.drop()
+    if os.environ.get("HPO_PILOT_KEEP_CHECKPOINT"):  # with `fidelity`, a later job may train more epochs
+        checkpoint.save(model, history)
+    else:
+        checkpoint.drop()
     last = history[-1]
     return {
         "status": 0,
