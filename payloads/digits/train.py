@@ -174,8 +174,9 @@ def train(point: dict[str, Any], fold: int, folds: int, seed: int, folder: Path)
     """
     epochs = point.get("epochs", DEFAULT_EPOCHS)
     train_images, train_labels, valid_images, valid_labels = load_fold(fold, folds)
-    kept = {name: value for name, value in point.items() if name != "epochs"}  # a longer training goes on from it
-    checkpoint = Checkpoint(folder / "ckpt", {"point": kept, "fold": fold, "folds": folds, "seed": seed})
+    # With `fidelity` a later job has the same point and more epochs, and goes on from the checkpoint.
+    own = {name: value for name, value in point.items() if name != "epochs" or "HPO_PILOT_LEVEL" not in os.environ}
+    checkpoint = Checkpoint(folder / "ckpt", {"point": own, "fold": fold, "folds": folds, "seed": seed})
     history: list[dict[str, float]] = []
     model = new_model(point, seed)
     found = checkpoint.load()
@@ -198,7 +199,7 @@ def train(point: dict[str, Any], fold: int, folds: int, seed: int, folder: Path)
     weights = {f"coef_{i}": array for i, array in enumerate(model.coefs_)}
     biases = {f"intercept_{i}": array for i, array in enumerate(model.intercepts_)}
     np.savez(folder / "model.npz", **weights, **biases)
-    if os.environ.get("HPO_PILOT_KEEP_CHECKPOINT"):  # with `fidelity`, a later job may train more epochs
+    if "HPO_PILOT_KEEP_CHECKPOINT" in os.environ:
         checkpoint.save(model, history)
     else:
         checkpoint.drop()

@@ -133,6 +133,20 @@ def test_a_training_that_had_ended_begins_anew(tmp_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().out.startswith("epoch   1")
 
 
+def test_a_level_goes_on_from_the_level_below_and_equals_a_whole_training(tmp_path: Path) -> None:
+    whole = run_here(tmp_path / "whole", {**POINT, "epochs": 4})
+    run_here(tmp_path / "levels", {**POINT, "epochs": 2}, HPO_PILOT_LEVEL="2", HPO_PILOT_KEEP_CHECKPOINT="True")
+    (kept,) = (tmp_path / "levels" / "ckpt").iterdir()
+    assert run_here(tmp_path / "levels", {**POINT, "epochs": 4}, HPO_PILOT_LEVEL="4") == whole
+    assert not kept.exists()
+
+
+def test_the_search_with_levels_is_the_other_with_levels() -> None:
+    search, levels = load("search.yaml"), load("search-fidelity.yaml")
+    assert search.space.dimensions == levels.space.dimensions
+    assert {"epochs"} == levels.fidelity.keys() < train.OPTIONAL and levels.payload.checkpoint == ("ckpt",)
+
+
 def test_a_diverged_training_says_so(tmp_path: Path) -> None:
     verdict = run_here(tmp_path, {**POINT, "solver": "sgd", "momentum": 0.9, "learning_rate": 1e8})
     assert verdict["status"] == 1
