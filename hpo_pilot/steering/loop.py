@@ -574,10 +574,11 @@ class Proposer:
         means = costs(self._objectives, trial.values) if trial.values else None
         good = trial.good_folds
         errors = tuple(std / good**0.5 for std in trial.stds) if trial.stds and good >= 2 else None
+        result = Result(trial.point, means, errors)
         if self._levels is not None and trial.level is not None:
-            self._levels.tell(chain or trial.number, trial.level, Result(trial.point, means, errors))
+            self._levels.tell(chain or trial.number, trial.level, result)
         else:
-            self._untold.append(Result(trial.point, means, errors))
+            self._untold.append(result)
 
     @cached_property
     def _optimizer(self) -> Optimizer:
