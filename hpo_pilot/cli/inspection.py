@@ -314,8 +314,11 @@ def _show_failures(trial: TrialDocument, *, whole: bool) -> None:
 
 @on_client
 def best(client: SearchClient, identity: IdArgument, as_json: JsonOption = False) -> None:
-    """Print the best trial; with several objectives the trials of the Pareto front."""
+    """Print the best trial, and the one that a model of all results recommends; of several objectives the front."""
     found = client.best(identity)
+    recommended = None
+    if found is not None and not isinstance(found, list):
+        recommended = found["recommended"] = client.recommend(identity)
     if found is not None and as_json:
         dump(found)
         return
@@ -336,6 +339,15 @@ def best(client: SearchClient, identity: IdArgument, as_json: JsonOption = False
         typer.echo(f"  {name}: {json.dumps(value)}")
     for remark in found.get("remarks", ()):
         typer.echo(printable(remark))
+    if recommended is None:
+        return
+    if recommended["error"] is None:
+        typer.echo(f"no model recommends another: {recommended['reason']}")
+        return
+    figures = " ± ".join(number(figure, DIGITS) for figure in (recommended["value"], recommended["error"]))
+    typer.echo(f"recommended: trial {recommended['number']}, by a model of all results: {figures} without noise")
+    for name, value in recommended["point"].items() if recommended["number"] != found["number"] else ():
+        typer.echo(f"  {name}: {json.dumps(value)}")
 
 
 @on_client

@@ -39,6 +39,7 @@ from hpo_pilot.search.mistakes import (
 from hpo_pilot.search.parameters import Dimension
 from hpo_pilot.search.payload import Payload
 from hpo_pilot.search.prior import Prior, prior_mistakes
+from hpo_pilot.search.promotion import mean_share, planned_counts
 from hpo_pilot.search.sections import (
     LONGEST_NAME,
     EarlyStopping,
@@ -333,6 +334,13 @@ class Search(Section):
         return planned_trials(
             self.budget.trials, len(self.objectives), self.confirm.top, self.confirm.repeats, self.levels
         )
+
+    @property
+    def mean_job(self) -> float:
+        """Expected mean run time of a job, as a share of the longest: with levels, most jobs are shorter."""
+        if (levels := self.levels) is None:
+            return 1.0
+        return mean_share(planned_counts(self.budget.trials, len(levels.values), levels.eta), levels.values)
 
     @property
     def levels(self) -> Levels | None:
