@@ -22,7 +22,6 @@ from hpo_pilot.cli.options import (
 )
 from hpo_pilot.cli.output import (
     DIGITS,
-    NOTHING_BEYOND,
     Column,
     add_row,
     advised,
@@ -50,6 +49,7 @@ from hpo_pilot.report.documents import (
 from hpo_pilot.report.exports import FILE_FORMS, TEXT_FORMS, export_file
 from hpo_pilot.report.formatting import (
     NOTHING,
+    NOTHING_BEYOND,
     best_text,
     count,
     duration,
@@ -65,6 +65,8 @@ from hpo_pilot.report.formatting import (
 
 #: Mark of searches in `list` that are not over and that no process steers.
 _UNSTEERED = "not steered"
+
+_NOTHING_BEYOND = f"{NOTHING_BEYOND}: the hypervolume is 0"
 
 #: The formats of `export`.
 EXPORTS = (*TEXT_FORMS, *FILE_FORMS)
@@ -232,7 +234,7 @@ def _show_status(client: SearchClient, search: StatusDocument) -> None:
         names = zip(metrics_of(search), front["reference"], strict=True)
         table.add_row("reference", ", ".join(f"{name} {number(value, DIGITS)}" for name, value in names))
         if not front["hypervolume"]:
-            table.add_row("", NOTHING_BEYOND)
+            table.add_row("", _NOTHING_BEYOND)
     table.add_row("job time", duration(search["job_seconds"]))
     if gain := search.get("gain"):
         table.add_row("gain", gain_text(gain, metrics_of(search)[0]))
@@ -312,8 +314,11 @@ def _show_failures(trial: TrialDocument, *, whole: bool) -> None:
 
 @on_client
 def best(client: SearchClient, identity: IdArgument, as_json: JsonOption = False) -> None:
-    """Print the best trial; with several objectives the trials of the Pareto front."""
+    """Print the best trial, and the one that a model of all results recommends; of several objectives the front."""
     found = client.best(identity)
+    recommended = None
+    if found is not None and not isinstance(found, list):
+        recommended = found["recommended"] = client.recommend(identity)
     if found is not None and as_json:
         dump(found)
         return
@@ -327,13 +332,22 @@ def best(client: SearchClient, identity: IdArgument, as_json: JsonOption = False
             if "confirmed" in trial:
                 typer.echo(f"trial {trial['number']}: {best_text(trial, DIGITS)}")
         if (front := search.get("front")) and not front["hypervolume"]:
-            typer.echo(NOTHING_BEYOND)
+            typer.echo(_NOTHING_BEYOND)
         return
     typer.echo(f"trial {found['number']}: {metrics_of(search)[0]} {best_text(found, DIGITS)}")
     for name, value in found["point"].items():
         typer.echo(f"  {name}: {json.dumps(value)}")
     for remark in found.get("remarks", ()):
         typer.echo(printable(remark))
+    if recommended is None:
+        return
+    if recommended["error"] is None:
+        typer.echo(f"no model recommends another: {recommended['reason']}")
+        return
+    figures = " ± ".join(number(figure, DIGITS) for figure in (recommended["value"], recommended["error"]))
+    typer.echo(f"recommended: trial {recommended['number']}, by a model of all results: {figures} without noise")
+    for name, value in recommended["point"].items() if recommended["number"] != found["number"] else ():
+        typer.echo(f"  {name}: {json.dumps(value)}")
 
 
 @on_client

@@ -29,6 +29,7 @@ from hpo_pilot.report.documents import (
     FindingDocument,
     IntermediateDocument,
     ProgressDocument,
+    RecommendationDocument,
     RunDocument,
     SearchDocument,
     StatusDocument,
@@ -409,6 +410,20 @@ class SearchClient:
         from hpo_pilot.operations.documents import best_documents
 
         return best_documents(self.here.store, self.here.search(identity))
+
+    @operation("GET", "searches/{identity}/recommendation")
+    def recommend(self, identity: str) -> RecommendationDocument | None:
+        """Returns the trial that is probably the best, by a model of all results where they are noisy, else as `best`.
+
+        With noise the best value is partly luck. The model is used if it finds noise and predicts left-out results as
+        well as it expects. It takes about a second. Null while no trial has a figure of merit.
+
+        Raises:
+            InputError: the search has several objectives.
+        """
+        from hpo_pilot.operations.documents import recommendation_document
+
+        return recommendation_document(self.here.store, self.here.search(identity))
 
     @operation("GET", "searches/{identity}/events")
     def events(self, identity: str) -> list[EventDocument]:

@@ -186,6 +186,20 @@ class ConfirmedDocument(TypedDict):
     runs: int
 
 
+class RecommendationDocument(TypedDict):
+    """The trial that is probably the best: with noise the lowest value is partly luck.
+
+    `value` is its figure of merit without noise, as a model of all results predicts it, and `error` the standard error.
+    Where no model is used, `error` is null, `reason` says why, and the trial is the best one.
+    """
+
+    number: int
+    point: dict[str, Any]
+    value: float
+    error: float | None
+    reason: str
+
+
 class AnnotationDocument(TypedDict):
     """Note and tags that users wrote; both are left out where there are none."""
 
@@ -235,7 +249,7 @@ class TrialDocument(AnnotationDocument):
     """One hyper-parameter point and its result.
 
     `confirmed` is there only for the best trial or the front, and only where they have confirmation runs. `remarks` is
-    there only for the best trial.
+    there only for the best trial, and `recommended` only in the answer of `hpo-pilot best`.
     With several objectives, `value` and `std` are lists, in their order. `confirms` and `retries` are the number of the
     trial whose point this trial repeats: as a confirmation run, or because that trial failed and a user requested it.
     `level` and `continues`, only in a search with levels, are the level of the training, and the number of the trial of
@@ -263,6 +277,7 @@ class TrialDocument(AnnotationDocument):
     cost: NotRequired[CostDocument]
     confirmed: NotRequired[ConfirmedDocument]
     remarks: NotRequired[list[str]]
+    recommended: NotRequired[RecommendationDocument | None]
 
 
 class ObjectiveDocument(TypedDict):

@@ -11,8 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from functools import cached_property
@@ -20,7 +19,6 @@ from pathlib import Path
 
 from hpo_pilot.errors import ExhaustedError, GiveUpError, TryAgainError
 from hpo_pilot.jobs import JobState, TaskRef, TaskState
-from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.optimizers.base import Optimizer, Result
 from hpo_pilot.optimizers.level_results import LevelResults
 from hpo_pilot.panda.workflow_manager import UnknownTaskError, WorkflowManager
@@ -28,13 +26,14 @@ from hpo_pilot.search import Generation, Point, Search, Trial, TrialState, point
 from hpo_pilot.search.earlier_results import EarlierResults
 from hpo_pilot.search.progress import ProgressTracker, SearchProgress
 from hpo_pilot.search.promotion import Promotion, first_of_chain, trained
-from hpo_pilot.search.ranking import costs, figures_of_merit, ranked_by_folds
+from hpo_pilot.search.ranking import costs, figures_of_merit
 from hpo_pilot.search.trials import Spent
 from hpo_pilot.steering import metrics
 from hpo_pilot.steering.budget import Allowance, Spending, final_state, overspent
 from hpo_pilot.steering.early_stopping import TrialStopper
 from hpo_pilot.steering.ledger import Changes, Ledger, OpenTrial
 from hpo_pilot.steering.metrics import ASK_SECONDS
+from hpo_pilot.steering.recommendation import confirmation_runs, optimizer_of, told_result
 from hpo_pilot.steering.results import KeptOutputs
 from hpo_pilot.steering.submissions import LOOK_SECONDS, Lookahead, PointRequests, Refill, Submissions, new_trials
 from hpo_pilot.store import NewTask, PointRequest, SearchRecord, SearchState, SteeringStore, StoreAwayError, TaskRecord
@@ -494,7 +493,8 @@ class SearchSteering:
 
     def _confirm(self) -> bool:
         """Submits the confirmation runs that are still due, with fresh seeds. Returns whether there are any."""
-        again = confirmation_runs(self._search, self._trials.values())[: self._allowance.trials]
+        earlier = self._store.earlier_results(self.record.id)
+        again = confirmation_runs(self._search, self._trials.values(), earlier)[: self._allowance.trials]
         self._next = Generation(self._next.number, self._ledger.told, (), ())
         self._register([trial.point for trial in again], again)
         return bool(again)
@@ -546,7 +546,6 @@ class Proposer:
             earlier: results of earlier searches, which the optimizer learns before all others.
         """
         self._search = search
-        self._objectives = search.objectives
         self._earlier = earlier
         self._executor = executor
         self._wake = wake
@@ -563,18 +562,7 @@ class Proposer:
             trial: the trial.
             chain: number of the first trial of its point; None: of the trial itself.
         """
-        if trial.stopped_early and trial.stop is not None:
-            projected = trial.stop.projected
-            # A trial that diverged counts as failed. Otherwise there is an estimate, except with several objectives
-            # before the first finished trial: then the optimizer only learns that the trial was stopped.
-            diverged = trial.stop.value is None
-            values = projected and costs(self._objectives, projected)
-            self._untold.append(Result(trial.point, values, stopped=not diverged))
-            return
-        means = costs(self._objectives, trial.values) if trial.values else None
-        good = trial.good_folds
-        errors = tuple(std / good**0.5 for std in trial.stds) if trial.stds and good >= 2 else None
-        result = Result(trial.point, means, errors)
+        result = told_result(self._search, trial)
         if self._levels is not None and trial.level is not None:
             self._levels.tell(chain or trial.number, trial.level, result)
         else:
@@ -617,38 +605,6 @@ class Proposer:
             return self._optimizer.ask(count, pending)
 
 
-def optimizer_of(search: Search, earlier: Sequence[EarlierResults]) -> Optimizer:
-    """Returns a new optimizer for a search, told of the results of earlier searches and those known in its file."""
-    optimizer = create_optimizer(
-        search.optimizer.name,
-        search.space,
-        seed=search.seed,
-        settings=search.optimizer.settings,
-        trials=search.budget.trials,
-        objectives=len(search.objectives),
-    )
-    for one in earlier:
-        optimizer.tell_earlier(one.source, one.results)
-    objectives = search.objectives
-    optimizer.tell((known.point, known.figures and costs(objectives, known.figures)) for known in search.known)
-    return optimizer
-
-
 def _takes_levels(trial: Trial) -> bool:
     """Returns whether a trial counts against `budget.fidelity`."""
     return trial.confirms is None and not trial.ended_with_search
-
-
-def confirmation_runs(search: Search, trials: Collection[Trial]) -> list[Trial]:
-    """Returns the trials to confirm, each once per run that is still due. Stopped runs are due again.
-
-    Only trials of the highest level are confirmed, by whole trainings to this level.
-    """
-    runs = Counter(trial.confirms for trial in trials if trial.state is not TrialState.STOPPED)
-    ranked = ranked_by_folds(search, trials)
-    return [
-        trial
-        for trial in ranked[: search.confirm.top]
-        if trial.level == ranked[0].level
-        for _ in range(search.confirm.repeats - runs[trial.number])
-    ]

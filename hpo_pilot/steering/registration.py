@@ -38,7 +38,7 @@ from hpo_pilot.search.payload import absolute_inputs
 from hpo_pilot.search.sections import is_result_file
 from hpo_pilot.steering.changes import RESUMABLE, TAKES_PAYLOAD, budget_difference
 from hpo_pilot.steering.embedded import chosen_server
-from hpo_pilot.steering.loop import optimizer_of
+from hpo_pilot.steering.recommendation import optimizer_of
 from hpo_pilot.steering.search_file import Examination, in_order, load_search, payload_folder
 from hpo_pilot.steering.submissions import new_trials, official_group, task_jobs, task_spec, trials_per_task
 from hpo_pilot.steering.workdir import DEFAULT_QUEUE, WorkDir, nickname
