@@ -203,6 +203,13 @@ MEASURES = (
 )
 
 
+#: Texts in errors of jobs that were ended for using too much, by the figure: the runner's, the pilots' and Slurm's.
+RAN_OUT = {
+    "memory_mb": re.compile(r"memory runs out|of memory|allowed memory|MemoryError|oom[-_ ]kill", re.IGNORECASE),
+    "seconds": re.compile(r"time limit|walltime", re.IGNORECASE),
+}
+
+
 def figure_of(metrics: Mapping[str, Any] | None, name: str) -> float | None:
     """Returns a metric as a finite number, else None; payloads may report anything."""
     value = (metrics or {}).get(name)

@@ -24,6 +24,7 @@ from hpo_pilot.optimizers.base import Optimizer, Result
 from hpo_pilot.panda.workflow_manager import UnknownTaskError, WorkflowManager
 from hpo_pilot.search import Generation, Point, Search, Trial, TrialState, point_key
 from hpo_pilot.search.earlier_results import EarlierResults
+from hpo_pilot.search.measured_limits import measured_figures
 from hpo_pilot.search.progress import ProgressTracker, SearchProgress
 from hpo_pilot.search.ranking import costs, ranked_by_folds
 from hpo_pilot.search.trials import Spent
@@ -69,9 +70,10 @@ class SearchSteering:
         self._search = search = record.search
         self._store = store
         self._manager = manager
-        # The errors of means and early stopping need the values of folds, nothing needs their logs.
-        self._with_folds = search.folds.k > 1 or search.early_stopping.method != "none"
-        found = store.trials(record.id, folds=self._with_folds, without=("log_tail", "metrics", "metadata"))
+        # The errors of means and early stopping need the values of folds, limits their figures, nothing needs the logs.
+        self._with_folds = search.folds.k > 1 or search.early_stopping.method != "none" or bool(search.limit_texts)
+        without = ("log_tail", "metrics", "metadata")
+        found = store.trials(record.id, folds=self._with_folds, without=without, figures=search.limit_texts)
         self._trials = {trial.number: trial for trial in found}
         last = max((trial.generation for trial in self._trials.values()), default=0)
         self._next = Generation(last + 1, 0, (), ())  # its trials follow when there are points
@@ -89,7 +91,12 @@ class SearchSteering:
         self._tasks = Submissions(record, store, manager)
         folds, objectives = search.folds, len(search.objectives)
         self._ledger = Ledger(
-            uid=record.uid, folds=folds.k, needed=folds.needed, told=len(history), objectives=objectives
+            uid=record.uid,
+            folds=folds.k,
+            needed=folds.needed,
+            told=len(history),
+            objectives=objectives,
+            limits=search.measured_limits,
         )
         self._stopper = TrialStopper(record, store, manager, self._trials)
         self._outputs = KeptOutputs(record, store, manager, self._trials.values())
@@ -498,10 +505,11 @@ class Proposer:
             values = projected and costs(self._objectives, projected)
             self._untold.append(Result(trial.point, values, stopped=not diverged))
             return
+        limits = self._search.measured_limits
         means = costs(self._objectives, trial.values) if trial.values else None
         good = trial.good_folds
         errors = tuple(std / good**0.5 for std in trial.stds) if trial.stds and good >= 2 else None
-        self._untold.append(Result(trial.point, means, errors))
+        self._untold.append(Result(trial.point, means, errors, measured=measured_figures(limits, trial)))
 
     @cached_property
     def _optimizer(self) -> Optimizer:
