@@ -554,6 +554,7 @@ def optimizer_of(search: Search, earlier: Sequence[EarlierResults]) -> Optimizer
         settings=search.optimizer.settings,
         trials=search.budget.trials,
         objectives=len(search.objectives),
+        limits=search.measured_limits,
     )
     for one in earlier:
         optimizer.tell_earlier(one.source, one.results)
