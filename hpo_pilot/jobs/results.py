@@ -193,6 +193,7 @@ class Measure(NamedTuple):
 MEASURES = (
     Measure("energy_joules", "energy", "J"),
     Measure("gpu_energy_joules", "energy of the GPUs", "J"),
+    Measure("memory_mb", "memory", "MB"),
     Measure("ranks", "ranks", of_ranks=True),
     Measure("pop_parallel_efficiency", "parallel efficiency", "%", of_ranks=True),
     Measure("pop_load_balance", "load balance", "%", of_ranks=True),
