@@ -84,13 +84,13 @@ class AutoOptimizer(Optimizer):
         return points or self._model.ask(n, pending)  # raises the error that says why there is none
 
     def _on_steps(self) -> bool:
-        """Returns whether most points share their value with another; the worst value may be a penalty or a bound."""
+        """Returns whether a quarter of the points share values with others; the worst may be a penalty or a bound."""
         values = {o.key: o.value for o in self.history if o.value is not None and not o.stopped}
         if self.objectives > 1 or len(values) < _LEAST_POINTS:
             return False
         counts = Counter(values.values())
         del counts[max(counts)]
-        return 2 * sum(count for count in counts.values() if count > 1) >= len(values)
+        return 4 * sum(count for count in counts.values() if count > 1) >= len(values)
 
     @staticmethod
     def _from(part: Optimizer, n: int, pending: list[Point]) -> list[Point]:

@@ -46,7 +46,8 @@ def test_later_an_evolution_has_every_other_point(monkeypatch: pytest.MonkeyPatc
     ("values", "on_steps"),
     [
         ([0.3, 0.2] * 8 + [0.9], True),
-        ([0.1 * place for place in range(16)], False),
+        ([0.1 * place for place in range(13)] + [0.05] * 4, False),
+        ([0.1 * place for place in range(12)] + [0.05] * 4, True),
         ([1e4] * 12 + [0.1, 0.2, 0.3, 0.4], False),  # a penalty, or a clipped loss
         ([0.3, 0.2] * 3 + [0.9], False),  # too few to tell
         ([0.3, 0.2, None] * 6 + [0.9], True),
