@@ -98,9 +98,10 @@ def _course_figure(results: Results, comparable: Sequence[PeerSearch] = (), *, b
     repeated = [trial for trial in told if trial.confirms is not None and figure_of_merit(trial) is not None]
     failed = [trial for trial in told if trial.state is TrialState.FAILED]
     projected = [trial for trial in results.projected if trial.number in places]
+    infeasible = [trial for trial in results.infeasible if trial.number in places][:POINT_LIMIT]
     shown = thinned(search, scanned, POINT_LIMIT)
     steps = best_so_far(search.objective, [(places[t.number], figure_of_merit(t)) for t in told if t.confirms is None])
-    axis = merit_axis(search, [*map(value_of, [*scanned, *repeated]), *map(projected_value, projected)])
+    axis = merit_axis(search, [*map(value_of, [*scanned, *repeated, *infeasible]), *map(projected_value, projected)])
     traces: list[dict[str, Any]] = [
         *(_peer_line(peer, line, first=place == 0) for place, (peer, line) in enumerate(compared)),
         _told_marks("trial", search, shown, places, {"color": BLUE, "size": 7, "opacity": 0.75}),
@@ -109,6 +110,9 @@ def _course_figure(results: Results, comparable: Sequence[PeerSearch] = (), *, b
     if repeated:
         symbols = {"symbol": "diamond-open", "color": GREEN, "size": 9}
         traces.append(_told_marks("confirmation run", search, repeated[:POINT_LIMIT], places, symbols))
+    if infeasible:
+        symbols = {"symbol": "square-open", "color": GREY, "size": 7}
+        traces.append(_told_marks("infeasible trial", search, infeasible, places, symbols))
     add_stopped(traces, search, [(places[trial.number], trial) for trial in projected])
     order: dict[str, Any] = {"title": {"text": _IN_ORDER}}
     if by_date:
