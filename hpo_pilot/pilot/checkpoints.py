@@ -462,12 +462,13 @@ class CheckpointShipping(threading.Thread):
                     self._changed.wait(self._due[0][0] - time.monotonic() if self._due else None)
                 identity = heapq.heappop(self._due)[1]
                 shipment = self._shipments.get(identity)
-            if shipment is None:
+            if shipment is None or shipment.is_dropped:
                 continue
             began = time.monotonic()
             pause = self._ship(shipment, patience=0.0)
             if shipment.is_dropped:
                 self._delete(shipment)
+                continue
             due = time.monotonic() + max(pause, _SHARE * (time.monotonic() - began))
             with self._changed:
                 heapq.heappush(self._due, (due, identity))
