@@ -407,9 +407,11 @@ class CheckpointShipping(threading.Thread):
         if shipment is None:
             return {}
         shipment.is_dropped = True
-        if not shipment.kept.levels and shipment.lock.acquire(blocking=False):
-            shipment.lock.release()  # otherwise it is being uploaded, and then deleted
-            self._delete(shipment)
+        if not shipment.kept.levels:
+            self._take(job.identity)
+            if shipment.lock.acquire(blocking=False):  # otherwise it is being uploaded, and then deleted
+                shipment.lock.release()
+                self._delete(shipment)
         unkept = {}
         for level in shipment.kept.levels:
             member = (level.trial, level.fold)
@@ -462,7 +464,7 @@ class CheckpointShipping(threading.Thread):
                     self._changed.wait(self._due[0][0] - time.monotonic() if self._due else None)
                 identity = heapq.heappop(self._due)[1]
                 shipment = self._shipments.get(identity)
-            if shipment is None or shipment.is_dropped:
+            if shipment is None:
                 continue
             began = time.monotonic()
             pause = self._ship(shipment, patience=0.0)
