@@ -27,6 +27,7 @@ _ORDER = (
         "folds",
         "confirm",
         "early_stopping",
+        "fidelity",
         "payload",
         "resources",
         "site",
