@@ -241,13 +241,6 @@ class Observation:
         return self.unit is not None and all(0.0 <= place <= 1.0 for place in self.unit)
 
 
-def _excess(limit: MeasuredLimit, figure: Any) -> float:
-    """Returns one of `Observation.excesses`."""
-    if figure is None or isinstance(figure, bool) or math.isnan(figure):
-        return math.nan
-    return limit.excess(float(figure)) / (abs(limit.bound) or 1.0)
-
-
 @dataclass(frozen=True)
 class Recommendation:
     """A told point that is probably one of the best.
@@ -263,6 +256,13 @@ class Recommendation:
     value: float
     error: float | None = None
     reason: str = ""
+
+
+def _excess(limit: MeasuredLimit, figure: Any) -> float:
+    """Returns one of `Observation.excesses`."""
+    if figure is None or isinstance(figure, bool) or math.isnan(figure):
+        return math.nan
+    return limit.excess(float(figure)) / (abs(limit.bound) or 1.0)
 
 
 class Optimizer(ABC):

@@ -421,7 +421,11 @@ class BayesianOptimizer(Optimizer):
     def __init__(self, space: SearchSpace, **options: Any) -> None:
         """Lays out the features; see `Optimizer`."""
         from hpo_pilot.optimizers.beliefs import Beliefs  # noqa: PLC0415 - see above
-        from hpo_pilot.optimizers.objective_models import LimitLearner, SuccessLearner, ValuesLearner  # noqa: PLC0415 - see above
+        from hpo_pilot.optimizers.objective_models import (  # noqa: PLC0415 - see above
+            LimitLearner,
+            SuccessLearner,
+            ValuesLearner,
+        )
         from hpo_pilot.optimizers.training_data import FeatureMap, ToldTrials  # noqa: PLC0415 - see above
 
         super().__init__(space, **options)
@@ -465,10 +469,8 @@ class BayesianOptimizer(Optimizer):
         recommended: list[Recommendation] = []
         for place in np.argsort(means, kind="stable").tolist():
             row = rows[place]
-            within = (
-                not (table.stopped[row] or table.violations[row])
-                and ((table.units[row] >= 0.0) & (table.units[row] <= 1.0)).all()
-            )
+            within = not (table.stopped[row] or table.violations[row])
+            within = within and ((table.units[row] >= 0.0) & (table.units[row] <= 1.0)).all()
             if len(recommended) < count and within and self.space.is_feasible(points[keys[row]]):
                 error = None if errors is None else float(errors[place])
                 reason = found if isinstance(found, str) else ""

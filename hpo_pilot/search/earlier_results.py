@@ -94,7 +94,7 @@ class EarlierResults:
 
 def earlier_search(source: str, objectives: Sequence[Objective], trials: Sequence[Trial]) -> EarlierSearch:
     """Returns the results of a stored search in order, without confirmation runs and trials stopped with the search."""
-    level = _learnt_level(t.level for t in trials if t.values and t.confirms is None)
+    level = learnt_level(t.level for t in trials if t.values and t.confirms is None)
     over = [t for t in trials if t.confirms is None and t.is_result and t.level == level]
     over.sort(key=lambda trial: trial.told or trial.number)
     return EarlierSearch(source, tuple(objectives), tuple(_earlier_trial(trial) for trial in over))
@@ -104,7 +104,7 @@ def earlier_search(source: str, objectives: Sequence[Objective], trials: Sequenc
 _ENOUGH = 10
 
 
-def _learnt_level(levels: Iterable[float | None]) -> float | None:
+def learnt_level(levels: Iterable[float | None]) -> float | None:
     """Returns the level whose results are used: the highest with enough of them, else the one with most."""
     counts = Counter(level for level in levels if level is not None)
     enough = [level for level, count in counts.items() if count >= _ENOUGH]
@@ -321,7 +321,7 @@ def _of_document(document: Any, source: str) -> tuple[tuple[Objective, ...], lis
         items = document.get("trials", document.get("points"))
     items = items if isinstance(items, list) else []
     levels = [_values(item.get("level")) if isinstance(item, dict) else None for item in items]
-    learnt = _learnt_level(None if level is None else level[0] for level in levels)
+    learnt = learnt_level(None if level is None else level[0] for level in levels)
     at = [item for item, level in zip(items, levels, strict=True) if learnt is None or level == (learnt,)]
     trials = [trial for item in at for trial in _trial(item)]
     if not trials:
@@ -403,7 +403,7 @@ def _of_table(text: str, source: str, space: SearchSpace, objectives: Sequence[O
     try:
         listed = list(rows)
         levels = [_number(row["level"]) if "continues" in head and row.get("level") else None for row in listed]
-        learnt = _learnt_level(levels)
+        learnt = learnt_level(levels)
         for row, level in zip(listed, levels, strict=True):
             if ("confirms" in others and row.get("confirms")) or level != learnt:
                 continue

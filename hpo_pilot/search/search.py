@@ -41,6 +41,7 @@ from hpo_pilot.search.mistakes import (
 from hpo_pilot.search.parameters import Dimension
 from hpo_pilot.search.payload import Payload
 from hpo_pilot.search.prior import Prior, prior_mistakes
+from hpo_pilot.search.promotion import mean_share, planned_counts
 from hpo_pilot.search.sections import (
     LONGEST_NAME,
     EarlyStopping,
@@ -344,6 +345,13 @@ class Search(Section):
         )
 
     @property
+    def mean_job(self) -> float:
+        """Expected mean run time of a job, as a share of the longest: with levels, most jobs are shorter."""
+        if (levels := self.levels) is None:
+            return 1.0
+        return mean_share(planned_counts(self.budget.trials, len(levels.values), levels.eta), levels.values)
+
+    @property
     def levels(self) -> Levels | None:
         """The levels of the training; None: every trial is a whole training."""
         return next(iter(self.fidelity.values()), None)
@@ -404,7 +412,7 @@ class Search(Section):
         whole = self.model_dump(mode="json", by_alias=True)
         if self.budget.fidelity is None:
             del whole["budget"]["fidelity"]
-        return {key: whole[key] for key in whole if key not in ("notify", "fidelity", "limits") or whole[key]}
+        return {key: value for key, value in whole.items() if value or key not in ("notify", "limits", "fidelity")}
 
     def shown(self) -> dict[str, Any]:
         """Returns the search as `to_dict` for readers who must not see the secret parts of `notify.url`."""

@@ -35,6 +35,7 @@ class Panda:
         self.killed = []
         self.killed_jobs = []
         self.discarded = []
+        self.forgotten = []
         self.asked = []
         self.broken = {}
         self.waiting = {}
@@ -75,6 +76,9 @@ class Panda:
     def wait(self, seconds):
         time.sleep(min(seconds, 0.01))
         return set()
+
+    def forget(self, uid):
+        self.forgotten.append(uid)
 
     def interrupt(self):
         """Nothing waits for long."""
