@@ -33,7 +33,7 @@ def replayed(store: SteeringStore, record: SearchRecord, generation: Generation)
     trials = {trial.number: trial for trial in store.trials(record.id)}
     history = sorted((t for t in trials.values() if t.told is not None), key=lambda trial: trial.told or 0)
     for trial in history[: generation.history]:
-        proposer.tell(trial)
+        proposer.tell(trial, trial.fold_seconds)
     proposer.start(generation.asked, [trials[number].point for number in generation.pending])
     return proposer.take()
 

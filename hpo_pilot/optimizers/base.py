@@ -121,7 +121,7 @@ class Result:
         errors: the standard error of each value; None where folds do not give them.
         stopped: the trial was stopped early, and `values` are estimates of its final values.
         measured: other figures of the trial, by name.
-        seconds: run time of its jobs; None: unknown.
+        seconds: mean run time of its folds; None: unknown.
     """
 
     point: Mapping[str, Any]
@@ -185,7 +185,7 @@ class Observation:
         stopped: the trial was stopped early, and `values` are its projected final values. Optimizers learn from them,
             but a stopped trial is never the best.
         measured: other figures of the trial, by name.
-        seconds: run time of its jobs; None: unknown.
+        seconds: mean run time of its folds; None: unknown.
     """
 
     point: Point

@@ -286,6 +286,16 @@ class Trial:
         return Spent.of(attempt for fold in self.folds for attempt in fold.attempts)
 
     @property
+    def fold_seconds(self) -> float | None:
+        """Mean run time of its folds, in seconds; None: not measured.
+
+        Only results of first attempts count: a later one may have gone on from a checkpoint.
+        """
+        attempts = (attempt for fold in self.folds for attempt in fold.attempts)
+        measured = [one.seconds for one in attempts if one.is_final and one.attempt == 1 and one.seconds]
+        return statistics.fmean(measured) if measured else None
+
+    @property
     def counts(self) -> bool:
         """True if it counts against the budget: not a confirmation run, and not stopped together with its search."""
         return self.confirms is None and (self.state is not TrialState.STOPPED or self.stopped_early)

@@ -36,7 +36,7 @@ from hpo_pilot.steering.results import KeptOutputs
 from hpo_pilot.steering.submissions import LOOK_SECONDS, Lookahead, PointRequests, Refill, Submissions, new_trials
 from hpo_pilot.store import NewTask, PointRequest, SearchRecord, SearchState, SteeringStore, StoreAwayError, TaskRecord
 from hpo_pilot.store.progress import stored_progress
-from hpo_pilot.store.queries import spent
+from hpo_pilot.store.queries import fold_seconds, spent
 
 #: The largest number of points in one ask. A wider search asks several times in a row.
 _ASK_LIMIT = 500
@@ -109,8 +109,9 @@ class SearchSteering:
         self._ending: tuple[SearchState, str] | None = None
         self._collects_at_end = True
 
+        seconds = fold_seconds(store.engine, record.id)
         for trial in history:
-            self._tell(trial)
+            self._tell(trial, seconds.get(trial.number))
         for trial in self._trials.values():
             if not trial.state.is_over:
                 self._ledger.add(OpenTrial(trial))
@@ -321,7 +322,7 @@ class SearchSteering:
                 self._lookahead.ran(max(seconds))
             if end.told is not None:
                 metrics.RESULTS.inc()
-                self._tell(end)
+                self._tell(end, end.fold_seconds)
                 since = time.time() - end.ended.timestamp() if end.ended and self._search.payload.is_none else 0.0
                 freed = time.monotonic() - max(0.0, since)
                 self._slot_freed = min(freed, self._slot_freed or freed)
@@ -330,9 +331,9 @@ class SearchSteering:
         if changes.ends:
             self._outputs.keep_best((end.number for end in changes.ends), self._trials)
 
-    def _tell(self, trial: Trial) -> None:
-        """Passes a result to the optimizer and to the budget, in the order of results."""
-        self._proposer.tell(trial)
+    def _tell(self, trial: Trial, seconds: float | None) -> None:
+        """Passes a result and its run time to the optimizer and to the budget, in the order of results."""
+        self._proposer.tell(trial, seconds)
         self._spent.told(trial)
 
     # --- ask and submit ---
@@ -488,8 +489,13 @@ class Proposer:
         self.exhausted = False
         """True once the optimizer has no point left."""
 
-    def tell(self, trial: Trial) -> None:
-        """Takes a trial that is over, in the order of results. The optimizer learns it with the next ask."""
+    def tell(self, trial: Trial, seconds: float | None = None) -> None:
+        """Takes a trial that is over, in the order of results. The optimizer learns it with the next ask.
+
+        Args:
+            trial: the trial.
+            seconds: its `Trial.fold_seconds`.
+        """
         if trial.stopped_early and trial.stop is not None:
             projected = trial.stop.projected
             # A trial that diverged counts as failed. Otherwise there is an estimate, except with several objectives
@@ -501,7 +507,7 @@ class Proposer:
         means = costs(self._objectives, trial.values) if trial.values else None
         good = trial.good_folds
         errors = tuple(std / good**0.5 for std in trial.stds) if trial.stds and good >= 2 else None
-        self._untold.append(Result(trial.point, means, errors))
+        self._untold.append(Result(trial.point, means, errors, seconds=seconds))
 
     @cached_property
     def _optimizer(self) -> Optimizer:

@@ -32,7 +32,7 @@ from tests.performance import (
     service,
     several_objectives,
 )
-from tests.performance.optimizers import prior, speed, suite
+from tests.performance.optimizers import prior, run_times, speed, suite
 
 BENCHMARKS = {
     "throughput": searches.measure_throughput,
@@ -56,6 +56,7 @@ BENCHMARKS = {
     "monitor": pages.measure_monitor,
     "optimizer-speed": speed.measure,
     "prior": prior.measure,
+    "run-times": run_times.measure,
 }
 
 NAMES = (*BENCHMARKS, "large-store", "optimizers")
