@@ -154,13 +154,13 @@ def to_notify(engine: Engine, since: float) -> list[tuple[SearchRecord, dict[str
     return [(search_record(row), entries[row.id]) for row in found]
 
 
-def running_since(engine: Engine, search_id: int) -> list[float]:
-    """Returns the start times of the running trials, in seconds since the epoch."""
+def running_spans(engine: Engine, search_id: int, now: float) -> list[Span]:
+    """Returns the spans of the running trials up to `now`, in seconds since the epoch."""
     trials = t.trials.c
     query = select(trials.started).where(
         trials.search_id == search_id, trials.state == TrialState.RUNNING.value, trials.started.is_not(None)
     )
-    return read_values(engine, query)
+    return [Span(start, max(start, now)) for start in read_values(engine, query)]
 
 
 def failure_of(engine: Engine, search_id: int, number: int) -> Failure:
