@@ -22,7 +22,6 @@ from hpo_pilot.cli.options import (
 )
 from hpo_pilot.cli.output import (
     DIGITS,
-    NOTHING_BEYOND,
     Column,
     add_row,
     advised,
@@ -50,6 +49,7 @@ from hpo_pilot.report.documents import (
 from hpo_pilot.report.exports import FILE_FORMS, TEXT_FORMS, export_file
 from hpo_pilot.report.formatting import (
     NOTHING,
+    NOTHING_BEYOND,
     best_text,
     count,
     duration,
@@ -65,6 +65,8 @@ from hpo_pilot.report.formatting import (
 
 #: Mark of searches in `list` that are not over and that no process steers.
 _UNSTEERED = "not steered"
+
+_NOTHING_BEYOND = f"{NOTHING_BEYOND}: the hypervolume is 0"
 
 #: The formats of `export`.
 EXPORTS = (*TEXT_FORMS, *FILE_FORMS)
@@ -213,8 +215,18 @@ def _show_status(client: SearchClient, search: StatusDocument) -> None:
     table.add_row(
         "trials", f"{whole(over_count(search))} of {whole(planned_count(search))} over ({detail or 'none yet'})"
     )
+    for level in search.get("levels", ()):
+        name = next(iter(search["definition"]["fidelity"]))
+        said = f"{count(level['trials'], 'trial')}, {whole(level['finished'])} finished"
+        said += f", {whole(level['paused'])} paused" if level["paused"] else ""
+        table.add_row(f"{name} {level['level']:g}", f"{said}; {duration(level['job_seconds'])} of jobs")
+    if levels := search.get("levels"):
+        limit = search["budget"].get("fidelity")
+        said = f"{sum(level['trained'] for level in levels):g}" + (f" of {limit:g}" if limit is not None else "")
+        table.add_row(f"sum of {next(iter(search['definition']['fidelity']))}", said)
     if found := search["best"]:
-        table.add_row("best", f"trial {found['number']}: {metrics_of(search)[0]} {best_text(found, DIGITS)}")
+        at = f" at {found['level']:g}" if "level" in found else ""
+        table.add_row("best", f"trial {found['number']}{at}: {metrics_of(search)[0]} {best_text(found, DIGITS)}")
         table.add_row("point", json.dumps(found["point"]))
     if front := search.get("front"):
         text = front_text(len(front["trials"]), front["hypervolume"])
@@ -222,7 +234,7 @@ def _show_status(client: SearchClient, search: StatusDocument) -> None:
         names = zip(metrics_of(search), front["reference"], strict=True)
         table.add_row("reference", ", ".join(f"{name} {number(value, DIGITS)}" for name, value in names))
         if not front["hypervolume"]:
-            table.add_row("", NOTHING_BEYOND)
+            table.add_row("", _NOTHING_BEYOND)
     table.add_row("job time", duration(search["job_seconds"]))
     if gain := search.get("gain"):
         table.add_row("gain", gain_text(gain, metrics_of(search)[0]))
@@ -271,14 +283,16 @@ def _print_trials(search: StatusDocument, found: Sequence[TrialDocument]) -> Non
 
 def _trials_table(search: StatusDocument, found: Sequence[TrialDocument], digits: int) -> list[Column]:
     names, metrics = list(search["definition"]["space"]), metrics_of(search)
+    level = list(search["definition"].get("fidelity", ()))
     # Parameters are left out where there is no room.
-    table = [Column(head) for head in ("trial", "state", *metrics)] + [Column(name, rank=1) for name in names]
+    table = [Column(head) for head in ("trial", "state", *level, *metrics)] + [Column(name, rank=1) for name in names]
     for trial in found:
         point = [scalar(trial["point"][name], min(digits, 5)) if name in trial["point"] else "" for name in names]
         repeats = trial["confirms"] or trial.get("retries")
-        again = f" (= {repeats})" if repeats else ""
+        again = f" (= {repeats})" if repeats else f" (after {before})" if (before := trial.get("continues")) else ""
+        reached = [number(trial["level"], digits)] if level and "level" in trial else []
         values = figures(trial["value"], trial["std"], len(metrics), digits)
-        add_row(table, (f"{trial['number']}{again}", _state(trial, digits), *values, *point))
+        add_row(table, (f"{trial['number']}{again}", _state(trial, digits), *reached, *values, *point))
     return table
 
 
@@ -300,8 +314,11 @@ def _show_failures(trial: TrialDocument, *, whole: bool) -> None:
 
 @on_client
 def best(client: SearchClient, identity: IdArgument, as_json: JsonOption = False) -> None:
-    """Print the best trial; with several objectives the trials of the Pareto front."""
+    """Print the best trial, and the one that a model of all results recommends; of several objectives the front."""
     found = client.best(identity)
+    recommended = None
+    if found is not None and not isinstance(found, list):
+        recommended = found["recommended"] = client.recommend(identity)
     if found is not None and as_json:
         dump(found)
         return
@@ -315,13 +332,22 @@ def best(client: SearchClient, identity: IdArgument, as_json: JsonOption = False
             if "confirmed" in trial:
                 typer.echo(f"trial {trial['number']}: {best_text(trial, DIGITS)}")
         if (front := search.get("front")) and not front["hypervolume"]:
-            typer.echo(NOTHING_BEYOND)
+            typer.echo(_NOTHING_BEYOND)
         return
     typer.echo(f"trial {found['number']}: {metrics_of(search)[0]} {best_text(found, DIGITS)}")
     for name, value in found["point"].items():
         typer.echo(f"  {name}: {json.dumps(value)}")
     for remark in found.get("remarks", ()):
         typer.echo(printable(remark))
+    if recommended is None:
+        return
+    if recommended["error"] is None:
+        typer.echo(f"no model recommends another: {recommended['reason']}")
+        return
+    figures = " ± ".join(number(figure, DIGITS) for figure in (recommended["value"], recommended["error"]))
+    typer.echo(f"recommended: trial {recommended['number']}, by a model of all results: {figures} without noise")
+    for name, value in recommended["point"].items() if recommended["number"] != found["number"] else ():
+        typer.echo(f"  {name}: {json.dumps(value)}")
 
 
 @on_client

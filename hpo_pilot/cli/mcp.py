@@ -21,7 +21,7 @@ from hpo_pilot.errors import HpoPilotError, InputError
 from hpo_pilot.operations.client import SearchClient
 from hpo_pilot.operations.here import Here, User
 
-_READING = ("validate", "searches", "status", "trials", "trial", "intermediate", "best", "events")
+_READING = ("validate", "searches", "status", "trials", "trial", "intermediate", "best", "recommend", "events")
 #: None of them raises the budget of a search, except `retry`, by the trials that it repeats.
 _CHANGING = ("submit", "pause", "resume", "stop", "retry", "annotate")
 

@@ -50,13 +50,13 @@ class Workload:
 
         Args:
             search: the search.
-            minutes_per_trial: run time of one fold of one trial; None: its limit.
+            minutes_per_trial: run time of one fold of one trial; None: its limit. With levels, that of the longest job.
 
         Raises:
             InputError: the run time is above the limit.
         """
         needs, together = search.resources, search.resources.trials_per_job
-        trials = search.budget.trials + search.confirm.top * search.confirm.repeats
+        trials = search.planned_trials
         segments = max(1, len(search.segments or ()))
         minutes = needs.minutes if minutes_per_trial is None else minutes_per_trial * together
         if minutes > needs.minutes:
@@ -66,7 +66,7 @@ class Workload:
             )
         return cls(
             search.job_needs,
-            60.0 * minutes,
+            60.0 * minutes * search.mean_job,
             segments * math.ceil(trials / together),
             search.folds.k,
             segments * math.ceil(search.budget.parallel / together),

@@ -29,6 +29,7 @@ from hpo_pilot.report.documents import (
     FindingDocument,
     IntermediateDocument,
     ProgressDocument,
+    RecommendationDocument,
     RunDocument,
     SearchDocument,
     StatusDocument,
@@ -410,6 +411,20 @@ class SearchClient:
 
         return best_documents(self.here.store, self.here.search(identity))
 
+    @operation("GET", "searches/{identity}/recommendation")
+    def recommend(self, identity: str) -> RecommendationDocument | None:
+        """Returns the trial that is probably the best, by a model of all results where they are noisy, else as `best`.
+
+        With noise the best value is partly luck. The model is used if it finds noise and predicts left-out results as
+        well as it expects. It takes about a second. Null while no trial has a figure of merit.
+
+        Raises:
+            InputError: the search has several objectives.
+        """
+        from hpo_pilot.operations.documents import recommendation_document
+
+        return recommendation_document(self.here.store, self.here.search(identity))
+
     @operation("GET", "searches/{identity}/events")
     def events(self, identity: str) -> list[EventDocument]:
         """Returns the events of a search, oldest first: time, user and action."""
@@ -636,7 +651,8 @@ class SearchClient:
 
         Args:
             identity: the search.
-            changes: amounts to add, by limit: trials, hours, gpu_hours, core_hours, failures.
+            changes: amounts to add, by limit: trials, hours, gpu_hours, core_hours, fidelity, failures; and `high`, the
+                new highest level itself.
             seen: the limits of one search as the user saw them, for a local store: a repeated call adds only once.
 
         Raises:

@@ -11,6 +11,7 @@ from hpo_pilot.panda.server import bigpanda_link
 from hpo_pilot.report.documents import (
     FailureDocument,
     ProgressDocument,
+    RecommendationDocument,
     RunDocument,
     SearchDocument,
     StatusDocument,
@@ -19,6 +20,7 @@ from hpo_pilot.report.documents import (
     best_document,
     eta_document,
     failure_document,
+    level_documents,
     progress_document,
     search_document,
     status_document,
@@ -40,14 +42,8 @@ from hpo_pilot.store import SearchRecord, Store
 from hpo_pilot.store.annotations import search_annotations
 from hpo_pilot.store.lease import Holder, lease_holder
 from hpo_pilot.store.progress import all_progress, progress_of
-from hpo_pilot.store.queries import (
-    best_trials,
-    failure_of,
-    first_failures,
-    points_tried,
-    trials_with_folds,
-)
-from hpo_pilot.store.trial_queries import confirmation_runs
+from hpo_pilot.store.queries import best_trials, failure_of, first_failures, points_tried, trials_with_folds
+from hpo_pilot.store.trial_queries import best_numbers, confirmation_runs, level_counts, sampled_trials
 
 if TYPE_CHECKING:
     from hpo_pilot.steering.results import RunResult
@@ -113,6 +109,8 @@ def search_status(store: Store, record: SearchRecord, workdir: Path | None = Non
             "monitor": bigpanda_link(record.server, record.uid, monitor=record.search.panda.monitor),
         },
     )
+    if record.search.levels is not None:
+        document["levels"] = level_documents(record, level_counts(store.engine, record.id))
     _extended(document, record, progress, holder)
     add_annotation(document, search_annotations(store.engine, [record.id]).get(record.id))
     unsteered = why_not(record, holder)
@@ -143,6 +141,42 @@ def best_documents(store: Store, record: SearchRecord) -> TrialDocument | list[T
         return None
     remarks = best_remarks(search, best.trial.point, 1 if best.confirmed else progress.ties)
     return {**best_document(best, price), "remarks": remarks}
+
+
+#: Of searches with more trials than this, a model sees the best ones, and a sample of the others.
+_MODELLED = 2_000
+
+
+def recommendation_document(store: Store, record: SearchRecord) -> RecommendationDocument | None:
+    """Returns the trial that is probably the best; None while there is no figure of merit.
+
+    Raises:
+        InputError: the search has several objectives.
+    """
+    from hpo_pilot.steering.recommendation import recommend  # noqa: PLC0415 - numerical libraries take a second
+
+    progress, search, number = progress_of(store.engine, record.id), record.search, record.id
+    if progress.trials <= _MODELLED:
+        trials = store.trials(number, folds=search.folds.k > 1, without=("log_tail", "metrics", "metadata"))
+    else:
+        best = best_numbers(store.engine, number, search, _MODELLED // 2)
+        trials = sampled_trials(store.engine, number, progress, best, _MODELLED // 2)
+    found = recommend(search, trials, store.earlier_results(number))
+    if not found:
+        return None
+    trial, each = found[0]
+    value = search.objective.sign * each.value
+    if each.error is None:  # then also confirmation runs decide
+        standing = best_confirmed_first(search, trials)
+        assert standing is not None  # `found` has trials with a figure of merit
+        trial, value = standing.trial, standing.value
+    return {
+        "number": trial.number,
+        "point": trial.point,
+        "value": value,
+        "error": each.error,
+        "reason": each.reason,
+    }
 
 
 def run_document(result: RunResult) -> RunDocument:

@@ -20,6 +20,7 @@ from hpo_pilot.report.documents import (
     OVER_SEARCHES,
     IntermediateDocument,
     ProgressDocument,
+    RecommendationDocument,
     StatusDocument,
     TrialDocument,
     is_unsteered,
@@ -131,6 +132,11 @@ class OpenedSearch:
         if isinstance(found, list) or len(self._search.objectives) > 1:
             raise InputError(f"search {self.name!r} has several objectives and so no best trial: look at .front")
         return None if found is None else dict(found)
+
+    @property
+    def recommended(self) -> RecommendationDocument | None:
+        """The trial that is probably the best although results are noisy; see `SearchClient.recommend`."""
+        return self._client.recommend(self._identity)
 
     @property
     def front(self) -> pd.DataFrame:

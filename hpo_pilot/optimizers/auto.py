@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from hpo_pilot.errors import ExhaustedError
-from hpo_pilot.optimizers.base import Observation, Optimizer, Told
+from hpo_pilot.optimizers.base import Observation, Optimizer, Recommendation, Told
 from hpo_pilot.optimizers.bayesian import BayesianOptimizer, ModelSettings
 from hpo_pilot.optimizers.phase import ALONE, MANY_DIMENSIONS
 from hpo_pilot.search import Point, SearchSpace
@@ -49,6 +49,10 @@ class AutoOptimizer(Optimizer):
         results = list(trials)
         super().tell_earlier(source, results)
         self._model.tell_earlier(source, results)
+
+    def recommend(self, count: int = 1) -> list[Recommendation]:
+        """See `Optimizer.recommend`; the model knows the earlier searches, too."""
+        return self._model.recommend(count)
 
     def _learn(self, observation: Observation) -> None:
         self._model.take(observation)

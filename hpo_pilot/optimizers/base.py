@@ -213,6 +213,23 @@ class Observation:
         return self.unit is not None and all(0.0 <= place <= 1.0 for place in self.unit)
 
 
+@dataclass(frozen=True)
+class Recommendation:
+    """A told point that is probably one of the best.
+
+    Attributes:
+        point: the point.
+        value: its value without noise, as a model predicts it; without a model the mean of its told values.
+        error: the standard error of the prediction; None without a model.
+        reason: why no model is used; empty if one is.
+    """
+
+    point: Point
+    value: float
+    error: float | None = None
+    reason: str = ""
+
+
 class Optimizer(ABC):
     """Proposes points and learns from their values. Lower values are better.
 
@@ -350,6 +367,24 @@ class Optimizer(ABC):
             observed.append(seen)
         for seen in observed:
             self.take(seen)
+
+    def recommend(self, count: int = 1) -> list[Recommendation]:
+        """Returns the told points that are probably the best, best first; at most `count`.
+
+        With noise, the lowest value is partly luck. So the values are predicted by the model of `bayesian`, from all
+        results, where it finds noise and its predictions of left-out results are as good as it expects. Else the told
+        values decide. Points that are stopped, infeasible or out of bounds are not recommended; of more than 2,000
+        points, the best half of this number and a random sample are looked at.
+
+        Raises:
+            InputError: there are several objectives, and so no best point.
+        """
+        from hpo_pilot.optimizers.bayesian import BayesianOptimizer  # noqa: PLC0415 - it is a subclass
+
+        model = BayesianOptimizer(self.space, seed=self.seed, trials=self.trials, objectives=self.objectives)
+        for observation in self.history:
+            model.take(observation)
+        return model.recommend(count)
 
     def take(self, observation: Observation) -> None:
         """Takes a result that another optimizer of the same space and objectives has received."""

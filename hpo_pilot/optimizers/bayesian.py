@@ -12,7 +12,17 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer, Told, array_stream, one_thread, stream
+from hpo_pilot.errors import InputError
+from hpo_pilot.optimizers.base import (
+    BaseSettings,
+    Observation,
+    Optimizer,
+    Recommendation,
+    Told,
+    array_stream,
+    one_thread,
+    stream,
+)
 from hpo_pilot.optimizers.feasible_region import feasible_region
 from hpo_pilot.optimizers.phase import LEAST_VALUES, default_start_points
 from hpo_pilot.optimizers.proposals import Proposals, feasible_units, placed, unit_vector
@@ -458,6 +468,26 @@ class BayesianOptimizer(Optimizer):
         self._earlier[source] = told.table(len(told))
         for learner in self._values:
             learner.forget()
+
+    def recommend(self, count: int = 1) -> list[Recommendation]:
+        """See `Optimizer.recommend`."""
+        if self.objectives > 1:
+            raise InputError("several objectives have no best point: choose one of the Pareto front")
+        table = self._told.table(len(self._told))
+        rows = table.most_telling(_CONDITIONED, array_stream(self.seed, "recommend", len(self._told)))
+        with one_thread():
+            found = self._values[0].without_noise(table, rows, self._features.features(table.units[rows]))
+        means, errors = (table.values[rows, 0], None) if isinstance(found, str) else found
+        keys, points = self._told.keys, {observation.key: observation.point for observation in self.history}
+        recommended: list[Recommendation] = []
+        for place in np.argsort(means, kind="stable").tolist():
+            row = rows[place]
+            within = not table.stopped[row] and ((table.units[row] >= 0.0) & (table.units[row] <= 1.0)).all()
+            if len(recommended) < count and within and self.space.is_feasible(points[keys[row]]):
+                error = None if errors is None else float(errors[place])
+                reason = found if isinstance(found, str) else ""
+                recommended.append(Recommendation(points[keys[row]], float(means[place]), error, reason))
+        return recommended
 
     def _learn(self, observation: Observation) -> None:
         self._told.add(observation)

@@ -502,6 +502,15 @@ class Posterior:
         fitted = self.fit.covariance(self.points, self.points) @ self.weights
         return fitted if self.drift is None else fitted + self.drift.values(self.points)
 
+    def left_out(self) -> tuple[Array, Array]:
+        """Returns how far each datum is from its prediction by all others, and the variance of that; shape (n_data,).
+
+        Rasmussen and Williams 2006, "Gaussian processes for machine learning", eq. 5.12; the noise is in the variance.
+        """
+        inverse, _ = lapack.dpotri(self.factor, lower=1)
+        precision = np.diag(inverse)
+        return self.weights / precision, 1.0 / precision
+
     def mean(self, features: Array) -> Array:
         """Returns the mean, shape (m,)."""
         mean = self.weights @ self.fit.covariance(self.points, features)

@@ -365,6 +365,12 @@ _SCALE_EACH, _SCALE_GROWTH, _SCALED = 10, 0.25, 128
 #: Up to this number of good values, there is a second process without a trend.
 _SECOND_OPINION = 600
 
+#: Predictions of told points are better than their values from this number of values and this variance of the noise
+#: (of values with variance 1) on, if the mean squared error of left-out values, in units of its expectation, is within
+#: this factor of 1. Of 22 noisy development problems, 96 results each, the true value of the point chosen was better in
+#: 43 of 65 decided runs; those without noise had a variance of 1e-3 or less.
+_LEAST_JUDGED, _LEAST_NOISY, _MISJUDGED = 16, 0.01, 2.0
+
 
 @dataclass(frozen=True)
 class ValuesModel:
@@ -447,19 +453,51 @@ class ValuesLearner:
             rows: the points on which to condition, all with values.
             features: the features of these rows, shape (n_rows, n_features).
         """
+        return [posterior for posterior, _, _ in self._conditioned(table, rows, features)]
+
+    def without_noise(self, table: Table, rows: Rows, features: Array) -> tuple[Array, Array] | str:
+        """Returns the values of told points without noise, and their standard errors, as the mean of the models.
+
+        Arguments as for `posteriors`.
+
+        Returns:
+            Two arrays of shape (n_rows,); a text that says why, if the values as they are are the better estimates.
+        """
+        if len(rows) < _LEAST_JUDGED:
+            return f"{len(rows)} results are too few to tell noise from differences"
+        found, models = [], self._conditioned(table, rows, features)
+        noise = max(posterior.fit.noise + float(variances.mean()) for posterior, _, variances in models)
+        if noise < _LEAST_NOISY:
+            return f"the noise is small: {math.sqrt(noise):.1%} of the spread of the results"
+        for posterior, scaled, _ in models:
+            if scaled is None:
+                return "all values are equal"
+            misses, expected = posterior.left_out()
+            far = float(np.mean(misses * misses / expected))
+            if not 1.0 / _MISJUDGED <= far <= _MISJUDGED:
+                return f"the model misjudges its errors: results left out are off by {math.sqrt(far):.2g} of them"
+            mean, variance = posterior.predict(features)
+            found.append(scaled.original(mean, np.sqrt(variance), table.values[table.good, self._objective]))
+        means, errors = (np.array(column) for column in zip(*found, strict=True))
+        return means.mean(axis=0), np.sqrt(means.var(axis=0) + np.mean(errors * errors, axis=0))
+
+    def _conditioned(
+        self, table: Table, rows: Rows, features: Array
+    ) -> list[tuple[Posterior, ScaledValues | None, Array]]:
+        """Returns each model's posterior, scale (None: all values are equal), and known variances of the values."""
         good = table.good
         found = {scaled.name: scaled for scaled in scaled_values(table.values[good, self._objective])}
         places = np.searchsorted(good, rows)
         result = []
         for model in self.models(len(rows)):
             values = variances = np.zeros(len(rows))
-            if found:  # else all values are equal
-                scaled = found.get(model.scale, found[PLAIN])
+            scaled = found.get(model.scale, found[PLAIN]) if found else None
+            if scaled is not None:
                 values = scaled.values[places]
                 variances = self._variances(scaled, table, good)[places]
             transfer = self.transfer
             drift = None if transfer is None or model.weights is None else transfer.drift(model.weights, features)
-            result.append(Posterior.of_data(model.fit, features, values, variances, drift))
+            result.append((Posterior.of_data(model.fit, features, values, variances, drift), scaled, variances))
         return result
 
     def _fit(self, cut: int, trend: bool) -> ValuesModel:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import cho_solve
 
 from hpo_pilot.optimizers.base import Observation, array_stream
 from hpo_pilot.optimizers.gaussian_process import Hyperparameters, Posterior, best_fit
@@ -42,9 +41,7 @@ class RunTimeModel:
         self._range = float(logs.min()), float(logs.max())
         values = (logs - self._centre) / self._deviation
         self._posterior = Posterior.of_data(fit, features, values)
-        precision = cho_solve((self._posterior.factor, True), np.eye(len(logs)), check_finite=False)
-        # The difference to the prediction without it (Rasmussen and Williams 2006, eq. 5.12).
-        missed = self._posterior.weights / np.diag(precision)
+        missed, _ = self._posterior.left_out()
         self.explained = 1.0 - float(np.mean(missed * missed))
         low, high = np.quantile(values - missed, [0.1, 0.9])
         self.factor = math.exp(self._deviation * float(high - low))

@@ -179,6 +179,20 @@ class ScaledValues:
             known = np.nan_to_num(np.minimum((stds / self.unit * self.slopes) ** 2, 4.0), nan=4.0)
         return known + np.where(stopped, _STOPPED_VARIANCE, 0.0)
 
+    def original(self, means: Array, deviations: Array, values: Array) -> tuple[Array, Array]:
+        """Returns means and deviations on the scale of the original values, within their range.
+
+        Args:
+            means: shape (m,).
+            deviations: shape (m,).
+            values: the original values, shape (n,).
+        """
+        order = np.argsort(self.values, kind="stable")
+        known = self.values[order]
+        slopes = np.interp(means, known, self.slopes[order])
+        with np.errstate(over="ignore"):
+            return np.interp(means, known, values[order] / self.unit) * self.unit, deviations / slopes * self.unit
+
 
 def scaled_values(values: Array) -> list[ScaledValues]:
     """Returns `values`, shape (n,), on all suitable scales; an empty list where they are all equal.
@@ -336,6 +350,11 @@ class ToldTrials:
         self._stds: list[tuple[float, ...]] = []
         self._stopped: list[bool] = []
         self._units: list[tuple[float, ...]] = []
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of the distinct points, in the order of the rows of `table`."""
+        return list(self._row_of)
 
     def __len__(self) -> int:
         """Returns the number of trials, repetitions included."""

@@ -145,30 +145,22 @@ def panda_ids(trial: TrialDocument) -> list[int]:
 COSTS = ("job_seconds", "gpu_hours", "core_hours", "energy_kwh", "co2_kg")
 
 
-def point_columns(space: Iterable[str], columns: Iterable[str]) -> dict[str, str]:
-    """Returns the column of each parameter, by name: the same in every table of trials.
-
-    Args:
-        space: names of the parameters.
-        columns: the columns of `trial_columns`.
-    """
-    from hpo_pilot.search.earlier_results import parameter_column  # noqa: PLC0415 - the command line starts light
-
-    # CSV and Parquet files also have `panda_ids`, and data frames `seconds`.
-    taken = {*columns, "panda_ids", "seconds"}
-    return {name: parameter_column(name, taken) for name in space}
-
-
-def trial_columns(trials: Sequence[TrialDocument], metrics: Sequence[str], folds: int) -> dict[str, list[Any]]:
+def trial_columns(
+    trials: Sequence[TrialDocument], metrics: Sequence[str], folds: int, space: Iterable[str], *, levels: bool
+) -> tuple[dict[str, list[Any]], dict[str, str]]:
     """Returns the columns of a table of trials, in their order; None where a trial has no value.
-
-    The columns of the point are missing: their place is before `seed`.
 
     Args:
         trials: the trials, one row each.
         metrics: names of the objectives; several objectives have columns of their own (`value_loss`).
         folds: number of folds of a trial.
+        space: names of the parameters.
+        levels: whether the search has levels.
+
+    Returns:
+        The columns, and the column of each parameter by its name.
     """
+    from hpo_pilot.search.earlier_results import parameter_column  # noqa: PLC0415 - the command line starts light
 
     def figures(documents: Sequence[Any], key: str) -> list[list[Any]]:
         found = [None if document is None else document[key] for document in documents]
@@ -183,18 +175,25 @@ def trial_columns(trials: Sequence[TrialDocument], metrics: Sequence[str], folds
     }
     for end, values, stds in zip(ends, figures(trials, "value"), figures(trials, "std"), strict=True):
         columns |= {f"value{end}": values, f"std{end}": stds}
-    columns["seed"] = [trial["seed"] for trial in trials]
+    before, columns = columns, {"seed": [trial["seed"] for trial in trials]}
     by_number = [{fold["fold"]: fold for fold in trial["folds"]} for trial in trials]
     for fold in range(folds):
         for end, values in zip(ends, figures([found.get(fold) for found in by_number], "value"), strict=True):
             columns[f"fold_{fold}{end}"] = values
     for name in ("error", "submitted", "started", "ended", "confirms", "retries", "told"):
         columns[name] = [trial[name] for trial in trials]
+    for name in ("level", "continues") if levels else ():
+        columns[name] = [trial.get(name) for trial in trials]
     stops = [trial["stopped"] for trial in trials]
     columns["stopped_step"] = [stop and stop["step"] for stop in stops]
     columns["stopped_value"] = [stop and stop["value"] for stop in stops]
     columns |= {f"projected{end}": values for end, values in zip(ends, figures(stops, "projected"), strict=True)}
-    return columns | {name: [trial_costs(trial)[name] for trial in trials] for name in COSTS}
+    columns |= {name: [trial_costs(trial)[name] for trial in trials] for name in COSTS}
+    # CSV and Parquet files also have `panda_ids`, and data frames `seconds`.
+    taken = {*before, *columns, "panda_ids", "seconds"}
+    named = {name: parameter_column(name, taken) for name in space}
+    points = {column: [trial["point"].get(name) for trial in trials] for name, column in named.items()}
+    return before | points | columns, named
 
 
 def as_json(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
@@ -229,8 +228,8 @@ def as_csv(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
 
     def columns(some: Sequence[Trial]) -> dict[str, list[Any]]:
         documents = list(trial_documents(search, some, logs=False))
-        columns = trial_columns(documents, [objective.metric for objective in search.objectives], search.folds.k)
-        named = point_columns(search.space.names, columns)
+        metrics, levels = [objective.metric for objective in search.objectives], search.levels is not None
+        columns, _ = trial_columns(documents, metrics, search.folds.k, search.space.names, levels=levels)
         columns["panda_ids"] = [" ".join(map(str, panda_ids(document))) for document in documents]
         if not retried:
             del columns["retries"]
@@ -240,11 +239,7 @@ def as_csv(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
             }
         for name in measures:  # named as in Parquet files
             columns[f"metrics.{name}"] = [trial.mean_metric(name) for trial in some]
-        names = list(columns)
-        place = names.index("seed")
-        points = {column: [trial.point.get(name) for trial in some] for name, column in named.items()}
-        ordered = {name: columns[name] for name in names[:place]} | points
-        return ordered | {name: columns[name] for name in names[place:]}
+        return columns
 
     yield _csv_text([list(columns(()))])
     rest = iter(trials)
@@ -297,7 +292,7 @@ def as_hpogrid_report(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
 
 
 def _hpogrid_report(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
-    metric, shape, sign = search.objective.metric, search.payload.point, search.objective.sign
+    metric, sign = search.objective.metric, search.objective.sign
     best: Trial | None = None
     begun: datetime | None = None
     ended: datetime | None = None
@@ -308,10 +303,11 @@ def _hpogrid_report(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
         if trial.ended is not None:
             ended = trial.ended if ended is None else max(ended, trial.ended)
         if _is_done(trial):
-            found |= dict.fromkeys(shape.payload_point(trial.point))
-            if trial.confirms is None and (best is None or sign * (trial.value or 0.0) < sign * (best.value or 0.0)):
+            found |= dict.fromkeys(search.payload_point(trial.point, trial.level))
+            key = -(trial.level or 0), sign * (trial.value or 0.0)
+            if trial.confirms is None and (best is None or key < (-(best.level or 0), sign * (best.value or 0.0))):
                 best = trial
-    names = list(found) or list(shape.payload_point(dict.fromkeys(search.space.names)))
+    names = list(found) or list(search.payload_point(dict.fromkeys(search.space.names)))
     summary: dict[str, Any] = {
         "project_name": search.name,
         "start_datetime": begun and begun.strftime(_HPOGRID_TIME),
@@ -321,12 +317,12 @@ def _hpogrid_report(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
         "hyperparameters": names,
         "metric": metric,
         "mode": "min" if search.objective.goal == "minimize" else "max",
-        "best_config": None if best is None else shape.payload_point(best.point),
+        "best_config": None if best is None else search.payload_point(best.point, best.level),
         "best_metric_score": None if best is None else best.value,
     }
 
     def row(trial: Trial) -> dict[str, Any]:
-        point = shape.payload_point(trial.point)
+        point = search.payload_point(trial.point, trial.level)
         return {
             # hpogrid makes one table: every row has every column.
             **{name: point.get(name) for name in names},

@@ -22,14 +22,7 @@ from typing import TYPE_CHECKING
 
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.report.documents import mean_curve, time_of
-from hpo_pilot.report.exports import (
-    ExportedSearch,
-    mean_metrics,
-    panda_ids,
-    payload_metrics,
-    trial_costs,
-    utf8,
-)
+from hpo_pilot.report.exports import ExportedSearch, mean_metrics, panda_ids, payload_metrics, trial_costs, utf8
 
 # MLflow sends usage data to its developers unless this variable is set when it is imported.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -303,6 +296,7 @@ def _tags(subject: ExportedSearch, trial: TrialDocument) -> dict[str, str]:
         "state": trial["state"],
         "seed": str(trial["seed"]),
         "confirms": "" if trial["confirms"] is None else str(trial["confirms"]),
+        **{name: str(trial[name]) for name in ("level", "continues") if trial.get(name) is not None},
         "told": "" if trial["told"] is None else str(trial["told"]),
         "error": trial["error"] or "",
         "panda_ids": " ".join(map(str, ids)),

@@ -33,9 +33,10 @@ from hpo_pilot.steering.embedded import (
     default_slots,
     started_manager,
 )
-from hpo_pilot.steering.loop import SearchSteering, optimizer_of
+from hpo_pilot.steering.loop import SearchSteering
 from hpo_pilot.steering.metrics import snapshots
 from hpo_pilot.steering.notifications import ANY_HOST, LAST_PAUSES, Notifier
+from hpo_pilot.steering.recommendation import optimizer_of
 from hpo_pilot.steering.registration import PackedSearch, check_family, pack_searches, register_family
 from hpo_pilot.steering.results import ReportWriter, RunResult, internal_error, result_of
 from hpo_pilot.steering.search_file import load_search

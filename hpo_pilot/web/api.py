@@ -156,10 +156,7 @@ class OutputsDocument(TypedDict):
 @reading_router.get(
     "/searches/{identity}/progress",
     response_model=ProgressDocument,
-    responses={
-        **answers(EXAMPLES["progress"], 404),
-        304: {"description": "Nothing has changed; ask again."},
-    },
+    responses={**answers(EXAMPLES["progress"], 404), 304: {"description": "Nothing has changed; ask again."}},
 )
 async def progress(
     request: Request,
@@ -360,7 +357,10 @@ class Extension(BaseModel):
         extra="forbid", json_schema_extra={"examples": [{"add": {"trials": 50}, "seen": {"trials": 64}}]}
     )
 
-    add: dict[str, _Added] = Field(description="Amounts by limit: trials, hours, gpu_hours, core_hours, failures.")
+    add: dict[str, _Added] = Field(
+        description="Amounts by limit: trials, hours, gpu_hours, core_hours, fidelity, failures; and high, the new "
+        "highest level itself."
+    )
     seen: dict[str, int | float | None] | None = Field(
         None, description="The budget of one search before the call: a repeated call then adds only once."
     )
@@ -426,8 +426,7 @@ ResultsDigest = Annotated[
     ),
 ]
 CallKey = Annotated[
-    str | None,
-    Header(min_length=8, max_length=200, description="Calls with the same key are done once."),
+    str | None, Header(min_length=8, max_length=200, description="Calls with the same key are done once.")
 ]
 Digest = Annotated[str, Path(pattern=f"^{DIGEST.pattern}$", description="SHA-256 of the archive, hexadecimal.")]
 
@@ -486,8 +485,7 @@ def register(
     results: ResultsDigest = None,
     go_on: Annotated[bool, Query(description="Continue the search if it is registered already.")] = False,
     idempotency_key: Annotated[
-        str | None,
-        Header(min_length=8, max_length=200, description="Calls with the same key register one search."),
+        str | None, Header(min_length=8, max_length=200, description="Calls with the same key register one search.")
     ] = None,
 ) -> Response:
     """Registers a search, which the service then runs. Send the payload folder first: PUT payloads/{digest}."""

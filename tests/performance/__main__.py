@@ -23,6 +23,8 @@ from tests.performance import (
     asking,
     documents,
     early_stopping,
+    fidelity,
+    killed_pilots,
     large_store,
     pages,
     ranks,
@@ -49,6 +51,7 @@ BENCHMARKS = {
     "scaling": scaling.measure,
     "ranks": ranks.measure,
     "early-stopping": early_stopping.measure,
+    "killed-pilots": killed_pilots.measure,
     "several-objectives": several_objectives.measure,
     "exports": documents.measure_exports,
     "figures": documents.measure_figures,
@@ -59,7 +62,7 @@ BENCHMARKS = {
     "run-times": run_times.measure,
 }
 
-NAMES = (*BENCHMARKS, "large-store", "optimizers")
+NAMES = (*BENCHMARKS, "fidelity", "large-store", "optimizers")
 
 
 def main() -> None:
@@ -71,6 +74,7 @@ def main() -> None:
     options = parser.parse_args()
     benchmarks: dict[str, Callable[..., dict[str, Any]]] = {
         **BENCHMARKS,
+        "fidelity": functools.partial(fidelity.measure, options=options),
         "large-store": functools.partial(large_store.measure, trials=options.trials),
         "optimizers": functools.partial(suite.measure, options=options),
     }

@@ -92,6 +92,20 @@ ONE_MISTAKE = [
     ("top: 3", "top: 65", 13, 16, "confirm.top: is 65, and the search has 64 trials", "use 64 or less"),
     ("require: 5", "require: 6", 14, 24, "folds.require: is 6, and a trial has 5 folds", ""),
     ("seed: 7", "early_stopping: {method: asha, metric: auc}", 15, 40, "metric: is 'auc'", "loss"),
+    # levels
+    (SEED, "fidelity: {epochs: {low: 9, high: 3}}\n", 15, 26, "epochs.low: is 9, and high is 3", "a smaller number"),
+    (SEED, "fidelity: {width: {low: 1, high: 3}}\n", 15, 12, "width: is a parameter of the space too", "rename"),
+    (SEED, "fidelity: {epochs: {high: 3}}\n", 15, 12, "fidelity.epochs.low: is missing", ""),
+    (SEED, "fidelity: {a: {low: 1, high: 2}, b: {low: 1, high: 2}}\n", 15, 11, "fidelity: must have at most 1", ""),
+    (
+        SEED,
+        "fidelity: {epochs: {low: 1, high: 9}}\nearly_stopping: median\n",
+        15,
+        1,
+        "fidelity: trains every point in parts already",
+        "remove early_stopping, or fidelity",
+    ),
+    ("trials: 64", "trials: 64, fidelity: 99", 12, 32, "budget.fidelity: limits the levels of all", "add fidelity"),
     # notify
     (SEED, "notify: {}\n", 15, 9, "notify: names no receiver", "give it a url or an email"),
     (SEED, "notify: https://a.b/\n", 15, 9, "notify: must be a mapping", "its keys are url"),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpo_pilot.errors import InputError
 from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.optimizers.bayesian import Spacing
 from hpo_pilot.optimizers.beliefs import Beliefs
@@ -236,3 +237,58 @@ def test_the_first_point_is_the_belief() -> None:
     assert create_optimizer("auto", space, seed=3).ask(1, [])[0] == pytest.approx(
         {n: p["around"] for n, p in BELIEF.items()}
     )
+
+
+def noisy_results(noise: float, seed: int, count: int = 50) -> list[tuple[Point, float]]:
+    dice = np.random.default_rng(seed)
+    points = create_optimizer("random", SQUARE, seed=seed).ask(count, [])
+    return [(point, centre(point) + noise * dice.standard_normal()) for point in points]
+
+
+def centre(point: Point) -> float:
+    return (point["x"] - 0.4) ** 2 + (point["y"] - 0.6) ** 2  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("name", ["auto", "bayesian", "random"])
+def test_with_noise_the_model_recommends_better_points_than_the_lowest_values(name: str) -> None:
+    recommended, lowest = [], []
+    for seed in range(4):
+        optimizer, results = create_optimizer(name, SQUARE, seed=seed), noisy_results(0.1, seed)
+        optimizer.tell(results)
+        first, second = optimizer.recommend(2)
+        assert first.value <= second.value
+        assert first.error is not None
+        assert abs(first.value - centre(first.point)) < 4 * first.error
+        recommended.append(centre(first.point))
+        lowest.append(centre(min(results, key=lambda result: result[1])[0]))
+    assert sum(recommended) < 0.7 * sum(lowest)
+
+
+@pytest.mark.parametrize(
+    ("results", "reason"),
+    [
+        (noisy_results(0.1, 1, 8), "too few"),
+        (noisy_results(0.0, 1), "noise is small"),
+        ([(point, 1.0) for point, _ in noisy_results(0.0, 1)], "equal"),
+        ([(point, 1e300 * value) for point, value in noisy_results(0.0, 1)], "noise is small"),
+    ],
+)
+def test_without_noise_the_lowest_value_is_recommended_and_why(results: list[tuple[Point, float]], reason: str) -> None:
+    optimizer = create_optimizer("auto", SQUARE)
+    assert optimizer.recommend() == []
+    optimizer.tell(results)
+    [found] = optimizer.recommend()
+    point, value = min(results, key=lambda result: result[1])
+    assert (found.point, found.value, found.error) == (point, value, None)
+    assert reason in found.reason
+
+
+def test_only_finished_feasible_points_within_the_bounds_are_recommended() -> None:
+    space = SearchSpace.from_dict({"x": REAL, "y": REAL}, ["x + y <= 1.5"])
+    optimizer = create_optimizer("bayesian", space)
+    inside = {"x": 0.5, "y": 0.5}
+    bad: list[Any] = [({"x": 0.1, "y": 0.1}, 0.1, None, True), ({"x": 0.9, "y": 0.9}, 0.2), ({"x": 1.2, "y": 0.1}, 0.3)]
+    optimizer.tell([*bad, ({"x": 0.2, "y": 0.2}, None), (inside, 0.4)])
+    assert [each.point for each in optimizer.recommend(9)] == [inside]
+    with pytest.raises(InputError, match="several objectives"):
+        create_optimizer("auto", SQUARE, objectives=2).recommend()

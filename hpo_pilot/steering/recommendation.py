@@ -1,0 +1,84 @@
+"""Recommends trials: with noise the lowest value is partly luck, and a model of all results chooses better."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from hpo_pilot.optimizers import create_optimizer
+from hpo_pilot.optimizers.base import Optimizer, Recommendation, Result
+from hpo_pilot.optimizers.level_results import LevelResults
+from hpo_pilot.search import Search, Trial, TrialState, point_key
+from hpo_pilot.search.earlier_results import EarlierResults
+from hpo_pilot.search.promotion import first_of_chain
+from hpo_pilot.search.ranking import costs, ranked_by_folds
+
+
+def told_result(search: Search, trial: Trial) -> Result:
+    """Returns the result of a trial that is over, as optimizers are told it."""
+    if trial.stopped_early and trial.stop is not None:
+        projected = trial.stop.projected
+        # A trial that diverged counts as failed. Otherwise there is an estimate, except with several objectives
+        # before the first finished trial: then the optimizer only learns that the trial was stopped.
+        diverged = trial.stop.value is None
+        values = projected and costs(search.objectives, projected)
+        return Result(trial.point, values, stopped=not diverged)
+    means = costs(search.objectives, trial.values) if trial.values else None
+    good = trial.good_folds
+    errors = tuple(std / good**0.5 for std in trial.stds) if trial.stds and good >= 2 else None
+    return Result(trial.point, means, errors)
+
+
+def optimizer_of(search: Search, earlier: Sequence[EarlierResults], name: str = "") -> Optimizer:
+    """Returns a new optimizer for a search, told of earlier results; `name`: another than its own."""
+    optimizer = create_optimizer(
+        name or search.optimizer.name,
+        search.space,
+        seed=search.seed,
+        settings={} if name else search.optimizer.settings,
+        trials=search.budget.trials,
+        objectives=len(search.objectives),
+    )
+    for one in earlier:
+        optimizer.tell_earlier(one.source, one.results)
+    objectives = search.objectives
+    optimizer.tell((known.point, known.figures and costs(objectives, known.figures)) for known in search.known)
+    return optimizer
+
+
+def recommend(
+    search: Search, trials: Collection[Trial], earlier: Sequence[EarlierResults]
+) -> list[tuple[Trial, Recommendation]]:
+    """Returns the trials in the order of their values without noise, as a model of all results predicts them.
+
+    The model is that of `bayesian`, whatever optimizer proposed the points. Confirmation runs are left out. Costs take
+    the place of figures of merit: lower is better. See `Optimizer.recommend`, also for the errors.
+    """
+    model = optimizer_of(search, earlier, "bayesian")
+    numbered = {trial.number: trial for trial in trials}
+    told = sorted((trial for trial in trials if trial.told is not None), key=lambda trial: trial.told or 0)
+    if search.levels is None:
+        model.tell(told_result(search, trial) for trial in told)
+    else:
+        levels = LevelResults()
+        for trial in told:
+            levels.tell(first_of_chain(numbered, trial), trial.level or 0, told_result(search, trial))
+        model.tell(levels.results())
+    trial_at = {point_key(trial.point): trial for trial in reversed(ranked_by_folds(search, trials))}
+    found = model.recommend(len(told) + len(search.known))
+    return [(trial_at[key], each) for each in found if (key := point_key(each.point)) in trial_at]
+
+
+def confirmation_runs(search: Search, trials: Collection[Trial], earlier: Sequence[EarlierResults]) -> list[Trial]:
+    """Returns the trials to confirm, each once per run that is still due. Stopped runs are due again.
+
+    Only trials of the highest level are confirmed, by whole trainings to this level.
+    """
+    ranked = ranked_by_folds(search, trials) if search.confirm.top else []
+    if ranked and len(search.objectives) == 1:
+        predicted = [trial for trial, each in recommend(search, trials, earlier) if each.error is not None]
+        seen = {trial.number for trial in predicted}
+        ranked = predicted + [trial for trial in ranked if trial.number not in seen]
+    runs = Counter(trial.confirms for trial in trials if trial.state is not TrialState.STOPPED)
+    top = [trial for trial in ranked if trial.level == ranked[0].level][: search.confirm.top]
+    return [trial for trial in top for _ in range(search.confirm.repeats - runs[trial.number])]

@@ -1,0 +1,50 @@
+"""Which trial is recommended, and which are confirmed, where results are noisy."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from hpo_pilot.search import Trial, TrialState
+from hpo_pilot.search.ranking import ranked_by_folds
+from hpo_pilot.steering.recommendation import confirmation_runs, recommend
+from tests.made import made_search
+
+
+def trials(noise: float, sign: int) -> list[Trial]:
+    """30 trials on a parabola with its best point at x = 0.3, and a lucky one at x = 0.9."""
+    dice, found = random.Random(1), []
+    for number in range(1, 31):
+        x = 0.9 if number == 30 else number / 30
+        value = -1.0 if number == 30 and noise else 4 * (x - 0.3) ** 2 + noise * dice.gauss(0, 1)
+        values = (sign * value,)
+        found.append(Trial(number, 1, {"x": x}, seed=1, state=TrialState.FINISHED, values=values, told=number))
+    return found
+
+
+@pytest.mark.parametrize("goal", ["minimize", "maximize"])
+@pytest.mark.parametrize("noise", [0.0, 0.4])
+def test_with_noise_the_trials_that_the_model_ranks_first_are_confirmed(goal, noise):
+    search = made_search("s", objective={"metric": "loss", "goal": goal}, confirm={"top": 2, "repeats": 2})
+    done = trials(noise, search.objective.sign)
+    runs = confirmation_runs(search, done, ())
+    lowest, second = ranked_by_folds(search, done)[:2]
+    if noise == 0.0:
+        assert runs == [lowest, lowest, second, second]
+    else:
+        assert lowest.number == 30
+        assert all(abs(trial.point["x"] - 0.3) < 0.2 for trial in runs)
+        assert len(runs) == 4
+    # Confirmation runs change nothing of the ranking.
+    again = [
+        Trial(31 + i, 2, run.point, seed=2, state=TrialState.FINISHED, values=(9.0,), confirms=run.number)
+        for i, run in enumerate(runs)
+    ]
+    assert confirmation_runs(search, [*done, *again[:3]], ()) == runs[3:]
+    assert recommend(search, [*done, *again], ())[0][0] == runs[0]
+
+
+def test_nothing_is_modelled_where_nothing_is_confirmed(monkeypatch):
+    monkeypatch.setattr("hpo_pilot.steering.recommendation.recommend", None)
+    assert confirmation_runs(made_search("s"), trials(0.1, 1), ()) == []
