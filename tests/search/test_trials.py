@@ -158,7 +158,7 @@ def test_an_estimate_is_near_the_end_that_comes(parallel, kind):
     for share in (0.15, 0.5, 0.8):
         now = share * end
         known = [span for span in spans if span.ended <= now]
-        out = [span.begun for span in spans if span.begun <= now < span.ended]
+        out = [Span(span.begun, now) for span in spans if span.begun <= now < span.ended]
         found = judged(search, known, now, out=out)
         if found is None:
             continue
@@ -182,7 +182,7 @@ def test_estimates_forget_pauses_and_count_stalls():
 
 def test_the_last_trial_still_needs_its_run_time():
     spans = [Span(0.0, 100.0)] * 8
-    found = judged(search_of(trials=9, parallel=8), spans, 100.0, out=[95.0])
+    found = judged(search_of(trials=9, parallel=8), spans, 100.0, out=[Span(95.0, 100.0)])
     assert found.seconds == pytest.approx(95.0, rel=0.1)
 
 
