@@ -213,8 +213,18 @@ def _show_status(client: SearchClient, search: StatusDocument) -> None:
     table.add_row(
         "trials", f"{whole(over_count(search))} of {whole(planned_count(search))} over ({detail or 'none yet'})"
     )
+    for level in search.get("levels", ()):
+        name = next(iter(search["definition"]["fidelity"]))
+        said = f"{count(level['trials'], 'trial')}, {whole(level['finished'])} finished"
+        said += f", {whole(level['paused'])} paused" if level["paused"] else ""
+        table.add_row(f"{name} {level['level']:g}", f"{said}; {duration(level['job_seconds'])} of jobs")
+    if levels := search.get("levels"):
+        limit = search["budget"].get("fidelity")
+        said = f"{sum(level['trained'] for level in levels):g}" + (f" of {limit:g}" if limit is not None else "")
+        table.add_row(f"sum of {next(iter(search['definition']['fidelity']))}", said)
     if found := search["best"]:
-        table.add_row("best", f"trial {found['number']}: {metrics_of(search)[0]} {best_text(found, DIGITS)}")
+        at = f" at {found['level']:g}" if "level" in found else ""
+        table.add_row("best", f"trial {found['number']}{at}: {metrics_of(search)[0]} {best_text(found, DIGITS)}")
         table.add_row("point", json.dumps(found["point"]))
     if front := search.get("front"):
         text = front_text(len(front["trials"]), front["hypervolume"])
@@ -271,14 +281,16 @@ def _print_trials(search: StatusDocument, found: Sequence[TrialDocument]) -> Non
 
 def _trials_table(search: StatusDocument, found: Sequence[TrialDocument], digits: int) -> list[Column]:
     names, metrics = list(search["definition"]["space"]), metrics_of(search)
+    level = list(search["definition"].get("fidelity", ()))
     # Parameters are left out where there is no room.
-    table = [Column(head) for head in ("trial", "state", *metrics)] + [Column(name, rank=1) for name in names]
+    table = [Column(head) for head in ("trial", "state", *level, *metrics)] + [Column(name, rank=1) for name in names]
     for trial in found:
         point = [scalar(trial["point"][name], min(digits, 5)) if name in trial["point"] else "" for name in names]
         repeats = trial["confirms"] or trial.get("retries")
-        again = f" (= {repeats})" if repeats else ""
+        again = f" (= {repeats})" if repeats else f" (after {before})" if (before := trial.get("continues")) else ""
+        reached = [number(trial["level"], digits)] if level and "level" in trial else []
         values = figures(trial["value"], trial["std"], len(metrics), digits)
-        add_row(table, (f"{trial['number']}{again}", _state(trial, digits), *values, *point))
+        add_row(table, (f"{trial['number']}{again}", _state(trial, digits), *reached, *values, *point))
     return table
 
 

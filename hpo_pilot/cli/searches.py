@@ -213,12 +213,15 @@ def extend(
     hours: Annotated[float | None, option(metavar="+H", help="More hours.")] = None,
     gpu_hours: Annotated[float | None, option(metavar="+H", help="More GPU-hours.")] = None,
     core_hours: Annotated[float | None, option(metavar="+H", help="More core-hours.")] = None,
+    fidelity: Annotated[float | None, option(metavar="+N", help="More of the sum of levels, as epochs.")] = None,
+    high: Annotated[float | None, option(metavar="N", help="New highest level of a search with levels.")] = None,
     failures: Annotated[int | None, option(metavar="+N", help="More failures in a row.")] = None,
     parallel: Annotated[int | None, option(metavar="N", min=1, help="Number of trials at once from now on.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Add to the budget of a search, or change its number of trials at once; a search that was over continues."""
     given = {"trials": trials, "hours": hours, "gpu_hours": gpu_hours, "core_hours": core_hours, "failures": failures}
+    given |= {"fidelity": fidelity, "high": high}
     changes: dict[str, float] = {name: amount for name, amount in given.items() if amount is not None}
     if not changes and parallel is None:
         raise InputError("no amount is given: for example, hpo-pilot extend ID --trials +50, or --parallel 16")
@@ -229,7 +232,9 @@ def extend(
     said = []
     if changes:
         # `trials` always: the others limit them.
-        limits = [f"{number(search['budget'][name])} {UNITS.get(name, name)}" for name in changes if name != "trials"]
+        added = [name for name in changes if name not in ("trials", "high")]
+        limits = [f"{number(search['budget'][name])} {UNITS.get(name, name)}" for name in added]
+        limits += [] if high is None else [f"levels up to {number(high)}"]
         said.append(f"now has a budget of {', '.join([count(search['budget']['trials'], 'trial'), *limits])}")
     if parallel is not None:
         said.append(f"now has {count(parallel, 'trial')} at once")

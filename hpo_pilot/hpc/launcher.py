@@ -163,6 +163,11 @@ class LogPatterns:
         """Returns True if, by a log, nothing starts on any node."""
         return bool(self.away) and any(re.search(self.away, line) for line in self._own_lines(said))
 
+    def were_terminated(self, said: str) -> bool:
+        """Returns whether a log says that ranks have failed, and of each that SIGTERM has ended it."""
+        dead = [line for line in self._own_lines(said) if re.search(self.dead or "(?!)", line)]
+        return bool(dead) and all(line.rstrip().endswith(": Terminated") for line in dead)
+
     def _own_lines(self, said: str) -> list[str]:
         """Returns the lines without a rank's label: a payload may print anything."""
         return [line for line in said.splitlines() if not (self.label and re.match(self.label, line))]

@@ -16,6 +16,7 @@ from hpo_pilot.hpc.launchers import make_launcher
 from hpo_pilot.hpc.scheduler import Policy, Scheduler
 from hpo_pilot.hpc.usage import Ending, ScheduledJob
 from hpo_pilot.jobs.resources import JobNeeds, Node, NodeShape
+from hpo_pilot.search.promotion import mean_share, planned_counts
 
 if TYPE_CHECKING:
     from hpo_pilot.hpc.site_profile import BatchQueue, JobLimits, SiteProfile
@@ -50,13 +51,13 @@ class Workload:
 
         Args:
             search: the search.
-            minutes_per_trial: run time of one fold of one trial; None: its limit.
+            minutes_per_trial: run time of one fold of one trial; None: its limit. With levels, that of the longest job.
 
         Raises:
             InputError: the run time is above the limit.
         """
         needs, together = search.resources, search.resources.trials_per_job
-        trials = search.budget.trials + search.confirm.top * search.confirm.repeats
+        trials = search.planned_trials
         segments = max(1, len(search.segments or ()))
         minutes = needs.minutes if minutes_per_trial is None else minutes_per_trial * together
         if minutes > needs.minutes:
@@ -64,9 +65,12 @@ class Workload:
                 f"--minutes-per-trial {minutes_per_trial:g}: by resources.minutes a trial may run "
                 f"{needs.minutes / together:g} at most, and would be ended"
             )
+        share = 1.0
+        if (levels := search.levels) is not None:  # most jobs are shorter than the job that trains to the last level
+            share = mean_share(planned_counts(search.budget.trials, len(levels.values), levels.eta), levels.values)
         return cls(
             search.job_needs,
-            60.0 * minutes,
+            60.0 * minutes * share,
             segments * math.ceil(trials / together),
             search.folds.k,
             segments * math.ceil(search.budget.parallel / together),

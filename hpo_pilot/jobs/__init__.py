@@ -16,6 +16,7 @@ from hpo_pilot.jobs.tasks import (
     TaskRef,
     TaskSpec,
     TaskState,
+    TrialLevel,
     task_name,
 )
 
@@ -32,5 +33,6 @@ __all__ = [
     "TaskRef",
     "TaskSpec",
     "TaskState",
+    "TrialLevel",
     "task_name",
 ]

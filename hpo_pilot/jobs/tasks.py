@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -120,6 +120,21 @@ class Member(NamedTuple):
     seed: int
 
 
+class TrialLevel(NamedTuple):
+    """The level that a job trains its trial to; see `fidelity` of the search file.
+
+    Attributes:
+        level: the level, as 9 epochs.
+        chain: number of the first trial of this point, from whose checkpoint the training goes on; None: it is the
+            first itself.
+        keep_checkpoint: whether a later trial may go on from the checkpoint, so that it is kept after a result.
+    """
+
+    level: float
+    chain: int | None
+    keep_checkpoint: bool
+
+
 #: The members that one job runs, in this order.
 Members = tuple[Member, ...]
 
@@ -144,6 +159,7 @@ class TaskSpec:
         options: further options.
         datasets: Rucio datasets, ``scope:name``, that the server's pilots bring to each job.
         wants_values: whether steering reads the values of running jobs.
+        levels: the levels by trial number; empty: the search has none.
     """
 
     name: str
@@ -161,6 +177,7 @@ class TaskSpec:
     options: TaskOptions = TaskOptions()
     datasets: tuple[str, ...] = ()
     wants_values: bool = False
+    levels: Mapping[int, TrialLevel] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -651,7 +651,8 @@ class SearchClient:
 
         Args:
             identity: the search.
-            changes: amounts to add, by limit: trials, hours, gpu_hours, core_hours, failures.
+            changes: amounts to add, by limit: trials, hours, gpu_hours, core_hours, fidelity, failures; and `high`, the
+                new highest level itself.
             seen: the limits of one search as the user saw them, for a local store: a repeated call adds only once.
 
         Raises:

@@ -20,6 +20,7 @@ from hpo_pilot.report.documents import (
     best_document,
     eta_document,
     failure_document,
+    level_documents,
     progress_document,
     search_document,
     status_document,
@@ -48,7 +49,7 @@ from hpo_pilot.store.queries import (
     points_tried,
     trials_with_folds,
 )
-from hpo_pilot.store.trial_queries import best_numbers, confirmation_runs, sampled_trials
+from hpo_pilot.store.trial_queries import best_numbers, confirmation_runs, level_counts, sampled_trials
 
 if TYPE_CHECKING:
     from hpo_pilot.steering.results import RunResult
@@ -114,6 +115,8 @@ def search_status(store: Store, record: SearchRecord, workdir: Path | None = Non
             "monitor": bigpanda_link(record.server, record.uid, monitor=record.search.panda.monitor),
         },
     )
+    if record.search.levels is not None:
+        document["levels"] = level_documents(record, level_counts(store.engine, record.id))
     _extended(document, record, progress, holder)
     add_annotation(document, search_annotations(store.engine, [record.id]).get(record.id))
     unsteered = why_not(record, holder)

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from hpo_pilot.errors import ExhaustedError
-from hpo_pilot.optimizers.base import Observation, Optimizer, Recommendation, Result
+from hpo_pilot.optimizers.base import Observation, Optimizer, Recommendation, Told
 from hpo_pilot.optimizers.bayesian import BayesianOptimizer
 from hpo_pilot.optimizers.phase import ALONE, MANY_DIMENSIONS
 from hpo_pilot.search import Point, SearchSpace
@@ -43,7 +43,7 @@ class AutoOptimizer(Optimizer):
             evolution.take(observation)
         return evolution
 
-    def tell_earlier(self, source: str, trials: Iterable[Result]) -> None:
+    def tell_earlier(self, source: str, trials: Iterable[Told]) -> None:
         """Takes the results of an earlier search; see `Optimizer`."""
         results = list(trials)
         super().tell_earlier(source, results)

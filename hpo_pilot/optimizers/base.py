@@ -9,7 +9,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, TypeAlias
 
@@ -110,9 +110,34 @@ _INSIDE: list[bool] = []
 _LIMITS = ExitStack()
 
 
-#: (point, value), (point, value, standard error) or (point, value, standard error, stopped).
-Result: TypeAlias = (
-    tuple[Mapping[str, Any], Any] | tuple[Mapping[str, Any], Any, Any] | tuple[Mapping[str, Any], Any, Any, bool]
+@dataclass(frozen=True)
+class Result:
+    """The result of one trial, for `Optimizer.tell`.
+
+    Attributes:
+        point: the point; unchanged where it is not a point of the space.
+        values: the value to minimise, or one value for each objective. None, NaN or ±inf means that the trial failed;
+            with several objectives, one such value is enough. For a stopped trial it means that nothing is known.
+        errors: the standard error of each value; None where folds do not give them.
+        stopped: the trial was stopped early, and `values` are estimates of its final values.
+        measured: other figures of the trial, by name.
+        seconds: run time of its jobs; None: unknown.
+    """
+
+    point: Mapping[str, Any]
+    values: Any
+    errors: Any = None
+    stopped: bool = False
+    measured: Mapping[str, float] = field(default_factory=dict)
+    seconds: float | None = None
+
+
+#: A result, or the first two, three or four of its attributes.
+Told: TypeAlias = (
+    Result
+    | tuple[Mapping[str, Any], Any]
+    | tuple[Mapping[str, Any], Any, Any]
+    | tuple[Mapping[str, Any], Any, Any, bool]
 )
 
 
@@ -159,6 +184,8 @@ class Observation:
             space cannot represent the point (other names, an unknown choice); nothing is learned from it then.
         stopped: the trial was stopped early, and `values` are its projected final values. Optimizers learn from them,
             but a stopped trial is never the best.
+        measured: other figures of the trial, by name.
+        seconds: run time of its jobs; None: unknown.
     """
 
     point: Point
@@ -167,6 +194,8 @@ class Observation:
     key: str
     unit: tuple[float, ...] | None
     stopped: bool = False
+    measured: Mapping[str, float] = field(default_factory=dict)
+    seconds: float | None = None
 
     @property
     def value(self) -> float | None:
@@ -313,14 +342,12 @@ class Optimizer(ABC):
             self._asked[point_key(point)] = point
         return points
 
-    def tell(self, trials: Iterable[Result]) -> None:
+    def tell(self, trials: Iterable[Told]) -> None:
         """Takes results in the order in which they arrived.
 
         Args:
-            trials: (point, value), (point, value, standard error) or (point, value, standard error, stopped). A value
-                of None, NaN or ±inf means that the trial failed; with several objectives, one such value is enough. For
-                a stopped trial it means that nothing is known. With several objectives, value and standard error are
-                sequences.
+            trials: the results; tuples of (point, value), (point, value, standard error) or (point, value, standard
+                error, stopped) are accepted.
 
         Raises:
             InputError: a name is unknown or missing, a value is neither a number nor None, or the number of values
@@ -328,12 +355,13 @@ class Optimizer(ABC):
         """
         observed = []
         for number, trial in enumerate(trials):
-            seen = self._observed(trial)
+            result = trial if isinstance(trial, Result) else Result(*trial)
+            seen = self._observed(result)
             if seen.unit is None or seen.values is None:
-                mistake = find_mistake(self.space, self.objectives, seen.point, trial[1])
+                mistake = find_mistake(self.space, self.objectives, seen.point, result.values)
                 if mistake:
                     raise InputError(f"result {number} of those told: {mistake}")
-            if len(trial) > 2 and (wrong := _no_numbers(trial[2])):
+            if wrong := _no_numbers(result.errors):
                 message = f"a standard error must be a number, or None, not {show(wrong[0])}"
                 raise InputError(f"result {number} of those told: {message}")
             observed.append(seen)
@@ -365,7 +393,7 @@ class Optimizer(ABC):
         self.history.append(observation)
         self._learn(observation)
 
-    def tell_earlier(self, source: str, trials: Iterable[Result]) -> None:
+    def tell_earlier(self, source: str, trials: Iterable[Told]) -> None:
         """Takes the results of an earlier search of the same kind: another data set, another machine, a smaller model.
 
         They indicate where good points may be. They are not results of this search: their points may be proposed
@@ -377,16 +405,18 @@ class Optimizer(ABC):
         """
         self.earlier[source] = [self._observed(trial) for trial in trials]
 
-    def _observed(self, trial: Result) -> Observation:
-        point, value, *rest = trial
-        settled = self._settle(point)
+    def _observed(self, trial: Told) -> Observation:
+        result = trial if isinstance(trial, Result) else Result(*trial)
+        settled = self._settle(result.point)
         return Observation(
             settled,
-            self._numbers(value),
-            self._numbers(rest[0]) if rest else None,
+            self._numbers(result.values),
+            self._numbers(result.errors),
             point_key(settled),
             unit_vector(self.space, settled),
-            bool(rest[1]) if len(rest) > 1 else False,
+            bool(result.stopped),
+            result.measured,
+            result.seconds,
         )
 
     def _numbers(self, value: Any) -> tuple[float, ...] | None:

@@ -18,7 +18,7 @@ from hpo_pilot.optimizers.base import (
     Observation,
     Optimizer,
     Recommendation,
-    Result,
+    Told,
     array_stream,
     one_thread,
     stream,
@@ -437,7 +437,7 @@ class BayesianOptimizer(Optimizer):
         ]
         self._outcomes = SuccessLearner(self._features, self._told, self.seed)
 
-    def tell_earlier(self, source: str, trials: Iterable[Result]) -> None:
+    def tell_earlier(self, source: str, trials: Iterable[Told]) -> None:
         """See `Optimizer.tell_earlier`."""
         from hpo_pilot.optimizers.training_data import ToldTrials  # noqa: PLC0415 - see above
 

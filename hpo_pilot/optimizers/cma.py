@@ -13,7 +13,7 @@ import numpy.typing as npt
 from deap import cma
 from pydantic import Field
 
-from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer, Result, array_stream, one_thread, stream
+from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer, Told, array_stream, one_thread, stream
 from hpo_pilot.optimizers.evolutionary import Individual, best_of_earlier
 from hpo_pilot.optimizers.proposals import Proposals, feasible_units
 from hpo_pilot.search import Point, SearchSpace
@@ -360,7 +360,7 @@ class CmaOptimizer(Optimizer):
         self._genotype = Genotype(space)
         self._runs: dict[int, CmaRun] = {}
 
-    def tell_earlier(self, source: str, trials: Iterable[Result]) -> None:
+    def tell_earlier(self, source: str, trials: Iterable[Told]) -> None:
         """See `Optimizer.tell_earlier`; the first distribution starts around the best of them."""
         super().tell_earlier(source, trials)
         self._runs.clear()

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
-from hpo_pilot.jobs import TaskSpec
+from hpo_pilot.jobs import TaskSpec, TrialLevel
 
 #: Most characters of the encoded points of one task; a longer generation is split before submission.
 ENCODED_LIMIT = 24_000
@@ -38,7 +38,7 @@ _TASK_ARGUMENT = re.compile(r"hpo_pilot_runner\.py --task ([A-Za-z0-9_=-]+)")
 def points_document(task: TaskSpec) -> dict[str, Any]:
     """Returns the runner's document of a task for JSON: identity, jobs and points. No two tasks have the same."""
     single = all(len(job) == 1 for job in task.jobs)
-    return {
+    document: dict[str, Any] = {
         "search": task.search,
         "uid": task.uid,
         "generation": task.generation,
@@ -47,6 +47,14 @@ def points_document(task: TaskSpec) -> dict[str, Any]:
         "jobs": [list(job[0]) if single else [list(member) for member in job] for job in task.jobs],
         "points": {str(trial): dict(task.points[trial]) for trial in task.points},
     }
+    if task.levels:
+        document["levels"] = {str(trial): _level_document(task.levels[trial]) for trial in task.points}
+    return document
+
+
+def _level_document(level: TrialLevel) -> dict[str, Any]:
+    """Returns the keys that the runner adds to job.json: `level`, and `chain` and `keep_checkpoint` if set."""
+    return {key: value for key, value in level._asdict().items() if value is not None and value is not False}
 
 
 def encode_points(task: TaskSpec) -> str:

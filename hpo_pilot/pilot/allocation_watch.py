@@ -101,15 +101,20 @@ class AllocationWatch(threading.Thread):
         Args:
             job: identifies it, in all its attempts.
         """
+        if self.ends_soon():
+            return True
+        with self._asking:
+            is_first = job not in self._cancelled
+            self._cancelled.add(job)
+            return is_first
+
+    def ends_soon(self) -> bool:
+        """Returns whether no more jobs start because the allocation ends soon; asks the batch system."""
         asked = time.monotonic()
         with self._asking:
             if self._asked < asked and not self._enough.is_set():  # else another thread has just asked
                 self._ask_batch_system()
-            if self._enough.is_set():
-                return True
-            is_first = job not in self._cancelled
-            self._cancelled.add(job)
-            return is_first
+            return self._enough.is_set()
 
     def ask_soon(self) -> None:
         """Asks the batch system what is left: this process had a signal."""

@@ -336,6 +336,9 @@ class JobRun:
         if failed is None and self._outcome.last_line.endswith(STEP_CANCELLED) and not draining.is_set():
             job = kept_checkpoint(launched.job, self._parts.settings.checkpoint_root)
             return "its job step was cancelled" if watch.is_cut_off(job) else ""
+        # Slurm's line about the cancelled step is lost if the step ends at once.
+        if failed is None and not draining.is_set() and launched.were_terminated(self._folder) and watch.ends_soon():
+            return "the allocation ends soon"
         return "the allocation was ended" if draining.wait(_SIGNAL_SECONDS) else ""
 
     def _of_launcher(self, launched: WithLauncher, failed: LaunchFailure) -> JobFailure:

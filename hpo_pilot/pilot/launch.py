@@ -482,6 +482,10 @@ class WithLauncher(CommandWrapper):
             log_patterns.is_away(said),
         )
 
+    def were_terminated(self, folder: Path) -> bool:
+        """Returns whether the launcher says of each rank that failed that SIGTERM has ended it."""
+        return self.launcher.log_patterns.were_terminated(_said(folder / "payload.log"))
+
     def end_step(self, folder: Path) -> None:
         """Ends the rest of the job's step after its launcher's process was killed."""
         if not (folder / LAUNCH_DOCUMENT).is_file() or self.launcher.step_commands(os.environ) is None:

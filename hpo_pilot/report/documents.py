@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hpo_pilot.search.trials import Cost, Estimate, Gain, Price
     from hpo_pilot.store import Annotation, Event, PointRequest, SearchRecord, Store
     from hpo_pilot.store.queries import Failure
+    from hpo_pilot.store.trial_queries import LevelCount
 
 
 def time_text(time: datetime | None) -> str | None:
@@ -251,6 +252,8 @@ class TrialDocument(AnnotationDocument):
     there only for the best trial, and `recommended` only in the answer of `hpo-pilot best`.
     With several objectives, `value` and `std` are lists, in their order. `confirms` and `retries` are the number of the
     trial whose point this trial repeats: as a confirmation run, or because that trial failed and a user requested it.
+    `level` and `continues`, only in a search with levels, are the level of the training, and the number of the trial of
+    the level below that it goes on from.
     """
 
     number: int
@@ -265,6 +268,8 @@ class TrialDocument(AnnotationDocument):
     seed: int
     confirms: int | None
     retries: int | None
+    level: NotRequired[float]
+    continues: NotRequired[int | None]
     told: int | None
     submitted: str | None
     started: str | None
@@ -297,6 +302,21 @@ class FrontSizeDocument(TypedDict):
     hypervolume: float
 
 
+class LevelDocument(TypedDict):
+    """The trials of one level: `paused` ones finished below the highest level and were not promoted.
+
+    `trained` is the sum of the levels that the jobs of these trials train, as 18 for a trial from 9 to 27 epochs.
+    Confirmation runs are not counted.
+    """
+
+    level: float
+    trials: int
+    finished: int
+    paused: int
+    trained: float
+    job_seconds: float
+
+
 class SearchDocument(AnnotationDocument):
     """One search with its progress; `trials` counts them by state, `best` is a trial without log tails.
 
@@ -305,6 +325,7 @@ class SearchDocument(AnnotationDocument):
     confirmation runs that are over; they do not count against the budget.
     `steered` says whether a `run` or `serve` drives the search now; while it is false, no trial starts and no result is
     collected. It is null where the search is over.
+    `levels` is there in the status of a search with levels of its training (`fidelity`).
     `remarks`, in the document of one search and of a run, are notes for people. `added`, in the answer to a request for
     points, is the number of points added.
 
@@ -334,6 +355,7 @@ class SearchDocument(AnnotationDocument):
     over: NotRequired[int]
     planned: NotRequired[int]
     confirmations: NotRequired[int]
+    levels: NotRequired[list[LevelDocument]]
     steered: NotRequired[bool | None]
     remarks: NotRequired[list[str]]
     added: NotRequired[int]
@@ -443,6 +465,22 @@ class FindingDocument(TypedDict):
     needed: bool
 
 
+def level_documents(record: SearchRecord, counts: Sequence[LevelCount]) -> list[LevelDocument]:
+    """Returns the counts of the levels of a search as documents."""
+    high = record.search.levels.high if record.search.levels is not None else 0
+    return [
+        {
+            "level": one.level,
+            "trials": one.trials,
+            "finished": one.finished,
+            "paused": one.finished - one.promoted if one.level < high else 0,
+            "trained": one.trained,
+            "job_seconds": one.seconds,
+        }
+        for one in counts
+    ]
+
+
 # --- trials: one writer, one reader ---
 
 
@@ -472,6 +510,8 @@ def trial_document(trial: Trial, price: Price | None, *, logs: bool = True) -> T
         "started": time_text(trial.started),
         "ended": time_text(trial.ended),
     }
+    if trial.level is not None:
+        document["level"], document["continues"] = trial.level, trial.continues
     if price is not None:
         document["cost"] = cost_document(price.cost(trial.spent))
     return document
@@ -551,6 +591,8 @@ def trial_of(document: TrialDocument) -> Trial:
         seed=document["seed"],
         confirms=document["confirms"],
         retries=document["retries"],
+        level=document.get("level"),
+        continues=document.get("continues"),
         told=document["told"],
         submitted=time_of(document["submitted"]),
         started=time_of(document["started"]),

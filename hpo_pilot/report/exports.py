@@ -159,7 +159,9 @@ def point_columns(space: Iterable[str], columns: Iterable[str]) -> dict[str, str
     return {name: parameter_column(name, taken) for name in space}
 
 
-def trial_columns(trials: Sequence[TrialDocument], metrics: Sequence[str], folds: int) -> dict[str, list[Any]]:
+def trial_columns(
+    trials: Sequence[TrialDocument], metrics: Sequence[str], folds: int, *, levels: bool = False
+) -> dict[str, list[Any]]:
     """Returns the columns of a table of trials, in their order; None where a trial has no value.
 
     The columns of the point are missing: their place is before `seed`.
@@ -168,6 +170,7 @@ def trial_columns(trials: Sequence[TrialDocument], metrics: Sequence[str], folds
         trials: the trials, one row each.
         metrics: names of the objectives; several objectives have columns of their own (`value_loss`).
         folds: number of folds of a trial.
+        levels: whether the search has levels.
     """
 
     def figures(documents: Sequence[Any], key: str) -> list[list[Any]]:
@@ -190,6 +193,8 @@ def trial_columns(trials: Sequence[TrialDocument], metrics: Sequence[str], folds
             columns[f"fold_{fold}{end}"] = values
     for name in ("error", "submitted", "started", "ended", "confirms", "retries", "told"):
         columns[name] = [trial[name] for trial in trials]
+    for name in ("level", "continues") if levels else ():
+        columns[name] = [trial.get(name) for trial in trials]
     stops = [trial["stopped"] for trial in trials]
     columns["stopped_step"] = [stop and stop["step"] for stop in stops]
     columns["stopped_value"] = [stop and stop["value"] for stop in stops]
@@ -229,7 +234,8 @@ def as_csv(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
 
     def columns(some: Sequence[Trial]) -> dict[str, list[Any]]:
         documents = list(trial_documents(search, some, logs=False))
-        columns = trial_columns(documents, [objective.metric for objective in search.objectives], search.folds.k)
+        metrics, levels = [objective.metric for objective in search.objectives], search.levels is not None
+        columns = trial_columns(documents, metrics, search.folds.k, levels=levels)
         named = point_columns(search.space.names, columns)
         columns["panda_ids"] = [" ".join(map(str, panda_ids(document))) for document in documents]
         if not retried:
@@ -297,7 +303,7 @@ def as_hpogrid_report(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
 
 
 def _hpogrid_report(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
-    metric, shape, sign = search.objective.metric, search.payload.point, search.objective.sign
+    metric, sign = search.objective.metric, search.objective.sign
     best: Trial | None = None
     begun: datetime | None = None
     ended: datetime | None = None
@@ -308,10 +314,11 @@ def _hpogrid_report(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
         if trial.ended is not None:
             ended = trial.ended if ended is None else max(ended, trial.ended)
         if _is_done(trial):
-            found |= dict.fromkeys(shape.payload_point(trial.point))
-            if trial.confirms is None and (best is None or sign * (trial.value or 0.0) < sign * (best.value or 0.0)):
+            found |= dict.fromkeys(search.payload_point(trial.point, trial.level))
+            key = -(trial.level or 0), sign * (trial.value or 0.0)
+            if trial.confirms is None and (best is None or key < (-(best.level or 0), sign * (best.value or 0.0))):
                 best = trial
-    names = list(found) or list(shape.payload_point(dict.fromkeys(search.space.names)))
+    names = list(found) or list(search.payload_point(dict.fromkeys(search.space.names)))
     summary: dict[str, Any] = {
         "project_name": search.name,
         "start_datetime": begun and begun.strftime(_HPOGRID_TIME),
@@ -321,12 +328,12 @@ def _hpogrid_report(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
         "hyperparameters": names,
         "metric": metric,
         "mode": "min" if search.objective.goal == "minimize" else "max",
-        "best_config": None if best is None else shape.payload_point(best.point),
+        "best_config": None if best is None else search.payload_point(best.point, best.level),
         "best_metric_score": None if best is None else best.value,
     }
 
     def row(trial: Trial) -> dict[str, Any]:
-        point = shape.payload_point(trial.point)
+        point = search.payload_point(trial.point, trial.level)
         return {
             # hpogrid makes one table: every row has every column.
             **{name: point.get(name) for name in names},

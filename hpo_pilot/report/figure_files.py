@@ -99,9 +99,9 @@ def _browser() -> str:
 async def _drawn(figures: Sequence[Figure], form: str, browser: str) -> list[bytes]:
     import kaleido  # noqa: PLC0415 - an extra
 
-    # Their info messages are for their developers; errors are raised.
+    # Their errors are raised. They log what they ignore, such as the "{bye}" of a browser that ends, with tracebacks.
     for name in ("kaleido", "choreographer"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     options = {"format": form, "width": _WIDTH, "height": _HEIGHT, "scale": _SCALE if form == "png" else 1}
     images: list[bytes] = []
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _TIMES = ("submitted", "started", "ended")
-_WHOLE_NUMBERS = ("generation", "told", "confirms", "retries", "seed", "stopped_step")
+_WHOLE_NUMBERS = ("generation", "told", "confirms", "retries", "continues", "seed", "stopped_step")
 
 
 def trials_frame(search: Search, documents: Sequence[TrialDocument]) -> pd.DataFrame:
@@ -25,10 +25,11 @@ def trials_frame(search: Search, documents: Sequence[TrialDocument]) -> pd.DataF
     The columns have the names of the CSV and Parquet exports: `generation`, `state`, `value` and `std`, with several
     objectives `value_loss` and so on; one column per parameter, with the prefix ``point.`` if another column has the
     same name; `seed`, `error`, `submitted`, `started`, `ended` (UTC), `confirms`, `retries`, `told`, `stopped_step`,
-    `stopped_value`, `projected`, the cost; and also `seconds` from start to end.
+    `stopped_value`, `projected`, the cost; with levels `level` and `continues`; and also `seconds` from start to end.
     """
     pd = pandas()
-    listed = trial_columns(documents, [objective.metric for objective in search.objectives], folds=0)
+    metrics, levels = [objective.metric for objective in search.objectives], search.levels is not None
+    listed = trial_columns(documents, metrics, folds=0, levels=levels)
     numbers = listed.pop("number")
     columns: dict[str, Any] = {
         name: pd.array(values, dtype="Int64" if name in _WHOLE_NUMBERS else "Float64")

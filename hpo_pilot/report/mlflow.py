@@ -303,6 +303,7 @@ def _tags(subject: ExportedSearch, trial: TrialDocument) -> dict[str, str]:
         "state": trial["state"],
         "seed": str(trial["seed"]),
         "confirms": "" if trial["confirms"] is None else str(trial["confirms"]),
+        **{name: str(trial[name]) for name in ("level", "continues") if trial.get(name) is not None},
         "told": "" if trial["told"] is None else str(trial["told"]),
         "error": trial["error"] or "",
         "panda_ids": " ".join(map(str, ids)),

@@ -175,6 +175,7 @@ def _attributes(subject: ExportedSearch, trial: TrialDocument) -> dict[str, Any]
         "generation": trial["generation"],
         "seed": trial["seed"],
         "confirms": trial["confirms"],
+        **{name: trial[name] for name in ("level", "continues") if name in trial},
         "told": trial["told"],
         "error": trial["error"],
         "panda_ids": panda_ids(trial) or None,

@@ -22,7 +22,7 @@ _TIME = pa.timestamp("ms", tz="UTC")
 
 #: Types of the columns that are not floats.
 _KINDS = {
-    **dict.fromkeys(("number", "generation", "seed", "confirms", "told", "stopped_step"), pa.int64()),
+    **dict.fromkeys(("number", "generation", "seed", "confirms", "continues", "told", "stopped_step"), pa.int64()),
     **dict.fromkeys(("state", "error"), pa.string()),
     **dict.fromkeys(("submitted", "started", "ended"), _TIME),
 }
@@ -60,7 +60,8 @@ def _refuse_others(subject: ExportedSearch, path: Path) -> None:
 
 def table_of(subject: ExportedSearch) -> pa.Table:
     """Returns the table: the columns of the CSV export and some more, with types."""
-    listed = trial_columns(subject.trials, subject.metrics, subject.folds)
+    levels = any("level" in trial for trial in subject.trials)
+    listed = trial_columns(subject.trials, subject.metrics, subject.folds, levels=levels)
     columns = {name: (_KINDS.get(name, pa.float64()), values) for name, values in listed.items()}
     del columns["retries"]
     if not any(trial["stopped"] for trial in subject.trials):

@@ -108,6 +108,7 @@ def prepare(task: str, index: str) -> "Tuple[Dict[str, Any], Dict[str, Any]]":
         job = {name: table[name] for name in ("search", "uid", "generation", "folds")}
         job["number"], job["attempt"] = int(index), int(os.environ.get("PANDA_ATTEMPTNR") or 1)
         job["trial"], job["fold"], job["seed"] = dict(enumerate(table["jobs"], table.get("first", 1)))[job["number"]]
+        job.update(table.get("levels", {}).get(str(job["trial"]), {}))  # level, chain, keep_checkpoint
         point, payload = table["points"][str(job["trial"])], from_json(read(PAYLOAD_FILE, FILE_LIMIT))
         command = payload["command"].replace("%FOLDS", str(job["folds"])).replace("%FOLD", str(job["fold"]))
         if payload.get("segment"):

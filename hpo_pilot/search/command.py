@@ -48,28 +48,30 @@ def _runner() -> Mapping[str, Any]:
     return runpy.run_path(str(files("hpo_pilot") / "runner" / "hpo_pilot_command.py"))
 
 
-def filled_command(search: Search, point: Mapping[str, Any], fold: int = 0) -> str:
+def filled_command(search: Search, point: Mapping[str, Any], fold: int = 0, level: float | None = None) -> str:
     """Returns the command of a fold as a shell gets it: the runner's `prepare` makes the same of it."""
     command = search.payload.command.replace("%FOLDS", str(search.folds.k)).replace("%FOLD", str(fold))
     if search.segment:
         command = command.replace("%SEGMENT_NAME", shlex.quote(search.segment))
-    keys = search.payload.point.payload_point(dict.fromkeys(search.space.names))
-    if (pattern := placeholders(command, list(keys))) is not None:
-        command = _runner()["fill"](command, pattern, search.payload.point.payload_point(point))
+    if (pattern := placeholders(command, list(search.payload_point(dict.fromkeys(search.space.names))))) is not None:
+        command = _runner()["fill"](command, pattern, search.payload_point(point, level))
     return command
 
 
-def command_mistakes(payload: Payload, dimensions: Mapping[str, Dimension]) -> Iterator[tuple[Mistake, bool]]:
+def command_mistakes(
+    payload: Payload, dimensions: Mapping[str, Dimension], levels: Collection[str] = ()
+) -> Iterator[tuple[Mistake, bool]]:
     """Yields mistakes in the parameters of a command, and whether each is an error, not a note.
 
     Args:
         payload: the payload; the paths of the mistakes start at its keys.
         dimensions: the parameters of the space.
+        levels: the name of the levels of the training.
     """
     command = payload.command
     if any(payload.point.mistakes(dimensions)):
         return
-    names = list(payload.point.payload_point(dict.fromkeys(dimensions)))
+    names = [*payload.point.payload_point(dict.fromkeys(dimensions)), *levels]
     quoted = [part.span() for part in _QUOTED.finditer(command) if part[0][0] in "'\""]
     used: set[str | None] = {None}
     words = "|".join([*map(re.escape, names), _WORD])
@@ -111,6 +113,6 @@ def command_mistakes(payload: Payload, dimensions: Mapping[str, Dimension]) -> I
         bad = [name for name in names if not _HYDRA_KEY.fullmatch(name)]
         if bad:
             yield Mistake(("command",), f"{{hydra}}: {listing(bad)} cannot be a key of Hydra", "rename it"), True
-    elif (unused := [name for name in names if name in dimensions and name not in used]) and len(used) > 1:
+    elif (unused := [n for n in names if (n in dimensions or n in levels) and n not in used]) and len(used) > 1:
         message = f"has some parameters, and not {listing(unused)}"
         yield Mistake(("command",), message, "the training must read them from input.json"), False

@@ -15,7 +15,8 @@ import json
 import math
 import random
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -35,8 +36,8 @@ from hpo_pilot.search.values import Point, is_number, show
 MOST_RESULTS = 10_000
 
 
-#: A result for optimizers: point, values, standard errors, whether it was stopped early.
-Result: TypeAlias = tuple[Point, tuple[float, ...] | None, tuple[float, ...] | None, bool]
+#: A stored result: point, values, standard errors, whether it was stopped early.
+ResultRow: TypeAlias = tuple[Point, tuple[float, ...] | None, tuple[float, ...] | None, bool]
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class EarlierResults:
     """
 
     source: str
-    results: tuple[Result, ...]
+    results: tuple[ResultRow, ...]
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -92,9 +93,21 @@ class EarlierResults:
 
 def earlier_search(source: str, objectives: Sequence[Objective], trials: Sequence[Trial]) -> EarlierSearch:
     """Returns the results of a stored search in order, without confirmation runs and trials stopped with the search."""
-    over = [t for t in trials if t.counts and t.state.is_over]
+    level = _learnt_level(t.level for t in trials if t.values and t.confirms is None)
+    over = [t for t in trials if t.confirms is None and t.is_result and t.level == level]
     over.sort(key=lambda trial: trial.told or trial.number)
     return EarlierSearch(source, tuple(objectives), tuple(_earlier_trial(trial) for trial in over))
+
+
+#: Results of a level that are enough to learn from it alone.
+_ENOUGH = 10
+
+
+def _learnt_level(levels: Iterable[float | None]) -> float | None:
+    """Returns the level whose results are used: the highest with enough of them, else the one with most."""
+    counts = Counter(level for level in levels if level is not None)
+    enough = [level for level, count in counts.items() if count >= _ENOUGH]
+    return max(enough) if enough else max(counts, key=lambda level: (counts[level], level), default=None)
 
 
 def _earlier_trial(trial: Trial) -> EarlierTrial:
@@ -141,7 +154,7 @@ def fit_earlier_results(earlier: EarlierSearch, space: SearchSpace, objectives: 
         notes.append(f"its {listing(extra)} is not used, because this space does not have it")
     # The same values each time: stored results must not depend on chance.
     numbers = random.Random(source)  # noqa: S311  nothing secret here
-    results: list[Result] = []
+    results: list[ResultRow] = []
     filled: set[str] = set()
     reasons: list[str] = []
     for trial in trials:
@@ -304,7 +317,11 @@ def _of_document(document: Any, source: str) -> tuple[tuple[Objective, ...], lis
             return _of_hpogrid(document)
         objectives = _objectives(document.get("search"), source)
         items = document.get("trials", document.get("points"))
-    trials = [trial for item in items for trial in _trial(item)] if isinstance(items, list) else []
+    items = items if isinstance(items, list) else []
+    levels = [_values(item.get("level")) if isinstance(item, dict) else None for item in items]
+    learnt = _learnt_level(None if level is None else level[0] for level in levels)
+    at = [item for item, level in zip(items, levels, strict=True) if learnt is None or level == (learnt,)]
+    trials = [trial for item in at for trial in _trial(item)]
     if not trials:
         raise InputError(f"{source}: has no results: {_FORMS}")
     return objectives, trials
@@ -381,8 +398,11 @@ def _of_table(text: str, source: str, space: SearchSpace, objectives: Sequence[O
         raise InputError(f"{source}: has two columns {twice[0]!r}: rename one; a parameter's may be 'point.{twice[0]}'")
     trials = []
     try:
-        for row in rows:
-            if "confirms" in others and row.get("confirms"):
+        listed = list(rows)
+        levels = [_number(row["level"]) if "continues" in head and row.get("level") else None for row in listed]
+        learnt = _learnt_level(levels)
+        for row, level in zip(listed, levels, strict=True):
+            if ("confirms" in others and row.get("confirms")) or level != learnt:
                 continue
             state = row.get("state") or "finished"
             stopped = state == "stopped" and bool(row.get("stopped_step"))

@@ -18,6 +18,9 @@ MOST_HOURS = 1_000_000
 #: GPU-hours and core-hours: more than a year of the largest machines.
 MOST_MACHINE_HOURS = 10**12
 
+#: The sum of the levels of all trials.
+MOST_FIDELITY = 10**15
+
 # One task.
 MOST_JOBS_PER_TASK = 1_000
 #: Folds in all jobs of one task.

@@ -40,6 +40,7 @@ class SearchProgress:
         stopped_early: trials in `stopped` that a rule stopped; the others were stopped together with the search.
         confirmations: confirmation runs, without those that were stopped together with the search.
         confirmations_over: confirmation runs in `confirmations` that are over.
+        continuations: trials that go on from a lower level, without those that were stopped together with the search.
         good: finished trials without confirmation runs.
         with_std: finished trials with a spread over their folds.
         with_spread: trials in `with_std` whose spread is not 0.
@@ -74,6 +75,7 @@ class SearchProgress:
     stopped_early: int = 0
     confirmations: int = 0
     confirmations_over: int = 0
+    continuations: int = 0
     good: int = 0
     with_std: int = 0
     with_spread: int = 0
@@ -118,7 +120,7 @@ class SearchProgress:
     @property
     def counted(self) -> int:
         """Trials that count against the budget."""
-        return self.pending + self.running + self.over - self.confirmations
+        return self.pending + self.running + self.over - self.confirmations - self.continuations
 
     @property
     def spent(self) -> Spent:
@@ -178,12 +180,14 @@ class ProgressTracker:
         self._several = len(search.objectives) > 1
         self._counts: Counter[str] = Counter()
         self._running: set[int] = set()
+        self._open_continuations = 0
         self._told = self._failures_in_a_row = self._ties = 0
         self._last_failure: Trial | None = None
         self._first: float | None = None
         self._best: Trial | None = None
         self._confirming: list[Trial] = []
         self._course: list[tuple[int, float]] = []
+        self._level: float = 0  # the highest level with a result
         self._early: list[Trial] = []  # the first results: the reference point depends on them
         self._over: dict[int, Trial] = {}
         self._own_front: list[Standing] = []  # the front without confirmation runs
@@ -228,12 +232,16 @@ class ProgressTracker:
         self._counts["stopped"] += self._counts["pending"] + self._counts["running"]
         self._counts["pending"] = self._counts["running"] = 0
         self._counts["confirmations"] = self._counts["confirmations_over"]
+        self._counts["continuations"] -= self._open_continuations
+        self._open_continuations = 0
         self._running.clear()
         return self.progress
 
     def _add(self, trial: Trial) -> None:
         self._counts["pending"] += 1
         self._counts["confirmations"] += trial.confirms is not None
+        self._counts["continuations"] += trial.continues is not None
+        self._open_continuations += trial.continues is not None
 
     def _start(self, number: int) -> None:
         if number not in self._running:
@@ -246,6 +254,8 @@ class ProgressTracker:
         counts = self._counts
         counts["running" if trial.number in self._running else "pending"] -= 1
         self._running.discard(trial.number)
+        self._open_continuations -= trial.continues is not None
+        counts["continuations"] -= trial.continues is not None and trial.ended_with_search
         counts[trial.state.value] += 1
         if trial.state is TrialState.FINISHED and trial.std is not None:
             counts["with_std"] += 1
@@ -268,6 +278,13 @@ class ProgressTracker:
             self._take_result(trial, figures[0], trial.told)
 
     def _take_result(self, trial: Trial, value: float, told: int) -> None:
+        level = trial.level or 0
+        if level < self._level:
+            return
+        if level > self._level:  # only results of the highest level count
+            self._level, self._first, self._best, self._ties = level, None, None, 0
+            self._early, self._own_front = [], []
+            self._course.clear()
         if self._first is None:
             self._first = value
         if self._several:
@@ -306,6 +323,8 @@ class ProgressTracker:
             again = {trial.confirms for trial in self._confirming if trial.confirms is not None}
             standing = best_confirmed_first(self._search, [self._over[number] for number in again] + self._confirming)
             confirmed = standing if standing is not None and standing.confirmed else None
+            if confirmed is not None and (confirmed.trial.level or 0) < self._level:
+                confirmed = None
         if self._several and self._front_is_old:
             self._renewed_volume()
             front = self._own_front

@@ -7,6 +7,7 @@ is what people are told. Nothing else ranks trials.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import sys
@@ -85,6 +86,8 @@ def figures_of_merit(search: Search, trial: Trial) -> tuple[float, ...] | None:
 def ranking(search: Search, trials: Sequence[Trial]) -> list[Standing]:
     """Returns all trials with a figure of merit, best first; equal ones in the order of their numbers.
 
+    Trials of higher levels of the training come first, whatever their figures.
+
     Confirmation runs count for the trial that they confirm, and have no rank of their own. Confirmed trials come first,
     ranked by the mean of their confirmation runs only: the figure by which a trial was selected is too good on average
     (winner's curse), and an unconfirmed trial must not overtake by the same luck.
@@ -93,10 +96,17 @@ def ranking(search: Search, trials: Sequence[Trial]) -> list[Standing]:
     """
     standings = _standings(search, trials)
     if len(search.objectives) > 1:
-        ahead, behind = _front_members(search.objectives, standings)
-        return ahead + behind
+        by_level = sorted(standings, key=lambda s: -(s.trial.level or 0))
+        groups = [list(group) for _, group in itertools.groupby(by_level, lambda s: s.trial.level)]
+        return [one for group in groups for part in _front_members(search.objectives, group) for one in part]
     sign = search.objective.sign
-    return sorted(standings, key=lambda s: (not s.confirmed, s.value * sign, s.trial.number))
+    return sorted(standings, key=lambda s: (-(s.trial.level or 0), not s.confirmed, s.value * sign, s.trial.number))
+
+
+def top_level(search: Search, trials: Iterable[Trial]) -> float | None:
+    """Returns the highest level at which a trial has figures of merit; None: none has, or the search has no levels."""
+    levels = (trial.level for trial in trials if trial.level and figures_of_merit(search, trial) is not None)
+    return max(levels, default=None) if search.levels is not None else None
 
 
 def _standings(search: Search, trials: Sequence[Trial]) -> list[Standing]:
@@ -123,14 +133,24 @@ def front_of(search: Search, trials: Sequence[Trial]) -> list[Standing]:
     """
     if len(search.objectives) == 1:
         return ranking(search, trials)[:1]
-    ahead, _ = _front_members(search.objectives, _standings(search, trials))
+    top = top_level(search, trials)
+    standings = [one for one in _standings(search, trials) if top is None or one.trial.level == top]
+    ahead, _ = _front_members(search.objectives, standings)
     sign = search.objective.sign
     return sorted(ahead, key=lambda standing: (standing.value * sign, standing.trial.number))
 
 
 def results_in_order(search: Search, trials: Sequence[Trial]) -> list[tuple[int, tuple[float, ...] | None]]:
-    """Returns (number of the result, figures) of all but confirmation runs; figures are None where a trial failed."""
-    told = [(trial.told, figures_of_merit(search, trial)) for trial in trials if trial.told is not None]
+    """Returns (number of the result, figures) of all but confirmation runs.
+
+    Figures are None where a trial failed, and at lower levels than the highest one with a result.
+    """
+    top = top_level(search, trials)
+    told = [
+        (trial.told, figures_of_merit(search, trial) if top in (None, trial.level) else None)
+        for trial in trials
+        if trial.told is not None and trial.confirms is None
+    ]
     return sorted(told, key=lambda result: result[0])
 
 
@@ -167,16 +187,14 @@ def convergence(search: Search, trials: Sequence[Trial]) -> list[tuple[int, floa
     """Returns the best figure of merit after each result, as (number of the result, best so far).
 
     Starts at the first figure of merit; failed trials repeat the best value before them. Confirmation runs are left
-    out, because they try no new point. Figures are in the payload's units, without a change of sign. With several
-    objectives, it is the hypervolume.
+    out, because they try no new point, as are results below the highest level. Figures are in the payload's units,
+    without a change of sign. With several objectives, it is the hypervolume.
     """
     if len(search.objectives) > 1:
         reference = reference_of(search, trials)
         return hypervolumes(search.objectives, results_in_order(search, trials), reference) if reference else []
-    results = [
-        (trial.told, figure_of_merit(trial)) for trial in trials if trial.told is not None and trial.confirms is None
-    ]
-    return best_so_far(search.objective, sorted(results, key=lambda result: result[0]))
+    results = results_in_order(search, trials)
+    return best_so_far(search.objective, [(told, None if one is None else one[0]) for told, one in results])
 
 
 def best_so_far(objective: Objective, results: Iterable[tuple[int, float | None]]) -> list[tuple[int, float]]:

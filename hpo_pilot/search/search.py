@@ -16,6 +16,7 @@ from pydantic import ConfigDict, Field, StrictBool, ValidationError, field_seria
 from hpo_pilot.jobs import JobNeeds
 from hpo_pilot.jobs.resources import gpu_count
 from hpo_pilot.search import limits
+from hpo_pilot.search.fidelity import Fidelity, Levels, fidelity_mistakes
 from hpo_pilot.search.fields import (
     Amount,
     Count,
@@ -103,6 +104,12 @@ class Budget(Section):
     )
     core_hours: Amount | None = Field(
         None, le=limits.MOST_MACHINE_HOURS, description="The same limit for CPU core-hours."
+    )
+    fidelity: Amount | None = Field(
+        None,
+        le=limits.MOST_FIDELITY,
+        description="Limit of the sum of the levels that all trials are trained to, such as epochs, with `fidelity`. A "
+        "trial that goes on from 9 to 27 takes 18 of it. Confirmation runs take nothing.",
     )
     failures: Count = Field(
         10, le=limits.MOST_TRIALS, description="The search stops after this number of failed trials in a row."
@@ -283,6 +290,11 @@ class Search(Section):
     folds: Folds = Folds()
     seed: Annotated[StrictInt, Field(ge=0, lt=2**32)] = Field(0, description="The same seed gives the same points.")
     early_stopping: EarlyStopping = EarlyStopping()
+    fidelity: Fidelity = Field(
+        {},
+        description="Levels of the training, by the name that the payload knows them by: every point is trained to the "
+        "lowest level, and the best go on to the next. As in epochs: {low: 1, high: 81}.",
+    )
     payload: Payload
     resources: Resources = Resources()
     site: SiteChoice = SiteChoice()
@@ -318,7 +330,14 @@ class Search(Section):
     @property
     def planned_trials(self) -> int:
         """Number of trials that there will be, confirmation runs included."""
-        return planned_trials(self.budget.trials, len(self.objectives), self.confirm.top, self.confirm.repeats)
+        return planned_trials(
+            self.budget.trials, len(self.objectives), self.confirm.top, self.confirm.repeats, self.levels
+        )
+
+    @property
+    def levels(self) -> Levels | None:
+        """The levels of the training; None: every trial is a whole training."""
+        return next(iter(self.fidelity.values()), None)
 
     @cached_property
     def space(self) -> SearchSpace:
@@ -338,6 +357,10 @@ class Search(Section):
             needs.ranks,
             checkpoints,
         )
+
+    def payload_point(self, point: Mapping[str, Any], level: float | None = None) -> dict[str, Any]:
+        """Returns the content of the payload's input file: a point, with the level of its training if there is one."""
+        return self.payload.point.payload_point(point) | dict.fromkeys(self.fidelity, level)
 
     @property
     def segment(self) -> str | None:
@@ -365,7 +388,9 @@ class Search(Section):
     def to_dict(self) -> dict[str, Any]:
         """Returns the search as JSON values with the keys of the file; `Search.model_validate` reads it back."""
         whole = self.model_dump(mode="json", by_alias=True)
-        return whole if self.notify is not None else {key: whole[key] for key in whole if key != "notify"}
+        if self.budget.fidelity is None:
+            del whole["budget"]["fidelity"]
+        return {key: whole[key] for key in whole if key not in ("notify", "fidelity") or whole[key]}
 
     def shown(self) -> dict[str, Any]:
         """Returns the search as `to_dict` for readers who must not see the secret parts of `notify.url`."""
@@ -407,6 +432,7 @@ def mistakes_across(sections: Mapping[str, Any]) -> Iterator[Mistake]:
             folds=sections["folds"].k if "folds" in sections else early.folds or 1,
             metrics=[objective.metric for objective in objectives],
         )
+    yield from fidelity_mistakes(sections)
 
 
 def _mistakes_without_payload(sections: Mapping[str, Any]) -> Iterator[Mistake]:

@@ -311,7 +311,8 @@ class SearchFile:
         payload, space, segments = self.section(Payload), self.section(SearchSpace), self.sections.get("segments") or {}
         if payload is not None and space is not None:
             spaces = [segment.space or space.dimensions for segment in segments.values()] or [space.dimensions]
-            told = dict.fromkeys(found for one in spaces for found in command_mistakes(payload, one))
+            levels = self.sections.get("fidelity") or {}
+            told = dict.fromkeys(found for one in spaces for found in command_mistakes(payload, one, levels))
             for mistake, is_error in told:
                 (self.tell if is_error else self.note)(mistake.under("payload"))
         budget, folds, resources = self.section(Budget), self.section(Folds), self.section(Resources)

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from hpo_pilot.jobs import Attempt
 from hpo_pilot.jobs.results import figure_of
+from hpo_pilot.search.promotion import planned_counts
 from hpo_pilot.search.values import Point
 
 if TYPE_CHECKING:
+    from hpo_pilot.search.fidelity import Levels
     from hpo_pilot.search.search import Budget, Search
     from hpo_pilot.search.sections import Resources
 
@@ -238,6 +240,8 @@ class Trial:
         folds: its folds with their attempts; empty where they were not read (`Store.trials(folds=False)`).
         confirms: for a confirmation run, the number of the trial that it repeats; else None.
         retries: for a retry that a user requested, the number of the failed trial; else None.
+        level: the level that it is trained to, as 9 epochs; None: the search has no levels.
+        continues: number of the trial of the level below that its training goes on from; None: it starts anew.
         told: position in the order of results, from 1; None while it runs.
         stop: the decision to stop it early; None for other trials.
     """
@@ -254,6 +258,8 @@ class Trial:
     seed: int = 0
     confirms: int | None = None
     retries: int | None = None
+    level: float | None = None
+    continues: int | None = None
     told: int | None = None
     submitted: datetime | None = None
     started: datetime | None = None
@@ -287,8 +293,13 @@ class Trial:
 
     @property
     def counts(self) -> bool:
-        """True if it counts against the budget: not a confirmation run, and not stopped together with its search."""
-        return self.confirms is None and (self.state is not TrialState.STOPPED or self.stopped_early)
+        """True if it counts against the budget: neither a repetition nor a later level, nor stopped with its search."""
+        return self.confirms is None and self.continues is None and not self.ended_with_search
+
+    @property
+    def ended_with_search(self) -> bool:
+        """True if it was stopped together with its search."""
+        return self.state is TrialState.STOPPED and self.told is None
 
     @property
     def stopped_early(self) -> bool:
@@ -298,7 +309,7 @@ class Trial:
     @property
     def is_result(self) -> bool:
         """True if it finished, failed or was stopped early; False if it was stopped together with its search."""
-        return self.state.is_over and (self.state is not TrialState.STOPPED or self.stopped_early)
+        return self.state.is_over and not self.ended_with_search
 
 
 @dataclass(frozen=True)
@@ -395,15 +406,17 @@ class TrialCounts:
     confirmations: int
 
 
-def planned_trials(trials: int, objectives: int, confirmed: int, repeats: int) -> int:
-    """Returns the number of trials that a search will have, confirmation runs included.
+def planned_trials(trials: int, objectives: int, confirmed: int, repeats: int, levels: Levels | None = None) -> int:
+    """Returns the number of trials that a search will have, confirmation runs and promotions included.
 
     Args:
         trials: trials of its budget.
         objectives: number of objectives.
         confirmed: trials to confirm.
         repeats: confirmation runs of each.
+        levels: the levels of the training.
     """
+    trials = trials if levels is None else sum(planned_counts(trials, len(levels.values), levels.eta))
     return trials + (confirmed * repeats if objectives == 1 else 0)
 
 
@@ -484,7 +497,8 @@ def estimate(
     if not spans:
         return None
     budget, spans = search.budget, spans[-window(search) :]
-    left: float = max(0, budget.trials - over) + max(0, search.confirm.top * search.confirm.repeats - confirmed)
+    confirming = search.confirm.top * search.confirm.repeats
+    left: float = max(0, search.planned_trials - confirming - over) + max(0, confirming - confirmed)
     each = statistics.fmean(max(0.0, span.ended - span.begun) for span in spans)
     limit = "trials"
     for name, allowed in hours_allowed(budget, search.resources).items():

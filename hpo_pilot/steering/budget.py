@@ -21,19 +21,21 @@ from hpo_pilot.store.queries import measured_runs, spent
 
 
 class Spending:
-    """Trials, job time and failures in a row of one search."""
+    """Trials, job time, levels and failures in a row of one search."""
 
-    def __init__(self, record: SearchRecord, store: Store, trials: int) -> None:
+    def __init__(self, record: SearchRecord, store: Store, trials: int, levels: float = 0) -> None:
         """Loads the spending of a search from the store.
 
         Args:
             record: the search.
             store: its store.
             trials: number of trials that count against the budget: no confirmation runs, no trials ended by a stop.
+            levels: sum of the levels that trials were or are being trained to.
         """
         self._search = record.search
         self._forgiven = record.forgiven  # failures up to this place in the order of results do not count
         self.trials = trials
+        self.levels = levels
         self.job_seconds = spent(store.engine, record.id).seconds
         self._runs, self._run_seconds = measured_runs(store.engine, record.id)
         self._failures_in_a_row = 0
@@ -43,6 +45,12 @@ class Spending:
     def trials_left(self) -> int:
         """Number of trials that the budget still has."""
         return self._search.budget.trials - self.trials
+
+    @property
+    def levels_left(self) -> float:
+        """The sum of levels that `budget.fidelity` still has; infinity: no limit."""
+        limit = self._search.budget.fidelity
+        return math.inf if limit is None else limit - self.levels
 
     def told(self, trial: Trial) -> None:
         """Takes a result, in the order of results."""
@@ -213,8 +221,9 @@ def _final_state(search: Search, trials: Sequence[Trial], told: int, *, exhauste
     if exhausted:
         where = "grid" if search.optimizer.name == "grid" else "space"
         return SearchState.DONE, f"every point of the {where} was tried: {told} trial{'s' * (told != 1)}"
-    if told < search.budget.trials:
-        return SearchState.DONE, f"the time, GPU-hours or core-hours were spent after {told} trials"
+    if (tried := sum(trial.counts for trial in trials)) < search.budget.trials:
+        spent = "the time, GPU-hours or core-hours" if search.budget.fidelity is None else "the levels or the time"
+        return SearchState.DONE, f"{spent} were spent after {tried} trials"
     return SearchState.DONE, ""
 
 

@@ -15,7 +15,8 @@ from pydantic import ValidationError
 
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.search import Budget, Point, Search, Trial, TrialState, point_key
-from hpo_pilot.search.limits import MOST_HOURS, MOST_MACHINE_HOURS, MOST_PARALLEL, MOST_TRIALS
+from hpo_pilot.search.fidelity import Levels
+from hpo_pilot.search.limits import MOST_FIDELITY, MOST_HOURS, MOST_MACHINE_HOURS, MOST_PARALLEL, MOST_TRIALS
 from hpo_pilot.search.mistakes import Mistake, mistakes_of
 from hpo_pilot.search.search import width_mistakes
 from hpo_pilot.search.trials import seconds_allowed
@@ -37,6 +38,7 @@ _EXTENDABLE = {
     "hours": MOST_HOURS,
     "gpu_hours": MOST_MACHINE_HOURS,
     "core_hours": MOST_MACHINE_HOURS,
+    "fidelity": MOST_FIDELITY,
     "failures": MOST_TRIALS,
 }
 _WHOLE = ("trials", "failures")
@@ -121,7 +123,8 @@ def extend(
         store: the store.
         record: the search.
         who: for the log.
-        changes: amounts to add, by the names of `Budget`: trials, hours, gpu_hours, core_hours, failures.
+        changes: amounts to add, by the names of `Budget`: trials, hours, gpu_hours, core_hours, fidelity, failures; and
+            `high`, the new highest level itself.
         seen: the values of these limits that the user saw. If the budget already has the sums, nothing is done: the
             call is a repetition whose first answer was lost. None: add to the present values.
 
@@ -132,9 +135,10 @@ def extend(
         InputError: an amount does not extend the budget, or the budget has no such limit.
         ChangedMeanwhileError: the budget differs from `seen`.
     """
-    for name, amount in changes.items():
+    added = {name: amount for name, amount in changes.items() if name != "high"}
+    for name, amount in added.items():
         if name not in _EXTENDABLE:
-            raise InputError(f"{name}: there is no such limit; there is {', '.join(_EXTENDABLE)}")
+            raise InputError(f"{name}: there is no such limit; there is {', '.join([*_EXTENDABLE, 'high'])}")
         if amount > _EXTENDABLE[name]:
             raise InputError(f"{name}: this amount does not extend the budget: the maximum is {_EXTENDABLE[name]:,}")
         if not amount > 0:  # NaN is not
@@ -144,23 +148,45 @@ def extend(
 
     def extended(now: SearchRecord) -> tuple[Search, str]:
         values = now.search.budget.model_dump()
-        if seen is not None and any(values[name] != seen.get(name) for name in changes):
+        if seen is not None and any(values[name] != seen.get(name) for name in added):
             raise ChangedMeanwhileError(
                 f"the budget of search {now.name!r} has changed meanwhile: look at it, then extend it"
             )
-        for name, amount in changes.items():
+        for name, amount in added.items():
             if values[name] is None:
                 raise InputError(f"search {now.name!r} has no limit on {name}: there is nothing to extend")
             values[name] += int(amount) if name in _WHOLE else amount
-        search = with_budget(now.search, **{name: values[name] for name in changes})
-        return search, f"extended: {budget_difference(now.search.budget, search.budget)}"
+        search = with_budget(now.search, **{name: values[name] for name in added})
+        what = [budget_difference(now.search.budget, search.budget)] if added else []
+        if (high := changes.get("high")) is not None:
+            search, words = _with_high(search, high)
+            what.append(words)
+        return search, f"extended: {', '.join(what)}"
 
     if seen is not None:
         now = store.search(record.id)
         budget = now.search.budget.model_dump()
-        if all((before := seen.get(name)) is not None and budget[name] == before + changes[name] for name in changes):
+        reached = "high" not in changes or (now.search.levels is not None and now.search.levels.high == changes["high"])
+        sums = ((before := seen.get(name)) is not None and budget[name] == before + added[name] for name in added)
+        if reached and all(sums):
             return now
     return store.redefine(record.id, extended, who)
+
+
+def _with_high(search: Search, high: float) -> tuple[Search, str]:
+    """Returns a search with a higher last level of its trainings, and the change in words.
+
+    Raises:
+        InputError: it is not higher, or the search has no levels.
+    """
+    if (levels := search.levels) is None:
+        raise InputError(f"search {search.name!r} has no levels (fidelity): there is no highest one")
+    if not levels.high < high <= MOST_FIDELITY:
+        raise InputError(f"high: the levels of search {search.name!r} end at {levels.high:g}; they can only go higher")
+    whole = high == int(high) and isinstance(levels.high, int)
+    raised = Levels(low=levels.low, high=int(high) if whole else high, eta=levels.eta)
+    fidelity = dict.fromkeys(search.fidelity, raised)
+    return search.model_copy(update={"fidelity": fidelity}), f"high {levels.high:g} -> {high:g}"
 
 
 def retry(
@@ -187,7 +213,7 @@ def retry(
     ) -> tuple[Search, list[NewPointRequest], str]:
         _check_room(store, now)
         again = _failed(now, known, waiting) if trials is None else _named(now, known, waiting, trials)
-        search, growth = _grown(now, len(again))
+        search, growth = _grown(now, sum(trial.continues is None for trial in again))
         which = ", ".join(str(trial.number) for trial in again[:_NAMED])
         which += f" and {len(again) - _NAMED} others" if len(again) > _NAMED else ""
         what = f"asked for failed trial{'s' * (len(again) > 1)} {which} again: {growth}"
@@ -272,10 +298,11 @@ def annotate(
 
 def _failed(record: SearchRecord, known: list[Trial], waiting: list[PointRequest]) -> list[Trial]:
     """Returns the failed trials that were not tried again yet; of several with the same point the last one."""
-    again = {trial.retries for trial in known if trial.counts} | {request.retries for request in waiting}
+    again = {trial.retries for trial in known if not trial.ended_with_search}
+    again |= {request.retries for request in waiting}
     taken = _taken(known, waiting)
     failed = [trial for trial in known if _has_failed(trial) and trial.number not in again]
-    by_point = {key: trial for trial in failed if (key := point_key(trial.point)) not in taken}
+    by_point = {key: trial for trial in failed if (key := _key(trial)) not in taken}
     if by_point:
         return sorted(by_point.values(), key=lambda trial: trial.number)
     some = any(map(_has_failed, known))
@@ -297,7 +324,7 @@ def _named(
             raise InputError(f"trial {number} is a confirmation run of trial {trial.confirms} and cannot be retried")
         if trial.state is not TrialState.FAILED:
             raise InputError(f"trial {number} is {trial.state.value}: only failed trials are tried again")
-        key = point_key(trial.point)
+        key = _key(trial)
         if key in taken:
             raise InputError(f"trial {number} is not tried again: {taken[key]}")
         if key in found:
@@ -312,12 +339,21 @@ def _has_failed(trial: Trial) -> bool:
     return trial.state is TrialState.FAILED and trial.confirms is None
 
 
+def _key(trial: Trial) -> str:
+    """Returns the key of a trial's point, with its level if it goes on from another trial."""
+    return point_key(trial.point) + (f" at {trial.level}" if trial.continues is not None else "")
+
+
 def _taken(known: list[Trial], waiting: list[PointRequest]) -> dict[str, str]:
     """Returns the keys of points that are open, have a result or wait, each with its place in words."""
-    taken = {point_key(one.point): f"its point waits to go out; {one.who} asked for it" for one in waiting}
+    numbered = {trial.number: trial for trial in known}
+    taken = {}
+    for one in waiting:
+        key = point_key(one.point) if one.retries is None else _key(numbered[one.retries])
+        taken[key] = f"its point waits to go out; {one.who} asked for it"
     for trial in known:
-        if trial.counts and trial.state is not TrialState.FAILED:
-            taken[point_key(trial.point)] = f"trial {trial.number} has its point and is {trial.state.value}"
+        if trial.confirms is None and not trial.ended_with_search and trial.state is not TrialState.FAILED:
+            taken[_key(trial)] = f"trial {trial.number} has its point and is {trial.state.value}"
     return taken
 
 

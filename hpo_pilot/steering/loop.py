@@ -9,6 +9,7 @@ depends on it: a kill at any instant repeats at most a query to the server, neve
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
@@ -18,24 +19,21 @@ from pathlib import Path
 
 from hpo_pilot.errors import ExhaustedError, GiveUpError, TryAgainError
 from hpo_pilot.jobs import JobState, TaskRef, TaskState
-from hpo_pilot.optimizers.base import Optimizer
+from hpo_pilot.optimizers.base import Optimizer, Result
+from hpo_pilot.optimizers.level_results import LevelResults
 from hpo_pilot.panda.workflow_manager import UnknownTaskError, WorkflowManager
 from hpo_pilot.search import Generation, Point, Search, Trial, TrialState, point_key
 from hpo_pilot.search.earlier_results import EarlierResults
 from hpo_pilot.search.progress import ProgressTracker, SearchProgress
+from hpo_pilot.search.promotion import Promotion, first_of_chain, trained
+from hpo_pilot.search.ranking import costs, figures_of_merit
 from hpo_pilot.search.trials import Spent
 from hpo_pilot.steering import metrics
 from hpo_pilot.steering.budget import Allowance, Spending, final_state, overspent
 from hpo_pilot.steering.early_stopping import TrialStopper
 from hpo_pilot.steering.ledger import Changes, Ledger, OpenTrial
 from hpo_pilot.steering.metrics import ASK_SECONDS
-from hpo_pilot.steering.recommendation import (
-    TellableResult,
-    confirmation_runs,
-    known_results,
-    optimizer_of,
-    told_result,
-)
+from hpo_pilot.steering.recommendation import confirmation_runs, optimizer_of, told_result
 from hpo_pilot.steering.results import KeptOutputs
 from hpo_pilot.steering.submissions import LOOK_SECONDS, Lookahead, PointRequests, Refill, Submissions, new_trials
 from hpo_pilot.store import NewTask, PointRequest, SearchRecord, SearchState, SteeringStore, StoreAwayError, TaskRecord
@@ -99,7 +97,8 @@ class SearchSteering:
         self._outputs = KeptOutputs(record, store, manager, self._trials.values())
 
         # Limits on further submissions.
-        self._spent = Spending(record, store, len(counted))
+        levels = sum(trained(self._trials, trial) for trial in self._trials.values() if _takes_levels(trial))
+        self._spent = Spending(record, store, len(counted), levels)
         self._allowance = Allowance(search, self._spent, self._ledger)
         budget, per_job, asked = search.budget, search.resources.trials_per_job, search.payload.is_none
         self._lookahead = Lookahead(budget.parallel, budget.queued, per_job, for_clients=asked)
@@ -113,9 +112,13 @@ class SearchSteering:
         self._ending: tuple[SearchState, str] | None = None
         self._collects_at_end = True
 
+        levels_of = search.levels
+        self._promotion = Promotion(levels_of.values, levels_of.eta) if levels_of is not None else None
         for trial in history:
             self._tell(trial)
         for trial in self._trials.values():
+            if self._promotion is not None and trial.continues is not None and not trial.ended_with_search:
+                self._promotion.go_on(trial.continues)
             if not trial.state.is_over:
                 self._ledger.add(OpenTrial(trial))
         self._ledger.restore(store.open_attempts(record.id))
@@ -335,24 +338,33 @@ class SearchSteering:
             self._outputs.keep_best((end.number for end in changes.ends), self._trials)
 
     def _tell(self, trial: Trial) -> None:
-        """Passes a result to the optimizer and to the budget, in the order of results."""
-        self._proposer.tell(trial)
+        """Passes a result to the optimizer, to the promotion and to the budget, in the order of results."""
+        self._proposer.tell(trial, first_of_chain(self._trials, trial))
+        if self._promotion is not None and trial.level is not None:
+            figures = figures_of_merit(self._search, trial)
+            self._promotion.tell(trial.number, trial.level, figures and costs(self._search.objectives, figures))
         self._spent.told(trial)
 
     # --- ask and submit ---
 
     def _refill(self) -> None:
-        """Fills free slots: requested points first, then the start points of the file, then the optimizer's points."""
+        """Fills free slots: promotions first, then requested points, start points of the file, and the optimizer's."""
         self._spent.check_failures()
         if self._proposer.busy or self._tasks.unsent:
             return
-        count = self._wanted()
-        left = min(self._spent.trials_left, self._allowance.trials)
+        promoted = self._promoted()
+        count = max(self._wanted(), len(promoted))
+        left = max(min(self._spent.trials_left, self._allowance.trials), len(promoted), len(self._requests))
         polite = max(self._manager.policy.refill, self._lookahead.batch)
         if not self._refill_rule.is_due(count, left, polite):
             return
+        if promoted:
+            self._go_on(promoted)
+            if (count := self._wanted()) <= 0:
+                return
         count = min(count, self._tasks.trials_per_task)
-        pending = tuple(sorted(number for number, one in self._ledger.open.items() if one.trial.confirms is None))
+        out = {number: one.trial for number, one in sorted(self._ledger.open.items()) if one.trial.confirms is None}
+        pending = tuple(out)
         requests = self._requests.next(count, self._trials)
         asked = None if requests or self._starts else count
         told, budget = self._ledger.told, self._search.budget.trials
@@ -362,37 +374,79 @@ class SearchSteering:
         elif self._starts:
             self._register(self._starts[:count])
         elif not self._proposer.exhausted:
-            self._proposer.start(count, [self._trials[number].point for number in pending])
+            # The optimizer knows the points that go on by their results of lower levels.
+            self._proposer.start(count, [trial.point for trial in out.values() if trial.continues is None])
 
     def _wanted(self) -> int:
         """Returns the number of new points that may be submitted now."""
-        if (self._proposer.exhausted and not self._requests) or self._spent.time_is_up(self.record.clock):
+        if self._proposer.exhausted and not self._requests:
+            return 0
+        affordable = _ASK_LIMIT
+        if self._search.levels is not None:
+            affordable = math.floor(min(self._spent.levels_left / self._search.levels.low, _ASK_LIMIT))
+        left = self._spent.trials_left + self._requests.later_levels(self._trials)
+        return min(self._room(), left, affordable)
+
+    def _room(self) -> int:
+        """Returns the number of trials that may be submitted now, new points or promotions."""
+        if self._spent.time_is_up(self.record.clock):
             return 0
         room = self._search.budget.parallel + self._lookahead.waiting - len(self._ledger.open)
-        return min(room, self._spent.trials_left, self._allowance.trials, _ASK_LIMIT)
+        return min(room, self._allowance.trials, _ASK_LIMIT)
+
+    def _promoted(self, *, last: bool = False) -> list[tuple[Trial, float]]:
+        """Returns the trials that should go on now, each with its next level.
+
+        Args:
+            last: nothing else is left to do; one point is trained to the last level, if no other was.
+        """
+        found: list[tuple[Trial, float]] = []
+        if self._promotion is None or (room := min(self._room(), self._tasks.trials_per_task)) <= 0:
+            return found
+        left = self._spent.levels_left
+        due = [self._promotion.last()] if last else self._promotion.due()
+        for number, level in filter(None, due):
+            before = self._trials[number]
+            if (cost := level - (before.level or 0)) <= left and len(found) < room:
+                found.append((before, level))
+                left -= cost
+        return found
+
+    def _go_on(self, promoted: list[tuple[Trial, float]]) -> None:
+        """Submits trials that go on from others to their next levels."""
+        self._next = Generation(self._next.number, self._ledger.told, tuple(sorted(self._ledger.open)), ())
+        self._register([trial.point for trial, _ in promoted], continues=promoted)
 
     def _send(self, task: TaskRecord) -> None:
         """Submits a registered task to PanDA."""
-        self._tasks.send(task, {number: self._trials[number].point for job in task.jobs for number, _, _ in job})
+        self._tasks.send(task, self._trials)
         if self._slot_freed is not None:
             self._lookahead.handed_over(time.monotonic() - self._slot_freed)
             self._slot_freed = None
 
     def _register(
-        self, points: list[Point], confirms: list[int] | None = None, requests: list[PointRequest] | None = None
+        self,
+        points: list[Point],
+        confirms: list[Trial] | None = None,
+        requests: list[PointRequest] | None = None,
+        continues: list[tuple[Trial, float]] | None = None,
     ) -> None:
         """Commits a new generation and submits it as one task.
 
         Args:
             points: the points. Only the first of them become trials if one task cannot carry all.
-            confirms: for confirmation runs, the number of the confirmed trial for each point.
+            confirms: for confirmation runs, the confirmed trial for each point.
             requests: for points that users asked for, the request for each point.
+            continues: for promotions, the trial that each goes on from, and its level.
         """
         if not points:
             return
         number, first = self._next.number, len(self._trials) + 1
-        trials = new_trials(self._search.seed, number, first, points, confirms, requests)
-        trials = self._tasks.fitting(number, trials)
+        retries = [self._trials.get(request.retries or 0) for request in requests] if requests else None
+        trials = new_trials(
+            self._search, number, first, points, confirms=confirms, retries=retries, continues=continues
+        )
+        trials = self._tasks.fitting(number, trials, self._trials)
         fulfilled = {request.id: trial.number for request, trial in zip(requests or (), trials, strict=False)}
         name = self._tasks.name(number, 0)
         task = self._store.add_generation(
@@ -410,7 +464,10 @@ class SearchSteering:
         for trial in trials:
             self._trials[trial.number] = trial
             self._ledger.add(OpenTrial(trial))
-        self._spent.trials += 0 if confirms else len(trials)
+            self._spent.trials += trial.counts
+            self._spent.levels += trained(self._trials, trial) if _takes_levels(trial) else 0
+            if self._promotion is not None and trial.continues is not None:
+                self._promotion.go_on(trial.continues)
         registered = {point_key(trial.point) for trial in trials}
         self._starts = [point for point in self._starts if point_key(point) not in registered]
         self._requests.sent(fulfilled)
@@ -422,7 +479,12 @@ class SearchSteering:
 
     def _end_if_done(self) -> None:
         """Ends the search when nothing is open and nothing more may be submitted; confirmation runs come first."""
-        if self._ledger.open or self._tasks.open or self._proposer.busy or self._wanted() > 0 or self._confirm():
+        if self._ledger.open or self._tasks.open or self._proposer.busy or self._wanted() > 0 or self._promoted():
+            return
+        if promoted := self._promoted(last=True):
+            self._go_on(promoted)
+            return
+        if self._confirm():
             return
         trials, told = list(self._trials.values()), self._ledger.told
         exhausted, waiting = self._proposer.exhausted, len(self._requests)
@@ -434,7 +496,7 @@ class SearchSteering:
         earlier = self._store.earlier_results(self.record.id)
         again = confirmation_runs(self._search, self._trials.values(), earlier)[: self._allowance.trials]
         self._next = Generation(self._next.number, self._ledger.told, (), ())
-        self._register([trial.point for trial in again], [trial.number for trial in again])
+        self._register([trial.point for trial in again], again)
         return bool(again)
 
     def _stop(self, state: SearchState, message: str) -> None:
@@ -478,7 +540,7 @@ class Proposer:
         """Makes no optimizer yet: the first ask makes it, in the executor.
 
         Args:
-            search: the search. The optimizer is first told of the known results in its file.
+            search: the search.
             executor: runs the optimizer.
             wake: called from another thread when an ask is done.
             earlier: results of earlier searches, which the optimizer learns before all others.
@@ -487,18 +549,28 @@ class Proposer:
         self._earlier = earlier
         self._executor = executor
         self._wake = wake
-        self._untold = known_results(search)
+        self._untold: list[Result] = []
+        self._levels = LevelResults() if search.levels is not None else None
         self._asking: Future[list[Point]] | None = None
         self.exhausted = False
         """True once the optimizer has no point left."""
 
-    def tell(self, trial: Trial) -> None:
-        """Takes a trial that is over, in the order of results. The optimizer learns it with the next ask."""
-        self._untold.append(told_result(self._search, trial))
+    def tell(self, trial: Trial, chain: int | None = None) -> None:
+        """Takes a trial that is over, in the order of results. The optimizer learns it with the next ask.
+
+        Args:
+            trial: the trial.
+            chain: number of the first trial of its point; None: of the trial itself.
+        """
+        result = told_result(self._search, trial)
+        if self._levels is not None and trial.level is not None and not trial.stopped_early:
+            self._levels.tell(chain or trial.number, trial.level, result)
+        else:
+            self._untold.append(result)
 
     @cached_property
     def _optimizer(self) -> Optimizer:
-        """The optimizer, told of the earlier searches. Made in the executor: its libraries take a second to load."""
+        """The optimizer, made in the executor: its libraries take a second to load."""
         return optimizer_of(self._search, self._earlier)
 
     @property
@@ -509,6 +581,9 @@ class Proposer:
     def start(self, count: int, pending: Sequence[Point]) -> None:
         """Starts an ask for `count` points; `pending`: the points of open trials."""
         told, self._untold = self._untold, []
+        if self._levels is not None:  # results of lower levels change as others come: a new optimizer is told all
+            told = self._levels.results()
+            self.__dict__.pop("_optimizer", None)
         self._asking = self._executor.submit(self._ask, told, count, list(pending))
         self._asking.add_done_callback(lambda _: self._wake())
 
@@ -523,8 +598,13 @@ class Proposer:
             self.exhausted = True
             return []
 
-    def _ask(self, told: list[TellableResult], count: int, pending: list[Point]) -> list[Point]:
+    def _ask(self, told: list[Result], count: int, pending: list[Point]) -> list[Point]:
         """Tells and asks the optimizer; runs in the executor, and nothing else uses the optimizer."""
         with ASK_SECONDS.labels(self._search.optimizer.name).time():
             self._optimizer.tell(told)
             return self._optimizer.ask(count, pending)
+
+
+def _takes_levels(trial: Trial) -> bool:
+    """Returns whether a trial counts against `budget.fidelity`."""
+    return trial.confirms is None and not trial.ended_with_search

@@ -6,39 +6,35 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from hpo_pilot.optimizers import create_optimizer
-from hpo_pilot.optimizers.base import Optimizer, Recommendation
-from hpo_pilot.search import Point, Search, Trial, TrialState, point_key
+from hpo_pilot.optimizers.base import Optimizer, Recommendation, Result
+from hpo_pilot.search import Search, Trial, TrialState, point_key
 from hpo_pilot.search.earlier_results import EarlierResults
 from hpo_pilot.search.ranking import costs, ranked_by_folds
 
-#: A point, its costs, their standard errors, and whether the trial was stopped early. One cost per objective, lower is
-#: better. The costs of a stopped trial are estimates of its final result.
-TellableResult = tuple[Point, tuple[float, ...] | None, tuple[float, ...] | None, bool]
 
-
-def told_result(search: Search, trial: Trial) -> TellableResult:
+def told_result(search: Search, trial: Trial) -> Result:
     """Returns the result of a trial that is over, as optimizers are told it."""
     if trial.stopped_early and trial.stop is not None:
         projected = trial.stop.projected
         # A trial that diverged counts as failed. Otherwise there is an estimate, except with several objectives
         # before the first finished trial: then the optimizer only learns that the trial was stopped.
         diverged = trial.stop.value is None
-        return trial.point, projected and costs(search.objectives, projected), None, not diverged
+        values = projected and costs(search.objectives, projected)
+        return Result(trial.point, values, stopped=not diverged)
     means = costs(search.objectives, trial.values) if trial.values else None
     good = trial.good_folds
     errors = tuple(std / good**0.5 for std in trial.stds) if trial.stds and good >= 2 else None
-    return trial.point, means, errors, False
-
-
-def known_results(search: Search) -> list[TellableResult]:
-    """Returns the known results in the file of a search, as optimizers are told them."""
-    return [
-        (known.point, known.figures and costs(search.objectives, known.figures), None, False) for known in search.known
-    ]
+    return Result(trial.point, means, errors)
 
 
 def optimizer_of(search: Search, earlier: Sequence[EarlierResults], name: str = "") -> Optimizer:
-    """Returns a new optimizer for a search, told of the results of earlier searches; `name`: another than its own."""
+    """Returns a new optimizer for a search, told of the results of earlier searches and those known in its file.
+
+    Args:
+        search: the search.
+        earlier: the results of earlier searches.
+        name: another optimizer than that of the search; empty: that one, with its settings.
+    """
     optimizer = create_optimizer(
         name or search.optimizer.name,
         search.space,
@@ -49,6 +45,8 @@ def optimizer_of(search: Search, earlier: Sequence[EarlierResults], name: str = 
     )
     for one in earlier:
         optimizer.tell_earlier(one.source, one.results)
+    objectives = search.objectives
+    optimizer.tell((known.point, known.figures and costs(objectives, known.figures)) for known in search.known)
     return optimizer
 
 
@@ -57,23 +55,29 @@ def recommend(
 ) -> list[tuple[Trial, Recommendation]]:
     """Returns the trials in the order of their values without noise, as a model of all results predicts them.
 
-    The model is that of `bayesian`, whatever optimizer proposed the points. Confirmation runs are left out. Costs take
-    the place of figures of merit: lower is better. See `Optimizer.recommend`, also for the errors.
+    The model is that of `bayesian`, whatever optimizer proposed the points. Confirmation runs and lower levels are left
+    out. Costs take the place of figures of merit: lower is better. See `Optimizer.recommend`, also for the errors.
     """
     model = optimizer_of(search, earlier, "bayesian")
-    told = sorted((trial.told, trial.number, trial) for trial in trials if trial.told is not None)
-    model.tell([*known_results(search), *(told_result(search, trial) for _, _, trial in told)])
-    trial_at = {point_key(trial.point): trial for trial in reversed(ranked_by_folds(search, trials))}
+    ranked = ranked_by_folds(search, trials)
+    told = [t for t in trials if t.told is not None and ranked and t.level == ranked[0].level]
+    model.tell(told_result(search, trial) for trial in sorted(told, key=lambda trial: trial.told or 0))
+    trial_at = {point_key(trial.point): trial for trial in reversed(ranked)}
     found = model.recommend(len(told) + len(search.known))
     return [(trial_at[key], each) for each in found if (key := point_key(each.point)) in trial_at]
 
 
 def confirmation_runs(search: Search, trials: Collection[Trial], earlier: Sequence[EarlierResults]) -> list[Trial]:
-    """Returns the trials to confirm, each once per run that is still due. Stopped runs are due again."""
+    """Returns the trials to confirm, each once per run that is still due. Stopped runs are due again.
+
+    Only trials of the highest level are confirmed, by whole trainings to this level. Where results are noisy, those
+    come first that `recommend` ranks first.
+    """
+    runs = Counter(trial.confirms for trial in trials if trial.state is not TrialState.STOPPED)
     ranked = ranked_by_folds(search, trials) if search.confirm.top else []
+    ranked = [trial for trial in ranked if trial.level == ranked[0].level]
     if ranked and len(search.objectives) == 1:
         predicted = [trial for trial, each in recommend(search, trials, earlier) if each.error is not None]
         seen = {trial.number for trial in predicted}
         ranked = predicted + [trial for trial in ranked if trial.number not in seen]
-    runs = Counter(trial.confirms for trial in trials if trial.state is not TrialState.STOPPED)
     return [trial for trial in ranked[: search.confirm.top] for _ in range(search.confirm.repeats - runs[trial.number])]

@@ -35,13 +35,12 @@ from hpo_pilot.search.earlier_results import (
     read_results,
 )
 from hpo_pilot.search.payload import absolute_inputs
-from hpo_pilot.search.ranking import costs
 from hpo_pilot.search.sections import is_result_file
 from hpo_pilot.steering.changes import RESUMABLE, TAKES_PAYLOAD, budget_difference
 from hpo_pilot.steering.embedded import chosen_server
 from hpo_pilot.steering.recommendation import optimizer_of
 from hpo_pilot.steering.search_file import Examination, in_order, load_search, payload_folder
-from hpo_pilot.steering.submissions import official_group, task_jobs, task_spec, trial_seed, trials_per_task
+from hpo_pilot.steering.submissions import new_trials, official_group, task_jobs, task_spec, trials_per_task
 from hpo_pilot.steering.workdir import DEFAULT_QUEUE, WorkDir, nickname
 from hpo_pilot.store import EMBEDDED, NameTakenError, SearchRecord, Store
 from hpo_pilot.transformation.job import without_secrets
@@ -134,7 +133,7 @@ def payload_document(search: Search, base: Path | None) -> dict[str, Any]:
         InputError: an input is a relative path, and the search file is on another machine.
     """
     payload, needs, early = search.payload, search.resources, search.early_stopping
-    keys = list(payload.point.payload_point(dict.fromkeys(search.space.names)))
+    keys = list(search.payload_point(dict.fromkeys(search.space.names)))
     named: dict[str, Any] = {"python": payload.python, "function": payload.function}
     named |= payload.model_dump(include={"result", "progress"}, exclude_none=True)
     named["placeholders"] = placeholders(payload.command, keys)
@@ -301,7 +300,7 @@ def _refiled(record: SearchRecord, search: Search, search_file: str) -> tuple[Se
     """
     before, after = record.filed.budget, search.budget
     largest: dict[str, Any] = {}
-    for name in ("trials", "hours", "gpu_hours", "core_hours"):
+    for name in ("trials", "hours", "gpu_hours", "core_hours", "fidelity"):
         old, new, now = (_limit(budget, name) for budget in (before, after, record.search.budget))
         if new < old:
             raise InputError(
@@ -314,7 +313,8 @@ def _refiled(record: SearchRecord, search: Search, search_file: str) -> tuple[Se
         largest["failures"] = record.search.budget.failures
     if after.parallel == before.parallel:
         largest["parallel"] = record.search.budget.parallel
-    changed = search.model_copy(update={"budget": after.model_copy(update=largest)})
+    budget = after.model_copy(update=largest)
+    changed = search.model_copy(update={"budget": budget, "fidelity": record.search.fidelity})
     return changed, f"budget changed: {budget_difference(record.search.budget, changed.budget)}"
 
 
@@ -527,14 +527,10 @@ def first_task_of(
     count = min(search.budget.parallel, search.budget.trials, most)
     points = [search.space.canonical(point) for point in search.start[:count]]
     if not points:
-        optimizer = optimizer_of(search, earlier)
-        optimizer.tell(
-            (known.point, known.figures and costs(search.objectives, known.figures)) for known in search.known
-        )
-        points = optimizer.ask(count, [])
-    numbered = dict(enumerate(points, start=1))
-    jobs = task_jobs(search, [(number, trial_seed(search.seed, number)) for number in numbered])
+        points = optimizer_of(search, earlier).ask(count, [])
+    trials = {trial.number: trial for trial in new_trials(search, 1, 1, points)}
+    jobs = task_jobs(search, [(trial.number, trial.seed) for trial in trials.values()])
     name = task_name(owner, search.name, _UID, 1, 0, group=official_group(search))
-    task = task_spec(search, _UID, sandbox, name, 1, jobs, numbered)
+    task = task_spec(search, _UID, sandbox, name, 1, jobs, trials)
     url = _SERVER if ours else server
     return task_parameters(task, owner=owner, vo=vo, server=url, sandbox=sandbox.name, ours=ours)

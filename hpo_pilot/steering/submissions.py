@@ -12,17 +12,31 @@ import math
 import re
 import secrets
 import time
+from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from hpo_pilot.errors import GiveUpError, TryAgainError
-from hpo_pilot.jobs import ASKED_QUEUE, JobState, Member, Members, TaskOptions, TaskRef, TaskSpec, TaskState, task_name
+from hpo_pilot.jobs import (
+    ASKED_QUEUE,
+    JobState,
+    Member,
+    Members,
+    TaskOptions,
+    TaskRef,
+    TaskSpec,
+    TaskState,
+    TrialLevel,
+    task_name,
+)
 from hpo_pilot.panda.rucio import is_did
 from hpo_pilot.panda.task_parameters import ENCODED_LIMIT, encode_points
 from hpo_pilot.panda.workflow_manager import TaskNameTakenError, UnknownOutcomeError, WorkflowManager
 from hpo_pilot.search import Budget, Point, Search, Trial, TrialState, point_key
 from hpo_pilot.search.limits import MOST_JOBS_PER_TASK, MOST_RUNS_PER_TASK
+from hpo_pilot.search.promotion import first_of_chain
 from hpo_pilot.store import NewTask, PointRequest, SearchRecord, SteeringStore, StoreAwayError, TaskRecord, TaskStage
 
 #: Longest pause between two calls of the loop body of a search, in seconds.
@@ -189,15 +203,15 @@ class Submissions:
         """Adds a task that this process has just registered: it cannot be at the server yet."""
         self.open[task.id] = task
 
-    def send(self, task: TaskRecord, points: Mapping[int, Point]) -> None:
-        """Submits a registered task.
+    def send(self, task: TaskRecord, trials: Mapping[int, Trial]) -> None:
+        """Submits a registered task; `trials`: all trials of the search by number.
 
         Raises:
             TryAgainError: it was not submitted now; call again. If its name was taken, the task has a new name.
             GiveUpError: the server refuses it for good.
         """
         try:
-            spec = self.spec(task.name, task.generation, task.jobs, points)
+            spec = self.spec(task.name, task.generation, task.jobs, trials)
             ref = self._manager.submit(spec, maybe_submitted=task.id in self._doubtful)
         except UnknownOutcomeError:
             self._doubtful.add(task.id)
@@ -273,22 +287,27 @@ class Submissions:
         """Returns the members of each job for new trials."""
         return task_jobs(self._search, [(trial.number, trial.seed) for trial in trials])
 
-    def fitting(self, generation: int, trials: list[Trial]) -> list[Trial]:
-        """Returns the first trials that fit into one task's parameters and its server's limit; at least one."""
+    def fitting(self, generation: int, trials: list[Trial], known: Mapping[int, Trial]) -> list[Trial]:
+        """Returns the first trials that fit into one task's parameters and its server's limit; at least one.
+
+        Args:
+            generation: number of their generation.
+            trials: the new trials.
+            known: all other trials of the search by number.
+        """
         trials = trials[: self.trials_per_task]
-        points = {trial.number: trial.point for trial in trials}
         while len(trials) > 1:
-            numbers = {trial.number for trial in trials}
-            spec = self.spec("", generation, self.jobs(trials), {n: points[n] for n in numbers})
+            numbered = ChainMap({trial.number: trial for trial in trials}, cast("dict[int, Trial]", known))
+            spec = self.spec("", generation, self.jobs(trials), numbered)
             if len(encode_points(spec)) <= ENCODED_LIMIT:
                 break
             trials = trials[: len(trials) // 2]
         return trials
 
-    def spec(self, name: str, generation: int, jobs: tuple[Members, ...], points: Mapping[int, Point]) -> TaskSpec:
+    def spec(self, name: str, generation: int, jobs: tuple[Members, ...], trials: Mapping[int, Trial]) -> TaskSpec:
         """Returns a task as the workflow manager submits it."""
         sandbox = Path(self._record.sandbox or "")
-        return task_spec(self._search, self._record.uid, sandbox, name, generation, jobs, points)
+        return task_spec(self._search, self._record.uid, sandbox, name, generation, jobs, trials)
 
 
 def trial_seed(search_seed: int, number: int) -> int:
@@ -337,7 +356,7 @@ def task_spec(
     name: str,
     generation: int,
     jobs: tuple[Members, ...],
-    points: Mapping[int, Point],
+    trials: Mapping[int, Trial],
 ) -> TaskSpec:
     """Returns a generation, or a part of one, as the workflow manager submits it.
 
@@ -348,15 +367,16 @@ def task_spec(
         name: the task's name.
         generation: number of the generation.
         jobs: members of job 1, 2, ….
-        points: points by trial number; may have more trials than the jobs.
+        trials: trials by number; may have more than the jobs, and must have those that they go on from.
     """
+    members = {trial: trials[trial] for job in jobs for trial, _, _ in job}
     return TaskSpec(
         name=name,
         search=search.name,
         uid=uid,
         generation=generation,
         folds=search.folds.k,
-        points={trial: search.payload.point.payload_point(points[trial]) for job in jobs for trial, _, _ in job},
+        points={number: search.payload_point(trial.point, trial.level) for number, trial in members.items()},
         jobs=jobs,
         sandbox=sandbox,
         needs=search.job_needs,
@@ -376,7 +396,20 @@ def task_spec(
         ),
         datasets=tuple(name for name in search.payload.inputs if is_did(name)),
         wants_values=search.early_stopping.is_on,
+        levels=_levels(search, members, trials),
     )
+
+
+def _levels(search: Search, members: Mapping[int, Trial], trials: Mapping[int, Trial]) -> dict[int, TrialLevel]:
+    """Returns the levels of a task's trials; the checkpoint of a point that may be promoted is kept."""
+    found: dict[int, TrialLevel] = {}
+    if (levels := search.levels) is None:
+        return found
+    for number, trial in members.items():
+        chain = first_of_chain(trials, trial)
+        keep = trial.confirms is None and (trial.level or 0) < levels.high
+        found[number] = TrialLevel(trial.level or 0, None if chain == number else chain, keep)
+    return found
 
 
 def official_group(search: Search) -> str | None:
@@ -516,37 +549,48 @@ class PointRequests:
                 self._waiting.remove(request)
         return self._waiting[:count]
 
+    def later_levels(self, trials: Mapping[int, Trial]) -> int:
+        """Returns the number of requests for a promotion that failed: they take no trial of the budget."""
+        return sum(trials[one.retries].continues is not None for one in self._waiting if one.retries is not None)
+
     def sent(self, ids: Collection[int]) -> None:
         """Removes the requests with these ids: they have become trials."""
         self._waiting = [request for request in self._waiting if request.id not in ids]
 
 
 def new_trials(
-    seed: int,
+    search: Search,
     generation: int,
     first: int,
     points: Sequence[Point],
-    confirms: Sequence[int] | None = None,
-    requests: Sequence[PointRequest] | None = None,
+    *,
+    confirms: Sequence[Trial] | None = None,
+    retries: Sequence[Trial | None] | None = None,
+    continues: Sequence[tuple[Trial, float]] | None = None,
 ) -> list[Trial]:
     """Returns trials for these points, to be registered.
 
     Args:
-        seed: the search's seed.
+        search: the search.
         generation: number of their generation.
         first: number of the first trial.
         points: the points.
-        confirms: for confirmation runs, the number of the confirmed trial for each point.
-        requests: for points that users asked for, the request for each point.
+        confirms: for confirmation runs, the confirmed trial for each point.
+        retries: for points that users asked for, the failed trial for each point; None: it is a new point.
+        continues: for promotions, the trial that each goes on from, and its level.
     """
-    return [
-        Trial(
-            first + index,
-            generation,
-            point,
-            seed=trial_seed(seed, first + index),
-            confirms=confirms[index] if confirms else None,
-            retries=requests[index].retries if requests else None,
-        )
-        for index, point in enumerate(points)
-    ]
+    lowest = None if search.levels is None else search.levels.values[0]
+    found = []
+    for index, point in enumerate(points):
+        trial = Trial(first + index, generation, point, seed=trial_seed(search.seed, first + index), level=lowest)
+        if continues:
+            before, level = continues[index]
+            trial = replace(trial, seed=before.seed, level=level, continues=before.number)
+        elif confirms:
+            trial = replace(trial, level=confirms[index].level, confirms=confirms[index].number)
+        elif retries and (failed := retries[index]) is not None:
+            trial = replace(trial, retries=failed.number)
+            if failed.continues is not None:
+                trial = replace(trial, seed=failed.seed, level=failed.level, continues=failed.continues)
+        found.append(trial)
+    return found

@@ -164,7 +164,7 @@ def points_tried(engine: Engine, search_id: int, limit: int) -> list[Point]:
     trials = t.trials.c
     ended_with_search = and_(trials.state == TrialState.STOPPED.value, trials.told.is_(None))
     query = select(trials.point).where(
-        trials.search_id == search_id, trials.confirms.is_(None), not_(ended_with_search)
+        trials.search_id == search_id, trials.confirms.is_(None), trials.continues.is_(None), not_(ended_with_search)
     )
     return read_values(engine, query.order_by(trials.number).limit(limit))
 

@@ -21,6 +21,7 @@ from hpo_pilot.store import tables as t
 
 if TYPE_CHECKING:
     from hpo_pilot.search.earlier_results import EarlierResults
+    from hpo_pilot.search.fidelity import Levels
     from hpo_pilot.search.search import Search
 
 #: The name of the embedded PanDA server in the store: its address changes with each start.
@@ -107,7 +108,19 @@ class SearchRecord:
     def planned_trials(self) -> int:
         """`Search.planned_trials`, without a check of the whole search."""
         confirm = self.definition["confirm"]
-        return planned_trials(self.budget["trials"], len(self.objectives), confirm["top"], confirm["repeats"])
+        return planned_trials(
+            self.budget["trials"], len(self.objectives), confirm["top"], confirm["repeats"], self.levels
+        )
+
+    @property
+    def levels(self) -> Levels | None:
+        """The levels of the training; None: every trial is a whole training."""
+        given = next(iter(self.definition.get("fidelity", {}).values()), None)
+        if given is None:
+            return None
+        from hpo_pilot.search.fidelity import Levels  # noqa: PLC0415 - lists load no pydantic
+
+        return Levels.model_validate(given)
 
     @property
     def filed(self) -> Search:
@@ -227,7 +240,7 @@ def stored_search(definition: Mapping[str, Any]) -> Search:
 def trial_record(row: Sequence[Any], attempts: Mapping[int, Sequence[Attempt]]) -> Trial:
     """Returns a row of `trials` as a value; `attempts`: of its jobs by fold, oldest first."""
     _, _, number, generation, point, state, seed, confirms, retries, told, value, std, figures, spreads, *more = row
-    error, look, reason, step, stop_value, projected, submitted, started, ended = more
+    error, look, reason, step, stop_value, projected, submitted, started, ended, level, continues = more
     return Trial(
         number=number,
         generation=generation,
@@ -241,6 +254,8 @@ def trial_record(row: Sequence[Any], attempts: Mapping[int, Sequence[Attempt]]) 
         seed=seed,
         confirms=confirms,
         retries=retries,
+        level=level if level is None or level % 1 else int(level),
+        continues=continues,
         told=told,
         submitted=from_epoch(submitted),
         started=from_epoch(started),

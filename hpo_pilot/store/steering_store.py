@@ -85,6 +85,8 @@ class SteeringStore(Store):
                         "seed": trial.seed,
                         "confirms": trial.confirms,
                         "retries": trial.retries,
+                        "level": trial.level,
+                        "continues": trial.continues,
                         "submitted": now,
                     }
                     for trial in trials

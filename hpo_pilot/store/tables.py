@@ -100,6 +100,8 @@ trials = sa.Table(
     C("submitted", sa.Float, nullable=True),
     C("started", sa.Float, nullable=True),
     C("ended", sa.Float, nullable=True),
+    C("level", sa.Float, nullable=True),  # the level that it is trained to; null: the search has no levels
+    C("continues", sa.Integer, nullable=True),  # the trial of the level below that it goes on from
     sa.UniqueConstraint("search_id", "number"),
     sa.UniqueConstraint("search_id", "told"),
     sa.Index(None, "search_id", "state"),
@@ -117,7 +119,7 @@ progress = sa.Table(
         for name in (
             *("pending", "running", "finished", "failed", "stopped", "stopped_early"),
             *("confirmations", "confirmations_over", "good", "with_std", "with_spread"),
-            *("told", "generations", "failures_in_a_row", "ties", "confirmed_runs"),
+            *("told", "generations", "failures_in_a_row", "ties", "confirmed_runs", "continuations"),
         )
     ),
     *(

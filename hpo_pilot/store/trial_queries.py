@@ -174,6 +174,56 @@ def neighbours(engine: Engine, search_id: int, number: int) -> tuple[int | None,
     return tuple(read_rows(engine, select(before, after))[0])
 
 
+def continued_by(engine: Engine, search_id: int, number: int) -> int | None:
+    """Returns the number of the last trial that goes on from this one; None: it was not promoted."""
+    query = select(func.max(_c.number)).where(_c.search_id == search_id, _c.continues == number)
+    found: int | None = read_values(engine, query)[0]
+    return found
+
+
+class LevelCount(NamedTuple):
+    """The trials of one level, without confirmation runs and trials that were stopped together with their search.
+
+    Attributes:
+        level: the level.
+        trials: number of trials.
+        finished: trials that finished.
+        promoted: trials that another one goes on from.
+        trained: sum of the levels that their own jobs train, as 18 for a trial from 9 to 27 epochs.
+        seconds: run time of their jobs, in seconds.
+    """
+
+    level: float
+    trials: int
+    finished: int
+    promoted: int
+    trained: float
+    seconds: float
+
+
+def level_counts(engine: Engine, search_id: int) -> list[LevelCount]:
+    """Returns the counts of each level that has trials, in ascending order; empty for a search without levels."""
+    before = t.trials.alias()
+    counted = and_(
+        _c.search_id == search_id,
+        _c.confirms.is_(None),
+        or_(_c.state != TrialState.STOPPED.value, _c.told.is_not(None)),
+        _c.level.is_not(None),
+    )
+    finished = func.sum(case((_c.state == TrialState.FINISHED.value, 1), else_=0))
+    columns = (func.count(), finished, func.sum(_c.level - func.coalesce(before.c.level, 0.0)))
+    goes_on = and_(before.c.search_id == _c.search_id, before.c.number == _c.continues)
+    trials = select(_c.level, *columns).outerjoin(before, goes_on).where(counted).group_by(_c.level)
+    promoted = select(before.c.level, func.count(before.c.number.distinct())).join(t.trials, goes_on).where(counted)
+    seconds = select(_c.level, func.sum(_j.seconds)).where(counted, _j.search_id == search_id, _j.trial == _c.number)
+    went_on = dict(map(tuple, read_rows(engine, promoted.group_by(before.c.level))))
+    ran = dict(map(tuple, read_rows(engine, seconds.group_by(_c.level))))
+    return [
+        LevelCount(level, count, good, went_on.get(level, 0), trained, ran.get(level) or 0.0)
+        for level, count, good, trained in sorted(map(tuple, read_rows(engine, trials)))
+    ]
+
+
 def rank_of(engine: Engine, search_id: int, search: Search, progress: SearchProgress, trial: Trial) -> tuple[int, int]:
     """Returns a trial's rank as `ranking` has it, from 1, and the number of ranked trials; rank 0: it has none.
 
@@ -188,11 +238,14 @@ def rank_of(engine: Engine, search_id: int, search: Search, progress: SearchProg
     if trial.number in confirmed:
         return confirmed.index(trial.number) + 1, progress.good
     is_better = _c.value < value if search.objective.sign > 0 else _c.value > value
+    is_before = or_(is_better, and_(_c.value == value, _c.number < trial.number))
+    if trial.level is not None:
+        is_before = or_(_c.level > trial.level, and_(_c.level == trial.level, is_before))
     better = select(func.count()).where(
         _c.search_id == search_id,
         _c.state == TrialState.FINISHED.value,
         _is_finite(_c.value),
-        or_(is_better, and_(_c.value == value, _c.number < trial.number)),
+        is_before,
         _c.confirms.is_(None),
         not_(among(_c.number, confirmed)),
     )
@@ -257,7 +310,8 @@ def best_numbers(engine: Engine, search_id: int, search: Search, limit: int) -> 
     good = and_(_c.search_id == search_id, _c.state == TrialState.FINISHED.value, _c.confirms.is_(None))
     for index, objective in enumerate(search.objectives, 1):
         order = TrialOrder("value" if index == 1 else f"value{index}", descending=objective.sign < 0)
-        found += read_values(engine, select(_c.number).where(good).order_by(*_sort_columns(engine, order)).limit(limit))
+        columns = _c.level.desc(), *_sort_columns(engine, order)
+        found += read_values(engine, select(_c.number).where(good).order_by(*columns).limit(limit))
     return found
 
 

@@ -360,7 +360,10 @@ class Extension(BaseModel):
         extra="forbid", json_schema_extra={"examples": [{"add": {"trials": 50}, "seen": {"trials": 64}}]}
     )
 
-    add: dict[str, _Added] = Field(description="Amounts by limit: trials, hours, gpu_hours, core_hours, failures.")
+    add: dict[str, _Added] = Field(
+        description="Amounts by limit: trials, hours, gpu_hours, core_hours, fidelity, failures; and high, the new "
+        "highest level itself."
+    )
     seen: dict[str, int | float | None] | None = Field(
         None, description="The budget of one search before the call: a repeated call then adds only once."
     )

@@ -38,6 +38,7 @@ _LIMITS = {
     "hours": "More hours",
     "gpu_hours": "More GPU-hours",
     "core_hours": "More core-hours",
+    "fidelity": "More of the sum of levels",
     "failures": "More failures in a row",
 }
 
@@ -110,7 +111,7 @@ def _derived(operation: Operation, _library: SearchCache, view: SearchView) -> A
 
     A parameter that has the name of a limit of the budget shows its present value.
     """
-    budget = view.search.budget.model_dump()
+    budget = view.search.to_dict()["budget"]
     fields = []
     for name, (kind, _) in operation.fields().items():
         now = budget.get(name)
@@ -146,7 +147,7 @@ def _stop(_library: SearchCache, view: SearchView) -> ActionForm:
 
 
 def _extend(_library: SearchCache, view: SearchView) -> ActionForm:
-    budget = view.search.budget.model_dump()
+    budget = view.search.to_dict()["budget"]
     fields = [
         FormField(
             name,
@@ -155,10 +156,10 @@ def _extend(_library: SearchCache, view: SearchView) -> ActionForm:
             note=_now(budget[name]),
         )
         for name, label in _LIMITS.items()
-        if budget[name] is not None
+        if budget.get(name) is not None
     ]
     # The form also sends the budget that the user saw: the same form sent twice then adds only once.
-    seen = [FormField(f"seen.{name}", kind="hidden", value=repr(budget[name])) for name in _LIMITS]
+    seen = [FormField(f"seen.{name}", kind="hidden", value=repr(budget[name])) for name in _LIMITS if name in budget]
     texts = ["These amounts are added to the budget. A search that was over continues."]
     return ActionForm("extend", "Extend the budget", texts, "Extend", [*fields, *seen])
 

@@ -48,6 +48,7 @@ from hpo_pilot.store.trial_expressions import condition_of
 from hpo_pilot.store.trial_queries import (
     TrialFilter,
     TrialOrder,
+    continued_by,
     count_trials,
     failed_trials,
     neighbours,
@@ -455,7 +456,8 @@ def trial_page(request: Request) -> Response:
         "view": view,
         "trial": one,
         "figures": figures(one.values, one.stds, len(search.objectives)),
-        "job_command": filled_command(search, one.point),
+        "job_command": filled_command(search, one.point, level=one.level),
+        "promoted": continued_by(store.engine, record.id, one.number) if one.level is not None else None,
         "attempts": attempts,
         "measured": [reports[-1] for fold in one.folds if (reports := [one for one in fold.attempts if one.metrics])],
         "metrics": metrics[:_METRICS],

@@ -137,6 +137,14 @@ Error: Remote JSM server is not responding on host batch5
 """
 
 
+def test_ranks_that_were_terminated() -> None:
+    said = "srun: error: n2: task 1: Terminated\nsrun: error: n1: task 0: "
+    log_patterns = LAUNCHERS["srun"].log_patterns
+    assert log_patterns.were_terminated(said + "Terminated\n")
+    assert not log_patterns.were_terminated(said + "Exited with exit code 1\n")
+    assert not log_patterns.were_terminated("0: Terminated\n")
+
+
 @pytest.mark.parametrize(
     ("launcher", "said", "why", "is_away"),
     [

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from hpo_pilot.jobs import TaskOptions, task_name
+from hpo_pilot.jobs import TaskOptions, TrialLevel, task_name
 from hpo_pilot.panda.task_parameters import (
     encode_points,
     output_name,
@@ -203,6 +203,12 @@ def test_an_embedded_server_gets_more_and_a_real_one_an_architecture(task, needs
 def test_memory_is_given_per_core_and_gpus_per_node(task):
     told = parameters_of(replace(task, needs=replace(task.needs, nodes=6, gpus_per_node=2, cores=7, memory_mb=21_000)))
     assert (told["nGPU"], told["coreCount"], told["ramCount"]) == (2, 7, 3000)
+
+
+def test_levels_of_trials_are_in_the_document(task):
+    first, later = TrialLevel(1, None, keep_checkpoint=True), TrialLevel(9, 1, keep_checkpoint=False)
+    document = submitted_points(parameters_of(replace(task, levels={1: first, 2: later})))
+    assert document["levels"] == {"1": {"level": 1, "keep_checkpoint": True}, "2": {"level": 9, "chain": 1}}
 
 
 def test_a_submitted_task_is_recognised_by_its_points(task, ours):

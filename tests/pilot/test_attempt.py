@@ -16,6 +16,18 @@ from hpo_pilot.pilot.machine import JobReservation
 from hpo_pilot.pilot.report import Outcome
 
 
+def test_a_step_whose_ranks_had_sigterm_shortly_before_the_end(tmp_path):
+    """Slurm's line about the cancelled step is lost at times. A rank may also end itself in this way."""
+    launched = SimpleNamespace(assignment=SimpleNamespace(allocation=("n1",)), were_terminated=lambda _: True)
+    for ends_soon in (True, False):
+        parts = SimpleNamespace(
+            workdir=SimpleNamespace(root=tmp_path),
+            draining=threading.Event(),
+            watch=SimpleNamespace(ends_soon=lambda says=ends_soon: says),
+        )
+        assert bool(attempt.JobRun(parts, {"PandaID": 1}, JobReservation())._cut_off(launched, None)) is ends_soon
+
+
 def test_the_work_of_a_job_with_a_damaged_sandbox_is_lost(tmp_path):
     """It goes back to the queue like a job with a checkpoint."""
     for code, ending in ((PilotErrorCode.STAGE_IN_FAILED, Ending.CUT), (PilotErrorCode.SIGTERM, Ending.CHECKPOINTED)):

@@ -244,7 +244,7 @@ def test_the_command(tmp_path: Path) -> None:
     add_results(tmp_path / "work", "digits", 4)
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
-    written = [Path(line) for line in done.output.split()]
+    written = [Path(line) for line in done.stdout.splitlines()]
     assert written[0] == tmp_path / "work" / "reports" / "digits-figures" / "convergence.png"
     assert all(path.stat().st_size > 100 for path in written)
     with pytest.raises(InputError, match="the formats are pdf and png"):

@@ -20,9 +20,10 @@ from tests.pilot.conftest import RUNNER, alive, until
 __all__ = ["alive", "until"]
 
 
-def encoded(jobs: list[Any], points: Mapping[str, Any], folds: int = 3) -> str:
+def encoded(jobs: list[Any], points: Mapping[str, Any], folds: int = 3, **more: Any) -> str:
     """The value of `--task`."""
     table = {"search": "digits", "uid": "1a2b3c4d", "generation": 2, "folds": folds, "jobs": jobs, "points": points}
+    table |= more
     return base64.urlsafe_b64encode(zlib.compress(json.dumps(table).encode())).decode()
 
 

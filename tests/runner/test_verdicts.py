@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.runner.conftest import RUNNER
+from tests.runner.conftest import RUNNER, encoded
 
 
 def write(text: str) -> str:
@@ -153,6 +153,13 @@ def test_what_the_payload_is_told(bench):
     assert "HPO_PILOT_SEARCH=digits" in env and "TOKENIZERS_PARALLELISM=0" in env
     assert "geheim" not in env and "X509" not in env
     assert not (bench.checkpoints / "1a2b3c4d" / "t8f1").exists()  # it succeeded: nobody goes on from there
+
+
+def test_the_payload_is_told_its_level(bench):
+    task = encoded([[8, 1, 12]], {"8": {"x": 0.25, "epochs": 9}}, levels={"8": {"level": 9, "chain": 5}})
+    ended = bench.run(f"echo $HPO_PILOT_LEVEL > level; {GOOD}", number=1, task=task)
+    assert (ended.folder / "level").read_text() == "9\n"
+    assert {"level": 9, "chain": 5}.items() <= json.loads((ended.folder / "job.json").read_text()).items()
 
 
 def test_a_command_without_shell_signs_has_no_shell_above_it(bench):

@@ -1,0 +1,60 @@
+"""Results of points at several levels of training, as one result a point for optimizers, which know no levels."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from hpo_pilot.optimizers.base import Result
+from hpo_pilot.optimizers.early_stopping import projected
+
+#: A result at a lower level is projected by this number of the last points with results at both levels.
+_PAIRS = 100
+
+
+class LevelResults:
+    """The results of points that are trained to higher and higher levels. Lower values are better.
+
+    A point counts with the result of its highest level. If other points have reached higher levels, it is told as
+    stopped early, with the value that it would probably have at the highest one: its rank among the points that went on
+    from its level is assumed to remain, level by level, as early stopping projects learning curves.
+    """
+
+    def __init__(self) -> None:
+        """Starts without results."""
+        self._points: dict[int, dict[float, Result]] = {}
+
+    def tell(self, chain: int, level: float, result: Result) -> None:
+        """Takes a result.
+
+        Args:
+            chain: identifies the point.
+            level: the level.
+            result: the result at this level; without values if the training failed there.
+        """
+        self._points.setdefault(chain, {})[level] = result
+
+    def results(self) -> list[Result]:
+        """Returns one result for each point, in the order of their first results."""
+        levels = sorted({level for told in self._points.values() for level, result in told.items() if result.values})
+        pairs = {level: self._pairs(level, above) for level, above in itertools.pairwise(levels)}
+        found: list[Result] = []
+        for told in self._points.values():
+            level, result = max(told.items())
+            values = result.values
+            if values is None or level == levels[-1]:
+                found.append(result)
+                continue
+            for others in (pairs[each] for each in levels[levels.index(level) : -1]):
+                values = tuple(projected(value, some) for value, some in zip(values, others, strict=False))
+            found.append(Result(result.point, values, stopped=True))
+        return found
+
+    def _pairs(self, level: float, above: float) -> list[Sequence[tuple[float, float]]]:
+        """Returns (value at a level, value at the next) of the points with both, for each objective."""
+        both = [
+            list(zip(low.values, high.values, strict=True))
+            for told in self._points.values()
+            if (low := told.get(level)) and (high := told.get(above)) and low.values and high.values
+        ]
+        return list(zip(*both[-_PAIRS:], strict=True))

@@ -1,0 +1,112 @@
+"""Levels of trainings, and the promotion of points between them; depends neither on jobs nor on the clock.
+
+Asynchronous successive halving with promotion: Li et al., "A System for Massively Parallel Hyperparameter Tuning",
+MLSys 2020, algorithm 2. Each point is trained to the lowest level. It goes on to the next level as soon as it is among
+the best 1/eta of the results of its level; until then it is paused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hpo_pilot.search.trials import Trial
+
+
+def levels_between(low: float, high: float, eta: int) -> tuple[float, ...]:
+    """Returns the levels low, low x eta, low x eta^2, …, high; the last step may be larger or smaller than eta."""
+    steps = max(1, round(math.log(high / low) / math.log(eta)))
+    # Twelve digits, so that 3 x 0.05 is 0.15.
+    below = (low * eta**step if isinstance(low, int) else float(f"{low * eta**step:.12g}") for step in range(steps))
+    return (*below, high)
+
+
+def planned_counts(points: int, levels: int, eta: int) -> list[int]:
+    """Returns the expected number of trials at each level: the best 1/eta go on, and at least one point to the end."""
+    counts = [points]
+    for _ in range(levels - 1):
+        counts.append(max(1, counts[-1] // eta))
+    return counts
+
+
+def mean_share(counts: Sequence[int], levels: Sequence[float]) -> float:
+    """Returns the mean part of a level that a trial trains, as a share of the longest part; `counts`: by level."""
+    parts = [level - before for before, level in zip((0, *levels), levels, strict=False)]
+    return sum(count * part for count, part in zip(counts, parts, strict=True)) / sum(counts) / max(parts)
+
+
+def trained(trials: Mapping[int, Trial], trial: Trial) -> float:
+    """Returns the part of a trial's level that its own jobs train: 18 from 9 to 27 epochs."""
+    before = trials[trial.continues].level if trial.continues is not None else None
+    return (trial.level or 0) - (before or 0)
+
+
+def first_of_chain(trials: Mapping[int, Trial], trial: Trial) -> int:
+    """Returns the number of the first trial of a point, whose training a trial goes on with."""
+    while trial.continues is not None:
+        trial = trials[trial.continues]
+    return trial.number
+
+
+class Promotion:
+    """Decides which points are trained to their next level. Lower costs are better."""
+
+    def __init__(self, levels: Sequence[float], eta: int) -> None:
+        """Starts without results.
+
+        Args:
+            levels: the levels, in ascending order.
+            eta: one point in this number goes on from each level.
+        """
+        self._levels, self._eta = levels, eta
+        self._results: defaultdict[float, list[tuple[tuple[float, ...], int]]] = defaultdict(list)
+        self._failed: defaultdict[float, int] = defaultdict(int)
+        self._went_on: set[int] = set()
+
+    def tell(self, number: int, level: float, costs: Sequence[float] | None) -> None:
+        """Takes a result of a trial at a level: one cost for each objective; None: it failed."""
+        if costs is None:
+            self._failed[level] += 1
+        else:
+            self._results[level].append((tuple(costs), number))
+
+    def go_on(self, number: int) -> None:
+        """Takes a promotion: another trial goes on from this one."""
+        self._went_on.add(number)
+
+    def due(self) -> Iterable[tuple[int, float]]:
+        """Yields the trials that should go on, each with its next level: the highest levels first, then the best."""
+        for level in sorted(self._results, reverse=True):
+            above = self._next(level)
+            if above is not None:
+                count = (len(self._results[level]) + self._failed[level]) // self._eta
+                yield from ((number, above) for number in self._best(level)[:count] if number not in self._went_on)
+
+    def last(self) -> tuple[int, float] | None:
+        """Returns the best paused trial of the highest level with its next level, if the last level has no result.
+
+        At the end of a search of few points no trial of the upper levels is among the best 1/eta. One point is trained
+        to the end all the same.
+        """
+        if self._levels[-1] not in self._results:
+            for level in sorted(self._results, reverse=True):
+                for number in self._best(level):
+                    if number not in self._went_on and (above := self._next(level)) is not None:
+                        return number, above
+        return None
+
+    def _next(self, level: float) -> float | None:
+        return next((each for each in self._levels if each > level), None)
+
+    def _best(self, level: float) -> list[int]:
+        """Returns the trials with results at a level, best first; with several objectives by non-dominated rank."""
+        results = self._results[level]
+        results.sort()  # nearly sorted, which takes little time
+        if results and len(results[0][0]) > 1:
+            from hpo_pilot.search.nondominated import costs_of, ranked  # noqa: PLC0415 - takes 0.2 s, seldom needed
+
+            return [results[row][1] for row in ranked(costs_of([costs for costs, _ in results]))]
+        return [number for _, number in results]

@@ -1,0 +1,68 @@
+"""Levels, and which points go on to the next."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpo_pilot.search.promotion import Promotion, levels_between, mean_share, planned_counts
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "eta", "levels"),
+    [
+        (1, 81, 3, (1, 3, 9, 27, 81)),
+        (1, 100, 3, (1, 3, 9, 27, 100)),
+        (2, 3, 4, (2, 3)),
+        (0.05, 1.0, 3, (0.05, 0.15, 0.45, 1.0)),
+    ],
+)
+def test_levels(low, high, eta, levels):
+    assert levels_between(low, high, eta) == levels
+
+
+def told(levels, *results, on=()):
+    """A promotion told of (number, level, cost or costs or None), and the trials that went on."""
+    promotion = Promotion(levels, 3)
+    for number, level, cost in results:
+        promotion.tell(number, level, cost if cost is None or isinstance(cost, tuple) else (cost,))
+    for number in on:
+        promotion.go_on(number)
+    return promotion
+
+
+@pytest.mark.parametrize(
+    ("results", "on", "due"),
+    [
+        ([(1, 1, 0.5), (2, 1, 0.4)], (), []),  # of two the best third is none
+        ([(1, 1, 0.5), (2, 1, 0.4), (3, 1, 0.6)], (), [(2, 3)]),
+        ([(1, 1, 0.5), (2, 1, 0.4), (3, 1, 0.6)], (2,), []),  # it went on before
+        ([(1, 1, 0.5), (2, 1, 0.4), (3, 1, 0.3)], (2,), [(3, 3)]),  # better than the one that went on
+        ([(1, 1, 0.5), (2, 1, None), (3, 1, None)], (), [(1, 3)]),  # failed ones count as results
+        ([(n, 1, n) for n in range(1, 7)] + [(n, 3, n) for n in (7, 8, 9)], (1,), [(7, 9), (2, 3)]),  # higher first
+        ([(n, 9, n) for n in range(1, 4)], (), []),  # the last level
+        ([(n, 4, n) for n in range(1, 4)], (), [(1, 9)]),  # a level from before `extend`
+        ([(1, 1, (1, 9)), (2, 1, (9, 1)), (3, 1, (9, 9))], (), [(1, 3)]),  # the front, its least crowded first
+    ],
+)
+def test_who_goes_on(results, on, due):
+    assert list(told((1, 3, 9), *results, on=on).due()) == due
+
+
+@pytest.mark.parametrize(
+    ("results", "on", "last"),
+    [
+        ([], (), None),
+        ([(1, 1, 0.5), (2, 1, 0.4)], (), (2, 3)),
+        ([(1, 1, 0.5), (2, 1, 0.4), (3, 3, 0.6)], (2,), (3, 9)),  # the highest level, whatever its figure
+        ([(1, 1, 0.5), (2, 1, 0.4), (3, 3, None)], (2,), (1, 3)),  # it failed there: the next one
+        ([(1, 1, 0.5), (2, 1, 0.4), (3, 9, 0.6)], (2,), None),  # one is trained to the end
+    ],
+)
+def test_one_point_is_trained_to_the_end(results, on, last):
+    assert told((1, 3, 9), *results, on=on).last() == last
+
+
+def test_expected_trials_and_the_mean_length_of_their_jobs():
+    counts = planned_counts(64, 5, 3)
+    assert counts == [64, 21, 7, 2, 1]
+    assert mean_share(counts, (1, 3, 9, 27, 81)) == (64 * 1 + 21 * 2 + 7 * 6 + 2 * 18 + 1 * 54) / 95 / 54

@@ -1,0 +1,121 @@
+"""Trials that are promoted from level to level: each level once, whatever is killed or lost."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from hpo_pilot.search import TrialState
+from hpo_pilot.steering.changes import retry
+from hpo_pilot.store import SearchState
+from hpo_pilot.store.progress import progress_of
+from tests.steering.memory_panda import finish_all, go
+
+EPOCHS = {"fidelity": {"epochs": {"low": 1, "high": 9, "eta": 3}}}
+
+
+def check_levels(trials):
+    """Every point has each level at most once, in ascending order, with one seed."""
+    by_number = {trial.number: trial for trial in trials}
+    assert max(Counter(t.continues for t in trials if t.continues and not t.ended_with_search).values(), default=0) <= 1
+    for trial in trials:
+        if trial.continues is None:
+            assert trial.level == 1 or trial.confirms
+        else:
+            before = by_number[trial.continues]
+            assert (trial.point, trial.seed, trial.level) == (before.point, before.seed, 3 * before.level)
+            assert before.state is TrialState.FINISHED
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_the_best_go_on_and_one_comes_to_the_end(steer, store, panda, restarts):
+    document = {**EPOCHS, "optimizer": "bayesian", "confirm": {"top": 2, "repeats": 1}}
+    steering = steer(document, trials=9, parallel=3)
+    for _ in range(12):
+        finish_all(steering, panda, rounds=1)
+        steering = steer() if restarts else steering
+    finish_all(steering, panda)
+    trials = store.trials(1)
+    assert store.search(1).state is SearchState.DONE
+    check_levels(trials)
+    levels = Counter(trial.level for trial in trials if trial.confirms is None)
+    assert levels[1] == 9 and 3 <= levels[3] <= 4 and 1 <= levels[9] <= 2
+    confirmed = [trial for trial in trials if trial.confirms]
+    assert {trial.level for trial in confirmed} == {9} and len(confirmed) == levels[9]
+    progress = progress_of(store.engine, 1)
+    assert (progress.counted, progress.continuations) == (9, levels[3] + levels[9])
+    assert next(t for t in trials if t.number == progress.best).level == 9
+
+
+def test_a_task_has_the_levels_of_its_trials(steer, panda):
+    finish_all(steer({**EPOCHS, "payload": {"command": "train {epochs}"}}, trials=3, parallel=3), panda)
+    told = [(task.points[n]["epochs"], *level) for task in panda.tasks.values() for n, level in task.levels.items()]
+    assert told == [(1, 1, None, True)] * 3 + [(3, 3, 1, True), (9, 9, 1, False)]
+
+
+@pytest.mark.parametrize(("limit", "levels"), [(1, [1]), (5, [1, 1, 1, 3]), (9, [1, 1, 1, 3]), (11, [1, 1, 1, 3, 9])])
+def test_the_sum_of_levels_is_limited(steer, store, panda, limit, levels):
+    finish_all(steer(EPOCHS, trials=3, parallel=3, fidelity=limit), panda)
+    assert [trial.level for trial in store.trials(1)] == levels
+    assert store.search(1).state is SearchState.DONE
+
+
+def test_a_failed_promotion_is_tried_again_at_its_level(steer, store, panda):
+    steering = steer(EPOCHS, trials=3, parallel=3)
+    go(steering)
+    for job in (1, 2, 3):
+        panda.finish(1, job)
+    go(steering)
+    panda.finish(2, failed="no memory")
+    finish_all(steering, panda)
+    assert [(trial.level, trial.continues) for trial in store.trials(1)][3:] == [(3, 1), (3, 2), (9, 5)]
+    assert retry(store, store.search(1), "me") == 1
+    assert store.search(1).search.budget.trials == 3, "it is a point that was counted"
+    finish_all(steer(), panda)
+    again = store.trials(1)[6]
+    assert (again.level, again.continues, again.retries, again.seed) == (3, 1, 4, store.trials(1)[0].seed)
+
+
+def test_promotions_of_a_stopped_search_are_due_again(steer, store, panda):
+    steering = steer(EPOCHS, trials=3, parallel=3)
+    go(steering)
+    for job in (1, 2, 3):
+        panda.finish(1, job)
+    go(steering)
+    steering.advance(None, SearchState.STOPPING)
+    go(steering)
+    store.reopen(1, "me", "resumed", only_from=(SearchState.STOPPED,))
+    finish_all(steer(), panda)
+    stopped, again = store.trials(1)[3:5]
+    assert stopped.ended_with_search and (again.level, again.continues) == (3, 1)
+    check_levels(store.trials(1))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_level_is_counted_twice_whatever_happens(steer, store, panda, seed):
+    """Jobs end, fail and get lost in any order, answers to submissions too, and the steering is killed at any time."""
+    chance = random.Random(seed)
+    steering = steer({**EPOCHS, "optimizer": "random"}, trials=12, parallel=4)
+    for _ in range(60):
+        panda.lost_answers = int(chance.random() < 0.2)
+        go(steering, chance.randrange(1, 4))
+        waiting = [
+            (number, job)
+            for number, task in panda.tasks.items()
+            for job in range(1, len(task.jobs) + 1)
+            if 100 * number + job not in panda.reports[number]
+        ]
+        for number, job in waiting:
+            if chance.random() < 0.5:
+                panda.finish(number, job, failed="diverged" if chance.random() < 0.2 else None)
+        if chance.random() < 0.4:
+            steering = steer()
+        check_levels(store.trials(1))
+    panda.lost_answers = 0
+    finish_all(steering, panda, rounds=12)
+    trials = store.trials(1)
+    assert store.search(1).state is SearchState.DONE
+    assert sum(trial.counts for trial in trials) == 12
+    assert 9 in {trial.level for trial in trials if trial.values}
