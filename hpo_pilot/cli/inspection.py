@@ -22,7 +22,6 @@ from hpo_pilot.cli.options import (
 )
 from hpo_pilot.cli.output import (
     DIGITS,
-    NOTHING_BEYOND,
     Column,
     add_row,
     advised,
@@ -50,6 +49,7 @@ from hpo_pilot.report.documents import (
 from hpo_pilot.report.exports import FILE_FORMS, TEXT_FORMS, export_file
 from hpo_pilot.report.formatting import (
     NOTHING,
+    NOTHING_BEYOND,
     best_text,
     count,
     duration,
@@ -65,6 +65,8 @@ from hpo_pilot.report.formatting import (
 
 #: Mark of searches in `list` that are not over and that no process steers.
 _UNSTEERED = "not steered"
+
+_NOTHING_BEYOND = f"{NOTHING_BEYOND}: the hypervolume is 0"
 
 #: The formats of `export`.
 EXPORTS = (*TEXT_FORMS, *FILE_FORMS)
@@ -232,7 +234,7 @@ def _show_status(client: SearchClient, search: StatusDocument) -> None:
         names = zip(metrics_of(search), front["reference"], strict=True)
         table.add_row("reference", ", ".join(f"{name} {number(value, DIGITS)}" for name, value in names))
         if not front["hypervolume"]:
-            table.add_row("", NOTHING_BEYOND)
+            table.add_row("", _NOTHING_BEYOND)
     table.add_row("job time", duration(search["job_seconds"]))
     if gain := search.get("gain"):
         table.add_row("gain", gain_text(gain, metrics_of(search)[0]))
@@ -330,7 +332,7 @@ def best(client: SearchClient, identity: IdArgument, as_json: JsonOption = False
             if "confirmed" in trial:
                 typer.echo(f"trial {trial['number']}: {best_text(trial, DIGITS)}")
         if (front := search.get("front")) and not front["hypervolume"]:
-            typer.echo(NOTHING_BEYOND)
+            typer.echo(_NOTHING_BEYOND)
         return
     typer.echo(f"trial {found['number']}: {metrics_of(search)[0]} {best_text(found, DIGITS)}")
     for name, value in found["point"].items():

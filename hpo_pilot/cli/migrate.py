@@ -6,12 +6,13 @@ import json
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from hpo_pilot.cli.options import MOST_NUMBER, JsonOption, argument, option
 from hpo_pilot.cli.output import dump, write_text
+from hpo_pilot.cli.searches import point_of
 from hpo_pilot.errors import InputError
 
 
@@ -136,7 +137,7 @@ def steer(
             raise InputError(f"--outfile {outfile} is an input too: it would be lost")
         # If this call fails, nobody must mistake the points of an earlier call for its result.
         outfile.unlink(missing_ok=True)
-    call = SteeringCall(count, limit, optimizer, _settings(settings or []), seed, goal.sign, per_segment)
+    call = SteeringCall(count, limit, optimizer, point_of(settings or ()), seed, goal.sign, per_segment)
     file = read_points(infile, space)
     for warning in file.warnings:
         typer.echo(f"hpo-pilot: note: {warning}", err=True)
@@ -145,19 +146,3 @@ def steer(
         typer.echo(text, nl=False)
     else:
         write_text(outfile, text)
-
-
-def _settings(given: list[str]) -> dict[str, Any]:
-    """Returns the optimizer's settings; values have the form of a search file."""
-    from hpo_pilot.search.yaml_document import plain_tag, scalar_value
-
-    settings: dict[str, Any] = {}
-    for item in given:
-        name, equals, value = item.partition("=")
-        if not (name and equals):
-            raise InputError(f"--set {item}: must be NAME=VALUE")
-        try:
-            settings[name] = scalar_value(plain_tag(value), value)
-        except ValueError as error:
-            raise InputError(f"--set {item}: {error}") from error
-    return settings

@@ -249,13 +249,17 @@ def client_of(
         return SearchClient.local(workdir, store)
     from hpo_pilot.operations.remote import RemoteService
 
-    named = os.environ.get(TOKEN_FILE_VARIABLE)
-    token = token_file or (Path(named) if named else None)
-    if token is None:
+    if (token := token_of(token_file)) is None:
         raise InputError(
             f"the service {url} needs a token: name the file with your token by --token-file or {TOKEN_FILE_VARIABLE}"
         )
     return SearchClient(RemoteService(url, token, ca=ca, workdir=workdir))
+
+
+def token_of(token_file: Path | None) -> Path | None:
+    """Returns the file with the user's token, by default the one that HPO_PILOT_TOKEN_FILE names."""
+    named = os.environ.get(TOKEN_FILE_VARIABLE)
+    return token_file or (Path(named) if named else None)
 
 
 def service_of(workdir: Path | None, store: str | None, service: str | None) -> str | None:

@@ -32,9 +32,6 @@ _command_place: ContextVar[Place] = ContextVar("place", default=Place())  # noqa
 #: Version of the documents that ``--json`` prints; it increases when a key is removed or changes its meaning.
 JSON_VERSION = 1
 
-#: Explains a hypervolume of zero.
-NOTHING_BEYOND = "no trial is better than the reference point in every objective: the hypervolume is 0"
-
 
 def advised(text: str) -> str:
     """Returns `text` with the options that its commands need to find the searches of the running command."""

@@ -299,10 +299,7 @@ def plan_rows(plan: Mapping[str, Any]) -> Iterator[_Row]:
     layout, allocation = plan["layout"], plan["allocation"]
     family = f", {plan['searches']} segments side by side," if plan["searches"] > 1 else ""
     yield "search", f"{plan['search']}{family} at {plan['site']}"
-    yield (
-        "jobs",
-        f"{count(plan['jobs'], 'job')} for {count(plan['trials'], 'trial')}, of {_minutes_text(plan)} each",
-    )
+    yield ("jobs", f"{count(plan['jobs'], 'job')} for {count(plan['trials'], 'trial')}, of {_minutes_text(plan)} each")
     yield "layout", _layout(layout)
     if allocation["minutes"]:
         yield from _allocation_rows(plan)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
+from socket import gethostname
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate
+from urllib.parse import urlsplit
 
 import typer
 
 from hpo_pilot.advice import command
 from hpo_pilot.cli.options import (
-    TOKEN_FILE_VARIABLE,
     JsonOption,
     LogFormatOption,
     P,
@@ -31,6 +31,7 @@ from hpo_pilot.cli.options import (
     option,
     options_of,
     service_of,
+    token_of,
     with_options,
 )
 from hpo_pilot.cli.output import advised, dump
@@ -215,12 +216,15 @@ def monitor(
     if token_file is not None:
         raise InputError("--token-file is for --link and --service: pages of your own sign you in by themselves")
     from hpo_pilot.steering.server_processes import serve_pages
+    from hpo_pilot.trust import is_loopback
 
     def ready(pages: ApiProcess) -> None:
         typer.echo(f"the monitor is at {pages.url}")
         say_link(pages)
-        if host_is_here(pages.url):
-            typer.echo(f"from another machine: {tunnel(pages.url)}, then open the link there")
+        at = urlsplit(pages.url)
+        if is_loopback(at.hostname or ""):
+            tunnel = f"ssh -N -L {at.port}:127.0.0.1:{at.port} {gethostname()}"
+            typer.echo(f"from another machine: {tunnel}, then open the link there")
         typer.echo(advised("another link: `hpo-pilot monitor --link`; Ctrl-C stops the pages"))
 
     serve_pages(workdir, store=store, reach=replace(network, port=port), on_ready=ready)
@@ -231,28 +235,12 @@ def say_link(pages: ApiProcess) -> None:
     typer.echo(f"open {pages.link()} (good for ten minutes, and once)")
 
 
-def host_is_here(url: str) -> bool:
-    """Returns whether an address is local to this machine, so that other machines need a tunnel."""
-    from urllib.parse import urlsplit
-
-    return (urlsplit(url).hostname or "") in ("127.0.0.1", "::1", "localhost")
-
-
-def tunnel(url: str) -> str:
-    """Returns the command that makes an address of this machine available on another."""
-    from socket import gethostname
-    from urllib.parse import urlsplit
-
-    port = urlsplit(url).port
-    return f"ssh -N -L {port}:127.0.0.1:{port} {gethostname()}"
-
-
 def _of_service(url: str, token_file: Path | None, ca: Path | None) -> None:
     """Prints the address of a service's pages; with a token, a link that signs its owner in."""
     from hpo_pilot.steering.server_processes import one_time_link
 
     typer.echo(f"the monitor is at {url.rstrip('/')}")
-    token = _token_of(token_file)
+    token = token_of(token_file)
     if token is None:
         typer.echo("sign in there with your token, or name it here for a link: --token-file FILE")
         return
@@ -264,14 +252,9 @@ def _print_link(workdir: Path | None, token_file: Path | None, ca: Path | None) 
     from hpo_pilot.steering.workdir import WorkDir
 
     folder = WorkDir.at(workdir)
-    url, token = address_of_pages(workdir), _token_of(token_file) or folder.tokens / "user.token"
+    url, token = address_of_pages(workdir), token_of(token_file) or folder.tokens / "user.token"
     given = folder.tls / AUTHORITIES
     typer.echo(one_time_link(url, token, ca or (given if given.exists() else None)))
-
-
-def _token_of(token_file: Path | None) -> Path | None:
-    named = os.environ.get(TOKEN_FILE_VARIABLE)
-    return token_file or (Path(named) if named else None)
 
 
 _STDOUT = Path("-")

@@ -131,9 +131,10 @@ class Connection:
             TryAgainError: the service is out of reach or asks to call later.
             GiveUpError: the service reports that the call cannot succeed.
         """
+        how = {"params": query, "headers": headers, "json": json, "timeout": (_CONNECT, timeout), "stream": stream}
         for pause in (*_PAUSES, None):
             try:
-                answer = self._once(method, path, query, headers, json, body, timeout, stream)
+                answer = self._once(method, path, body, how)
             except _AwayError as error:
                 if not repeat and error.maybe_done:
                     raise LostAnswerError(
@@ -178,33 +179,13 @@ class Connection:
                 except OSError as error:
                     raise TryAgainError(f"cannot write {target}: {error.strerror}") from error
 
-    def _once(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str | int] | None,
-        headers: Mapping[str, str] | None,
-        json: Any,
-        body: Body | None,
-        timeout: float,
-        stream: bool,
-    ) -> requests.Response:
+    def _once(self, method: str, path: str, body: Body | None, how: Mapping[str, Any]) -> requests.Response:
         opened = body() if callable(body) else None
         content: BinaryIO | bytes | None = body if isinstance(body, bytes) else opened
         try:
-            return self._session.request(
-                method,
-                f"{self.url}/api/v1/{path}",
-                params=query,
-                headers=headers,
-                json=json,
-                data=content,
-                auth=self._auth,
-                # The token must not go to another host.
-                allow_redirects=False,
-                timeout=(_CONNECT, timeout),
-                stream=stream,
-            )
+            url = f"{self.url}/api/v1/{path}"
+            # No redirects: the token must not go to another host.
+            return self._session.request(method, url, data=content, auth=self._auth, allow_redirects=False, **how)
         except requests.exceptions.SSLError as error:
             raise InputError(
                 f"the certificate of {self.url} is not trusted: {_reason(error)}; name the authority that it comes "

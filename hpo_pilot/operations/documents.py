@@ -42,13 +42,7 @@ from hpo_pilot.store import SearchRecord, Store
 from hpo_pilot.store.annotations import search_annotations
 from hpo_pilot.store.lease import Holder, lease_holder
 from hpo_pilot.store.progress import all_progress, progress_of
-from hpo_pilot.store.queries import (
-    best_trials,
-    failure_of,
-    first_failures,
-    points_tried,
-    trials_with_folds,
-)
+from hpo_pilot.store.queries import best_trials, failure_of, first_failures, points_tried, trials_with_folds
 from hpo_pilot.store.trial_queries import best_numbers, confirmation_runs, level_counts, sampled_trials
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.logs import configure_logging
 from hpo_pilot.pilot import spread
 from hpo_pilot.pilot.agents import ASSIGNED, DEBUG, NODES, SCRATCH, SHARED_CHECKPOINTS
-from hpo_pilot.pilot.checkpoints import CheckpointShipping, KeptCheckpoint
+from hpo_pilot.pilot.checkpoints import CheckpointShipping, KeptCheckpoint, Level
 from hpo_pilot.pilot.client import JobServer, retried
 from hpo_pilot.pilot.execution import ended_with_all
 from hpo_pilot.pilot.job import Identity, Job, job_identity
@@ -253,16 +253,18 @@ class SharedCheckpoints(CheckpointShipping):
     def _may_have(self, job: Job) -> bool:
         return True
 
-    def _upload(self, kept: KeptCheckpoint, packed: Any) -> None:
+    def _upload(self, kept: KeptCheckpoint, packed: Any, level: Level | None = None) -> None:
         time.sleep(self._agent_server.checkpoint_turn(Path(packed.name).stat().st_size))
-        self._there(kept).place(Path(packed.name), UNPACKED_LIMIT)
+        self._there(kept if level is None else kept.of(level.name)).place(Path(packed.name), UNPACKED_LIMIT)
 
-    def _download(self, kept: KeptCheckpoint, packed: Any) -> bool:
-        return bool(self._there(kept).pack(packed, UNPACKED_LIMIT))
+    def _download(self, kept: KeptCheckpoint, packed: Any, level: Level | None = None) -> bool:
+        # The pilot of the allocation has copied that of an earlier trial, as one of the job's own.
+        return level is None and bool(self._there(kept).pack(packed, UNPACKED_LIMIT))
 
-    def _remove(self, kept: KeptCheckpoint) -> None:
-        for name in kept.names:
-            shutil.rmtree(self._shared / kept.folder.name / name, ignore_errors=True)
+    def _remove(self, kept: KeptCheckpoint, level: Level | None = None) -> None:
+        if level is None:  # the pilot of the allocation deletes those of trials with a level
+            for name in {*kept.names} - {each.name for each in kept.levels}:
+                shutil.rmtree(self._shared / kept.folder.name / name, ignore_errors=True)
 
     def _there(self, kept: KeptCheckpoint) -> KeptCheckpoint:
         return replace(kept, folder=self._shared / kept.folder.name)

@@ -546,6 +546,7 @@ class Agents:
         """Deletes the checkpoint of a job that has its result; sends that of another one to the server."""
         try:
             if ending in (Ending.FINISHED, Ending.RESUMED):
+                self._parts.checkpoints.finish(job)
                 self._parts.checkpoints.drop(job)
             else:
                 self._parts.checkpoints.keep(job, None)

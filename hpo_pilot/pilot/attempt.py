@@ -35,7 +35,14 @@ from hpo_pilot.pilot.job import (
 from hpo_pilot.pilot.job_files import FolderStorage, SandboxCache, ServerStorage, store_log, store_outputs
 from hpo_pilot.pilot.launch import STEP_CANCELLED, AvoidedTasks, LauncherOutage, LaunchFailure, WithLauncher
 from hpo_pilot.pilot.machine import AssignedResources, JobReservation, ResourcePool
-from hpo_pilot.pilot.report import Outcome, StartingJob, note_metric, payload_succeeded
+from hpo_pilot.pilot.report import (
+    Outcome,
+    StartingJob,
+    failed_folds,
+    note_metric,
+    note_remarks,
+    payload_succeeded,
+)
 from hpo_pilot.pilot.settings import PilotSettings, PilotWorkDir, Site
 from hpo_pilot.pilot.staging import LARGE_FILE, Staging
 from hpo_pilot.pilot.warm import WarmInterpreters
@@ -119,6 +126,8 @@ class JobRun:
         self._stored: dict[str, Any] = {}  # entries of `job_output_report`
         self._archive, self._copied = "", 0.0  # name of the sandbox, and when it was copied
         self._resumes = False  # whether the attempt goes on from a checkpoint
+        self._job: Job | None = None
+        self._unusable: set[tuple[int, int]] = set()  # (trial, fold) from which no later trial can go on
 
     def run(self) -> None:
         """Runs the job, then sends its final report or puts it back into the queue."""
@@ -138,6 +147,8 @@ class JobRun:
             parts.pool.free(self._reservation, Ending.RESUMED if resumed else ending)
             is_reserved = False
             report_end(parts, panda_id, attempt, outcome, self._folder, self._stored)
+            if self._job is not None and outcome.finished:
+                parts.checkpoints.drop(self._job, self._unusable)
         except HpoPilotError as error:
             log.error("%s", error)
         except Exception:
@@ -145,6 +156,8 @@ class JobRun:
         finally:
             if is_reserved:
                 parts.pool.free(self._reservation)
+            if self._job is not None:
+                parts.checkpoints.leave(self._job.identity)
             if root is not None and not parts.settings.keep:
                 shutil.rmtree(root, ignore_errors=True)
 
@@ -154,7 +167,7 @@ class JobRun:
         try:
             if not parts.pool.enter(self._reservation, draining) or draining.is_set():
                 raise GivenBack("the pilot was about to end when the job came")
-            job = parse_job(self._data)
+            self._job = job = parse_job(self._data)
             self._archive, self._copied = job.arguments.archive, time.monotonic()
             large = parts.sandboxes.copy_to(job.arguments, root, LARGE_FILE if parts.staging is not None else 0)
             document = PayloadSettings.read(str(root))
@@ -183,7 +196,10 @@ class JobRun:
             storage = parts.server_storage if job.server_stores else parts.own_storage
             if self._outcome.finished:
                 self._stored = store_outputs(storage, job, self._folder)
-                parts.checkpoints.drop(job)
+                self._unusable = failed_folds(self._folder)
+                unkept = parts.checkpoints.finish(job, self._unusable)
+                note_remarks(self._folder, unkept)
+                self._unusable.update(unkept)
                 return
             parts.checkpoints.keep(job, self._outcome.failure)
             if not isinstance(self._outcome.failure, AttemptClosed | GivenBack):
@@ -196,8 +212,6 @@ class JobRun:
             self._fail(JobFailure.of(failure))
         except OSError as error:
             self._fail(JobFailure(f"the job folder cannot be used: {error}", PilotErrorCode.NO_LOCAL_SPACE))
-        finally:
-            parts.checkpoints.leave(job_identity(self._data))
 
     def _fail(self, failure: JobFailure) -> None:
         self._outcome = replace(self._outcome, failure=failure, ended=time.time())

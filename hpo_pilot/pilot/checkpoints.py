@@ -4,6 +4,10 @@ A job's next attempt may run at a pilot that shares no folder with the first one
 of a job's points: at intervals while they run, and when an attempt ends without a result. The next pilot downloads them
 unless its own folder has newer ones, and they are deleted when the job has its result. An error in this costs the work
 since the last checkpoint, never the attempt.
+
+A trial with a level goes on from the checkpoint of an earlier trial of the same point; together they are a chain. Each
+has a folder of its own, so that no attempt of a lower level changes the checkpoint of a higher one. Such a checkpoint
+is stored by search, chain and fold before its result is reported, and deleted when a later trial of the chain has one.
 """
 
 from __future__ import annotations
@@ -24,10 +28,11 @@ import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from hpo_pilot.errors import HpoPilotError, TryAgainError
 from hpo_pilot.pilot.client import JobServer, retried
@@ -47,6 +52,8 @@ _NEW, _OLD, _KEPT = ".new", ".old", ".kept"
 
 _FETCHED = ".fetched-"  # prefix of folders in which archives are unpacked
 _STALE = 3600.0  # seconds after which such a folder is left over from a dead pilot
+_OURS = re.compile(r"t\d+f\d+(\.\d+)?|series-[0-9a-f]{16}", re.ASCII)  # folders of a search
+_KEPT_SECONDS = 30 * 86_400.0  # after the last change of a search's checkpoints; the server has the same limit
 
 #: Each file with its size in bytes and the time of its last change in ns.
 Signature = tuple[tuple[str, int, int], ...]
@@ -60,6 +67,29 @@ class FilesChanging(Exception):
     """The files changed while they were packed."""
 
 
+class Level(NamedTuple):
+    """A fold of a trial with a level, in a job.
+
+    Attributes:
+        name: its folder.
+        trial: number of the trial.
+        fold: number of the fold.
+        chain: number of the first trial of the point; `trial` if it is the first itself.
+        is_kept: whether a later trial may go on from its checkpoint.
+    """
+
+    name: str
+    trial: int
+    fold: int
+    chain: int
+    is_kept: bool
+
+    @property
+    def start(self) -> str:
+        """The folder of the chain's first trial; those of later ones have their number appended."""
+        return f"t{self.chain}f{self.fold}"
+
+
 @dataclass(frozen=True)
 class KeptCheckpoint:
     """The checkpoint folders of one job's points.
@@ -69,12 +99,18 @@ class KeptCheckpoint:
         names: folders in it: one for each point, and for a job of several points one of its own.
         task_id: JEDI's number of the task.
         number: number of the job in its task; the same for all attempts.
+        levels: the points with a level.
     """
 
     folder: Path
     names: tuple[str, ...]
     task_id: int
     number: str
+    levels: tuple[Level, ...] = ()
+
+    def of(self, name: str) -> KeptCheckpoint:
+        """Returns the checkpoint of one folder alone."""
+        return replace(self, names=(name,), levels=())
 
     def signature(self) -> Signature:
         """Returns the present files."""
@@ -120,6 +156,14 @@ class KeptCheckpoint:
             UnsafeArchive: the archive is refused; nothing was changed.
             OSError: reading or writing a file failed.
         """
+        with self._beside() as beside:
+            unpack(str(archive), str(beside), limit)
+            placed = [self._place(beside, name) for name in self.names]
+            return any(placed)
+
+    @contextmanager
+    def _beside(self) -> Iterator[Path]:
+        """Makes a folder in which checkpoints are put together before they get their names."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for left in self.folder.glob(f"{_FETCHED}*"):
             if time.time() - left.stat().st_mtime > _STALE:
@@ -127,11 +171,64 @@ class KeptCheckpoint:
         beside = self.folder / f"{_FETCHED}{secrets.token_hex(6)}"
         beside.mkdir()
         try:
-            unpack(str(archive), str(beside), limit)
-            placed = [self._place(beside, name) for name in self.names]
-            return any(placed)
+            yield beside
         finally:
             shutil.rmtree(beside, ignore_errors=True)
+
+    def place_level(self, archive: Path, limit: int, level: Level) -> bool:
+        """Unpacks the newest stored checkpoint of a chain: the trial's own, or one of an earlier trial.
+
+        Args:
+            archive: written by `pack`, but not trusted.
+            limit: largest unpacked size in bytes.
+            level: the trial that is about to start.
+
+        Returns:
+            Whether it was placed: the trial has none of its own that is newer, or of a higher level.
+
+        Raises:
+            UnsafeArchive: the archive is refused; nothing was changed.
+            OSError: reading or writing a file failed.
+        """
+        with self._beside() as beside:
+            unpack(str(archive), str(beside), limit)
+            for name in self._chain(level, beside):
+                if name != level.name:
+                    if _newest(self.folder, level.name) is not None:
+                        return False
+                    (beside / name).rename(beside / level.name)
+                return self._place(beside, level.name)
+        return False
+
+    def go_on(self, level: Level) -> bool:
+        """Copies the checkpoint of the newest earlier trial of a chain here, if the trial has none; returns whether.
+
+        Raises:
+            OSError: reading or writing a file failed.
+        """
+        if _newest(self.folder, level.name) is not None:
+            return False
+        for name in self._chain(level, self.folder):
+            with self._beside() as beside:
+                for file, _, _ in _files(self.folder, name):
+                    target = beside / level.name / Path(file).relative_to(name)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy2(self.folder / file, target)
+                return self._place(beside, level.name)
+        return False
+
+    def forget(self, level: Level, *, own: bool) -> None:
+        """Deletes the folders of a chain's earlier trials, and the trial's own."""
+        for name in self._chain(level, self.folder):
+            if own or name != level.name:
+                shutil.rmtree(self.folder / name, ignore_errors=True)
+
+    def _chain(self, level: Level, folder: Path) -> list[str]:
+        """Returns the folders with files of a chain's trials up to this one, the newest first."""
+        matches = (re.fullmatch(rf"{level.start}(?:\.(\d{{1,9}}))?", path.name) for path in folder.glob("t*f*"))
+        found = {int(match[1] or level.chain): match[0] for match in matches if match}
+        numbers = sorted((number for number in found if number <= level.trial), reverse=True)
+        return [found[number] for number in numbers if _newest(folder, found[number]) is not None]
 
     def _place(self, beside: Path, name: str) -> bool:
         fetched = _newest(beside, name)
@@ -160,7 +257,13 @@ def kept_checkpoint(job: Job, root: Path) -> KeptCheckpoint | None:
     try:
         table = _table(task)
         members = table["jobs"][int(number) - int(table.get("first", 1))]
-        names = [f"t{int(trial)}f{int(fold)}" for trial, fold, *_ in (members if _is_series(members) else [members])]
+        said, levels, names = table.get("levels") or {}, [], []
+        for trial, fold, *_ in members if _is_series(members) else [members]:
+            about = said.get(str(trial)) or {}
+            chain = int(about.get("chain", trial))
+            names.append(f"t{chain}f{int(fold)}" + (f".{int(trial)}" if chain != trial else ""))
+            if about:
+                levels.append(Level(names[-1], int(trial), int(fold), chain, bool(about.get("keep_checkpoint"))))
         uid = str(table["uid"])
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, zlib.error, RecursionError):
         return None
@@ -169,7 +272,7 @@ def kept_checkpoint(job: Job, root: Path) -> KeptCheckpoint | None:
     if _is_series(members):
         key = hashlib.sha256("\0".join((task, number, str(job.task_id))).encode()).hexdigest()
         names.append(f"series-{key[:16]}")
-    return KeptCheckpoint(root / uid, tuple(names), job.task_id, number)
+    return KeptCheckpoint(root / uid, tuple(names), job.task_id, number, tuple(levels))
 
 
 def _is_series(members: Any) -> bool:
@@ -221,6 +324,7 @@ log = logging.getLogger(__name__)
 
 _PATIENCE = 20.0  # seconds to wait for a server that does not answer
 _UNSETTLED = 2.0  # seconds until files that were being written are checked again
+_LEVEL_PATIENCE = 120.0  # the same for a checkpoint that a later trial goes on from
 _SHARE = 19  # the pause after an upload is this many times its length, so uploads take 1/20 of the time
 _AT_ONCE = 4  # simultaneous uploads of attempts that end
 
@@ -265,14 +369,18 @@ class CheckpointShipping(threading.Thread):
             job: the job.
             repeats: upload the checkpoint at intervals too, not only at the end of the attempt.
         """
-        kept = kept_checkpoint(job, self._settings.checkpoint_root) if self._limit else None
+        kept = kept_checkpoint(job, self._settings.checkpoint_root)
         if kept is None:
             return
-        fetched = self._may_have(job) and self._fetch(job, kept)
+        fetched = bool(self._limit) and self._may_have(job) and self._fetch(job, kept)
+        for level in kept.levels:
+            fetched |= self._go_on(job, kept, level)
+        if not self._limit and not kept.levels:
+            return
         shipment = _Shipment(job, kept, kept.signature() if fetched else ())
         with self._changed:
             self._shipments[job.identity] = shipment
-            if not repeats:
+            if not repeats or not self._limit:
                 return
             heapq.heappush(self._due, (time.monotonic() + self._settings.checkpoint_every, job.identity))
             self._changed.notify_all()
@@ -280,26 +388,61 @@ class CheckpointShipping(threading.Thread):
     def keep(self, job: Job, failure: JobFailure | None) -> None:
         """Uploads the last checkpoint of an attempt without a result, unless the server killed the job."""
         killed = failure is not None and failure.code is PilotErrorCode.PANDA_KILL
-        if (shipment := self._take(job.identity)) is not None and not killed:
+        if (shipment := self._take(job.identity)) is not None and self._limit and not killed:
             with self._uploading:
                 self._ship(shipment, patience=_PATIENCE)
 
-    def drop(self, job: Job) -> None:
-        """Deletes the checkpoint of a job that has its result."""
-        shipment = self._take(job.identity)
-        if shipment is None:
-            return
-        shipment.is_dropped = True
-        if shipment.lock.acquire(blocking=False):  # otherwise it is being uploaded, and then deleted
-            shipment.lock.release()
-            self._delete(shipment)
+    def finish(self, job: Job, failed: Collection[tuple[int, int]] = ()) -> dict[tuple[int, int], str]:
+        """Keeps or deletes the checkpoint of a job that has its result, before that is reported.
 
-    def _delete(self, shipment: _Shipment) -> None:
+        Args:
+            job: the job.
+            failed: (trial, fold) of its points without a figure of merit; no later trial goes on from them.
+
+        Returns:
+            Why a checkpoint that a later trial may go on from is not kept, by (trial, fold).
+        """
+        with self._changed:
+            shipment = self._shipments.get(job.identity)
+        if shipment is None:
+            return {}
+        shipment.is_dropped = True
+        if not shipment.kept.levels and shipment.lock.acquire(blocking=False):
+            shipment.lock.release()  # otherwise it is being uploaded, and then deleted
+            self._delete(shipment)
+        unkept = {}
+        for level in shipment.kept.levels:
+            member = (level.trial, level.fold)
+            if level.is_kept and member not in failed and (why := self._keep_level(shipment.kept, level)):
+                log.warning("job %s: %s", job.panda_id, why)
+                unkept[member] = why
+        return unkept
+
+    def drop(self, job: Job, unusable: Collection[tuple[int, int]] = ()) -> None:
+        """Deletes checkpoints that no trial needs, after the result of a job with levels was reported.
+
+        Args:
+            job: the job.
+            unusable: (trial, fold) without a figure of merit, or whose checkpoint is not kept.
+        """
+        shipment = self._take(job.identity)
+        if shipment is None or not shipment.kept.levels:
+            return
+        for level in shipment.kept.levels:
+            if (level.trial, level.fold) in unusable or not shipment.kept.of(level.name).signature():
+                continue  # a later trial goes on from an earlier one
+            # Here it is not needed if it is stored elsewhere.
+            shipment.kept.forget(level, own=not level.is_kept or bool(self._limit))
+            if not level.is_kept:
+                self._delete(shipment, level)
+        self._delete(shipment)
+
+    def _delete(self, shipment: _Shipment, level: Level | None = None) -> None:
         job = shipment.job
-        if job.attempt <= 1 and not shipment.shipped:
+        if not self._limit or (level is None and job.attempt <= 1 and not shipment.shipped):
             return
         try:
-            self._remove(shipment.kept)
+            self._remove(shipment.kept, level)
         except HpoPilotError as error:  # the server has none, or will remove it later
             log.debug("the checkpoint of job %s stays at the server: %s", job.panda_id, error)
 
@@ -376,20 +519,72 @@ class CheckpointShipping(threading.Thread):
             log.warning("job %s does not get the checkpoint of the previous attempt: %s", job.panda_id, error)
         return False
 
+    # --- levels ---
+
+    def _go_on(self, job: Job, kept: KeptCheckpoint, level: Level) -> bool:
+        """Gets the checkpoint from which a trial goes on; returns whether it was placed in the folder."""
+        placed = False
+        try:
+            if self._limit and (level.chain != level.trial or job.attempt > 1):
+                with tempfile.NamedTemporaryFile(dir=self._settings.workdir) as packed:
+                    found = retried(lambda: self._download(kept, packed, level), _LEVEL_PATIENCE)
+                    packed.flush()
+                    placed = found and kept.place_level(Path(packed.name), UNPACKED_LIMIT, level)
+            placed |= kept.go_on(level)
+        except (HpoPilotError, TransformationFailure, OSError) as error:
+            log.warning("job %s does not get the checkpoint of trial %d: %s", job.panda_id, level.chain, error)
+        if placed:
+            log.info("job %s goes on from a checkpoint of trial %d", job.panda_id, level.chain)
+        return placed
+
+    def _keep_level(self, kept: KeptCheckpoint, level: Level) -> str:
+        """Stores the checkpoint from which a later trial goes on; returns why it is not stored."""
+        own = kept.of(level.name)
+        if not self._limit or not own.signature():
+            return ""  # in the folder that pilots share; or the payload has left none
+        try:
+            with tempfile.NamedTemporaryFile(dir=self._settings.workdir) as packed:
+                own.pack(packed, self._limit)
+                packed.flush()
+                retried(lambda: self._upload(kept, packed, level), _LEVEL_PATIENCE)
+                return ""
+        except CheckpointTooLarge:
+            why = f"it has more than {self._limit >> 20} MB packed (--checkpoint-mb of the pilot)"
+        except (HpoPilotError, FilesChanging, OSError) as error:
+            why = str(error) or "its files are still being written"
+        return f"the checkpoint is not kept, and the next level is trained from the start: {why}"
+
     # --- where the checkpoints are stored: at the server ---
 
     def _may_have(self, job: Job) -> bool:
         """Returns whether there may be a checkpoint of an earlier attempt."""
         return job.attempt > 1
 
-    def _upload(self, kept: KeptCheckpoint, packed: IO[bytes]) -> None:
-        """Stores an archive."""
-        self._server.upload_checkpoint(kept.task_id, kept.number, packed)
+    def _upload(self, kept: KeptCheckpoint, packed: IO[bytes], level: Level | None = None) -> None:
+        """Stores an archive: of the whole job for its next attempt, or of a trial for later ones of its chain."""
+        self._server.upload_checkpoint(kept.task_id, _sub_id(kept, level), packed)
 
-    def _download(self, kept: KeptCheckpoint, packed: IO[bytes]) -> bool:
-        """Writes the stored archive; False: there is none."""
-        return self._server.download_checkpoint(kept.task_id, kept.number, packed, self._limit)
+    def _download(self, kept: KeptCheckpoint, packed: IO[bytes], level: Level | None = None) -> bool:
+        """Writes the stored archive, with a level the newest of its chain; False: there is none."""
+        return self._server.download_checkpoint(kept.task_id, _sub_id(kept, level), packed, self._limit)
 
-    def _remove(self, kept: KeptCheckpoint) -> None:
+    def _remove(self, kept: KeptCheckpoint, level: Level | None = None) -> None:
         """Deletes the stored archive."""
-        self._server.delete_checkpoint(kept.task_id, kept.number)
+        self._server.delete_checkpoint(kept.task_id, _sub_id(kept, level))
+
+
+def _sub_id(kept: KeptCheckpoint, level: Level | None) -> str:
+    return kept.number if level is None else f"{kept.number}.t{level.trial}f{level.fold}"
+
+
+def remove_old(root: Path) -> None:
+    """Deletes the checkpoints of searches whose jobs have left none in a folder for 30 days."""
+    try:
+        for search in root.iterdir():
+            ours = [path for path in search.glob("*") if _OURS.fullmatch(path.name)]
+            if ours and max(path.stat().st_mtime for path in (search, *ours)) < time.time() - _KEPT_SECONDS:
+                log.info("the checkpoints in %s are removed: none has come for 30 days", search)
+                for path in ours:
+                    shutil.rmtree(path, ignore_errors=True)
+    except OSError as error:  # another pilot may use the folder
+        log.info("old checkpoints are not removed: %s", error)

@@ -25,7 +25,7 @@ from hpo_pilot.pilot.allocation import AllocatedNodes, find_allocation
 from hpo_pilot.pilot.allocation_pool import AllocationPool, AllocationReservation, nodes_text
 from hpo_pilot.pilot.allocation_watch import AllocationWatch, ending_margin
 from hpo_pilot.pilot.attempt import JobRun, PilotParts
-from hpo_pilot.pilot.checkpoints import CheckpointShipping
+from hpo_pilot.pilot.checkpoints import CheckpointShipping, remove_old
 from hpo_pilot.pilot.client import Backoff, CallRefused, Delivery, GivingBack, JobServer
 from hpo_pilot.pilot.job import CutOff, JobFailure, PilotErrorCode, parse_job
 from hpo_pilot.pilot.job_files import FolderStorage, SandboxCache, ServerStorage
@@ -245,6 +245,7 @@ class Pilot:
         )
         parts.delivery.try_all()
         self._end_leftovers("an earlier pilot", settings.grace)
+        remove_old(settings.checkpoint_root)
         if parts.workdir.stale or settings.lifeline_fd is not None:
             self._say_finished()  # jobs of an earlier pilot go back to the queue: none of them runs
         keeper = self._keeper()

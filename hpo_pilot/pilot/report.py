@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -232,6 +232,11 @@ def _reports(folder: Path) -> Sequence[RunReport]:
     return parse_reports({"user_job_metadata": metadata})
 
 
+def failed_folds(folder: Path) -> set[tuple[int, int]]:
+    """Returns (trial, fold) of a job's points without a figure of merit."""
+    return {(report.trial, report.fold) for report in _reports(folder) if report.status != "ok"}
+
+
 def note_metric(folder: Path, name: str, value: float) -> None:
     """Adds a figure that the pilot measured to the verdict in a job's metadata, or to that on the job's first point.
 
@@ -240,19 +245,39 @@ def note_metric(folder: Path, name: str, value: float) -> None:
         name: of a line of `hpo_pilot.jobs.results.MEASURES`.
         value: the figure.
     """
+
+    def add(verdicts: list[dict[str, Any]]) -> None:
+        verdicts[0]["metrics"] = {**(verdicts[0].get("metrics") or {}), name: round(value, 3)}
+
+    _change_verdicts(folder, add)
+
+
+def note_remarks(folder: Path, remarks: Mapping[tuple[int, int], str]) -> None:
+    """Adds remarks to the messages of a job's verdicts, by (trial, fold)."""
+
+    def add(verdicts: list[dict[str, Any]]) -> None:
+        for verdict in verdicts:
+            if remark := remarks.get((verdict["trial"], verdict["fold"])):
+                verdict["message"] = "; ".join(filter(None, (verdict.get("message"), remark)))
+
+    if remarks:
+        _change_verdicts(folder, add)
+
+
+def _change_verdicts(folder: Path, change: Callable[[list[dict[str, Any]]], None]) -> None:
+    """Changes the verdicts of our runner in a job's metadata, if there are some and they stay small enough."""
     path = folder / USER_METADATA
     try:
         said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         verdict = said["hpo_pilot"]
-        first = verdict["members"][0] if "members" in verdict else verdict
-        first["metrics"] = {**(first.get("metrics") or {}), name: round(value, 3)}
+        change(verdict.get("members", [verdict]))
         text = json.dumps(said)
         if len(text) < METADATA_LIMIT:
             write_whole(path, text, scratch=True)
     except FileNotFoundError:
         return
-    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-        log.warning("%s has no valid report to which %s could be added: %r", path, name, error)
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+        log.warning("%s has no valid report that could be added to: %r", path, error)
 
 
 _DIAGNOSIS = 500  # characters that the server keeps

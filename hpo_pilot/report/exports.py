@@ -145,33 +145,22 @@ def panda_ids(trial: TrialDocument) -> list[int]:
 COSTS = ("job_seconds", "gpu_hours", "core_hours", "energy_kwh", "co2_kg")
 
 
-def point_columns(space: Iterable[str], columns: Iterable[str]) -> dict[str, str]:
-    """Returns the column of each parameter, by name: the same in every table of trials.
-
-    Args:
-        space: names of the parameters.
-        columns: the columns of `trial_columns`.
-    """
-    from hpo_pilot.search.earlier_results import parameter_column  # noqa: PLC0415 - the command line starts light
-
-    # CSV and Parquet files also have `panda_ids`, and data frames `seconds`.
-    taken = {*columns, "panda_ids", "seconds"}
-    return {name: parameter_column(name, taken) for name in space}
-
-
 def trial_columns(
-    trials: Sequence[TrialDocument], metrics: Sequence[str], folds: int, *, levels: bool = False
-) -> dict[str, list[Any]]:
+    trials: Sequence[TrialDocument], metrics: Sequence[str], folds: int, space: Iterable[str], *, levels: bool
+) -> tuple[dict[str, list[Any]], dict[str, str]]:
     """Returns the columns of a table of trials, in their order; None where a trial has no value.
-
-    The columns of the point are missing: their place is before `seed`.
 
     Args:
         trials: the trials, one row each.
         metrics: names of the objectives; several objectives have columns of their own (`value_loss`).
         folds: number of folds of a trial.
+        space: names of the parameters.
         levels: whether the search has levels.
+
+    Returns:
+        The columns, and the column of each parameter by its name.
     """
+    from hpo_pilot.search.earlier_results import parameter_column  # noqa: PLC0415 - the command line starts light
 
     def figures(documents: Sequence[Any], key: str) -> list[list[Any]]:
         found = [None if document is None else document[key] for document in documents]
@@ -186,7 +175,7 @@ def trial_columns(
     }
     for end, values, stds in zip(ends, figures(trials, "value"), figures(trials, "std"), strict=True):
         columns |= {f"value{end}": values, f"std{end}": stds}
-    columns["seed"] = [trial["seed"] for trial in trials]
+    before, columns = columns, {"seed": [trial["seed"] for trial in trials]}
     by_number = [{fold["fold"]: fold for fold in trial["folds"]} for trial in trials]
     for fold in range(folds):
         for end, values in zip(ends, figures([found.get(fold) for found in by_number], "value"), strict=True):
@@ -199,7 +188,12 @@ def trial_columns(
     columns["stopped_step"] = [stop and stop["step"] for stop in stops]
     columns["stopped_value"] = [stop and stop["value"] for stop in stops]
     columns |= {f"projected{end}": values for end, values in zip(ends, figures(stops, "projected"), strict=True)}
-    return columns | {name: [trial_costs(trial)[name] for trial in trials] for name in COSTS}
+    columns |= {name: [trial_costs(trial)[name] for trial in trials] for name in COSTS}
+    # CSV and Parquet files also have `panda_ids`, and data frames `seconds`.
+    taken = {*before, *columns, "panda_ids", "seconds"}
+    named = {name: parameter_column(name, taken) for name in space}
+    points = {column: [trial["point"].get(name) for trial in trials] for name, column in named.items()}
+    return before | points | columns, named
 
 
 def as_json(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
@@ -235,8 +229,7 @@ def as_csv(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
     def columns(some: Sequence[Trial]) -> dict[str, list[Any]]:
         documents = list(trial_documents(search, some, logs=False))
         metrics, levels = [objective.metric for objective in search.objectives], search.levels is not None
-        columns = trial_columns(documents, metrics, search.folds.k, levels=levels)
-        named = point_columns(search.space.names, columns)
+        columns, _ = trial_columns(documents, metrics, search.folds.k, search.space.names, levels=levels)
         columns["panda_ids"] = [" ".join(map(str, panda_ids(document))) for document in documents]
         if not retried:
             del columns["retries"]
@@ -246,11 +239,7 @@ def as_csv(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
             }
         for name in measures:  # named as in Parquet files
             columns[f"metrics.{name}"] = [trial.mean_metric(name) for trial in some]
-        names = list(columns)
-        place = names.index("seed")
-        points = {column: [trial.point.get(name) for trial in some] for name, column in named.items()}
-        ordered = {name: columns[name] for name in names[:place]} | points
-        return ordered | {name: columns[name] for name in names[place:]}
+        return columns
 
     yield _csv_text([list(columns(()))])
     rest = iter(trials)

@@ -336,17 +336,16 @@ def markers(
     return trace | {"text": [text(trial) for trial in trials]} if text else trace
 
 
+def line_trace(name: str, x: Sequence[Any], y: Sequence[Any], line: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """Returns a trace of a line; `line` and `more`: plotly's settings of the line and of the trace."""
+    return {"type": "scatter", "mode": "lines", "name": name, "x": list(x), "y": list(y), "line": dict(line), **more}
+
+
 def step_line(name: str, steps: Sequence[tuple[int, float]], colour: str, width: float = 2.5) -> dict[str, Any]:
     """Returns a step line. It has only the steps where the value changes, and the last one: it needs no others."""
     kept = [s for i, s in enumerate(steps) if i in (0, len(steps) - 1) or s[1] != steps[i - 1][1]]
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "line": {"shape": "hv", "color": colour, "width": width},
-        "x": [place for place, _ in kept],
-        "y": [rounded(value) for _, value in kept],
-    }
+    line = {"shape": "hv", "color": colour, "width": width}
+    return line_trace(name, [place for place, _ in kept], [rounded(value) for _, value in kept], line)
 
 
 def add_failures(data: list[dict[str, Any]], layout: dict[str, Any], failed: Sequence[tuple[Any, Trial]]) -> None:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 NOTHING = "–"
 
+#: The meaning of a hypervolume of 0.
+NOTHING_BEYOND = "no trial is better than the reference point in every objective"
+
 #: Units of the amounts that a budget can limit, besides trials.
 UNITS = {"gpu_hours": "GPU-hours", "core_hours": "core-hours", "hours": "hours"}
 
@@ -285,21 +288,8 @@ def template_environment(loader: jinja2.BaseLoader) -> jinja2.Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    for write in (
-        as_json,
-        as_yaml,
-        count,
-        duration,
-        exact,
-        number,
-        plus_minus,
-        point_text,
-        scalar,
-        shortened,
-        when,
-        whole,
-    ):
-        environment.filters[write.__name__] = write
+    writers = (as_json, as_yaml, count, duration, exact, number, plus_minus, point_text, scalar, shortened, when, whole)
+    environment.filters.update({write.__name__: write for write in writers})
     for function in (energy_text, estimate_basis, machine_hours, span, stop_text, used_of):
         environment.globals[function.__name__] = function
     return environment

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.report.documents import IntermediateDocument, TrialDocument
-from hpo_pilot.report.exports import point_columns, trial_columns
+from hpo_pilot.report.exports import trial_columns
 from hpo_pilot.search import Search, TrialState
 from hpo_pilot.search.parameters import Dimension
 
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _TIMES = ("submitted", "started", "ended")
+#: Columns of folds after their values, with their types; times have none.
+_FOLD_COLUMNS = {
+    **{"attempt": "Int64", "seconds": "Float64", "panda_id": "Int64", "node": "string"},
+    **{"started": "", "ended": "", "error": "string"},
+}
 _WHOLE_NUMBERS = ("generation", "told", "confirms", "retries", "continues", "seed", "stopped_step")
 
 
@@ -29,26 +34,23 @@ def trials_frame(search: Search, documents: Sequence[TrialDocument]) -> pd.DataF
     """
     pd = pandas()
     metrics, levels = [objective.metric for objective in search.objectives], search.levels is not None
-    listed = trial_columns(documents, metrics, folds=0, levels=levels)
-    numbers = listed.pop("number")
-    columns: dict[str, Any] = {
-        name: pd.array(values, dtype="Int64" if name in _WHOLE_NUMBERS else "Float64")
-        for name, values in listed.items()
-        if name not in ("state", "error", *_TIMES)
-    }
-    states = [state.value for state in TrialState]
-    columns["state"] = pd.Categorical(listed["state"], categories=states)
-    columns["error"] = pd.array(listed["error"], dtype="string")
-    columns |= {name: _moments(listed[name]) for name in _TIMES}
+    listed, named = trial_columns(documents, metrics, 0, search.space_dimensions, levels=levels)
+    index = pd.Index(listed.pop("number"), name="number", dtype="int64")
+    parameters = {column: search.space_dimensions[name] for name, column in named.items()}
+    columns: dict[str, Any] = {}
+    for name, values in listed.items():
+        if name in parameters:
+            columns[name] = _parameter(parameters[name], values)
+        elif name == "state":
+            columns[name] = pd.Categorical(values, categories=[state.value for state in TrialState])
+        elif name == "error":
+            columns[name] = pd.array(values, dtype="string")
+        elif name in _TIMES:
+            columns[name] = _moments(values)
+        else:
+            columns[name] = pd.array(values, dtype="Int64" if name in _WHOLE_NUMBERS else "Float64")
     columns["seconds"] = (columns["ended"] - columns["started"]).total_seconds()
-    points = {
-        column: _parameter(search.space_dimensions[name], [one["point"].get(name) for one in documents])
-        for name, column in point_columns(search.space_dimensions, ["number", *listed]).items()
-    }
-    names = [*listed, "seconds"]
-    place = names.index("seed")
-    ordered = {name: columns[name] for name in names[:place]} | points | {name: columns[name] for name in names[place:]}
-    return pd.DataFrame(ordered, index=pd.Index(numbers, name="number", dtype="int64"))
+    return pd.DataFrame(columns, index=index)
 
 
 def folds_frame(search: Search, documents: Sequence[TrialDocument]) -> pd.DataFrame:
@@ -66,13 +68,9 @@ def folds_frame(search: Search, documents: Sequence[TrialDocument]) -> pd.DataFr
         )
         for index, metric in enumerate(metrics)
     }
-    columns["attempt"] = pd.array([fold["attempt"] for _, fold in rows], dtype="Int64")
-    columns["seconds"] = pd.array([fold["seconds"] for _, fold in rows], dtype="Float64")
-    columns["panda_id"] = pd.array([fold["panda_id"] for _, fold in rows], dtype="Int64")
-    columns["node"] = pd.array([fold["node"] for _, fold in rows], dtype="string")
-    columns["started"] = _moments([fold["started"] for _, fold in rows])
-    columns["ended"] = _moments([fold["ended"] for _, fold in rows])
-    columns["error"] = pd.array([fold["error"] for _, fold in rows], dtype="string")
+    for name, kind in _FOLD_COLUMNS.items():
+        values = [fold[name] for _, fold in rows]  # type: ignore[literal-required]
+        columns[name] = pd.array(values, dtype=kind) if kind else _moments(values)
     for name in dict.fromkeys(name for _, fold in rows for name in fold["metrics"]):
         columns[f"metrics.{name}"] = pd.array([_number(fold["metrics"].get(name)) for _, fold in rows], dtype="Float64")
     places = [(number, fold["fold"]) for number, fold in rows]

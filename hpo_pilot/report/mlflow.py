@@ -22,14 +22,7 @@ from typing import TYPE_CHECKING
 
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.report.documents import mean_curve, time_of
-from hpo_pilot.report.exports import (
-    ExportedSearch,
-    mean_metrics,
-    panda_ids,
-    payload_metrics,
-    trial_costs,
-    utf8,
-)
+from hpo_pilot.report.exports import ExportedSearch, mean_metrics, panda_ids, payload_metrics, trial_costs, utf8
 
 # MLflow sends usage data to its developers unless this variable is set when it is imported.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from hpo_pilot import __version__
 from hpo_pilot.errors import InputError
 from hpo_pilot.report.documents import time_of
-from hpo_pilot.report.exports import ExportedSearch, mean_metrics, panda_ids, point_columns, trial_columns, utf8
+from hpo_pilot.report.exports import ExportedSearch, mean_metrics, panda_ids, trial_columns, utf8
 
 #: The key of the search in the metadata of the schema.
 METADATA_KEY = b"hpo_pilot"
@@ -61,7 +61,7 @@ def _refuse_others(subject: ExportedSearch, path: Path) -> None:
 def table_of(subject: ExportedSearch) -> pa.Table:
     """Returns the table: the columns of the CSV export and some more, with types."""
     levels = any("level" in trial for trial in subject.trials)
-    listed = trial_columns(subject.trials, subject.metrics, subject.folds, levels=levels)
+    listed, named = trial_columns(subject.trials, subject.metrics, subject.folds, subject.space, levels=levels)
     columns = {name: (_KINDS.get(name, pa.float64()), values) for name, values in listed.items()}
     del columns["retries"]
     if not any(trial["stopped"] for trial in subject.trials):
@@ -71,13 +71,8 @@ def table_of(subject: ExportedSearch) -> pa.Table:
             columns[name] = kind, [time_of(value) for value in values]
     columns["error"] = pa.string(), [None if error is None else utf8(error) for error in columns["error"][1]]
     columns["panda_ids"] = pa.list_(pa.int64()), [panda_ids(trial) for trial in subject.trials]
-    names = list(columns)
-    place = names.index("seed")
-    points = {
-        column: (_type_of(subject.space[name]), _values(subject, name, subject.space[name]))
-        for name, column in point_columns(subject.space, listed).items()
-    }
-    columns = {name: columns[name] for name in names[:place]} | points | {name: columns[name] for name in names[place:]}
+    for name, column in named.items():
+        columns[column] = _type_of(subject.space[name]), _values(subject, name, subject.space[name])
     means = [mean_metrics(trial) for trial in subject.trials]
     for name in dict.fromkeys(name for trial in means for name in trial):
         columns.setdefault(f"metrics.{name}", (pa.float64(), [trial.get(name) for trial in means]))

@@ -32,6 +32,7 @@ from hpo_pilot.report.figure import (
     for_each_objective,
     hover_text,
     is_finite,
+    line_trace,
     markers,
     plot,
     projected_value,
@@ -42,8 +43,7 @@ from hpo_pilot.report.figure import (
     value_of,
     view_note,
 )
-from hpo_pilot.report.formatting import count, number, plus_minus, utc
-from hpo_pilot.report.summary import NOTHING_BEYOND
+from hpo_pilot.report.formatting import NOTHING_BEYOND, count, number, plus_minus, utc
 from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.search.ranking import (
     TimedResult,
@@ -179,17 +179,10 @@ def _distribution_figures(results: Results) -> list[Figure]:
         values = sorted(map(value_of, part), reverse=search.objective.sign < 0)
         steps = [(value, 100 * place / len(values)) for place, value in enumerate(values, start=1)]
         levels = [*evenly(steps[:-1], _LEVELS), steps[-1]]
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "name": name,
-                "x": [value for value, _ in levels],
-                "y": [rounded(share) for _, share in levels],
-                "line": {"shape": "hv", "color": colour, "width": width},
-                "hovertemplate": "%{y:.3g} % have %{x} or better<extra>" + name + "</extra>",
-            }
-        )
+        x, y = [value for value, _ in levels], [rounded(share) for _, share in levels]
+        hover = "%{y:.3g} % have %{x} or better<extra>" + name + "</extra>"
+        line = {"shape": "hv", "color": colour, "width": width}
+        traces.append(line_trace(name, x, y, line, hovertemplate=hover))
     axis = merit_axis(search, results.values)
     ordered = sorted(results.values)
     return [
@@ -298,22 +291,21 @@ def _course_line(name: str, course: Sequence[_Step], index: int, colour: str) ->
     kept = [
         step for place, step in enumerate(course) if place in (0, len(course) - 1) or step[3] != course[place - 1][3]
     ]
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": label(name),
-        "meta": name,  # the search of the trials below
-        "customdata": [step[4] for step in kept],
-        "line": {"shape": "hv", "color": colour, "width": 2.5},
-        "marker": {"size": 5},
-        "x": [rounded(step[index]) for step in kept],
-        "y": [rounded(step[3]) for step in kept],
-        "text": [
-            f"<b>{label(name)}</b>\n{number(step[3])} by trial {step[4]}, after {count(step[0], 'result')}"
-            for step in kept
-        ],
-        "hovertemplate": "%{text}<extra></extra>",
-    }
+    texts = [
+        f"<b>{label(name)}</b>\n{number(step[3])} by trial {step[4]}, after {count(step[0], 'result')}" for step in kept
+    ]
+    return line_trace(
+        label(name),
+        [rounded(step[index]) for step in kept],
+        [rounded(step[3]) for step in kept],
+        {"shape": "hv", "color": colour, "width": 2.5},
+        mode="lines+markers",
+        meta=name,  # the search of these trials
+        customdata=[step[4] for step in kept],
+        marker={"size": 5},
+        text=texts,
+        hovertemplate="%{text}<extra></extra>",
+    )
 
 
 #: Number of figures of pairs of objectives; more than four objectives would have too many.
@@ -350,10 +342,7 @@ def _pair_figure(data: FigureData, x: int, y: int, front: Sequence[Trial], other
         for index in (x, y)
     )
     stopped = sum(trial.stopped_early for trial in data.trials)
-    better = (
-        "left" if search.objectives[x].sign > 0 else "right",
-        "down" if search.objectives[y].sign > 0 else "up",
-    )
+    better = ("left" if search.objectives[x].sign > 0 else "right", "down" if search.objectives[y].sign > 0 else "up")
     return plot(
         f"front-{x}-{y}",
         f"{across.name} and {along.name}",
@@ -533,15 +522,6 @@ def _lines(name: str, curves: Mapping[int, _Curve], line: dict[str, Any]) -> dic
         points += [(None, None, "", None)] if points else []
         points += [(step, rounded(v) if math.isfinite(v) else None, f"trial {trial}", trial) for step, v in curve]
     steps, values, texts, trials = map(list, zip(*points, strict=True))
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "x": steps,
-        "y": values,
-        "text": texts,
-        "customdata": trials,
-        "connectgaps": False,
-        "hovertemplate": "%{text}<br>step %{x}<br>%{y}<extra></extra>",
-        "line": line,
-    }
+    hover = "%{text}<br>step %{x}<br>%{y}<extra></extra>"
+    more = {"text": texts, "customdata": trials, "connectgaps": False, "hovertemplate": hover}
+    return line_trace(name, steps, values, line, **more)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hpo_pilot.report.axes import label
-from hpo_pilot.report.figure import BLUE, GREEN, LEGEND, PALE_BLUE, RED, Figure, FigureData, plot
+from hpo_pilot.report.figure import BLUE, GREEN, LEGEND, PALE_BLUE, RED, Figure, FigureData, line_trace, plot
 from hpo_pilot.report.formatting import count, duration, number, utc
 from hpo_pilot.search import Fold, Search, Trial, TrialState
 
@@ -203,17 +203,8 @@ def _longer(search: Search) -> str:
 
 
 def _area(name: str, x: Sequence[str], y: Sequence[float], line: str, fill: str) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "x": list(x),
-        "y": list(y),
-        "stackgroup": "jobs",
-        "line": {"shape": "hv", "color": line, "width": 1.2},
-        "fillcolor": fill,
-        "hovertemplate": "%{y} " + name + "<extra></extra>",
-    }
+    more = {"stackgroup": "jobs", "fillcolor": fill, "hovertemplate": "%{y} " + name + "<extra></extra>"}
+    return line_trace(name, x, y, {"shape": "hv", "color": line, "width": 1.2}, **more)
 
 
 def _chart(

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from hpo_pilot.search.ranking import Standing
     from hpo_pilot.search.search import Search
 
-#: The meaning of a hypervolume of 0.
-NOTHING_BEYOND = "no trial is better than the reference point in every objective"
-
 
 def search_gain(search: Search, progress: SearchProgress, best: Standing | None, cost: Cost) -> Gain | None:
     """Returns the gain of a search, with the gain per cost of its jobs; None while it has no result.

@@ -29,7 +29,7 @@ class Checkpoints:
         for source in filter(self.is_whole, (self.kept, self.old)):
             self.copy(source, ".")
             break
-        self.saved = self.look()
+        self.saved, self.trouble = self.look(), ""
         self.marked = None  # type: List[Tuple[str, int, float]] | None
 
     def copy(self, source: str, target: str) -> "List[str]":
@@ -94,7 +94,8 @@ class Checkpoints:
                     if os.path.isdir(self.kept):
                         os.rename(self.kept, self.old)
                     os.rename(self.new, self.kept)
-                    self.saved, self.changed = seen, 0.0
+                    self.saved, self.changed, self.trouble = seen, 0.0, ""
                     self.next = began + SAVE_EVERY + 20 * (time.monotonic() - began)  # copies take 5% of the time
         except OSError as error:  # a removed file, a full disk: the previous copy is still there
+            self.trouble = str(error)
             print("hpo_pilot_runner: checkpoint not kept: %s" % error, file=sys.stderr)

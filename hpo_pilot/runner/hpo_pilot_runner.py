@@ -123,7 +123,10 @@ def prepare(task: str, index: str) -> "Tuple[Dict[str, Any], Dict[str, Any]]":
     except Exception as error:
         raise SystemExit("hpo_pilot_runner: --task or %s is broken: %r" % (PAYLOAD_FILE, error)) from error
     root = os.environ.get("HPO_PILOT_CHECKPOINT_ROOT") or os.path.abspath("hpo_pilot_checkpoints")
-    job["checkpoint_dir"] = os.path.join(root, job["uid"], "t%sf%s" % (job["trial"], job["fold"]))
+    # A trial that goes on from earlier ones has a folder beside theirs; pilot/checkpoints.py knows these names.
+    chain = job.get("chain", job["trial"])
+    own = "" if chain == job["trial"] else ".%s" % job["trial"]
+    job["checkpoint_dir"] = os.path.join(root, job["uid"], "t%sf%s%s" % (chain, job["fold"], own))
     job["nodes"], job["gpus"] = payload.get("nodes") or 1, payload.get("gpus_per_node") or 0
     if os.environ.get("HPO_PILOT_IDDS_URL"):  # ends in /idds and has all points of the job
         mine = "/t%sf%s/idds" % (job["trial"], job["fold"])
@@ -458,6 +461,8 @@ def run(options: "Dict[str, str]") -> None:
     if payload.get("result") or payload.get("progress"):
         payload[FIGURES] = companion(FIGURES)["Figures"](payload, payload["file_names"]["progress"], written)
     hold(job["checkpoint_dir"])
+    anew = "trained from the start: there is no checkpoint of trial %s" % job.get("chain")
+    anew = "" if "chain" not in job or set(os.listdir(job["checkpoint_dir"])) - {".new"} else anew
     kept = (job["checkpoint_dir"], payload["checkpoint"], files_in) if payload.get("checkpoint") else ()
     life = Life(job, payload, companion("hpo_pilot_checkpoints")["Checkpoints"](*kept) if kept else None)
     on_nodes = LAUNCH in payload and any(ORPHANS in word for word in payload[LAUNCH].said["before"])
@@ -502,7 +507,9 @@ def run(options: "Dict[str, str]") -> None:
     progress = read_progress(names["progress"], payload.get("progress_metric") or wanted[0])
     inside = LAUNCH not in payload or not payload.get("container")
     python = companion(PYTHON)["which"](payload, command, message + tail, inside) if value is None else ""
-    message = "; ".join(filter(None, (message, unkept if value is not None else "", unjudged, python)))
+    if job.get("keep_checkpoint") and life.checkpoints and life.checkpoints.trouble:
+        anew = "; ".join(filter(None, (anew, "the checkpoint is not kept: " + life.checkpoints.trouble)))
+    message = "; ".join(filter(None, (message, unkept if value is not None else "", unjudged, python, anew)))
     verdict = dict(job, version=1, status=int(value is None), value=value, metrics=metrics, outputs=outputs)
     verdict.update(message=clean(message[:2000].encode("utf-8", "replace"), 2000))
     verdict.update(cause=cause, log_tail=tail if value is None else tail[-LOG_KEPT:], values=[value, *others])
@@ -513,7 +520,7 @@ def run(options: "Dict[str, str]") -> None:
     try:
         os.rmdir(job["checkpoint_dir"])
     except OSError:
-        if value is not None:  # no later attempt needs the checkpoint
+        if value is not None and "level" not in job:  # no later attempt needs it; the pilot deletes those of levels
             import shutil  # noqa: PLC0415  only with checkpoints
 
             shutil.rmtree(job["checkpoint_dir"], ignore_errors=True)

@@ -11,7 +11,7 @@ from sqlalchemy import delete, insert, select, update
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-from hpo_pilot.server import file_store
+from hpo_pilot.server import chains, file_store
 from hpo_pilot.server.calls import ANYBODY_KNOWN, KEY_HEADER, USERS, Access, Call, check_owner, endpoint, guarded
 from hpo_pilot.server.database import Transaction, cache_files, cached_as, in_slices, tasks
 from hpo_pilot.server.pilots import has_job, makes_file, owner_of
@@ -156,10 +156,13 @@ def touch_cache_file(tx: Transaction, call: Call, *, file_name: str) -> Envelope
     return success()
 
 
-def _may_change(tx: Transaction, call: Call, task_id: str, sub_id: str) -> Envelope | None:
-    """Returns the refusal for callers who may not change a checkpoint. The job's pilot and the task's owner may."""
+def _may_change(tx: Transaction, call: Call, task_id: str, sub_id: str, *, finished: bool = False) -> Envelope | None:
+    """Returns the refusal for callers who may not change a checkpoint. The job's pilot and the task's owner may.
+
+    `finished`: the pilot may delete it after the job's end too.
+    """
     if call.caller.role is Role.PILOT:
-        if has_job(tx, call.pilot, int(task_id), sub_id):
+        if has_job(tx, call.pilot, int(task_id), sub_id, finished=finished):
             return None
         return failure(f"this pilot has no job of jediTaskID={task_id} with the checkpoint {sub_id}")
     return check_owner(tx, call.caller, int(task_id))
@@ -167,7 +170,10 @@ def _may_change(tx: Transaction, call: Call, task_id: str, sub_id: str) -> Envel
 
 @endpoint("file_server/upload_hpo_checkpoint", "POST", ANYBODY_KNOWN, Access.WAIT, raw_body=True)
 async def upload_hpo_checkpoint(call: Call) -> Envelope:
-    """Stores a point's checkpoint, a file called ``<task>_<point>``, for its next attempt."""
+    """Stores a point's checkpoint, a file called ``<task>_<point>``, for its next attempt.
+
+    That of a trial from which later ones may go on, ``<task>_<job's number>.t<trial>f<fold>``, is stored for them.
+    """
     database, length = call.server.database, content_length(call)
     if not length:
         return failure("Cannot get content-length")
@@ -185,7 +191,10 @@ async def upload_hpo_checkpoint(call: Call) -> Envelope:
             task_id, sub_id = _ids(sent)
             if refused := await database.read(lambda tx: _may_change(tx, call, task_id, sub_id)):
                 return refused
-            name = str(file_store.checkpoint_name(task_id, sub_id))
+            place = await database.read(lambda tx: chains.place_of(tx, int(task_id), sub_id))
+            name = str(file_store.checkpoint_name(task_id, sub_id)) if place is None else place.name
+            if place is not None and (refusal := await database.write(lambda tx: chains.refusal(tx, place))):
+                return failure(refusal)
             await asyncio.to_thread(upload.keep, name)
             size, checksum = upload.size, upload.checksum
     except file_store.FileRefused as error:
@@ -195,6 +204,8 @@ async def upload_hpo_checkpoint(call: Call) -> Envelope:
         return failure(f"{ERROR_WRITE}: {error.strerror}")
     owner = select(tasks.c.user_name).where(tasks.c.task_id == int(task_id))
     await database.write(lambda tx: register_file(tx, str(tx.connection.scalar(owner)), name, size, checksum))
+    if place is not None and not await database.write(lambda tx: chains.make_room(tx, call.server.cache, place)):
+        return failure(f"{ERROR_WRITE}: checkpoints may use half of the free space of the server's disk")
     url = f"{str(call.request.base_url).rstrip('/')}/cache/{name}"
     return success(url, f"Successfully placed at {url}")
 
@@ -209,12 +220,13 @@ def _ids(sent: str) -> tuple[str, str]:
 def delete_hpo_checkpoint(tx: Transaction, call: Call, *, task_id: str, sub_id: str) -> Envelope:
     """Removes a point's checkpoint."""
     name = file_store.checkpoint_name(task_id, sub_id)
-    if name is None or call.server.cache.find(name) is None:
+    place = None if name is None else chains.place_of(tx, int(task_id), sub_id)
+    names = [name] if place is None else chains.stored(tx, place)
+    if name is None or not any(map(call.server.cache.find, filter(None, names))):
         return failure(f"Failed to delete file due to no such checkpoint: {task_id}_{sub_id}")
-    if refused := _may_change(tx, call, task_id, sub_id):
+    if refused := _may_change(tx, call, task_id, sub_id, finished=True):
         return refused
-    tx.connection.execute(cache_files.delete().where(cache_files.c.name == name))
-    call.server.cache.remove(name)
+    chains.remove(tx, call.server.cache, [each for each in names if each])
     return success()
 
 
@@ -246,7 +258,19 @@ def handler(server: ServerState, handle: _FileHandler) -> Callable[[Request], Aw
 
 
 async def cache_file(server: ServerState, request: Request, caller: Caller, name: str) -> Response:
-    """Returns a sandbox to pilots and to the user who uploaded it."""
+    """Returns a sandbox or checkpoint to pilots and to its owner; one of a chain only to the pilot of a job of it."""
+    if name.startswith(file_store.CHECKPOINT_START):
+        task_id, sub_id = _ids(name.removeprefix(file_store.CHECKPOINT_START))
+        pilot = PilotIdentity.of(caller, request.headers.get(KEY_HEADER, ""))
+
+        def of_chain(tx: Transaction) -> str:
+            place = chains.place_of(tx, int(task_id), sub_id) if task_id.isdecimal() else None
+            if place is None:
+                return "" if name.startswith(file_store.CHAIN_START) else name
+            may = caller.role is not Role.PILOT or has_job(tx, pilot, int(task_id), sub_id)
+            return next(iter(chains.stored(tx, place, touch=True)), "") if may else ""
+
+        name = await server.database.write(of_chain)
     if caller.role is Role.USER and not await _is_owner(server, caller, name):
         return refuse("not the owner of the file, and no pilot role", 403)
     return _send(server.cache.find(name), name)

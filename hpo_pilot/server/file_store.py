@@ -35,6 +35,8 @@ STORAGE_LIMIT = 4096 * MB  # of one output
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+:@=-]{0,199}")
 CHECKPOINT_START = "hpo_cp_"
+#: Checkpoints of trials that later trials go on from; see `chains`.
+CHAIN_START = f"{CHECKPOINT_START}of_"
 _CHECKPOINT_IDS = re.compile(r"(\d{1,18})_([A-Za-z0-9.-]{1,100})", re.ASCII)
 _DIGEST_NAME = re.compile(r"sources\.([0-9a-f]{64})(?:\.\d+)?\.tar\.gz")  # of hpo-pilot's sandboxes
 _PART = ".part"  # no finished file ends so: see `is_safe`

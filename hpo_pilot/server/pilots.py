@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from time import time
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 
+from hpo_pilot.jobs import JobState
 from hpo_pilot.server.brokerage import free_gpus
 from hpo_pilot.server.database import AT_PILOT, AnyRow, Transaction, jobs, tasks, workers
 from hpo_pilot.server.dispatch import JobRequest
@@ -229,9 +230,10 @@ def _shown(
 
 
 _NUMBERS = re.compile(r"\d{1,9}", re.ASCII)
-_JOBS = select(
+_ANY_JOBS = select(
     *(jobs.c.task_id, jobs.c.number, jobs.c.attempt_nr, jobs.c.holder, jobs.c.holder_node, jobs.c.holder_key)
-).where(AT_PILOT)
+)
+_JOBS = _ANY_JOBS.where(AT_PILOT)
 
 
 def makes_file(tx: Transaction, pilot: PilotIdentity, name: str) -> bool:
@@ -266,14 +268,17 @@ def owner_of(tx: Transaction, name: str, also: str = "") -> str | None:
     return max((user for user in users if user in known or user == also), key=len, default=None)
 
 
-def has_job(tx: Transaction, pilot: PilotIdentity, task_id: int, sub_id: str) -> bool:
+def has_job(tx: Transaction, pilot: PilotIdentity, task_id: int, sub_id: str, *, finished: bool = False) -> bool:
     """Returns whether this pilot has a job of the task that may keep the checkpoint `sub_id`.
 
-    Our pilot names a checkpoint after the job's number; payloads under other pilots may name it after a point.
+    Our pilot names a checkpoint after the job's number, and that of a trial with a level ``<number>.t<trial>f<fold>``;
+    payloads under other pilots may name it after a point. `finished`: or had the job when it finished.
     """
-    held = _held(pilot, tx.connection.execute(_JOBS.where(jobs.c.task_id == task_id)))
+    query = _ANY_JOBS.where(or_(AT_PILOT, jobs.c.status == JobState.FINISHED)) if finished else _JOBS
+    held = _held(pilot, tx.connection.execute(query.where(jobs.c.task_id == task_id)))
     if not pilot.key:
         return bool(held)
+    sub_id = sub_id.partition(".t")[0]
     return any(sub_id in (str(job.number), str(texts_of(known_task(tx, task_id), job).sequence)) for job in held)
 
 

@@ -42,7 +42,9 @@ _TASK_ARGUMENT = re.compile(r"--task ([A-Za-z0-9_-]+=*) --number ")
 _MOST_BYTES = 8 << 20  # of a task's points, unpacked
 
 #: Errors of reading a user's text.
-_UNREADABLE = (binascii.Error, zlib.error, ValueError, KeyError, TypeError, IndexError, RecursionError)
+_UNREADABLE = (
+    *(binascii.Error, zlib.error, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError),
+)
 
 
 #: States of a point, by iDDS's names and numbers (`idds.common.constants.ContentStatus`).
@@ -130,12 +132,14 @@ class Assignment:
     Attributes:
         uid: the search's identity in its store.
         members: by the job's number, (trial, fold) of each point that it runs.
+        chains: by the number of a trial that goes on from earlier ones, the number of the first of them.
     """
 
     search: str
     uid: str
     generation: int
     members: Mapping[int, tuple[tuple[int, int], ...]]
+    chains: Mapping[int, int]
 
 
 def assignment_of(tx: Transaction, task_id: int) -> Assignment | None:
@@ -158,6 +162,7 @@ def _assignment(encoded: str) -> Assignment | None:
             str(document["uid"]),
             int(document["generation"]),
             {number: tuple(found) for number, found in members.items()},
+            {int(trial): int(said["chain"]) for trial, said in document.get("levels", {}).items() if "chain" in said},
         )
     except _UNREADABLE:
         return None

@@ -17,6 +17,7 @@ from hpo_pilot.databases import among
 from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.server import attempts
 from hpo_pilot.server.brokerage import campaign_of
+from hpo_pilot.server.chains import KEPT_SECONDS, remove
 from hpo_pilot.server.database import (
     AT_PILOT,
     OVER,
@@ -32,7 +33,7 @@ from hpo_pilot.server.database import (
     tasks,
     workers,
 )
-from hpo_pilot.server.file_store import CHECKPOINT_START, Folder, checkpoint_task, plain_name
+from hpo_pilot.server.file_store import CHAIN_START, CHECKPOINT_START, Folder, checkpoint_task, plain_name
 from hpo_pilot.server.queues import Queues
 from hpo_pilot.server.task_parameters import (
     UNSUPPORTED,
@@ -464,7 +465,8 @@ def set_debug(tx: Transaction, caller: Caller, panda_id: int, on: bool) -> str:
 
 # Removal of old data: tasks that ended long ago, with their jobs, outputs and sandboxes. It is done in
 # slices, each one short transaction, so that pilots' calls can run in between. A sandbox is removed if it has not been
-# used for the same time and no stored task names it. Checkpoints are removed a day after the end of their task.
+# used for the same time and no stored task names it. Checkpoints are removed a day after the end of their task, those
+# that later trials go on from when none of their search was written or read for 30 days.
 
 log = logging.getLogger(__name__)
 
@@ -547,7 +549,13 @@ class Housekeeping:
 
     def _remove_checkpoints(self, tx: Transaction) -> bool:
         """Removes checkpoints of tasks that ended a day ago: they are large, and only further attempts need them."""
-        names = tx.connection.scalars(select(cache_files.c.name).where(cache_files.c.name.startswith(CHECKPOINT_START)))
+        of_chain = cache_files.c.name.startswith(CHAIN_START, autoescape=True)
+        unused = select(cache_files.c.name).where(of_chain, cache_files.c.touched < tx.now - KEPT_SECONDS)
+        if names := tx.connection.scalars(unused.limit(SLICE)).all():
+            remove(tx, self._cache, names)
+            return True
+        of_task = cache_files.c.name.startswith(CHECKPOINT_START, autoescape=True) & ~of_chain
+        names = tx.connection.scalars(select(cache_files.c.name).where(of_task)).all()
         by_task = defaultdict(list)
         for name in names:
             by_task[checkpoint_task(name)].append(name)

@@ -563,7 +563,7 @@ class Proposer:
             chain: number of the first trial of its point; None: of the trial itself.
         """
         result = told_result(self._search, trial)
-        if self._levels is not None and trial.level is not None and not trial.stopped_early:
+        if self._levels is not None and trial.level is not None:
             self._levels.tell(chain or trial.number, trial.level, result)
         else:
             self._untold.append(result)

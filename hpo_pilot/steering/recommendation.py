@@ -7,8 +7,10 @@ from collections.abc import Collection, Sequence
 
 from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.optimizers.base import Optimizer, Recommendation, Result
+from hpo_pilot.optimizers.level_results import LevelResults
 from hpo_pilot.search import Search, Trial, TrialState, point_key
 from hpo_pilot.search.earlier_results import EarlierResults
+from hpo_pilot.search.promotion import first_of_chain
 from hpo_pilot.search.ranking import costs, ranked_by_folds
 
 
@@ -28,13 +30,7 @@ def told_result(search: Search, trial: Trial) -> Result:
 
 
 def optimizer_of(search: Search, earlier: Sequence[EarlierResults], name: str = "") -> Optimizer:
-    """Returns a new optimizer for a search, told of the results of earlier searches and those known in its file.
-
-    Args:
-        search: the search.
-        earlier: the results of earlier searches.
-        name: another optimizer than that of the search; empty: that one, with its settings.
-    """
+    """Returns a new optimizer for a search, told of earlier results; `name`: another than its own."""
     optimizer = create_optimizer(
         name or search.optimizer.name,
         search.space,
@@ -55,14 +51,20 @@ def recommend(
 ) -> list[tuple[Trial, Recommendation]]:
     """Returns the trials in the order of their values without noise, as a model of all results predicts them.
 
-    The model is that of `bayesian`, whatever optimizer proposed the points. Confirmation runs and lower levels are left
-    out. Costs take the place of figures of merit: lower is better. See `Optimizer.recommend`, also for the errors.
+    The model is that of `bayesian`, whatever optimizer proposed the points. Confirmation runs are left out. Costs take
+    the place of figures of merit: lower is better. See `Optimizer.recommend`, also for the errors.
     """
     model = optimizer_of(search, earlier, "bayesian")
-    ranked = ranked_by_folds(search, trials)
-    told = [t for t in trials if t.told is not None and ranked and t.level == ranked[0].level]
-    model.tell(told_result(search, trial) for trial in sorted(told, key=lambda trial: trial.told or 0))
-    trial_at = {point_key(trial.point): trial for trial in reversed(ranked)}
+    numbered = {trial.number: trial for trial in trials}
+    told = sorted((trial for trial in trials if trial.told is not None), key=lambda trial: trial.told or 0)
+    if search.levels is None:
+        model.tell(told_result(search, trial) for trial in told)
+    else:
+        levels = LevelResults()
+        for trial in told:
+            levels.tell(first_of_chain(numbered, trial), trial.level or 0, told_result(search, trial))
+        model.tell(levels.results())
+    trial_at = {point_key(trial.point): trial for trial in reversed(ranked_by_folds(search, trials))}
     found = model.recommend(len(told) + len(search.known))
     return [(trial_at[key], each) for each in found if (key := point_key(each.point)) in trial_at]
 
@@ -70,14 +72,13 @@ def recommend(
 def confirmation_runs(search: Search, trials: Collection[Trial], earlier: Sequence[EarlierResults]) -> list[Trial]:
     """Returns the trials to confirm, each once per run that is still due. Stopped runs are due again.
 
-    Only trials of the highest level are confirmed, by whole trainings to this level. Where results are noisy, those
-    come first that `recommend` ranks first.
+    Only trials of the highest level are confirmed, by whole trainings to this level.
     """
-    runs = Counter(trial.confirms for trial in trials if trial.state is not TrialState.STOPPED)
     ranked = ranked_by_folds(search, trials) if search.confirm.top else []
-    ranked = [trial for trial in ranked if trial.level == ranked[0].level]
     if ranked and len(search.objectives) == 1:
         predicted = [trial for trial, each in recommend(search, trials, earlier) if each.error is not None]
         seen = {trial.number for trial in predicted}
         ranked = predicted + [trial for trial in ranked if trial.number not in seen]
-    return [trial for trial in ranked[: search.confirm.top] for _ in range(search.confirm.repeats - runs[trial.number])]
+    runs = Counter(trial.confirms for trial in trials if trial.state is not TrialState.STOPPED)
+    top = [trial for trial in ranked if trial.level == ranked[0].level][: search.confirm.top]
+    return [trial for trial in top for _ in range(search.confirm.repeats - runs[trial.number])]

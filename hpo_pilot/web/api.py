@@ -156,10 +156,7 @@ class OutputsDocument(TypedDict):
 @reading_router.get(
     "/searches/{identity}/progress",
     response_model=ProgressDocument,
-    responses={
-        **answers(EXAMPLES["progress"], 404),
-        304: {"description": "Nothing has changed; ask again."},
-    },
+    responses={**answers(EXAMPLES["progress"], 404), 304: {"description": "Nothing has changed; ask again."}},
 )
 async def progress(
     request: Request,
@@ -429,8 +426,7 @@ ResultsDigest = Annotated[
     ),
 ]
 CallKey = Annotated[
-    str | None,
-    Header(min_length=8, max_length=200, description="Calls with the same key are done once."),
+    str | None, Header(min_length=8, max_length=200, description="Calls with the same key are done once.")
 ]
 Digest = Annotated[str, Path(pattern=f"^{DIGEST.pattern}$", description="SHA-256 of the archive, hexadecimal.")]
 
@@ -489,8 +485,7 @@ def register(
     results: ResultsDigest = None,
     go_on: Annotated[bool, Query(description="Continue the search if it is registered already.")] = False,
     idempotency_key: Annotated[
-        str | None,
-        Header(min_length=8, max_length=200, description="Calls with the same key register one search."),
+        str | None, Header(min_length=8, max_length=200, description="Calls with the same key register one search.")
     ] = None,
 ) -> Response:
     """Registers a search, which the service then runs. Send the payload folder first: PUT payloads/{digest}."""

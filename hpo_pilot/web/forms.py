@@ -149,12 +149,7 @@ def _stop(_library: SearchCache, view: SearchView) -> ActionForm:
 def _extend(_library: SearchCache, view: SearchView) -> ActionForm:
     budget = view.search.to_dict()["budget"]
     fields = [
-        FormField(
-            name,
-            label,
-            "numeric" if name in ("trials", "failures") else "decimal",
-            note=_now(budget[name]),
-        )
+        FormField(name, label, "numeric" if name in ("trials", "failures") else "decimal", note=_now(budget[name]))
         for name, label in _LIMITS.items()
         if budget.get(name) is not None
     ]

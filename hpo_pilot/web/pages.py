@@ -537,7 +537,7 @@ def job_page(request: Request) -> Response:
         "found": found,
         "log": log.text if log else "",
         "whole": log is None or log.is_whole,
-        "curve": curves_svg({0: found.progress}, "the reported value"),
+        "curve": curves_svg({0: found.job.progress}, "the reported value"),
         "now": datetime.now(UTC),
     }
     return page(request, "job.j2", values)

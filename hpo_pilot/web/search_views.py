@@ -39,13 +39,7 @@ from hpo_pilot.steering.status import expected_end
 from hpo_pilot.store import Annotation, SearchRecord, SearchState, Store
 from hpo_pilot.store.annotations import search_annotations
 from hpo_pilot.store.progress import all_progress
-from hpo_pilot.store.queries import (
-    SearchHead,
-    failure_of,
-    records_of,
-    search_heads,
-    values_reported,
-)
+from hpo_pilot.store.queries import SearchHead, failure_of, records_of, search_heads, values_reported
 from hpo_pilot.store.trial_queries import confirmation_runs, trials_numbered
 from hpo_pilot.web.figure_worker import FigureWorker
 

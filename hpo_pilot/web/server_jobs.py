@@ -8,26 +8,33 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import requests
+from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.jobs import JobState
 from hpo_pilot.jobs.results import error_text, reported_progress
 from hpo_pilot.panda.server import PandaServer, read_address
 
-# --- Values ---
+# --- Values: pydantic reads them from the answers, in which times are seconds since the epoch ---
 
 
-@dataclass(frozen=True)
-class ServerJob:
+class _Value(BaseModel, frozen=True):
+    """A part of an answer; keys that it has besides are ignored."""
+
+
+#: A text that is null in an answer where there is none.
+_Text = Annotated[str, BeforeValidator(lambda text: text or "")]
+
+
+class ServerJob(_Value):
     """One attempt of a job.
 
     Attributes:
@@ -53,10 +60,9 @@ class ServerJob:
         gpus: GPUs on each node.
         cores: CPU cores on each node.
         memory_mb: memory on each node, in MB.
-        minutes: maximum run time in minutes; 0: not given.
-        step: step of the last value that its payload reported; None: it has reported none.
-        value: the value at `step`.
-        error: PanDA's errors in one line, the most informative first; empty: none.
+        seconds: maximum run time in seconds; 0: not given.
+        job_metrics: the pilot's `jobMetrics`: words ``name=value``.
+        errors: PanDA's errors, with their names in job descriptions.
         has_log: whether `ServerJobs.log` returns a text.
         payload_error: why payloads of a finished job returned no figure of merit, in one line; empty: all returned one.
     """
@@ -73,10 +79,10 @@ class ServerJob:
     attempt: int
     attempts: int
     state: JobState
-    sub_state: str
-    queue: str
-    node: str
-    pilot: str
+    sub_state: _Text
+    queue: _Text
+    node: _Text
+    pilot: _Text
     created: datetime
     changed: datetime
     started: datetime | None
@@ -86,16 +92,24 @@ class ServerJob:
     gpus: int
     cores: int
     memory_mb: int
-    minutes: float
-    step: int | None
-    value: float | None
-    error: str
+    seconds: float
+    job_metrics: _Text
+    errors: Mapping[str, Any]
     has_log: bool
     payload_error: str = ""
 
+    @property
+    def error(self) -> str:
+        """PanDA's errors in one line, the most informative first; empty: none."""
+        return error_text(self.errors) or ""
 
-@dataclass(frozen=True)
-class ServerJobsPage:
+    @cached_property
+    def progress(self) -> tuple[tuple[int, float], ...]:
+        """The (step, value) pairs that the payload reported, as far as the server keeps them; infinity: no number."""
+        return reported_progress(self.job_metrics)
+
+
+class ServerJobsPage(_Value):
     """One page of a list of jobs, newest first, with counts by state.
 
     Attributes:
@@ -112,8 +126,7 @@ class ServerJobsPage:
     is_live: bool = True
 
 
-@dataclass(frozen=True)
-class ServerJobFile:
+class ServerJobFile(_Value):
     """A file that a job writes.
 
     Attributes:
@@ -127,29 +140,23 @@ class ServerJobFile:
     size: int | None
 
 
-@dataclass(frozen=True)
-class ServerJobDetails:
+class ServerJobDetails(_Value):
     """One job in detail.
 
     Attributes:
         job: the requested attempt.
         attempts: all attempts of the same job, the first one first; `job` is among them.
         files: output files and the log of the job.
-        progress: (step, value) pairs that the payload reported, as far as the server keeps them; NaN becomes infinity.
         measures: values that the pilot measured, by PanDA's names: maxRSS (kB), cpuConsumptionTime (s), …
-        metrics: the pilot's `jobMetrics`, unchanged: words ``name=value``.
     """
 
     job: ServerJob
     attempts: tuple[ServerJob, ...]
     files: tuple[ServerJobFile, ...]
-    progress: tuple[tuple[int, float], ...]
     measures: Mapping[str, int | float | str]
-    metrics: str
 
 
-@dataclass(frozen=True)
-class ServerJobLog:
+class ServerJobLog(_Value):
     """The end of a job's log.
 
     Attributes:
@@ -171,8 +178,7 @@ class PilotState(StrEnum):
     ENDED = "ended"  #: the pilot or its batch system reported its end
 
 
-@dataclass(frozen=True)
-class ServerPilot:
+class ServerPilot(_Value):
     """A pilot that has called recently.
 
     Attributes:
@@ -200,8 +206,7 @@ class ServerPilot:
     jobs: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class ServerQueue:
+class ServerQueue(_Value):
     """One queue of the server.
 
     Attributes:
@@ -222,65 +227,26 @@ class ServerQueue:
     running: int
     pilots: int
     slots: int | None
-    limits: Mapping[str, int | float | str] = field(default_factory=dict)
+    limits: Mapping[str, int | float | str] = {}
 
 
-# --- From the server's answers to values; only these functions know the keys of the answers ---
+_Read = TypeVar("_Read", bound=_Value)
 
 
-@contextmanager
-def _understanding(call: str) -> Iterator[None]:
-    """Makes TryAgainError of the errors that reading an answer to `call` raises where it has not the keys it should."""
+def _read(kind: type[_Read], data: object, call: str) -> _Read:
+    """Returns an answer to `call`, or a part of it, as a value.
+
+    Raises:
+        TryAgainError: it lacks what it should have.
+    """
     try:
-        yield
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        wrong = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise TryAgainError(
-            f"the embedded PanDA server's answer to {call} is not valid ({type(error).__name__}: {error}): "
-            "is it of this version?"
+            f"the embedded PanDA server's answer to {call} is not valid ({wrong}): is it of this version?"
         ) from error
-
-
-def _page(data: Mapping[str, Any]) -> ServerJobsPage:
-    counts = {JobState(state): int(count) for state, count in data["counts"].items()}
-    return ServerJobsPage(tuple(_job(one) for one in data["jobs"]), data["before"], counts, data.get("is_live", True))
-
-
-def _details(data: Mapping[str, Any]) -> ServerJobDetails:
-    metrics = str(data["job"]["job_metrics"] or "")
-    return ServerJobDetails(
-        job=_job(data["job"]),
-        attempts=tuple(_job(one) for one in data["attempts"]),
-        files=tuple(ServerJobFile(one["name"], one["dataset"], one["kind"], one["size"]) for one in data["files"]),
-        progress=reported_progress(metrics),
-        measures=dict(data["measures"]),
-        metrics=metrics,
-    )
-
-
-def _pilot(one: Mapping[str, Any]) -> ServerPilot:
-    times = {name: _moment(one[name]) for name in ("since", "heard")}
-    return ServerPilot(**{**one, **times, "state": PilotState(one["state"]), "jobs": tuple(one["jobs"])})
-
-
-def _job(one: Mapping[str, Any]) -> ServerJob:
-    progress = reported_progress(str(one["job_metrics"] or ""))
-    step, value = progress[-1] if progress else (None, None)
-    read: dict[str, Any] = {
-        "members": tuple((trial, fold) for trial, fold in one["members"]),
-        "state": JobState(one["state"]),
-        **{name: one[name] or "" for name in ("sub_state", "queue", "node", "pilot")},
-        **{name: _moment(one[name]) for name in ("created", "changed", "started", "ended", "heard")},
-        "minutes": one["seconds"] / 60,
-        "step": step,
-        "value": value,
-        "error": error_text(one["errors"]) or "",
-    }
-    same = {each.name: one[each.name] for each in fields(ServerJob) if each.name not in read}
-    return ServerJob(**same, **read)
-
-
-def _moment(seconds: float | None) -> datetime | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
 # --- Calls to the server ---
@@ -360,8 +326,7 @@ class ServerJobs:
             "limit": max(1, min(limit, MOST_JOBS)),
             "before": before,
         }
-        with _understanding("job_list"):
-            return _page(self._ask("job_list", given))
+        return _read(ServerJobsPage, self._ask("job_list", given), "job_list")
 
     def job(self, panda_id: int) -> ServerJobDetails:
         """Returns the details of one job.
@@ -370,8 +335,7 @@ class ServerJobs:
             NoJobError: the server has no such job.
             NoServerError, TryAgainError: see the class.
         """
-        with _understanding("job_view"):
-            return _details(self._ask("job_view", {"panda_id": panda_id}))
+        return _read(ServerJobDetails, self._ask("job_view", {"panda_id": panda_id}), "job_view")
 
     def log(self, panda_id: int, size: int = LOG_END) -> ServerJobLog:
         """Returns the end of a job's log; the text is empty if there is no log (`ServerJob.has_log`).
@@ -387,7 +351,7 @@ class ServerJobs:
             NoServerError, TryAgainError: see the class.
         """
         answer = self._ask("job_log", {"panda_id": panda_id, "size": max(1, min(size, LOG_MOST))})
-        return ServerJobLog(str(answer.get("text", "")), bool(answer.get("is_whole")))
+        return ServerJobLog(text=str(answer.get("text", "")), is_whole=bool(answer.get("is_whole")))
 
     def pilots(self) -> list[ServerPilot]:
         """Returns the pilots that called recently, by queue and name; ended and silent pilots are listed for an hour.
@@ -395,8 +359,8 @@ class ServerJobs:
         Raises:
             NoServerError, TryAgainError: see the class.
         """
-        with _understanding("pilot_list"):
-            return [_pilot(one) for one in self._ask("pilot_list", {}).get("pilots", ())]
+        found = self._ask("pilot_list", {}).get("pilots", ())
+        return [_read(ServerPilot, one, "pilot_list") for one in found]
 
     def queues(self) -> list[ServerQueue]:
         """Returns the queues, by name: all queues of the queue file, and any other queue with jobs or pilots.
@@ -404,8 +368,8 @@ class ServerJobs:
         Raises:
             NoServerError, TryAgainError: see the class.
         """
-        with _understanding("queue_list"):
-            return [ServerQueue(**one) for one in self._ask("queue_list", {}).get("queues", ())]
+        found = self._ask("queue_list", {}).get("queues", ())
+        return [_read(ServerQueue, one, "queue_list") for one in found]
 
     # --- HTTP ---
 

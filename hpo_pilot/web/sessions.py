@@ -128,8 +128,7 @@ class Sessions:
             return content
         fresh: tuple[str, dict[str, float]] = (secrets.token_hex(32), {})
         log.warning(
-            "the monitor's key %s was removed or damaged: it is replaced, and all users are signed out",
-            self._path,
+            "the monitor's key %s was removed or damaged: it is replaced, and all users are signed out", self._path
         )
         try:
             write_private(self._path, _document(*fresh))

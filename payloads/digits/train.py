@@ -128,9 +128,12 @@ class Checkpoint:
         state = joblib.load(self.path)
         return state["model"], state["history"]
 
-    def drop(self) -> None:
-        """Removes the file when the training has ended: the next training of this point begins anew."""
-        self.path.unlink(missing_ok=True)
+    def end(self, model: MLPClassifier, history: list[dict[str, float]]) -> None:
+        """Keeps the last state for the next level of a search with `fidelity`; otherwise removes the file."""
+        if "HPO_PILOT_LEVEL" in os.environ:
+            self.save(model, history)
+        else:
+            self.path.unlink(missing_ok=True)
 
 
 def run_epoch(model: MLPClassifier, images: np.ndarray, labels: np.ndarray, epoch: int) -> None:
@@ -174,7 +177,8 @@ def train(point: dict[str, Any], fold: int, folds: int, seed: int, folder: Path)
     """
     epochs = point.get("epochs", DEFAULT_EPOCHS)
     train_images, train_labels, valid_images, valid_labels = load_fold(fold, folds)
-    checkpoint = Checkpoint(folder / "ckpt", {"point": point, "fold": fold, "folds": folds, "seed": seed})
+    same = dict(point, epochs=None) if "HPO_PILOT_LEVEL" in os.environ else point  # the next level goes on
+    checkpoint = Checkpoint(folder / "ckpt", {"point": same, "fold": fold, "folds": folds, "seed": seed})
     history: list[dict[str, float]] = []
     model = new_model(point, seed)
     found = checkpoint.load()
@@ -197,7 +201,7 @@ def train(point: dict[str, Any], fold: int, folds: int, seed: int, folder: Path)
     weights = {f"coef_{i}": array for i, array in enumerate(model.coefs_)}
     biases = {f"intercept_{i}": array for i, array in enumerate(model.intercepts_)}
     np.savez(folder / "model.npz", **weights, **biases)
-    checkpoint.drop()
+    checkpoint.end(model, history)
     last = history[-1]
     return {
         "status": 0,

@@ -72,11 +72,7 @@ def test_a_family_shares_its_allocations(plan):
 @pytest.mark.parametrize(
     ("folds", "nodes", "said"),
     [
-        (
-            5,
-            2,
-            "1 + 2 folds x N_W 1 = 3 processes (the one is the steering service; a trial has 5 folds (N_F), and 2",
-        ),
+        (5, 2, "1 + 2 folds x N_W 1 = 3 processes (the one is the steering service; a trial has 5 folds (N_F), and 2"),
         (3, 5, "= 6 processes (the one is the steering service; a trial has 3 (N_F), so 1 trial (N_G) and a part of"),
         (3, 6, "1 + N_G 2 x N_F 3 x N_W 1 = 7 processes (the one is the steering service); N_GPU 6: 36 GPUs"),
     ],

@@ -73,7 +73,7 @@ def test_options() -> None:
     [
         (["--optimizer", "nevergrad"], "unknown optimizer 'nevergrad'"),
         (["--optimizer", "evolutionary", "--set", "populatoin=4"], "did you mean population?"),
-        (["--set", "population"], "must be NAME=VALUE"),
+        (["--set", "population"], "expected name=value"),
         (["--space", "nowhere.json"], "cannot be read"),
         (["--goal", "upwards"], "Invalid value"),
     ],

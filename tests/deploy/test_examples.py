@@ -59,17 +59,8 @@ def test_pilot_scripts_are_what_pilots_submit_prints(name: str, tmp_path: Path) 
     (tmp_path / "site.token").chmod(0o600)
     site, queue = ("generic-lsf", "normal") if "lsf" in name else ("generic-slurm", "gpu")
     argv = [sys.executable, "-m", "hpo_pilot.cli", "pilots", "submit", "--site", site, "--queue", queue]
-    argv += [
-        "--account",
-        "my-project",
-        "--nodes",
-        "4",
-        "--walltime",
-        "2:00",
-        "--panda-queue",
-        "CLUSTER_GPU",
-        "--dry-run",
-    ]
+    argv += ["--account", "my-project", "--nodes", "4", "--walltime", "2:00", "--panda-queue", "CLUSTER_GPU"]
+    argv += ["--dry-run"]
     argv += ["--server", "https://panda.example.org:25443", "--token-file", "site.token", "--folder", "shared"]
     printed = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
     ours = (DEPLOY / name).read_text()

@@ -90,7 +90,7 @@ def test_jobs_of_a_search(site: Site, board: ServerJobs, task: TaskSpec) -> None
     assert (job.search, job.uid, job.generation, job.members) == ("demo", "cafecafe", 1, ((1, 0),))
     assert (job.user, job.queue, job.node, job.pilot, job.sub_state) == ("me", "ONE", "node7", "h/7", "fun")
     assert (job.attempt, job.attempts, job.nodes, job.gpus, job.cores) == (1, 3, 1, 2, 1)
-    assert (job.step, job.value, job.memory_mb, job.minutes) == (3, 0.25, 2000, 10.0)
+    assert (job.progress[-1], job.memory_mb, job.seconds) == ((3, 0.25), 2000, 600.0)
     assert job.started and job.heard and not job.ended and not job.error and not job.has_log
     assert abs(job.heard.timestamp() - time.time()) < 30
 
@@ -101,8 +101,8 @@ def test_jobs_of_a_search(site: Site, board: ServerJobs, task: TaskSpec) -> None
     assert len(board.jobs(queue="ONE").jobs) == 4 and not board.jobs(queue="NOWHERE").jobs
 
     view = board.job(job.panda_id)
-    assert view.job == job == view.attempts[0] and view.metrics == metrics
-    assert view.progress[0] == (1, 0.5) and len(view.progress) == 3
+    assert view.job == job == view.attempts[0] and view.job.job_metrics == metrics
+    assert view.job.progress[0] == (1, 0.5) and len(view.job.progress) == 3
     with pytest.raises(NoJobError, match="no job 123456789"):
         board.job(123456789)
 

@@ -126,6 +126,15 @@ def test_killed_and_gone_on_equals_undisturbed_bit_for_bit(
         assert (killed / name).read_bytes() == (undisturbed / name).read_bytes(), name
 
 
+def test_a_level_goes_on_from_the_one_below(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = run_here(tmp_path / "whole", {**POINT, "epochs": 7})
+    for epochs in (3, 7):
+        capsys.readouterr()
+        last = run_here(tmp_path / "levels", {**POINT, "epochs": epochs}, HPO_PILOT_LEVEL=str(epochs))
+    assert last == whole
+    assert capsys.readouterr().out.startswith("going on after epoch 3")
+
+
 def test_a_training_that_had_ended_begins_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = run_here(tmp_path, {**POINT, "epochs": 5})
     capsys.readouterr()

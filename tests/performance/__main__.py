@@ -23,6 +23,7 @@ from tests.performance import (
     asking,
     documents,
     early_stopping,
+    fidelity,
     killed_pilots,
     large_store,
     pages,
@@ -60,7 +61,7 @@ BENCHMARKS = {
     "prior": prior.measure,
 }
 
-NAMES = (*BENCHMARKS, "large-store", "optimizers")
+NAMES = (*BENCHMARKS, "fidelity", "large-store", "optimizers")
 
 
 def main() -> None:
@@ -72,6 +73,7 @@ def main() -> None:
     options = parser.parse_args()
     benchmarks: dict[str, Callable[..., dict[str, Any]]] = {
         **BENCHMARKS,
+        "fidelity": functools.partial(fidelity.measure, options=options),
         "large-store": functools.partial(large_store.measure, trials=options.trials),
         "optimizers": functools.partial(suite.measure, options=options),
     }

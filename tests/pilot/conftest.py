@@ -132,14 +132,20 @@ class FakePanda:
         return self._server is not None
 
     def add_job(
-        self, command: str, files: Mapping[str, str] | None = None, job: Mapping[str, Any] | None = None, **payload: Any
+        self,
+        command: str,
+        files: Mapping[str, str] | None = None,
+        job: Mapping[str, Any] | None = None,
+        level: Mapping[str, Any] | None = None,
+        **payload: Any,
     ) -> int:
-        """Queues a job that runs a payload; returns its PandaID."""
+        """Queues a job that runs a payload; returns its PandaID, which is its trial's number too."""
         name, packed = sandbox(command, files, **payload)
         self.cache[name] = packed
         self._last_id += 1
         table = {"search": "s", "uid": "1a2b3c4d", "generation": 1, "folds": 1, "jobs": [[self._last_id, 0, 1]]}
         table["points"] = {str(self._last_id): {"x": 1}}
+        table["levels"] = {str(self._last_id): level} if level else {}
         task = base64.urlsafe_b64encode(zlib.compress(json.dumps(table).encode())).decode()
         line = quote(f"python3 -I -S hpo_pilot_runner.py --task {task} --number ") + "1"
         outputs = "-o \"{'outputs.tar.gz': 'user.me.outputs.tar.gz'}\""

@@ -8,6 +8,7 @@ import platform
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -218,6 +219,27 @@ def test_the_end_of_the_allocation_keeps_checkpoints_on_shared_storage(panda, pi
     assert panda.given_back == [[saves, 1]] and panda.of(does_not, "failed") and not panda.of(saves, "failed")
     assert "1 checkpointed" in pilot.said()
     assert list(pilot.workdir.glob("checkpoints/*/*/.kept/ckpt"))
+
+
+def test_a_level_goes_on_at_any_node(panda, pilot, begin, until):
+    begin("--checkpoints", str(pilot.folder / "shared"))
+    train = "i=$(cat ckpt || echo 0); echo $HPO_PILOT_LEVEL > ckpt; echo '{\"loss\": '$i'}' > output.json"
+
+    def run(**level: Any) -> int:
+        job = panda.add_job(train, checkpoint=["ckpt"], level=level)
+        assert verdict(panda.final(job))["value"] == done[-1]
+        done.append(level["level"])
+        return job
+
+    def kept() -> list[str]:
+        return sorted(path.name for path in pilot.folder.glob("shared/1a2b3c4d/*"))
+
+    done = [0]
+    first = run(level=1, keep_checkpoint=True)
+    second = run(level=3, keep_checkpoint=True, chain=first)
+    until(lambda: kept() == [f"t{first}f0.{second}"])
+    run(level=9, chain=first)
+    until(lambda: kept() == [])
 
 
 def test_heartbeats_of_agents_go_together(panda, pilot, begin, until):

@@ -11,7 +11,8 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from hpo_pilot.pilot.checkpoints import CheckpointShipping
+from hpo_pilot.pilot import checkpoints
+from hpo_pilot.pilot.checkpoints import CheckpointShipping, remove_old
 from hpo_pilot.pilot.client import CallRefused, JobServer, ServerAway
 from hpo_pilot.pilot.job import JobFailure, PilotErrorCode
 from tests.pilot.conftest import in_background
@@ -93,7 +94,7 @@ def test_from_pilot_to_pilot(tmp_path, cache, ship):
     other.keep(attempt(2), LOST)
     assert cache.calls == ["upload", "download"], "nothing new: nothing is sent"
     other.begin(attempt(3))
-    other.drop(attempt(3))
+    other.finish(attempt(3))
     assert cache.calls[2:] == ["download", "delete"]
     assert cache.files == {}
 
@@ -103,7 +104,7 @@ def test_short_jobs_cost_no_call(tmp_path, cache, ship):
     shipping.start()
     shipping.begin(attempt(1))
     put(root(tmp_path), "w", "x")
-    shipping.drop(attempt(1))
+    shipping.finish(attempt(1))
     shipping.begin(attempt(1, 8))
     shipping.keep(attempt(1, 8), JobFailure("killed", PilotErrorCode.PANDA_KILL))
     shipping.keep(attempt(1, 9), LOST)
@@ -136,7 +137,7 @@ def test_what_is_on_its_way_when_the_result_comes_is_deleted(tmp_path, cache, sh
     put(root(tmp_path), "w", "1")
     shipping.begin(attempt(1))
     assert cache.uploading.wait(10)
-    shipping.drop(attempt(1))
+    shipping.finish(attempt(1))
     assert cache.calls == ["upload"]
     cache.hold.set()
     until(lambda: cache.calls == ["upload", "delete"])
@@ -172,7 +173,7 @@ def test_a_server_that_refuses_costs_no_attempt(tmp_path, cache, ship, caplog):
     put(root(tmp_path), "w", "x")
     shipping.keep(attempt(2), LOST)
     shipping.begin(attempt(3))
-    shipping.drop(attempt(3))
+    shipping.finish(attempt(3))
     assert cache.calls == ["download", "upload", "download", "delete"]
     assert "production role required" in caplog.text
 
@@ -194,3 +195,98 @@ def test_a_broken_archive_is_no_reason_to_fail(tmp_path, cache, ship, caplog):
     ship().begin(attempt(2))
     assert "does not get the checkpoint" in caplog.text
     assert read(root(tmp_path)) == {}
+
+
+def trial(number: int, *, chain: int | None = None, keep: bool = True, fold: int = 1, **more: Any) -> Any:
+    """A job of one trial with a level."""
+    said = {"level": number, "keep_checkpoint": keep} | ({} if chain is None else {"chain": chain})
+    return job([[number, fold, 99]], PandaID=number, levels={number: said}, **more)[0]
+
+
+def save(tmp_path: Path, name: str, text: str, pilot: int = 1, at: float = 1e9) -> None:
+    path = root(tmp_path, pilot) / "1a2b3c4d" / name / ".kept" / "w"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    os.utime(path, (at, at))
+
+
+def test_a_level_is_stored_before_the_report_and_found_by_the_next(tmp_path, cache, ship):
+    one, other = ship(), ship()
+    one.begin(trial(3))
+    assert cache.calls == []
+    save(tmp_path, "t3f1", "level 1")
+    assert one.finish(trial(3)) == {}
+    assert list(cache.files) == ["5_1.t3f1"]
+    assert read(root(tmp_path)) == {"t3f1/.kept/w": "level 1"}, "until it is reported"
+    one.drop(trial(3))
+    assert read(root(tmp_path)) == {}
+    cache.files["5_1.t8f1"] = cache.files.pop("5_1.t3f1")  # as the server finds it for a later trial
+    other.begin(trial(8, chain=3, keep=False))
+    assert read(root(tmp_path, 2)) == {"t3f1.8/.kept/w": "level 1"}
+    save(tmp_path, "t3f1.8", "level 2", 2, 2e9)
+    other.begin(trial(8, chain=3, keep=False, attemptNr=2))
+    assert read(root(tmp_path, 2)) == {"t3f1.8/.kept/w": "level 2"}, "a repeated attempt has its own later one"
+    assert other.finish(trial(8, chain=3, keep=False, attemptNr=2)) == {}
+    assert cache.files, "it is needed until the report"
+    other.drop(trial(8, chain=3, keep=False, attemptNr=2))
+    assert (read(root(tmp_path, 2)), cache.files) == ({}, {})
+
+
+def test_a_failed_level_leaves_the_one_below(tmp_path, cache, ship):
+    shared = ship(checkpoints=root(tmp_path))
+    save(tmp_path, "t3f1", "level 1")
+    shared.begin(trial(8, chain=3))
+    save(tmp_path, "t3f1.8", "diverged")
+    assert shared.finish(trial(8, chain=3), {(8, 1)}) == {}
+    shared.drop(trial(8, chain=3), {(8, 1)})
+    assert read(root(tmp_path)) == {"t3f1/.kept/w": "level 1", "t3f1.8/.kept/w": "diverged"}
+    assert cache.calls == []
+
+
+def test_pilots_with_a_folder_in_common_send_nothing(tmp_path, cache, ship):
+    one, other = ship(checkpoints=root(tmp_path)), ship(checkpoints=root(tmp_path))
+    one.begin(trial(3))
+    save(tmp_path, "t3f1", "level 1")
+    for other_point in ("t3f10", "t3f0", "t33f1", "t3f1.9"):
+        save(tmp_path, other_point, "another's", at=2e9)
+    assert one.finish(trial(3)) == {}
+    one.drop(trial(3))
+    other.begin(trial(8, chain=3))
+    assert read(root(tmp_path))["t3f1.8/.kept/w"] == "level 1"
+    save(tmp_path, "t3f1", "late", at=3e9)  # a late job of the lower level
+    other.begin(trial(8, chain=3, attemptNr=2))
+    assert read(root(tmp_path))["t3f1.8/.kept/w"] == "level 1"
+    assert other.finish(trial(8, chain=3)) == {}
+    other.drop(trial(8, chain=3))
+    others = {f"{name}/.kept/w": "another's" for name in ("t3f10", "t3f0", "t33f1", "t3f1.9")}
+    assert read(root(tmp_path)) == others | {"t3f1.8/.kept/w": "level 1"}
+    other.keep(trial(8, chain=3), LOST)
+    assert cache.calls == []
+
+
+@pytest.mark.parametrize(
+    ("size", "fail", "said"),
+    [(1 << 20, None, "more than 1 MB"), (1, CallRefused("no room"), "no room"), (1, ServerAway("down"), "down")],
+)
+def test_a_level_that_cannot_be_stored_is_a_remark(tmp_path, cache, ship, monkeypatch, size, fail, said):
+    monkeypatch.setattr(checkpoints, "_LEVEL_PATIENCE", 0.0)
+    cache.fail = fail
+    shipping = ship(checkpoint_mb=1)
+    shipping.begin(trial(3))
+    save(tmp_path, "t3f1", os.urandom(size).hex())
+    (((number, fold), why),) = shipping.finish(trial(3)).items()
+    assert (number, fold) == (3, 1)
+    assert said in why
+    shipping.drop(trial(3), {(3, 1)})
+    assert read(root(tmp_path)), "this pilot may run the next level"
+
+
+def test_old_checkpoints_are_removed(tmp_path):
+    old, young, foreign = (tmp_path / name for name in ("old", "young", "foreign"))
+    for folder in (old / "t1f0" / ".kept", old / "t1f0.5", young / "t1f0", foreign / "thesis"):
+        folder.mkdir(parents=True)
+    for folder in (old / "t1f0", old / "t1f0.5", old, young / "t1f0", foreign / "thesis", foreign):
+        os.utime(folder, (1e9, 1e9))
+    remove_old(tmp_path)
+    assert [path.name for path in old.iterdir()] == []
+    assert (young / "t1f0").exists() and (foreign / "thesis").exists()

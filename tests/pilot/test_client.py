@@ -13,14 +13,7 @@ import pytest
 import requests
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.pilot.client import (
-    CallRefused,
-    FormFile,
-    JobOfAnotherPilot,
-    JobServer,
-    PilotTokenRefused,
-    ServerAway,
-)
+from hpo_pilot.pilot.client import CallRefused, FormFile, JobOfAnotherPilot, JobServer, PilotTokenRefused, ServerAway
 from hpo_pilot.pilot.machine import FreeResources, MachineGpu
 from tests.certificates import self_signed
 from tests.pilot.conftest import TOKEN

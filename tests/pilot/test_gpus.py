@@ -138,11 +138,7 @@ def test_gpus_are_chosen():
 def test_variables():
     assert gpu_variables(TWO) == {"CUDA_VISIBLE_DEVICES": "0,1"}
     assert gpu_variables([MachineGpu("3", "AMD")]) == {"ROCR_VISIBLE_DEVICES": "3"}
-    assert gpu_variables(()) == {
-        "CUDA_VISIBLE_DEVICES": "",
-        "ROCR_VISIBLE_DEVICES": "",
-        "ZE_AFFINITY_MASK": "9999",
-    }
+    assert gpu_variables(()) == {"CUDA_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": "", "ZE_AFFINITY_MASK": "9999"}
 
 
 def seen(pilot: PilotProcess) -> list[str]:

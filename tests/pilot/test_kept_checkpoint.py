@@ -22,9 +22,10 @@ from hpo_pilot.pilot.job import Job, parse_job
 from hpo_pilot.transformation.sandbox import UnsafeArchive
 
 
-def job(jobs: Any, number: int = 1, *, uid: str = "1a2b3c4d", **more: Any) -> tuple[Job, str]:
+def job(jobs: Any, number: int = 1, *, uid: str = "1a2b3c4d", levels: Any = None, **more: Any) -> tuple[Job, str]:
     """A job, and its `--task`."""
     table = {"search": "s", "uid": uid, "generation": 1, "folds": 1, "jobs": jobs, "points": {}}
+    table |= {"levels": levels} if levels else {}
     task = base64.urlsafe_b64encode(zlib.compress(json.dumps(table).encode())).decode()
     line = quote(f"python3 -I -S hpo_pilot_runner.py --task {task} --number ") + str(number)
     return parse_job({"PandaID": 7, "attemptNr": 1, "taskID": 5, "jobPars": f'-p "{line}"', **more}), task
@@ -75,6 +76,14 @@ def test_the_folders_are_those_of_the_runner(tmp_path):
     assert found.names == ("t3f0", "t4f0", f"series-{digest}")
 
 
+def test_a_trial_with_a_level_has_a_folder_beside_those_of_its_chain(tmp_path):
+    levels = {3: {"level": 1, "keep_checkpoint": True}, 8: {"level": 9, "chain": 3}, 9: {"level": 1, "chain": 0}}
+    found = kept_checkpoint(job([[[3, 1, 9], [8, 0, 8], [9, 0, 7], [7, 0, 6]]], levels=levels)[0], tmp_path)
+    assert found is not None
+    assert found.names[:4] == ("t3f1", "t3f0.8", "t0f0.9", "t7f0")
+    assert found.levels == (("t3f1", 3, 1, 3, True), ("t3f0.8", 8, 0, 3, False), ("t0f0.9", 9, 0, 0, False))
+
+
 @pytest.mark.parametrize(
     "parsed",
     [
@@ -83,10 +92,15 @@ def test_the_folders_are_those_of_the_runner(tmp_path):
         job([])[0],
         job([[1, 0, 1]], uid="../up")[0],
         job({})[0],
+        job([[3, 1, 99]], levels={"3": 9})[0],
+        job([[3, 1, 99]], levels={"3": {"chain": "../up"}})[0],
         parse_job({"PandaID": 7, "taskID": 5, "jobPars": '-p "echo"'}),
         parse_job({"PandaID": 7, "taskID": 5, "jobPars": '-p "hpo_pilot_runner.py --task AAAA --number 1"'}),
     ],
-    ids=["no such number", "no numbers", "no jobs", "a uid that leads out", "no list", "no runner", "no table"],
+    ids=[
+        *("no such number", "no numbers", "no jobs", "a uid that leads out", "no list"),
+        *("no level", "a chain that leads out", "no runner", "no table"),
+    ],
 )
 def test_what_is_no_job_of_ours_has_none(tmp_path, parsed):
     assert kept_checkpoint(parsed, tmp_path) is None

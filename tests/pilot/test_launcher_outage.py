@@ -25,11 +25,7 @@ class Launcher:
         self.errors: list[GiveUpError] = []
         patience = Patience(first=0.02, longest=0.05, most=most)
         self.outage = LauncherOutage(
-            self.attempt,
-            others=lambda: ["n1", "n2", "n3"],
-            over=self.over.set,
-            give_up=self.give_up,
-            patience=patience,
+            self.attempt, others=lambda: ["n1", "n2", "n3"], over=self.over.set, give_up=self.give_up, patience=patience
         )
 
     def attempt(self, nodes: Sequence[str]) -> str:

@@ -98,11 +98,7 @@ def test_a_wrong_checksum_is_not_used(panda, cache, tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [
-        (archive_of((tarfile.TarInfo("../x"), b"")), "refused"),
-        (None, "404"),
-        (b"x" * (3 << 20), "larger than 2 MB"),
-    ],
+    [(archive_of((tarfile.TarInfo("../x"), b"")), "refused"), (None, "404"), (b"x" * (3 << 20), "larger than 2 MB")],
     ids=["unsafe", "missing", "too large"],
 )
 def test_what_cannot_be_had_fails_the_job(panda, cache, tmp_path, content, why):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import requests
 
-from hpo_pilot.jobs import JobNeeds, Member, TaskSpec
+from hpo_pilot.jobs import JobNeeds, Member, TaskSpec, TrialLevel
 from hpo_pilot.panda.sandbox import build_sandbox
 from hpo_pilot.panda.task_parameters import task_parameters
 from hpo_pilot.pilot.settings import pilot_key
@@ -55,6 +55,7 @@ class Embedded:
         files: Path | None = None,
         search: str = "s",
         first: int = 0,
+        level: TrialLevel | None = None,
         **payload: Any,
     ) -> int:
         numbers = range(first, first + jobs)
@@ -74,6 +75,7 @@ class Embedded:
             container=payload.get("container"),
             has_outputs="outputs" in payload,
             queue="LOCAL",
+            levels={} if level is None else dict.fromkeys(numbers, level),
         )
         self.upload(task.sandbox)
         parameters = task_parameters(task, owner="me", vo="hpo_pilot", server=self.url, sandbox=task.sandbox.name)
@@ -81,7 +83,8 @@ class Embedded:
         return int(re.findall(r"\d+", str(answer))[-1])
 
     def upload(self, sandbox: Path) -> None:
-        self._send("POST", "file_server/upload_cache_file", files={"file": (sandbox.name, sandbox.read_bytes())})
+        if not (self.folder / "files" / "cache" / sandbox.name).exists():
+            self._send("POST", "file_server/upload_cache_file", files={"file": (sandbox.name, sandbox.read_bytes())})
 
     def call(self, method: str, path: str, **arguments: Any) -> Any:
         return self._send(method, path, **{"json" if method == "POST" else "params": arguments})
@@ -231,6 +234,46 @@ def test_a_trial_goes_on_at_another_pilot(tmp_path, embedded, pilots, until, how
     until(lambda: embedded.state(task) == "done")
     assert [verdict["attempt"] for verdict in embedded.verdicts(task)] == [2]
     assert list(cache.glob("hpo_cp_*")) == [], "it has its result"
+
+
+@pytest.mark.parametrize("kept", ["$HPO_PILOT_CHECKPOINT_DIR/epoch", "ckpt/epoch"])
+def test_a_trial_goes_on_from_the_level_below_at_another_pilot(tmp_path, embedded, pilots, until, kept):
+    """The first pilot is killed as soon as the server has the checkpoint; its report may have come or not."""
+    trained, cache = tmp_path / "trained", embedded.folder / "files" / "cache"
+    command = (
+        f"mkdir -p ckpt; epoch=$(cat {kept} || echo 0); until [ $epoch -ge $HPO_PILOT_LEVEL ]; do "
+        f"epoch=$((epoch+1)); echo $epoch > {kept}.new; mv {kept}.new {kept}; echo $epoch >> {trained}; done; "
+        """echo '{"status": 0, "loss": '$epoch'}' > output.json"""
+    )
+    one, other = pilots
+
+    def submit(trial: int, level: int, chain: int | None, keep: bool) -> int:
+        return embedded.submit(command, 1, first=trial, level=TrialLevel(level, chain, keep), checkpoint=["ckpt"])
+
+    def stored() -> list[str]:
+        return [path.name.rpartition("_")[2] for path in cache.glob("hpo_cp_of_*")]
+
+    def result(task: int) -> dict[str, Any]:
+        until(lambda: embedded.state(task) == "done")
+        (verdict,) = embedded.verdicts(task)
+        return verdict
+
+    first = submit(0, 3, None, True)
+    process = one.start("--harvester-id", "one", slots=1)
+    until(stored)
+    process.kill()
+    process.wait()
+    _said_dead(embedded, one, "one")
+    other.start("--harvester-id", "other", slots=1)
+    assert (result(first)["value"], stored()) == (3, ["t0f0.0"])
+    assert (result(submit(1, 9, 0, True))["value"], stored()) == (9, ["t0f0.1"])
+    last = result(submit(2, 12, 0, False))
+    assert (last["value"], last["message"]) == (12, "")
+    until(lambda: not stored())  # no later trial goes on from the highest level
+    assert trained.read_text().split() == [str(epoch) for epoch in range(1, 13)], "no epoch was trained twice"
+    until(lambda: not list(other.workdir.glob("checkpoints/1a2b3c4d/t*")))
+    lone = result(submit(4, 2, 3, True))
+    assert lone["message"] == "trained from the start: there is no checkpoint of trial 3"
 
 
 def _is_quiet(path: Path) -> bool:

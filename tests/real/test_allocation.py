@@ -9,7 +9,9 @@ import platform
 import shlex
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,13 @@ from hpo_pilot.hpc.site_files import load_site
 from hpo_pilot.jobs import JobNeeds
 from hpo_pilot.server.tokens import Role
 from tests.bearer import token
-from tests.pilot.conftest import ROOT, TOKEN, FakePanda, panda, until
+from tests.pilot.conftest import ROOT, TOKEN, FakePanda, panda
 from tests.pilot.test_with_server import Embedded
+from tests.programs import program
+from tests.real.processes import until
 from tests.real.slurm import CPUS, Slurm, running_slurm, slurm
 
-__all__ = ["panda", "slurm", "until"]
+__all__ = ["panda", "slurm"]
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +90,85 @@ if os.environ["SLURM_PROCID"] == "0":
 """
 
 
+@dataclass
+class Site:
+    """A Slurm with a PanDA server of the test's own; its pilots run in allocations, at that server."""
+
+    slurm: Slurm
+    server: Any
+    token: str
+    folder: Path
+    jobs: list[str] = field(default_factory=list)
+
+    @property
+    def files(self) -> Path:
+        """The files of the payloads."""
+        return self.folder / "payload"
+
+    def allocate(self, *options: str, nodes: int = 2, warning: int = 300, path: str = "", **site: Any) -> str:
+        """Submits a batch job with a pilot; returns its number."""
+        folder = self.folder
+        profile = load_site(ROOT / "deploy" / "sites" / "generic-slurm.yaml").model_dump(mode="json")
+        profile["batch"]["warning"] = {"signal": "USR1", "seconds": warning}
+        (folder / "site.json").write_text(json.dumps({**profile, **site}))
+        (folder / "token").write_text(self.token)
+        words = [sys.executable, "-m", "hpo_pilot.pilot", "--server", self.server.url, "--queue", "LOCAL"]
+        words += ["--token-file", str(folder / "token"), "--workdir", str(folder / "work"), "--heartbeat", "1"]
+        words += ["--site", str(folder / "site.json"), "--allocation", "--debug", *options]
+        script = folder / f"job{len(self.jobs)}.sh"
+        found = f"PATH={path}:$PATH" if path else ""
+        lines = ["#!/bin/bash", found, f"cd {shlex.quote(str(ROOT))}", f"exec {shlex.join(words)}", ""]
+        script.write_text("\n".join(lines))
+        limits = (f"-N{nodes}", "--exclusive", "--no-kill", "--no-requeue", "--time=10")
+        self.jobs.append(self.slurm.run("sbatch", "--parsable", *limits, f"--output={folder}/pilot-%j.log", script))
+        return self.jobs[-1]
+
+    def submit(self, command: str, jobs: int, needs: JobNeeds, **more: Any) -> int:
+        """Submits a task; returns its number."""
+        return int(self.server.submit(command, jobs, needs=needs, files=self.files, **more))
+
+    def wait(self, *tasks: int, seconds: float = 60.0) -> None:
+        """Waits until tasks are done."""
+        until(lambda: all(self.server.state(task) == "done" for task in tasks), seconds=seconds)
+
+    def verdict(self, task: int) -> dict[str, Any]:
+        """The verdict on the only job of a task, which is done."""
+        self.wait(task)
+        (found,) = self.server.verdicts(task)
+        return dict(found)
+
+    def wait_for_count(self, most: int = 5) -> None:
+        """Waits until a payload has counted so far."""
+        until(lambda: any(int(path.read_text()) >= most for path in self.folder.glob("work/jobs/*/*/count")))
+
+    def said(self, job: str) -> str:
+        """The log of an allocation's pilot."""
+        return (self.folder / f"pilot-{job}.log").read_text()
+
+    def end(self, job: str) -> str:
+        """Ends an allocation; returns what its pilot said."""
+        self.slurm.run("scancel", "--batch", "--signal=TERM", job)
+        self.slurm.wait(job, "COMPLETED", "FAILED", "CANCELLED")
+        return self.said(job)
+
+    def steps(self) -> dict[str, str]:
+        """The job steps of pilots that run: name and node, by number."""
+        lines = self.slurm.run("squeue", "--steps", "--noheader", "--format=%i %j %N").splitlines()
+        return {line.split()[0]: line.partition(" ")[2] for line in lines if " hpo-pilot-" in line}
+
+
+@contextmanager
+def made_site(slurm: Slurm, server: Any, own_token: str, folder: Path) -> Iterator[Site]:
+    site = Site(slurm, server, own_token, folder)
+    site.files.mkdir(exist_ok=True)
+    for name, text in (("ranks", RANKS), ("counting", COUNTING), ("heedless", HEEDLESS)):
+        (site.files / f"{name}.py").write_text(text)
+    yield site
+    slurm.cancel_all()
+    for job in site.jobs:
+        log.info("pilot of job %s:\n%s", job, site.said(job))
+
+
 @pytest.fixture
 def embedded(tmp_path: Path) -> Iterator[Embedded]:
     server = Embedded(tmp_path / "server")
@@ -94,80 +177,37 @@ def embedded(tmp_path: Path) -> Iterator[Embedded]:
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Path:
-    folder = tmp_path / "payload"
-    folder.mkdir()
-    (folder / "ranks.py").write_text(RANKS)
-    (folder / "counting.py").write_text(COUNTING)
-    (folder / "heedless.py").write_text(HEEDLESS)
-    return folder
+def here(slurm: Slurm, embedded: Embedded, tmp_path: Path) -> Iterator[Site]:
+    with made_site(slurm, embedded, token("me", Role.PILOT), tmp_path) as site:
+        yield site
 
 
 @pytest.fixture
-def three(tmp_path: Path) -> Iterator[Slurm]:
+def of_three(embedded: Embedded, tmp_path: Path) -> Iterator[Site]:
     """A cluster of three nodes, of which a test may lose one."""
-    with running_slurm(tmp_path / "three", nodes=("n1", "n2", "n3"), timeout=5) as cluster:
-        yield cluster
+    with (
+        running_slurm(tmp_path / "three", nodes=("n1", "n2", "n3"), timeout=5) as cluster,
+        made_site(cluster, embedded, token("me", Role.PILOT), tmp_path) as site,
+    ):
+        yield site
 
 
-@pytest.fixture
-def allocation(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., str]]:
-    """Submits a batch job of two nodes with a pilot of the test's server; returns its number."""
-    slurm: Slurm = request.getfixturevalue("three" if "three" in request.fixturenames else "slurm")
-    has_fake = "panda" in request.fixturenames
-    server = request.getfixturevalue("panda" if has_fake else "embedded")
-    (tmp_path / "token").write_text(TOKEN if has_fake else token("me", Role.PILOT))
-    jobs: list[str] = []
-
-    def submit(*options: str, nodes: int = 2, warning: int = 300, path: str = "", **site: Any) -> str:
-        profile = load_site(ROOT / "deploy" / "sites" / "generic-slurm.yaml").model_dump(mode="json")
-        profile["batch"]["warning"] = {"signal": "USR1", "seconds": warning}
-        (tmp_path / "site.json").write_text(json.dumps({**profile, **site}))
-        words = [sys.executable, "-m", "hpo_pilot.pilot", "--server", server.url, "--queue", "LOCAL"]
-        words += ["--token-file", str(tmp_path / "token"), "--workdir", str(tmp_path / "work"), "--heartbeat", "1"]
-        words += ["--site", str(tmp_path / "site.json"), "--allocation", "--debug", *options]
-        script = tmp_path / f"job{len(jobs)}.sh"
-        found = f"PATH={path}:$PATH" if path else ""
-        lines = ["#!/bin/bash", found, f"cd {shlex.quote(str(ROOT))}", f"exec {shlex.join(words)}", ""]
-        script.write_text("\n".join(lines))
-        job = slurm.run(
-            *(
-                "sbatch",
-                "--parsable",
-                f"-N{nodes}",
-                "--exclusive",
-                "--no-kill",
-                "--no-requeue",
-                "--time=10",
-                f"--output={tmp_path}/pilot-%j.log",
-                script,
-            )
-        )
-        jobs.append(job)
-        return job
-
-    yield submit
-    slurm.cancel_all()
-    for job in jobs:
-        log.info("pilot of job %s:\n%s", job, (tmp_path / f"pilot-{job}.log").read_text())
+#: A job of one rank, and of one on each of two nodes.
+ONE = JobNeeds(nodes=1, ranks_per_node=1, cores=1, memory_mb=500, minutes=5.0)
+TWO = JobNeeds(nodes=2, ranks_per_node=1, cores=1, memory_mb=500, minutes=5.0)
 
 
-def test_trials_of_several_shapes_run_side_by_side(
-    slurm: Slurm, embedded: Embedded, files: Path, allocation: Callable[..., str], until: Any, tmp_path: Path
-) -> None:
-    wide = JobNeeds(nodes=2, ranks_per_node=1, cores=2, memory_mb=500, minutes=1.0)
-    tall = JobNeeds(nodes=1, ranks_per_node=2, cores=2, memory_mb=500, minutes=1.0)
-    single = JobNeeds(nodes=1, ranks_per_node=0, cores=1, memory_mb=500, minutes=1.0)
+def test_trials_of_several_shapes_run_side_by_side(here: Site) -> None:
+    wide, tall = replace(TWO, cores=2), replace(ONE, ranks_per_node=2, cores=2)
     tasks = [
-        embedded.submit("python3 ranks.py 1.0", 3, needs=wide, files=files, search="wide"),
-        embedded.submit("python3 ranks.py 1.0", 4, needs=tall, files=files, search="tall"),
-        embedded.submit("python3 ranks.py 0.5", 1, needs=single, files=files, search="single"),
+        here.submit("python3 ranks.py 1.0", 3, wide, search="wide"),
+        here.submit("python3 ranks.py 1.0", 4, tall, search="tall"),
+        here.submit("python3 ranks.py 0.5", 1, replace(ONE, ranks_per_node=0), search="single"),
     ]
-    job = allocation()
-    until(lambda: all(embedded.state(task) == "done" for task in tasks))
-    slurm.run("scancel", "--batch", "--signal=TERM", job)
-    slurm.wait(job, "COMPLETED", "FAILED", "CANCELLED")
-    verdicts = [embedded.verdicts(task) for task in tasks]
+    job = here.allocate()
+    here.wait(*tasks)
+    said = here.end(job)
+    verdicts = [here.server.verdicts(task) for task in tasks]
     shapes = [{(v["metrics"]["ranks"], v["metrics"]["nodes"]) for v in some} for some in verdicts]
     assert shapes == [{(2, 2)}, {(2, 1)}, {(1, 1)}]
     runs = [
@@ -180,14 +220,11 @@ def test_trials_of_several_shapes_run_side_by_side(
     used = [sum(c for b, e, n, c in runs if n == node and b <= at < e) for at, _, node, _ in runs]
     assert max(used) <= CPUS, "more cores than the node has"
     assert max(used) >= CPUS // 2, "nothing ran side by side"
-    said = (tmp_path / f"pilot-{job}.log").read_text()
     assert "allocation of 2 nodes (n1, n2)" in said and "the allocation's node time: " in said and "8 finished" in said
 
 
-def test_a_rank_that_dies_ends_all_and_its_words_are_the_reason(
-    slurm: Slurm, embedded: Embedded, files: Path, allocation: Callable[..., str], until: Any
-) -> None:
-    (files / "die.py").write_text(
+def test_a_rank_that_dies_ends_all_and_its_words_are_the_reason(here: Site) -> None:
+    (here.files / "die.py").write_text(
         "import os, sys, time\n"
         # srun, which ends the others at once, may lose what a rank says in its very last moment.
         "sys.excepthook = lambda *what: (sys.__excepthook__(*what), time.sleep(1))\n"
@@ -196,20 +233,16 @@ def test_a_rank_that_dies_ends_all_and_its_words_are_the_reason(
         "    raise ValueError('boom')\n"
         "time.sleep(300)\n"
     )
-    needs = JobNeeds(nodes=2, ranks_per_node=1, cores=1, memory_mb=500, minutes=1.0)
-    task = embedded.submit("python3 die.py", 1, needs=needs, files=files)
-    allocation()
-    until(lambda: embedded.state(task) == "done")
-    (verdict,) = embedded.verdicts(task)
+    task = here.submit("python3 die.py", 1, TWO)
+    here.allocate()
+    verdict = here.verdict(task)
     assert verdict["status"] == 1 and verdict["message"].endswith("rank 1: ValueError: boom")
 
 
 @pytest.mark.parametrize("ends", ["well", "badly"])
-def test_nothing_outlives_a_trial(
-    slurm: Slurm, embedded: Embedded, files: Path, allocation: Callable[..., str], until: Any, ends: str
-) -> None:
+def test_nothing_outlives_a_trial(here: Site, ends: str) -> None:
     """Ranks are not below the pilot, and their batch system does not end what left their session."""
-    (files / "leave.py").write_text(
+    (here.files / "leave.py").write_text(
         "import os, subprocess, sys\n"
         "for _ in range(3):\n"
         "    words = ['env', '-i', 'setsid', '-f', 'sleep', sys.argv[1]]\n"
@@ -218,126 +251,95 @@ def test_nothing_outlives_a_trial(
         "    os.kill(os.getpid(), 9)\n"
         "open('output.json', 'w').write('{\"loss\": 1}')\n"
     )
-    needs, seconds = JobNeeds(nodes=2, ranks_per_node=1, cores=1, memory_mb=500, minutes=1.0), f"7{os.getpid()}"
-    task = embedded.submit(f"python3 leave.py {seconds} {ends}", 2, needs=needs, files=files)
-    allocation()
-    until(lambda: embedded.state(task) == "done")
-    assert [verdict["status"] for verdict in embedded.verdicts(task)] == [0 if ends == "well" else 1] * 2
+    seconds = f"7{os.getpid()}"
+    task = here.submit(f"python3 leave.py {seconds} {ends}", 2, TWO)
+    here.allocate()
+    here.wait(task)
+    assert [verdict["status"] for verdict in here.server.verdicts(task)] == [0 if ends == "well" else 1] * 2
     running = [process.info["cmdline"] for process in psutil.process_iter(["cmdline"])]
     assert running.count(["sleep", seconds]) == 0
 
 
 @pytest.mark.parametrize("end", [("--batch", "--signal=USR1"), ()], ids=["warned", "cancelled"])
-def test_a_trial_goes_on_in_the_next_allocation(
-    slurm: Slurm,
-    embedded: Embedded,
-    files: Path,
-    allocation: Callable[..., str],
-    until: Any,
-    tmp_path: Path,
-    end: tuple[str, ...],
-) -> None:
+def test_a_trial_goes_on_in_the_next_allocation(here: Site, end: tuple[str, ...]) -> None:
     """Cancelled, ranks and runner hear of it when the pilot does, or before."""
-    needs = JobNeeds(nodes=1, ranks_per_node=1, cores=1, memory_mb=500, minutes=1.0)
-    task = embedded.submit("python3 counting.py 60", 1, needs=needs, files=files, checkpoint=["count"])
-    first = allocation(warning=4)
-    until(lambda: list(tmp_path.glob("work/jobs/*/*/hpo_pilot_launch.json")))
-    until(lambda: slurm.run("squeue", "--steps", "--noheader", "--format=%j").count("hpo-pilot-"))
-    until(lambda: any(int(path.read_text()) >= 5 for path in tmp_path.glob("work/jobs/*/*/count")))
-    slurm.run("scancel", *end, first)
-    slurm.wait(first, "COMPLETED" if end else "CANCELLED")
-    until(lambda: "pilot ends" in (tmp_path / f"pilot-{first}.log").read_text())
-    said = (tmp_path / f"pilot-{first}.log").read_text()
+    task = here.submit("python3 counting.py 60", 1, replace(ONE, minutes=1.0), checkpoint=["count"])
+    first = here.allocate(warning=4)
+    until(lambda: list(here.folder.glob("work/jobs/*/*/hpo_pilot_launch.json")) and here.steps())
+    here.wait_for_count()
+    here.slurm.run("scancel", *end, first)
+    here.slurm.wait(first, "COMPLETED" if end else "CANCELLED")
+    until(lambda: "pilot ends" in here.said(first))
+    said = here.said(first)
     assert ("the batch system warns" in said) == bool(end)
     assert "is in the queue again" in said and "1 checkpointed" in said
-    allocation()
-    until(lambda: embedded.state(task) == "done")
-    (verdict,) = embedded.verdicts(task)
+    here.allocate()
+    verdict = here.verdict(task)
     assert verdict["metrics"]["count"] == 60 and 5 <= verdict["metrics"]["began"] < 60
     assert verdict["attempt"] in (2, 3)  # a pilot that is just ending may have been handed it, and have given it back
 
 
-def test_a_training_longer_than_an_allocation_runs_across_several(
-    slurm: Slurm, embedded: Embedded, files: Path, allocation: Callable[..., str], tmp_path: Path
-) -> None:
+def test_a_training_longer_than_an_allocation_runs_across_several(here: Site) -> None:
     """More of them than a job has attempts: each goes on from the checkpoint, and none counts as an attempt."""
-    needs = JobNeeds(nodes=1, ranks_per_node=1, cores=1, memory_mb=500, minutes=5.0, checkpoints=True)
-    task = embedded.submit("python3 counting.py 420", 1, needs=needs, files=files, checkpoint=["count"])
-    jobs: list[str] = []
-    while embedded.state(task) != "done":
-        assert len(jobs) < 16
-        jobs.append(allocation("--lifetime", "12", "--checkpoint-every", "2", nodes=1))
-        slurm.wait(jobs[-1], "COMPLETED")
-    (verdict,) = embedded.verdicts(task)
+    task = here.submit("python3 counting.py 420", 1, replace(ONE, checkpoints=True), checkpoint=["count"])
+    while here.server.state(task) != "done":
+        assert len(here.jobs) < 16
+        here.slurm.wait(here.allocate("--lifetime", "12", "--checkpoint-every", "2", nodes=1), "COMPLETED")
+    verdict = here.verdict(task)
     assert verdict["metrics"]["count"] == 420 and verdict["metrics"]["began"] > 0
-    assert 3 < verdict["attempt"] <= len(jobs)
-    said = [(tmp_path / f"pilot-{job}.log").read_text() for job in jobs]
+    assert 3 < verdict["attempt"] <= len(here.jobs)
+    said = list(map(here.said, here.jobs))
     assert "1 resumed" in said[-1] and sum("1 checkpointed" in one for one in said) == verdict["attempt"] - 1
 
 
-def steps_of_pilots(slurm: Slurm) -> list[str]:
-    lines = slurm.run("squeue", "--steps", "--noheader", "--format=%i %j").splitlines()
-    return [line.split()[0] for line in lines if " hpo-pilot-" in line]
-
-
-def test_a_preempted_allocation_gives_its_trials_back(
-    slurm: Slurm, embedded: Embedded, files: Path, allocation: Callable[..., str], until: Any, tmp_path: Path
-) -> None:
+def test_a_preempted_allocation_gives_its_trials_back(here: Site) -> None:
     """Slurm signals the steps at once and the pilot after the grace time; no trial heeds the signal."""
-    alone = JobNeeds(nodes=1, ranks_per_node=2, cores=2, memory_mb=500, minutes=1.0)
-    across = JobNeeds(nodes=2, ranks_per_node=1, cores=1, memory_mb=500, minutes=1.0)
-    given = [("dies", alone, "a"), ("dies", across, "b"), ("ignores", alone, "c")]
+    alone = replace(ONE, ranks_per_node=2, cores=2, minutes=1.0)
+    given = [("dies", alone, "a"), ("dies", replace(TWO, minutes=1.0), "b"), ("ignores", alone, "c")]
     tasks = [
-        embedded.submit(
-            f"python3 heedless.py {how}", 1, needs=needs, files=files, search=name, first=number, checkpoint=["count"]
-        )
+        here.submit(f"python3 heedless.py {how}", 1, needs, search=name, first=number, checkpoint=["count"])
         for number, (how, needs, name) in enumerate(given)
     ]
-    first = allocation()
-    until(lambda: len(list(tmp_path.glob("work/checkpoints/*/t*f0/.kept/count"))) == len(tasks))
-    urgent = slurm.run(
+    first = here.allocate()
+    until(lambda: len(list(here.folder.glob("work/checkpoints/*/t*f0/.kept/count"))) == len(tasks))
+    urgent = here.slurm.run(
         "sbatch", "--parsable", "-N2", "--exclusive", "--partition=urgent", "--output=/dev/null", "--wrap=true"
     )
-    until(lambda: "no more jobs start" in (tmp_path / f"pilot-{first}.log").read_text())
-    tasks.append(embedded.submit("python3 heedless.py dies", 1, needs=alone, files=files, search="d", first=3))
-    slurm.wait(first, "COMPLETED")  # by itself, in the grace time
-    slurm.wait(urgent, "COMPLETED")
-    said = (tmp_path / f"pilot-{first}.log").read_text()
+    until(lambda: "no more jobs start" in here.said(first))
+    tasks.append(here.submit("python3 heedless.py dies", 1, alone, search="d", first=3))
+    here.slurm.wait(first, "COMPLETED")  # by itself, in the grace time
+    here.slurm.wait(urgent, "COMPLETED")
+    said = here.said(first)
     assert said.count("; a checkpoint is kept") == 3 and "; 3 checkpointed; 0 run, 0 wait" in said
-    allocation()
-    until(lambda: all(embedded.state(task) == "done" for task in tasks), 90)
+    here.allocate()
+    here.wait(*tasks, seconds=90)
     for task in tasks:
-        (verdict,) = embedded.verdicts(task)
+        verdict = here.verdict(task)
         assert verdict["status"] == 0 and (verdict["metrics"]["began"] > 0) == (task != tasks[-1])
         # A request for jobs that is open at the time may bring a job, which is given back too.
         assert verdict["attempt"] <= (2 if task == tasks[-1] else 3)
 
 
-def test_a_step_that_somebody_cancels_is_no_verdict(
-    slurm: Slurm, embedded: Embedded, files: Path, allocation: Callable[..., str], until: Any, tmp_path: Path
-) -> None:
+def test_a_step_that_somebody_cancels_is_no_verdict(here: Site) -> None:
     """The allocation goes on, and so does the trial there: the first time uncounted, the second time not."""
-    needs = JobNeeds(nodes=1, ranks_per_node=1, cores=1, memory_mb=500, minutes=1.0)
-    task = embedded.submit("python3 heedless.py dies", 1, needs=needs, files=files, checkpoint=["count"])
-    job = allocation("--no-agents")
-    count, kept = 0, tmp_path / "work" / "checkpoints" / "1a2b3c4d" / "t0f0" / ".kept" / "count"
+    task = here.submit("python3 heedless.py dies", 1, replace(ONE, minutes=1.0), checkpoint=["count"])
+    job = here.allocate("--no-agents")
+    count, kept = 0, here.folder / "work" / "checkpoints" / "1a2b3c4d" / "t0f0" / ".kept" / "count"
     for _ in range(2):
         until(lambda: kept.exists() and int(kept.read_text()) > count)  # noqa: B023
-        (step,) = steps_of_pilots(slurm)
-        slurm.run("scancel", step)
-        until(lambda: step not in steps_of_pilots(slurm))  # noqa: B023
+        (step,) = here.steps()
+        here.slurm.run("scancel", step)
+        until(lambda: step not in here.steps())  # noqa: B023
         count = int(kept.read_text())
-    until(lambda: embedded.state(task) == "done", 90)
-    (verdict,) = embedded.verdicts(task)
+    here.wait(task, seconds=90)
+    verdict = here.verdict(task)
     assert verdict["status"] == 0, verdict["message"]
     assert verdict["attempt"] == 3 and verdict["metrics"]["began"] >= count
-    said = (tmp_path / f"pilot-{job}.log").read_text()
+    said = here.said(job)
     assert said.count("is in the queue again") == 1 and "no more jobs start" not in said
 
 
-def test_what_cannot_run_fails_alone(
-    slurm: Slurm, panda: FakePanda, allocation: Callable[..., str], tmp_path: Path
-) -> None:
+def test_what_cannot_run_fails_alone(slurm: Slurm, panda: FakePanda, tmp_path: Path) -> None:
     """Too large, a GPU where there is none, an image of another processor, and a launcher that is missing for a time.
 
     At a server that hands out whatever it has; the embedded one would keep the first two for others.
@@ -354,88 +356,63 @@ def test_what_cannot_run_fails_alone(
         panda.add_job(good): "at site 'generic-slurm' horovodrun, which starts the ranks, is not in PATH",
     }
     other = panda.add_job(good, job={"container_name": str(image)})
-    allocation(path=str(tools), launcher={"name": "horovodrun"}, containers={"runtime": "charliecloud"})
-    assert f"and this machine is {platform.machine()}" in str(panda.final(other)["meta_data"])
-    for job, reason in reasons.items():
-        report = panda.final(job)
-        assert report["job_status"] == "failed" and reason in report["pilot_error_diag"]
-    program = tools / "horovodrun"
-    program.write_text('#!/bin/sh\nshift 4\nexec srun -N1 -n1 --exact --mem=100M "$@"\n')
-    program.chmod(0o755)
-    assert panda.final(panda.add_job(good))["job_status"] == "finished"
+    with made_site(slurm, panda, TOKEN, tmp_path) as site:
+        site.allocate(path=str(tools), launcher={"name": "horovodrun"}, containers={"runtime": "charliecloud"})
+        assert f"and this machine is {platform.machine()}" in str(panda.final(other)["meta_data"])
+        for job, reason in reasons.items():
+            report = panda.final(job)
+            assert report["job_status"] == "failed" and reason in report["pilot_error_diag"]
+        program(tools / "horovodrun", 'shift 4\nexec srun -N1 -n1 --exact --mem=100M "$@"\n')
+        assert panda.final(panda.add_job(good))["job_status"] == "finished"
 
 
 @pytest.mark.parametrize("how", ["killed", "set down"])
-def test_a_node_that_is_lost_takes_its_own_jobs_along(
-    three: Slurm,
-    embedded: Embedded,
-    files: Path,
-    allocation: Callable[..., str],
-    until: Any,
-    tmp_path: Path,
-    how: str,
-) -> None:
+def test_a_node_that_is_lost_takes_its_own_jobs_along(of_three: Site, how: str) -> None:
     """n1 runs a long job, n2 is lost under another, n3 has nothing to do: the next run on n3, and on n1 again."""
-    needs = JobNeeds(nodes=1, ranks_per_node=1, cores=CPUS, memory_mb=500, minutes=5.0)
+    here, needs = of_three, replace(ONE, cores=CPUS)
 
-    def running() -> dict[str, str]:
-        steps = three.run("squeue", "--steps", "--noheader", "--format=%j %N").splitlines()
-        return dict(reversed(line.split()) for line in steps if line.startswith("hpo-pilot-"))  # by node
+    def running() -> set[str]:
+        return {said.split()[1] for said in here.steps().values()}
 
-    def said() -> str:
-        return (tmp_path / f"pilot-{job}.log").read_text()
-
-    go, waits = tmp_path / "go", "while [ ! -e {} ]; do sleep 0.2; done; echo '{{\"loss\": 1.5}}' > output.json"
-    long = embedded.submit(waits.format(go), 1, needs=needs, search="long")
-    job = allocation("--no-agents", nodes=3)
-    until(lambda: set(running()) == {"n1"})
-    counting = {"needs": needs, "files": files, "checkpoint": ["count"]}
-    lost = embedded.submit("python3 counting.py 100", 1, first=1, **counting)
-    until(lambda: set(running()) == {"n1", "n2"})
-    until(lambda: any(int(path.read_text()) >= 5 for path in tmp_path.glob("work/jobs/*/*/count")))
+    go, waits = here.folder / "go", "while [ ! -e {} ]; do sleep 0.2; done; echo '{{\"loss\": 1.5}}' > output.json"
+    long = here.submit(waits.format(go), 1, needs, search="long")
+    job = here.allocate("--no-agents", nodes=3)
+    until(lambda: running() == {"n1"})
+    lost = here.submit("python3 counting.py 100", 1, needs, first=1, checkpoint=["count"])
+    until(lambda: running() == {"n1", "n2"})
+    here.wait_for_count()
     if how == "killed":
-        three.kill_node("n2")
+        here.slurm.kill_node("n2")
     else:
-        three.run("scontrol", "update", "nodename=n2", "state=down", "reason=test")
-    until(lambda: "node n2 gets no more jobs, 2 nodes are left: the batch system took it away" in said(), 90)
+        here.slurm.run("scontrol", "update", "nodename=n2", "state=down", "reason=test")
+    gone = "node n2 gets no more jobs, 2 nodes are left: the batch system took it away"
+    until(lambda: gone in here.said(job), seconds=90)
     # Idle ones go on, though Slurm keeps the cores of n1.
-    until(lambda: embedded.state(lost) == "done")
+    here.wait(lost)
     assert "n1" in running()
-    assert "1 nodes (n1) get no new jobs until their jobs have ended" in said()
+    assert "1 nodes (n1) get no new jobs until their jobs have ended" in here.said(job)
     go.touch()
-    until(lambda: embedded.state(long) == "done")
+    here.wait(long)
     # So does n1 when its own job has ended: a job that needs both comes to its end.
-    wide = JobNeeds(nodes=2, ranks_per_node=1, cores=CPUS, memory_mb=500, minutes=5.0)
-    last = embedded.submit("python3 ranks.py 1.0", 2, needs=wide, files=files, first=2)
-    until(lambda: embedded.state(last) == "done")
-    for verdict in embedded.verdicts(last):
+    last = here.submit("python3 ranks.py 1.0", 2, replace(TWO, cores=CPUS), first=2)
+    here.wait(last)
+    for verdict in here.server.verdicts(last):
         assert {"on_n1", "on_n3"} <= verdict["metrics"].keys()
-    (verdict,) = embedded.verdicts(long)
-    assert verdict["attempt"] == 1
-    (verdict,) = embedded.verdicts(lost)
-    assert verdict["attempt"] == 2
-    three.run("scancel", "--batch", "--signal=TERM", job)
-    three.wait(job, "COMPLETED", "FAILED", "CANCELLED")
-    assert "3 finished, 1 lost, 1 resumed" in said() and "srun: error: Node failure on n2" in said()
+    assert (here.verdict(long)["attempt"], here.verdict(lost)["attempt"]) == (1, 2)
+    said = here.end(job)
+    assert "3 finished, 1 lost, 1 resumed" in said and "srun: error: Node failure on n2" in said
 
 
-def test_jobs_wait_while_slurms_controller_is_away(
-    slurm: Slurm, embedded: Embedded, files: Path, allocation: Callable[..., str], until: Any, tmp_path: Path
-) -> None:
+def test_jobs_wait_while_slurms_controller_is_away(here: Site) -> None:
     """What runs goes on; no attempt is used up by launches that nobody can make."""
-    needs = JobNeeds(nodes=1, ranks_per_node=1, cores=1, memory_mb=500, minutes=5.0)
-    running = embedded.submit("python3 counting.py 80", 1, needs=needs, files=files)
-    job = allocation("--no-agents")
-    until(lambda: slurm.run("squeue", "--steps", "--noheader", "--format=%j").count("hpo-pilot-") == 1)
-    slurm.stop_controller()
-    later = embedded.submit("python3 counting.py 1", 5, needs=needs, files=files, search="later")
-
-    def said() -> str:
-        return (tmp_path / f"pilot-{job}.log").read_text()
-
-    until(lambda: "so the pilot takes no jobs for now: srun: error: Unable to" in said())
-    until(lambda: embedded.state(running) == "done")
-    slurm.start_controller()
-    until(lambda: "the launcher works again after" in said(), 90)
-    until(lambda: embedded.state(later) == "done")
-    assert all(verdict["status"] == 0 for verdict in [*embedded.verdicts(running), *embedded.verdicts(later)])
+    running = here.submit("python3 counting.py 80", 1, ONE)
+    job = here.allocate("--no-agents")
+    until(lambda: len(here.steps()) == 1)
+    here.slurm.stop_controller()
+    later = here.submit("python3 counting.py 1", 5, ONE, search="later")
+    until(lambda: "so the pilot takes no jobs for now: srun: error: Unable to" in here.said(job))
+    here.wait(running)
+    here.slurm.start_controller()
+    until(lambda: "the launcher works again after" in here.said(job), seconds=90)
+    here.wait(later)
+    assert {verdict["status"] for task in (running, later) for verdict in here.server.verdicts(task)} == {0}

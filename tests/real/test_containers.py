@@ -77,13 +77,7 @@ def ship(image: Path, tmp_path: Path) -> Callable[[str], RuntimeBench]:
 @pytest.mark.parametrize("name", REAL)
 @pytest.mark.parametrize(
     "check",
-    [
-        runs_the_command,
-        passes_the_status_on,
-        reports_a_missing_program,
-        puts_the_machines_mpi_first,
-        hides_the_machine,
-    ],
+    [runs_the_command, passes_the_status_on, reports_a_missing_program, puts_the_machines_mpi_first, hides_the_machine],
 )
 def test_the_contract(ship: Callable[[str], RuntimeBench], name: str, check: Callable[[RuntimeBench], None]) -> None:
     check(ship(name))

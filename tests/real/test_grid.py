@@ -71,8 +71,7 @@ exec {sys.executable} "$@"''',
 
 
 @pytest.mark.parametrize(
-    ("source", "says"),
-    [("image", "no apptainer"), ("nothing", "is CVMFS mounted?"), ("folder", "HPO_PILOT_PYTHON")],
+    ("source", "says"), [("image", "no apptainer"), ("nothing", "is CVMFS mounted?"), ("folder", "HPO_PILOT_PYTHON")]
 )
 def test_it_says_what_is_missing(tmp_path: Path, pilot: PilotProcess, source: str, says: str) -> None:
     (tmp_path / "image" / "usr").mkdir(parents=True)

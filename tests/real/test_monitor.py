@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from tests.real.processes import running, until
+from tests.report.figures.made_up import KEYS
 
 with suppress(ImportError):  # `browser` says what is missing
     from PIL import Image
@@ -199,8 +200,7 @@ def sign_in(site: Site, browser: Browser) -> Callable[..., Any]:
         watched = Watched(context.new_page(), site)
         watched.page.on("pageerror", lambda error: watched.complaints.append(str(error)))
         watched.page.on(
-            "console",
-            lambda said: watched.complaints.append(said.text) if said.type in ("error", "warning") else None,
+            "console", lambda said: watched.complaints.append(said.text) if said.type in ("error", "warning") else None
         )
         watched.page.on(
             "request",
@@ -281,21 +281,7 @@ def test_every_figure_is_drawn(sign_in):
     with sign_in() as watched:
         watched.open("/searches/calo-scan")
         watched.drawn()
-        for key in [
-            "convergence",
-            "parallel",
-            "importance",
-            "correlations",
-            "slices",
-            "contours",
-            "ranks",
-            "distribution",
-            "timeline",
-            "folds",
-            "curves",
-            "slots",
-            "failures",
-        ]:
+        for key in KEYS:
             plots = watched.page.locator(f"#kind-{key} .plot")
             assert plots.count(), key
             plot = plots.first

@@ -95,10 +95,7 @@ def test_prun_runs_jobs_and_their_outputs_come_back(desk, target, tmp_path):
     for number in (1, 2, 3):
         url = f"{target.url}/storage/user.ada.{task}._{number:06d}.out.txt"
         answer = requests.get(
-            url,
-            headers={"Authorization": f"Bearer {token}"},
-            verify=target.environment["X509_CERT_DIR"],
-            timeout=30,
+            url, headers={"Authorization": f"Bearer {token}"}, verify=target.environment["X509_CERT_DIR"], timeout=30
         )
         assert answer.status_code == 200, (url, answer.text)
         texts.add(answer.text)

@@ -8,20 +8,18 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpo_pilot.jobs import JobNeeds
-from tests.pilot.conftest import until
-from tests.pilot.test_with_server import Embedded
 from tests.real.processes import missing
-from tests.real.slurm import NODES, Slurm, slurm
-from tests.real.test_allocation import allocation, embedded
+from tests.real.slurm import NODES, slurm
+from tests.real.test_allocation import ONE, TWO, Site, embedded, here
 
-__all__ = ["allocation", "embedded", "slurm", "until"]
+__all__ = ["embedded", "here", "slurm"]
 
 #: Tells what of it is the node's own copy, with nothing but a shell and what is in the image below.
 LOOK = r"""
@@ -44,17 +42,11 @@ echo '{"loss": 1, "metrics": {"on_'$node'": 1, "copies": '$found'}}' > output.js
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Path:
-    folder = tmp_path / "payload"
-    folder.mkdir()
-    (folder / "look.sh").write_text(LOOK)
-    (folder / "big.bin").write_bytes(b"weights\n" + bytes(17 << 20))
-    return folder
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    path = tmp_path / "data.bin"
+def data(here: Site) -> Path:
+    """An input; the payload's files are written, too."""
+    (here.files / "look.sh").write_text(LOOK)
+    (here.files / "big.bin").write_bytes(b"weights\n" + bytes(17 << 20))
+    path = here.folder / "data.bin"
     path.write_bytes(b"events\n" + bytes(2 << 20))
     return path
 
@@ -90,35 +82,18 @@ def scratch(tmp_path: Path) -> Iterator[dict[str, Any]]:
     yield {"scratch": {"node": f"{tmp_path}/scratch/$SLURMD_NODENAME"}, "containers": {"runtime": "charliecloud"}}
 
 
-def ours(tmp_path: Path, node: str) -> list[Path]:
-    return sorted(tmp_path.glob(f"scratch/{node}/hpo-pilot-*/*"))
+def ours(here: Site, node: str) -> list[Path]:
+    return sorted(here.folder.glob(f"scratch/{node}/hpo-pilot-*/*"))
 
 
-def end(slurm: Slurm, job: str, tmp_path: Path) -> str:
-    """Ends an allocation; returns what its pilot said."""
-    slurm.run("scancel", "--batch", "--signal=TERM", job)
-    slurm.wait(job, "COMPLETED", "FAILED", "CANCELLED")
-    return (tmp_path / f"pilot-{job}.log").read_text()
-
-
-def test_trials_share_one_copy_per_node(
-    slurm: Slurm,
-    embedded: Embedded,
-    files: Path,
-    data: Path,
-    image: Path,
-    scratch: dict[str, Any],
-    allocation: Callable[..., str],
-    until: Any,
-    tmp_path: Path,
-) -> None:
-    needs = JobNeeds(nodes=1, ranks_per_node=1, cores=4, memory_mb=500, minutes=1.0)
-    task = embedded.submit("sh look.sh", 6, needs=needs, files=files, inputs=[str(data)], container=str(image))
-    job = allocation(**scratch)
-    until(lambda: embedded.state(task) == "done")
-    verdicts = embedded.verdicts(task)
-    copies = {node: ours(tmp_path, node) for node in NODES}
-    said = end(slurm, job, tmp_path)
+def test_trials_share_one_copy_per_node(here: Site, data: Path, image: Path, scratch: dict[str, Any]) -> None:
+    needs = replace(ONE, cores=4, minutes=1.0)
+    task = here.submit("sh look.sh", 6, needs, inputs=[str(data)], container=str(image))
+    job = here.allocate(**scratch)
+    here.wait(task)
+    verdicts = here.server.verdicts(task)
+    copies = {node: ours(here, node) for node in NODES}
+    said = here.end(job)
     assert [verdict["metrics"].get("copies") for verdict in verdicts] == [1111] * 6, "image, input, large file"
     assert {node for v in verdicts for node in NODES if f"on_{node}" in v["metrics"]} == set(NODES)
     assert {node: len(found) for node, found in copies.items()} == dict.fromkeys(NODES, 3)
@@ -126,35 +101,26 @@ def test_trials_share_one_copy_per_node(
     assert sum(map(int, staged)) == 6, "each file once on each node"
     waited = sorted(verdict["metrics"]["stage_in_seconds"] for verdict in verdicts)
     assert waited[0] < waited[-1], "the first pay, the last find all there"
-    assert not any(ours(tmp_path, node) for node in NODES), "removed at the end"
-    assert [path.name for path in tmp_path.glob("scratch/*/*")] == ["somebody's"]
+    assert not any(ours(here, node) for node in NODES), "removed at the end"
+    assert [path.name for path in here.folder.glob("scratch/*/*")] == ["somebody's"]
 
 
-def test_a_full_scratch_is_no_failure(
-    slurm: Slurm,
-    embedded: Embedded,
-    files: Path,
-    data: Path,
-    scratch: dict[str, Any],
-    allocation: Callable[..., str],
-    until: Any,
-    tmp_path: Path,
-) -> None:
+def test_a_full_scratch_is_no_failure(here: Site, data: Path, scratch: dict[str, Any]) -> None:
     """What fits is copied, and the rest is read where it is; so is all of a job whose nodes differ in their paths."""
-    (tmp_path / "more.bin").write_bytes(bytes(2 << 20))
-    few = JobNeeds(nodes=1, ranks_per_node=1, cores=4, memory_mb=500, minutes=1.0)
-    wide = JobNeeds(nodes=2, ranks_per_node=1, cores=4, memory_mb=500, minutes=1.0)
-    inputs = [str(data), str(tmp_path / "more.bin")]
+    more = here.folder / "more.bin"
+    more.write_bytes(bytes(2 << 20))
+    few, wide = replace(ONE, cores=4, minutes=1.0), replace(TWO, cores=4, minutes=1.0)
+    inputs = [str(data), str(more)]
     tasks = [
-        embedded.submit("sh look.sh", 2, needs=few, files=files, inputs=inputs),
-        embedded.submit("[ $SLURM_PROCID = 1 ] || sh look.sh", 1, needs=wide, files=files, inputs=inputs),
+        here.submit("sh look.sh", 2, few, inputs=inputs),
+        here.submit("[ $SLURM_PROCID = 1 ] || sh look.sh", 1, wide, inputs=inputs),
     ]
-    job = allocation("--staging-mb", "3", **scratch)
-    until(lambda: all(embedded.state(task) == "done" for task in tasks))
-    found = [[v["metrics"]["copies"] for v in embedded.verdicts(task)] for task in tasks]
-    said = end(slurm, job, tmp_path)
+    job = here.allocate("--staging-mb", "3", **scratch)
+    here.wait(*tasks)
+    found = [[v["metrics"]["copies"] for v in here.server.verdicts(task)] for task in tasks]
+    said = here.end(job)
     assert found[0] in ([1010, 1010], [1000, 1000]) and found[1] == [1000], "by chance the one or the other fits"
     assert len(re.findall(r"is not staged, and read where it is: with it, 4 MB would be staged", said)) == 1
     assert "big.bin is not staged: it has 17 MB, more than --staging-mb" in said
     assert "is another path on each node" in said
-    assert not any(ours(tmp_path, node) for node in NODES)
+    assert not any(ours(here, node) for node in NODES)

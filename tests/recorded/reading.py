@@ -18,6 +18,7 @@ from tests.recorded.inside import open_search
 from tests.recorded.neutral import REPOSITORY, shape
 from tests.recorded.scenario import NAMES
 from tests.recorded.stage import Kept, Stage, definition, part
+from tests.report.figures.made_up import KEYS
 
 #: Options and commands that go on purpose: nothing of them is recorded.
 _GOING = {"hpo-pilot relay", "--dn-header", "--dn-roles", "--trusted-proxy", "--tls"}
@@ -164,22 +165,7 @@ def columns(stage: Stage) -> dict[str, Any]:
 def figures(stage: Stage) -> dict[str, Any]:
     """Figures of the notebook: kinds, names and axes of what is drawn; headings of the report."""
     kept, found = stage.reading, {}
-    plots = [
-        "convergence",
-        "front",
-        "parallel",
-        "importance",
-        "correlations",
-        "slices",
-        "contours",
-        "ranks",
-        "distribution",
-        "timeline",
-        "folds",
-        "curves",
-        "slots",
-        "failures",
-    ]
+    plots = [KEYS[0], "front", *KEYS[1:]]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in ("plain", "folded", "front", "stopped", "lossy", "family-one", "midway"):

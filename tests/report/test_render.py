@@ -27,6 +27,7 @@ from tests.report.figures.made_up import (
     measured,
     rendered,
     several_trials,
+    strings,
 )
 
 Events = list[tuple[datetime, str, str]]
@@ -192,15 +193,7 @@ def test_untrusted_text_stays_text(facts: ReportFacts) -> None:
     assert "77077" not in page.text.replace(_ATTACK, "")
     assert not re.search("[\x00\x1b\ud800-\udfff]", page.text)
     # Plotly reads some HTML in its texts: none may come from outside.
-    assert not any("<img" in text or "<script" in text for text in _strings(json.loads(page.by_id("figures").text)))
-
-
-def _strings(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, dict):
-        return [text for each in value.values() for text in _strings(each)]
-    return [text for each in value for text in _strings(each)] if isinstance(value, list) else []
+    assert not any("<img" in text or "<script" in text for text in strings(json.loads(page.by_id("figures").text)))
 
 
 def test_thousands_of_trials(search: Search, events: Events) -> None:

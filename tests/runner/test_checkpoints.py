@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -14,6 +15,8 @@ from typing import Any
 
 import psutil
 import pytest
+
+from tests.runner.conftest import encoded
 
 # Counts from where the checkpoint is; writes it in two steps, so that a copy taken between them is worthless.
 COUNTER = """
@@ -86,6 +89,35 @@ def test_an_attempt_continues_from_the_kept_checkpoint(quick, until, victims):
     assert not kept(quick).parent.exists()  # it succeeded
     for fd in [reading] + ([writing] if victims != "lifeline" else []):
         os.close(fd)
+
+
+def test_the_checkpoint_of_a_level_stays(quick):
+    """The pilot stores it, and deletes it when no trial needs it; the next level has a folder beside it."""
+    jobs, points = [[8, 1, 12], [9, 1, 13], [7, 1, 14]], {"7": {}, "8": {}, "9": {}}
+    levels = {"8": {"level": 2, "keep_checkpoint": True}, "9": {"level": 4, "chain": 8}, "7": {"level": 4, "chain": 6}}
+    task = encoded(jobs, points, levels=levels)
+    files, command = {"count.py": COUNTER}, f"{sys.executable} count.py $HPO_PILOT_LEVEL 0 0"
+
+    def run(number: int) -> Any:
+        return quick.run(command, files=files, checkpoint=["ckpt"], number=number, task=task).verdict
+
+    first = run(1)
+    assert (first["value"], first["message"], saved_step(quick)) == (0, "", 2)
+    later = kept(quick).parent.with_name("t8f1.9")
+    shutil.copytree(kept(quick).parent, later)  # as the pilot does
+    assert (run(2)["value"], saved_step(quick)) == (2, 2)
+    assert json.loads((later / ".kept" / "ckpt" / "deep" / "state.json").read_text()) == {"step": 4}
+    alone = run(3)
+    assert (alone["value"], "no checkpoint of trial 6" in alone["message"]) == (0, True)
+
+
+def test_a_level_whose_checkpoint_cannot_be_kept_says_so(quick):
+    task = encoded([[8, 1, 12]], {"8": {}}, levels={"8": {"level": 2, "keep_checkpoint": True}})
+    (kept(quick).with_name(".new")).parent.mkdir(parents=True)
+    kept(quick).with_name(".new").write_text("no folder can be made here")
+    command = f"{sys.executable} count.py 2 0 0"
+    ended = quick.run(command, files={"count.py": COUNTER}, checkpoint=["ckpt"], number=1, task=task)
+    assert (ended.verdict["value"], "checkpoint is not kept" in ended.message) == (0, True)
 
 
 @pytest.mark.parametrize("damaged", [[".kept"], [".kept", ".old"]])

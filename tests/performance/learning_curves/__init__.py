@@ -22,12 +22,14 @@ class Problem:
         goal: `minimize` or `maximize`.
         steps: of a whole training.
         points: of each point the trainings of its folds.
+        at: the points themselves.
     """
 
     name: str
     goal: str
     steps: int
     points: list[list[Training]]
+    at: list[dict[str, Any]]
 
 
 def load(name: str) -> Problem:
@@ -35,4 +37,4 @@ def load(name: str) -> Problem:
     with gzip.open(FOLDER / f"{name}.json.gz", "rt") as file:
         read: dict[str, Any] = json.load(file)
     points = [[Training(**fold) for fold in one["folds"]] for one in read["points"]]
-    return Problem(name, read["goal"], read["steps"], points)
+    return Problem(name, read["goal"], read["steps"], points, [one["point"] for one in read["points"]])

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from hpo_pilot.search import Point, SearchSpace
+from hpo_pilot.search.nondominated import costs_of, hypervolume
 
 # A benchmark problem: a space, a function to minimise over it, and the value of its minimum.
+
+#: One value, or a tuple of them where a problem has two objectives.
+Value: TypeAlias = float | tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -26,9 +31,9 @@ class Evaluation:
         true: the value without noise, which the regret is computed from.
     """
 
-    value: float | None
+    value: Any  # Value | None
     violations: tuple[float, ...] = ()
-    true: float | None = None
+    true: Any = None
 
     @property
     def feasible(self) -> bool:
@@ -54,24 +59,47 @@ class Problem:
         violations: for each constraint a number that is above 0 where it is broken. Peers that take constraints as
             measured numbers are told these; ours read the expressions of `space`.
         noise: standard deviation of the normal noise on what is measured.
+        measure: draws what is measured at a point of this true value; where noise is not normal.
+        ideal, nadir: of two objectives, the best value of each, and the worst of each on the front. Regret is then
+            one less the hypervolume between front and nadir in units of ideal and nadir; one more the distance to that
+            box while no point is in it (the indicator of Brockhoff et al. 2016, https://arxiv.org/abs/1605.01746).
     """
 
     name: str
     space: SearchSpace
-    function: Callable[[Mapping[str, Any]], float | None]
+    function: Callable[[Mapping[str, Any]], Value | None]
     minimum: float
     best: Point
     violations: Callable[[Mapping[str, Any]], tuple[float, ...]] = unconstrained
     noise: float = 0.0
+    measure: Callable[[Mapping[str, Any], float, random.Random], float] | None = None
+    ideal: tuple[float, ...] = ()
+    nadir: tuple[float, ...] = ()
+
+    @property
+    def objectives(self) -> int:
+        """How many values a point has."""
+        return len(self.nadir) or 1
+
+    def front_regret(self, values: Sequence[tuple[float, ...]]) -> float:
+        """The regret of points with these values, of two objectives."""
+        low, high = np.array(self.ideal), np.array(self.nadir)
+        costs = (costs_of(values) - low) / (high - low)
+        volume = hypervolume(costs, (1.0, 1.0))
+        if volume > 0.0:
+            return 1.0 - volume
+        return 1.0 + float(np.linalg.norm(np.maximum(costs - 1.0, 0.0), axis=1).min())
 
     def evaluate(self, point: Mapping[str, Any], dice: random.Random) -> Evaluation:
         """Measures a point; `dice` makes the noise."""
         true = self.function(point)
         measured = true
+        if self.measure and true is not None:
+            measured = self.measure(point, true, dice)
         if self.noise:
             disturbance = dice.gauss(0.0, self.noise)  # drawn also for failures: the stream then stays in step
             measured = None if true is None else true + disturbance
-        if measured is None or not math.isfinite(measured):
+        if measured is None or not np.all(np.isfinite(measured)):
             return Evaluation(None, self.violations(point))
         return Evaluation(measured, self.violations(point), true)
 
@@ -81,11 +109,15 @@ class Problem:
         dice = random.Random(self.name)
         probes = [self.space.decode([dice.random() for _ in self.space.names]) for _ in range(8)]
         values = [self.function(probe) for probe in [*probes, self.best]]
-        shown = [None if value is None else f"{value:.6g}" for value in values]
+        shown = [None if value is None else _shown(value) for value in values]
         text = json.dumps(
             [self.space.model_dump(mode="json", exclude={"prior"}), shown, f"{self.minimum:.6g}", self.noise]
         )
         return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def _shown(value: Value) -> str:
+    return " ".join(f"{each:.6g}" for each in value) if isinstance(value, tuple) else f"{value:.6g}"
 
 
 # How the points of a run are asked for: in batches, or one by one as slots come free.

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from hpo_pilot.search import SearchSpace
+from tests.performance.optimizers import public
 from tests.performance.optimizers.development import KINDS, development_problem
 from tests.performance.optimizers.problem import Problem
 
@@ -340,12 +341,16 @@ TABLE = tuple(_PROBLEMS)
 _INSTANCES = 2
 
 #: Problems by suite.
-SUITES = {"table": TABLE, "dev": tuple(f"dev:{kind}:{i}" for kind in KINDS for i in range(_INSTANCES))}
+SUITES = {
+    "table": TABLE,
+    "dev": tuple(f"dev:{kind}:{i}" for kind in KINDS for i in range(_INSTANCES)),
+    "public": public.NAMES,
+}
 
 
 @cache
 def problem(name: str) -> Problem:
-    """The problem called `name`: one of `TABLE`, or `dev:KIND:INSTANCE`.
+    """The problem called `name`: one of `TABLE`, or `dev:KIND:INSTANCE`, or a public one.
 
     Raises:
         ValueError: there is none of that name.
@@ -353,6 +358,8 @@ def problem(name: str) -> Problem:
     if name.startswith("dev:"):
         _, kind, instance = name.split(":")
         return development_problem(kind, int(instance))
+    if ":" in name:
+        return public.problem(name)
     if name not in _PROBLEMS:
         raise ValueError(f"no problem {name!r}; there are {', '.join(TABLE)} and dev:KIND:INSTANCE")
     return _PROBLEMS[name]()

@@ -21,7 +21,8 @@ class RunResult:
 
     Attributes:
         trace: the regret of the best point so far, after each evaluation in the order in which results came; infinite
-            before the first feasible one. With noise it is the true regret of the point that looked best.
+            before the first feasible one. With noise it is the true regret of the point that looked best. With two
+            objectives it is that of all points together.
         cpu: seconds of this process inside `ask` and `tell`.
         repeats: proposals equal to an earlier one.
         infeasible: proposals that broke a constraint.
@@ -50,6 +51,7 @@ class _Record:
     dice: random.Random
     trace: list[float] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
+    front: list[tuple[float, ...]] = field(default_factory=list)
     measured: float = math.inf
     regret: float = math.inf
     infeasible: int = 0
@@ -61,7 +63,12 @@ class _Record:
         self.seen.add(key)
         evaluation = self.problem.evaluate(proposal.point, self.dice)
         self.infeasible += not evaluation.feasible
-        if evaluation.feasible and evaluation.value is not None and evaluation.value < self.measured:
+        if not evaluation.feasible or evaluation.value is None:
+            pass
+        elif self.problem.objectives > 1:
+            self.front.append(evaluation.true)
+            self.regret = self.problem.front_regret(self.front)
+        elif evaluation.value < self.measured:
             assert evaluation.true is not None
             self.measured = evaluation.value
             self.regret = evaluation.true - self.problem.minimum

@@ -6,6 +6,9 @@ repository (see `store`). By default five seeds of both batch settings; the whol
 
     python -m tests.performance optimizers --seeds 20 --setting 8x12 --setting 64x8 --setting async
 
+The public problems are many: ``--suite public --seeds 20 --share 0.05`` takes a stated part of them. There the peers
+that cost more than seconds a run take part too, with five seeds at most, if they are installed (the extra bench-peers).
+
 Constraints: this product's optimizers read them and propose nothing else; Optuna's samplers are told what each point
 measured; the other peers rank infeasible points last. Nobody is told that a problem is free of noise.
 """
@@ -22,6 +25,7 @@ from rich.console import Console
 
 from tests.performance.optimizers.problem import SETTINGS
 from tests.performance.optimizers.problems import SUITES, problem
+from tests.performance.optimizers.public import share_of
 from tests.performance.optimizers.run import run
 from tests.performance.optimizers.runners import OURS, PEERS, runner_class
 from tests.performance.optimizers.store import COMMITTED, FRESH, Store, StoredRun, environment, runner_version
@@ -29,8 +33,13 @@ from tests.performance.optimizers.tables import print_setting, write_page
 
 _PAGES = Path("build/bench/optimizers")
 
-#: Runs of these take seconds to minutes each: only their stored results are shown, unless they are named.
-_SLOW = ("optuna-gp", "skopt")
+#: Runs of these take seconds to minutes each: only their stored results are shown, unless they are named; of public
+#: problems they have a few seeds.
+_SLOW = ("optuna-gp", "optuna-auto", "smac", "ax", "skopt")
+_SLOW_SEEDS = 5
+
+#: Who takes part in the public problems.
+_PUBLIC = ("auto", "random", "optuna-tpe", "optuna-gp", "optuna-auto", "smac", "ax", "cmaes")
 
 _QUICK_PROBLEMS = ("branin", "hartmann6", "mixed7", "naval_propulsion")
 _SEEDS, _QUICK_SEEDS = 5, 2
@@ -42,6 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--runner", action="append", metavar="NAME", help=f"of {', '.join((*OURS, *PEERS))}")
     group.add_argument("--problem", action="append", metavar="NAME", help="of the suite, or dev:KIND:INSTANCE")
     group.add_argument("--suite", choices=SUITES, default="table", help="the problems (default: table)")
+    group.add_argument("--share", type=float, default=1.0, metavar="PART", help="of each group of the public problems")
     group.add_argument("--setting", action="append", choices=[*SETTINGS, "async"], help="async: both of them")
     group.add_argument("--seeds", type=int, metavar="N", help=f"default {_SEEDS}")
     group.add_argument("--first-seed", type=int, default=0, metavar="N")
@@ -77,14 +87,18 @@ class _Choice:
         self.problems: Sequence[str] = options.problem or (
             _QUICK_PROBLEMS if quick and options.suite == "table" else SUITES[options.suite]
         )
-        asked = options.setting or (["8x12"] if quick else ["8x12", "64x8"])
+        is_public = options.suite == "public"
+        if is_public and not options.problem:
+            self.problems = share_of(self.problems, 0.01 if quick else options.share)
+        asked = options.setting or (["8x12"] if quick or is_public else ["8x12", "64x8"])
         self.settings = [s for s in SETTINGS if s in asked or ("async" in asked and SETTINGS[s].asynchronous)]
         self.seeds = range(
             options.first_seed, options.first_seed + (options.seeds or (_QUICK_SEEDS if quick else _SEEDS))
         )
         self.named: Sequence[str] = options.runner or ()
-        self.shown: Sequence[str] = options.runner or (*OURS, *PEERS)
-        self.run: Sequence[str] = options.runner or [runner for runner in self.shown if runner not in _SLOW]
+        self.shown: Sequence[str] = options.runner or (_PUBLIC if is_public else (*OURS, *PEERS))
+        self.run: Sequence[str] = options.runner or [r for r in self.shown if is_public or r not in _SLOW]
+        self.slow_seeds = _SLOW_SEEDS if is_public else len(self.seeds)
         self.against = options.against or ("auto" if "auto" in OURS else "bayesian")
 
 
@@ -94,24 +108,36 @@ def _wanted(chosen: _Choice) -> Iterator[tuple[str, str, str, int]]:
         for setting in chosen.settings:
             for name in chosen.problems:
                 for runner in chosen.run:
-                    yield runner, name, setting, seed
+                    if runner not in _SLOW or seed < chosen.seeds.start + chosen.slow_seeds:
+                        yield runner, name, setting, seed
 
 
 def _run_missing(store: Store, chosen: _Choice) -> None:
     told = time.monotonic()
+    missing: set[str] = set()
     for runner, name, setting, seed in _wanted(chosen):
-        key = (runner, runner_version(runner), name, problem(name).digest, setting, seed)
-        if key in store.runs:
+        if runner in missing:
             continue
-        if SETTINGS[setting].asynchronous and not runner_class(runner).asynchronous:
-            continue
-        if SETTINGS[setting].slots < runner_class(runner).least_slots:
-            continue
-        result = run(runner, name, setting, seed)
-        store.add(result, key[1], key[3], SETTINGS[setting].slots, environment(runner))
+        try:
+            _run_one(store, runner, name, setting, seed)
+        except ImportError as error:
+            print(f"{runner} is left out: {error}")
+            missing.add(runner)
         if time.monotonic() - told > 20:
             told = time.monotonic()
             print(f"… {runner} on {name}, {setting}, seed {seed}", flush=True)
+
+
+def _run_one(store: Store, runner: str, name: str, setting: str, seed: int) -> None:
+    """Runs it, unless its result is stored or it cannot run so."""
+    cls = runner_class(runner)
+    key = (runner, runner_version(runner), name, problem(name).digest, setting, seed)
+    if key in store.runs or not cls.takes(problem(name)) or SETTINGS[setting].slots < cls.least_slots:
+        return
+    if SETTINGS[setting].asynchronous and not cls.asynchronous:
+        return
+    result = run(runner, name, setting, seed)
+    store.add(result, key[1], key[3], SETTINGS[setting].slots, environment(runner))
 
 
 def _current(store: Store, chosen: _Choice) -> list[StoredRun]:

@@ -15,9 +15,10 @@ from plotly.colors import qualitative
 from plotly.subplots import make_subplots
 from rich.console import Console
 from rich.table import Table as RichTable
-from scipy.stats import rankdata, wilcoxon
+from scipy.stats import false_discovery_control, mannwhitneyu, rankdata, wilcoxon
 
 from tests.performance.optimizers.problem import Setting
+from tests.performance.optimizers.public import group
 from tests.performance.optimizers.store import StoredRun
 
 # Who is ahead: expected ranks, and how sure a difference is.
@@ -55,6 +56,37 @@ def mean_ranks(table: Table, problems: Sequence[str]) -> dict[str, float]:
     complete = {r: runs for r, runs in table.items() if all(runs.get(problem) for problem in problems)}
     by_problem = [ranks(complete, problem) for problem in problems]
     return {runner: float(np.mean([found[runner] for found in by_problem])) for runner in complete}
+
+
+def rank_intervals(table: Table, problems: Sequence[str], draws: int = 2000) -> dict[str, tuple[float, float]]:
+    """95% intervals of the mean ranks, by a bootstrap over the problems, which the seeds of each go with."""
+    complete = {r: runs for r, runs in table.items() if all(runs.get(problem) for problem in problems)}
+    found = [ranks(complete, problem) for problem in problems]
+    rng = np.random.default_rng(0)
+    drawn = rng.integers(len(problems), size=(draws, len(problems)))
+    intervals = {}
+    for runner in complete:
+        means = np.array([each[runner] for each in found])[drawn].mean(axis=1)
+        low, high = np.quantile(means, [0.025, 0.975])
+        intervals[runner] = (float(low), float(high))
+    return intervals
+
+
+#: Of all differences that are called significant one in twenty is expected to be chance.
+_FALSE = 0.05
+
+
+def peer_wins(table: Table, against: str) -> list[tuple[str, str, float]]:
+    """Peer, problem and p where a peer is better than `against`: Mann-Whitney over the seeds, Benjamini-Hochberg."""
+    cases, p_values = [], []
+    for peer, runs in table.items():
+        for problem, values in runs.items() if peer != against else ():
+            mine = table.get(against, {}).get(problem)
+            if mine:
+                cases.append((peer, problem))
+                p_values.append(float(mannwhitneyu(values, mine, alternative="less").pvalue))
+    adjusted = false_discovery_control(p_values) if cases else []
+    return [(*case, float(p)) for case, p in zip(cases, adjusted, strict=True) if p < _FALSE]
 
 
 def p_over_runs(first: Mapping[str, Sequence[float]], second: Mapping[str, Sequence[float]]) -> float | None:
@@ -103,12 +135,15 @@ def print_setting(
     table = regrets(runs)
     order = _ordered(table, problems)
     counts = {runner: Counter(len(table[runner].get(problem, ())) for problem in problems) for runner in order}
-    _print_regrets(console, setting, table, problems, order)
-    full = mean_ranks(table, problems)
+    if len(problems) <= _SHOWN:
+        _print_regrets(console, setting, table, problems, order)
+    _print_groups(console, setting, table, problems, order)
+    full, intervals = mean_ranks(table, problems), rank_intervals(table, problems)
     summary = RichTable(title=f"{setting}: over {len(problems)} problems", title_justify="left")
     for heading in (
         "runner",
         "mean rank",
+        "95%",
         f"against {against}: ahead on",
         "p (runs)",
         "p (problems)",
@@ -121,7 +156,12 @@ def print_setting(
         cpu = statistics.median(run.cpu for run in runs if run.runner == runner)
         versus = _Versus(table, runner, against)
         summary.add_row(
-            runner, _rank(table, runner, full, problems), *versus.cells, _short(cpu), _seeds(counts[runner])
+            runner,
+            _rank(table, runner, full, problems),
+            "–".join(f"{end:.1f}" for end in intervals.get(runner, ())),
+            *versus.cells,
+            _short(cpu),
+            _seeds(counts[runner]),
         )
         figures["regret"][runner] = {
             problem: _json(statistics.median(values)) for problem, values in table[runner].items()
@@ -130,7 +170,40 @@ def print_setting(
         figures["cpu_seconds"][runner] = cpu
         figures["p"][runner] = {"runs": versus.over_runs, "problems": versus.over_problems}
     console.print(summary)
+    figures["rank_95"], figures["peer_wins"] = intervals, peer_wins(table, against)
+    console.print(f"significantly better than {against} (Mann-Whitney, false discoveries at most {_FALSE:.0%}):")
+    for peer, problem, p in figures["peer_wins"]:
+        console.print(f"  {peer} on {problem} (p = {_p_text(p)})")
+    if not figures["peer_wins"]:
+        console.print("  nobody on any problem")
     return figures
+
+
+#: Of more problems than this, median regrets are not printed one by one.
+_SHOWN = 60
+
+
+def _print_groups(console: Console, setting: str, table: Table, problems: Sequence[str], order: Sequence[str]) -> None:
+    """Mean ranks by group of public problems."""
+    groups: dict[str, list[str]] = {}
+    for problem in problems:
+        if ":" in problem and not problem.startswith("dev:"):
+            groups.setdefault(group(problem), []).append(problem)
+    if not groups:
+        return
+    grid = RichTable(title=f"{setting}: mean rank by group", title_justify="left")
+    for heading in ("group", "problems", *order):
+        grid.add_column(heading, justify="left" if heading == "group" else "right")
+    for name, members in groups.items():
+        found = mean_ranks(table, members)
+        least = min(found.values(), default=0.0)
+        cells = [
+            "–" if runner not in found else f"[bold]{rank:.1f}[/bold]" if rank == least else f"{rank:.1f}"
+            for runner in order
+            for rank in [found.get(runner)]
+        ]
+        grid.add_row(name, str(len(members)), *cells)
+    console.print(grid)
 
 
 def _ordered(table: Table, problems: Sequence[str]) -> list[str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import hashlib
 import importlib.util
 import math
 import random
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,17 +17,26 @@ from typing import Any
 import pytest
 
 from hpo_pilot.search import Categorical, Integer, Ordinal, Point, point_key
+from tests.performance.optimizers import public, suite
 from tests.performance.optimizers import run as run_module
-from tests.performance.optimizers import suite
 from tests.performance.optimizers.problem import SETTINGS, Evaluation, Problem, Setting, durations
 from tests.performance.optimizers.problems import SUITES, problem
 from tests.performance.optimizers.run import RunResult, run
 from tests.performance.optimizers.run import run as run_once
 from tests.performance.optimizers.runners import OURS, PEERS, Proposal, Runner, make_runner
 from tests.performance.optimizers.store import COMMITTED, Store, runner_version
-from tests.performance.optimizers.tables import beaten, mean_ranks, p_over_problems, p_over_runs, ranks
+from tests.performance.optimizers.tables import (
+    beaten,
+    mean_ranks,
+    p_over_problems,
+    p_over_runs,
+    peer_wins,
+    rank_intervals,
+    ranks,
+)
 
-NAMES = (*SUITES["table"], *SUITES["dev"][::2])
+PUBLIC = public.share_of(public.NAMES, 0.01)
+NAMES = (*SUITES["table"], *SUITES["dev"][::2], *(name for name in PUBLIC if not name.startswith("biobj")))
 
 
 def sampled(problem: Problem, count: int) -> list[Point]:
@@ -52,6 +63,56 @@ def test_the_minimum_is_attained_and_nothing_is_below(name: str) -> None:
         evaluation = it.evaluate(point, random.Random(1))
         if evaluation.feasible and evaluation.true is not None:
             assert evaluation.true >= it.minimum - 1e-9 * scale, point
+
+
+def test_the_public_problems_are_the_ones_that_were_fixed() -> None:
+    assert len(public.NAMES) == 24 * 9 + 30 * 3 + 92 * 3 + 15
+    of_each = [f"{name} {problem(name).digest}" for name in public.NAMES[::29]]
+    text = "\n".join([*public.NAMES, *of_each])
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "9231025b33fa26b7"
+
+
+def test_a_larger_share_of_the_public_problems_has_those_of_a_smaller_one() -> None:
+    some, more = (set(public.share_of(public.NAMES, share)) for share in (0.02, 0.1))
+    assert some < more
+    assert {public.group(name) for name in some} == {public.group(name) for name in public.NAMES}
+
+
+@pytest.mark.parametrize("function", [101, 103, 107, 108, 109, 114])
+def test_the_noise_is_that_of_the_library(function: int) -> None:
+    """But for uniform noise, whose two factors depend on each other there: their seeds are neighbours."""
+    it = public.problem(f"noisy:f{function}:i{1 + function % 3:02}:d05")
+    point = it.space.decode([0.3, 0.8, 0.2, 0.6, 0.7])
+    library = public._coco_problem("noisy", function, 1 + function % 3, 5)
+    dice = random.Random(1)
+    drawn = [
+        sorted(measure() - it.minimum for _ in range(4000))
+        for measure in (
+            lambda: it.evaluate(point, dice).value,
+            lambda: float(library(list(point.values()))),
+        )
+    ]
+    is_uniform = (function - 101) % 3 == 1
+    for place in (400, 2000, 3600):
+        assert drawn[0][place] == pytest.approx(drawn[1][place], rel=0.7 if is_uniform else 0.15)
+
+
+def test_a_repeat_of_a_table_is_measured_and_their_mean_is_true() -> None:
+    it = problem("hpolib:naval_propulsion")
+    dice = random.Random(1)
+    values = {it.evaluate(it.best, dice).value for _ in range(100)}
+    assert len(values) == 4
+    assert statistics.fmean(values) == pytest.approx(it.minimum)
+
+
+def test_the_regret_of_two_objectives_is_that_of_all_points_together() -> None:
+    it = Problem("two", problem("branin").space, lambda _: None, 0.0, {}, ideal=(0.0, 10.0), nadir=(1.0, 20.0))
+    assert it.front_regret([(0.0, 10.0)]) == 0.0
+    assert it.front_regret([(0.5, 10.0), (0.0, 15.0), (5.0, 5.0)]) == pytest.approx(0.25)
+    assert it.front_regret([(4.0, 60.0)]) == pytest.approx(1.0 + 5.0)
+    found = run("random", "biobj:f001:i02:d05", SMALL, 0).trace
+    assert all(math.isfinite(regret) and regret > 0.0 for regret in found)
+    assert list(found) == sorted(found, reverse=True)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "constrained" in name])
@@ -119,6 +180,20 @@ def test_who_lacks_a_problem_is_neither_ranked_nor_ranked_against() -> None:
     assert mean_ranks(table, ["p"])["partial"] == 1.0
 
 
+def test_the_interval_of_a_mean_rank_holds_it_and_is_none_where_all_problems_agree() -> None:
+    table = {"a": {f"p{i}": [float(i % 3)] for i in range(9)}, "b": {f"p{i}": [1.5] for i in range(9)}}
+    low, high = rank_intervals(table, list(table["a"]))["a"]
+    assert low < mean_ranks(table, list(table["a"]))["a"] < high
+    assert rank_intervals({"a": {"p": [1.0]}, "b": {"p": [2.0]}}, ["p"]) == {"a": (1.0, 1.0), "b": (2.0, 2.0)}
+
+
+def test_a_peer_wins_where_more_than_chance_is_between_them() -> None:
+    ours = {"p": [5.0 + i for i in range(10)], "q": [float(i) for i in range(10)]}
+    peer = {"p": [float(i) / 10 for i in range(10)], "q": [i + 0.5 for i in range(10)]}
+    assert [case[:2] for case in peer_wins({"ours": ours, "peer": peer}, "ours")] == [("peer", "p")]
+    assert peer_wins({"ours": {"p": [2.0]}, "peer": {"p": [1.0]}}, "ours") == []
+
+
 def test_p_values_do_not_depend_on_a_problems_scale() -> None:
     first = {"p": [1.0, 2.0, 3.0, 4.0], "q": [5.0, 6.0, 7.0, 9.0]}
     second = {"p": [2.5, 2.6, 3.5, 5.0], "q": [6.5, 7.5, 8.5, 8.0]}
@@ -141,7 +216,11 @@ SMALL = Setting("small", 4, 3)
 SMALL_ASYNC = Setting("small-async", 4, 3, asynchronous=True)
 
 # skopt and the GPs take seconds even here; the same driver runs them all.
-RUNNERS = [name for name in (*OURS, *PEERS) if name not in ("skopt", "optuna-gp", "bayesian", "auto")]
+RUNNERS = [
+    name
+    for name in (*OURS, *PEERS)
+    if name not in ("skopt", "optuna-gp", "optuna-auto", "smac", "ax", "bayesian", "auto")
+]
 
 
 class Watched(Runner):
@@ -245,9 +324,11 @@ def test_batch_only_runners_refuse_to_run_asynchronously() -> None:
         run("skopt", "branin", SETTINGS["async8"], 0)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="GPSampler needs torch: the extra bench-gp")
-def test_gp_sampler_keeps_to_the_budget() -> None:
-    assert len(run("optuna-gp", "branches", SMALL_ASYNC, 1).trace) == SMALL_ASYNC.evaluations
+@pytest.mark.parametrize(("runner", "module"), [("optuna-gp", "torch"), ("smac", "smac"), ("ax", "ax")])
+def test_dear_peers_keep_to_the_budget(runner: str, module: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        pytest.skip("needs the extra bench-peers")
+    assert len(run(runner, "hpolib:naval_propulsion", SMALL_ASYNC, 1).trace) == SMALL_ASYNC.evaluations
 
 
 RESULT = RunResult("cmaes", "branin", "8x12", 4, (math.inf, math.inf, 0.5, 0.123456, 0.1, 1e-7), 1.25, 2, 1)

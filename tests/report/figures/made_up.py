@@ -32,6 +32,10 @@ SPACE: dict[str, Any] = {
 }
 
 
+#: The kinds of figures of a search with one objective.
+KEYS = ["convergence", "parallel", "importance", "correlations", "slices", "contours"]
+KEYS += ["ranks", "distribution", "timeline", "folds", "curves", "slots", "failures"]
+
 #: Two objectives, and figures of merit for them; the fourth trial failed.
 TWO = [{"metric": "loss"}, {"metric": "speed", "goal": "maximize"}]
 ROWS = [(3.0, 9.0), (1.0, 1.0), (2.0, 5.0), None, (2.5, 4.0), (2.0, 5.0), (9.0, 0.5)]
@@ -49,6 +53,15 @@ RANK_METRICS = {
     "compute_seconds": 6.0,
 }
 RANKS = [{"rank": 0, "host": "n1", "compute": 8.0}, {"rank": 1, "host": "n2", "compute": 4.0}]
+
+
+def strings(value: Any) -> list[str]:
+    """All texts in a JSON document."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, dict):
+        return [text for each in value.values() for text in strings(each)]
+    return [text for each in value for text in strings(each)] if isinstance(value, list | tuple) else []
 
 
 def draw(key: str, search: Search, trials: list[Trial], /, **data: Any) -> list[Figure]:

@@ -6,7 +6,6 @@ import json
 import math
 import re
 from dataclasses import replace
-from typing import Any
 
 import plotly.graph_objects as go
 import pytest
@@ -16,23 +15,13 @@ from hpo_pilot.report.catalogue import build, kinds
 from hpo_pilot.report.figure import Figure, FigureData, plotly_spec, same_question
 from hpo_pilot.search import Search, TrialState
 from tests.made import made_fold
-from tests.report.figures.made_up import TWO, make_search, make_trial, make_trials, on_nodes
+from tests.report.figures.made_up import KEYS, TWO, make_search, make_trial, make_trials, on_nodes, strings
 
-KEYS = ["convergence", "parallel", "importance", "correlations", "slices", "contours"]
-KEYS += ["ranks", "distribution", "timeline", "folds", "curves", "slots", "failures"]
 HOSTILE = "<img src=x onerror=alert(1)>%{y}\"'&</script>"
 
 
 def all_of(subject: FigureData) -> dict[str, list[Figure]]:
     return {kind.key: build(kind.key, subject) for kind in kinds(subject.search)}
-
-
-def strings(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, dict):
-        return [text for each in value.values() for text in strings(each)]
-    return [text for each in value for text in strings(each)] if isinstance(value, list | tuple) else []
 
 
 def assert_sound(drawn: dict[str, list[Figure]]) -> None:

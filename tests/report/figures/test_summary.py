@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpo_pilot.report.summary import (
-    LOG_LIMIT,
-    RANK_MEASURES,
-    REASON_LIMIT,
-    efficiencies,
-    failure_groups,
-)
+from hpo_pilot.report.summary import LOG_LIMIT, RANK_MEASURES, REASON_LIMIT, efficiencies, failure_groups
 from hpo_pilot.search import TrialState
 from tests.made import made_fold
 from tests.report.figures.made_up import RANKS, make_trial, measured

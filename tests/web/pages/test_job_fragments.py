@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -26,7 +25,14 @@ def job(number: int, state: JobState = JobState.RUNNING) -> ServerJob:
         **{"generation": 1, "members": ((4, 0),), "number": 1, "attempt": 1, "attempts": 3, "state": state},
         **{"sub_state": "", "queue": "Q", "node": HOSTILE, "pilot": "p", "created": _AT, "changed": _AT},
         **{"started": _AT, "ended": None if state is JobState.RUNNING else _AT, "heard": _AT, "nodes": 1, "gpus": 0},
-        **{"cores": 1, "memory_mb": 100, "minutes": 5.0, "step": 2, "value": 0.5, "error": "", "has_log": False},
+        **{
+            "job_metrics": "hpoStep=2 hpoValue=0.5",
+            "cores": 1,
+            "memory_mb": 100,
+            "seconds": 300.0,
+            "errors": {},
+            "has_log": False,
+        },
     )
 
 
@@ -44,18 +50,19 @@ class Board:
         if self.error is not None:
             raise self.error
         counts = {one.state: 1 for one in self.there}
-        return ServerJobsPage(tuple(self.there), 7 if self.there else None, counts, self.is_live)
+        before = 7 if self.there else None
+        return ServerJobsPage(jobs=tuple(self.there), before=before, counts=counts, is_live=self.is_live)
 
     def pilots(self) -> list[ServerPilot]:
         if self.error is not None:
             raise self.error
-        return [
-            ServerPilot(HOSTILE, PilotState.BUSY, "wn1", "Q", "hpo-pilot", "1", _AT, _AT, 4, None, (one.panda_id,))
-            for one in self.there
-        ]
+        said = {"key": HOSTILE, "state": PilotState.BUSY, "host": "wn1", "queue": "Q", "kind": "hpo-pilot"}
+        said |= {"version": "1", "since": _AT, "heard": _AT, "slots": 4, "nodes": None}
+        return [ServerPilot(**said, jobs=(one.panda_id,)) for one in self.there]
 
     def queues(self) -> list[ServerQueue]:
-        return [ServerQueue("Q", "online", HOSTILE, 3, 0, 0, None, {"cores": 8})]
+        said = {"name": "Q", "status": "online", "description": HOSTILE, "limits": {"cores": 8}}
+        return [ServerQueue(**said, waiting=3, running=0, pilots=0, slots=None)]
 
 
 @pytest.fixture
@@ -144,7 +151,8 @@ def test_changes_arrive_with_the_filter_of_the_page(pages, board, monkeypatch):
 
 
 def test_a_job_that_finished_with_a_failed_payload_is_no_green_one(browser, board):
-    board.there = [replace(job(12, JobState.FINISHED), payload_error=f"exit code 3 {HOSTILE}"), job(13)]
+    failed = job(12, JobState.FINISHED).model_copy(update={"payload_error": f"exit code 3 {HOSTILE}"})
+    board.there = [failed, job(13)]
     text = check(browser.get("/jobs?search=demo"))
     assert '<td class="failed">payload failed</td>' in text
     assert '<td class="finished">' not in text

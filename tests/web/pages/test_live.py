@@ -22,11 +22,7 @@ from hpo_pilot.web.search_views import SearchCache
 
 
 def answer_of(
-    desk: LiveUpdates,
-    topic: str,
-    who: str = "alice",
-    *,
-    is_good: Callable[[], bool] = lambda: True,
+    desk: LiveUpdates, topic: str, who: str = "alice", *, is_good: Callable[[], bool] = lambda: True
 ) -> Response:
     """The answer to a browser that asks for the changes of a topic; it has a `body_iterator` where it is a stream."""
     request = Request({"type": "http", "headers": [], "query_string": b"", "method": "GET", "path": "/live"})

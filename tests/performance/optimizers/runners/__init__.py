@@ -22,6 +22,9 @@ OURS = tuple(name for name in optimizer_names() if name not in ("grid", "optuna"
 _PEERS = {
     "optuna-tpe": ("optuna_samplers", "OptunaTpe"),
     "optuna-gp": ("optuna_samplers", "OptunaGp"),
+    "optuna-auto": ("optuna_samplers", "OptunaAuto"),
+    "smac": ("smac_facade", "Smac"),
+    "ax": ("ax_client", "Ax"),
     "cmaes": ("cmaes_package", "Cmaes"),
     "cmaes-quarter": ("cmaes_package", "CmaesQuarter"),
     "deap-mu-lambda": ("genetic", "DeapMuPlusLambda"),

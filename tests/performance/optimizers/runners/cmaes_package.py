@@ -104,8 +104,10 @@ class Cmaes(Runner):
         told = [(solution, self._ranked(evaluation)) for solution, evaluation in generation]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # equal values in a generation
+            warnings.simplefilter("ignore", UserWarning)  # a space of categories only has no condition to stop
             self._optimizer.tell(told)
-        if self._optimizer.should_stop():
+            is_over = self._optimizer.should_stop()
+        if is_over:
             self._population *= 2
             self._start(self._rng.random(len(self.space.names)))
 

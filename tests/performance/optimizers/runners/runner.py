@@ -42,6 +42,11 @@ class Runner(ABC):
     least_slots: ClassVar[int] = 1
     """Below this it is another runner under a second name, and the suite leaves it out."""
 
+    @classmethod
+    def takes(cls, problem: Problem) -> bool:
+        """Whether it can search this problem at all."""
+        return problem.objectives == 1
+
     def __init__(self, problem: Problem, setting: Setting, seed: int) -> None:
         self.problem = problem
         self.space = problem.space
@@ -79,9 +84,15 @@ def active_point(space: SearchSpace, values: Mapping[str, Any]) -> Point:
 class Ours(Runner):
     """`create_optimizer(name, …)`, told the budget as a search file tells it."""
 
+    @classmethod
+    def takes(cls, problem: Problem) -> bool:
+        """Everything."""
+        return True
+
     def __init__(self, name: str, problem: Problem, setting: Setting, seed: int) -> None:
         super().__init__(problem, setting, seed)
-        self._optimizer = create_optimizer(name, problem.space, seed=seed, trials=setting.evaluations)
+        several = {"objectives": problem.objectives} if problem.objectives > 1 else {}
+        self._optimizer = create_optimizer(name, problem.space, seed=seed, trials=setting.evaluations, **several)
         self._pending: dict[int, Proposal] = {}
 
     def ask(self, n: int) -> list[Proposal]:

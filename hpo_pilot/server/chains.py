@@ -1,0 +1,120 @@
+"""Checkpoints from which later trials of the same point go on; together these trials are a chain.
+
+Pilots name such a checkpoint by a job that they have, ``<task>_<job's number>.t<trial>f<fold>``. It is stored by owner,
+search, chain, fold and trial, which the task's parameters tell. So only jobs of the same search of the same user find
+it, and no late job of a lower level replaces that of a higher one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import shutil
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from sqlalchemy import ColumnElement, delete, select, update
+from sqlalchemy.exc import NoResultFound
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.server.database import Transaction, cache_files
+from hpo_pilot.server.file_store import CHAIN_START, Folder
+from hpo_pilot.server.points import assignment_of
+from hpo_pilot.server.task_parameters import known_task
+
+log = logging.getLogger(__name__)
+
+KEPT_SECONDS = 30 * 86_400.0  # after the last checkpoint of the search was written or read; pilots have the same limit
+_SUB_ID = re.compile(r"(\d{1,9})\.t(\d{1,9})f(\d{1,9})", re.ASCII)
+
+
+class Place(NamedTuple):
+    """The place of a trial's checkpoint.
+
+    Attributes:
+        search: beginning of the names of all files of its search.
+        chain: beginning of the names of the files of its chain and fold; the trial's number follows.
+        trial: number of the trial.
+    """
+
+    search: str
+    chain: str
+    trial: int
+
+    @property
+    def name(self) -> str:
+        """Name of the file."""
+        return f"{self.chain}{self.trial}"
+
+
+def place_of(tx: Transaction, task_id: int, sub_id: str) -> Place | None:
+    """Returns the place of a checkpoint; None: `sub_id` is not that of a trial which a job of the task runs."""
+    match = _SUB_ID.fullmatch(sub_id)
+    if match is None:
+        return None
+    number, trial, fold = map(int, match.groups())
+    try:
+        owner, assignment = known_task(tx, task_id).user_name, assignment_of(tx, task_id)
+    except (NoResultFound, InputError):
+        return None
+    if assignment is None or (trial, fold) not in assignment.members.get(number, ()):
+        return None
+    digest = hashlib.sha256(f"{owner}\0{assignment.uid}".encode()).hexdigest()
+    search = f"{CHAIN_START}{digest[:32]}_"
+    return Place(search, f"{search}t{assignment.chains.get(trial, trial)}f{fold}.", trial)
+
+
+def _begins(start: str) -> ColumnElement[bool]:
+    return cache_files.c.name.startswith(start, autoescape=True)
+
+
+def _trial(name: str) -> int:
+    return int(name.rpartition(".")[2])
+
+
+def stored(tx: Transaction, place: Place, *, touch: bool = False) -> list[str]:
+    """Returns the stored files of a chain up to this trial, the newest first; `touch`: one is about to be read."""
+    if touch:
+        tx.connection.execute(update(cache_files).where(_begins(place.search)).values(touched=tx.now))
+    names = tx.connection.scalars(select(cache_files.c.name).where(_begins(place.chain)))
+    return sorted((name for name in names if _trial(name) <= place.trial), key=_trial, reverse=True)
+
+
+def refusal(tx: Transaction, place: Place) -> str:
+    """Returns why a checkpoint is not stored; empty: it is."""
+    names = tx.connection.scalars(select(cache_files.c.name).where(_begins(place.chain)))
+    if any(_trial(name) > place.trial for name in names):
+        return f"a later trial than {place.trial} has stored a checkpoint"
+    return ""
+
+
+def make_room(tx: Transaction, cache: Folder, place: Place) -> bool:
+    """Removes the checkpoints that a new one makes needless, and the longest stored ones if all take too much space.
+
+    Those of good trials are replaced soon, when these trials go on. So the longest stored are of the worst.
+
+    Returns:
+        False: other users' checkpoints take the space, and the new one was removed.
+    """
+    tx.connection.execute(update(cache_files).where(_begins(place.search)).values(touched=tx.now))
+    remove(tx, cache, stored(tx, place)[1:])
+    columns = (cache_files.c.name, cache_files.c.user_name, cache_files.c.size)
+    files = tx.connection.execute(select(*columns).where(_begins(CHAIN_START)).order_by(cache_files.c.created)).all()
+    owner = next((file.user_name for file in files if file.name == place.name), None)
+    excess = sum(file.size for file in files) - shutil.disk_usage(cache.path).free
+    # The new one is the last.
+    for file in sorted((file for file in files if file.user_name == owner), key=lambda file: file.name == place.name):
+        if excess <= 0:
+            return True
+        remove(tx, cache, [file.name])
+        excess -= 2 * file.size  # less is used, and more is free
+        log.warning("the checkpoint %s is removed: checkpoints may use half of the free disk space", file.name)
+    return cache.find(place.name) is not None
+
+
+def remove(tx: Transaction, cache: Folder, names: Iterable[str]) -> None:
+    """Removes files of the cache."""
+    for name in names:
+        tx.connection.execute(delete(cache_files).where(cache_files.c.name == name))
+        cache.remove(name)

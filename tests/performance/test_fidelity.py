@@ -1,0 +1,128 @@
+"""The benchmark of fidelity: trainings, the simulation of workers, and the expected cost."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.performance import fidelity
+from tests.performance.fidelity import Course, Job, Policy, expected, simulate
+from tests.performance.learning_curves import load
+from tests.performance.learning_curves.curves import NAMES, MfHartmann, trainings
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_point_trains_and_takes_time(name: str) -> None:
+    it = trainings(name)
+    for place in (0.0, 0.3, 0.9):
+        point = it.space.decode([place] * len(it.space.names))
+        values = [it.value(point, step) for step in range(1, it.steps + 1)]
+        assert not any(math.isnan(value) for value in values)
+        seconds = [it.seconds(point, step) for step in range(it.steps + 1)]
+        assert seconds[0] == 0.0
+        assert seconds == sorted(seconds)
+
+
+def test_a_recorded_point_trains_as_it_was_recorded() -> None:
+    table, it = load("digits"), trainings("digits")
+    for point, folds in list(zip(table.at, table.points, strict=True))[:20]:
+        finals = [fold.final for fold in folds]
+        if None not in finals:
+            assert it.value(point, it.steps) == pytest.approx(sum(finals) / len(finals))
+
+
+def test_hartmann_at_full_fidelity_has_its_published_minimum() -> None:
+    best = {"x0": 0.114614, "x1": 0.555649, "x2": 0.852547}
+    assert MfHartmann(3).value(best, 81) == pytest.approx(-3.86278, abs=1e-4)
+    assert MfHartmann(3).value(best, 27) > -3.86
+    assert MfHartmann(3).seconds(best, 81) == pytest.approx(1.0)
+
+
+class Given(Policy):
+    """Jobs as given, one after the other."""
+
+    def __init__(self, jobs: list[Job], workers: int, stops_at: int | None = None) -> None:
+        super().__init__(trainings("mfhartmann3"), workers, 0)
+        self.given, self.stops_at, self.ended = jobs, stops_at, []
+        self.reads_steps = stops_at is not None
+
+    def jobs(self, free: int) -> Sequence[Job]:
+        some, self.given = self.given[:free], self.given[free:]
+        return some
+
+    def goes_on(self, job: Job, step: int, value: float) -> bool:
+        return step != self.stops_at
+
+    def over(self, job: Job, step: int, value: float) -> None:
+        self.ended.append((job.trial, step))
+
+
+POINT = {"x0": 0.5, "x1": 0.5, "x2": 0.5}
+
+
+@pytest.mark.parametrize(("workers", "rounds"), [(1, 4), (2, 2), (4, 1)])
+def test_jobs_run_side_by_side_and_cost_their_epochs(workers: int, rounds: int) -> None:
+    course = simulate(Given([Job(number, POINT, 0, 81) for number in range(4)], workers), 1e9)
+    assert course.end[0] == 4 * 81
+    assert course.end[1] == pytest.approx(rounds * (1.0 + fidelity.START_UP))
+
+
+def test_a_training_that_goes_on_pays_what_is_new_and_counts_at_the_highest_level_only() -> None:
+    policy = Given([Job(1, POINT, 0, 27), Job(1, POINT, 27, 81)], 1)
+    course = simulate(policy, 1e9)
+    assert policy.ended == [(1, 27), (1, 81)]
+    assert course.end == (81, pytest.approx(1.0 + 2 * fidelity.START_UP))
+    assert course.points == [(81, course.end[1], policy.problem.value(POINT, 81))]
+
+
+def test_a_stopped_training_frees_its_worker() -> None:
+    policy = Given([Job(number, POINT, 0, 81) for number in range(3)], 1, stops_at=9)
+    course = simulate(policy, 1e9)
+    assert policy.ended == [(0, 9), (1, 9), (2, 9)]
+    assert course.end[0] == 27
+    assert course.points == []
+
+
+def test_nothing_is_begun_beyond_the_budget() -> None:
+    assert simulate(Given([Job(number, POINT, 0, 81) for number in range(9)], 1), 100).end[0] == 162
+
+
+def test_the_expected_cost_counts_runs_that_do_not_reach_the_target() -> None:
+    good, bad = Course([(10, 1.0, 5.0), (20, 2.0, 3.0)], (40, 4.0)), Course([(10, 1.0, 9.0)], (40, 4.0))
+    assert expected([good, good], 5.0) == (10, 1.0, 2)
+    assert expected([good, bad], 4.0) == (60, 6.0, 1)
+    assert expected([bad], 4.0) == (40, 4.0, 0)
+
+
+@pytest.mark.parametrize("policy", fidelity.POLICIES)
+@pytest.mark.parametrize("name", ["mfhartmann3", "digits"])
+def test_every_policy_trains_to_the_end_and_within_its_workers(
+    policy: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if policy.endswith("auto"):
+        pytest.skip("takes a minute; the random one has the same code")
+    it = trainings(name)
+    try:
+        made = fidelity.POLICIES[policy](it, 8, 1)
+    except ImportError as error:
+        pytest.skip(str(error))
+    course = simulate(made, 20 * it.steps)
+    assert course.points
+    assert 20 * it.steps <= course.end[0] <= 20 * it.steps + 8 * it.steps
+
+
+def test_stored_runs_are_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fidelity, "STORE", tmp_path / "runs.jsonl")
+    done: list[Any] = []
+    real = simulate
+    monkeypatch.setattr(fidelity, "simulate", lambda *of: done.append(of) or real(*of))
+    options = argparse.Namespace(problem=["mfhartmann3"], seeds=1, runner=["full, random"], show=False)
+    fidelity.measure(quick=True, options=options)
+    options.seeds = 2
+    fidelity.measure(quick=True, options=options)
+    assert len(done) == 2
