@@ -143,7 +143,8 @@ class SuccessLearner:
                 outcomes, _, _ = _standard_outcomes(failed[rows])
                 features = self._features.features(table.units[rows])
                 least = _LEAST_SCALE * math.sqrt(features.shape[1])
-                fit = best_fit(features, outcomes, least_scale=least, least_noise=_LEAST_NOISE).found
+                basis = self._features.basis
+                fit = best_fit(features, outcomes, least_scale=least, least_noise=_LEAST_NOISE, basis=basis).found
             self._fit = (cut, fit)
         return self._fit[1]
 
