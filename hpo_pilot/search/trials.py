@@ -151,13 +151,14 @@ class TrialState(StrEnum):
     PENDING = "pending"  #: its jobs may be submitted, waiting, or lost and submitted again
     RUNNING = "running"  #: at least one of its jobs has started
     FINISHED = "finished"  #: enough folds gave a figure of merit
+    INFEASIBLE = "infeasible"  #: finished, but beyond a limit on a measured figure, or not known to be within it
     FAILED = "failed"  #: it will give no figure of merit; `Trial.error` says why
     STOPPED = "stopped"  #: ended on purpose before its end (stop, early stopping); not a failure
 
     @property
     def is_over(self) -> bool:
         """True if the trial has ended."""
-        return self in (TrialState.FINISHED, TrialState.FAILED, TrialState.STOPPED)
+        return self in (TrialState.FINISHED, TrialState.INFEASIBLE, TrialState.FAILED, TrialState.STOPPED)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from tests.performance import (
     service,
     several_objectives,
 )
-from tests.performance.optimizers import prior, speed, suite
+from tests.performance.optimizers import ablation, limits, prior, speed, suite
 
 BENCHMARKS = {
     "throughput": searches.measure_throughput,
@@ -59,9 +59,10 @@ BENCHMARKS = {
     "monitor": pages.measure_monitor,
     "optimizer-speed": speed.measure,
     "prior": prior.measure,
+    "limits": limits.measure,
 }
 
-NAMES = (*BENCHMARKS, "fidelity", "large-store", "optimizers")
+NAMES = (*BENCHMARKS, "ablation", "fidelity", "large-store", "optimizers")
 
 
 def main() -> None:
@@ -73,6 +74,7 @@ def main() -> None:
     options = parser.parse_args()
     benchmarks: dict[str, Callable[..., dict[str, Any]]] = {
         **BENCHMARKS,
+        "ablation": functools.partial(ablation.measure, options=options),
         "fidelity": functools.partial(fidelity.measure, options=options),
         "large-store": functools.partial(large_store.measure, trials=options.trials),
         "optimizers": functools.partial(suite.measure, options=options),
