@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run pilot test test-real recorded check format schemas bench pictures horovod clean
+.PHONY: help venv run pilot test test-real recorded check format schemas bench curves pictures horovod clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,11 @@ schemas: venv  ## write schemas/ and the manual's reference from models and comm
 
 bench: venv  ## the benchmarks: how fast, as a ratio to the peer named
 	$(BIN)/python -m tests.performance --trials 4000
+
+curves: venv  ## record the learning curves that benchmarks replay anew: an hour; two of them in the Python of `make horovod`
+	for name in digits bdt breast_cancer diabetes wine; do $(BIN)/python -m tests.performance.learning_curves.record $$name || exit; done
+	for name in calo_gan resnet50; do $(BIN)/python -m tests.performance.learning_curves.record $$name \
+	  --python "$$($(PYTHON) deploy/horovod/build.py --where)" || exit; done
 
 pictures: venv  ## take the manual's screenshots anew, from real runs in a real browser
 	HPO_PILOT_TEST_REAL=1 HPO_PILOT_PICTURES=build/pictures $(BIN)/pytest tests/real/test_monitor.py

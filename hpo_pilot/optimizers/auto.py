@@ -27,7 +27,12 @@ class AutoOptimizer(Optimizer):
     def __init__(self, space: SearchSpace, **options: Any) -> None:
         """Makes the model; see `Optimizer`."""
         super().__init__(space, **options)
-        self._shared = {"seed": self.seed, "trials": self.trials, "objectives": self.objectives}
+        self._shared = {
+            "seed": self.seed,
+            "trials": self.trials,
+            "objectives": self.objectives,
+            "limits": self.limits,
+        }
         self._model = BayesianOptimizer(space, settings=self.settings.model_dump(), **self._shared)
         self._alone = 0 if len(space.dimensions) > MANY_DIMENSIONS else ALONE
 

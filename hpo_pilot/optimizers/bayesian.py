@@ -441,7 +441,11 @@ class BayesianOptimizer(Optimizer):
     def __init__(self, space: SearchSpace, **options: Any) -> None:
         """Lays out the features; see `Optimizer`."""
         from hpo_pilot.optimizers.beliefs import Beliefs  # noqa: PLC0415 - see above
-        from hpo_pilot.optimizers.objective_models import SuccessLearner, ValuesLearner  # noqa: PLC0415 - see above
+        from hpo_pilot.optimizers.objective_models import (  # noqa: PLC0415 - see above
+            LimitLearner,
+            SuccessLearner,
+            ValuesLearner,
+        )
         from hpo_pilot.optimizers.run_times import RunTimeLearner  # noqa: PLC0415 - see above
         from hpo_pilot.optimizers.training_data import FeatureMap, ToldTrials  # noqa: PLC0415 - see above
 
@@ -457,6 +461,9 @@ class BayesianOptimizer(Optimizer):
             for objective in range(self.objectives)
         ]
         self._outcomes = SuccessLearner(self._features, self._told, self.seed)
+        self._limits = [
+            LimitLearner(self._features, len(space.dimensions), index, self.seed) for index in range(len(self.limits))
+        ]
         self._run_times = RunTimeLearner(self._features, len(space.dimensions), self.seed)
 
     def tell_earlier(self, source: str, trials: Iterable[Told]) -> None:
@@ -484,7 +491,8 @@ class BayesianOptimizer(Optimizer):
         recommended: list[Recommendation] = []
         for place in np.argsort(means, kind="stable").tolist():
             row = rows[place]
-            within = not table.stopped[row] and ((table.units[row] >= 0.0) & (table.units[row] <= 1.0)).all()
+            within = not (table.stopped[row] or table.violations[row])
+            within = within and ((table.units[row] >= 0.0) & (table.units[row] <= 1.0)).all()
             if len(recommended) < count and within and self.space.is_feasible(points[keys[row]]):
                 error = None if errors is None else float(errors[place])
                 reason = found if isinstance(found, str) else ""
@@ -493,6 +501,8 @@ class BayesianOptimizer(Optimizer):
 
     def _learn(self, observation: Observation) -> None:
         self._told.add(observation)
+        for limit in self._limits:
+            limit.add(observation)
         self._run_times.add(observation)
 
     def _propose(self, n: int, pending: list[Point]) -> list[Point]:
@@ -574,8 +584,10 @@ class BayesianOptimizer(Optimizer):
         from hpo_pilot.optimizers.acquisition import Surrogate  # noqa: PLC0415 - see above
 
         models = zip(*(learner.posteriors(table, rows, data) for learner in self._values), strict=True)
-        stopped, first = table.stopped[rows], int(np.searchsorted(rows, self.start_points))
-        return [Surrogate.of_data(posteriors, stopped, first, reach, believed) for posteriors in models]
+        first = int(np.searchsorted(rows, self.start_points))
+        limits = [found for limit in self._limits if (found := limit.threshold(_CONDITIONED_EACH))]
+        stopped, violations = table.stopped[rows], table.violations[rows]
+        return [Surrogate.of_data(one, limits, stopped, violations, first, reach, believed) for one in models]
 
     def _places(self, points: Iterable[Point]) -> Array:
         """Returns the unit vectors of the points that have one, shape (n, n_dims)."""

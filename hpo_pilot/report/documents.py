@@ -155,7 +155,7 @@ def wish_document(wish: PointRequest) -> WishDocument:
 
 #: Final states of searches and of trials: values of `SearchState` and `TrialState`.
 OVER_SEARCHES = ("done", "failed", "stopped")
-OVER_TRIALS = ("failed", "finished", "stopped")
+OVER_TRIALS = ("failed", "finished", "infeasible", "stopped")
 
 
 class FoldDocument(TypedDict):

@@ -71,9 +71,10 @@ class SearchSteering:
         self._search = search = record.search
         self._store = store
         self._manager = manager
-        # The errors of means and early stopping need the values of folds, nothing needs their logs.
-        self._with_folds = search.folds.k > 1 or search.early_stopping.method != "none"
-        found = store.trials(record.id, folds=self._with_folds, without=("log_tail", "metrics", "metadata"))
+        # The errors of means and early stopping need the values of folds, limits their figures, nothing needs the logs.
+        self._with_folds = search.folds.k > 1 or search.early_stopping.method != "none" or bool(search.limit_texts)
+        without = ("log_tail", "metrics", "metadata")
+        found = store.trials(record.id, folds=self._with_folds, without=without, figures=search.limit_texts)
         self._trials = {trial.number: trial for trial in found}
         last = max((trial.generation for trial in self._trials.values()), default=0)
         self._next = Generation(last + 1, 0, (), ())  # its trials follow when there are points
@@ -91,7 +92,12 @@ class SearchSteering:
         self._tasks = Submissions(record, store, manager)
         folds, objectives = search.folds, len(search.objectives)
         self._ledger = Ledger(
-            uid=record.uid, folds=folds.k, needed=folds.needed, told=len(history), objectives=objectives
+            uid=record.uid,
+            folds=folds.k,
+            needed=folds.needed,
+            told=len(history),
+            objectives=objectives,
+            limits=search.measured_limits,
         )
         self._stopper = TrialStopper(record, store, manager, self._trials)
         self._outputs = KeptOutputs(record, store, manager, self._trials.values())

@@ -125,7 +125,7 @@ def last_spans(engine: Engine, search_id: int, limit: int) -> list[Span]:
     """Returns start and end of the last trials that ended by themselves, in the order of their ends."""
     trials = t.trials.c
     by_itself = or_(
-        trials.state.in_([TrialState.FINISHED.value, TrialState.FAILED.value]),
+        trials.state.in_([TrialState.FINISHED.value, TrialState.INFEASIBLE.value, TrialState.FAILED.value]),
         and_(trials.state == TrialState.STOPPED.value, trials.told.is_not(None)),
     )
     begun = func.coalesce(trials.started, trials.submitted, trials.ended)

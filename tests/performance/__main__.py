@@ -34,7 +34,7 @@ from tests.performance import (
     service,
     several_objectives,
 )
-from tests.performance.optimizers import prior, run_times, speed, suite
+from tests.performance.optimizers import ablation, limits, prior, run_times, speed, suite
 
 BENCHMARKS = {
     "throughput": searches.measure_throughput,
@@ -60,9 +60,10 @@ BENCHMARKS = {
     "optimizer-speed": speed.measure,
     "prior": prior.measure,
     "run-times": run_times.measure,
+    "limits": limits.measure,
 }
 
-NAMES = (*BENCHMARKS, "fidelity", "large-store", "optimizers")
+NAMES = (*BENCHMARKS, "ablation", "fidelity", "large-store", "optimizers")
 
 
 def main() -> None:
@@ -74,6 +75,7 @@ def main() -> None:
     options = parser.parse_args()
     benchmarks: dict[str, Callable[..., dict[str, Any]]] = {
         **BENCHMARKS,
+        "ablation": functools.partial(ablation.measure, options=options),
         "fidelity": functools.partial(fidelity.measure, options=options),
         "large-store": functools.partial(large_store.measure, trials=options.trials),
         "optimizers": functools.partial(suite.measure, options=options),

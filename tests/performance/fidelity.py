@@ -68,7 +68,7 @@ class Policy(ABC):
 
     def __init__(self, problem: Trainings, workers: int, seed: int) -> None:
         self.problem, self.workers, self.seed = problem, workers, seed
-        self.levels = [problem.steps // ETA**power for power in reversed(range(LEVELS))]
+        self.levels = [problem.steps // ETA**power for power in reversed(range(LEVELS)) if problem.steps >= ETA**power]
         self.numbers = itertools.count(1)
 
     @abstractmethod
@@ -192,6 +192,7 @@ class Promoting(_WithOptimizer):
         super().__init__(optimizer, problem, workers, seed)
         self.promotion, self.results = Promotion(self.levels, ETA), LevelResults()
         self.done: dict[int, Job] = {}
+        self.asked: list[Job] = []
         self.chains: dict[int, int] = {}  # trial -> the first one of its point
 
     def jobs(self, free: int) -> Sequence[Job]:
@@ -202,11 +203,14 @@ class Promoting(_WithOptimizer):
             made.append(Job(next(self.numbers), before.point, before.end, int(level)))
             self.chains[made[-1].trial] = self.chains.get(number, number)
         self.running.update((job.trial, job) for job in made)
-        if len(made) < free:
+        if len(self.asked) < free - len(made):  # points are asked for in batches, for each wants a new optimizer
             if self.name != "random":
                 self.optimizer = self.new_optimizer()
                 self.optimizer.tell(self.results.results())
-            made += self.new(free - len(made), self.levels[0])
+            self.asked += self.new(self.workers, self.levels[0])
+        count = free - len(made)
+        made += self.asked[:count]
+        del self.asked[:count]
         return made
 
     def over(self, job: Job, step: int, value: float) -> None:

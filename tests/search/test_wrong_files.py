@@ -31,6 +31,8 @@ ONE_MISTAKE = [
     ("optimizer: random", "optimizer: tpe", 11, 12, "not 'tpe'", "{name: optuna, sampler: tpe}, after pip install"),
     ("digits-mlp", "digits mlp", 1, 9, "search: must start with a letter", ""),
     ("digits-mlp", "2024", 1, 9, "search: must be text, not 2024", "put it in quotes: '2024'"),
+    # limits
+    ("optimizer: random", 'limits: {loss: "<= 1"}', 11, 10, "limits.loss: is an objective", "other figures"),
     # objective
     ("goal: minimize", "goal: min", 2, 33, "objective.goal: must be minimize or maximize", "did you mean minimize?"),
     (GOAL, "[loss, {metric: a}]", 2, 13, "objective[0]: must be a mapping, not 'loss'", "metric"),
@@ -237,6 +239,28 @@ payload: {command: x}
                 (11, 3, "prior.o.within"),
                 (11, 15, "prior.o.around"),
                 (12, 3, "prior.m"),
+            ],
+        ),
+        (
+            """\
+search: limited
+objective: {metric: loss}
+limits:
+  memory_mb: 16000
+  latency_ms: below 5
+  size: "<="
+  'a"b': "<= 1"
+  rate: ">= 1e999"
+  fine: " >=-1.5e3 "
+space: {x: {type: real, low: 0, high: 1}}
+payload: {command: x}
+""",
+            [
+                (4, 14, "limits.memory_mb"),
+                (5, 15, "limits.latency_ms"),
+                (6, 9, "limits.size"),
+                (7, 10, 'limits.a"b'),
+                (8, 9, "limits.rate"),
             ],
         ),
     ],

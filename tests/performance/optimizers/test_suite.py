@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from hpo_pilot.search import Categorical, Integer, Ordinal, Point, point_key
-from tests.performance.optimizers import public, suite
+from tests.performance.optimizers import ablation, public, suite
 from tests.performance.optimizers import run as run_module
 from tests.performance.optimizers.problem import SETTINGS, Evaluation, Problem, Setting, durations
 from tests.performance.optimizers.problems import SUITES, problem
@@ -329,6 +329,16 @@ def test_dear_peers_keep_to_the_budget(runner: str, module: str) -> None:
     if importlib.util.find_spec(module) is None:
         pytest.skip("needs the extra bench-peers")
     assert len(run(runner, "hpolib:naval_propulsion", SMALL_ASYNC, 1).trace) == SMALL_ASYNC.evaluations
+
+
+@pytest.mark.parametrize("rule", [rule for rule in ablation.RULES if "failures" not in rule])
+def test_without_a_rule_the_points_are_others(rule: str) -> None:
+    name = "dev:constrained:0" if "narrow" in rule else "dev:valley:0"
+    setting = Setting("few", 8, 4)
+    whole = run("auto", name, setting, 0).trace
+    with ablation.without(rule):
+        assert run("auto", name, setting, 0).trace != whole
+    assert run("auto", name, setting, 0).trace == whole
 
 
 RESULT = RunResult("cmaes", "branin", "8x12", 4, (math.inf, math.inf, 0.5, 0.123456, 0.1, 1e-7), 1.25, 2, 1)
