@@ -361,7 +361,7 @@ class SearchSteering:
             return
         promoted = self._promoted()
         count = max(self._wanted(), len(promoted))
-        left = max(min(self._spent.trials_left, self._allowance.trials), len(promoted), len(self._requests))
+        left = max(min(self._trials_left, self._allowance.trials), len(promoted))
         polite = max(self._manager.policy.refill, self._lookahead.batch)
         if not self._refill_rule.is_due(count, left, polite):
             return
@@ -391,8 +391,12 @@ class SearchSteering:
         affordable = _ASK_LIMIT
         if self._search.levels is not None:
             affordable = math.floor(min(self._spent.levels_left / self._search.levels.low, _ASK_LIMIT))
-        left = self._spent.trials_left + self._requests.later_levels(self._trials)
-        return min(self._room(), left, affordable)
+        return min(self._room(), self._trials_left, affordable)
+
+    @property
+    def _trials_left(self) -> int:
+        """Number of trials that the budget still allows, and of requested ones that it does not count."""
+        return self._spent.trials_left + self._requests.later_levels(self._trials)
 
     def _room(self) -> int:
         """Returns the number of trials that may be submitted now, new points or promotions."""

@@ -59,8 +59,8 @@ BENCHMARKS = {
     "monitor": pages.measure_monitor,
     "optimizer-speed": speed.measure,
     "prior": prior.measure,
-    "run-times": run_times.measure,
     "limits": limits.measure,
+    "run-times": run_times.measure,
 }
 
 NAMES = (*BENCHMARKS, "ablation", "fidelity", "large-store", "optimizers")
