@@ -55,10 +55,6 @@ class RunTimeModel:
         """Returns predicted logarithms at features, shape (m, n_features), within the range of the known ones."""
         return np.asarray((self._centre + self._deviation * self._posterior.mean(features)).clip(*self._range))
 
-    def seconds(self, features: Array) -> Array:
-        """Returns the predicted run times, shape (m,), in seconds: medians."""
-        return np.asarray(np.exp(self.logs(features)) - _BESIDES)
-
 
 class RunTimeLearner:
     """Fits the model of run times; each fit uses the first trials of the history (`refit_cut`)."""
@@ -73,7 +69,7 @@ class RunTimeLearner:
         """Takes the run time of a trial that came to its end with a value."""
         if observation.seconds is not None and observation.values is not None and not observation.stopped:
             log = math.log(max(0.0, observation.seconds) + _BESIDES)
-            self._told.add(replace(observation, values=(log,), stds=None))
+            self._told.add(replace(observation, values=(log,), stds=None, excesses=()))
 
     def model(self) -> RunTimeModel | None:
         """Returns the present model; None while too few run times are known, or all are equal."""

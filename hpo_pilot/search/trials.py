@@ -457,12 +457,10 @@ class Span:
     Attributes:
         begun: its start.
         ended: its end; of a running trial the present time.
-        expected: the run time that was predicted when it was submitted, in seconds; None: there was no prediction.
     """
 
     begun: float
     ended: float
-    expected: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -566,11 +564,7 @@ def _pace(spans: Sequence[Span], each: float, parallel: int, now: float) -> tupl
 #: Number of simulations; in each at most so many slots and so many trials that have not begun.
 _SIMULATIONS, _MOST_SLOTS, _MOST_DRAWN = 24, 200, 200
 
-#: Predictions of run times are used if at least four are known to be better than the mean: if their errors scatter less
-#: than this share of the run times, in logarithms.
-_PREDICTED, _BETTER = 4, 0.7
-
-#: A trial that runs longer than all others, or than predicted, is drawn to run longer by this share of its run time.
+#: Where all run times are equal, a longer one is longer by about this share of them.
 _BEYOND = 0.25
 
 
@@ -591,15 +585,13 @@ def _simulated(spans: Sequence[Span], out: Sequence[Span], waiting: float, slots
     # Of trials that began together, the short ones end first: so run times are drawn from the last trials that began.
     first = sorted(span.begun for span in (*spans, *out))[-len(spans)]
     recent = [span.seconds for span in spans if span.begun >= first]
-    ratios = _ratios(spans)
     ends = []
     for _ in range(_SIMULATIONS):
         # Drawn from what was drawn: so few trials give an uncertain mean.
         some, drawn = rng.choices(lengths, k=len(lengths)), rng.choices(recent, k=len(recent)) if recent else []
-        errors = rng.choices(ratios, k=len(ratios)) if ratios else []
         rest = [0.0] * (slots - len(out))
         for span in out:
-            seconds = _total(span, some, errors, rng)
+            seconds = _total(span, some, rng)
             rest.append(seconds - span.seconds)
             if span.begun >= first:
                 drawn.append(seconds)
@@ -611,20 +603,8 @@ def _simulated(spans: Sequence[Span], out: Sequence[Span], waiting: float, slots
     return sorted(ends)
 
 
-def _ratios(spans: Sequence[Span]) -> list[float]:
-    """Returns measured over predicted run times; empty unless predictions are better than the mean."""
-    pairs = [(span.seconds, span.seconds / span.expected) for span in spans if span.expected and span.seconds]
-    if len(pairs) < _PREDICTED:
-        return []
-    scatter, errors = (statistics.pstdev(map(math.log, column)) for column in zip(*pairs, strict=True))
-    return [ratio for _, ratio in pairs] if errors < _BETTER * scatter else []
-
-
-def _total(span: Span, lengths: Sequence[float], ratios: Sequence[float], rng: random.Random) -> float:
-    """Draws the run time of a running trial, longer than it already runs: from its prediction, or from others."""
-    if ratios and span.expected:
-        longer = [seconds for ratio in ratios if (seconds := span.expected * ratio) > span.seconds]
-        return rng.choice(longer) if longer else span.seconds * (1.0 + _BEYOND * rng.expovariate(1.0))
+def _total(span: Span, lengths: Sequence[float], rng: random.Random) -> float:
+    """Draws the run time of a running trial from those of others, longer than it already runs."""
     longer = [seconds for seconds in lengths if seconds > span.seconds]
     # The next one is longer than all others with this probability.
     if longer and rng.random() > 1.0 / (len(lengths) + 1):

@@ -166,6 +166,19 @@ def test_an_estimate_is_near_the_end_that_comes(parallel, kind):
     assert judged(search, spans[: 3 * parallel + 4], spans[3 * parallel + 3].ended).results > 0
 
 
+def test_most_searches_end_within_the_limits_of_the_estimate():
+    search, within = search_of(trials=48, parallel=8), []
+    for seed in range(20):
+        rng = random.Random(seed)
+        spans = simulated(search, lambda rng=rng: rng.lognormvariate(4.0, 0.7))
+        now = spans[23].ended
+        out = [Span(span.begun, now) for span in spans if span.begun <= now < span.ended]
+        found = judged(search, spans[:24], now, out=out)
+        assert found.earliest <= found.seconds <= found.latest
+        within.append(found.earliest <= spans[-1].ended - now <= found.latest)
+    assert sum(within) >= 14
+
+
 def test_few_results_are_judged_by_their_length():
     found = judged(search_of(trials=41, parallel=8), [Span(0.0, 60.0)], 60.0)
     assert found.seconds == pytest.approx(40 / 8 * 60 - 60 / 8, rel=0.2)
