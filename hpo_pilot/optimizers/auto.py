@@ -9,7 +9,7 @@ from typing import Any
 
 from hpo_pilot.errors import ExhaustedError
 from hpo_pilot.optimizers.base import Observation, Optimizer, Recommendation, Told
-from hpo_pilot.optimizers.bayesian import BayesianOptimizer
+from hpo_pilot.optimizers.bayesian import BayesianOptimizer, ModelSettings
 from hpo_pilot.optimizers.phase import ALONE, MANY_DIMENSIONS, ON_STEPS
 from hpo_pilot.search import Point, SearchSpace
 
@@ -26,6 +26,7 @@ class AutoOptimizer(Optimizer):
     decides which part proposes a point, so that the same history gives the same points.
     """
 
+    Settings = ModelSettings
     several_objectives = True
     uses_prior = True
 
@@ -38,7 +39,7 @@ class AutoOptimizer(Optimizer):
             "objectives": self.objectives,
             "limits": self.limits,
         }
-        self._model = BayesianOptimizer(space, **self._shared)
+        self._model = BayesianOptimizer(space, settings=self.settings.model_dump(), **self._shared)
         self._alone = 0 if len(space.dimensions) > MANY_DIMENSIONS else ALONE
 
     @cached_property
