@@ -124,7 +124,7 @@ class Result:
         errors: the standard error of each value; None where folds do not give them.
         stopped: the trial was stopped early, and `values` are estimates of its final values.
         measured: other figures of the trial, by name.
-        seconds: run time of its jobs; None: unknown.
+        seconds: mean run time of its folds; None: unknown.
     """
 
     point: Mapping[str, Any]
@@ -193,7 +193,7 @@ class Observation:
         stopped: the trial was stopped early, and `values` are its projected final values. Optimizers learn from them,
             but a stopped trial is never the best.
         measured: other figures of the trial, by name.
-        seconds: run time of its jobs; None: unknown.
+        seconds: mean run time of its folds; None: unknown.
         excesses: for each limit the distance of its figure beyond it, as a share of the limit: 0 or less: it holds;
             infinite: far beyond; NaN: the figure is not known.
     """

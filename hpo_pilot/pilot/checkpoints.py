@@ -407,9 +407,11 @@ class CheckpointShipping(threading.Thread):
         if shipment is None:
             return {}
         shipment.is_dropped = True
-        if not shipment.kept.levels and shipment.lock.acquire(blocking=False):
-            shipment.lock.release()  # otherwise it is being uploaded, and then deleted
-            self._delete(shipment)
+        if not shipment.kept.levels:
+            self._take(job.identity)
+            if shipment.lock.acquire(blocking=False):  # otherwise it is being uploaded, and then deleted
+                shipment.lock.release()
+                self._delete(shipment)
         unkept = {}
         for level in shipment.kept.levels:
             member = (level.trial, level.fold)
@@ -468,6 +470,7 @@ class CheckpointShipping(threading.Thread):
             pause = self._ship(shipment, patience=0.0)
             if shipment.is_dropped:
                 self._delete(shipment)
+                continue
             due = time.monotonic() + max(pause, _SHARE * (time.monotonic() - began))
             with self._changed:
                 heapq.heappush(self._due, (due, identity))

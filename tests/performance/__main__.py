@@ -34,7 +34,7 @@ from tests.performance import (
     service,
     several_objectives,
 )
-from tests.performance.optimizers import ablation, limits, prior, speed, suite
+from tests.performance.optimizers import ablation, limits, prior, run_times, speed, suite
 
 BENCHMARKS = {
     "throughput": searches.measure_throughput,
@@ -60,6 +60,7 @@ BENCHMARKS = {
     "optimizer-speed": speed.measure,
     "prior": prior.measure,
     "limits": limits.measure,
+    "run-times": run_times.measure,
 }
 
 NAMES = (*BENCHMARKS, "ablation", "fidelity", "large-store", "optimizers")

@@ -21,6 +21,7 @@ import argparse
 import heapq
 import itertools
 import json
+import logging
 import math
 import statistics
 import time
@@ -204,9 +205,8 @@ class Promoting(_WithOptimizer):
             self.chains[made[-1].trial] = self.chains.get(number, number)
         self.running.update((job.trial, job) for job in made)
         if len(self.asked) < free - len(made):  # points are asked for in batches, for each wants a new optimizer
-            if self.name != "random":
-                self.optimizer = self.new_optimizer()
-                self.optimizer.tell(self.results.results())
+            self.optimizer = self.new_optimizer()
+            self.optimizer.tell(self.results.results())
             self.asked += self.new(self.workers, self.levels[0])
         count = free - len(made)
         made += self.asked[:count]
@@ -267,7 +267,6 @@ class SmacMultiFidelity(Policy):
     """SMAC3's `MultiFidelityFacade`: Hyperband and a random forest."""
 
     def __init__(self, problem: Trainings, workers: int, seed: int) -> None:
-        import logging
         import tempfile
 
         from smac import MultiFidelityFacade, Scenario
@@ -322,6 +321,7 @@ class SyneTune(Policy):
         from syne_tune.optimizer import baselines
 
         super().__init__(problem, workers, seed)
+        logging.getLogger("syne_tune").setLevel(logging.ERROR)
         self.trial_class = Trial
         self.scheduler = getattr(baselines, scheduler)(
             _syne_tune_space(problem.space),
