@@ -6,6 +6,10 @@ constrained real-parameter optimization"; `hartmann` with the norm at most 1, of
 Bayesian optimization with noisy experiments". Regret of the best point within the limits, median over seeds, in batches
 of 4; the peers are Optuna's TPE and GPSampler with `constraints_func`. GPSampler needs torch, and is left out without
 it.
+
+Measured on 2026-11-28 on a busy machine with 3 seeds of `auto` (`toy`: 10) and 10 of TPE, after 72 points, as the ratio
+of TPE's median regret to that of `auto`: toy 54,000, g24 23,000, g4 180,000, hartmann 0.28. There the first 12 points
+had one within the limit, and `auto` ended in a local optimum. GPSampler was not measured then.
 """
 
 from __future__ import annotations
