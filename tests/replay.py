@@ -8,6 +8,7 @@ from typing import Any
 
 from hpo_pilot.errors import ExhaustedError
 from hpo_pilot.search import Generation, Point
+from hpo_pilot.search.promotion import first_of_chain
 from hpo_pilot.steering.loop import Proposer
 from hpo_pilot.store import SearchRecord, SteeringStore
 
@@ -33,7 +34,7 @@ def replayed(store: SteeringStore, record: SearchRecord, generation: Generation)
     trials = {trial.number: trial for trial in store.trials(record.id)}
     history = sorted((t for t in trials.values() if t.told is not None), key=lambda trial: trial.told or 0)
     for trial in history[: generation.history]:
-        proposer.tell(trial)
+        proposer.tell(trial, first_of_chain(trials, trial), trial.fold_seconds)
     proposer.start(generation.asked, [trials[number].point for number in generation.pending])
     return proposer.take()
 

@@ -344,7 +344,7 @@ def best(client: SearchClient, identity: IdArgument, as_json: JsonOption = False
     if recommended["error"] is None:
         typer.echo(f"no model recommends another: {recommended['reason']}")
         return
-    figures = " ± ".join(number(figure, DIGITS) for figure in (recommended["value"], recommended["error"]))
+    figures = f"{number(recommended['value'], 4)} ± {number(recommended['error'], 2)}"
     typer.echo(f"recommended: trial {recommended['number']}, by a model of all results: {figures} without noise")
     for name, value in recommended["point"].items() if recommended["number"] != found["number"] else ():
         typer.echo(f"  {name}: {json.dumps(value)}")

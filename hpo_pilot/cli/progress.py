@@ -183,6 +183,8 @@ def _rows(search: StatusDocument, room: int) -> Iterator[tuple[str, str | Text]]
     if "segments" not in search:
         yield from _results(search, room)
         yield "slots", _slots(search, room)
+    if beyond := search["trials"].get("infeasible"):
+        yield "infeasible", f"{count(beyond, 'trial')} not known to be within the limits"
     if search["trials"].get("failed"):
         yield "failed", _failures(search)
     if not search.get("cost"):  # an older service

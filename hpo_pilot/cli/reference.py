@@ -20,20 +20,9 @@ from hpo_pilot.manual import Page, page_named
 
 #: The sections of a search file, in the order in which people usually write them.
 _ORDER = (
-    *("search", "objective", "space", "constraints", "prior", "start", "known", "warm_start", "segments", "optimizer"),
-    *(
-        "budget",
-        "folds",
-        "confirm",
-        "early_stopping",
-        "fidelity",
-        "payload",
-        "resources",
-        "site",
-        "panda",
-        "notify",
-        "seed",
-    ),
+    *("search", "objective", "limits", "space", "constraints", "prior", "start", "known", "warm_start", "segments"),
+    *("optimizer", "budget", "folds", "confirm", "early_stopping", "fidelity", "payload", "resources", "site"),
+    *("panda", "notify", "seed"),
 )
 
 #: A command that has only the options common to all commands on searches.

@@ -94,7 +94,7 @@ def run(
 
 def _show(search: SearchDocument) -> None:
     counts, found = search["trials"], search["best"]
-    failed = f", {whole(counts['failed'])} failed" if counts.get("failed") else ""
+    failed = "".join(f", {whole(counts[state])} {state}" for state in ("infeasible", "failed") if counts.get(state))
     typer.echo(f"search {search['name']!r} is {search['state']}: {count(over_count(search), 'trial')}{failed}")
     if search["message"]:
         typer.echo(f"  {printable(advised(search['message']))}")

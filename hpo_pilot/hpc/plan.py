@@ -16,7 +16,6 @@ from hpo_pilot.hpc.launchers import make_launcher
 from hpo_pilot.hpc.scheduler import Policy, Scheduler
 from hpo_pilot.hpc.usage import Ending, ScheduledJob
 from hpo_pilot.jobs.resources import JobNeeds, Node, NodeShape
-from hpo_pilot.search.promotion import mean_share, planned_counts
 
 if TYPE_CHECKING:
     from hpo_pilot.hpc.site_profile import BatchQueue, JobLimits, SiteProfile
@@ -65,12 +64,9 @@ class Workload:
                 f"--minutes-per-trial {minutes_per_trial:g}: by resources.minutes a trial may run "
                 f"{needs.minutes / together:g} at most, and would be ended"
             )
-        share = 1.0
-        if (levels := search.levels) is not None:  # most jobs are shorter than the job that trains to the last level
-            share = mean_share(planned_counts(search.budget.trials, len(levels.values), levels.eta), levels.values)
         return cls(
             search.job_needs,
-            60.0 * minutes * share,
+            60.0 * minutes * search.mean_job,
             segments * math.ceil(trials / together),
             search.folds.k,
             segments * math.ceil(search.budget.parallel / together),

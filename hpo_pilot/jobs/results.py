@@ -193,6 +193,7 @@ class Measure(NamedTuple):
 MEASURES = (
     Measure("energy_joules", "energy", "J"),
     Measure("gpu_energy_joules", "energy of the GPUs", "J"),
+    Measure("memory_mb", "memory", "MB"),
     Measure("ranks", "ranks", of_ranks=True),
     Measure("pop_parallel_efficiency", "parallel efficiency", "%", of_ranks=True),
     Measure("pop_load_balance", "load balance", "%", of_ranks=True),
@@ -201,6 +202,13 @@ MEASURES = (
     Measure("images_per_second", "images/s", of_ranks=True),
     Measure("stage_in_seconds", "staging", "s", of_ranks=True),
 )
+
+
+#: Texts in errors of jobs that were ended for using too much, by the figure: the runner's, the pilots' and Slurm's.
+RAN_OUT = {
+    "memory_mb": re.compile(r"memory runs out|of memory|allowed memory|MemoryError|oom[-_ ]kill", re.IGNORECASE),
+    "seconds": re.compile(r"time limit|walltime", re.IGNORECASE),
+}
 
 
 def figure_of(metrics: Mapping[str, Any] | None, name: str) -> float | None:

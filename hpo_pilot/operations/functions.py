@@ -163,7 +163,7 @@ def check_results(client: SearchClient, name: str) -> None:
     """Raises a GiveUpError with the first reason if trials failed and none finished."""
     counts = client.status(name)["trials"]
     failed = counts.get("failed", 0)
-    if not failed or any(counts.get(state) for state in ("finished", "stopped")):
+    if not failed or any(counts.get(state) for state in ("finished", "infeasible", "stopped")):
         return
     first = next(trial for trial in client.trials(name, logs=False) if trial["state"] == "failed")
     raise GiveUpError(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpo_pilot.errors import InputError
@@ -25,6 +25,7 @@ from hpo_pilot.search.mistakes import listing
 
 if TYPE_CHECKING:
     from hpo_pilot.optimizers.base import Optimizer
+    from hpo_pilot.search.measured_limits import MeasuredLimit
 
 #: Name in a search file -> (module, class).
 _OPTIMIZERS = {
@@ -76,6 +77,7 @@ def create_optimizer(
     settings: Mapping[str, Any] | None = None,
     trials: int | None = None,
     objectives: int = 1,
+    limits: Sequence[MeasuredLimit] = (),
 ) -> Optimizer:
     """Makes an optimizer without results.
 
@@ -86,6 +88,7 @@ def create_optimizer(
         settings: the settings beside the name in the search file.
         trials: the budget in trials; the mutation of `evolutionary` and the spacing of `grid` depend on it.
         objectives: the number of objectives.
+        limits: the limits on measured figures, which `Result.measured` has.
 
     Raises:
         InputError: the name is unknown, a setting is unknown or wrong, or the optimizer does not support several
@@ -94,4 +97,5 @@ def create_optimizer(
     wanted = optimizer_class(name)
     if objectives > 1 and not wanted.several_objectives:
         raise InputError(f"{name} takes one objective, not {objectives}; several take {listing(several_takers())}")
-    return wanted(space, seed=seed, settings=settings, trials=trials, objectives=objectives)
+    more = {"limits": limits} if limits else {}
+    return wanted(space, seed=seed, settings=settings, trials=trials, objectives=objectives, **more)

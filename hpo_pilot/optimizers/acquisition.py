@@ -169,11 +169,38 @@ class HypervolumeImprovement:
             return to_high + np.log(-np.expm1(np.minimum(below, 0.0))), z, deviation
 
 
+class Threshold:
+    """The probability that a measured figure is at most a bound."""
+
+    def __init__(self, posterior: Posterior, bound: float) -> None:
+        """Takes the process of the figure, and the bound on the scale of its values."""
+        self._posterior = posterior
+        self._bound = bound
+
+    def log_probability(self, features: Array) -> Array:
+        """Returns the logarithm of the probability at `features`, shape (m, n_features); shape (m,)."""
+        mean, variance = self._posterior.predict(features)
+        return np.asarray(log_ndtr((self._bound - mean) / np.sqrt(variance + self._posterior.fit.noise)))
+
+    def log_gradient(self, features: Array) -> tuple[Array, Array]:
+        """Returns `log_probability` and its derivatives with respect to the features, shape (m, n_features)."""
+        mean, variance, d_mean, d_variance = self._posterior.gradients(features)
+        variance += self._posterior.fit.noise
+        z = (self._bound - mean) / np.sqrt(variance)
+        value = log_ndtr(z)
+        by_z = np.exp(np.minimum(-0.5 * z * z - _HALF_LOG_2PI - value, _LARGEST))
+        by_mean, by_variance = -by_z / np.sqrt(variance), -0.5 * by_z * z / variance
+        return value, by_mean[:, None] * d_mean + by_variance[:, None] * d_variance
+
+
 #: Number of leaders for one objective, and for several.
 _VALUE_LEADERS, _FRONT_LEADERS = 10, 20
 
 #: Number of candidates whose scores are computed again at a time, with more than one box.
 _AGAIN = 48
+
+#: A point is believed to be within the limits if the logarithm of the probability is above this.
+_LIKELY = math.log(0.5)
 
 #: The reference point is worse than the front and than this share of the first trials, by this share of the range, and
 #: at least by this part of the standard deviation of all values.
@@ -187,13 +214,22 @@ class Surrogate:
     front grows by it, and the uncertainty around it falls, so no other candidate becomes better. A score is therefore
     an upper bound for all later ones, and only the largest scores have to be computed again (lazy greedy).
 
+    With limits the acquisition value is the expected improvement times the probabilities that each limit holds (Gardner
+    et al. 2014, "Bayesian optimization with inequality constraints"). Only points within the limits are on the front.
+    While there is none, any value that is better than the worst one is an improvement.
+
     Attributes:
         leaders: the rows of the data with the best values, or those on the front, the least crowded first; candidates
             are drawn around them.
     """
 
     def __init__(
-        self, posteriors: Sequence[Posterior], reached: Array, reference: Array, leaders: npt.NDArray[np.int64]
+        self,
+        posteriors: Sequence[Posterior],
+        reached: Array,
+        reference: Array,
+        leaders: npt.NDArray[np.int64],
+        limits: Sequence[Threshold],
     ) -> None:
         """Use `of_data`.
 
@@ -202,7 +238,9 @@ class Surrogate:
             reached: costs of the data and the pending points, shape (n, n_objectives).
             reference: the reference point, shape (n_objectives,).
             leaders: see above.
+            limits: one for each limit on a measured figure of which enough is known.
         """
+        self._limits = limits
         self._posteriors = list(posteriors)
         self._reference = reference
         self.leaders = leaders
@@ -211,19 +249,29 @@ class Surrogate:
 
     @classmethod
     def of_data(
-        cls, posteriors: Sequence[Posterior], stopped: npt.NDArray[np.bool_], first: int, reach: Array, believed: Array
+        cls,
+        posteriors: Sequence[Posterior],
+        limits: Sequence[Threshold],
+        stopped: npt.NDArray[np.bool_],
+        violations: Array,
+        first: int,
+        reach: Array,
+        believed: Array,
     ) -> Self:
         """Makes the surrogate for a new batch.
 
         Args:
             posteriors: one for each objective, conditioned on the same data.
+            limits: see `__init__`.
             stopped: which data are projected values of stopped trials, never on the front; shape (n_data,).
+            violations: distances of the data beyond the limits; only those with 0 are on the front; shape (n_data,).
             first: number of data, from the beginning, that are evenly distributed start points.
             reach: features of the points to improve on if there are no data, shape (k, n_features).
             believed: features of the pending points, shape (m, n_features).
         """
         fitted = np.stack([posterior.fitted() for posterior in posteriors], axis=1)
-        rows = np.arange(len(fitted)) if stopped.all() else np.flatnonzero(~stopped)
+        known, feasible = ~stopped & (violations == 0.0), (violations == 0.0).any()
+        rows = np.flatnonzero(known) if known.any() else np.arange(len(fitted))
         reached = fitted[rows] if len(rows) else _means(posteriors, reach)
         members = np.array(front(reached))
         reference = _reference(reached, members, fitted[:first] if first else reached)
@@ -232,9 +280,12 @@ class Surrogate:
         else:
             order = members[np.argsort(-np.array(crowding(reached[members])), kind="stable")[:_FRONT_LEADERS]]
         leaders = rows[order] if len(rows) else rows
+        if len(rows) and not feasible:
+            leaders = np.argsort(violations, kind="stable")[:_VALUE_LEADERS]
+            reached = reached.max(axis=0, keepdims=True)
         if len(believed) and len(posteriors) > 1:  # a single value is improved on what was found and chosen
-            reached = np.concatenate([reached, _means(posteriors, believed)])
-        return cls([posterior.assuming(believed) for posterior in posteriors], reached, reference, leaders)
+            reached = np.concatenate([reached, _means(posteriors, believed)[_log_holds(limits, believed) > _LIKELY]])
+        return cls([posterior.assuming(believed) for posterior in posteriors], reached, reference, leaders, limits)
 
     def _made_improvement(self) -> HypervolumeImprovement:
         order = np.argsort(-np.array(crowding(self._front)), kind="stable")
@@ -253,6 +304,7 @@ class Surrogate:
     def look_at(self, features: Array, room: int) -> None:
         """Takes the candidates, shape (m, n_features); at most `room` points will be believed."""
         self._pools = [Pool(posterior, features, room) for posterior in self._posteriors]
+        self._log_holds = _log_holds(self._limits, features)
         self._bounds = self._improvement.log_value(*self._moments(slice(None)))
 
     def scores(self, bonus: Array) -> Array:
@@ -263,7 +315,7 @@ class Surrogate:
         again = len(bonus) if self._improvement.boxes == 1 else _AGAIN
         fresh = np.zeros(len(bonus), dtype=bool)
         while True:
-            scores = self._bounds + bonus
+            scores = self._bounds + self._log_holds + bonus
             index = int(np.argmax(scores))
             if fresh[index] or scores[index] == -np.inf:
                 return scores
@@ -276,7 +328,7 @@ class Surrogate:
         """Returns the log acquisition values at `features`, shape (k, n_features); shape (k,)."""
         moments = [posterior.predict(features) for posterior in self._posteriors]
         means, variances = (np.stack(columns, axis=1) for columns in zip(*moments, strict=True))
-        return self._improvement.log_value(means, variances)
+        return self._improvement.log_value(means, variances) + _log_holds(self._limits, features)
 
     def gradient(self, features: Array) -> tuple[Array, Array]:
         """Returns `value` and its derivatives with respect to the features, shape (k, n_features)."""
@@ -286,18 +338,23 @@ class Surrogate:
         gradient = np.zeros_like(features)
         for j, (_, _, d_mean, d_variance) in enumerate(found):
             gradient += by_mean[:, j, None] * d_mean + by_variance[:, j, None] * d_variance
+        for limit in self._limits:
+            log_holds, slopes = limit.log_gradient(features)
+            value, gradient = value + log_holds, gradient + slopes
         return value, gradient
 
     def assume(self, features: Array) -> None:
         """Assumes that a chosen point, shape (n_features,), returns its predicted value."""
-        self._reach(_means(self._posteriors, features[None, :])[0])
+        if _log_holds(self._limits, features[None, :])[0] > _LIKELY:
+            self._reach(_means(self._posteriors, features[None, :])[0])
         self._posteriors = [posterior.assuming(features[None, :]) for posterior in self._posteriors]
         for pool, posterior in zip(self._pools, self._posteriors, strict=True):
             pool.assume(features, posterior.factor[-1, :-1])
 
     def assume_candidate(self, index: int) -> None:
         """Like `assume` for a candidate, at less cost; after the first call, `assume` is not called any more."""
-        self._reach(np.array([pool.mean[index] for pool in self._pools]))
+        if self._log_holds[index] > _LIKELY:
+            self._reach(np.array([pool.mean[index] for pool in self._pools]))
         for pool in self._pools:
             pool.assume_candidate(index)
 
@@ -313,6 +370,11 @@ class Surrogate:
         """Returns means and variances of candidates, each of shape (m, n_objectives)."""
         means = np.stack([pool.mean[rows] for pool in self._pools], axis=1)
         return means, np.stack([pool.variance[rows] for pool in self._pools], axis=1)
+
+
+def _log_holds(limits: Sequence[Threshold], features: Array) -> Array:
+    """Returns the logarithm of the probability that all limits hold, shape (m,)."""
+    return sum((limit.log_probability(features) for limit in limits), start=np.zeros(len(features)))
 
 
 def _means(posteriors: Sequence[Posterior], features: Array) -> Array:

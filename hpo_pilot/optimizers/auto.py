@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
 from hpo_pilot.errors import ExhaustedError
 from hpo_pilot.optimizers.base import Observation, Optimizer, Recommendation, Told
-from hpo_pilot.optimizers.bayesian import BayesianOptimizer
-from hpo_pilot.optimizers.phase import ALONE, MANY_DIMENSIONS
+from hpo_pilot.optimizers.bayesian import BayesianOptimizer, ModelSettings
+from hpo_pilot.optimizers.phase import ALONE, MANY_DIMENSIONS, ON_STEPS
 from hpo_pilot.search import Point, SearchSpace
+
+#: The least number of points with a value, before values are compared.
+_LEAST_POINTS = 8
 
 
 class AutoOptimizer(Optimizer):
     """`bayesian` alone at first; from a number of results on, an evolution proposes every other point.
 
+    If the values are steps, the evolution proposes every fourth point from the start.
+
     The evolution is `cma` for one objective and `evolutionary` (NSGA-II) for several. The number of known points
     decides which part proposes a point, so that the same history gives the same points.
     """
 
+    Settings = ModelSettings
     several_objectives = True
     uses_prior = True
 
     def __init__(self, space: SearchSpace, **options: Any) -> None:
         """Makes the model; see `Optimizer`."""
         super().__init__(space, **options)
-        self._shared = {"seed": self.seed, "trials": self.trials, "objectives": self.objectives}
-        self._model = BayesianOptimizer(space, **self._shared)
+        self._shared = {
+            "seed": self.seed,
+            "trials": self.trials,
+            "objectives": self.objectives,
+            "limits": self.limits,
+        }
+        self._model = BayesianOptimizer(space, settings=self.settings.model_dump(), **self._shared)
         self._alone = 0 if len(space.dimensions) > MANY_DIMENSIONS else ALONE
 
     @cached_property
@@ -60,15 +72,26 @@ class AutoOptimizer(Optimizer):
 
     def _propose(self, n: int, pending: list[Point]) -> list[Point]:
         known = self._collect(n, pending).known
-        if len(self.history) < self._alone:
+        late = len(self.history) >= self._alone
+        if not (late or self._on_steps()):
             return self._model.ask(n, pending)
-        # The parts alternate, also where points are asked for one by one.
-        modelled = (n + 1 - known % 2) // 2
+        # The parts take turns, also where points are asked for one by one.
+        every = 2 if late else ON_STEPS
+        modelled = n - sum(place % every == every - 1 for place in range(known, known + n))
         points = self._from(self._model, modelled, pending)
         points += self._from(self._evolution, n - len(points), [*pending, *points])
         if len(points) < n and points:  # one part found fewer than it was asked for
             points += self._from(self._model, n - len(points), [*pending, *points])
         return points or self._model.ask(n, pending)  # raises the error that says why there is none
+
+    def _on_steps(self) -> bool:
+        """Returns whether most points share their value with another; the worst value may be a penalty or a bound."""
+        values = {o.key: o.value for o in self.history if o.value is not None and not o.stopped}
+        if self.objectives > 1 or len(values) < _LEAST_POINTS:
+            return False
+        counts = Counter(values.values())
+        del counts[max(counts)]
+        return 2 * sum(count for count in counts.values() if count > 1) >= len(values)
 
     @staticmethod
     def _from(part: Optimizer, n: int, pending: list[Point]) -> list[Point]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import math
 import numbers
 import random
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar, TypeAlias
 
@@ -20,6 +22,7 @@ from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  
 from hpo_pilot.errors import InputError
 from hpo_pilot.optimizers.proposals import Proposals, unit_vector
 from hpo_pilot.search import Integer, Mistake, MistakeError, Point, Real, SearchSpace, point_key
+from hpo_pilot.search.measured_limits import MeasuredLimit
 from hpo_pilot.search.mistakes import did_you_mean, listing, mistakes_of
 from hpo_pilot.search.values import is_number, show
 
@@ -121,7 +124,7 @@ class Result:
         errors: the standard error of each value; None where folds do not give them.
         stopped: the trial was stopped early, and `values` are estimates of its final values.
         measured: other figures of the trial, by name.
-        seconds: run time of its jobs; None: unknown.
+        seconds: mean run time of its folds; None: unknown.
     """
 
     point: Mapping[str, Any]
@@ -170,6 +173,11 @@ def foreign_class(key: str, name: str, base: type) -> Any:
     return found
 
 
+#: The violation of a point whose limited figures are not all known, and hold as far as they are; and the value in Deb's
+#: order of a point on a limit: half the largest float.
+_UNKNOWN, _BEHIND_ALL = 1e-300, sys.float_info.max / 2.0
+
+
 @dataclass(frozen=True)
 class Observation:
     """The result of one trial, as the optimizer was told it.
@@ -185,7 +193,9 @@ class Observation:
         stopped: the trial was stopped early, and `values` are its projected final values. Optimizers learn from them,
             but a stopped trial is never the best.
         measured: other figures of the trial, by name.
-        seconds: run time of its jobs; None: unknown.
+        seconds: mean run time of its folds; None: unknown.
+        excesses: for each limit the distance of its figure beyond it, as a share of the limit: 0 or less: it holds;
+            infinite: far beyond; NaN: the figure is not known.
     """
 
     point: Point
@@ -196,6 +206,24 @@ class Observation:
     stopped: bool = False
     measured: Mapping[str, float] = field(default_factory=dict)
     seconds: float | None = None
+    excesses: tuple[float, ...] = ()
+
+    @property
+    def violation(self) -> float:
+        """The sum of what is beyond the limits: 0: all hold; nearly 0 where all known ones hold."""
+        beyond = sum(excess for excess in self.excesses if excess > 0)
+        return beyond or (_UNKNOWN if any(map(math.isnan, self.excesses)) else 0.0)
+
+    @property
+    def ranked(self) -> Observation:
+        """The observation with values that are in Deb's order: feasible points first, then by their violation.
+
+        Deb 2000, "An efficient constraint handling method for genetic algorithms".
+        """
+        if self.values is None or not self.violation:
+            return self
+        share = self.violation / (1.0 + self.violation) if self.violation < math.inf else 1.0
+        return replace(self, values=(_BEHIND_ALL * (1.0 + share),) * len(self.values), stds=None)
 
     @property
     def value(self) -> float | None:
@@ -230,6 +258,13 @@ class Recommendation:
     reason: str = ""
 
 
+def _excess(limit: MeasuredLimit, figure: Any) -> float:
+    """Returns one of `Observation.excesses`."""
+    if figure is None or isinstance(figure, bool) or math.isnan(figure):
+        return math.nan
+    return limit.excess(float(figure)) / (abs(limit.bound) or 1.0)
+
+
 class Optimizer(ABC):
     """Proposes points and learns from their values. Lower values are better.
 
@@ -258,7 +293,7 @@ class Optimizer(ABC):
     - An optimizer is used by one thread at a time.
 
     Every constructor takes the space, the seed, the settings as in a search file, the number of trials that the search
-    may spend (the length of a schedule; None: unknown), and the number of objectives.
+    may spend (the length of a schedule; None: unknown), the number of objectives, and the limits on measured figures.
 
     Attributes:
         several_objectives: whether the optimizer can search for a Pareto front.
@@ -282,6 +317,7 @@ class Optimizer(ABC):
         settings: Mapping[str, Any] | None = None,
         trials: int | None = None,
         objectives: int = 1,
+        limits: Sequence[MeasuredLimit] = (),
     ) -> None:
         """Makes an optimizer without results.
 
@@ -291,6 +327,7 @@ class Optimizer(ABC):
         if objectives < 1:
             raise ValueError(f"1 or more objectives, not {objectives}")
         self.objectives = objectives
+        self.limits = limits
         self.space = space
         self.seed = seed
         self.trials = trials
@@ -417,6 +454,7 @@ class Optimizer(ABC):
             bool(result.stopped),
             result.measured,
             result.seconds,
+            tuple(_excess(limit, result.measured.get(limit.name)) for limit in self.limits),
         )
 
     def _numbers(self, value: Any) -> tuple[float, ...] | None:

@@ -480,7 +480,7 @@ class CmaRun:
             return
         with one_thread():
             for order in range(self._replayed, len(history)):
-                self._take(history[order], order)
+                self._take(history[order].ranked, order)
         self._replayed = len(history)
 
     def _take(self, told: Observation, order: int) -> None:

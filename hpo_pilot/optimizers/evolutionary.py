@@ -501,6 +501,7 @@ class EvolutionaryOptimizer(Optimizer):
         return list(itertools.islice(lasting, count))
 
     def _learn(self, observation: Observation) -> None:
+        observation = observation.ranked
         if observation.value is None or not observation.is_within_bounds:
             return
         if self.objectives > 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hpo_pilot.optimizers.base import Result
 from hpo_pilot.optimizers.early_stopping import projected
@@ -40,14 +41,13 @@ class LevelResults:
         pairs = {level: self._pairs(level, above) for level, above in itertools.pairwise(levels)}
         found: list[Result] = []
         for told in self._points.values():
-            level, result = max(told.items())
+            level, result = max(told.items(), key=lambda one: one[0])
             values = result.values
-            if values is None or level == levels[-1]:
-                found.append(result)
-                continue
-            for others in (pairs[each] for each in levels[levels.index(level) : -1]):
-                values = tuple(projected(value, some) for value, some in zip(values, others, strict=False))
-            found.append(Result(result.point, values, stopped=True))
+            if values is not None and level != levels[-1]:
+                for others in filter(None, (pairs[each] for each in levels[levels.index(level) : -1])):
+                    values = tuple(projected(value, some) for value, some in zip(values, others, strict=True))
+                result = replace(result, values=values, errors=None, stopped=True)
+            found.append(result)
         return found
 
     def _pairs(self, level: float, above: float) -> list[Sequence[tuple[float, float]]]:

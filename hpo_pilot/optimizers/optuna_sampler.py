@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -72,6 +73,9 @@ _LARGEST = 1e100
 #: Crossover often repeats children, but is fast.
 _PATIENCE = 4
 _PATIENCE_WITH_CROSSOVER = 40
+
+#: What is told of a limit whose figure is not known: broken, by less than any other.
+_NOT_KNOWN = 1e-12
 
 _CONSTRAINTS = "constraints"  # optuna's name of a trial's attribute; above 0: broken
 
@@ -242,7 +246,7 @@ class OptunaOptimizer(Optimizer):
                 continue  # the trial stays in the study as a running one
             broken = not self.space.is_feasible(point)
             if broken and worst is not None and self.settings.sampler in _WITH_CONSTRAINTS:
-                study._storage.set_trial_system_attr(trial._trial_id, _CONSTRAINTS, (1.0,))
+                study._storage.set_trial_system_attr(trial._trial_id, _CONSTRAINTS, (1.0, *(0.0 for _ in self.limits)))
                 study.tell(trial, [_bounded(value) for value in worst])
             else:
                 study.tell(trial, state=TrialState.FAIL)
@@ -283,14 +287,16 @@ class OptunaOptimizer(Optimizer):
         params = self._params(observation.point)
         if params is None:
             return None
-        values = observation.values
+        values = (observation if self.settings.sampler in _WITH_CONSTRAINTS else observation.ranked).values
         infeasible = self.space.constraints and not self.space.is_feasible(observation.point)
+        broken = [1.0 if infeasible else 0.0] if self.space.constraints else []
+        broken += [_bounded(_NOT_KNOWN if math.isnan(excess) else excess) for excess in observation.excesses]
         return {
             "state": TrialState.FAIL if values is None else TrialState.COMPLETE,
             "params": params,
             "distributions": self._distributions_of(params),
             "values": None if values is None else [_bounded(value) for value in values],
-            "system_attrs": {_CONSTRAINTS: (1.0 if infeasible else 0.0,)} if self.space.constraints else {},
+            "system_attrs": {_CONSTRAINTS: tuple(broken)} if broken else {},
         }
 
     @cached_property

@@ -219,6 +219,15 @@ def scaled_values(values: Array) -> list[ScaledValues]:
     return [scaled for scaled in found if scaled is not None]
 
 
+def on_scale(scaled: ScaledValues, values: Array, value: float) -> float:
+    """Returns `value` on a scale of `values`, shape (n,): between their places there, or beyond them by the slope."""
+    order = np.argsort(values, kind="stable")
+    known, places = values[order], scaled.values[order]
+    inside = float(np.clip(value, known[0], known[-1]))
+    slope = scaled.slopes[order[0 if value < inside else -1]] / scaled.unit
+    return float(np.interp(inside, known, places) + slope * (value - inside))
+
+
 def _deviations(values: Array) -> tuple[float, Array, float]:
     """Returns (largest absolute value, robust deviations from the median, their scale; 0 where all are equal)."""
     values = np.asarray(values, dtype=float)
@@ -262,12 +271,14 @@ class Table:
         values: the mean of the good values of each point, shape (n, n_objectives); NaN where all failed.
         stds: the standard errors of `values`, same shape; 0 where unknown.
         stopped: which values are only projected values of stopped trials, shape (n,).
+        violations: the mean of `Observation.violation`, shape (n,); 0: within all limits.
     """
 
     units: Array
     values: Array
     stds: Array
     stopped: Mask
+    violations: Array
 
     @property
     def failed(self) -> Mask:
@@ -286,7 +297,7 @@ class Table:
             return good
         values = self.values[good]
         merit = values[:, 0] if values.shape[1] == 1 else np.array(ranks(values))
-        ranked = good[np.argsort(merit, kind="stable")]
+        ranked = good[np.lexsort((merit, self.violations[good]))]
         others = rng.choice(ranked[limit // 2 :], limit - limit // 2, replace=False)
         return np.sort(np.concatenate([ranked[: limit // 2], others]))
 
@@ -349,6 +360,7 @@ class ToldTrials:
         self._values: list[tuple[float, ...]] = []
         self._stds: list[tuple[float, ...]] = []
         self._stopped: list[bool] = []
+        self._violations: list[float] = []
         self._units: list[tuple[float, ...]] = []
 
     @property
@@ -374,6 +386,7 @@ class ToldTrials:
         self._values.append(observation.values or (math.nan,) * self._objectives)
         self._stds.append(observation.stds or (0.0,) * self._objectives)
         self._stopped.append(observation.stopped)
+        self._violations.append(observation.violation)
 
     def failing(self, window: int) -> float:
         """Returns the share of failures among the last `window` trials; 0 where there are no trials."""
@@ -405,4 +418,5 @@ class ToldTrials:
             errors[:, j] = largest * np.sqrt(np.bincount(rows, weights=shares * shares, minlength=count))
         means[times == 0] = np.nan
         units = np.array(self._units[:count]).reshape(count, self._dimensions)
-        return Table(units, means, errors, (full == 0) & (times > 0))
+        violations = np.bincount(every, self._violations[:length], count) / np.bincount(every, minlength=count)
+        return Table(units, means, errors, (full == 0) & (times > 0), violations)

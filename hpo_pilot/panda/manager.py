@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
+import shutil
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -76,17 +78,22 @@ SCOUTS = 10
 _SCOUTING_VO = "atlas"
 
 
+log = logging.getLogger(__name__)
+
+
 class PandaManager(WorkflowManager):
     """The workflow manager for one PanDA server."""
 
-    def __init__(self, server: PandaServer, log: Path) -> None:
+    def __init__(self, server: PandaServer, log: Path, checkpoints: Path | None = None) -> None:
         """Sends nothing yet; with our own token, panda-client loads at once.
 
         Args:
             server: the server and the user.
             log: the file for panda-client's own output.
+            checkpoints: the folder of the local pilot's checkpoints; None: there is no local pilot.
         """
         self._server = server
+        self._checkpoints = checkpoints
         self._client = ClientProcess(server.environment(), log)
         if server.token_file is not None:
             self._client.start()
@@ -282,6 +289,17 @@ class PandaManager(WorkflowManager):
             raise TryAgainError(f"cannot delete {output}: {error}") from error
         if answer.status_code not in (200, 204, 404):
             raise TryAgainError(f"cannot delete {output}: the server answers {answer.status_code}")
+
+    @override
+    def forget(self, uid: str) -> None:
+        if self._checkpoints is not None:
+            shutil.rmtree(self._checkpoints / uid, ignore_errors=True)
+        try:
+            if self._feed.is_there():
+                url, headers = f"{self._server.url}/api/v1/hpo_pilot/forget", self._server.headers()
+                self._http.post(url, json={"uid": uid}, headers=headers, timeout=30).raise_for_status()
+        except (TryAgainError, requests.RequestException) as error:  # the server deletes them later
+            log.info("the checkpoints of search %s stay at the server: %s", uid, error)
 
     def _storage(self, output: str) -> str:
         return f"{self._server.url}/storage/{quote(output, safe='')}"

@@ -169,6 +169,9 @@ class WorkflowManager(ABC):
         It is not called if the server keeps outputs by its own rules (`ServerPolicy.keeps_outputs`).
         """
 
+    def forget(self, uid: str) -> None:  # noqa: B027 - most workload systems keep no checkpoints
+        """Deletes the kept checkpoints of a search that is done, as far as they can be reached; raises nothing."""
+
     @abstractmethod
     def interrupt(self) -> None:
         """Makes a running call in another thread fail soon; signal handlers may call it."""

@@ -253,6 +253,9 @@ class SharedCheckpoints(CheckpointShipping):
     def _may_have(self, job: Job) -> bool:
         return True
 
+    def _stores_levels(self, job: Job) -> bool:
+        return True
+
     def _upload(self, kept: KeptCheckpoint, packed: Any, level: Level | None = None) -> None:
         time.sleep(self._agent_server.checkpoint_turn(Path(packed.name).stat().st_size))
         self._there(kept if level is None else kept.of(level.name)).place(Path(packed.name), UNPACKED_LIMIT)

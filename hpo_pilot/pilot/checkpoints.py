@@ -407,13 +407,15 @@ class CheckpointShipping(threading.Thread):
         if shipment is None:
             return {}
         shipment.is_dropped = True
-        if not shipment.kept.levels and shipment.lock.acquire(blocking=False):
-            shipment.lock.release()  # otherwise it is being uploaded, and then deleted
-            self._delete(shipment)
+        if not shipment.kept.levels:
+            self._take(job.identity)
+            if shipment.lock.acquire(blocking=False):  # otherwise it is being uploaded, and then deleted
+                shipment.lock.release()
+                self._delete(shipment)
         unkept = {}
         for level in shipment.kept.levels:
             member = (level.trial, level.fold)
-            if level.is_kept and member not in failed and (why := self._keep_level(shipment.kept, level)):
+            if level.is_kept and member not in failed and (why := self._keep_level(job, shipment.kept, level)):
                 log.warning("job %s: %s", job.panda_id, why)
                 unkept[member] = why
         return unkept
@@ -432,8 +434,8 @@ class CheckpointShipping(threading.Thread):
             if (level.trial, level.fold) in unusable or not shipment.kept.of(level.name).signature():
                 continue  # a later trial goes on from an earlier one
             # Here it is not needed if it is stored elsewhere.
-            shipment.kept.forget(level, own=not level.is_kept or bool(self._limit))
-            if not level.is_kept:
+            shipment.kept.forget(level, own=not level.is_kept or self._stores_levels(job))
+            if not level.is_kept and self._stores_levels(job):
                 self._delete(shipment, level)
         self._delete(shipment)
 
@@ -468,6 +470,7 @@ class CheckpointShipping(threading.Thread):
             pause = self._ship(shipment, patience=0.0)
             if shipment.is_dropped:
                 self._delete(shipment)
+                continue
             due = time.monotonic() + max(pause, _SHARE * (time.monotonic() - began))
             with self._changed:
                 heapq.heappush(self._due, (due, identity))
@@ -525,7 +528,7 @@ class CheckpointShipping(threading.Thread):
         """Gets the checkpoint from which a trial goes on; returns whether it was placed in the folder."""
         placed = False
         try:
-            if self._limit and (level.chain != level.trial or job.attempt > 1):
+            if self._stores_levels(job) and (level.chain != level.trial or job.attempt > 1):
                 with tempfile.NamedTemporaryFile(dir=self._settings.workdir) as packed:
                     found = retried(lambda: self._download(kept, packed, level), _LEVEL_PATIENCE)
                     packed.flush()
@@ -537,10 +540,10 @@ class CheckpointShipping(threading.Thread):
             log.info("job %s goes on from a checkpoint of trial %d", job.panda_id, level.chain)
         return placed
 
-    def _keep_level(self, kept: KeptCheckpoint, level: Level) -> str:
+    def _keep_level(self, job: Job, kept: KeptCheckpoint, level: Level) -> str:
         """Stores the checkpoint from which a later trial goes on; returns why it is not stored."""
         own = kept.of(level.name)
-        if not self._limit or not own.signature():
+        if not self._stores_levels(job) or not own.signature():
             return ""  # in the folder that pilots share; or the payload has left none
         try:
             with tempfile.NamedTemporaryFile(dir=self._settings.workdir) as packed:
@@ -555,6 +558,10 @@ class CheckpointShipping(threading.Thread):
         return f"the checkpoint is not kept, and the next level is trained from the start: {why}"
 
     # --- where the checkpoints are stored: at the server ---
+
+    def _stores_levels(self, job: Job) -> bool:
+        """Returns whether other tasks find the checkpoints; other servers than ours keep them for one task alone."""
+        return bool(self._limit) and job.server_stores
 
     def _may_have(self, job: Job) -> bool:
         """Returns whether there may be a checkpoint of an earlier attempt."""

@@ -28,13 +28,7 @@ from hpo_pilot.logs import log_end
 from hpo_pilot.pilot.client import JobServer, retried
 from hpo_pilot.pilot.execution import LOG_FILE
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
-from hpo_pilot.transformation.job import (
-    Arguments,
-    PayloadSettings,
-    TransformationFailure,
-    find_outputs,
-    has_verdict,
-)
+from hpo_pilot.transformation.job import Arguments, PayloadSettings, TransformationFailure, find_outputs, has_verdict
 from hpo_pilot.transformation.sandbox import unpack
 from hpo_pilot.transformation.transformation import UNPACKED_LIMIT
 

@@ -17,11 +17,13 @@ from hpo_pilot.report.result_figures import (
     distribution_figures,
     fold_figures,
     front_figures,
+    level_figures,
     timeline_figures,
 )
 from hpo_pilot.report.slot_figures import slots_figures
 from hpo_pilot.search import Search
-from hpo_pilot.search.ranking import figures_of_merit
+from hpo_pilot.search.earlier_results import learnt_level
+from hpo_pilot.search.ranking import figures_of_merit, top_level
 
 
 class Kind(NamedTuple):
@@ -56,6 +58,7 @@ _KINDS = (
     Kind("timeline", "Results by date", timeline_figures),
     Kind("folds", "Spread over the folds", fold_figures),
     Kind("curves", "Learning curves", curve_figures, of_results=False),
+    Kind("levels", "Levels", level_figures),
     Kind("slots", "Slots over time", slots_figures, of_results=False),
     Kind("failures", "Failures over the space", failure_figures, of_results=False),
 )
@@ -66,6 +69,7 @@ def kinds(search: Search) -> list[Kind]:
     several = len(search.objectives) > 1
     single = len(search.space.names) < 2
     unsuitable = {"front": not several, "folds": search.folds.k < 2, "contours": single, "ranks": single}
+    unsuitable["levels"] = search.levels is None
     return [
         kind._replace(title="Hypervolume") if several and kind.key == "convergence" else kind
         for kind in _KINDS
@@ -92,5 +96,21 @@ def build(key: str, data: FigureData) -> list[Figure]:
     if kind is None:
         raise InputError(f"unknown figure {key!r}; the figures are {', '.join(kind.key for kind in _KINDS)}")
     has_results = any(t.confirms is None and figures_of_merit(data.search, t) is not None for t in data.trials)
+    if kind.of_results and key != "levels" and data.search.levels is not None and has_results:
+        data = _of_one_level(data, key)
     figures = kind.draw(data) if has_results or not kind.of_results else []
     return [replace(one, note=f"{one.note} {data.note}".strip()) for one in figures] if data.note else figures
+
+
+#: Figures of the best results so far, which are those of the highest level.
+_OF_HIGHEST = ("convergence", "front", "timeline")
+
+
+def _of_one_level(data: FigureData, key: str) -> FigureData:
+    """Returns the data of one level of the training: figures of different levels cannot be compared."""
+    finished = [trial for trial in data.trials if figures_of_merit(data.search, trial) is not None]
+    top = top_level(data.search, finished)
+    level = top if key in _OF_HIGHEST else learnt_level(trial.level for trial in finished if trial.confirms is None)
+    trials = [trial for trial in data.trials if trial.level == level]
+    name = next(iter(data.search.fidelity))
+    return replace(data, trials=trials, note=f"{data.note} Only results of {name} {level:g}.".strip())

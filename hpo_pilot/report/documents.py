@@ -83,9 +83,14 @@ def cost_document(cost: Cost) -> CostDocument:
 
 
 class EtaDocument(TypedDict):
-    """The estimated end of a running search: seconds from now, the time, and the basis of the estimate."""
+    """The estimated end of a running search: seconds from now, the time, and the basis of the estimate.
+
+    `earliest` and `latest` are the limits of `seconds`; about four of five searches end between them.
+    """
 
     seconds: float
+    earliest: float
+    latest: float
     end: str
     basis: str
 
@@ -130,6 +135,8 @@ def eta_document(estimate: Estimate, now: float) -> EtaDocument:
     """Returns an estimate as a document; it was made at `now`, in seconds since the epoch."""
     return {
         "seconds": round(estimate.seconds, 1),
+        "earliest": round(estimate.earliest, 1),
+        "latest": round(estimate.latest, 1),
         "end": datetime.fromtimestamp(now + estimate.seconds, UTC).isoformat(timespec="seconds"),
         "basis": estimate_basis(estimate),
     }
@@ -148,7 +155,7 @@ def wish_document(wish: PointRequest) -> WishDocument:
 
 #: Final states of searches and of trials: values of `SearchState` and `TrialState`.
 OVER_SEARCHES = ("done", "failed", "stopped")
-OVER_TRIALS = ("failed", "finished", "stopped")
+OVER_TRIALS = ("failed", "finished", "infeasible", "stopped")
 
 
 class FoldDocument(TypedDict):

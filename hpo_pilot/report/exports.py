@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs.results import MEASURES
-from hpo_pilot.report.documents import IntermediateDocument, laid_out, trial_documents
+from hpo_pilot.report.documents import OVER_TRIALS, IntermediateDocument, laid_out, trial_documents
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -60,7 +60,7 @@ class ExportedSearch:
     @property
     def over(self) -> list[TrialDocument]:
         """The trials that are over, sorted by number."""
-        return [trial for trial in self.trials if trial["state"] in ("finished", "failed", "stopped")]
+        return [trial for trial in self.trials if trial["state"] in OVER_TRIALS]
 
     def counted(self, written: int) -> str:
         """Returns a text for people: `written` trials of all, and why the others were not written."""

@@ -177,6 +177,11 @@ class Results:
         return [trial for trial in self.scanned if trial.state is TrialState.FAILED]
 
     @cached_property
+    def infeasible(self) -> list[Trial]:
+        """Trials with a figure of merit that are not known to be within the limits."""
+        return [t for t in self.scanned if t.state is TrialState.INFEASIBLE and all(map(math.isfinite, t.values))]
+
+    @cached_property
     def stopped(self) -> list[Trial]:
         """Trials that a rule stopped early."""
         return [trial for trial in self.scanned if trial.stopped_early]

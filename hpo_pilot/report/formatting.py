@@ -252,9 +252,18 @@ def gain_text(gain: Mapping[str, Any], metric: str) -> str:
     return what
 
 
-def time_left(seconds: float) -> str:
-    """Formats an estimated time."""
-    return f"about {duration(round(seconds)) if seconds >= 0.5 else 'a moment'}"
+def time_left(seconds: float, earliest: float, latest: float) -> str:
+    """Formats an estimated time and its limits; these are left out where they are close to it."""
+    if seconds < 0.5:
+        return "about a moment"
+    text = f"about {duration(round(seconds))}"
+    if latest - earliest <= _CLOSE * seconds:
+        return text
+    return f"{text}, {duration(round(earliest))} to {duration(round(latest))}"
+
+
+#: Limits of an estimated time are shown if they are apart by more than this share of it.
+_CLOSE = 0.2
 
 
 def estimate_basis(estimate: Estimate) -> str:

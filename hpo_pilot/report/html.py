@@ -243,6 +243,7 @@ def _others(progress: SearchProgress) -> str:
     failed_runs = progress.confirmations_over - (progress.finished - progress.good)
     open_runs = progress.confirmations - progress.confirmations_over
     ends = {
+        "infeasible": progress.infeasible,
         "failed": progress.failed - failed_runs,
         "stopped early": progress.stopped_early,
         "not ended yet": progress.pending + progress.running - open_runs,

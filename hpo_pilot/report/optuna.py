@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 #: The study's attribute that identifies the search: only a study that has it is added to.
 MARK = "hpo_pilot"
 
-#: Optuna's states for ours. A trial that was stopped together with its search has no value, so it counts as failed.
-_STATES = {"finished": TrialState.COMPLETE, "failed": TrialState.FAIL, "stopped": TrialState.FAIL}
+#: Optuna's states for ours. A trial that was stopped together with its search has no value, so it counts as failed; so
+#: does an infeasible one, which must not be the best of the study.
+_STATES = {"finished": TrialState.COMPLETE} | dict.fromkeys(("infeasible", "failed", "stopped"), TrialState.FAIL)
 
 
 def write(subject: ExportedSearch, path: Path) -> str:

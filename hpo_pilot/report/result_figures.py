@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from hpo_pilot.hpc.site_files import price_of
 from hpo_pilot.report.axes import FARTHEST, Axis, label, merit_axis, rounded
+from hpo_pilot.report.correlations import correlation
 from hpo_pilot.report.figure import (
     BLUE,
     GREEN,
@@ -43,8 +44,9 @@ from hpo_pilot.report.figure import (
     value_of,
     view_note,
 )
-from hpo_pilot.report.formatting import NOTHING_BEYOND, count, number, plus_minus, utc
+from hpo_pilot.report.formatting import NOTHING_BEYOND, count, duration, number, plus_minus, span, utc
 from hpo_pilot.search import Search, Trial, TrialState
+from hpo_pilot.search.promotion import first_of_chain
 from hpo_pilot.search.ranking import (
     TimedResult,
     best_so_far,
@@ -96,9 +98,10 @@ def _course_figure(results: Results, comparable: Sequence[PeerSearch] = (), *, b
     repeated = [trial for trial in told if trial.confirms is not None and figure_of_merit(trial) is not None]
     failed = [trial for trial in told if trial.state is TrialState.FAILED]
     projected = [trial for trial in results.projected if trial.number in places]
+    infeasible = [trial for trial in results.infeasible if trial.number in places][:POINT_LIMIT]
     shown = thinned(search, scanned, POINT_LIMIT)
     steps = best_so_far(search.objective, [(places[t.number], figure_of_merit(t)) for t in told if t.confirms is None])
-    axis = merit_axis(search, [*map(value_of, [*scanned, *repeated]), *map(projected_value, projected)])
+    axis = merit_axis(search, [*map(value_of, [*scanned, *repeated, *infeasible]), *map(projected_value, projected)])
     traces: list[dict[str, Any]] = [
         *(_peer_line(peer, line, first=place == 0) for place, (peer, line) in enumerate(compared)),
         _told_marks("trial", search, shown, places, {"color": BLUE, "size": 7, "opacity": 0.75}),
@@ -107,6 +110,9 @@ def _course_figure(results: Results, comparable: Sequence[PeerSearch] = (), *, b
     if repeated:
         symbols = {"symbol": "diamond-open", "color": GREEN, "size": 9}
         traces.append(_told_marks("confirmation run", search, repeated[:POINT_LIMIT], places, symbols))
+    if infeasible:
+        symbols = {"symbol": "square-open", "color": GREY, "size": 7}
+        traces.append(_told_marks("infeasible trial", search, infeasible, places, symbols))
     add_stopped(traces, search, [(places[trial.number], trial) for trial in projected])
     order: dict[str, Any] = {"title": {"text": _IN_ORDER}}
     if by_date:
@@ -499,6 +505,70 @@ def curve_figures(data: FigureData) -> list[Figure]:
     ]
 
 
+def level_figures(data: FigureData) -> list[Figure]:
+    """Draws the figure of merit of each point over the levels of its training; empty for a search without levels."""
+    return for_each_objective(data, _level_figures, "{title}: {metric}") if data.search.levels is not None else []
+
+
+def _level_figures(results: Results) -> list[Figure]:
+    search, trials = results.search, {trial.number: trial for trial in results.scanned}
+    chains: dict[int, list[Trial]] = {}
+    for trial in sorted(results.finished, key=lambda trial: trial.level or 0):
+        if trial.level is not None and (trial.continues is None or trial.continues in trials):
+            chains.setdefault(first_of_chain(trials, trial), []).append(trial)
+    if not chains:
+        return []
+    name = next(iter(search.fidelity))
+    best = first_of_chain(trials, results.best) if results.best and results.best.number in trials else None
+    shown = {number: chains[number] for number in evenly(sorted(chains), POINT_LIMIT)}
+    groups = (
+        ("point", [n for n in shown if n != best], {"color": PALE_BLUE, "width": 1.2}),
+        ("best", [n for n in shown if n == best], {"color": ORANGE, "width": 2.5}),
+    )
+    lines = {number: [(trial.level or 0.0, value_of(trial)) for trial in chain] for number, chain in shown.items()}
+    hover = f"%{{text}}<br>{label(name)} %{{x}}<br>%{{y}}<extra></extra>"
+    traces = [
+        {**_lines(text, {n: lines[n] for n in numbers}, line), "mode": "lines+markers", "hovertemplate": hover}
+        for text, numbers, line in groups
+        if numbers
+    ]
+    axis = merit_axis(search, [value_of(trial) for chain in chains.values() for trial in chain])
+    return [
+        plot(
+            "levels",
+            "Levels",
+            f"{axis.name} of {count(len(chains), 'point')} over {name}. {_levels_text(results, chains, name)}",
+            traces,
+            sample_note(len(shown), len(chains), "an even sample"),
+            view_note(axis),
+            xaxis={"title": {"text": label(name)}, "type": "log"},
+            yaxis=axis.layout,
+            legend=LEGEND,
+            meta=VALUE_AXIS,
+        )
+    ]
+
+
+def _levels_text(results: Results, chains: Mapping[int, Sequence[Trial]], name: str) -> str:
+    """Returns trials, run time and rank correlation with the highest level of each level in words."""
+    import numpy as np  # noqa: PLC0415 - as in `correlation`
+
+    by_level: dict[float, dict[int, float]] = {}
+    for first, chain in chains.items():
+        for trial in chain:
+            by_level.setdefault(trial.level or 0, {})[first] = value_of(trial)
+    top, texts = max(by_level), []
+    for level, values in sorted(by_level.items()):
+        seconds = sum(span(t.started, t.ended) or 0.0 for t in results.scanned if t.level == level)
+        text = f"{name} {level:g}: {count(len(values), 'trial')}, {duration(seconds)}"
+        both = [(value, by_level[top][key]) for key, value in values.items() if key in by_level[top]]
+        if level < top and both:
+            found = correlation(*np.array(both).T)
+            text += "" if found is None else f", rank correlation with {top:g}: {number(found)}"
+        texts.append(text)
+    return "; ".join(texts) + "."
+
+
 def mean_curve(folds: Mapping[int, Sequence[tuple[int, float]]]) -> _Curve:
     """Returns the means over a trial's folds at the steps that most of them reported; at most `PLACE_LIMIT` points."""
     at: dict[int, list[float]] = {}
@@ -515,9 +585,9 @@ def _last(curve: _Curve) -> tuple[int, float] | None:
     return next((place for place in reversed(curve) if math.isfinite(place[1])), None)
 
 
-def _lines(name: str, curves: Mapping[int, _Curve], line: dict[str, Any]) -> dict[str, Any]:
+def _lines(name: str, curves: Mapping[int, Sequence[tuple[float, float]]], line: dict[str, Any]) -> dict[str, Any]:
     """Returns curves as one trace, because a hundred would be slow; gaps are between curves and at missing values."""
-    points: list[tuple[int | None, float | None, str, int | None]] = []
+    points: list[tuple[float | None, float | None, str, int | None]] = []
     for trial, curve in curves.items():
         points += [(None, None, "", None)] if points else []
         points += [(step, rounded(v) if math.isfinite(v) else None, f"trial {trial}", trial) for step, v in curve]

@@ -57,7 +57,7 @@ def jobs_of(trials: Sequence[Trial], now: datetime | None) -> tuple[list[JobSpan
             unknown += 1
             continue
         start = utc(trial.started)
-        end = "running" if trial.state is TrialState.RUNNING else str(trial.state)
+        end = "finished" if trial.state is TrialState.INFEASIBLE else str(trial.state)
         submitted = utc(trial.submitted) if trial.submitted else start
         jobs.append(JobSpan(trial.number, None, "", min(submitted, start), start, max(utc(ended), start), end))
     return sorted(jobs, key=lambda job: (job.started, job.trial, job.fold or 0)), unknown

@@ -494,6 +494,10 @@ def run(options: "Dict[str, str]") -> None:
         companion(RESULTS)["fetch_loss"](names["result"], wanted[0])
     assess = companion(RANKS)["assess"] if os.path.isdir(RANKS_FOLDER) else lambda *_: ({}, {}, "")
     used, ranks, unjudged = assess(RANKS_FOLDER, number)
+    if "memory_mb" in payload.get("measured", ()) and LAUNCH not in payload:
+        import resource  # noqa: PLC0415  only with a limit on the memory
+
+        used["memory_mb"] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024.0  # of the largest process
     (value, *others), metrics, message = judge(
         "payload.result" if find else names["result"], wanted, ended, dict(used, **meter()), find
     )

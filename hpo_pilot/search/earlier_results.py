@@ -48,7 +48,8 @@ class EarlierTrial:
         point: the point in that search.
         values: one for each figure of that search, not sign-flipped; None: the trial failed.
         errors: standard errors of the values, if known.
-        stopped: the trial was stopped early; the values are estimates of its final values.
+        stopped: the trial was stopped early, and the values are estimates of its final values; or it was infeasible.
+            The values are learned, and are never the best.
     """
 
     point: Mapping[str, Any]
@@ -93,7 +94,7 @@ class EarlierResults:
 
 def earlier_search(source: str, objectives: Sequence[Objective], trials: Sequence[Trial]) -> EarlierSearch:
     """Returns the results of a stored search in order, without confirmation runs and trials stopped with the search."""
-    level = _learnt_level(t.level for t in trials if t.values and t.confirms is None)
+    level = learnt_level(t.level for t in trials if t.values and t.confirms is None)
     over = [t for t in trials if t.confirms is None and t.is_result and t.level == level]
     over.sort(key=lambda trial: trial.told or trial.number)
     return EarlierSearch(source, tuple(objectives), tuple(_earlier_trial(trial) for trial in over))
@@ -103,7 +104,7 @@ def earlier_search(source: str, objectives: Sequence[Objective], trials: Sequenc
 _ENOUGH = 10
 
 
-def _learnt_level(levels: Iterable[float | None]) -> float | None:
+def learnt_level(levels: Iterable[float | None]) -> float | None:
     """Returns the level whose results are used: the highest with enough of them, else the one with most."""
     counts = Counter(level for level in levels if level is not None)
     enough = [level for level, count in counts.items() if count >= _ENOUGH]
@@ -116,7 +117,8 @@ def _earlier_trial(trial: Trial) -> EarlierTrial:
     if trial.state is TrialState.FAILED or not trial.values:
         return EarlierTrial(trial.point, None)
     good = trial.good_folds
-    return EarlierTrial(trial.point, trial.values, tuple(std / good**0.5 for std in trial.stds) if good > 1 else ())
+    errors = tuple(std / good**0.5 for std in trial.stds) if good > 1 else ()
+    return EarlierTrial(trial.point, trial.values, errors, stopped=trial.state is TrialState.INFEASIBLE)
 
 
 def fit_earlier_results(earlier: EarlierSearch, space: SearchSpace, objectives: Sequence[Objective]) -> EarlierResults:
@@ -319,7 +321,7 @@ def _of_document(document: Any, source: str) -> tuple[tuple[Objective, ...], lis
         items = document.get("trials", document.get("points"))
     items = items if isinstance(items, list) else []
     levels = [_values(item.get("level")) if isinstance(item, dict) else None for item in items]
-    learnt = _learnt_level(None if level is None else level[0] for level in levels)
+    learnt = learnt_level(None if level is None else level[0] for level in levels)
     at = [item for item, level in zip(items, levels, strict=True) if learnt is None or level == (learnt,)]
     trials = [trial for item in at for trial in _trial(item)]
     if not trials:
@@ -361,11 +363,12 @@ def _trial(item: Any) -> Iterator[EarlierTrial]:
         return
     if item.get("state", "finished") == "failed":
         yield EarlierTrial(item["point"], None)
-    elif item.get("state", "finished") == "finished":
+    elif item.get("state", "finished") in ("finished", "infeasible"):
         folds = item.get("folds")
         listed = folds if isinstance(folds, list) else []
         good = sum(isinstance(fold, dict) and fold.get("value") is not None for fold in listed)
-        yield EarlierTrial(item["point"], _values(item.get("value")), _errors(item.get("std"), good))
+        errors, beyond = _errors(item.get("std"), good), item.get("state") == "infeasible"
+        yield EarlierTrial(item["point"], _values(item.get("value")), errors, beyond)
     elif item["state"] == "stopped" and isinstance(item.get("stopped"), dict):
         yield EarlierTrial(item["point"], _values(item["stopped"].get("projected")), stopped=True)
 
@@ -400,20 +403,21 @@ def _of_table(text: str, source: str, space: SearchSpace, objectives: Sequence[O
     try:
         listed = list(rows)
         levels = [_number(row["level"]) if "continues" in head and row.get("level") else None for row in listed]
-        learnt = _learnt_level(levels)
+        learnt = learnt_level(levels)
         for row, level in zip(listed, levels, strict=True):
             if ("confirms" in others and row.get("confirms")) or level != learnt:
                 continue
             state = row.get("state") or "finished"
             stopped = state == "stopped" and bool(row.get("stopped_step"))
-            if stopped or state in ("finished", "failed"):
+            if stopped or state in ("finished", "infeasible", "failed"):
                 point = {name: _cell(space, name, row[column]) for name, column in columns.items()}
                 known = {name: value[0] for name, value in point.items() if value}
                 numbers = [_number(row.get(f"{'projected' if stopped else 'value'}{end}")) for end in ends]
                 values = None if state == "failed" else _values(numbers)
                 spreads = [_number(row.get(f"std{end}")) for end in ends]
                 good = sum(1 for name in folds if row[name])
-                trials.append(EarlierTrial(known, values, () if stopped else _errors(spreads, good), stopped))
+                errors = () if stopped else _errors(spreads, good)
+                trials.append(EarlierTrial(known, values, errors, stopped or state == "infeasible"))
     except csv.Error as error:
         raise InputError(f"{source}: line {rows.line_num} is not CSV: {error}") from error
     if not trials:

@@ -461,7 +461,7 @@ KEY_SYNONYMS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("exec", "cmd", "run", "script"), ("command",)),
     **dict.fromkeys(("image", "sif"), ("container",)),
     **dict.fromkeys(("folder", "directory", "dir", "path", "code"), ("files",)),
-    **dict.fromkeys(("limits", "stopping"), ("budget",)),
+    "stopping": ("budget",),
 }
 
 #: Values of other tools and our names for them, by key.

@@ -36,7 +36,8 @@ class SearchProgress:
     """The progress of a search.
 
     Attributes:
-        pending: trials in this state, as are `running`, `finished`, `failed` and `stopped`; confirmation runs included.
+        pending: trials in this state, as are `running`, `finished`, `infeasible`, `failed` and `stopped`; confirmation
+            runs included.
         stopped_early: trials in `stopped` that a rule stopped; the others were stopped together with the search.
         confirmations: confirmation runs, without those that were stopped together with the search.
         confirmations_over: confirmation runs in `confirmations` that are over.
@@ -70,6 +71,7 @@ class SearchProgress:
     pending: int = 0
     running: int = 0
     finished: int = 0
+    infeasible: int = 0
     failed: int = 0
     stopped: int = 0
     stopped_early: int = 0
@@ -104,7 +106,7 @@ class SearchProgress:
     @property
     def trials(self) -> int:
         """Number of all trials."""
-        return self.pending + self.running + self.finished + self.failed + self.stopped
+        return self.pending + self.running + self.finished + self.infeasible + self.failed + self.stopped
 
     @property
     def counts(self) -> dict[TrialState, int]:
@@ -115,7 +117,7 @@ class SearchProgress:
     @property
     def over(self) -> int:
         """Trials that finished, failed or were stopped early."""
-        return self.finished + self.failed + self.stopped_early
+        return self.finished + self.infeasible + self.failed + self.stopped_early
 
     @property
     def counted(self) -> int:

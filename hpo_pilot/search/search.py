@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field, StrictBool, ValidationError, field_seria
 
 from hpo_pilot.jobs import JobNeeds
 from hpo_pilot.jobs.resources import gpu_count
+from hpo_pilot.jobs.results import MEASURES
 from hpo_pilot.search import limits
 from hpo_pilot.search.fidelity import Fidelity, Levels, fidelity_mistakes
 from hpo_pilot.search.fields import (
@@ -28,6 +29,7 @@ from hpo_pilot.search.fields import (
     StrictStr,
     Text,
 )
+from hpo_pilot.search.measured_limits import LimitName, LimitText, MeasuredLimit, measured_limit
 from hpo_pilot.search.mistakes import (
     NAME_PATTERN,
     QUEUE_PATTERN,
@@ -39,6 +41,7 @@ from hpo_pilot.search.mistakes import (
 from hpo_pilot.search.parameters import Dimension
 from hpo_pilot.search.payload import Payload
 from hpo_pilot.search.prior import Prior, prior_mistakes
+from hpo_pilot.search.promotion import mean_share, planned_counts
 from hpo_pilot.search.sections import (
     LONGEST_NAME,
     EarlyStopping,
@@ -274,6 +277,13 @@ class Search(Section):
         max_length=limits.MOST_CONSTRAINTS,
         description="Expressions of the parameters that every point satisfies, as 'layers * width <= 1024'.",
     )
+    limit_texts: dict[LimitName, LimitText] = Field(
+        {},
+        alias="limits",
+        max_length=limits.MOST_NAMES,
+        description="Limits on measured figures by name, as '<= 16000': metrics that the payload or the pilot reports, "
+        "and `seconds`, the run time. A trial that is not known to be within all of them is never the best.",
+    )
     prior: dict[str, Prior] = Field(
         {}, description="Beliefs on where good values are, by parameter; the results overcome a wrong one."
     )
@@ -335,6 +345,13 @@ class Search(Section):
         )
 
     @property
+    def mean_job(self) -> float:
+        """Expected mean run time of a job, as a share of the longest: with levels, most jobs are shorter."""
+        if (levels := self.levels) is None:
+            return 1.0
+        return mean_share(planned_counts(self.budget.trials, len(levels.values), levels.eta), levels.values)
+
+    @property
     def levels(self) -> Levels | None:
         """The levels of the training; None: every trial is a whole training."""
         return next(iter(self.fidelity.values()), None)
@@ -343,6 +360,11 @@ class Search(Section):
     def space(self) -> SearchSpace:
         """The space with its constraints."""
         return SearchSpace(dimensions=self.space_dimensions, constraints=self.constraints, prior=self.prior)
+
+    @cached_property
+    def measured_limits(self) -> tuple[MeasuredLimit, ...]:
+        """The limits on measured figures."""
+        return tuple(measured_limit(name, text) for name, text in self.limit_texts.items())
 
     @property
     def job_needs(self) -> JobNeeds:
@@ -390,7 +412,7 @@ class Search(Section):
         whole = self.model_dump(mode="json", by_alias=True)
         if self.budget.fidelity is None:
             del whole["budget"]["fidelity"]
-        return {key: whole[key] for key in whole if key not in ("notify", "fidelity") or whole[key]}
+        return {key: value for key, value in whole.items() if value or key not in ("notify", "limits", "fidelity")}
 
     def shown(self) -> dict[str, Any]:
         """Returns the search as `to_dict` for readers who must not see the secret parts of `notify.url`."""
@@ -411,6 +433,7 @@ def mistakes_across(sections: Mapping[str, Any]) -> Iterator[Mistake]:
         yield from (wrong.under("prior") for wrong in prior_mistakes(space.dimensions, prior))
         if payload is not None:
             yield from (wrong.under("payload", "point") for wrong in payload.point.mistakes(space.dimensions))
+    yield from limit_mistakes(sections.get("limits", {}), [one.metric for one in objectives], payload)
     if payload is not None and payload.result is not None and len(objectives) > 1:
         message, hint = (
             f"is one value, and there are {len(objectives)} objectives",
@@ -444,6 +467,24 @@ def _mistakes_without_payload(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     for name, segment in (sections.get("segments") or {}).items():
         if segment.inputs is not None:
             yield Mistake(("segments", name, "inputs"), why, "remove it")
+
+
+def limit_mistakes(texts: Collection[str], metrics: Sequence[str], payload: Payload | None) -> Iterator[Mistake]:
+    """Yields limits on figures that are never reported; paths are those of a search file.
+
+    Args:
+        texts: the limits, by name.
+        metrics: metrics of the objectives.
+        payload: the payload; None: not known.
+    """
+    measured = {"seconds", *(measure.name for measure in MEASURES)}
+    for name in texts:
+        if name in metrics:
+            hint = "limits are for other figures" if len(metrics) == 1 else "its `reference` says which values count"
+            yield Mistake(("limits", name), "is an objective of this search", hint, at_key=True)
+        elif payload is not None and payload.result is not None and name not in measured:
+            message = "is never reported: with payload.result, the payload gives its figure of merit alone"
+            yield Mistake(("limits", name), message, "write output.json, with `metrics`", at_key=True)
 
 
 def start_mistakes(space: SearchSpace, start: Sequence[Mapping[str, Any] | None]) -> Iterator[Mistake]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
+import random
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -151,13 +153,14 @@ class TrialState(StrEnum):
     PENDING = "pending"  #: its jobs may be submitted, waiting, or lost and submitted again
     RUNNING = "running"  #: at least one of its jobs has started
     FINISHED = "finished"  #: enough folds gave a figure of merit
+    INFEASIBLE = "infeasible"  #: finished, but beyond a limit on a measured figure, or not known to be within it
     FAILED = "failed"  #: it will give no figure of merit; `Trial.error` says why
     STOPPED = "stopped"  #: ended on purpose before its end (stop, early stopping); not a failure
 
     @property
     def is_over(self) -> bool:
         """True if the trial has ended."""
-        return self in (TrialState.FINISHED, TrialState.FAILED, TrialState.STOPPED)
+        return self in (TrialState.FINISHED, TrialState.INFEASIBLE, TrialState.FAILED, TrialState.STOPPED)
 
 
 @dataclass(frozen=True)
@@ -292,6 +295,16 @@ class Trial:
         return Spent.of(attempt for fold in self.folds for attempt in fold.attempts)
 
     @property
+    def fold_seconds(self) -> float | None:
+        """Mean run time of its folds, in seconds; None: not measured.
+
+        Only results of first attempts count: a later one may have gone on from a checkpoint.
+        """
+        attempts = (attempt for fold in self.folds for attempt in fold.attempts)
+        measured = [one.seconds for one in attempts if one.is_final and one.attempt == 1 and one.seconds]
+        return statistics.fmean(measured) if measured else None
+
+    @property
     def counts(self) -> bool:
         """True if it counts against the budget: neither a repetition nor a later level, nor stopped with its search."""
         return self.confirms is None and self.continues is None and not self.ended_with_search
@@ -420,24 +433,39 @@ def planned_trials(trials: int, objectives: int, confirmed: int, repeats: int, l
     return trials + (confirmed * repeats if objectives == 1 else 0)
 
 
-#: The pace is measured on at least this number of the last results, and on two rounds of `budget.parallel`.
+#: The estimate uses at least this number of the last results, and this number of rounds of `budget.parallel`; at most
+#: `_MOST_SPANS`.
 _RESULTS = 10
-_ROUNDS = 2
+_ROUNDS = 3
+_MOST_SPANS = 300
 
 #: A gap between results longer than this number of run times is cut off: nothing ran, as in a pause. The time since the
 #: last result is not cut off, so that users see a delay.
 _IDLE = 3.0
 
-#: With fewer results beyond the first round, run times are used instead of the pace.
+#: With fewer results beyond the first round, the pace is not known, and all slots are assumed to be busy.
 _LEAST = 3
+
+#: With fewer slots busy than this share of `budget.parallel`, the others are assumed to stay empty.
+_BUSY = 0.75
 
 
 @dataclass(frozen=True)
 class Span:
-    """Begin and end of a trial, in seconds since the epoch."""
+    """Begin and end of a trial, in seconds since the epoch.
+
+    Attributes:
+        begun: its start.
+        ended: its end; of a running trial the present time.
+    """
 
     begun: float
     ended: float
+
+    @property
+    def seconds(self) -> float:
+        """Its run time."""
+        return max(0.0, self.ended - self.begun)
 
 
 @dataclass(frozen=True)
@@ -445,16 +473,20 @@ class Estimate:
     """Estimated end of a search.
 
     Attributes:
-        seconds: estimated seconds from now.
+        seconds: estimated seconds from now: the median of simulations.
+        earliest: as `seconds`, for the earliest of the simulated ends.
+        latest: for the latest of them.
         limit: the part of the budget that will end it: `trials`, `hours`, `gpu_hours` or `core_hours`.
         left: number of trials until then, unless `hours` end it.
         each: mean run time of the last trials, in seconds.
         parallel: number of trials at once.
-        results: number of the last results whose pace is the basis; 0: their run times are.
+        results: number of the last results whose pace gives `parallel`; 0: it is `budget.parallel`.
         hours: hours of the budget; None: no limit.
     """
 
     seconds: float
+    earliest: float
+    latest: float
     limit: str
     left: float
     each: float
@@ -465,7 +497,7 @@ class Estimate:
 
 def window(search: Search) -> int:
     """Returns the number of the last results that `estimate` uses."""
-    return max(_RESULTS, _ROUNDS * search.budget.parallel)
+    return min(_MOST_SPANS, max(_RESULTS, _ROUNDS * search.budget.parallel))
 
 
 def estimate(
@@ -474,22 +506,22 @@ def estimate(
     *,
     over: int,
     confirmed: int = 0,
-    out: Sequence[float] = (),
+    out: Sequence[Span] = (),
     job_seconds: float,
     clock: float | None,
     now: float,
 ) -> Estimate | None:
     """Returns the estimated end of a running search; None while it has no result.
 
-    The basis is the pace of the last results, or their run times while there are few. The end is earlier if the hours,
-    GPU-hours or core-hours of the budget run out before its trials.
+    It simulates the rest of the search several times, with run times drawn from the last trials. The end is earlier if
+    the hours, GPU-hours or core-hours of the budget run out before its trials.
 
     Args:
         search: the search.
         spans: spans of the last trials, in the order of their ends; `window` of them, or all.
         over: number of trials of the budget that are over.
         confirmed: number of confirmation runs that are over.
-        out: start times of the running trials, in seconds since the epoch.
+        out: spans of the running trials.
         job_seconds: run time of all jobs so far.
         clock: start of the search's hours, in seconds since the epoch.
         now: seconds since the epoch.
@@ -499,35 +531,84 @@ def estimate(
     budget, spans = search.budget, spans[-window(search) :]
     confirming = search.confirm.top * search.confirm.repeats
     left: float = max(0, search.planned_trials - confirming - over) + max(0, confirming - confirmed)
-    each = statistics.fmean(max(0.0, span.ended - span.begun) for span in spans)
+    each = statistics.fmean(span.seconds for span in spans)
     limit = "trials"
     for name, allowed in hours_allowed(budget, search.resources).items():
         # Number of further trials at the mean cost so far.
         affordable = max(0.0, (allowed - job_seconds) * max(1, over + confirmed) / job_seconds) if job_seconds else left
         if affordable < left:
             left, limit = affordable, name
-    seconds, results = _rest(left, spans, each, budget.parallel, now)
-    seconds = max(
-        seconds, each - (now - max(out)) if out else 0.0
-    )  # the trial that began last still needs its run time
+    slots, results, stalled = _pace(spans, each, budget.parallel, now)
+    ends = [end + (0.0 if out else stalled) for end in _simulated(spans, out, max(0.0, left - len(out)), slots)]
     if budget.hours is not None and clock is not None:
-        until = max(0.0, clock + budget.hours * _SECONDS_PER_HOUR - now) + each
-        if until < seconds:
-            seconds, limit = until, "hours"
-    return Estimate(max(0.0, seconds), limit, left, each, budget.parallel, results, budget.hours)
+        until = max(0.0, clock + budget.hours * _SECONDS_PER_HOUR - now)
+        if until + each < statistics.median(ends):
+            ends, limit = [until, until + each, until + max(span.seconds for span in spans)], "hours"
+    return Estimate(statistics.median(ends), ends[0], ends[-1], limit, left, each, slots, results, budget.hours)
 
 
-def _rest(left: float, spans: Sequence[Span], each: float, parallel: int, now: float) -> tuple[float, int]:
-    """Returns the estimated seconds for `left` trials, and the number of results whose pace is the basis."""
+def _pace(spans: Sequence[Span], each: float, parallel: int, now: float) -> tuple[int, int, float]:
+    """Returns (slots that are busy, number of results that show it, seconds that the next result is late)."""
     ends = [span.ended for span in spans]
-    since = max(0.0, now - ends[-1])
     if len(ends) < parallel + _LEAST:
-        results, gap = 0, each / min(parallel, max(1.0, left))
-    else:
-        # Trials that begin together end together: from a result to the `parallel`-th after it is one round.
-        longest = max(_IDLE * each, 1.0)
-        clock = list(itertools.accumulate((min(b - a, longest) for a, b in itertools.pairwise(ends)), initial=0.0))
-        gap = statistics.fmean(b - a for a, b in zip(clock, clock[parallel:], strict=False)) / parallel
-        results = len(ends)
-    due = gap * parallel  # seconds after which the next round should have ended
-    return left * gap - min(since, gap) + max(0.0, since - due), results
+        return parallel, 0, max(0.0, now - ends[-1] - each)
+    # Trials that begin together end together: from a result to the `parallel`-th after it is one round.
+    longest = max(_IDLE * each, 1.0)
+    clock = list(itertools.accumulate((min(b - a, longest) for a, b in itertools.pairwise(ends)), initial=0.0))
+    round_seconds = statistics.fmean(b - a for a, b in zip(clock, clock[parallel:], strict=False))
+    busy = parallel * each / round_seconds if round_seconds else parallel
+    slots = parallel if busy > _BUSY * parallel else max(1, round(busy))
+    return slots, len(ends), max(0.0, now - ends[-1] - round_seconds)
+
+
+#: Number of simulations; in each at most so many slots and so many trials that have not begun.
+_SIMULATIONS, _MOST_SLOTS, _MOST_DRAWN = 24, 200, 200
+
+#: Where all run times are equal, a longer one is longer by about this share of them.
+_BEYOND = 0.25
+
+
+def _simulated(spans: Sequence[Span], out: Sequence[Span], waiting: float, slots: int) -> list[float]:
+    """Returns simulated seconds until all trials are over, in ascending order.
+
+    Args:
+        spans: the last trials that are over.
+        out: the running trials.
+        waiting: number of trials that have not begun.
+        slots: number of trials at once.
+    """
+    rng = random.Random(0)  # noqa: S311 - equal inputs give equal estimates
+    step = -(-max(slots, len(out)) // _MOST_SLOTS)
+    out, waiting = sorted(out, key=lambda span: span.begun)[::step], waiting / step
+    slots = max(-(-slots // step), len(out))
+    lengths = [span.seconds for span in spans]
+    # Of trials that began together, the short ones end first: so run times are drawn from the last trials that began.
+    first = sorted(span.begun for span in (*spans, *out))[-len(spans)]
+    recent = [span.seconds for span in spans if span.begun >= first]
+    ends = []
+    for _ in range(_SIMULATIONS):
+        # Drawn from what was drawn: so few trials give an uncertain mean.
+        some, drawn = rng.choices(lengths, k=len(lengths)), rng.choices(recent, k=len(recent)) if recent else []
+        rest = [0.0] * (slots - len(out))
+        for span in out:
+            seconds = _total(span, some, rng)
+            rest.append(seconds - span.seconds)
+            if span.begun >= first:
+                drawn.append(seconds)
+        heapq.heapify(rest)
+        for seconds in rng.choices(drawn, k=min(_MOST_DRAWN, math.ceil(waiting))):
+            heapq.heapreplace(rest, rest[0] + seconds)
+        beyond = max(0.0, waiting - _MOST_DRAWN) * statistics.fmean(drawn) / slots
+        ends.append(max(rest) + beyond)
+    return sorted(ends)
+
+
+def _total(span: Span, lengths: Sequence[float], rng: random.Random) -> float:
+    """Draws the run time of a running trial from those of others, longer than it already runs."""
+    longer = [seconds for seconds in lengths if seconds > span.seconds]
+    # The next one is longer than all others with this probability.
+    if longer and rng.random() > 1.0 / (len(lengths) + 1):
+        return rng.choice(longer)
+    longest = max(lengths)
+    beyond = longest - statistics.median(lengths) or _BEYOND * longest
+    return max(span.seconds, longest) + beyond * rng.expovariate(1.0)

@@ -35,13 +35,7 @@ from hpo_pilot.server.job_records import ERRORS, FindFile, JobRecord, job_counts
 from hpo_pilot.server.monitoring import newest_jobs
 from hpo_pilot.server.replies import dump, utc
 from hpo_pilot.server.state import ServerState
-from hpo_pilot.server.task_parameters import (
-    KnownTask,
-    TaskParameters,
-    TaskParametersError,
-    known_task,
-    resource_type,
-)
+from hpo_pilot.server.task_parameters import KnownTask, TaskParameters, TaskParametersError, known_task, resource_type
 from hpo_pilot.server.tokens import Role, TokenRefused
 
 _HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
@@ -614,12 +608,7 @@ def datasets(task: AnyRow, parameters: TaskParameters | None, *, listed: bool = 
     }
     return [
         common
-        | {
-            "datasetid": dataset_id(task.task_id, place),
-            "datasetname": name,
-            "containername": name,
-            "type": kind,
-        }
+        | {"datasetid": dataset_id(task.task_id, place), "datasetname": name, "containername": name, "type": kind}
         for place, (name, kind) in enumerate(parameters.datasets, start=1)
         if kind == "pseudo_input" or not listed
     ]

@@ -60,9 +60,18 @@ def place_of(tx: Transaction, task_id: int, sub_id: str) -> Place | None:
         return None
     if assignment is None or (trial, fold) not in assignment.members.get(number, ()):
         return None
-    digest = hashlib.sha256(f"{owner}\0{assignment.uid}".encode()).hexdigest()
-    search = f"{CHAIN_START}{digest[:32]}_"
+    search = _search(owner, assignment.uid)
     return Place(search, f"{search}t{assignment.chains.get(trial, trial)}f{fold}.", trial)
+
+
+def _search(owner: str, uid: str) -> str:
+    digest = hashlib.sha256(f"{owner}\0{uid}".encode()).hexdigest()
+    return f"{CHAIN_START}{digest[:32]}_"
+
+
+def forget(tx: Transaction, cache: Folder, owner: str, uid: str) -> None:
+    """Removes all of a search."""
+    remove(tx, cache, tx.connection.scalars(select(cache_files.c.name).where(_begins(_search(owner, uid)))).all())
 
 
 def _begins(start: str) -> ColumnElement[bool]:

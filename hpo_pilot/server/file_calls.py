@@ -230,6 +230,13 @@ def delete_hpo_checkpoint(tx: Transaction, call: Call, *, task_id: str, sub_id: 
     return success()
 
 
+@endpoint("hpo_pilot/forget", "POST", USERS, Access.WRITE)
+def forget(tx: Transaction, call: Call, *, uid: str) -> Envelope:
+    """Removes the checkpoints of the caller's search with this identity from which later trials would go on."""
+    chains.forget(tx, call.server.cache, call.caller.name, uid)
+    return success()
+
+
 _FileHandler = Callable[[ServerState, Request, Caller, str], Awaitable[Response]]
 
 

@@ -217,6 +217,8 @@ def _final_state(search: Search, trials: Sequence[Trial], told: int, *, exhauste
         if exhausted and not trials:
             return SearchState.FAILED, "no point that satisfies the constraints was found"
         reason = f"none of its {told} trials gave a figure of merit" if told else "its budget allowed no trial"
+        if any(trial.state is TrialState.INFEASIBLE for trial in trials):
+            reason = f"none of its {told} trials is known to be within the limits"
         return SearchState.FAILED, f"{reason}; see `hpo-pilot trials {search.name}`"
     if exhausted:
         where = "grid" if search.optimizer.name == "grid" else "space"

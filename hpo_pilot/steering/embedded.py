@@ -382,7 +382,7 @@ def started_manager(panda: EmbeddedPanda, workdir: WorkDir) -> Iterator[Workflow
 
 def manager_at(server: PandaServer, workdir: WorkDir) -> WorkflowManager:
     """Returns a workflow manager at an embedded server, which may still be starting: nothing is sent yet."""
-    return PandaManager(server, workdir.log("panda-client"))
+    return PandaManager(server, workdir.log("panda-client"), workdir.checkpoints)
 
 
 def nickname_at(url: str, log: Path) -> str:

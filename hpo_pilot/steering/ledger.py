@@ -21,6 +21,7 @@ from hpo_pilot.jobs import Attempt, JobReport, JobState, Member, Members, RunRep
 from hpo_pilot.jobs.results import from_epoch
 from hpo_pilot.panda.task_parameters import output_name
 from hpo_pilot.search import EarlyStop, Fold, Trial, TrialState
+from hpo_pilot.search.measured_limits import MeasuredLimit, measured_figures, why_infeasible
 from hpo_pilot.search.trials import Spent, means_and_stds, measured_joules
 from hpo_pilot.store import TaskRecord
 
@@ -32,7 +33,16 @@ MAX_RESUBMISSIONS = 2
 class Ledger:
     """The open trials of one search."""
 
-    def __init__(self, *, uid: str, folds: int, needed: int, told: int, objectives: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        uid: str,
+        folds: int,
+        needed: int,
+        told: int,
+        objectives: int = 1,
+        limits: Sequence[MeasuredLimit] = (),
+    ) -> None:
         """Starts a ledger.
 
         Args:
@@ -41,11 +51,13 @@ class Ledger:
             needed: good folds that a trial needs for a result.
             told: number of results so far.
             objectives: figures of merit per fold.
+            limits: the limits on measured figures.
         """
         self._uid = uid
         self._folds = folds
         self._needed = needed
         self._objectives = objectives
+        self._limits = limits
         self.told = told
         self.open: dict[int, OpenTrial] = {}
         self._known: dict[tuple[int, int, int, int], Attempt] = {}
@@ -391,7 +403,11 @@ class Ledger:
         trial = replace(ending.trial, state=TrialState.FINISHED, folds=folds, told=told, ended=from_epoch(now))
         if trial.good_folds >= self._needed:
             values, stds = means_and_stds([fold.values for fold in folds if fold.values])
-            return replace(trial, values=values, stds=stds)
+            trial = replace(trial, values=values, stds=stds)
+            reason = ""
+            if trial.confirms is None:  # a confirmation run repeats a trial that was judged
+                reason = why_infeasible(self._limits, measured_figures(self._limits, trial))
+            return replace(trial, state=TrialState.INFEASIBLE, error=reason) if reason else trial
         if ending.halted:
             return replace(trial, state=TrialState.STOPPED)
         return replace(trial, state=TrialState.FAILED, error=self._reason(trial))

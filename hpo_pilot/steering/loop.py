@@ -38,7 +38,7 @@ from hpo_pilot.steering.results import KeptOutputs
 from hpo_pilot.steering.submissions import LOOK_SECONDS, Lookahead, PointRequests, Refill, Submissions, new_trials
 from hpo_pilot.store import NewTask, PointRequest, SearchRecord, SearchState, SteeringStore, StoreAwayError, TaskRecord
 from hpo_pilot.store.progress import stored_progress
-from hpo_pilot.store.queries import spent
+from hpo_pilot.store.queries import fold_seconds, spent
 
 #: The largest number of points in one ask. A wider search asks several times in a row.
 _ASK_LIMIT = 500
@@ -71,9 +71,10 @@ class SearchSteering:
         self._search = search = record.search
         self._store = store
         self._manager = manager
-        # The errors of means and early stopping need the values of folds, nothing needs their logs.
-        self._with_folds = search.folds.k > 1 or search.early_stopping.method != "none"
-        found = store.trials(record.id, folds=self._with_folds, without=("log_tail", "metrics", "metadata"))
+        # The errors of means and early stopping need the values of folds, limits their figures, nothing needs the logs.
+        self._with_folds = search.folds.k > 1 or search.early_stopping.method != "none" or bool(search.limit_texts)
+        without = ("log_tail", "metrics", "metadata")
+        found = store.trials(record.id, folds=self._with_folds, without=without, figures=search.limit_texts)
         self._trials = {trial.number: trial for trial in found}
         last = max((trial.generation for trial in self._trials.values()), default=0)
         self._next = Generation(last + 1, 0, (), ())  # its trials follow when there are points
@@ -91,7 +92,12 @@ class SearchSteering:
         self._tasks = Submissions(record, store, manager)
         folds, objectives = search.folds, len(search.objectives)
         self._ledger = Ledger(
-            uid=record.uid, folds=folds.k, needed=folds.needed, told=len(history), objectives=objectives
+            uid=record.uid,
+            folds=folds.k,
+            needed=folds.needed,
+            told=len(history),
+            objectives=objectives,
+            limits=search.measured_limits,
         )
         self._stopper = TrialStopper(record, store, manager, self._trials)
         self._outputs = KeptOutputs(record, store, manager, self._trials.values())
@@ -112,10 +118,11 @@ class SearchSteering:
         self._ending: tuple[SearchState, str] | None = None
         self._collects_at_end = True
 
+        seconds = fold_seconds(store.engine, record.id)
         levels_of = search.levels
         self._promotion = Promotion(levels_of.values, levels_of.eta) if levels_of is not None else None
         for trial in history:
-            self._tell(trial)
+            self._tell(trial, seconds.get(trial.number))
         for trial in self._trials.values():
             if self._promotion is not None and trial.continues is not None and not trial.ended_with_search:
                 self._promotion.go_on(trial.continues)
@@ -328,7 +335,7 @@ class SearchSteering:
                 self._lookahead.ran(max(seconds))
             if end.told is not None:
                 metrics.RESULTS.inc()
-                self._tell(end)
+                self._tell(end, end.fold_seconds)
                 since = time.time() - end.ended.timestamp() if end.ended and self._search.payload.is_none else 0.0
                 freed = time.monotonic() - max(0.0, since)
                 self._slot_freed = min(freed, self._slot_freed or freed)
@@ -337,9 +344,9 @@ class SearchSteering:
         if changes.ends:
             self._outputs.keep_best((end.number for end in changes.ends), self._trials)
 
-    def _tell(self, trial: Trial) -> None:
-        """Passes a result to the optimizer, to the promotion and to the budget, in the order of results."""
-        self._proposer.tell(trial, first_of_chain(self._trials, trial))
+    def _tell(self, trial: Trial, seconds: float | None) -> None:
+        """Passes a result to optimizer, promotion and budget, in the order of results; `seconds`: of a fold."""
+        self._proposer.tell(trial, first_of_chain(self._trials, trial), seconds)
         if self._promotion is not None and trial.level is not None:
             figures = figures_of_merit(self._search, trial)
             self._promotion.tell(trial.number, trial.level, figures and costs(self._search.objectives, figures))
@@ -354,7 +361,7 @@ class SearchSteering:
             return
         promoted = self._promoted()
         count = max(self._wanted(), len(promoted))
-        left = max(min(self._spent.trials_left, self._allowance.trials), len(promoted), len(self._requests))
+        left = max(min(self._trials_left, self._allowance.trials), len(promoted))
         polite = max(self._manager.policy.refill, self._lookahead.batch)
         if not self._refill_rule.is_due(count, left, polite):
             return
@@ -384,8 +391,12 @@ class SearchSteering:
         affordable = _ASK_LIMIT
         if self._search.levels is not None:
             affordable = math.floor(min(self._spent.levels_left / self._search.levels.low, _ASK_LIMIT))
-        left = self._spent.trials_left + self._requests.later_levels(self._trials)
-        return min(self._room(), left, affordable)
+        return min(self._room(), self._trials_left, affordable)
+
+    @property
+    def _trials_left(self) -> int:
+        """Number of trials that the budget still allows, and of requested ones that it does not count."""
+        return self._spent.trials_left + self._requests.later_levels(self._trials)
 
     def _room(self) -> int:
         """Returns the number of trials that may be submitted now, new points or promotions."""
@@ -555,18 +566,19 @@ class Proposer:
         self.exhausted = False
         """True once the optimizer has no point left."""
 
-    def tell(self, trial: Trial, chain: int | None = None) -> None:
+    def tell(self, trial: Trial, chain: int | None = None, seconds: float | None = None) -> None:
         """Takes a trial that is over, in the order of results. The optimizer learns it with the next ask.
 
         Args:
             trial: the trial.
             chain: number of the first trial of its point; None: of the trial itself.
+            seconds: its `Trial.fold_seconds`; of a level it is not told, because it depends on the level.
         """
         result = told_result(self._search, trial)
         if self._levels is not None and trial.level is not None:
             self._levels.tell(chain or trial.number, trial.level, result)
         else:
-            self._untold.append(result)
+            self._untold.append(replace(result, seconds=seconds))
 
     @cached_property
     def _optimizer(self) -> Optimizer:

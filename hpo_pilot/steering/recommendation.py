@@ -10,6 +10,7 @@ from hpo_pilot.optimizers.base import Optimizer, Recommendation, Result
 from hpo_pilot.optimizers.level_results import LevelResults
 from hpo_pilot.search import Search, Trial, TrialState, point_key
 from hpo_pilot.search.earlier_results import EarlierResults
+from hpo_pilot.search.measured_limits import measured_figures
 from hpo_pilot.search.promotion import first_of_chain
 from hpo_pilot.search.ranking import costs, ranked_by_folds
 
@@ -26,7 +27,7 @@ def told_result(search: Search, trial: Trial) -> Result:
     means = costs(search.objectives, trial.values) if trial.values else None
     good = trial.good_folds
     errors = tuple(std / good**0.5 for std in trial.stds) if trial.stds and good >= 2 else None
-    return Result(trial.point, means, errors)
+    return Result(trial.point, means, errors, measured=measured_figures(search.measured_limits, trial))
 
 
 def optimizer_of(search: Search, earlier: Sequence[EarlierResults], name: str = "") -> Optimizer:
@@ -38,6 +39,7 @@ def optimizer_of(search: Search, earlier: Sequence[EarlierResults], name: str = 
         settings={} if name else search.optimizer.settings,
         trials=search.budget.trials,
         objectives=len(search.objectives),
+        limits=search.measured_limits,
     )
     for one in earlier:
         optimizer.tell_earlier(one.source, one.results)

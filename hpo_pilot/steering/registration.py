@@ -141,6 +141,8 @@ def payload_document(search: Search, base: Path | None) -> dict[str, Any]:
     if early.is_on:
         jobs = search.budget.parallel * search.folds.k
         more |= {"progress_metric": early.metric, "report_seconds": early.seconds_between_reports(jobs)}
+    if "memory_mb" in search.limit_texts:
+        more |= {"measured": ["memory_mb"]}
     return more | {
         "command": payload.command,
         "metric": search.objective.metric,

@@ -271,7 +271,10 @@ class Service:
             if steering is None:
                 steering = self._load(number)
             with about(search=steering.record.name):
-                return steering, steering.advance(changed, state)
+                seconds = steering.advance(changed, state)
+                if steering.state is SearchState.DONE:  # stopped and failed ones may be resumed
+                    self._manager.forget(steering.record.uid)
+                return steering, seconds
         except StoreAwayError:
             raise
         except Exception as error:

@@ -15,7 +15,7 @@ from hpo_pilot.search.trials import Estimate, estimate, window
 from hpo_pilot.search.values import Point, point_key
 from hpo_pilot.store import EMBEDDED, SearchRecord, SearchState, Store
 from hpo_pilot.store.lease import Holder
-from hpo_pilot.store.queries import last_spans, open_tasks, reported_a_number, running_since, waiting_tasks
+from hpo_pilot.store.queries import last_spans, open_tasks, reported_a_number, running_spans, waiting_tasks
 
 if TYPE_CHECKING:
     from hpo_pilot.search.search import Search
@@ -32,7 +32,7 @@ _COMPARED = 1000
 def expected_end(
     store: Store, record: SearchRecord, progress: SearchProgress, now: float, *, steered: bool = True
 ) -> Estimate | None:
-    """Returns the estimated end of a search at the present rate.
+    """Returns the estimated end of a search.
 
     Args:
         store: its store.
@@ -51,7 +51,7 @@ def expected_end(
         last_spans(store.engine, record.id, window(record.search)),
         over=progress.over - progress.confirmations_over,
         confirmed=progress.confirmations_over,
-        out=running_since(store.engine, record.id),
+        out=running_spans(store.engine, record.id, now),
         job_seconds=progress.job_seconds,
         clock=None if record.clock is None else record.clock.timestamp(),
         now=now,

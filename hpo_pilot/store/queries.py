@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -65,6 +66,17 @@ def measured_runs(engine: Engine, search_id: int) -> tuple[int, float]:
     return int(count), float(seconds or 0.0)
 
 
+def fold_seconds(engine: Engine, search_id: int) -> dict[int, float]:
+    """Returns `Trial.fold_seconds` of the trials of a search by number, where it is known."""
+    jobs, measured = t.jobs.c, defaultdict(list)
+    query = select(jobs.trial, jobs.seconds).where(
+        jobs.search_id == search_id, jobs.state == JobState.FINISHED.value, jobs.attempt == 1, jobs.seconds > 0
+    )
+    for trial, seconds in read_rows(engine, query):
+        measured[trial].append(seconds)
+    return {trial: statistics.fmean(values) for trial, values in measured.items()}
+
+
 def waiting_tasks(engine: Engine, search_id: int) -> list[tuple[int, str]]:
     """Returns jediTaskID and reason of each waiting task, in the order of submission."""
     columns = t.tasks.c.jedi_task_id, t.tasks.c.waits
@@ -113,7 +125,7 @@ def last_spans(engine: Engine, search_id: int, limit: int) -> list[Span]:
     """Returns start and end of the last trials that ended by themselves, in the order of their ends."""
     trials = t.trials.c
     by_itself = or_(
-        trials.state.in_([TrialState.FINISHED.value, TrialState.FAILED.value]),
+        trials.state.in_([TrialState.FINISHED.value, TrialState.INFEASIBLE.value, TrialState.FAILED.value]),
         and_(trials.state == TrialState.STOPPED.value, trials.told.is_not(None)),
     )
     begun = func.coalesce(trials.started, trials.submitted, trials.ended)
@@ -142,13 +154,13 @@ def to_notify(engine: Engine, since: float) -> list[tuple[SearchRecord, dict[str
     return [(search_record(row), entries[row.id]) for row in found]
 
 
-def running_since(engine: Engine, search_id: int) -> list[float]:
-    """Returns the start times of the running trials, in seconds since the epoch."""
+def running_spans(engine: Engine, search_id: int, now: float) -> list[Span]:
+    """Returns the spans of the running trials up to `now`, in seconds since the epoch."""
     trials = t.trials.c
     query = select(trials.started).where(
         trials.search_id == search_id, trials.state == TrialState.RUNNING.value, trials.started.is_not(None)
     )
-    return read_values(engine, query)
+    return [Span(start, max(start, now)) for start in read_values(engine, query)]
 
 
 def failure_of(engine: Engine, search_id: int, number: int) -> Failure:

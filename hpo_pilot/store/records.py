@@ -336,9 +336,17 @@ def attempt_record(row: Sequence[Any]) -> Attempt:
     )
 
 
-def columns_without(names: Collection[str]) -> list[ColumnElement[Any]]:
-    """Returns the columns of `jobs` for `attempt_record`, with null for those named."""
-    return [null().label(column.name) if column.name in names else column for column in t.jobs.columns]
+def columns_without(names: Collection[str], figures: ColumnElement[Any] | None = None) -> list[ColumnElement[Any]]:
+    """Returns the columns of `jobs` for `attempt_record`, with null for those named.
+
+    Args:
+        names: the columns that are left out.
+        figures: replaces the column `metrics`; None: nothing does.
+    """
+    left_out: dict[str, ColumnElement[Any]] = {name: null().label(name) for name in names}
+    if figures is not None:
+        left_out["metrics"] = figures
+    return [left_out.get(column.name, column) for column in t.jobs.columns]
 
 
 #: The columns of `jobs` that a field of `Attempt` has under the same name.

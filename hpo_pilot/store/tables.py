@@ -122,6 +122,7 @@ progress = sa.Table(
             *("told", "generations", "failures_in_a_row", "ties", "confirmed_runs", "continuations"),
         )
     ),
+    C("infeasible", sa.Integer, nullable=False, server_default="0"),
     *(
         C(name, sa.Integer, nullable=True)
         for name in ("last_failure", "best", "best_told", "confirmed", "confirmed_told")

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Engine, Float, and_, case, cast, func, not_, null, or_, select
+from sqlalchemy import JSON, ColumnElement, Engine, Float, and_, case, cast, func, not_, null, or_, select, type_coerce
 
 from hpo_pilot.databases import among
 from hpo_pilot.jobs import JobState
@@ -150,6 +150,13 @@ def _extracted(column: ColumnElement[Any], at: str | int) -> ColumnElement[Any]:
         return null()  # SQLite's paths cannot have this character
     path = f"$[{at}]" if isinstance(at, int) else f"$.{json.dumps(at)}"  # escaped as in the stored JSON
     return func.json_extract(column, path)
+
+
+def json_parts(engine: Engine, column: ColumnElement[Any], names: Collection[str]) -> ColumnElement[Any]:
+    """Returns an object with these values of a JSON column; null where it has none."""
+    sqlite = engine.dialect.name == "sqlite"
+    pairs = [part for name in names for part in (name, _extracted(column, name) if sqlite else column[name])]
+    return type_coerce(func.json_object(*pairs) if sqlite else func.json_build_object(*pairs), JSON)
 
 
 def json_value(

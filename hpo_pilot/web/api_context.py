@@ -58,7 +58,7 @@ class ProblemAnswer(BaseModel):
             "examples": [
                 {
                     "type": "urn:hpo-pilot:problem:not_found",
-                    "title": "Not found",
+                    "title": "Not Found",
                     "status": 404,
                     "code": "not_found",
                     "message": "no search 'digit': there are digits-mlp",
@@ -88,18 +88,18 @@ class ApiError(Exception):
         self.code = code
 
 
-#: Titles of errors, for the API and the pages.
-TITLES = {
-    400: "Invalid request",
-    401: "Not signed in",
-    403: "Not allowed",
-    404: "Not found",
-    405: "Method not allowed",
+_TITLES = {
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
     409: "Conflict",
-    413: "Too large",
-    422: "Invalid input",
-    500: "Internal error",
-    503: "Not available now",
+    413: "Content Too Large",
+    422: "Unprocessable Content",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+    507: "Insufficient Storage",
 }
 
 
@@ -107,7 +107,7 @@ def problem_response(status: int, code: str, message: str, problems: list[dict[s
     """Returns an error as an RFC 9457 document."""
     document = {
         "type": f"urn:hpo-pilot:problem:{code}",
-        "title": TITLES.get(status, "Error"),
+        "title": _TITLES.get(status, "Error"),
         "status": status,
         "code": code,
         "message": message,

@@ -41,7 +41,6 @@ from hpo_pilot.web import forms, outputs, pages, submission
 from hpo_pilot.web.api import changing_router, reading_router, service_router
 from hpo_pilot.web.api_context import (
     RETRY_AFTER,
-    TITLES,
     UNPACKED_LIMIT,
     Context,
     ProblemAnswer,
@@ -296,6 +295,17 @@ _CHANGES = 3
 #: Maximum number of archives of kept outputs that are unpacked at the same time.
 _UNPACKING = 2
 
+_ERROR_TITLES = {
+    400: "Invalid request",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Method not allowed",
+    413: "Too large",
+    422: "Invalid input",
+    500: "Internal error",
+    503: "Not available now",
+}
+
 
 class _IdConvertor(IntegerConvertor):
     """URL part with the number of a trial or a job: 1 to 18 digits; no store has longer numbers."""
@@ -455,7 +465,7 @@ def _error_page(request: Request, status: int, message: str, headers: dict[str, 
     else:
         name = request.path_params.get("name") if status != 404 else None
         back = f"/searches/{name}" if name and name.replace("_", "").replace("-", "").isalnum() else ""
-        values = {"title": TITLES.get(status, "Error"), "message": message, "back": back}
+        values = {"title": _ERROR_TITLES.get(status, "Error"), "message": message, "back": back}
         answer = page(request, "error.j2", values, status)
     answer.headers.update(headers or {})
     return answer

@@ -269,7 +269,8 @@ class Headline:
         if self.expected is None:
             return "no estimate yet"
         why = f" (limit of {UNITS[self.expected.limit]})" if self.expected.limit in UNITS else ""
-        return f"in {time_left(self.expected.seconds)}{why}"
+        ends = self.expected
+        return f"in {time_left(ends.seconds, ends.earliest, ends.latest)}{why}"
 
     @property
     def limits(self) -> list[Limit]:

@@ -113,7 +113,7 @@ class KeptServer(RunningServer):
             for name, value in own.items():
                 monkeypatch.setenv(name, value)
         at = PandaServer(foreign.url, None, "me") if foreign else PandaServer(self.url, token_file, "me")
-        manager = PandaManager(at, folder / "client.log")
+        manager = PandaManager(at, folder / "client.log", folder / "checkpoints")
         sandbox = build_sandbox(None, {"command": "true"}, folder / "sandbox")
         pilot = HandPilot(self.url, f"Q{number}")
         yield Ground(manager, pilot, self.process, self.folder / "files", sandbox, f"{number:08x}", foreign)

@@ -11,7 +11,7 @@ import pytest
 import requests
 
 from hpo_pilot.errors import GiveUpError, TryAgainError
-from hpo_pilot.jobs import JobState, Member, TaskOptions, TaskRef, TaskState
+from hpo_pilot.jobs import JobState, Member, TaskOptions, TaskRef, TaskState, TrialLevel
 from hpo_pilot.panda.manager import CachedSandbox, SandboxUploads
 from hpo_pilot.panda.workflow_manager import TaskNameTakenError, UnknownTaskError
 from hpo_pilot.server.tokens import Role
@@ -192,6 +192,26 @@ def test_a_server_that_is_gone_is_a_reason_to_try_again(ground):
         with pytest.raises(TryAgainError):
             call()
     assert not (ground.manager.wait(0.1) or set()) - {ref.jedi_task_id}
+
+
+def test_the_checkpoints_of_a_search_that_is_done_are_deleted(ground, tmp_path):
+    local = tmp_path / "checkpoints" / ground.uid
+    (local / "t1f0").mkdir(parents=True)
+    task = replace(ground.task(jobs=[(1, 0)]), levels={1: TrialLevel(1, None, keep_checkpoint=True)})
+    ref = ground.manager.submit(task)
+    assert ground.pilot.acquire()
+    assert ground.pilot.upload(f"{ref.jedi_task_id}_1.t1f0", b"level 1", "upload_hpo_checkpoint")["success"]
+
+    def stored():
+        return len(list(ground.files.glob("cache/hpo_cp_of_*")))
+
+    before = stored()
+    ground.manager.forget("another")
+    assert (stored(), local.exists()) == (before, True)
+    ground.manager.forget(ground.uid)
+    assert (stored(), local.exists()) == (before - (ground.foreign is None), False)
+    ground.server.stop()
+    ground.manager.forget(ground.uid)
 
 
 def test_outputs_are_fetched_whole_and_discarded(ground, tmp_path):

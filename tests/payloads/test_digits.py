@@ -142,6 +142,12 @@ def test_a_training_that_had_ended_begins_anew(tmp_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().out.startswith("epoch   1")
 
 
+def test_the_search_with_levels_is_the_other_with_levels() -> None:
+    search, levels = load("search.yaml"), load("search-fidelity.yaml")
+    assert search.space.dimensions == levels.space.dimensions
+    assert {"epochs"} == levels.fidelity.keys() < train.OPTIONAL and levels.payload.checkpoint == ("ckpt",)
+
+
 def test_a_diverged_training_says_so(tmp_path: Path) -> None:
     verdict = run_here(tmp_path, {**POINT, "solver": "sgd", "momentum": 0.9, "learning_rate": 1e8})
     assert verdict["status"] == 1

@@ -34,7 +34,7 @@ from tests.performance import (
     service,
     several_objectives,
 )
-from tests.performance.optimizers import ablation, prior, speed, suite
+from tests.performance.optimizers import ablation, limits, prior, run_times, speed, suite
 
 BENCHMARKS = {
     "throughput": searches.measure_throughput,
@@ -59,6 +59,8 @@ BENCHMARKS = {
     "monitor": pages.measure_monitor,
     "optimizer-speed": speed.measure,
     "prior": prior.measure,
+    "limits": limits.measure,
+    "run-times": run_times.measure,
 }
 
 NAMES = (*BENCHMARKS, "ablation", "fidelity", "large-store", "optimizers")

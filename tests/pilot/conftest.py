@@ -25,6 +25,7 @@ from urllib.parse import quote
 import pytest
 
 from hpo_pilot.pilot.settings import PilotSettings
+from tests.programs import program
 
 ROOT = Path(__file__).parents[2]
 RUNNER = ROOT / "hpo_pilot" / "runner" / "hpo_pilot_runner.py"
@@ -292,6 +293,15 @@ def panda():
     fake = FakePanda()
     yield fake
     fake.down()
+
+
+def slurm_stubs(folder: Path, **others: str) -> Path:
+    """Writes stubs of Slurm's commands and of others, for an allocation of two nodes that ends in an hour."""
+    end = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 3600))
+    squeue = f"""case "$*" in *--steps*) ;; *%T*) echo RUNNING {end} 2 'n[1-2]' ;; *) echo {end} ;; esac"""
+    for name, text in {"scontrol": "echo n1; echo n2", "squeue": squeue, **others}.items():
+        program(folder / name, text)
+    return folder
 
 
 class PilotProcess:

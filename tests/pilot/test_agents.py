@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from hpo_pilot.pilot.launch import WithLauncher
 from hpo_pilot.pilot.machine import AssignedResources
 from hpo_pilot.pilot.settings import Site
 from hpo_pilot.transformation.job import PayloadSettings
-from tests.pilot.conftest import GOOD, PilotProcess, verdict
+from tests.pilot.conftest import GOOD, PilotProcess, slurm_stubs, verdict
 from tests.programs import program
 
 #: Starts its command once for each node, side by side, as `srun --no-kill --kill-on-bad-exit=0` does.
@@ -59,16 +58,7 @@ OTHERS = {
 @pytest.fixture
 def tools(tmp_path: Path) -> Path:
     """Stubs of Slurm's commands, for an allocation of two nodes that ends in an hour."""
-    folder = tmp_path / "tools"
-    end = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 3600))
-    scripts = {
-        "srun": SRUN.format(folder=folder),
-        "scontrol": "echo n1; echo n2",
-        "squeue": f"""case "$*" in *--steps*) ;; *%T*) echo RUNNING {end} 2 'n[1-2]' ;; *) echo {end} ;; esac""",
-    }
-    for name, text in scripts.items():
-        program(folder / name, text)
-    return folder
+    return slurm_stubs(tmp_path / "tools", srun=SRUN.format(folder=tmp_path / "tools"))
 
 
 @pytest.fixture

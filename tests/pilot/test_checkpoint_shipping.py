@@ -200,6 +200,7 @@ def test_a_broken_archive_is_no_reason_to_fail(tmp_path, cache, ship, caplog):
 def trial(number: int, *, chain: int | None = None, keep: bool = True, fold: int = 1, **more: Any) -> Any:
     """A job of one trial with a level."""
     said = {"level": number, "keep_checkpoint": keep} | ({} if chain is None else {"chain": chain})
+    more = {"hpoPilotStorage": True, **more}
     return job([[number, fold, 99]], PandaID=number, levels={number: said}, **more)[0]
 
 
@@ -230,6 +231,17 @@ def test_a_level_is_stored_before_the_report_and_found_by_the_next(tmp_path, cac
     assert cache.files, "it is needed until the report"
     other.drop(trial(8, chain=3, keep=False, attemptNr=2))
     assert (read(root(tmp_path, 2)), cache.files) == ({}, {})
+
+
+def test_other_servers_store_no_levels(tmp_path, cache, ship):
+    here, first = ship(), trial(3, hpoPilotStorage=False)
+    here.begin(first)
+    save(tmp_path, "t3f1", "level 1")
+    assert here.finish(first) == {}
+    here.drop(first)
+    here.begin(trial(8, chain=3, hpoPilotStorage=False))
+    assert read(root(tmp_path))["t3f1.8/.kept/w"] == "level 1", "the same pilot finds it"
+    assert cache.calls == []
 
 
 def test_a_failed_level_leaves_the_one_below(tmp_path, cache, ship):

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from hpo_pilot.pilot.launch import WithLauncher
 from hpo_pilot.pilot.machine import AssignedResources
 from hpo_pilot.pilot.settings import Site
 from hpo_pilot.transformation.job import PayloadSettings
-from tests.pilot.conftest import GOOD, PilotProcess, verdict
+from tests.pilot.conftest import GOOD, PilotProcess, slurm_stubs, verdict
 from tests.programs import program
 
 #: Runs the ranks here, one after another; the options that it was given are kept.
@@ -68,17 +67,8 @@ exit 1
 def tools(tmp_path):
     """Stubs of Slurm's commands and of horovodrun, for an allocation of two nodes that ends in an hour."""
     folder = tmp_path / "tools"
-    end = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 3600))
-    scripts = {
-        "srun": LAUNCHER.format(folder=folder),
-        "horovodrun": LAUNCHER.format(folder=folder),
-        "scontrol": "echo n1; echo n2",
-        "squeue": f"""case "$*" in *--steps*) ;; *%T*) echo RUNNING {end} 2 'n[1-2]' ;; *) echo {end} ;; esac""",
-        "scancel": f'echo "$@" >> {folder}/cancelled',
-    }
-    for name, text in scripts.items():
-        program(folder / name, text)
-    return folder
+    launcher = LAUNCHER.format(folder=folder)
+    return slurm_stubs(folder, srun=launcher, horovodrun=launcher, scancel=f'echo "$@" >> {folder}/cancelled')
 
 
 def site(tmp_path: Path, launcher: str, **more: Any) -> list[str]:

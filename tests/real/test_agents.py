@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import psutil
 import pytest
 
 from hpo_pilot.jobs import JobNeeds
+from tests.pilot.test_agents import agents
 from tests.programs import program
 from tests.real.processes import until
 from tests.real.slurm import slurm
@@ -58,17 +58,6 @@ if rank == 0:
 print(f"rank {rank} has ended")
 """
 TWO_BY_TWO = JobNeeds(nodes=2, ranks_per_node=2, cores=2, memory_mb=500, minutes=5.0)
-
-
-def agents(folder: Path) -> dict[str, psutil.Process]:
-    """The agents of the test, by node."""
-    found = {}
-    for process in psutil.process_iter(["cmdline"]):
-        line = process.info["cmdline"] or []
-        if line[1:3] == ["-m", "hpo_pilot.pilot.agent"] and line[-1].startswith(str(folder)):
-            with suppress(psutil.NoSuchProcess):
-                found[process.environ()["SLURMD_NODENAME"]] = process
-    return found
 
 
 def payloads(folder: Path) -> dict[str, psutil.Process]:

@@ -12,10 +12,10 @@ import pytest
 
 from hpo_pilot.hpc.site_files import load_site
 from hpo_pilot.transformation.process import WORKER_MARK
-from tests.pilot.conftest import FakePanda, PilotProcess
+from tests.pilot.conftest import ROOT, FakePanda, PilotProcess, panda
 from tests.real.processes import until
 
-ROOT = Path(__file__).parents[2]
+__all__ = ["panda"]
 
 #: payloads/digits' training, in whose second epoch rank 1 does not go on; rank 0 waits for its gradients.
 FAILING = """
@@ -41,13 +41,6 @@ training.run_epoch, training.read_point = failing, lambda path: POINT
 training.main()
 """
 FILES = {"fails.py": FAILING, "train_horovod.py": (ROOT / "payloads" / "digits" / "train_horovod.py").read_text()}
-
-
-@pytest.fixture
-def panda() -> Iterator[FakePanda]:
-    fake = FakePanda()
-    yield fake
-    fake.down()
 
 
 @pytest.fixture

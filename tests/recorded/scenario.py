@@ -64,13 +64,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
         "early_stopping": {"method": "median", "warmup_trials": 2},
     },
     "family": {"space": _X, "optimizer": "grid", "budget": _budget(2, 2), "segments": ["one", "two"]},
-    "lossy": {
-        "space": _X,
-        "optimizer": "random",
-        "budget": _budget(3, 3),
-        "panda": {"attempts": 2},
-        "seed": 5,
-    },
+    "lossy": {"space": _X, "optimizer": "random", "budget": _budget(3, 3), "panda": {"attempts": 2}, "seed": 5},
     "warm": {
         "space": _X,
         "optimizer": "cma",

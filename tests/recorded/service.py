@@ -181,12 +181,7 @@ class ScriptedPilot:
         start = self.BEGIN + 10 * self.begun
         moment = [time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(start + late)) for late in (0, 2)]
         self.update(
-            job,
-            "failed",
-            start_time=moment[0],
-            end_time=moment[1],
-            pilot_error_code=code,
-            pilot_error_diag=why,
+            job, "failed", start_time=moment[0], end_time=moment[1], pilot_error_code=code, pilot_error_diag=why
         )
 
     def store(self, name: str, content: bytes) -> None:

@@ -155,6 +155,12 @@ def test_what_the_payload_is_told(bench):
     assert not (bench.checkpoints / "1a2b3c4d" / "t8f1").exists()  # it succeeded: nobody goes on from there
 
 
+def test_the_memory_of_the_largest_process_is_measured_if_it_has_a_limit(bench):
+    taken = f"{sys.executable} -c 'x = bytearray(300 << 20)'; " + GOOD
+    assert 300 < bench.run(taken, measured=["memory_mb"]).verdict["metrics"]["memory_mb"] < 400
+    assert bench.run(GOOD).verdict["metrics"] == {}
+
+
 def test_the_payload_is_told_its_level(bench):
     task = encoded([[8, 1, 12]], {"8": {"x": 0.25, "epochs": 9}}, levels={"8": {"level": 9, "chain": 5}})
     ended = bench.run(f"echo $HPO_PILOT_LEVEL > level; {GOOD}", number=1, task=task)

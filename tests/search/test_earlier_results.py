@@ -19,6 +19,7 @@ from hpo_pilot.search.earlier_results import (
     fit_earlier_results,
     read_results,
 )
+from hpo_pilot.search.fidelity import Levels
 from hpo_pilot.search.sections import is_result_file
 from hpo_pilot.search.trials import Price
 from tests.made import made_fold
@@ -206,6 +207,17 @@ def test_what_export_writes_is_read_back(tmp_path, form):
     assert [trial.values for trial in found.trials] == [(t.value,) for t in TRIALS] + [None]
     assert found.trials[0].errors == (pytest.approx(0.2 / 2**0.5),)
     assert found.objectives == (SEARCH.objectives if form is as_json else ())
+
+
+@pytest.mark.parametrize("form", [as_json, as_csv, _as_documents])
+def test_of_levels_the_highest_with_enough_results_is_read(tmp_path, form):
+    search = SEARCH.model_copy(update={"fidelity": {"epochs": Levels(low=1, high=3)}})
+    low = [replace(TRIALS[0], number=n, told=n, level=1, values=(float(n),)) for n in range(1, 13)]
+    high = [replace(t, number=20 + t.number, level=3, continues=t.number, values=(0.5,)) for t in low]
+    for told, value in ((high[:9], None), (high[:10], (0.5,))):
+        found = read(tmp_path, form(search, [*low, *told]))
+        assert [trial.values for trial in found.trials] == [value or t.values for t in (told if value else low)]
+        assert earlier_search("old", LOSS, [*low, *told]).trials[0].values == found.trials[0].values
 
 
 @pytest.mark.parametrize("form", [as_json, as_csv, _as_documents])

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.search.progress import ProgressTracker, SearchProgress
+from hpo_pilot.search.ranking import convergence, ranked_by_folds
 from hpo_pilot.search.trials import Spent
 from tests.made import made_search
 
@@ -23,18 +25,28 @@ def fresh(search, trials, seconds=0.0, generations=0) -> SearchProgress:
     return ProgressTracker(search, trials.values(), spent=Spent(seconds), generations=generations).progress
 
 
+@settings(deadline=None)
 @given(data=st.data(), several=st.booleans(), maximize=st.booleans())
 def test_changes_one_by_one_give_what_all_trials_give(data, several, maximize):
-    search = made_search(objective=TWO if several else {"goal": "maximize" if maximize else "minimize"})
+    search = made_search(
+        objective=TWO if several else {"goal": "maximize" if maximize else "minimize"},
+        fidelity={"epochs": {"low": 1, "high": 9}},
+    )
     trials: dict[int, Trial] = {}
     tracker = ProgressTracker(search, [], spent=Spent(), generations=0)
     told, seconds, generations = 0, 0.0, 0
     for step in range(data.draw(st.integers(0, 8))):
         good = [trial.number for trial in trials.values() if trial.values and trial.confirms is None]
-        new = []
+        again = {trial.continues for trial in trials.values()}
+        new: list[Trial] = []
         for number in range(len(trials) + 1, len(trials) + 1 + data.draw(st.integers(1, 3))):
             confirms = data.draw(st.sampled_from([None, None, *good]))
-            new.append(Trial(number, step, {"x": number}, confirms=confirms))
+            level, paused = 1, [n for n in good if n not in again and (trials[n].level or 9) < 9]
+            continues = data.draw(st.sampled_from([None, *paused])) if confirms is None else None
+            if (before := confirms or continues) is not None:
+                level = (trials[before].level or 1) * (1 if confirms else 3)
+            again.add(continues)
+            new.append(Trial(number, step, {"x": number}, confirms=confirms, continues=continues, level=level))
         tracker.add(new)
         generations += 1
         trials |= {trial.number: trial for trial in new}
@@ -62,7 +74,7 @@ def test_changes_one_by_one_give_what_all_trials_give(data, several, maximize):
 
 
 def with_state(trial: Trial, state: TrialState, **more) -> Trial:
-    return Trial(trial.number, trial.generation, trial.point, state, confirms=trial.confirms, **more)
+    return replace(trial, state=state, **more)
 
 
 def test_both_bests_and_the_course_of_one_objective():
@@ -89,6 +101,24 @@ def test_both_bests_and_the_course_of_one_objective():
     assert now.best_for_people == 1 and now.first_value == 0.5 and now.course == ((1, 0.5), (2, 0.2))
     assert (now.told, now.failures_in_a_row, now.last_failure, now.counted) == (5, 1, 7, 5)
     assert [now.failed_in_a_row(forgiven) for forgiven in (0, 4, 5)] == [1, 1, 0]
+
+
+def test_results_of_the_highest_level_count_alone():
+    search = made_search(fidelity={"epochs": {"low": 1, "high": 9}})
+    tracker = ProgressTracker(search, [], spent=Spent(), generations=0)
+    trials = {}
+    for number, (level, continues, value) in enumerate(
+        [(1, None, 0.3), (1, None, 0.2), (3, 2, 0.5), (1, None, 0.1), (3, 4, 0.6)], start=1
+    ):
+        trials[number] = Trial(number, 1, {"x": number}, level=level, continues=continues)
+        tracker.add([trials[number]])
+        trials[number] = with_state(trials[number], TrialState.FINISHED, values=(value,), told=number, ended=START)
+        tracker.change([], [trials[number]], Spent())
+    progress = tracker.progress
+    assert (progress.best, progress.best_value, progress.first_value, progress.course) == (3, 0.5, 0.5, ((3, 0.5),))
+    assert (progress.counted, progress.continuations) == (3, 2)
+    assert [one.number for one in ranked_by_folds(search, trials.values())] == [3, 5, 4, 2, 1]
+    assert convergence(search, list(trials.values())) == [(3, 0.5), (4, 0.5), (5, 0.5)]
 
 
 def test_a_row_that_says_something_else_does_not_agree():

@@ -158,12 +158,25 @@ def test_an_estimate_is_near_the_end_that_comes(parallel, kind):
     for share in (0.15, 0.5, 0.8):
         now = share * end
         known = [span for span in spans if span.ended <= now]
-        out = [span.begun for span in spans if span.begun <= now < span.ended]
+        out = [Span(span.begun, now) for span in spans if span.begun <= now < span.ended]
         found = judged(search, known, now, out=out)
         if found is None:
             continue
         assert abs(found.seconds - (end - now)) < 0.25 * end, (share, found, end - now)
     assert judged(search, spans[: 3 * parallel + 4], spans[3 * parallel + 3].ended).results > 0
+
+
+def test_most_searches_end_within_the_limits_of_the_estimate():
+    search, within = search_of(trials=48, parallel=8), []
+    for seed in range(20):
+        rng = random.Random(seed)
+        spans = simulated(search, lambda rng=rng: rng.lognormvariate(4.0, 0.7))
+        now = spans[23].ended
+        out = [Span(span.begun, now) for span in spans if span.begun <= now < span.ended]
+        found = judged(search, spans[:24], now, out=out)
+        assert found.earliest <= found.seconds <= found.latest
+        within.append(found.earliest <= spans[-1].ended - now <= found.latest)
+    assert sum(within) >= 14
 
 
 def test_few_results_are_judged_by_their_length():
@@ -182,7 +195,7 @@ def test_estimates_forget_pauses_and_count_stalls():
 
 def test_the_last_trial_still_needs_its_run_time():
     spans = [Span(0.0, 100.0)] * 8
-    found = judged(search_of(trials=9, parallel=8), spans, 100.0, out=[95.0])
+    found = judged(search_of(trials=9, parallel=8), spans, 100.0, out=[Span(95.0, 100.0)])
     assert found.seconds == pytest.approx(95.0, rel=0.1)
 
 

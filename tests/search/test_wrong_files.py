@@ -31,6 +31,8 @@ ONE_MISTAKE = [
     ("optimizer: random", "optimizer: tpe", 11, 12, "not 'tpe'", "{name: optuna, sampler: tpe}, after pip install"),
     ("digits-mlp", "digits mlp", 1, 9, "search: must start with a letter", ""),
     ("digits-mlp", "2024", 1, 9, "search: must be text, not 2024", "put it in quotes: '2024'"),
+    # limits
+    ("optimizer: random", 'limits: {loss: "<= 1"}', 11, 10, "limits.loss: is an objective", "other figures"),
     # objective
     ("goal: minimize", "goal: min", 2, 33, "objective.goal: must be minimize or maximize", "did you mean minimize?"),
     (GOAL, "[loss, {metric: a}]", 2, 13, "objective[0]: must be a mapping, not 'loss'", "metric"),
@@ -92,6 +94,20 @@ ONE_MISTAKE = [
     ("top: 3", "top: 65", 13, 16, "confirm.top: is 65, and the search has 64 trials", "use 64 or less"),
     ("require: 5", "require: 6", 14, 24, "folds.require: is 6, and a trial has 5 folds", ""),
     ("seed: 7", "early_stopping: {method: asha, metric: auc}", 15, 40, "metric: is 'auc'", "loss"),
+    # levels
+    (SEED, "fidelity: {epochs: {low: 9, high: 3}}\n", 15, 26, "epochs.low: is 9, and high is 3", "a smaller number"),
+    (SEED, "fidelity: {width: {low: 1, high: 3}}\n", 15, 12, "width: is a parameter of the space too", "rename"),
+    (SEED, "fidelity: {epochs: {high: 3}}\n", 15, 12, "fidelity.epochs.low: is missing", ""),
+    (SEED, "fidelity: {a: {low: 1, high: 2}, b: {low: 1, high: 2}}\n", 15, 11, "fidelity: must have at most 1", ""),
+    (
+        SEED,
+        "fidelity: {epochs: {low: 1, high: 9}}\nearly_stopping: median\n",
+        15,
+        1,
+        "fidelity: trains every point in parts already",
+        "remove early_stopping, or fidelity",
+    ),
+    ("trials: 64", "trials: 64, fidelity: 99", 12, 32, "budget.fidelity: limits the levels of all", "add fidelity"),
     # notify
     (SEED, "notify: {}\n", 15, 9, "notify: names no receiver", "give it a url or an email"),
     (SEED, "notify: https://a.b/\n", 15, 9, "notify: must be a mapping", "its keys are url"),
@@ -223,6 +239,28 @@ payload: {command: x}
                 (11, 3, "prior.o.within"),
                 (11, 15, "prior.o.around"),
                 (12, 3, "prior.m"),
+            ],
+        ),
+        (
+            """\
+search: limited
+objective: {metric: loss}
+limits:
+  memory_mb: 16000
+  latency_ms: below 5
+  size: "<="
+  'a"b': "<= 1"
+  rate: ">= 1e999"
+  fine: " >=-1.5e3 "
+space: {x: {type: real, low: 0, high: 1}}
+payload: {command: x}
+""",
+            [
+                (4, 14, "limits.memory_mb"),
+                (5, 15, "limits.latency_ms"),
+                (6, 9, "limits.size"),
+                (7, 10, 'limits.a"b'),
+                (8, 9, "limits.rate"),
             ],
         ),
     ],

@@ -35,6 +35,7 @@ class Panda:
         self.killed = []
         self.killed_jobs = []
         self.discarded = []
+        self.forgotten = []
         self.asked = []
         self.broken = {}
         self.waiting = {}
@@ -76,6 +77,9 @@ class Panda:
         time.sleep(min(seconds, 0.01))
         return set()
 
+    def forget(self, uid):
+        self.forgotten.append(uid)
+
     def interrupt(self):
         """Nothing waits for long."""
 
@@ -106,7 +110,7 @@ class Panda:
         self.reports[task_id][panda_id] = JobReport(panda_id, state, attempt, number, **times, progress=progress)
         return panda_id
 
-    def finish(self, task_id, number=1, *, outputs=False, ran=99, seconds=2.0, failed=None):
+    def finish(self, task_id, number=1, *, outputs=False, ran=99, seconds=2.0, failed=None, **metrics):
         """The job ends; its time was enough for the first `ran` of its members; `failed`: what they failed with."""
         task = self.tasks[task_id]
         panda_id = 100 * task_id + number
@@ -116,8 +120,8 @@ class Panda:
             if failed is not None:
                 verdicts.append(made_report(*who, None, failed, seconds=seconds))
             elif place < ran:
-                folder = f"t{trial}f{fold}" if outputs else ""
-                verdicts.append(made_report(*who, 0.1 * trial, seconds=seconds, has_outputs=outputs, folder=folder))
+                more = {"has_outputs": outputs, "folder": f"t{trial}f{fold}" if outputs else "", "metrics": metrics}
+                verdicts.append(made_report(*who, 0.1 * trial, seconds=seconds, **more))
             else:
                 verdicts.append(made_report(*who, None, "no time left", was_run=False))
         self.reports[task_id][panda_id] = JobReport(panda_id, JobState.FINISHED, 1, number, tuple(verdicts))

@@ -150,6 +150,7 @@ def test_a_call_that_hangs_for_one_search_delays_no_other(store, add):
     assert seen[0] == (SearchState.RUNNING, False)
     assert [store.search(name).state for name in ("slow", "quick")] == [SearchState.DONE] * 2
     assert len(store.trials(store.search("quick").id)) == 4
+    assert set(panda.forgotten) == {store.search(name).uid for name in ("slow", "quick")}, "no trial needs checkpoints"
 
 
 def test_a_service_that_takes_its_lease_again_loads_its_searches_again(store, add, monkeypatch):

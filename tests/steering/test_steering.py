@@ -47,6 +47,17 @@ def test_known_results_are_learnt_from_and_are_there_again_after_a_restart(steer
         assert replayed(store, record, generation) == [store.trials(1)[generation.trials[0] - 1].point]
 
 
+def test_the_optimizer_gets_the_run_time_of_a_fold_also_after_a_restart(steer, panda):
+    steering = steer({"folds": 2, "optimizer": "bayesian"}, trials=3, parallel=1)
+    for task, (first, second) in enumerate([(2.0, 4.0), (10.0, 30.0)], start=1):
+        go(steering, 2)
+        panda.finish(task, 1, seconds=first)
+        panda.finish(task, 2, seconds=second)
+    go(steering, 2)
+    assert [o.seconds for o in steering._proposer._optimizer.history] == [3.0, 20.0]
+    assert [result.seconds for result in steer()._proposer._untold] == [3.0, 20.0]
+
+
 def test_a_false_row_of_progress_is_corrected_when_the_search_is_loaded(steer, store, panda):
     finish_all(steer(trials=4, parallel=2), panda, rounds=1)
     true = progress_of(store.engine, 1)

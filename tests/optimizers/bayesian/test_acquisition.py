@@ -118,7 +118,7 @@ def test_the_lazy_choice_is_the_greedy_one() -> None:
     reference = reached.max(axis=0)
 
     features, proposals = FeatureMap(SPACE), Proposals(SPACE, 12, [], [])
-    surrogate = Surrogate(posteriors, reached, reference, np.arange(0))
+    surrogate = Surrogate(posteriors, reached, reference, np.arange(0), ())
     batch = BatchChooser(
         features, [surrogate], units, units[:0], 0, Caution(None, 0.0), Candidates(SPACE, features).feasible, None
     )
@@ -155,10 +155,10 @@ def test_no_guess_of_a_stopped_trial_leads() -> None:
     units = np.random.default_rng(1).random((12, 3))
     fit = Hyperparameters(1.0, np.full(3, 0.4), 1e-4)
     posteriors = [Posterior.of_data(fit, units, units[:, 0] - 0.5), Posterior.of_data(fit, units, units[:, 1] - 0.5)]
-    none = np.empty((0, 3))
-    leaders = Surrogate.of_data(posteriors, np.zeros(12, dtype=bool), 12, none, none).leaders
+    none, within = np.empty((0, 3)), np.zeros(12)
+    leaders = Surrogate.of_data(posteriors, (), np.zeros(12, dtype=bool), within, 12, none, none).leaders
     stopped = np.isin(np.arange(12), leaders[:1])
-    others = Surrogate.of_data(posteriors, stopped, 12, none, none).leaders
+    others = Surrogate.of_data(posteriors, (), stopped, within, 12, none, none).leaders
     assert leaders[0] not in others
     assert len(others)
-    assert set(Surrogate.of_data(posteriors, np.ones(12, dtype=bool), 12, none, none).leaders) == set(leaders)
+    assert set(Surrogate.of_data(posteriors, (), within == 0, within, 12, none, none).leaders) == set(leaders)

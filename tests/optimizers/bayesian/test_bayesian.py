@@ -11,11 +11,13 @@ import pytest
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.optimizers import create_optimizer
+from hpo_pilot.optimizers.base import Result
 from hpo_pilot.optimizers.bayesian import Spacing
 from hpo_pilot.optimizers.beliefs import Beliefs
 from hpo_pilot.optimizers.feasible_region import UnitCube
 from hpo_pilot.optimizers.phase import default_start_points
 from hpo_pilot.search import Point, SearchSpace, point_key
+from hpo_pilot.search.measured_limits import measured_limit
 from tests.optimizers.runs import REAL, best, run, sphere
 
 SQUARE = SearchSpace.from_dict({"x": REAL, "y": REAL})
@@ -290,5 +292,8 @@ def test_only_finished_feasible_points_within_the_bounds_are_recommended() -> No
     bad: list[Any] = [({"x": 0.1, "y": 0.1}, 0.1, None, True), ({"x": 0.9, "y": 0.9}, 0.2), ({"x": 1.2, "y": 0.1}, 0.3)]
     optimizer.tell([*bad, ({"x": 0.2, "y": 0.2}, None), (inside, 0.4)])
     assert [each.point for each in optimizer.recommend(9)] == [inside]
+    limited = create_optimizer("random", SQUARE, limits=[measured_limit("gb", "<= 8")])
+    limited.tell([Result({"x": 0.1, "y": 0.1}, 0.1, measured={"gb": 9}), Result(inside, 0.4, measured={"gb": 7})])
+    assert [each.point for each in limited.recommend(9)] == [inside]
     with pytest.raises(InputError, match="several objectives"):
         create_optimizer("auto", SQUARE, objectives=2).recommend()

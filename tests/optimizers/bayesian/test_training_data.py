@@ -178,7 +178,7 @@ def test_how_sure_the_values_are() -> None:
 
 def a_table(values: np.ndarray) -> Table:
     shape = values.shape
-    return Table(np.zeros((shape[0], 1)), values, np.zeros(shape), np.zeros(shape[0], dtype=bool))
+    return Table(np.zeros((shape[0], 1)), values, np.zeros(shape), np.zeros(shape[0], dtype=bool), np.zeros(shape[0]))
 
 
 def test_the_better_half_and_others_at_random() -> None:

@@ -107,6 +107,16 @@ def few_matter(n: int, rng: np.random.Generator) -> Shape:
     return lambda z: inner(z[some]) + 1e-3 * float(np.mean(z * z))
 
 
+def steep(n: int, rng: np.random.Generator) -> Shape:
+    """A narrow turned valley, straight or bent, with values over four to seven powers of ten."""
+    turn = rotation(n, rng)
+    if rng.random() < 0.5:
+        bent, stretch = valley(n, rng), rng.uniform(2.0, 4.0)
+        return lambda z: bent(stretch * (turn @ z))
+    steepness = 10 ** (rng.uniform(4.0, 7.0) * rng.permutation(np.linspace(0.0, 1.0, n)))
+    return lambda z: float(np.sum(steepness * (turn @ z) ** 2))
+
+
 SMOOTH: tuple[Callable[[int, np.random.Generator], Shape], ...] = (quadratic, valley, levy, ridge)
 
 
@@ -265,6 +275,33 @@ def _tree(name: str, rng: np.random.Generator) -> Problem:
     return Problem(name, space, value, minimum, best)
 
 
+def _algorithms(name: str, rng: np.random.Generator) -> Problem:
+    """Three to five algorithms with rugged responses of their own; the best one is seldom the best on average."""
+    branches = list("pqrst")[: rng.integers(3, 6)]
+    dimensions: dict[str, Any] = {"algorithm": {"type": "categorical", "choices": branches}}
+    own: dict[str, list[str]] = {}
+    for branch in branches:
+        kinds = [_integer(rng) if rng.random() < 0.25 else _real(rng, bool(rng.random() < 0.5)) for _ in range(5)]
+        own[branch] = [f"{branch}{i}" for i in range(rng.integers(2, 6))]
+        dimensions |= {n: {**kind, "when": {"algorithm": branch}} for n, kind in zip(own[branch], kinds, strict=False)}
+    dimensions["shared"] = _real(rng, log=True)
+    space = SearchSpace.from_dict(dimensions)
+    best = _best(space, rng)
+    at = {n: d.to_unit(d.from_unit(rng.uniform(0.1, 0.9))) for n, d in space.dimensions.items()}
+    at |= {n: space.dimensions[n].to_unit(v) for n, v in best.items()}
+    shapes = {b: rastrigin(len(own[b]) + 1, rng) for b in branches}
+    floors = {b: 0.0 if b == best["algorithm"] else rng.uniform(0.02, 0.1) for b in branches}
+    widths = {b: rng.uniform(1.5, 3.5) if b == best["algorithm"] else rng.uniform(0.3, 1.0) for b in branches}
+    out, minimum = _scaled(rng)
+
+    def value(point: Mapping[str, Any]) -> float:
+        branch = point["algorithm"]
+        z = np.array([space.dimensions[n].to_unit(point[n]) - at[n] for n in (*own[branch], "shared")])
+        return out(floors[branch] + shapes[branch](widths[branch] * z))
+
+    return Problem(name, space, value, minimum, best)
+
+
 def _table(name: str, rng: np.random.Generator) -> Problem:
     """A grid of a few thousand points with a smooth random value each, as tables of trained networks have."""
     sizes = rng.integers(3, 7, int(rng.integers(5, 7)))
@@ -343,6 +380,7 @@ KINDS: dict[str, Kind] = {
     "valley": _continuous(valley, 2, 8),
     "funnel": _continuous(funnel, 4, 12),
     "ridge": _continuous(ridge, 3, 10),
+    "steep": _continuous(steep, 3, 8),
     "plateaus": _continuous(plateaus, 2, 8),
     "two-basins": _continuous(two_basins, 2, 8),
     "log-scales": _continuous(_any_smooth, 4, 9, log_share=0.8),
@@ -353,6 +391,7 @@ KINDS: dict[str, Kind] = {
     "mixed-noisy": _mixed(quadratic, noise=0.2),
     "choices": _choices,
     "tree": _tree,
+    "algorithms": _algorithms,
     "table": _table,
     "failing": _failing,
     "constrained": _constrained,

