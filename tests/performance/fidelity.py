@@ -503,18 +503,18 @@ def _print(runs: Mapping[tuple[Any, ...], Course]) -> dict[str, Any]:
         sign = "" if all(ratio[2] for ratio in found.values()) else ">"
         summary.add_row(policy, *(f"{sign}{mean:.2f}" for mean in means[policy]), str(len(found)))
     console.print(summary)
-    _print_goals(console, means)
+    _print_goals(console, ratios)
     return {"ratio": means, "tables": {p: {f"{n}/{w}": r for (n, w), r in f.items()} for p, f in ratios.items()}}
 
 
-def _print_goals(console: Console, means: Mapping[str, tuple[float, float]]) -> None:
-    if OURS not in means:
-        console.print(f"goals: {OURS} has not run")
-        return
-    ours = means[OURS][0]
-    console.print(f"goal: at most 0.25 of full trainings' epochs: {ours:.2f}")
-    if STOPPING in means:
-        console.print(f"goal: at most 0.50 of early stopping's epochs: {ours / means[STOPPING][0]:.2f}")
-    for peer in _PEERS:
-        if peer in means:
-            console.print(f"goal: below 1 of {peer}'s epochs: {ours / means[peer][0]:.2f}")
+def _print_goals(console: Console, ratios: Mapping[str, Mapping[Any, tuple[float, float, bool]]]) -> None:
+    """Our epochs as a ratio to those of others, over the tables that both have run on."""
+    for other in (REFERENCE, STOPPING, *_PEERS):
+        goal = {REFERENCE: "at most 0.25", STOPPING: "at most 0.50"}.get(other, "below 1")
+        shared = ratios.get(OURS, {}).keys() & ratios.get(other, {}).keys()
+        if shared:
+            logs = [math.log(ratios[OURS][key][0] / ratios[other][key][0]) for key in shared]
+            found = f"{math.exp(statistics.fmean(logs)):.2f} on {len(shared)} tables"
+        else:
+            found = "not run"
+        console.print(f"epochs to those of {other}, goal {goal}: {found}")
