@@ -53,16 +53,16 @@ check: venv  ## format, lint, strict typing, import contracts, runner syntax, sc
 	$(BIN)/lint-imports --config setup.cfg
 	$(BIN)/vermin --quiet --no-tips --target=3.6- --violations hpo_pilot/runner hpo_pilot/transformation
 	$(BIN)/vermin --quiet --no-tips --target=3.9- --violations payloads
-	$(BIN)/python -m hpo_pilot.cli.schemas --check schemas
-	$(BIN)/python -m hpo_pilot.cli.reference --check
+	$(BIN)/python -m schemas.write --check schemas
+	$(BIN)/python -m schemas.reference --check
 
 format: venv  ## mend what can be mended by a tool
 	$(BIN)/ruff check --fix --quiet . || true
 	$(BIN)/ruff format .
 
 schemas: venv  ## write schemas/ and the manual's reference from models and commands
-	$(BIN)/python -m hpo_pilot.cli.schemas schemas
-	$(BIN)/python -m hpo_pilot.cli.reference
+	$(BIN)/python -m schemas.write schemas
+	$(BIN)/python -m schemas.reference
 
 bench: venv  ## the benchmarks: how fast, as a ratio to the peer named
 	$(BIN)/python -m tests.performance --trials 4000

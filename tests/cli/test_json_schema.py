@@ -11,8 +11,8 @@ from typer.main import get_command
 
 from hpo_pilot.cli.main import app
 from hpo_pilot.cli.output import JSON_VERSION
-from hpo_pilot.cli.schemas import _PRINTED, schema_of, stale_schemas
 from hpo_pilot.store import SearchState
+from schemas.write import _PRINTED, schema_of, stale_schemas
 from tests.cli.conftest import command
 from tests.rest_api import add_results, set_state, steered, write_search
 

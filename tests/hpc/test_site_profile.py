@@ -11,13 +11,13 @@ import jsonschema
 import pytest
 from pydantic import ValidationError
 
-from hpo_pilot.cli.schemas import schema_of
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.site_files import SiteFileError, find_site, load_site, price_of, site_files, site_price
 from hpo_pilot.hpc.site_folders import shipped_folder, site_folders
 from hpo_pilot.hpc.site_profile import Batch, SiteProfile
 from hpo_pilot.search import Resources, Search
 from hpo_pilot.search.yaml_document import read_document
+from schemas.write import schema_of
 
 #: As on a machine where larger jobs may run longer, with a queue for small ones that run long.
 BATCH = Batch.model_validate(

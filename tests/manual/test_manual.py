@@ -13,7 +13,6 @@ import yaml
 from typer.main import get_command
 
 from hpo_pilot import load_search
-from hpo_pilot.cli import reference
 from hpo_pilot.cli.main import app
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.site_files import load_site
@@ -22,6 +21,7 @@ from hpo_pilot.server import database
 from hpo_pilot.steering.workdir import nickname
 from hpo_pilot.store import tables
 from hpo_pilot.web.pages import anchor, as_html
+from schemas import reference
 from tests.manual.pages import MANUAL, REPOSITORY, listings, prose
 
 FILES = sorted(MANUAL.glob("*.md"))

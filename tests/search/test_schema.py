@@ -10,9 +10,9 @@ import jsonschema
 import pytest
 
 import hpo_pilot
-from hpo_pilot.cli.schemas import main, schema_of, stale_schemas, write_schemas
 from hpo_pilot.search import Search
 from hpo_pilot.search.yaml_document import parse_document
+from schemas.write import main, schema_of, stale_schemas, write_schemas
 
 from .conftest import GOOD
 from .test_search_file import PRODUCT

@@ -13,7 +13,6 @@ import jsonschema
 import pytest
 import requests
 
-from hpo_pilot.cli.schemas import schema_of
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.search import Trial
 from hpo_pilot.search.yaml_document import read_document
@@ -34,6 +33,7 @@ from hpo_pilot.steering.status import waiting_job_notes
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED, NewTask
 from hpo_pilot.web.server_jobs import NoServerError, ServerJobs
+from schemas.write import schema_of
 from tests.certificates import self_signed
 from tests.made import made_search
 

@@ -1,7 +1,7 @@
 """Writes the JSON Schemas in `schemas/` from the models and the types of documents, or checks that they are current.
 
-python -m hpo_pilot.cli.schemas schemas            writes them: files in `schemas/`, output of --json in `schemas/cli/`
-python -m hpo_pilot.cli.schemas --check schemas    exits 1 and names the stale ones, if there are any
+python -m schemas.write schemas            writes them: files in `schemas/`, output of --json in `schemas/cli/`
+python -m schemas.write --check schemas    exits 1 and names the stale ones, if there are any
 """
 
 from __future__ import annotations
@@ -288,7 +288,7 @@ def _text(name: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m hpo_pilot.cli.schemas", description="The JSON Schemas.")
+    parser = argparse.ArgumentParser(prog="python -m schemas.write", description="The JSON Schemas.")
     parser.add_argument("folder", type=Path, help="where the schemas are")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a schema is stale")
     options = parser.parse_args(arguments)

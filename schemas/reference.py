@@ -1,7 +1,7 @@
 """The manual's reference pages, generated from the search file's schema and from the commands.
 
-python -m hpo_pilot.cli.reference            writes them
-python -m hpo_pilot.cli.reference --check    exits 1 and names the stale ones, if there are any
+python -m schemas.reference            writes them
+python -m schemas.reference --check    exits 1 and names the stale ones, if there are any
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import typer
 from typer.main import get_command
 
 from hpo_pilot.cli.main import app
-from hpo_pilot.cli.schemas import schema_of
 from hpo_pilot.manual import Page, page_named
+from hpo_pilot.pilot.__main__ import parser
+from schemas.write import schema_of
 
 #: The sections of a search file, in the order in which people usually write them.
 _ORDER = (
@@ -121,8 +122,6 @@ def _parameter(parameter: Any, context: typer.Context) -> str | None:
 
 
 def _pilot_options() -> str:
-    from hpo_pilot.pilot.__main__ import parser
-
     rows = []
     for action in parser()._actions:  # argparse has no other way to list what it takes
         if not action.option_strings or action.help == "==SUPPRESS==" or "--help" in action.option_strings:
