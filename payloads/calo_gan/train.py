@@ -118,7 +118,9 @@ def train(
     batches = Batches(point, learnt, ranks, seed)
     # `events`, `cells` and so on are not enough: files have showers of their own.
     data = hashlib.sha256(showers.ecal.tobytes() + showers.energy.tobytes()).hexdigest()
-    identity = {"point": point, "fold": fold, "folds": folds, "seed": seed, "data": data}
+    has_level = "HPO_PILOT_LEVEL" in os.environ  # of a search with `fidelity`: a later job trains this point on
+    same = dict(point, epochs=None) if has_level else point
+    identity = {"point": same, "fold": fold, "folds": folds, "seed": seed, "data": data}
     checkpoint = Checkpoint(folder / "ckpt", identity)
     history = checkpoint.load(gan) if ranks.rank == 0 else []
     for model, optimizer in gan.parts():
@@ -154,7 +156,10 @@ def train(
         measured.stop()
     if is_writer:
         torch.save(gan.generator.state_dict(), folder / "generator.pt")
-        checkpoint.drop()
+        if has_level:
+            checkpoint.save(gan, history)
+        else:
+            checkpoint.drop()
     last = {name: value for name, value in history[-1].items() if name != "step"}
     sizes = {
         f"{model}_parameters": sum(p.numel() for p in getattr(gan, model).parameters()) for model in gan.optimizers

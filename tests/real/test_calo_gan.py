@@ -85,6 +85,13 @@ def test_two_ranks_train_what_one_process_does(train, tmp_path, more):
     assert other["loss"] != pytest.approx(one["loss"], rel=1e-2)
 
 
+def test_a_level_goes_on_from_the_one_below(train):
+    whole = train("whole", "python train.py", {**SMALL, "epochs": 4})
+    for epochs in (2, 4):
+        last = train("levels", "python train.py", {**SMALL, "epochs": epochs}, HPO_PILOT_LEVEL=str(epochs))
+    assert "going on after epoch 2" in last["said"] and last["loss"] == whole["loss"]
+
+
 @pytest.mark.long
 def test_it_goes_on_from_a_checkpoint_with_another_number_of_ranks(train, kill_after_a_checkpoint, tmp_path):
     point = {**SMALL, "epochs": 12}
