@@ -225,8 +225,7 @@ def _show_status(client: SearchClient, search: StatusDocument) -> None:
         said = f"{sum(level['trained'] for level in levels):g}" + (f" of {limit:g}" if limit is not None else "")
         table.add_row(f"sum of {next(iter(search['definition']['fidelity']))}", said)
     if found := search["best"]:
-        at = f" at {found['level']:g}" if "level" in found else ""
-        table.add_row("best", f"trial {found['number']}{at}: {metrics_of(search)[0]} {best_text(found, DIGITS)}")
+        table.add_row("best", _best_line(search, found))
         table.add_row("point", json.dumps(found["point"]))
     if front := search.get("front"):
         text = front_text(len(front["trials"]), front["hypervolume"])
@@ -273,6 +272,11 @@ def trials(
     _print_trials(search, found)
     for trial in found:
         _show_failures(trial, whole=log)
+
+
+def _best_line(search: StatusDocument, best: TrialDocument) -> str:
+    at = f", {next(iter(search['definition']['fidelity']))} {best['level']:g}" if "level" in best else ""
+    return f"trial {best['number']}{at}: {metrics_of(search)[0]} {best_text(best, DIGITS)}"
 
 
 def _print_trials(search: StatusDocument, found: Sequence[TrialDocument]) -> None:
@@ -334,7 +338,7 @@ def best(client: SearchClient, identity: IdArgument, as_json: JsonOption = False
         if (front := search.get("front")) and not front["hypervolume"]:
             typer.echo(_NOTHING_BEYOND)
         return
-    typer.echo(f"trial {found['number']}: {metrics_of(search)[0]} {best_text(found, DIGITS)}")
+    typer.echo(_best_line(search, found))
     for name, value in found["point"].items():
         typer.echo(f"  {name}: {json.dumps(value)}")
     for remark in found.get("remarks", ()):
