@@ -36,6 +36,7 @@ from hpo_pilot.report.documents import (
     IntermediateDocument,
     ProblemDocument,
     ProgressDocument,
+    RecommendationDocument,
     SearchDocument,
     StatusDocument,
     ToldDocument,
@@ -589,6 +590,10 @@ _EXAMPLES: tuple[tuple[Any, Any], ...] = (
     (list[SearchDocument], [EXAMPLES["search"]]),
     (list[EventDocument], [EXAMPLES["event"]]),
     (ToldDocument, EXAMPLES["told"]),
+    (
+        RecommendationDocument | None,
+        {"number": 17, "point": {"learning_rate": 0.01}, "value": 0.042, "error": 0.003, "reason": ""},
+    ),
     (TrialDocument | list[TrialDocument] | None, EXAMPLES["trial"]),
 )
 
