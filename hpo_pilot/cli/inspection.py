@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -322,7 +323,8 @@ def best(client: SearchClient, identity: IdArgument, as_json: JsonOption = False
     found = client.best(identity)
     recommended = None
     if found is not None and not isinstance(found, list):
-        recommended = found["recommended"] = client.recommend(identity)
+        with suppress(InputError):  # older services do not recommend
+            recommended = found["recommended"] = client.recommend(identity)
     if found is not None and as_json:
         dump(found)
         return

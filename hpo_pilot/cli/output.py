@@ -86,7 +86,9 @@ def outlook_rows(search: StatusDocument) -> Iterator[tuple[str, str]]:
     if eta := search.get("eta"):
         end = datetime.fromisoformat(eta["end"]).astimezone()
         day = "" if end.date() == datetime.now().astimezone().date() else f"{end:%a %d %b} "
-        yield "left", f"{time_left(eta['seconds'], eta['earliest'], eta['latest'])} ({day}{end:%H:%M}), {eta['basis']}"
+        seconds = eta["seconds"]
+        left = time_left(seconds, eta.get("earliest", seconds), eta.get("latest", seconds))  # older services send none
+        yield "left", f"{left} ({day}{end:%H:%M}), {eta['basis']}"
     if state := search.get("optimizer_state"):
         yield "optimizer", state
     if wishes := search.get("wishes"):

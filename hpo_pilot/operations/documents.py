@@ -162,21 +162,15 @@ def recommendation_document(store: Store, record: SearchRecord) -> Recommendatio
         best = best_numbers(store.engine, number, search, _MODELLED // 2)
         trials = sampled_trials(store.engine, number, progress, best, _MODELLED // 2)
     found = recommend(search, trials, store.earlier_results(number))
-    if not found:
+    standing = best_confirmed_first(search, trials)
+    if standing is None:
         return None
-    trial, each = found[0]
-    value = search.objective.sign * each.value
-    if each.error is None:  # then also confirmation runs decide
-        standing = best_confirmed_first(search, trials)
-        assert standing is not None  # `found` has trials with a figure of merit
-        trial, value = standing.trial, standing.value
-    return {
-        "number": trial.number,
-        "point": trial.point,
-        "value": value,
-        "error": each.error,
-        "reason": each.reason,
-    }
+    trial, value, error = standing.trial, standing.value, None  # without a model also confirmation runs decide
+    reason = found[0][1].reason if found else "no trial of the highest level is within the limits"
+    if found and found[0][1].error is not None:
+        trial, each = found[0]
+        value, error = search.objective.sign * each.value, each.error
+    return {"number": trial.number, "point": trial.point, "value": value, "error": error, "reason": reason}
 
 
 def run_document(result: RunResult) -> RunDocument:

@@ -258,11 +258,15 @@ class Recommendation:
     reason: str = ""
 
 
+#: The distance of figures within a limit counts up to this share of the limit: minus infinity cannot be modelled.
+_FAR = 1e6
+
+
 def _excess(limit: MeasuredLimit, figure: Any) -> float:
     """Returns one of `Observation.excesses`."""
     if figure is None or isinstance(figure, bool) or math.isnan(figure):
         return math.nan
-    return limit.excess(float(figure)) / (abs(limit.bound) or 1.0)
+    return max(limit.excess(float(figure)) / (abs(limit.bound) or 1.0), -_FAR)
 
 
 class Optimizer(ABC):

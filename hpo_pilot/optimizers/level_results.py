@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from hpo_pilot.optimizers.base import Result
@@ -23,9 +23,9 @@ class LevelResults:
 
     def __init__(self) -> None:
         """Starts without results."""
-        self._points: dict[int, dict[float, Result]] = {}
+        self._points: dict[Hashable, dict[float, Result]] = {}
 
-    def tell(self, chain: int, level: float, result: Result) -> None:
+    def tell(self, chain: Hashable, level: float, result: Result) -> None:
         """Takes a result.
 
         Args:

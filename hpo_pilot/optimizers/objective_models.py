@@ -484,10 +484,11 @@ class ValuesLearner:
         Returns:
             Two arrays of shape (n_rows,); a text that says why, if the values as they are are the better estimates.
         """
-        if len(rows) < _LEAST_JUDGED:
-            return f"{len(rows)} results are too few to tell noise from differences"
+        if (~table.stopped[rows]).sum() < _LEAST_JUDGED:
+            return f"{(~table.stopped[rows]).sum()} results are too few to tell noise from differences"
         found, models = [], self._conditioned(table, rows, features)
-        noise = max(posterior.fit.noise + float(variances.mean()) for posterior, _, variances in models)
+        known = ~table.stopped[rows]  # the others have a variance that is only assumed
+        noise = max(posterior.fit.noise + float(variances[known].mean()) for posterior, _, variances in models)
         if noise < _LEAST_NOISY:
             return f"the noise is small: {math.sqrt(noise):.1%} of the spread of the results"
         for posterior, scaled, _ in models:
@@ -591,7 +592,7 @@ class LimitLearner:
         """
         self._features = features
         self._index = index
-        self._told = ToldTrials(dimensions)
+        self._told = ToldTrials(dimensions, may_be_penalties=False)
         self._values = ValuesLearner(features, self._told, 0, seed, {}, second_opinion=0)
         self._seed = seed
         self._largest = _KILLED

@@ -62,7 +62,7 @@ class RunTimeLearner:
     def __init__(self, features: FeatureMap, dimensions: int, seed: int) -> None:
         """Uses the features of points with this number of dimensions, and the seed of the optimizer."""
         self._features, self._seed = features, seed
-        self._told = ToldTrials(dimensions)
+        self._told = ToldTrials(dimensions, may_be_penalties=False)
         self._fit: tuple[int, Hyperparameters] | None = None  # number of trials, and the last fit
 
     def add(self, observation: Observation) -> None:

@@ -271,7 +271,7 @@ class Table:
         values: the mean of the good values of each point, shape (n, n_objectives); NaN where all failed.
         stds: the standard errors of `values`, same shape; 0 where unknown.
         stopped: which values are only projected values of stopped trials, shape (n,).
-        violations: the mean of `Observation.violation`, shape (n,); 0: within all limits.
+        violations: the mean of `Observation.violation` over results with values, shape (n,); 0: within all limits.
     """
 
     units: Array
@@ -351,8 +351,15 @@ def penalties(values: Array, rows: Rows) -> Mask:
 class ToldTrials:
     """All told trials. Any earlier state can be restored, because fits use the first trials of the history."""
 
-    def __init__(self, dimensions: int, objectives: int = 1) -> None:
-        """Starts empty, for points with this number of dimensions and values."""
+    def __init__(self, dimensions: int, objectives: int = 1, *, may_be_penalties: bool = True) -> None:
+        """Starts empty, for points with this number of dimensions and values.
+
+        Args:
+            dimensions: of the points.
+            objectives: the number of values of a trial.
+            may_be_penalties: whether values may be failures told as numbers; see `penalties`.
+        """
+        self._may_be_penalties = may_be_penalties
         self._dimensions = dimensions
         self._objectives = objectives
         self._row_of: dict[str, int] = {}
@@ -397,7 +404,8 @@ class ToldTrials:
         """Returns the values of the first `length` trials, NaN for failures, and the rows of their points."""
         values = np.array(self._values[:length]).reshape(length, self._objectives)
         rows = np.array(self._rows[:length], dtype=int)
-        values[penalties(values, rows)] = math.nan
+        if self._may_be_penalties:
+            values[penalties(values, rows)] = math.nan
         return values, rows
 
     def table(self, length: int) -> Table:
@@ -418,5 +426,5 @@ class ToldTrials:
             errors[:, j] = largest * np.sqrt(np.bincount(rows, weights=shares * shares, minlength=count))
         means[times == 0] = np.nan
         units = np.array(self._units[:count]).reshape(count, self._dimensions)
-        violations = np.bincount(every, self._violations[:length], count) / np.bincount(every, minlength=count)
+        violations = np.bincount(rows, np.array(self._violations[:length])[good], count) / np.maximum(times, 1)
         return Table(units, means, errors, (full == 0) & (times > 0), violations)

@@ -145,6 +145,12 @@ def panda_ids(trial: TrialDocument) -> list[int]:
 COSTS = ("job_seconds", "gpu_hours", "core_hours", "energy_kwh", "co2_kg")
 
 
+def without_stops(columns: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the columns of `trial_columns` without those on early stopping."""
+    own, of_stops = set(named.values()), ("stopped_", "projected")
+    return {name: column for name, column in columns.items() if name in own or not name.startswith(of_stops)}
+
+
 def trial_columns(
     trials: Sequence[TrialDocument], metrics: Sequence[str], folds: int, space: Iterable[str], *, levels: bool
 ) -> tuple[dict[str, list[Any]], dict[str, str]]:
@@ -229,14 +235,12 @@ def as_csv(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
     def columns(some: Sequence[Trial]) -> dict[str, list[Any]]:
         documents = list(trial_documents(search, some, logs=False))
         metrics, levels = [objective.metric for objective in search.objectives], search.levels is not None
-        columns, _ = trial_columns(documents, metrics, search.folds.k, search.space.names, levels=levels)
+        columns, named = trial_columns(documents, metrics, search.folds.k, search.space.names, levels=levels)
         columns["panda_ids"] = [" ".join(map(str, panda_ids(document))) for document in documents]
         if not retried:
             del columns["retries"]
         if not search.early_stopping.is_on:
-            columns = {
-                name: column for name, column in columns.items() if not name.startswith(("stopped_", "projected"))
-            }
+            columns = without_stops(columns, named)
         for name in measures:  # named as in Parquet files
             columns[f"metrics.{name}"] = [trial.mean_metric(name) for trial in some]
         return columns

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from hpo_pilot import __version__
 from hpo_pilot.errors import InputError
 from hpo_pilot.report.documents import time_of
-from hpo_pilot.report.exports import ExportedSearch, mean_metrics, panda_ids, trial_columns, utf8
+from hpo_pilot.report.exports import ExportedSearch, mean_metrics, panda_ids, trial_columns, utf8, without_stops
 
 #: The key of the search in the metadata of the schema.
 METADATA_KEY = b"hpo_pilot"
@@ -65,7 +65,7 @@ def table_of(subject: ExportedSearch) -> pa.Table:
     columns = {name: (_KINDS.get(name, pa.float64()), values) for name, values in listed.items()}
     del columns["retries"]
     if not any(trial["stopped"] for trial in subject.trials):
-        columns = {name: column for name, column in columns.items() if not name.startswith(("stopped_", "projected"))}
+        columns = without_stops(columns, named)
     for name, (kind, values) in columns.items():
         if kind is _TIME:
             columns[name] = kind, [time_of(value) for value in values]

@@ -45,8 +45,8 @@ def trained(trials: Mapping[int, Trial], trial: Trial) -> float:
 
 
 def first_of_chain(trials: Mapping[int, Trial], trial: Trial) -> int:
-    """Returns the number of the first trial of a point, whose training a trial goes on with."""
-    while trial.continues is not None:
+    """Returns the number of the first trial of a point, as far as it is in `trials`, that a trial goes on from."""
+    while trial.continues is not None and trial.continues in trials:
         trial = trials[trial.continues]
     return trial.number
 

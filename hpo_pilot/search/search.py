@@ -280,7 +280,7 @@ class Search(Section):
     limit_texts: dict[LimitName, LimitText] = Field(
         {},
         alias="limits",
-        max_length=limits.MOST_NAMES,
+        max_length=limits.MOST_MEASURED_LIMITS,
         description="Limits on measured figures by name, as '<= 16000': metrics that the payload or the pilot reports, "
         "and `seconds`, the run time. A trial that is not known to be within all of them is never the best.",
     )

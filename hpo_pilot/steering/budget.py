@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 import time
@@ -244,12 +245,17 @@ def overspent(search: Search, trials: Mapping[int, Trial], limits: str, out: int
 
 
 def extend_command(name: str, budget: Budget, *limits: str) -> str:
-    """Returns the command that extends the time limits of a search.
+    """Returns the command that extends the limits on time and levels of a search.
 
     Args:
         name: name of the search.
         budget: its budget. Limits that it does not have are left out.
-        limits: the limits to extend, of hours, gpu_hours and core_hours; none named: all.
+        limits: the limits to extend, of hours, gpu_hours, core_hours and fidelity; none named: all.
     """
-    spent = [limit for limit in limits or ("hours", "gpu_hours", "core_hours") if getattr(budget, limit) is not None]
-    return command("extend", name, *(word for limit in spent for word in (f"--{limit.replace('_', '-')}", "+H")))
+    every = limits or ("hours", "gpu_hours", "core_hours", "fidelity")
+    options = [
+        (f"--{limit.replace('_', '-')}", "+N" if limit == "fidelity" else "+H")
+        for limit in every
+        if getattr(budget, limit) is not None
+    ]
+    return command("extend", name, *itertools.chain.from_iterable(options))

@@ -27,6 +27,7 @@ from hpo_pilot.store.annotations import AnnotationChange
 from hpo_pilot.store.lease import lease_holder
 from hpo_pilot.store.progress import progress_of
 from hpo_pilot.store.queries import spent
+from hpo_pilot.store.trial_queries import level_counts
 
 #: The log names at most this many trials, and counts the others.
 _NAMED = 10
@@ -381,7 +382,7 @@ def _check_room(store: Store, record: SearchRecord) -> None:
     """Checks that one more trial would start.
 
     Raises:
-        InputError: the search is being stopped, or its hours or GPU-hours are spent.
+        InputError: the search is being stopped, or its hours, GPU-hours or levels are spent.
     """
     name, budget = record.name, record.search.budget
     if record.state is SearchState.STOPPING:
@@ -397,6 +398,11 @@ def _check_room(store: Store, record: SearchRecord) -> None:
             f"search {name!r} has spent its GPU-hours or core-hours: "
             f"{extend_command(name, budget, 'gpu_hours', 'core_hours')} first"
         )
+    if (levels := record.search.levels) is not None and budget.fidelity is not None:
+        trained = sum(level.trained for level in level_counts(store.engine, record.id))
+        if budget.fidelity - trained < levels.low:
+            what = f"of the {budget.fidelity:g} {next(iter(record.search.fidelity))} of its budget too few are left"
+            raise InputError(f"search {name!r}: {what}: {extend_command(name, budget, 'fidelity')} first")
 
 
 def _grown(record: SearchRecord, count: int) -> tuple[Search, str]:

@@ -40,6 +40,9 @@ from hpo_pilot.store import NewTask, PointRequest, SearchRecord, SearchState, St
 from hpo_pilot.store.progress import stored_progress
 from hpo_pilot.store.queries import fold_seconds, spent
 
+#: Sums of fractional levels differ in the last digits from what they should be.
+_ROUNDING = 1e-9
+
 #: The largest number of points in one ask. A wider search asks several times in a row.
 _ASK_LIMIT = 500
 
@@ -363,7 +366,8 @@ class SearchSteering:
         count = max(self._wanted(), len(promoted))
         left = max(min(self._trials_left, self._allowance.trials), len(promoted))
         polite = max(self._manager.policy.refill, self._lookahead.batch)
-        if not self._refill_rule.is_due(count, left, polite):
+        is_due = self._refill_rule.is_due(count, left, polite)
+        if count <= 0 or (self._ledger.open and not is_due):  # with nothing open, no more slots become free
             return
         if promoted:
             self._go_on(promoted)
@@ -390,7 +394,7 @@ class SearchSteering:
             return 0
         affordable = _ASK_LIMIT
         if self._search.levels is not None:
-            affordable = math.floor(min(self._spent.levels_left / self._search.levels.low, _ASK_LIMIT))
+            affordable = math.floor(min(self._spent.levels_left / self._search.levels.low + _ROUNDING, _ASK_LIMIT))
         return min(self._room(), self._trials_left, affordable)
 
     @property
@@ -418,7 +422,7 @@ class SearchSteering:
         due = [self._promotion.last()] if last else self._promotion.due()
         for number, level in filter(None, due):
             before = self._trials[number]
-            if (cost := level - (before.level or 0)) <= left and len(found) < room:
+            if (cost := level - (before.level or 0)) <= left * (1 + _ROUNDING) and len(found) < room:
                 found.append((before, level))
                 left -= cost
         return found

@@ -11,7 +11,6 @@ from hpo_pilot.optimizers.level_results import LevelResults
 from hpo_pilot.search import Search, Trial, TrialState, point_key
 from hpo_pilot.search.earlier_results import EarlierResults
 from hpo_pilot.search.measured_limits import measured_figures
-from hpo_pilot.search.promotion import first_of_chain
 from hpo_pilot.search.ranking import costs, ranked_by_folds
 
 
@@ -39,7 +38,7 @@ def optimizer_of(search: Search, earlier: Sequence[EarlierResults], name: str = 
         settings={} if name else search.optimizer.settings,
         trials=search.budget.trials,
         objectives=len(search.objectives),
-        limits=search.measured_limits,
+        limits=() if name else search.measured_limits,  # infeasible trials are not recommended in any case
     )
     for one in earlier:
         optimizer.tell_earlier(one.source, one.results)
@@ -57,14 +56,13 @@ def recommend(
     the place of figures of merit: lower is better. See `Optimizer.recommend`, also for the errors.
     """
     model = optimizer_of(search, earlier, "bayesian")
-    numbered = {trial.number: trial for trial in trials}
     told = sorted((trial for trial in trials if trial.told is not None), key=lambda trial: trial.told or 0)
     if search.levels is None:
         model.tell(told_result(search, trial) for trial in told)
     else:
         levels = LevelResults()
         for trial in told:
-            levels.tell(first_of_chain(numbered, trial), trial.level or 0, told_result(search, trial))
+            levels.tell(point_key(trial.point), trial.level or 0, told_result(search, trial))
         model.tell(levels.results())
     trial_at = {point_key(trial.point): trial for trial in reversed(ranked_by_folds(search, trials))}
     found = model.recommend(len(told) + len(search.known))
@@ -82,5 +80,6 @@ def confirmation_runs(search: Search, trials: Collection[Trial], earlier: Sequen
         seen = {trial.number for trial in predicted}
         ranked = predicted + [trial for trial in ranked if trial.number not in seen]
     runs = Counter(trial.confirms for trial in trials if trial.state is not TrialState.STOPPED)
-    top = [trial for trial in ranked if trial.level == ranked[0].level][: search.confirm.top]
+    level = max((trial.level or 0 for trial in ranked), default=0)
+    top = [trial for trial in ranked if (trial.level or 0) == level][: search.confirm.top]
     return [trial for trial in top for _ in range(search.confirm.repeats - runs[trial.number])]

@@ -56,6 +56,25 @@ def test_the_best_point_on_a_limit_is_found(name, objectives, most):
     assert again.ask(4, []) == first.ask(4, [])
 
 
+def test_many_points_equally_far_beyond_a_limit_are_learned():
+    """As sizes of networks are by their kind; the largest has the best values."""
+    sizes = {"small": 1.0, "medium": 1.1, "large": 50.0}
+    space = SearchSpace.from_dict({"x": REAL, "kind": {"type": "categorical", "choices": list(sizes)}})
+    optimizer = create_optimizer("auto", space, seed=1, limits=(measured_limit("size", "<= 5"),))
+    points = [{"x": x, "kind": kind} for x in (0.1, 0.5, 0.9) for kind in sizes]
+    costs = {"small": 2.0, "medium": 1.0, "large": 0.0}
+    optimizer.tell(Result(p, p["x"] ** 2 + costs[p["kind"]], measured={"size": sizes[p["kind"]]}) for p in points)
+    assert {point["kind"] for point in optimizer.ask(8, [])} <= {"small", "medium"}
+
+
+def test_a_retried_point_and_a_figure_of_minus_infinity():
+    optimizer = create_optimizer("auto", SPACE, seed=1, limits=LIMITS[1:])
+    optimizer.tell([Result({"x": 0.1, "y": 0.1}, None), Result({"x": 0.1, "y": 0.1}, 1.0, measured={"rate": 0.5})])
+    optimizer.tell(Result({"x": 0.3, "y": y}, 2.0 + y, measured={"rate": -math.inf}) for y in np.linspace(0, 0.9, 8))
+    assert optimizer.recommend()[0].point == {"x": 0.1, "y": 0.1}
+    assert len(optimizer.ask(2, [])) == 2
+
+
 def test_without_a_feasible_point_the_nearest_lead():
     limits = (measured_limit("far", "<= 0"),)
     optimizer = create_optimizer("bayesian", SPACE, seed=1, trials=64, limits=limits)

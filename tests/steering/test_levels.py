@@ -7,8 +7,9 @@ from collections import Counter
 
 import pytest
 
+from hpo_pilot.errors import InputError
 from hpo_pilot.search import TrialState
-from hpo_pilot.steering.changes import retry
+from hpo_pilot.steering.changes import add_point, retry
 from hpo_pilot.store import SearchState
 from hpo_pilot.store.progress import progress_of
 from tests.steering.memory_panda import finish_all, go
@@ -60,6 +61,23 @@ def test_the_sum_of_levels_is_limited(steer, store, panda, limit, levels):
     finish_all(steer(EPOCHS, trials=3, parallel=3, fidelity=limit), panda)
     assert [trial.level for trial in store.trials(1)] == levels
     assert store.search(1).state is SearchState.DONE
+
+
+@pytest.mark.parametrize(
+    ("document", "budget", "highest"),
+    [
+        ({"optimizer": "grid", "space": {"x": {"type": "integer", "low": 1, "high": 9}}}, {"refill": 0.25}, 9),
+        ({}, {"refill": 1.0, "fidelity": 11}, 3),
+        ({"fidelity": {"data": {"low": 0.05, "high": 0.2, "eta": 2}}}, {"refill": 1.0, "fidelity": 0.45}, 0.1),
+    ],
+)
+def test_a_search_ends_where_less_is_left_than_a_batch(steer, store, panda, document, budget, highest):
+    finish_all(steer({**EPOCHS, **document}, trials=40, parallel=8, **budget), panda, rounds=12)
+    search, levels = store.search(1), [trial.level for trial in store.trials(1)]
+    assert search.state is SearchState.DONE and max(levels) == highest
+    if "fidelity" in budget:
+        with pytest.raises(InputError, match="too few are left: `hpo-pilot extend"):
+            add_point(store, search, "me", store.trials(1)[0].point)
 
 
 def test_a_failed_promotion_is_tried_again_at_its_level(steer, store, panda):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -48,3 +49,10 @@ def test_with_noise_the_trials_that_the_model_ranks_first_are_confirmed(goal, no
 def test_nothing_is_modelled_where_nothing_is_confirmed(monkeypatch):
     monkeypatch.setattr("hpo_pilot.steering.recommendation.recommend", None)
     assert confirmation_runs(made_search("s"), trials(0.1, 1), ()) == []
+
+
+def test_levels_of_a_sample_and_figures_that_were_not_read():
+    """A trial may be read without the one that it goes on from, and without its metrics."""
+    search = made_search("s", fidelity={"epochs": {"low": 1, "high": 3}}, limits={"size": "<= 1"})
+    done = [replace(trial, level=3, continues=100 + trial.number) for trial in trials(0.0, 1)]
+    assert recommend(search, done, ())[0][0].number == 9

@@ -13,7 +13,7 @@ import pytest
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.operations.client import SearchClient
-from hpo_pilot.report.exports import FILE_FORMS, as_csv, as_hpogrid_report, export_file
+from hpo_pilot.report.exports import FILE_FORMS, as_csv, as_hpogrid_report, export_file, without_stops
 from tests.command_here import command_here
 from tests.made import made_fold
 from tests.report.exports.made import curves_of, every_kind, failed, finished, search_of, subject_of
@@ -112,3 +112,8 @@ def test_csv_has_no_cell_that_a_spreadsheet_would_run(first):
     assert (cells["error"], cells["point.value"], cells["value"]) == (f"'{first}1+1".replace("\r", "\n"), "3", "1.5")
     assert (cells["told"], cells["seed"], cells["confirms"]) == ("1", "78", "")
     assert not {"retries", "stopped_step"} & cells.keys()
+
+
+def test_a_parameter_may_have_a_name_as_of_early_stopping():
+    columns = {"stopped_step": [], "projected": [], "projected_dim": []}
+    assert without_stops(columns, {"projected_dim": "projected_dim"}) == {"projected_dim": []}
