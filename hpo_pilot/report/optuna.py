@@ -137,7 +137,7 @@ def _parameter(dimension: Mapping[str, Any], value: Any) -> Any:
 
 
 def _trial(subject: ExportedSearch, trial: TrialDocument, space: Mapping[str, BaseDistribution]) -> FrozenTrial:
-    state, stop = _STATES[trial["state"]], trial["stopped"]
+    state, stop, fidelity = _STATES[trial["state"]], trial["stopped"], subject.search["definition"].get("fidelity", {})
     values = [value for value in subject.values_of(trial, "value") if value is not None]
     if stop is not None:
         # As in `Study.tell`, the value of a pruned trial is its last intermediate value.
@@ -145,6 +145,8 @@ def _trial(subject: ExportedSearch, trial: TrialDocument, space: Mapping[str, Ba
         values = [] if stop["value"] is None or len(subject.metrics) > 1 else [stop["value"]]
     elif state is not TrialState.COMPLETE:
         values = []
+    elif any(trial.get("level") != levels["high"] for levels in fidelity.values()):
+        state, values = TrialState.PRUNED, values if len(values) == 1 else []  # as Optuna does at a lower rung
     point = {name: value for name, value in trial["point"].items() if name in space}
     curve = subject.curves.get(trial["number"])
     try:

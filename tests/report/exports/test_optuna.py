@@ -113,6 +113,14 @@ def test_several_objectives(export):
     assert len(study.best_trials) == 2
 
 
+def test_trials_below_the_highest_level_are_pruned(export):
+    search = search_of(fidelity={"epochs": {"low": 1, "high": 3}})
+    low, high = finished(1, level=1), finished(2, level=3, continues=1)
+    study = export(subject_of(search, [low, high]))
+    assert [trial.state for trial in study.trials] == [TrialState.PRUNED, TrialState.COMPLETE]
+    assert study.trials[0].value == low.value and study.best_trial.number == 1
+
+
 def test_a_second_export_adds_what_is_over_now(export, path):
     trials = every_kind()
     export(subject_of(search_of(), trials[:3]))
