@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -18,50 +19,67 @@ from typing_extensions import override
 from hpo_pilot.search import EarlyStopping
 
 
-def projected(value: float, others: Sequence[tuple[float, float]]) -> float:
-    """Returns the projected final value of a training that was stopped; lower is better.
+class Projection:
+    """Projects the final values of trainings that were stopped at one step; lower is better.
 
-    The rank of `value` among finished trainings at the same step is assumed to be its rank among their final values;
-    between two of them, the final values are interpolated. If `value` is better or worse than all of them, a part of
+    The rank of a value among finished trainings at the same step is assumed to be its rank among their final values;
+    between two of them, the final values are interpolated. If the value is better or worse than all of them, a part of
     the distance at that step is added: the slope of the final values over the values at that step, from 0 to 1. A value
     that is already better than all final values is never projected to become worse.
-
-    Args:
-        value: the value at the step where the training was stopped; infinity counts as the worst of the others.
-        others: (value at that step, final value) of finished trainings; if empty, `value` is returned.
     """
-    others = [pair for pair in others if math.isfinite(pair[0])]
-    if not others:
-        return value
-    here = sorted(at for at, _ in others)
-    finals = sorted(final for _, final in others)
-    place = (bisect_left(here, value) + bisect_right(here, value)) / 2 / len(here)
-    position = place * (len(finals) - 1)
-    lower = int(position)
-    upper = min(lower + 1, len(finals) - 1)
-    between = finals[lower] * (1 - (position - lower)) + finals[upper] * (position - lower)
-    if here[0] <= value <= here[-1] or not math.isfinite(value):
-        return between
-    slope = _slope(others, worse=value > here[-1])
-    if value > here[-1]:
-        return min(finals[-1] + slope * (value - here[-1]), sys.float_info.max)
-    return max(min(finals[0] - slope * (here[0] - value), value), -sys.float_info.max)
+
+    def __init__(self, others: Sequence[tuple[float, float]]) -> None:
+        """Sorts the finished trainings.
+
+        Args:
+            others: (value at that step, final value) of finished trainings; if empty, values are returned unchanged.
+        """
+        self._others = [pair for pair in others if math.isfinite(pair[0])]
+        self._here = sorted(at for at, _ in self._others)
+        self._finals = sorted(final for _, final in self._others)
+
+    def __call__(self, value: float) -> float:
+        """Returns the projected final value of a training.
+
+        Args:
+            value: the value at the step where the training was stopped; infinity counts as the worst of the others.
+        """
+        here, finals = self._here, self._finals
+        if not here:
+            return value
+        place = (bisect_left(here, value) + bisect_right(here, value)) / 2 / len(here)
+        position = place * (len(finals) - 1)
+        lower = int(position)
+        upper = min(lower + 1, len(finals) - 1)
+        between = finals[lower] * (1 - (position - lower)) + finals[upper] * (position - lower)
+        if here[0] <= value <= here[-1] or not math.isfinite(value):
+            return between
+        worse = value > here[-1]
+        slope = float(worse) if self._slope is None else self._slope
+        if worse:
+            return min(finals[-1] + slope * (value - here[-1]), sys.float_info.max)
+        return max(min(finals[0] - slope * (here[0] - value), value), -sys.float_info.max)
+
+    @cached_property  # takes ten times as long as a projection, and many need none
+    def _slope(self) -> float | None:
+        """The share of a distance at that step that remains at the end, from 0 to 1, by robust regression.
+
+        None: not known, as with fewer than three trainings; it is then 1 for a worse value, 0 for a better one.
+        """
+        if len(self._others) < 3:
+            return None
+        pairs = np.array(self._others) / len(self._others)  # so that differences do not overflow
+        low, high = np.percentile(pairs, [25, 75], axis=0)
+        if not high[0] > low[0]:
+            return None
+        here, finals = pairs.argsort(axis=0, kind="stable").argsort(axis=0).T
+        agreement = max(0.0, float(np.corrcoef(here, finals)[0, 1]))
+        return min(1.0, agreement * float((high[1] - low[1]) / (high[0] - low[0])))
 
 
-def _slope(others: Sequence[tuple[float, float]], worse: bool) -> float:
-    """Returns the share of a distance at that step that remains at the end, from 0 to 1, by robust regression.
-
-    With fewer than three trainings it is not known: 1 for a worse value, 0 for a better one.
-    """
-    if len(others) < 3:
-        return float(worse)
-    pairs = np.array(others) / len(others)  # so that differences do not overflow
-    low, high = np.percentile(pairs, [25, 75], axis=0)
-    if not high[0] > low[0]:
-        return float(worse)
-    here, finals = pairs.argsort(axis=0, kind="stable").argsort(axis=0).T
-    agreement = max(0.0, float(np.corrcoef(here, finals)[0, 1]))
-    return min(1.0, agreement * float((high[1] - low[1]) / (high[0] - low[0])))
+def projected(value: float, others: Sequence[tuple[float, float]]) -> float:
+    """Returns the projected final value of one training that was stopped; see `Projection`."""
+    return Projection(others)(value)
 
 
 #: Trials are compared at every step up to this one, and then at steps that grow by a tenth, so that a curve of any

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import replace
 
 from hpo_pilot.optimizers.base import Result
-from hpo_pilot.optimizers.early_stopping import projected
+from hpo_pilot.optimizers.early_stopping import Projection
 
 #: A result at a lower level is projected by this number of the last points with results at both levels.
 _PAIRS = 100
@@ -38,23 +38,23 @@ class LevelResults:
     def results(self) -> list[Result]:
         """Returns one result for each point, in the order of their first results."""
         levels = sorted({level for told in self._points.values() for level, result in told.items() if result.values})
-        pairs = {level: self._pairs(level, above) for level, above in itertools.pairwise(levels)}
+        steps = {level: self._projections(level, above) for level, above in itertools.pairwise(levels)}
         found: list[Result] = []
         for told in self._points.values():
             level, result = max(told.items(), key=lambda one: one[0])
             values = result.values
             if values is not None and level != levels[-1]:
-                for others in filter(None, (pairs[each] for each in levels[levels.index(level) : -1])):
-                    values = tuple(projected(value, some) for value, some in zip(values, others, strict=True))
+                for projections in filter(None, (steps[each] for each in levels[levels.index(level) : -1])):
+                    values = tuple(project(value) for value, project in zip(values, projections, strict=True))
                 result = replace(result, values=values, errors=None, stopped=True)
             found.append(result)
         return found
 
-    def _pairs(self, level: float, above: float) -> list[Sequence[tuple[float, float]]]:
-        """Returns (value at a level, value at the next) of the points with both, for each objective."""
+    def _projections(self, level: float, above: float) -> list[Projection]:
+        """Returns the projections from a level to the next by the points with both, one for each objective."""
         both = [
             list(zip(low.values, high.values, strict=True))
             for told in self._points.values()
             if (low := told.get(level)) and (high := told.get(above)) and low.values and high.values
         ]
-        return list(zip(*both[-_PAIRS:], strict=True))
+        return [Projection(pairs) for pairs in zip(*both[-_PAIRS:], strict=True)]

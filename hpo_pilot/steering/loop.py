@@ -564,8 +564,8 @@ class Proposer:
         self._earlier = earlier
         self._executor = executor
         self._wake = wake
-        self._untold: list[Result] = []
-        self._levels = LevelResults() if search.levels is not None else None
+        self._untold: list[tuple[int, float | None, Result]] = []  # with the first trial of the point, and its level
+        self._levels = LevelResults() if search.levels is not None else None  # only `_ask` uses it
         self._asking: Future[list[Point]] | None = None
         self.exhausted = False
         """True once the optimizer has no point left."""
@@ -579,10 +579,9 @@ class Proposer:
             seconds: its `Trial.fold_seconds`; of a level it is not told, because it depends on the level.
         """
         result = told_result(self._search, trial)
-        if self._levels is not None and trial.level is not None:
-            self._levels.tell(chain or trial.number, trial.level, result)
-        else:
-            self._untold.append(replace(result, seconds=seconds))
+        if self._levels is None:
+            result = replace(result, seconds=seconds)
+        self._untold.append((chain or trial.number, trial.level, result))
 
     @cached_property
     def _optimizer(self) -> Optimizer:
@@ -596,11 +595,8 @@ class Proposer:
 
     def start(self, count: int, pending: Sequence[Point]) -> None:
         """Starts an ask for `count` points; `pending`: the points of open trials."""
-        told, self._untold = self._untold, []
-        if self._levels is not None:  # results of lower levels change as others come: a new optimizer is told all
-            told = self._levels.results()
-            self.__dict__.pop("_optimizer", None)
-        self._asking = self._executor.submit(self._ask, told, count, list(pending))
+        untold, self._untold = self._untold, []
+        self._asking = self._executor.submit(self._ask, untold, count, list(pending))
         self._asking.add_done_callback(lambda _: self._wake())
 
     def take(self) -> list[Point]:
@@ -614,9 +610,15 @@ class Proposer:
             self.exhausted = True
             return []
 
-    def _ask(self, told: list[Result], count: int, pending: list[Point]) -> list[Point]:
+    def _ask(self, untold: list[tuple[int, float | None, Result]], count: int, pending: list[Point]) -> list[Point]:
         """Tells and asks the optimizer; runs in the executor, and nothing else uses the optimizer."""
         with ASK_SECONDS.labels(self._search.optimizer.name).time():
+            told = [result for _, _, result in untold]
+            if self._levels is not None:  # results of lower levels change as others come: a new optimizer is told all
+                for chain, level, result in untold:
+                    self._levels.tell(chain, level or 0, result)
+                told = self._levels.results()
+                self.__dict__.pop("_optimizer", None)
             self._optimizer.tell(told)
             return self._optimizer.ask(count, pending)
 

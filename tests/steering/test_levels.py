@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from concurrent.futures import Future
 
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.search import TrialState
+from hpo_pilot.optimizers.level_results import LevelResults
+from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.steering.changes import add_point, retry
+from hpo_pilot.steering.loop import Proposer
 from hpo_pilot.store import SearchState
 from hpo_pilot.store.progress import progress_of
-from tests.steering.memory_panda import finish_all, go
+from tests.made import made_search
+from tests.steering.memory_panda import AtOnce, finish_all, go
 
 EPOCHS = {"fidelity": {"epochs": {"low": 1, "high": 9, "eta": 3}}}
 
@@ -48,6 +52,38 @@ def test_the_best_go_on_and_one_comes_to_the_end(steer, store, panda, restarts):
     progress = progress_of(store.engine, 1)
     assert (progress.counted, progress.continuations) == (9, levels[3] + levels[9])
     assert next(t for t in trials if t.number == progress.best).level == 9
+
+
+class Later(AtOnce):
+    """Works when it is told to."""
+
+    def submit(self, function, /, *arguments):
+        future = Future()
+        self.work = lambda: future.set_result(function(*arguments))
+        return future
+
+
+def test_an_ask_projects_the_results_before_it_and_does_so_in_the_executor(monkeypatch):
+    executor, results, projected = Later(), LevelResults.results, []
+    monkeypatch.setattr(LevelResults, "results", lambda self: projected.append(results(self)) or projected[-1])
+    proposer = Proposer(made_search(**EPOCHS), executor, lambda: None)
+
+    def tell(number, level, chain):
+        trial = Trial(number, 1, {"x": chain / 8}, TrialState.FINISHED, values=(0.5,), told=number, level=level)
+        proposer.tell(trial, chain)
+
+    tell(1, 1, 1)
+    proposer.start(1, [])
+    tell(2, 1, 2)  # while the ask waits
+    tell(3, 3, 1)
+    assert projected == []
+    executor.work()
+    assert len(proposer.take()) == 1
+    proposer.start(1, [])
+    executor.work()
+    found = [[(one.point["x"] * 8, one.stopped) for one in told] for told in projected]
+    assert found == [[(1, False)], [(1, False), (2, True)]]
+    assert len(proposer.take()) == 1 and len(proposer._optimizer.history) == 2
 
 
 def test_a_task_has_the_levels_of_its_trials(steer, panda):
