@@ -509,7 +509,9 @@ class SearchSteering:
     def _confirm(self) -> bool:
         """Submits the confirmation runs that are still due, with fresh seeds. Returns whether there are any."""
         earlier = self._store.earlier_results(self.record.id)
-        again = confirmation_runs(self._search, self._trials.values(), earlier)[: self._allowance.trials]
+        lasting = self._outputs.lasting(self._trials) if self._search.confirm.top else None
+        due = confirmation_runs(self._search, self._trials.values(), earlier, lasting)
+        again = due[: self._allowance.trials]
         self._next = Generation(self._next.number, self._ledger.told, (), ())
         self._register([trial.point for trial in again], again)
         return bool(again)

@@ -69,10 +69,22 @@ def recommend(
     return [(trial_at[key], each) for each in found if (key := point_key(each.point)) in trial_at]
 
 
-def confirmation_runs(search: Search, trials: Collection[Trial], earlier: Sequence[EarlierResults]) -> list[Trial]:
+def confirmation_runs(
+    search: Search,
+    trials: Collection[Trial],
+    earlier: Sequence[EarlierResults],
+    with_outputs: Collection[int] | None = None,
+) -> list[Trial]:
     """Returns the trials to confirm, each once per run that is still due. Stopped runs are due again.
 
     Only trials of the highest level are confirmed, by whole trainings to this level.
+
+    Args:
+        search: the search.
+        trials: its trials.
+        earlier: results of earlier searches.
+        with_outputs: the trials that keep their outputs. Others are confirmed only where these are too few: the best
+            confirmed trial is what users fetch. None: all alike.
     """
     ranked = ranked_by_folds(search, trials) if search.confirm.top else []
     if ranked and len(search.objectives) == 1:
@@ -81,5 +93,7 @@ def confirmation_runs(search: Search, trials: Collection[Trial], earlier: Sequen
         ranked = predicted + [trial for trial in ranked if trial.number not in seen]
     runs = Counter(trial.confirms for trial in trials if trial.state is not TrialState.STOPPED)
     level = max((trial.level or 0 for trial in ranked), default=0)
-    top = [trial for trial in ranked if (trial.level or 0) == level][: search.confirm.top]
-    return [trial for trial in top for _ in range(search.confirm.repeats - runs[trial.number])]
+    top = [trial for trial in ranked if (trial.level or 0) == level]
+    if with_outputs is not None:
+        top.sort(key=lambda trial: trial.number not in with_outputs)  # stable
+    return [trial for trial in top[: search.confirm.top] for _ in range(search.confirm.repeats - runs[trial.number])]

@@ -241,8 +241,9 @@ def internal_error(error: Exception) -> str:
 
 # --- outputs of the best trials ---
 
-#: Least number of best trials that keep their outputs; of a Pareto front more, because users choose from it.
-_KEPT, _KEPT_OF_FRONT = 3, 10
+#: Least number of best trials that keep their outputs; more where users choose from a Pareto front, or a model chooses
+#: the trials to confirm: then also this number for each of these.
+_KEPT, _KEPT_FOR_CHOICE, _KEPT_PER_CONFIRMED = 3, 10, 5
 
 
 class KeptOutputs:
@@ -255,8 +256,8 @@ class KeptOutputs:
         self._record = record
         self._store = store
         self._manager = manager
-        several = len(record.search.objectives) > 1
-        self._count = max(_KEPT_OF_FRONT if several else _KEPT, record.search.confirm.top)
+        top, several = record.search.confirm.top, len(record.search.objectives) > 1
+        self._count = max(_KEPT_FOR_CHOICE if several or top else _KEPT, _KEPT_PER_CONFIRMED * top)
         self._numbers: set[int] = set()
         if self._declared:
             over = {trial.number for trial in trials if trial.state.is_over}
@@ -281,19 +282,32 @@ class KeptOutputs:
         if not self._declared or self._manager.policy.keeps_outputs:
             return
         self._numbers |= set(new)
-        candidates = [trials[number] for number in self._numbers if trials[number].confirms is None]
+        gone = sorted(self._numbers - self._best(self._numbers, trials))
+        if gone:
+            for archive in self._store.unwanted_archives(self._record.id, gone):
+                self._manager.discard(archive)
+            self._store.discard_outputs(self._record.id, gone)
+            self._numbers -= set(gone)
+
+    def lasting(self, trials: Mapping[int, Trial]) -> set[int] | None:
+        """Returns the trials that have outputs and keep them; None where that is no reason to prefer any.
+
+        It asks the store: after a restart the answer must be the same.
+        """
+        if not self._declared or self._manager.policy.keeps_outputs:
+            return None
+        return self._best(self._store.trials_with_outputs(self._record.id), trials)
+
+    def _best(self, numbers: Iterable[int], trials: Mapping[int, Trial]) -> set[int]:
+        """Returns those of the trials with these numbers that keep their outputs."""
+        candidates = [trials[number] for number in numbers if trials[number].confirms is None]
         kept = {trial.number for trial in ranked_by_folds(self._record.search, candidates)[: self._count]}
         if self._record.search.confirm.top:
             # Confirmed trials keep their outputs too, even if an extended search finds better trials later.
             confirmations = [trial for trial in trials.values() if trial.confirms is not None]
             confirmed_first = ranking(self._record.search, candidates + confirmations)[: self._count]
             kept |= {standing.trial.number for standing in confirmed_first}
-        gone = sorted(self._numbers - kept)
-        if gone:
-            for archive in self._store.unwanted_archives(self._record.id, gone):
-                self._manager.discard(archive)
-            self._store.discard_outputs(self._record.id, gone)
-            self._numbers -= set(gone)
+        return kept
 
 
 def kept_outputs(store: Store, record: SearchRecord, which: str) -> tuple[int, dict[int, str]]:

@@ -46,6 +46,20 @@ def test_with_noise_the_trials_that_the_model_ranks_first_are_confirmed(goal, no
     assert recommend(search, [*done, *again], ())[0][0] == runs[0]
 
 
+@pytest.mark.parametrize(
+    ("kept", "confirmed"),
+    [(None, [1, 2]), ({2, 3, 4}, [2, 3]), ({4}, [4, 1]), (set(), [1, 2]), ({5}, [1, 2])],
+    ids=["all alike", "those with outputs", "and others where they are too few", "none has any", "not a lower level"],
+)
+def test_trials_with_outputs_are_confirmed_first(kept, confirmed):
+    search = made_search(fidelity={"epochs": {"low": 1, "high": 3}}, confirm={"top": 2, "repeats": 1})
+    done = [
+        Trial(n, 1, {"x": n / 9}, state=TrialState.FINISHED, values=(n / 9,), told=n, level=1 if n == 5 else 3)
+        for n in range(1, 6)
+    ]
+    assert [trial.number for trial in confirmation_runs(search, done, (), kept)] == confirmed
+
+
 def test_nothing_is_modelled_where_nothing_is_confirmed(monkeypatch):
     monkeypatch.setattr("hpo_pilot.steering.recommendation.recommend", None)
     assert confirmation_runs(made_search("s"), trials(0.1, 1), ()) == []
