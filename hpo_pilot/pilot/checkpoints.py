@@ -392,6 +392,13 @@ class CheckpointShipping(threading.Thread):
             with self._uploading:
                 self._ship(shipment, patience=_PATIENCE)
 
+    def keeps_level(self, job: Job) -> bool:
+        """Returns whether `finish` may upload a checkpoint."""
+        with self._changed:
+            shipment = self._shipments.get(job.identity)
+        levels = shipment.kept.levels if shipment is not None else ()
+        return self._stores_levels(job) and any(level.is_kept for level in levels)
+
     def finish(self, job: Job, failed: Collection[tuple[int, int]] = ()) -> dict[tuple[int, int], str]:
         """Keeps or deletes the checkpoint of a job that has its result, before that is reported.
 
