@@ -170,8 +170,8 @@ class Agents:
         self._spread: dict[Identity, tuple[set[str], threading.Event]] = {}
         self._work, self._uploads = ThreadPoolExecutor(_THREADS, "agents"), ThreadPoolExecutor(_UPLOADS, "uploads")
         self._levels = ThreadPoolExecutor(_UPLOADS, "levels")  # results wait for these uploads, and not for others
-        #: Jobs that were reported finished: (trial, fold) from which no later trial can go on.
-        self._finished: dict[Identity, Future[set[tuple[int, int]]]] = {}
+        #: Jobs that were reported finished: `failed` and `unkept` of CheckpointShipping.drop.
+        self._finished: dict[Identity, Future[tuple[set[tuple[int, int]], dict[tuple[int, int], str]]]] = {}
         self._pace = Pace(parts.settings.checkpoint_rate * 1e6)
         self._files = CachedFiles(self._folder / "cache", server)
         self._reports: list[dict[str, Any]] = []  # used in the thread of the door
@@ -428,7 +428,7 @@ class Agents:
             if entry is not None and identity not in self._finished and report["job_status"] == "finished":
                 failed = failed_in(parse_reports(json.loads(report.get("meta_data") or "{}")))
                 threads = self._levels if checkpoints.keeps_level(entry.job) else self._work
-                finish = threads.submit(lambda: failed.union(checkpoints.finish(entry.job, failed)))
+                finish = threads.submit(lambda: (failed, checkpoints.finish(entry.job, failed)))
                 self._finished[identity] = finish
             finished = self._finished.get(identity)
         if finished is not None:
@@ -574,9 +574,9 @@ class Agents:
         checkpoints = self._parts.checkpoints
         try:
             if (finished := self._finished.get(job.identity)) is not None:
-                checkpoints.drop(job, finished.result())
+                checkpoints.drop(job, *finished.result())
             elif ending in (Ending.FINISHED, Ending.RESUMED):  # its agent has kept the report, and sends it later
-                checkpoints.drop(job, checkpoints.finish(job))
+                checkpoints.drop(job, unkept=checkpoints.finish(job))
             else:
                 checkpoints.keep(job, None)
         finally:

@@ -427,18 +427,25 @@ class CheckpointShipping(threading.Thread):
                 unkept[member] = why
         return unkept
 
-    def drop(self, job: Job, unusable: Collection[tuple[int, int]] = ()) -> None:
+    def drop(
+        self, job: Job, failed: Collection[tuple[int, int]] = (), unkept: Collection[tuple[int, int]] = ()
+    ) -> None:
         """Deletes checkpoints that no trial needs, after the result of a job with levels was reported.
 
         Args:
             job: the job.
-            unusable: (trial, fold) without a figure of merit, or whose checkpoint is not kept.
+            failed: (trial, fold) without a figure of merit.
+            unkept: (trial, fold) whose checkpoint is only here.
         """
         shipment = self._take(job.identity)
         if shipment is None or not shipment.kept.levels:
             return
         for level in shipment.kept.levels:
-            if (level.trial, level.fold) in unusable or not shipment.kept.of(level.name).signature():
+            member = (level.trial, level.fold)
+            if member in failed and level.chain != level.trial:
+                # A later trial repeats this one from the same earlier one, and not from what has failed.
+                shutil.rmtree(shipment.kept.folder / level.name, ignore_errors=True)
+            if member in failed or member in unkept or not shipment.kept.of(level.name).signature():
                 continue  # a later trial goes on from an earlier one
             # Here it is not needed if it is stored elsewhere.
             shipment.kept.forget(level, own=not level.is_kept or self._stores_levels(job))

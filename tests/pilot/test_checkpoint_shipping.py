@@ -251,7 +251,9 @@ def test_a_failed_level_leaves_the_one_below(tmp_path, cache, ship):
     save(tmp_path, "t3f1.8", "diverged")
     assert shared.finish(trial(8, chain=3), {(8, 1)}) == {}
     shared.drop(trial(8, chain=3), {(8, 1)})
-    assert read(root(tmp_path)) == {"t3f1/.kept/w": "level 1", "t3f1.8/.kept/w": "diverged"}
+    assert read(root(tmp_path)) == {"t3f1/.kept/w": "level 1"}
+    shared.begin(trial(9, chain=3))  # repeats it
+    assert read(root(tmp_path))["t3f1.9/.kept/w"] == "level 1"
     assert cache.calls == []
 
 
@@ -289,7 +291,7 @@ def test_a_level_that_cannot_be_stored_is_a_remark(tmp_path, cache, ship, monkey
     (((number, fold), why),) = shipping.finish(trial(3)).items()
     assert (number, fold) == (3, 1)
     assert said in why
-    shipping.drop(trial(3), {(3, 1)})
+    shipping.drop(trial(3), unkept={(3, 1)})
     assert read(root(tmp_path)), "this pilot may run the next level"
 
 
