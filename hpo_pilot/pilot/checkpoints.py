@@ -184,7 +184,7 @@ class KeptCheckpoint:
             level: the trial that is about to start.
 
         Returns:
-            Whether it was placed: the trial has none of its own that is newer, or of a higher level.
+            Whether it was placed: there is none here of a later trial of the chain, or of the same that is newer.
 
         Raises:
             UnsafeArchive: the archive is refused; nothing was changed.
@@ -193,9 +193,9 @@ class KeptCheckpoint:
         with self._beside() as beside:
             unpack(str(archive), str(beside), limit)
             for name in self._chain(level, beside):
+                if any(_trial(here, level) > _trial(name, level) for here in self._chain(level, self.folder)):
+                    return False  # that of a later trial could not be stored
                 if name != level.name:
-                    if _newest(self.folder, level.name) is not None:
-                        return False
                     (beside / name).rename(beside / level.name)
                 return self._place(beside, level.name)
         return False
@@ -592,6 +592,11 @@ class CheckpointShipping(threading.Thread):
     def _remove(self, kept: KeptCheckpoint, level: Level | None = None) -> None:
         """Deletes the stored archive."""
         self._server.delete_checkpoint(kept.task_id, _sub_id(kept, level))
+
+
+def _trial(name: str, level: Level) -> int:
+    """Returns the number of the trial in the name of a folder of its chain."""
+    return int(name.partition(".")[2] or level.chain)
 
 
 def _sub_id(kept: KeptCheckpoint, level: Level | None) -> str:
