@@ -104,22 +104,27 @@ def make_room(tx: Transaction, cache: Folder, place: Place) -> bool:
     Those of good trials are replaced soon, when these trials go on. So the longest stored are of the worst.
 
     Returns:
-        False: other users' checkpoints take the space, and the new one was removed.
+        False: other users' checkpoints take the space, and the new one alone was removed.
     """
     tx.connection.execute(update(cache_files).where(_begins(place.search)).values(touched=tx.now))
-    remove(tx, cache, stored(tx, place)[1:])
+    needless = stored(tx, place)[1:]
     columns = (cache_files.c.name, cache_files.c.user_name, cache_files.c.size)
     files = tx.connection.execute(select(*columns).where(_begins(CHAIN_START)).order_by(cache_files.c.created)).all()
     owner = next((file.user_name for file in files if file.name == place.name), None)
+    others = [file for file in files if file.user_name == owner and file.name != place.name]
     excess = sum(file.size for file in files) - shutil.disk_usage(cache.path).free
-    # The new one is the last.
-    for file in sorted((file for file in files if file.user_name == owner), key=lambda file: file.name == place.name):
+    if excess > sum(2 * file.size for file in others):  # for each removed one less is used, and more is free
+        remove(tx, cache, [place.name])
+        return False
+    remove(tx, cache, needless)
+    for file in sorted(others, key=lambda file: file.name not in needless):
         if excess <= 0:
-            return True
-        remove(tx, cache, [file.name])
-        excess -= 2 * file.size  # less is used, and more is free
-        log.warning("the checkpoint %s is removed: checkpoints may use half of the free disk space", file.name)
-    return cache.find(place.name) is not None
+            break
+        excess -= 2 * file.size
+        if file.name not in needless:
+            remove(tx, cache, [file.name])
+            log.warning("the checkpoint %s is removed: checkpoints may use half of the free disk space", file.name)
+    return True
 
 
 def remove(tx: Transaction, cache: Folder, names: Iterable[str]) -> None:
