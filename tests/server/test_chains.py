@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from sqlalchemy import event
 
 from hpo_pilot.server import chains, database
 from hpo_pilot.server.chains import make_room, place_of, stored
@@ -120,6 +121,31 @@ def test_one_that_is_refused_leaves_that_of_the_level_below(house: House, monkey
             place = place_of(tx, high, "1.t2f0")
             assert place is not None and make_room(tx, house.cache, place) is (free == 0)
         assert [path.name for path in house.cache] == [below if free else new]
+
+
+def test_what_is_stored_costs_little_while_there_is_room(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search is noted as used once a day, and the files of all users are not listed."""
+    task = house.queue.submit(2, **params(1, 2))
+    put(house, task, 1, 1)
+    put(house, task, 2, 2)
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(9))
+    changed: list[int] = []
+    read: list[str] = []
+
+    def note(*call: Any) -> None:
+        cursor, statement = call[1:3]
+        changed.append(cursor.rowcount) if statement.startswith("UPDATE") else read.append(statement)
+
+    for days in (0.5, 1, 0.5):
+        house.queue.clock.now += days * _DAY
+        with house.queue.database.writing() as tx:
+            place = place_of(tx, task, "2.t2f0")
+            assert place is not None
+            event.listen(tx.connection, "after_cursor_execute", note)
+            assert make_room(tx, house.cache, place)
+    assert changed == [0, 2, 0]
+    assert not any("ORDER BY" in statement for statement in read)
 
 
 def test_those_of_a_search_stay_while_one_of_it_is_used(house: House) -> None:
