@@ -15,6 +15,7 @@ from sqlalchemy import event
 
 from hpo_pilot.server import chains, database
 from hpo_pilot.server.chains import make_room, place_of, stored
+from hpo_pilot.server.tasks import Housekeeping
 from tests.server.conftest import Api
 from tests.server.test_retention import _DAY, House, house
 from tests.task_parameters import bare_params
@@ -161,3 +162,13 @@ def test_those_of_a_search_stay_while_one_of_it_is_used(house: House) -> None:
     house.queue.clock.now += 21 * _DAY
     house.sweep()
     assert list(house.cache) == []
+
+
+def test_they_outlive_the_records_of_their_task(house: House) -> None:
+    house.keeping = Housekeeping(house.queue.database, house.cache, house.storage, 7)
+    name = put(house, house.queue.submit(1, **params(1)), 1, 1)
+    house.write(house.cache, "sources.unused.tar.gz")
+    for days, left in ((29, [name]), (2, [])):
+        house.queue.clock.now += days * _DAY
+        house.sweep()
+        assert [path.name for path in house.cache] == left
