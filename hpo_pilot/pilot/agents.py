@@ -31,7 +31,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -42,12 +42,13 @@ from hpo_pilot.files import close_to_others, write_whole
 from hpo_pilot.hpc.launcher import GPU_VARIABLES, Placement
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.jobs.resources import Node
+from hpo_pilot.jobs.results import parse_reports
 from hpo_pilot.pilot import spread
 from hpo_pilot.pilot.allocation_pool import AllocationPool, AllocationReservation
 from hpo_pilot.pilot.attempt import PilotParts, report_end
 from hpo_pilot.pilot.client import INVALID, NO_PERMISSION, TIMED_OUT, JobOfAnotherPilot, JobServer, MissingAtServer
 from hpo_pilot.pilot.job import GivenBack, Identity, Job, JobFailure, NodeLost
-from hpo_pilot.pilot.report import Outcome, StartingJob
+from hpo_pilot.pilot.report import Outcome, StartingJob, failed_in
 from hpo_pilot.pilot.settings import Site
 from hpo_pilot.pilot.spread import CERTIFICATE, KEY, SETTINGS, TOKEN
 from hpo_pilot.transformation.job import PayloadSettings
@@ -168,6 +169,9 @@ class Agents:
         #: Jobs on several nodes: the nodes that still have processes, and AllocationReservation.ended.
         self._spread: dict[Identity, tuple[set[str], threading.Event]] = {}
         self._work, self._uploads = ThreadPoolExecutor(_THREADS, "agents"), ThreadPoolExecutor(_UPLOADS, "uploads")
+        self._levels = ThreadPoolExecutor(_UPLOADS, "levels")  # results wait for these uploads, and not for others
+        #: Jobs that were reported finished: `failed` and `unkept` of CheckpointShipping.drop.
+        self._finished: dict[Identity, Future[tuple[set[tuple[int, int]], dict[tuple[int, int], str]]]] = {}
         self._pace = Pace(parts.settings.checkpoint_rate * 1e6)
         self._files = CachedFiles(self._folder / "cache", server)
         self._reports: list[dict[str, Any]] = []  # used in the thread of the door
@@ -376,6 +380,7 @@ class Agents:
         except Exception:
             log.exception("job %s: a defect of the pilot; its server will count it as lost", panda_id)
         finally:
+            self._finished.pop(entry.job.identity, None)
             self._when_over()
 
     def _forget(self, identity: Identity) -> AgentJob | None:
@@ -405,7 +410,29 @@ class Agents:
             return _envelope(await self._jobs_for(agent, request))
         if request.path == "/api/v1/pilot/update_jobs_bulk":
             return _envelope(list(map(_answered, await self._heartbeats(request.json()["job_list"]))))
+        if request.path == "/api/v1/pilot/update_job":
+            # Not in a thread of `_work`: an upload may take minutes, and heartbeats need these threads.
+            await self._finish(request.json())
+            request.body.seek(0)
         return await asyncio.get_running_loop().run_in_executor(self._work, self._relay, request)
+
+    async def _finish(self, report: Mapping[str, Any]) -> None:
+        """Stores what later trials go on from before a job is reported finished: then the server takes no more of it.
+
+        It may be repeated, also while the first call lasts.
+        """
+        identity: Identity = (int(report["job_id"]), int(report["attempt_nr"]))
+        checkpoints = self._parts.checkpoints
+        with self._lock:
+            entry = self._jobs.get(identity)
+            if entry is not None and identity not in self._finished and report["job_status"] == "finished":
+                failed = failed_in(parse_reports(json.loads(report.get("meta_data") or "{}")))
+                threads = self._levels if checkpoints.keeps_level(entry.job) else self._work
+                finish = threads.submit(lambda: (failed, checkpoints.finish(entry.job, failed)))
+                self._finished[identity] = finish
+            finished = self._finished.get(identity)
+        if finished is not None:
+            await asyncio.shield(asyncio.wrap_future(finished))
 
     async def _heartbeats(self, reports: list[dict[str, Any]]) -> list[str | HpoPilotError]:
         """Sends the heartbeats of one agent in a call with the heartbeats of others; see JobServer.update_all."""
@@ -544,13 +571,16 @@ class Agents:
 
     def _close(self, job: Job, ending: Ending) -> None:
         """Deletes the checkpoint of a job that has its result; sends that of another one to the server."""
+        checkpoints = self._parts.checkpoints
         try:
-            if ending in (Ending.FINISHED, Ending.RESUMED):
-                self._parts.checkpoints.finish(job)
-                self._parts.checkpoints.drop(job)
+            if (finished := self._finished.get(job.identity)) is not None:
+                checkpoints.drop(job, *finished.result())
+            elif ending in (Ending.FINISHED, Ending.RESUMED):  # its agent has kept the report, and sends it later
+                checkpoints.drop(job, unkept=checkpoints.finish(job))
             else:
-                self._parts.checkpoints.keep(job, None)
+                checkpoints.keep(job, None)
         finally:
+            self._finished.pop(job.identity, None)
             self._when_over()
 
 

@@ -127,7 +127,8 @@ class JobRun:
         self._archive, self._copied = "", 0.0  # name of the sandbox, and when it was copied
         self._resumes = False  # whether the attempt goes on from a checkpoint
         self._job: Job | None = None
-        self._unusable: set[tuple[int, int]] = set()  # (trial, fold) from which no later trial can go on
+        self._failed: set[tuple[int, int]] = set()  # (trial, fold) without a figure of merit
+        self._unkept: dict[tuple[int, int], str] = {}  # why their checkpoint is only here
 
     def run(self) -> None:
         """Runs the job, then sends its final report or puts it back into the queue."""
@@ -148,7 +149,7 @@ class JobRun:
             is_reserved = False
             report_end(parts, panda_id, attempt, outcome, self._folder, self._stored)
             if self._job is not None and outcome.finished:
-                parts.checkpoints.drop(self._job, self._unusable)
+                parts.checkpoints.drop(self._job, self._failed, self._unkept)
         except HpoPilotError as error:
             log.error("%s", error)
         except Exception:
@@ -196,10 +197,9 @@ class JobRun:
             storage = parts.server_storage if job.server_stores else parts.own_storage
             if self._outcome.finished:
                 self._stored = store_outputs(storage, job, self._folder)
-                self._unusable = failed_folds(self._folder)
-                unkept = parts.checkpoints.finish(job, self._unusable)
-                note_remarks(self._folder, unkept)
-                self._unusable.update(unkept)
+                self._failed = failed_folds(self._folder)
+                self._unkept = parts.checkpoints.finish(job, self._failed)
+                note_remarks(self._folder, self._unkept)
                 return
             parts.checkpoints.keep(job, self._outcome.failure)
             if not isinstance(self._outcome.failure, AttemptClosed | GivenBack):

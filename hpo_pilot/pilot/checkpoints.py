@@ -184,7 +184,7 @@ class KeptCheckpoint:
             level: the trial that is about to start.
 
         Returns:
-            Whether it was placed: the trial has none of its own that is newer, or of a higher level.
+            Whether it was placed: there is none here of a later trial of the chain, or of the same that is newer.
 
         Raises:
             UnsafeArchive: the archive is refused; nothing was changed.
@@ -193,9 +193,9 @@ class KeptCheckpoint:
         with self._beside() as beside:
             unpack(str(archive), str(beside), limit)
             for name in self._chain(level, beside):
+                if any(_trial(here, level) > _trial(name, level) for here in self._chain(level, self.folder)):
+                    return False  # that of a later trial could not be stored
                 if name != level.name:
-                    if _newest(self.folder, level.name) is not None:
-                        return False
                     (beside / name).rename(beside / level.name)
                 return self._place(beside, level.name)
         return False
@@ -392,6 +392,13 @@ class CheckpointShipping(threading.Thread):
             with self._uploading:
                 self._ship(shipment, patience=_PATIENCE)
 
+    def keeps_level(self, job: Job) -> bool:
+        """Returns whether `finish` may upload a checkpoint."""
+        with self._changed:
+            shipment = self._shipments.get(job.identity)
+        levels = shipment.kept.levels if shipment is not None else ()
+        return self._stores_levels(job) and any(level.is_kept for level in levels)
+
     def finish(self, job: Job, failed: Collection[tuple[int, int]] = ()) -> dict[tuple[int, int], str]:
         """Keeps or deletes the checkpoint of a job that has its result, before that is reported.
 
@@ -420,18 +427,25 @@ class CheckpointShipping(threading.Thread):
                 unkept[member] = why
         return unkept
 
-    def drop(self, job: Job, unusable: Collection[tuple[int, int]] = ()) -> None:
+    def drop(
+        self, job: Job, failed: Collection[tuple[int, int]] = (), unkept: Collection[tuple[int, int]] = ()
+    ) -> None:
         """Deletes checkpoints that no trial needs, after the result of a job with levels was reported.
 
         Args:
             job: the job.
-            unusable: (trial, fold) without a figure of merit, or whose checkpoint is not kept.
+            failed: (trial, fold) without a figure of merit.
+            unkept: (trial, fold) whose checkpoint is only here.
         """
         shipment = self._take(job.identity)
         if shipment is None or not shipment.kept.levels:
             return
         for level in shipment.kept.levels:
-            if (level.trial, level.fold) in unusable or not shipment.kept.of(level.name).signature():
+            member = (level.trial, level.fold)
+            if member in failed and level.chain != level.trial:
+                # A later trial repeats this one from the same earlier one, and not from what has failed.
+                shutil.rmtree(shipment.kept.folder / level.name, ignore_errors=True)
+            if member in failed or member in unkept or not shipment.kept.of(level.name).signature():
                 continue  # a later trial goes on from an earlier one
             # Here it is not needed if it is stored elsewhere.
             shipment.kept.forget(level, own=not level.is_kept or self._stores_levels(job))
@@ -578,6 +592,11 @@ class CheckpointShipping(threading.Thread):
     def _remove(self, kept: KeptCheckpoint, level: Level | None = None) -> None:
         """Deletes the stored archive."""
         self._server.delete_checkpoint(kept.task_id, _sub_id(kept, level))
+
+
+def _trial(name: str, level: Level) -> int:
+    """Returns the number of the trial in the name of a folder of its chain."""
+    return int(name.partition(".")[2] or level.chain)
 
 
 def _sub_id(kept: KeptCheckpoint, level: Level | None) -> str:

@@ -234,7 +234,12 @@ def _reports(folder: Path) -> Sequence[RunReport]:
 
 def failed_folds(folder: Path) -> set[tuple[int, int]]:
     """Returns (trial, fold) of a job's points without a figure of merit."""
-    return {(report.trial, report.fold) for report in _reports(folder) if report.status != "ok"}
+    return failed_in(_reports(folder))
+
+
+def failed_in(reports: Sequence[RunReport]) -> set[tuple[int, int]]:
+    """Returns (trial, fold) of reports without a figure of merit."""
+    return {(report.trial, report.fold) for report in reports if report.status != "ok"}
 
 
 def note_metric(folder: Path, name: str, value: float) -> None:

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, delete, select, update
+from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.exc import NoResultFound
 
 from hpo_pilot.errors import InputError
@@ -26,6 +26,7 @@ from hpo_pilot.server.task_parameters import known_task
 log = logging.getLogger(__name__)
 
 KEPT_SECONDS = 30 * 86_400.0  # after the last checkpoint of the search was written or read; pilots have the same limit
+_TOUCHED = 86_400.0  # the time of that is noted so exactly
 _SUB_ID = re.compile(r"(\d{1,9})\.t(\d{1,9})f(\d{1,9})", re.ASCII)
 
 
@@ -85,9 +86,15 @@ def _trial(name: str) -> int:
 def stored(tx: Transaction, place: Place, *, touch: bool = False) -> list[str]:
     """Returns the stored files of a chain up to this trial, the newest first; `touch`: one is about to be read."""
     if touch:
-        tx.connection.execute(update(cache_files).where(_begins(place.search)).values(touched=tx.now))
+        _touch(tx, place)
     names = tx.connection.scalars(select(cache_files.c.name).where(_begins(place.chain)))
     return sorted((name for name in names if _trial(name) <= place.trial), key=_trial, reverse=True)
+
+
+def _touch(tx: Transaction, place: Place) -> None:
+    """Notes that a search is in use, once a day: it may have thousands of files."""
+    old = cache_files.c.touched < tx.now - _TOUCHED
+    tx.connection.execute(update(cache_files).where(_begins(place.search), old).values(touched=tx.now))
 
 
 def refusal(tx: Transaction, place: Place) -> str:
@@ -104,22 +111,31 @@ def make_room(tx: Transaction, cache: Folder, place: Place) -> bool:
     Those of good trials are replaced soon, when these trials go on. So the longest stored are of the worst.
 
     Returns:
-        False: other users' checkpoints take the space, and the new one was removed.
+        False: other users' checkpoints take the space, and the new one alone was removed.
     """
-    tx.connection.execute(update(cache_files).where(_begins(place.search)).values(touched=tx.now))
-    remove(tx, cache, stored(tx, place)[1:])
-    columns = (cache_files.c.name, cache_files.c.user_name, cache_files.c.size)
-    files = tx.connection.execute(select(*columns).where(_begins(CHAIN_START)).order_by(cache_files.c.created)).all()
-    owner = next((file.user_name for file in files if file.name == place.name), None)
-    excess = sum(file.size for file in files) - shutil.disk_usage(cache.path).free
-    # The new one is the last.
-    for file in sorted((file for file in files if file.user_name == owner), key=lambda file: file.name == place.name):
+    _touch(tx, place)
+    needless = stored(tx, place)[1:]
+    total = tx.connection.scalar(select(func.sum(cache_files.c.size)).where(_begins(CHAIN_START))) or 0
+    excess = total - shutil.disk_usage(cache.path).free
+    if excess <= 0:
+        remove(tx, cache, needless)
+        return True
+    owner = select(cache_files.c.user_name).where(cache_files.c.name == place.name).scalar_subquery()
+    of_owner = _begins(CHAIN_START), cache_files.c.user_name == owner, cache_files.c.name != place.name
+    columns = select(cache_files.c.name, cache_files.c.size)
+    others = tx.connection.execute(columns.where(*of_owner).order_by(cache_files.c.created)).all()
+    if excess > sum(2 * file.size for file in others):  # for each removed one less is used, and more is free
+        remove(tx, cache, [place.name])
+        return False
+    remove(tx, cache, needless)
+    for file in sorted(others, key=lambda file: file.name not in needless):
         if excess <= 0:
-            return True
-        remove(tx, cache, [file.name])
-        excess -= 2 * file.size  # less is used, and more is free
-        log.warning("the checkpoint %s is removed: checkpoints may use half of the free disk space", file.name)
-    return cache.find(place.name) is not None
+            break
+        excess -= 2 * file.size
+        if file.name not in needless:
+            remove(tx, cache, [file.name])
+            log.warning("the checkpoint %s is removed: checkpoints may use half of the free disk space", file.name)
+    return True
 
 
 def remove(tx: Transaction, cache: Folder, names: Iterable[str]) -> None:

@@ -571,7 +571,9 @@ class Housekeeping:
 
     def _remove_sandboxes(self, tx: Transaction, before: float) -> bool:
         named = select(tasks.c.sandbox).where(tasks.c.sandbox.is_not(None))
-        unused = select(cache_files.c.name).where(cache_files.c.touched < before, cache_files.c.name.not_in(named))
+        # Checkpoints of searches have a limit of their own: a paused search may outlive its tasks' records.
+        others = ~cache_files.c.name.startswith(CHAIN_START, autoescape=True) & cache_files.c.name.not_in(named)
+        unused = select(cache_files.c.name).where(cache_files.c.touched < before, others)
         names = tx.connection.scalars(unused.limit(SLICE)).all()
         for name in names:
             self._cache.remove(plain_name(name))

@@ -214,9 +214,13 @@ def test_the_end_of_the_allocation_keeps_checkpoints_on_shared_storage(panda, pi
 def test_a_level_goes_on_at_any_node(panda, pilot, begin, until):
     begin("--checkpoints", str(pilot.folder / "shared"))
     train = "i=$(cat ckpt || echo 0); echo $HPO_PILOT_LEVEL > ckpt; echo '{\"loss\": '$i'}' > output.json"
+    diverges = f"{train}; exit 1"
 
-    def run(**level: Any) -> int:
-        job = panda.add_job(train, checkpoint=["ckpt"], level=level)
+    def run(command: str = train, **level: Any) -> int:
+        job = panda.add_job(command, checkpoint=["ckpt"], level=level)
+        if command == diverges:
+            assert verdict(panda.final(job))["value"] is None
+            return int(job)
         assert verdict(panda.final(job))["value"] == done[-1]
         done.append(level["level"])
         return job
@@ -227,6 +231,8 @@ def test_a_level_goes_on_at_any_node(panda, pilot, begin, until):
     done = [0]
     first = run(level=1, keep_checkpoint=True)
     second = run(level=3, keep_checkpoint=True, chain=first)
+    until(lambda: kept() == [f"t{first}f0.{second}"])
+    run(diverges, level=9, chain=first)
     until(lambda: kept() == [f"t{first}f0.{second}"])
     run(level=9, chain=first)
     until(lambda: kept() == [])

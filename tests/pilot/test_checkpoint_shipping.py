@@ -251,7 +251,9 @@ def test_a_failed_level_leaves_the_one_below(tmp_path, cache, ship):
     save(tmp_path, "t3f1.8", "diverged")
     assert shared.finish(trial(8, chain=3), {(8, 1)}) == {}
     shared.drop(trial(8, chain=3), {(8, 1)})
-    assert read(root(tmp_path)) == {"t3f1/.kept/w": "level 1", "t3f1.8/.kept/w": "diverged"}
+    assert read(root(tmp_path)) == {"t3f1/.kept/w": "level 1"}
+    shared.begin(trial(9, chain=3))  # repeats it
+    assert read(root(tmp_path))["t3f1.9/.kept/w"] == "level 1"
     assert cache.calls == []
 
 
@@ -289,8 +291,22 @@ def test_a_level_that_cannot_be_stored_is_a_remark(tmp_path, cache, ship, monkey
     (((number, fold), why),) = shipping.finish(trial(3)).items()
     assert (number, fold) == (3, 1)
     assert said in why
-    shipping.drop(trial(3), {(3, 1)})
+    shipping.drop(trial(3), unkept={(3, 1)})
     assert read(root(tmp_path)), "this pilot may run the next level"
+
+
+@pytest.mark.parametrize(
+    ("here", "goes_on_from"), [("t3f1.5", "level 2"), ("t3f1", "stored"), ("t3f1.9", "stored"), ("t3f0.5", "stored")]
+)
+def test_a_level_that_could_not_be_stored_wins_over_a_stored_lower_one(tmp_path, cache, ship, here, goes_on_from):
+    one, other = ship(), ship()
+    one.begin(trial(3))
+    save(tmp_path, "t3f1", "stored")
+    assert one.finish(trial(3)) == {}
+    cache.files["5_1.t8f1"] = cache.files.pop("5_1.t3f1")  # as the server finds it for a later trial
+    save(tmp_path, here, "level 2", 2)
+    other.begin(trial(8, chain=3))
+    assert read(root(tmp_path, 2))["t3f1.8/.kept/w"] == goes_on_from
 
 
 def test_old_checkpoints_are_removed(tmp_path):

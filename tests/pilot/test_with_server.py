@@ -20,7 +20,8 @@ from hpo_pilot.panda.task_parameters import task_parameters
 from hpo_pilot.pilot.settings import pilot_key
 from hpo_pilot.server.tokens import Role
 from tests.bearer import make_token_folder, token
-from tests.pilot.conftest import GOOD, PilotProcess
+from tests.pilot.conftest import GOOD, PilotProcess, slurm_stubs
+from tests.pilot.test_agents import SLURM, SRUN
 from tests.server_process import ServerProcess
 
 
@@ -274,6 +275,31 @@ def test_a_trial_goes_on_from_the_level_below_at_another_pilot(tmp_path, embedde
     until(lambda: not list(other.workdir.glob("checkpoints/1a2b3c4d/t*")))
     lone = result(submit(4, 2, 3, True))
     assert lone["message"] == "trained from the start: there is no checkpoint of trial 3"
+
+
+def test_agents_store_a_level_before_its_result(tmp_path, embedded, pilots, until):
+    """The pilot's own folder keeps nothing that the server has."""
+    (pilot, _), cache = pilots, embedded.folder / "files" / "cache"
+    tools = slurm_stubs(tmp_path / "tools", srun=SRUN.format(folder=tmp_path / "tools"))
+    site = {"name": "here", "launcher": {"name": "srun"}, "node": {"cores": 4, "memory_mb": 4000}, **SLURM}
+    (tmp_path / "site.json").write_text(json.dumps({**site, "scratch": {"node": str(tmp_path / "disk")}}))
+    path = f"{tools}{os.pathsep}{os.environ['PATH']}"
+    variables = {"PATH": path, "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
+    pilot.start("--site", str(tmp_path / "site.json"), "--allocation", variables=variables)
+    train = "i=$(cat ckpt || echo 0); echo $HPO_PILOT_LEVEL > ckpt; echo '{\"loss\": '$i'}' > output.json"
+
+    def run(trial: int, level: int, *, keep: bool) -> tuple[float, list[str]]:
+        said = TrialLevel(level, None if trial == 0 else 0, keep)
+        task = embedded.submit(train, 1, first=trial, level=said, checkpoint=["ckpt"])
+        until(lambda: embedded.state(task) == "done")
+        found = [path.name.rpartition("_")[2] for path in cache.glob("hpo_cp_of_*")]
+        until(lambda: not list(pilot.workdir.glob("checkpoints/1a2b3c4d/t*")))
+        return embedded.verdicts(task)[0]["value"], found
+
+    assert run(0, 1, keep=True) == (0, ["t0f0.0"])
+    assert run(1, 3, keep=True) == (1, ["t0f0.1"])
+    assert run(2, 9, keep=False)[0] == 3
+    until(lambda: not list(cache.glob("hpo_cp_of_*")))
 
 
 def _is_quiet(path: Path) -> bool:
