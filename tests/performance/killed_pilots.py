@@ -49,7 +49,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
         scan.write(
             {
                 "fidelity": {"epochs": {"low": 3, "high": 81, "eta": 3}},
-                "budget": {"trials": 20 if quick else 90, "parallel": 2 * _SLOTS},
+                "budget": {"trials": 40 if quick else 600, "parallel": 2 * _SLOTS},
                 "payload": {"files": "payload", "command": "python3 -I -S train.py"},
             },
             _PAYLOAD.format(steps=str(steps)),
