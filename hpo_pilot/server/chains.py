@@ -11,14 +11,13 @@ import hashlib
 import logging
 import re
 import shutil
-from collections.abc import Iterable
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, delete, func, select, update
+from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.exc import NoResultFound
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.server.database import Transaction, cache_files
+from hpo_pilot.server.database import Transaction, cache_files, remove_cached
 from hpo_pilot.server.file_store import CHAIN_START, Folder
 from hpo_pilot.server.points import assignment_of
 from hpo_pilot.server.task_parameters import known_task
@@ -72,7 +71,9 @@ def _search(owner: str, uid: str) -> str:
 
 def forget(tx: Transaction, cache: Folder, owner: str, uid: str) -> None:
     """Removes all of a search."""
-    remove(tx, cache, tx.connection.scalars(select(cache_files.c.name).where(_begins(_search(owner, uid)))).all())
+    remove_cached(
+        tx, cache, tx.connection.scalars(select(cache_files.c.name).where(_begins(_search(owner, uid)))).all()
+    )
 
 
 def _begins(start: str) -> ColumnElement[bool]:
@@ -118,28 +119,21 @@ def make_room(tx: Transaction, cache: Folder, place: Place) -> bool:
     total = tx.connection.scalar(select(func.sum(cache_files.c.size)).where(_begins(CHAIN_START))) or 0
     excess = total - shutil.disk_usage(cache.path).free
     if excess <= 0:
-        remove(tx, cache, needless)
+        remove_cached(tx, cache, needless)
         return True
     owner = select(cache_files.c.user_name).where(cache_files.c.name == place.name).scalar_subquery()
     of_owner = _begins(CHAIN_START), cache_files.c.user_name == owner, cache_files.c.name != place.name
     columns = select(cache_files.c.name, cache_files.c.size)
     others = tx.connection.execute(columns.where(*of_owner).order_by(cache_files.c.created)).all()
     if excess > sum(2 * file.size for file in others):  # for each removed one less is used, and more is free
-        remove(tx, cache, [place.name])
+        remove_cached(tx, cache, [place.name])
         return False
-    remove(tx, cache, needless)
+    remove_cached(tx, cache, needless)
     for file in sorted(others, key=lambda file: file.name not in needless):
         if excess <= 0:
             break
         excess -= 2 * file.size
         if file.name not in needless:
-            remove(tx, cache, [file.name])
+            remove_cached(tx, cache, [file.name])
             log.warning("the checkpoint %s is removed: checkpoints may use half of the free disk space", file.name)
     return True
-
-
-def remove(tx: Transaction, cache: Folder, names: Iterable[str]) -> None:
-    """Removes files of the cache."""
-    for name in names:
-        tx.connection.execute(delete(cache_files).where(cache_files.c.name == name))
-        cache.remove(name)

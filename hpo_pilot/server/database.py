@@ -24,6 +24,7 @@ from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.files import try_lock
 from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.server.brokerage import WaitingTasks
+from hpo_pilot.server.file_store import Folder, plain_name
 
 # Tables. Times are seconds since the epoch (UTC), as floats.
 #
@@ -186,6 +187,14 @@ def cached_as(file_name: str) -> sa.ColumnElement[bool]:
     """Returns the condition on the file with this name in the cache; its name at upload may differ."""
     sent = cache_files.c.name
     return (sent == file_name) | sent.endswith(f"/{file_name}", autoescape=True)
+
+
+def remove_cached(tx: Transaction, cache: Folder, names: Iterable[str]) -> None:
+    """Removes files of the cache, by the names at upload."""
+    for some in in_slices(names):
+        tx.connection.execute(sa.delete(cache_files).where(cache_files.c.name.in_(some)))
+        for name in some:
+            cache.remove(plain_name(name))
 
 
 workers = sa.Table(

@@ -13,7 +13,7 @@ from starlette.responses import FileResponse, Response
 
 from hpo_pilot.server import chains, file_store
 from hpo_pilot.server.calls import ANYBODY_KNOWN, KEY_HEADER, USERS, Access, Call, check_owner, endpoint, guarded
-from hpo_pilot.server.database import Transaction, cache_files, cached_as, in_slices, tasks
+from hpo_pilot.server.database import Transaction, cache_files, cached_as, in_slices, remove_cached, tasks
 from hpo_pilot.server.pilots import has_job, makes_file, owner_of
 from hpo_pilot.server.queues import find_output
 from hpo_pilot.server.replies import Envelope, failure, refuse, reply, success
@@ -226,7 +226,7 @@ def delete_hpo_checkpoint(tx: Transaction, call: Call, *, task_id: str, sub_id: 
         return failure(f"Failed to delete file due to no such checkpoint: {task_id}_{sub_id}")
     if refused := _may_change(tx, call, task_id, sub_id, finished=True):
         return refused
-    chains.remove(tx, call.server.cache, [each for each in names if each])
+    remove_cached(tx, call.server.cache, [each for each in names if each])
     return success()
 
 

@@ -17,7 +17,7 @@ from hpo_pilot.databases import among
 from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.server import attempts
 from hpo_pilot.server.brokerage import campaign_of
-from hpo_pilot.server.chains import KEPT_SECONDS, remove
+from hpo_pilot.server.chains import KEPT_SECONDS
 from hpo_pilot.server.database import (
     AT_PILOT,
     OVER,
@@ -29,11 +29,12 @@ from hpo_pilot.server.database import (
     jobs,
     metadata,
     moved_to,
+    remove_cached,
     set_columns,
     tasks,
     workers,
 )
-from hpo_pilot.server.file_store import CHAIN_START, CHECKPOINT_START, Folder, checkpoint_task, plain_name
+from hpo_pilot.server.file_store import CHAIN_START, CHECKPOINT_START, Folder, checkpoint_task
 from hpo_pilot.server.queues import Queues
 from hpo_pilot.server.task_parameters import (
     UNSUPPORTED,
@@ -552,7 +553,7 @@ class Housekeeping:
         of_chain = cache_files.c.name.startswith(CHAIN_START, autoescape=True)
         unused = select(cache_files.c.name).where(of_chain, cache_files.c.touched < tx.now - KEPT_SECONDS)
         if names := tx.connection.scalars(unused.limit(SLICE)).all():
-            remove(tx, self._cache, names)
+            remove_cached(tx, self._cache, names)
             return True
         of_task = cache_files.c.name.startswith(CHECKPOINT_START, autoescape=True) & ~of_chain
         names = tx.connection.scalars(select(cache_files.c.name).where(of_task)).all()
@@ -563,10 +564,7 @@ class Housekeeping:
         for kept in tx.connection.scalars(select(tasks.c.task_id).where(among(tasks.c.task_id, by_task), ended)):
             del by_task[kept]
         old = [name for its in by_task.values() for name in its][:SLICE]
-        for name in old:
-            self._cache.remove(name)
-        if old:
-            tx.connection.execute(delete(cache_files).where(cache_files.c.name.in_(old)))
+        remove_cached(tx, self._cache, old)
         return bool(old)
 
     def _remove_sandboxes(self, tx: Transaction, before: float) -> bool:
@@ -575,10 +573,7 @@ class Housekeeping:
         others = ~cache_files.c.name.startswith(CHAIN_START, autoescape=True) & cache_files.c.name.not_in(named)
         unused = select(cache_files.c.name).where(cache_files.c.touched < before, others)
         names = tx.connection.scalars(unused.limit(SLICE)).all()
-        for name in names:
-            self._cache.remove(plain_name(name))
-        if names:
-            tx.connection.execute(delete(cache_files).where(cache_files.c.name.in_(names)))
+        remove_cached(tx, self._cache, names)
         return bool(names)
 
 
