@@ -216,15 +216,14 @@ def _show_status(client: SearchClient, search: StatusDocument) -> None:
     table.add_row(
         "trials", f"{whole(over_count(search))} of {whole(planned_count(search))} over ({detail or 'none yet'})"
     )
-    for level in search.get("levels", ()):
-        name = next(iter(search["definition"]["fidelity"]))
-        said = f"{count(level['trials'], 'trial')}, {whole(level['finished'])} finished"
-        said += f", {whole(level['paused'])} paused" if level["paused"] else ""
-        table.add_row(f"{name} {level['level']:g}", f"{said}; {duration(level['job_seconds'])} of jobs")
     if levels := search.get("levels"):
-        limit = search["budget"].get("fidelity")
+        name, limit = _level_name(search), search["budget"].get("fidelity")
+        for level in levels:
+            said = f"{count(level['trials'], 'trial')}, {whole(level['finished'])} finished"
+            said += f", {whole(level['paused'])} paused" if level["paused"] else ""
+            table.add_row(f"{name} {level['level']:g}", f"{said}; {duration(level['job_seconds'])} of jobs")
         said = f"{sum(level['trained'] for level in levels):g}" + (f" of {limit:g}" if limit is not None else "")
-        table.add_row(f"sum of {next(iter(search['definition']['fidelity']))}", said)
+        table.add_row(f"sum of {name}", said)
     if found := search["best"]:
         table.add_row("best", _best_line(search, found))
         table.add_row("point", json.dumps(found["point"]))
@@ -275,8 +274,13 @@ def trials(
         _show_failures(trial, whole=log)
 
 
+def _level_name(search: StatusDocument) -> str:
+    """Returns the name of the levels of the training, as epochs; empty: there are none."""
+    return next(iter(search["definition"].get("fidelity", ())), "")
+
+
 def _best_line(search: StatusDocument, best: TrialDocument) -> str:
-    at = f", {next(iter(search['definition']['fidelity']))} {best['level']:g}" if "level" in best else ""
+    at = f", {_level_name(search)} {best['level']:g}" if "level" in best else ""
     return f"trial {best['number']}{at}: {metrics_of(search)[0]} {best_text(best, DIGITS)}"
 
 
@@ -288,7 +292,7 @@ def _print_trials(search: StatusDocument, found: Sequence[TrialDocument]) -> Non
 
 def _trials_table(search: StatusDocument, found: Sequence[TrialDocument], digits: int) -> list[Column]:
     names, metrics = list(search["definition"]["space"]), metrics_of(search)
-    level = list(search["definition"].get("fidelity", ()))
+    level = [name] if (name := _level_name(search)) else []
     # Parameters are left out where there is no room.
     table = [Column(head) for head in ("trial", "state", *level, *metrics)] + [Column(name, rank=1) for name in names]
     for trial in found:

@@ -109,7 +109,7 @@ def search_status(store: Store, record: SearchRecord, workdir: Path | None = Non
             "monitor": bigpanda_link(record.server, record.uid, monitor=record.search.panda.monitor),
         },
     )
-    if record.search.levels is not None:
+    if record.levels is not None:
         document["levels"] = level_documents(record, level_counts(store.engine, record.id))
     _extended(document, record, progress, holder)
     add_annotation(document, search_annotations(store.engine, [record.id]).get(record.id))

@@ -144,6 +144,10 @@ Told: TypeAlias = (
 )
 
 
+def _as_result(told: Told) -> Result:
+    return told if isinstance(told, Result) else Result(*told)
+
+
 class BaseSettings(BaseModel):
     """Settings beside an optimizer's name in a search file; each optimizer has its own subclass."""
 
@@ -395,8 +399,7 @@ class Optimizer(ABC):
                 differs from the number of objectives; the message says where. No result of the call was taken.
         """
         observed = []
-        for number, trial in enumerate(trials):
-            result = trial if isinstance(trial, Result) else Result(*trial)
+        for number, result in enumerate(map(_as_result, trials)):
             seen = self._observed(result)
             if seen.unit is None or seen.values is None:
                 mistake = find_mistake(self.space, self.objectives, seen.point, result.values)
@@ -444,10 +447,9 @@ class Optimizer(ABC):
             source: the name of the earlier search; one call for each search.
             trials: as for `tell`, in the order in which they arrived.
         """
-        self.earlier[source] = [self._observed(trial) for trial in trials]
+        self.earlier[source] = [self._observed(_as_result(trial)) for trial in trials]
 
-    def _observed(self, trial: Told) -> Observation:
-        result = trial if isinstance(trial, Result) else Result(*trial)
+    def _observed(self, result: Result) -> Observation:
         settled = self._settle(result.point)
         return Observation(
             settled,

@@ -484,10 +484,10 @@ class ValuesLearner:
         Returns:
             Two arrays of shape (n_rows,); a text that says why, if the values as they are are the better estimates.
         """
-        if (~table.stopped[rows]).sum() < _LEAST_JUDGED:
-            return f"{(~table.stopped[rows]).sum()} results are too few to tell noise from differences"
-        found, models = [], self._conditioned(table, rows, features)
         known = ~table.stopped[rows]  # the others have a variance that is only assumed
+        if known.sum() < _LEAST_JUDGED:
+            return f"{known.sum()} results are too few to tell noise from differences"
+        found, models = [], self._conditioned(table, rows, features)
         noise = max(posterior.fit.noise + float(variances[known].mean()) for posterior, _, variances in models)
         if noise < _LEAST_NOISY:
             return f"the noise is small: {math.sqrt(noise):.1%} of the spread of the results"

@@ -112,5 +112,4 @@ def _of_one_level(data: FigureData, key: str) -> FigureData:
     top = top_level(data.search, finished)
     level = top if key in _OF_HIGHEST else learnt_level(trial.level for trial in finished if trial.confirms is None)
     trials = [trial for trial in data.trials if trial.level == level]
-    name = next(iter(data.search.fidelity))
-    return replace(data, trials=trials, note=f"{data.note} Only results of {name} {level:g}.".strip())
+    return replace(data, trials=trials, note=f"{data.note} Only results of {data.search.level_name} {level:g}.".strip())

@@ -474,7 +474,7 @@ class FindingDocument(TypedDict):
 
 def level_documents(record: SearchRecord, counts: Sequence[LevelCount]) -> list[LevelDocument]:
     """Returns the counts of the levels of a search as documents."""
-    high = record.search.levels.high if record.search.levels is not None else 0
+    high = 0 if (levels := record.levels) is None else levels.high
     return [
         {
             "level": one.level,

@@ -518,7 +518,7 @@ def _level_figures(results: Results) -> list[Figure]:
             chains.setdefault(first_of_chain(trials, trial), []).append(trial)
     if not chains:
         return []
-    name = next(iter(search.fidelity))
+    name = search.level_name
     best = first_of_chain(trials, results.best) if results.best and results.best.number in trials else None
     shown = {number: chains[number] for number in evenly(sorted(chains), POINT_LIMIT)}
     groups = (

@@ -116,9 +116,7 @@ def _earlier_trial(trial: Trial) -> EarlierTrial:
         return EarlierTrial(trial.point, trial.stop.projected, stopped=True)
     if trial.state is TrialState.FAILED or not trial.values:
         return EarlierTrial(trial.point, None)
-    good = trial.good_folds
-    errors = tuple(std / good**0.5 for std in trial.stds) if good > 1 else ()
-    return EarlierTrial(trial.point, trial.values, errors, stopped=trial.state is TrialState.INFEASIBLE)
+    return EarlierTrial(trial.point, trial.values, trial.standard_errors, stopped=trial.state is TrialState.INFEASIBLE)
 
 
 def fit_earlier_results(earlier: EarlierSearch, space: SearchSpace, objectives: Sequence[Objective]) -> EarlierResults:

@@ -8,6 +8,7 @@ the best 1/eta of the results of its level; until then it is paused.
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -62,6 +63,7 @@ class Promotion:
             eta: one point in this number goes on from each level.
         """
         self._levels, self._eta = levels, eta
+        # By level, sorted.
         self._results: defaultdict[float, list[tuple[tuple[float, ...], int]]] = defaultdict(list)
         self._failed: defaultdict[float, int] = defaultdict(int)
         self._went_on: set[int] = set()
@@ -71,7 +73,7 @@ class Promotion:
         if costs is None:
             self._failed[level] += 1
         else:
-            self._results[level].append((tuple(costs), number))
+            insort(self._results[level], (tuple(costs), number))
 
     def go_on(self, number: int) -> None:
         """Takes a promotion: another trial goes on from this one."""
@@ -104,7 +106,6 @@ class Promotion:
     def _best(self, level: float) -> list[int]:
         """Returns the trials with results at a level, best first; with several objectives by non-dominated rank."""
         results = self._results[level]
-        results.sort()  # nearly sorted, which takes little time
         if results and len(results[0][0]) > 1:
             from hpo_pilot.search.nondominated import costs_of, ranked  # noqa: PLC0415 - takes 0.2 s, seldom needed
 

@@ -356,6 +356,11 @@ class Search(Section):
         """The levels of the training; None: every trial is a whole training."""
         return next(iter(self.fidelity.values()), None)
 
+    @property
+    def level_name(self) -> str:
+        """Name of the levels, as the payload knows them; empty: there are none."""
+        return next(iter(self.fidelity), "")
+
     @cached_property
     def space(self) -> SearchSpace:
         """The space with its constraints."""

@@ -295,6 +295,12 @@ class Trial:
         return Spent.of(attempt for fold in self.folds for attempt in fold.attempts)
 
     @property
+    def standard_errors(self) -> tuple[float, ...]:
+        """The standard errors of `values`, which folds give; empty: not known."""
+        good = self.good_folds
+        return tuple(std / good**0.5 for std in self.stds) if good > 1 else ()
+
+    @property
     def fold_seconds(self) -> float | None:
         """Mean run time of its folds, in seconds; None: not measured.
 
@@ -307,7 +313,12 @@ class Trial:
     @property
     def counts(self) -> bool:
         """True if it counts against the budget: neither a repetition nor a later level, nor stopped with its search."""
-        return self.confirms is None and self.continues is None and not self.ended_with_search
+        return self.trains_point and self.continues is None
+
+    @property
+    def trains_point(self) -> bool:
+        """True if it trains a point of the search: neither a confirmation run, nor stopped together with its search."""
+        return self.confirms is None and not self.ended_with_search
 
     @property
     def ended_with_search(self) -> bool:

@@ -353,7 +353,7 @@ def _taken(known: list[Trial], waiting: list[PointRequest]) -> dict[str, str]:
         key = point_key(one.point) if one.retries is None else _key(numbered[one.retries])
         taken[key] = f"its point waits to go out; {one.who} asked for it"
     for trial in known:
-        if trial.confirms is None and not trial.ended_with_search and trial.state is not TrialState.FAILED:
+        if trial.trains_point and trial.state is not TrialState.FAILED:
             taken[_key(trial)] = f"trial {trial.number} has its point and is {trial.state.value}"
     return taken
 
@@ -401,7 +401,7 @@ def _check_room(store: Store, record: SearchRecord) -> None:
     if (levels := record.search.levels) is not None and budget.fidelity is not None:
         trained = sum(level.trained for level in level_counts(store.engine, record.id))
         if budget.fidelity - trained < levels.low:
-            what = f"of the {budget.fidelity:g} {next(iter(record.search.fidelity))} of its budget too few are left"
+            what = f"of the {budget.fidelity:g} {record.search.level_name} of its budget too few are left"
             raise InputError(f"search {name!r}: {what}: {extend_command(name, budget, 'fidelity')} first")
 
 

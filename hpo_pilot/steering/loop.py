@@ -106,7 +106,7 @@ class SearchSteering:
         self._outputs = KeptOutputs(record, store, manager, self._trials.values())
 
         # Limits on further submissions.
-        levels = sum(trained(self._trials, trial) for trial in self._trials.values() if _takes_levels(trial))
+        levels = sum(trained(self._trials, trial) for trial in self._trials.values() if trial.trains_point)
         self._spent = Spending(record, store, len(counted), levels)
         self._allowance = Allowance(search, self._spent, self._ledger)
         budget, per_job, asked = search.budget, search.resources.trials_per_job, search.payload.is_none
@@ -480,7 +480,7 @@ class SearchSteering:
             self._trials[trial.number] = trial
             self._ledger.add(OpenTrial(trial))
             self._spent.trials += trial.counts
-            self._spent.levels += trained(self._trials, trial) if _takes_levels(trial) else 0
+            self._spent.levels += trained(self._trials, trial) if trial.trains_point else 0
             if self._promotion is not None and trial.continues is not None:
                 self._promotion.go_on(trial.continues)
         registered = {point_key(trial.point) for trial in trials}
@@ -508,8 +508,9 @@ class SearchSteering:
 
     def _confirm(self) -> bool:
         """Submits the confirmation runs that are still due, with fresh seeds. Returns whether there are any."""
-        earlier = self._store.earlier_results(self.record.id)
-        lasting = self._outputs.lasting(self._trials) if self._search.confirm.top else None
+        if not self._search.confirm.top:
+            return False
+        earlier, lasting = self._store.earlier_results(self.record.id), self._outputs.lasting(self._trials)
         due = confirmation_runs(self._search, self._trials.values(), earlier, lasting)
         again = due[: self._allowance.trials]
         self._next = Generation(self._next.number, self._ledger.told, (), ())
@@ -623,8 +624,3 @@ class Proposer:
                 self.__dict__.pop("_optimizer", None)
             self._optimizer.tell(told)
             return self._optimizer.ask(count, pending)
-
-
-def _takes_levels(trial: Trial) -> bool:
-    """Returns whether a trial counts against `budget.fidelity`."""
-    return trial.confirms is None and not trial.ended_with_search

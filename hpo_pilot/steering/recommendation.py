@@ -24,9 +24,8 @@ def told_result(search: Search, trial: Trial) -> Result:
         values = projected and costs(search.objectives, projected)
         return Result(trial.point, values, stopped=not diverged)
     means = costs(search.objectives, trial.values) if trial.values else None
-    good = trial.good_folds
-    errors = tuple(std / good**0.5 for std in trial.stds) if trial.stds and good >= 2 else None
-    return Result(trial.point, means, errors, measured=measured_figures(search.measured_limits, trial))
+    measured = measured_figures(search.measured_limits, trial)
+    return Result(trial.point, means, trial.standard_errors or None, measured=measured)
 
 
 def optimizer_of(search: Search, earlier: Sequence[EarlierResults], name: str = "") -> Optimizer:

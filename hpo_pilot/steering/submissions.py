@@ -16,7 +16,6 @@ from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 from hpo_pilot.errors import GiveUpError, TryAgainError
 from hpo_pilot.jobs import (
@@ -287,7 +286,7 @@ class Submissions:
         """Returns the members of each job for new trials."""
         return task_jobs(self._search, [(trial.number, trial.seed) for trial in trials])
 
-    def fitting(self, generation: int, trials: list[Trial], known: Mapping[int, Trial]) -> list[Trial]:
+    def fitting(self, generation: int, trials: list[Trial], known: dict[int, Trial]) -> list[Trial]:
         """Returns the first trials that fit into one task's parameters and its server's limit; at least one.
 
         Args:
@@ -297,7 +296,7 @@ class Submissions:
         """
         trials = trials[: self.trials_per_task]
         while len(trials) > 1:
-            numbered = ChainMap({trial.number: trial for trial in trials}, cast("dict[int, Trial]", known))
+            numbered = ChainMap({trial.number: trial for trial in trials}, known)
             spec = self.spec("", generation, self.jobs(trials), numbered)
             if len(encode_points(spec)) <= ENCODED_LIMIT:
                 break

@@ -116,12 +116,18 @@ def test_a_search_ends_where_less_is_left_than_a_batch(steer, store, panda, docu
             add_point(store, search, "me", store.trials(1)[0].point)
 
 
-def test_a_failed_promotion_is_tried_again_at_its_level(steer, store, panda):
+def promoting(steer, panda):
+    """A search of three points, all with a result, of which the best one goes on."""
     steering = steer(EPOCHS, trials=3, parallel=3)
     go(steering)
     for job in (1, 2, 3):
         panda.finish(1, job)
     go(steering)
+    return steering
+
+
+def test_a_failed_promotion_is_tried_again_at_its_level(steer, store, panda):
+    steering = promoting(steer, panda)
     panda.finish(2, failed="no memory")
     finish_all(steering, panda)
     assert [(trial.level, trial.continues) for trial in store.trials(1)][3:] == [(3, 1), (3, 2), (9, 5)]
@@ -133,11 +139,7 @@ def test_a_failed_promotion_is_tried_again_at_its_level(steer, store, panda):
 
 
 def test_promotions_of_a_stopped_search_are_due_again(steer, store, panda):
-    steering = steer(EPOCHS, trials=3, parallel=3)
-    go(steering)
-    for job in (1, 2, 3):
-        panda.finish(1, job)
-    go(steering)
+    steering = promoting(steer, panda)
     steering.advance(None, SearchState.STOPPING)
     go(steering)
     store.reopen(1, "me", "resumed", only_from=(SearchState.STOPPED,))
