@@ -240,7 +240,7 @@ def test_a_level_goes_on_at_any_node(panda, pilot, begin, until):
 
 def test_heartbeats_of_agents_go_together(panda, pilot, begin, until):
     jobs = [panda.add_job("exec sleep 300") for _ in range(8)]
-    begin()
+    begin("--heartbeat", "2")  # at 0.3 s, agents may take turns: a call lasts 0.2 s and more
     until(lambda: max(panda.lists, default=0) > 4)  # an agent has four jobs
     killed, *others = jobs
     panda.commands[killed] = "tobekilled"
