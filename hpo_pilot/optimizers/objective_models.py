@@ -22,7 +22,6 @@ from hpo_pilot.optimizers.training_data import (
     ScaledValues,
     Table,
     ToldTrials,
-    on_scale,
     scaled_values,
 )
 
@@ -359,7 +358,7 @@ def _model(features: Array, values: Array, stds: Array, stopped: Mask, basis: Ba
     """
     some = np.arange(len(values)) % math.ceil(len(values) / _TRANSFER_FITTED) == 0
     best: tuple[float, Posterior] | None = None
-    for scaled in scaled_values(values):
+    for scaled in scaled_values(values).values():
         variances = scaled.variances(stds, stopped)
         fit = best_fit(features[some], scaled.values[some], basis=basis, variances=variances[some])
         evidence = fit.log_posterior + scaled.log_volume * some.mean()
@@ -499,7 +498,7 @@ class ValuesLearner:
             if not 1.0 / _MISJUDGED <= far <= _MISJUDGED:
                 return f"the model misjudges its errors: results left out are off by {math.sqrt(far):.2g} of them"
             mean, variance = posterior.predict(features)
-            found.append(scaled.original(mean, np.sqrt(variance), table.values[table.good, self._objective]))
+            found.append(scaled.original(mean, np.sqrt(variance)))
         means, errors = (np.array(column) for column in zip(*found, strict=True))
         return means.mean(axis=0), np.sqrt(means.var(axis=0) + np.mean(errors * errors, axis=0))
 
@@ -508,7 +507,7 @@ class ValuesLearner:
     ) -> list[tuple[Posterior, ScaledValues | None, Array]]:
         """Returns each model's posterior, scale (None: all values are equal), and known variances of the values."""
         good = table.good
-        found = {scaled.name: scaled for scaled in scaled_values(table.values[good, self._objective])}
+        found = scaled_values(table.values[good, self._objective])
         places = np.searchsorted(good, rows)
         result = []
         for model in self.models(len(rows)):
@@ -562,7 +561,7 @@ class ValuesLearner:
         features = self._features.features(table.units[rows])
         basis = self._features.basis if trend else None
         best: _ScaledFit | None = None
-        for scaled in [scaled for scaled in found if scaled.name == scale] or found:
+        for scaled in [found[scale]] if scale in found else found.values():
             variances = self._variances(scaled, table, rows)
             fit = best_fit(features, scaled.values, basis=basis, variances=variances)
             if best is None or fit.log_posterior + scaled.log_volume > best.evidence:
@@ -615,13 +614,12 @@ class LimitLearner:
         """
         table = self._told.table(len(self._told))
         rows = table.most_telling(most, array_stream(self._seed, "limit", self._index, len(self._told)))
-        values = table.values[table.good, 0]
-        found = {scaled.name: scaled for scaled in scaled_values(values)}
+        found = scaled_values(table.values[table.good, 0])
         if len(rows) < LEAST_VALUES or not found:
             return None
         [posterior] = self._values.posteriors(table, rows, self._features.features(table.units[rows]))
         [model] = self._values.models(len(rows))
-        return Threshold(posterior, on_scale(found.get(model.scale, found[PLAIN]), values, 0.0))
+        return Threshold(posterior, found.get(model.scale, found[PLAIN]).placed(0.0))
 
 
 @dataclass(frozen=True)
