@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -130,7 +131,7 @@ class SuccessLearner:
         self._features = features
         self._told = told
         self._seed = seed
-        self._fit: tuple[int, Hyperparameters] | None = None  # number of trials, and the last fit
+        self._fit = lru_cache(maxsize=1)(self._fitted)
 
     def caution(self, table: Table, features: Array, rng: np.random.Generator) -> Caution:
         """Returns the penalty for failures, from all told points and their features, shape (n, n_features)."""
@@ -138,26 +139,22 @@ class SuccessLearner:
         if not failed.any() or failed.all():
             return Caution(None, 0.0)
         seen = table.some_of_both(_CONDITIONED, rng)
-        model = SuccessModel(self._present_fit(), features[seen], failed[seen])
+        model = SuccessModel(self._fit(refit_cut(len(self._told))), features[seen], failed[seen])
         return Caution(model, _CAUTION * self._told.failing(_RECENT))
 
-    def _present_fit(self) -> Hyperparameters:
-        cut = refit_cut(len(self._told))
-        if self._fit is None or self._fit[0] != cut:
-            table = self._told.table(cut)
-            failed = table.failed
-            fit = Hyperparameters.wide(self._features.size)
-            if failed.any() and not failed.all():  # else the first failure is not among the first `cut` trials
-                rows = table.some_of_both(_SUCCESS_FITTED, array_stream(self._seed, "fit", "outcomes", cut))
-                outcomes, _, _ = _standard_outcomes(failed[rows])
-                features = self._features.features(table.units[rows])
-                least = _LEAST_SCALE * math.sqrt(features.shape[1])
-                # The trend continues an edge beyond the known failures: with the best point at a straight, curved or
-                # rectangular edge the regret was lower in 25 and higher in 6 of 33 runs (8 x 12).
-                basis = self._features.basis
-                fit = best_fit(features, outcomes, least_scale=least, least_noise=_LEAST_NOISE, basis=basis).found
-            self._fit = (cut, fit)
-        return self._fit[1]
+    def _fitted(self, cut: int) -> Hyperparameters:
+        table = self._told.table(cut)
+        failed = table.failed
+        if not failed.any() or failed.all():  # the first failure is not among the first `cut` trials
+            return Hyperparameters.wide(self._features.size)
+        rows = table.some_of_both(_SUCCESS_FITTED, array_stream(self._seed, "fit", "outcomes", cut))
+        outcomes, _, _ = _standard_outcomes(failed[rows])
+        features = self._features.features(table.units[rows])
+        least = _LEAST_SCALE * math.sqrt(features.shape[1])
+        # The trend continues an edge beyond the known failures: with the best point at a straight, curved or
+        # rectangular edge the regret was lower in 25 and higher in 6 of 33 runs (8 x 12).
+        basis = self._features.basis
+        return best_fit(features, outcomes, least_scale=least, least_noise=_LEAST_NOISE, basis=basis).found
 
 
 def _standard_outcomes(failed: Mask) -> tuple[Array, float, float]:
@@ -426,9 +423,8 @@ class ValuesLearner:
         self._objective = objective
         self._seed = seed
         self._second_opinion = second_opinion
-        # With and without a trend: the number of trials used, and the fit.
-        self._models: dict[bool, tuple[int, ValuesModel]] = {}
-        self._scales: dict[bool, tuple[int, str]] = {}
+        # The last ones with and without a trend.
+        self._fit, self._best_scale = lru_cache(maxsize=2)(self._fitted), lru_cache(maxsize=2)(self._chosen_scale)
         self._earlier = earlier
         self._transfer: Transfer | None = None
 
@@ -444,19 +440,12 @@ class ValuesLearner:
     def forget(self) -> None:
         """Drops all fits, because the earlier searches have changed."""
         self._transfer = None
-        self._models.clear()
+        self._fit.cache_clear()
 
     def models(self, known: int) -> list[ValuesModel]:
         """Returns the present models: with a trend and, while there are few good values (`known`), without one."""
         cut = refit_cut(len(self._told))
-        found = []
-        for trend in (True, False) if known <= self._second_opinion else (True,):
-            at, model = self._models.get(trend, (-1, None))
-            if model is None or at != cut:
-                model = self._fit(cut, trend)
-                self._models[trend] = (cut, model)
-            found.append(model)
-        return found
+        return [self._fit(cut, trend) for trend in ((True, False) if known <= self._second_opinion else (True,))]
 
     def earlier_best(self, known: int) -> list[Array]:
         """Returns the best points of earlier searches, unit vectors of shape (n, n_dims), if a model uses them."""
@@ -521,7 +510,7 @@ class ValuesLearner:
             result.append((Posterior.of_data(model.fit, features, values, variances, drift), scaled, variances))
         return result
 
-    def _fit(self, cut: int, trend: bool) -> ValuesModel:
+    def _fitted(self, cut: int, trend: bool) -> ValuesModel:
         """Fits the first `cut` trials: the best scale, and the hyper-parameters on it."""
         found = self._best_fit(cut, trend, self._scale(cut, trend), _VALUES_FITTED)
         transfer = self.transfer
@@ -539,14 +528,11 @@ class ValuesLearner:
     def _scale(self, cut: int, trend: bool) -> str | None:
         """Returns the best scale of an earlier cut, because it seldom changes; None: choose it at this cut."""
         at = last_step(cut, _SCALE_EACH, _SCALE_GROWTH)
-        if at == cut and cut <= _SCALED:
-            return None
-        known = self._scales.get(trend)
-        if known is None or known[0] != at:
-            found = self._best_fit(at, trend, None, _SCALED)
-            known = (at, PLAIN if found is None else found.scaled.name)
-            self._scales[trend] = known
-        return known[1]
+        return None if at == cut and cut <= _SCALED else self._best_scale(at, trend)
+
+    def _chosen_scale(self, cut: int, trend: bool) -> str:
+        found = self._best_fit(cut, trend, None, _SCALED)
+        return PLAIN if found is None else found.scaled.name
 
     def _best_fit(self, cut: int, trend: bool, scale: str | None, limit: int) -> _ScaledFit | None:
         """Returns the best fit to at most `limit` of the first `cut` trials, on the given scale or on any.
