@@ -10,7 +10,6 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_solve, cholesky, solve_triangular
-from scipy.special import log_ndtr
 
 from hpo_pilot.optimizers.acquisition import Threshold
 from hpo_pilot.optimizers.base import Observation, array_stream
@@ -71,60 +70,44 @@ _RECENT, _CAUTION = 16, 0.8
 _LAST_RESORT = 1e4
 
 
-class SuccessModel:
-    """A Gaussian process on the outcomes, 1 for a value and 0 for a failure (least-squares classification)."""
-
-    def __init__(self, fit: Hyperparameters, features: Array, failed: Mask) -> None:
-        """Conditions on distinct points, shape (n, n_features); some, but not all, failed, shape (n,)."""
-        outcomes, self._mean, self._deviation = _standard_outcomes(failed)
-        self._posterior = Posterior.of_data(fit, features, outcomes)
-
-    def log_probability(self, features: Array) -> Array:
-        """Returns the logarithm of the probability of success at `features`, shape (m, n_features).
-
-        It is the probability that the predicted outcome is above one half: clear where many trials failed, near one
-        half where little is known. Where failures are random, the fitted noise is large, and it stays near the average.
-        """
-        mean, variance = self._posterior.predict(features)
-        distance = self._mean - 0.5 + self._deviation * mean
-        return np.asarray(log_ndtr(distance / (self._deviation * np.sqrt(variance + self._posterior.fit.noise))))
-
-
 class Caution:
-    """The penalty on the log improvement for a probable failure."""
+    """The penalty on the log improvement for a probable failure.
 
-    def __init__(self, model: SuccessModel | None, share: float) -> None:
+    The probability of success is that the predicted outcome is nearer to a value than to a failure: clear where many
+    trials failed, near one half where little is known. Where failures are random, the fitted noise is large, and it
+    stays near the average.
+    """
+
+    def __init__(self, success: Threshold | None, share: float) -> None:
         """Takes a model.
 
         Args:
-            model: the model; None if no trial failed, or all.
+            success: gives the probability of success; None if no trial failed, or all.
             share: in [0, 1]; candidates whose probability of success is below this share of the largest one are used
                 only if there are no others.
         """
-        self._model = model
+        self._success = success
         self._log_share = math.log(max(share, 1e-300))
-        self._least = -math.inf
-
-    def look_at(self, features: Array) -> Array:
-        """Returns `penalty` for candidates, shape (m, n_features), m above 0, and notes the largest probability."""
-        if self._model is None:
-            return np.zeros(len(features))
-        log_success = self._model.log_probability(features)
-        self._least = float(log_success.max()) + self._log_share
-        return self._penalised(log_success)
+        self._least: float | None = None
 
     def penalty(self, features: Array) -> Array:
-        """Returns the penalty (negative or 0) at `features`, shape (m, n_features); shape (m,)."""
-        if self._model is None:
-            return np.zeros(len(features))
-        return self._penalised(self._model.log_probability(features))
+        """Returns the penalty (negative or 0) at `features`, shape (m, n_features); shape (m,).
 
-    def _penalised(self, log_success: Array) -> Array:
+        The first call is for the candidates, m above 0: it notes the largest probability.
+        """
+        if self._success is None:
+            return np.zeros(len(features))
+        log_success = self._success.log_probability(features)
+        if self._least is None:
+            self._least = float(log_success.max()) + self._log_share
         return np.where(log_success < self._least, log_success - _LAST_RESORT, log_success)
 
 
 class SuccessLearner:
-    """Fits the model of the outcomes; each fit uses the first trials of the history (`refit_cut`)."""
+    """Fits a Gaussian process to the outcomes, 0 for a value and 1 for a failure (least-squares classification).
+
+    Each fit uses the first trials of the history (`refit_cut`).
+    """
 
     def __init__(self, features: FeatureMap, told: ToldTrials, seed: int) -> None:
         """Uses the trials in `told` and the seed of the optimizer."""
@@ -139,8 +122,9 @@ class SuccessLearner:
         if not failed.any() or failed.all():
             return Caution(None, 0.0)
         seen = table.some_of_both(_CONDITIONED, rng)
-        model = SuccessModel(self._fit(refit_cut(len(self._told))), features[seen], failed[seen])
-        return Caution(model, _CAUTION * self._told.failing(_RECENT))
+        outcomes, bound = _standard_outcomes(failed[seen])
+        posterior = Posterior.of_data(self._fit(refit_cut(len(self._told))), features[seen], outcomes)
+        return Caution(Threshold(posterior, bound), _CAUTION * self._told.failing(_RECENT))
 
     def _fitted(self, cut: int) -> Hyperparameters:
         table = self._told.table(cut)
@@ -148,7 +132,7 @@ class SuccessLearner:
         if not failed.any() or failed.all():  # the first failure is not among the first `cut` trials
             return Hyperparameters.wide(self._features.size)
         rows = table.some_of_both(_SUCCESS_FITTED, array_stream(self._seed, "fit", "outcomes", cut))
-        outcomes, _, _ = _standard_outcomes(failed[rows])
+        outcomes, _ = _standard_outcomes(failed[rows])
         features = self._features.features(table.units[rows])
         least = _LEAST_SCALE * math.sqrt(features.shape[1])
         # The trend continues an edge beyond the known failures: with the best point at a straight, curved or
@@ -157,11 +141,11 @@ class SuccessLearner:
         return best_fit(features, outcomes, least_scale=least, least_noise=_LEAST_NOISE, basis=basis).found
 
 
-def _standard_outcomes(failed: Mask) -> tuple[Array, float, float]:
-    """Returns outcomes with mean 0 and deviation 1, and their original mean and deviation."""
-    outcomes = np.where(failed, 0.0, 1.0)
+def _standard_outcomes(failed: Mask) -> tuple[Array, float]:
+    """Returns outcomes with mean 0 and deviation 1, and the middle between those of values and failures."""
+    outcomes = failed.astype(np.float64)
     mean, deviation = float(outcomes.mean()), float(outcomes.std())
-    return (outcomes - mean) / deviation, mean, deviation
+    return (outcomes - mean) / deviation, (0.5 - mean) / deviation
 
 
 # Transfer from earlier searches: each has a model, and their predictions are a prior mean for this search.
