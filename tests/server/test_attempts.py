@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 from unittest.mock import Mock
 
@@ -118,7 +119,13 @@ def test_pilots_of_a_machine_that_slept_may_report_first(
         if not queue.acquire():
             raise InterruptedError  # a third look is not needed
 
+    async def wait_for(sooner: Coroutine[Any, Any, Any], seconds: float) -> None:
+        sooner.close()
+        queue.clock.now += seconds
+        raise TimeoutError
+
     monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr(asyncio, "wait_for", wait_for)
     monkeypatch.setattr(attempts, "time", Mock(time=queue.clock, monotonic=lambda: 0.0))
     with pytest.raises(InterruptedError):
         asyncio.run(attempts.HeartbeatWatch(queue.database, 60.0).run())
