@@ -22,6 +22,7 @@ from hpo_pilot.report.formatting import estimate_basis
 
 if TYPE_CHECKING:
     from hpo_pilot.search import Fold, Search, Trial
+    from hpo_pilot.search.fidelity import Levels
     from hpo_pilot.search.progress import SearchProgress
     from hpo_pilot.search.ranking import Standing
     from hpo_pilot.search.trials import Cost, Estimate, Gain, Price
@@ -153,9 +154,9 @@ def wish_document(wish: PointRequest) -> WishDocument:
     return {"point": wish.point, "retries": wish.retries, "who": wish.who, "created": time_text(wish.created)}
 
 
-#: Final states of searches and of trials: values of `SearchState` and `TrialState`.
+#: Final states of searches and of trials: values of `SearchState` and of `Trial.shown_state`.
 OVER_SEARCHES = ("done", "failed", "stopped")
-OVER_TRIALS = ("failed", "finished", "infeasible", "stopped")
+OVER_TRIALS = ("failed", "finished", "infeasible", "paused", "stopped")
 
 
 class FoldDocument(TypedDict):
@@ -260,7 +261,8 @@ class TrialDocument(AnnotationDocument):
     With several objectives, `value` and `std` are lists, in their order. `confirms` and `retries` are the number of the
     trial whose point this trial repeats: as a confirmation run, or because that trial failed and a user requested it.
     `level` and `continues`, only in a search with levels, are the level of the training, and the number of the trial of
-    the level below that it goes on from.
+    the level below that it goes on from. There the state of a trial that finished below the highest level and was not
+    promoted is `paused`.
     """
 
     number: int
@@ -472,15 +474,14 @@ class FindingDocument(TypedDict):
     needed: bool
 
 
-def level_documents(record: SearchRecord, counts: Sequence[LevelCount]) -> list[LevelDocument]:
+def level_documents(counts: Sequence[LevelCount]) -> list[LevelDocument]:
     """Returns the counts of the levels of a search as documents."""
-    high = 0 if (levels := record.levels) is None else levels.high
     return [
         {
             "level": one.level,
             "trials": one.trials,
             "finished": one.finished,
-            "paused": one.finished - one.promoted if one.level < high else 0,
+            "paused": one.paused,
             "trained": one.trained,
             "job_seconds": one.seconds,
         }
@@ -491,18 +492,21 @@ def level_documents(record: SearchRecord, counts: Sequence[LevelCount]) -> list[
 # --- trials: one writer, one reader ---
 
 
-def trial_document(trial: Trial, price: Price | None, *, logs: bool = True) -> TrialDocument:
+def trial_document(
+    trial: Trial, price: Price | None, *, logs: bool = True, levels: Levels | None = None
+) -> TrialDocument:
     """Returns a trial as a document.
 
     Args:
         trial: the trial.
         price: that of its search; None: without the cost.
         logs: with the log tails of its folds.
+        levels: those of its search.
     """
     document: TrialDocument = {
         "number": trial.number,
         "generation": trial.generation,
-        "state": trial.state.value,
+        "state": trial.shown_state(levels),
         "point": trial.point,
         "value": _one_or_more(trial.values),
         "std": _one_or_more(trial.stds),
@@ -530,7 +534,7 @@ def trial_documents(search: Search, trials: Iterable[Trial], *, logs: bool = Tru
 
     price = price_of(search)
     for trial in trials:
-        yield trial_document(trial, price, logs=logs)
+        yield trial_document(trial, price, logs=logs, levels=search.levels)
 
 
 def json_list(documents: Iterable[Any]) -> Iterator[str]:
@@ -573,9 +577,11 @@ def in_parts(pieces: Iterable[str]) -> Iterator[str]:
     yield "".join(part)
 
 
-def best_document(best: Standing, price: Price | None, *, logs: bool = True) -> TrialDocument:
+def best_document(
+    best: Standing, price: Price | None, *, logs: bool = True, levels: Levels | None = None
+) -> TrialDocument:
     """Returns the best trial, or one of the front, as a document."""
-    document = trial_document(best.trial, price, logs=logs)
+    document = trial_document(best.trial, price, logs=logs, levels=levels)
     if best.confirmed:
         document["confirmed"] = {"value": _one_or_more(best.figures), "runs": best.runs}
     return document
@@ -590,7 +596,7 @@ def trial_of(document: TrialDocument) -> Trial:
         number=document["number"],
         generation=document["generation"],
         point=document["point"],
-        state=TrialState(document["state"]),
+        state=TrialState("finished" if document["state"] == "paused" else document["state"]),
         values=_several(document["value"]),
         stds=_several(document["std"]),
         folds=tuple(_fold_of(document["number"], fold) for fold in document["folds"]),
@@ -703,7 +709,7 @@ def search_document(
         "objective": objectives if len(objectives) > 1 else objectives[0],
         "trials": {state.value: count for state, count in sorted(progress.counts.items())},
         "budget": dict(record.budget),
-        "best": None if best is None else best_document(best, price, logs=False),
+        "best": None if best is None else best_document(best, price, logs=False, levels=record.levels),
         "created": time_text(record.created),
         "started": time_text(record.started),
         "ended": time_text(record.ended),
