@@ -11,13 +11,9 @@ from hpo_pilot.panda.server import bigpanda_link
 from hpo_pilot.report.documents import (
     FailureDocument,
     ProgressDocument,
-    RecommendationDocument,
     RunDocument,
     SearchDocument,
     StatusDocument,
-    TrialDocument,
-    add_annotation,
-    best_document,
     eta_document,
     failure_document,
     level_documents,
@@ -27,6 +23,7 @@ from hpo_pilot.report.documents import (
     wish_document,
 )
 from hpo_pilot.report.summary import kind_of, search_gain
+from hpo_pilot.report.trial_documents import RecommendationDocument, TrialDocument, add_annotation, best_document
 from hpo_pilot.search.progress import ProgressTracker, SearchProgress
 from hpo_pilot.search.ranking import Standing, best_confirmed_first, best_remarks, front_of
 from hpo_pilot.search.trials import Price, Spent, Trial

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.report.documents import IntermediateDocument, TrialDocument
 from hpo_pilot.report.exports import trial_columns
+from hpo_pilot.report.trial_documents import IntermediateDocument, TrialDocument
 from hpo_pilot.search import Search, TrialState
 from hpo_pilot.search.parameters import Dimension
 

@@ -65,14 +65,14 @@ class Service:
     def _answers(self) -> bool:
         try:
             self.url = (self.scan.workdir / "tokens" / "address").read_text().partition("\n")[0]
-            return requests.get(f"{self.url}/api/v1/system/is_alive", timeout=5).ok
+            return requests.get(f"{self.url}/api/v1/system/is_alive", timeout=60).ok
         except (FileNotFoundError, requests.RequestException):
             return False
 
     def get(self, path: str, **arguments: Any) -> Any:
         token = (self.scan.workdir / "tokens" / "user.token").read_text().strip()
         headers = {"Authorization": f"Bearer {token}", "Origin": "hpo_pilot"}
-        return requests.get(f"{self.url}/{path}", params=arguments, headers=headers, timeout=20)
+        return requests.get(f"{self.url}/{path}", params=arguments, headers=headers, timeout=60)
 
     def job(self, panda_id: int) -> dict[str, Any]:
         return dict(self.get("api/v1/job/get_description", job_ids=[panda_id]).json()["data"][0])
