@@ -86,9 +86,9 @@ class Candidates:
             anywhere = numbers.random((max(_ANYWHERE, wanted * _PER_POINT), len(self._space.names)))
             return np.concatenate([self._cube.snapped(anywhere), near])
         found = feasible_units(self._space, max(_ANYWHERE_CONSTRAINED, wanted), rng, anchors)
-        if not found:
-            return near[:0]
-        return np.concatenate([self._cube.snapped(np.array(found)), self.feasible(near)])
+        if not len(found):
+            return found
+        return np.concatenate([self._cube.snapped(found), self.feasible(near)])
 
     def feasible(self, units: Array) -> Array:
         """Returns the rows of `units` that satisfy the constraints."""

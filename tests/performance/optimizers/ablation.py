@@ -118,12 +118,12 @@ def _of(*kinds: str, instances: int = 2) -> tuple[str, ...]:
     return tuple(f"dev:{kind}:{i}" for i in range(instances) for kind in kinds)
 
 
-_APART = ("edge", "failing", "penalised", "constrained", "tiny")
+_APART = ("edge", "steps", "failing", "penalised", "constrained", "tiny")
 _ANY = _of(*(kind for kind in KINDS if kind not in _APART))
 _CLIMBED = _of(*(kind for kind in KINDS if kind not in (*_APART, "choices", "table", "plateaus")))
 _STEPWISE = _of("mixed", "mixed-rippled", "mixed-noisy", "choices", "tree", "algorithms", "table", instances=3)
 _FAILING = _of("failing", "penalised", instances=6)
-_STEPS = _of("plateaus", instances=16)
+_STEPS = (*_of("plateaus", instances=4), *_of("steps", instances=16))
 _EARLIER = tuple(
     f"earlier:{kind}:{i}:related" for i in range(4) for kind in ("quadratic", "mixed", "rastrigin", "tree")
 )

@@ -355,6 +355,20 @@ def _failing(name: str, rng: np.random.Generator) -> Problem:
     return Problem(name, inner.space, value, inner.minimum, inner.best)
 
 
+def _steps(name: str, rng: np.random.Generator) -> Problem:
+    """Values as coarse as the accuracy of a few test samples."""
+    inner = (_mixed(rastrigin), _continuous(levy, 3, 8), _continuous(rastrigin, 3, 8), _tree)[rng.integers(4)](
+        name, rng
+    )
+    some = [inner.function(inner.space.decode(unit)) for unit in rng.random((200, len(inner.space.names))).tolist()]
+    step = (float(np.median(some)) - inner.minimum) / 20
+
+    def value(point: Mapping[str, Any]) -> Any:
+        return inner.minimum + step * math.floor((inner.function(point) - inner.minimum) / step)
+
+    return replace(inner, function=value)
+
+
 def _penalised(name: str, rng: np.random.Generator) -> Problem:
     """As `_failing`, but a failure is told as a number that no training returns."""
     inner = _failing(name, rng)
@@ -437,6 +451,7 @@ KINDS: dict[str, Kind] = {
     "algorithms": _algorithms,
     "table": _table,
     "edge": _edge,
+    "steps": _steps,
     "failing": _failing,
     "penalised": _penalised,
     "constrained": _constrained,
