@@ -27,22 +27,24 @@ from hpo_pilot.report.documents import (
     EventDocument,
     ExaminationDocument,
     FindingDocument,
-    IntermediateDocument,
     ProgressDocument,
-    RecommendationDocument,
     RunDocument,
     SearchDocument,
     StatusDocument,
     ToldDocument,
+    event_document,
+    is_unsteered,
+)
+from hpo_pilot.report.exports import text_form
+from hpo_pilot.report.json_text import in_parts
+from hpo_pilot.report.trial_documents import (
+    IntermediateDocument,
+    RecommendationDocument,
     TrialDocument,
     add_annotation,
     all_intermediate,
-    event_document,
-    in_parts,
-    is_unsteered,
     trial_documents,
 )
-from hpo_pilot.report.exports import text_form
 
 if TYPE_CHECKING:
     from hpo_pilot.operations.remote import RemoteService
