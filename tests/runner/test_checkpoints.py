@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -81,7 +80,7 @@ def test_an_attempt_continues_from_the_kept_checkpoint(quick, until, victims):
     at = saved_step(quick)
     assert at >= 2
     process, folder = count(quick, at + 1, 0.05, env={"PANDA_ATTEMPTNR": "2"})
-    ended = quick.finish(process, folder, time.monotonic())
+    ended = quick.finish(process, folder)
     assert ended.verdict["value"] == at and ended.verdict["attempt"] == 2
     assert not kept(quick).parent.exists()  # it succeeded
     for fd in [reading] + ([writing] if victims != "lifeline" else []):
@@ -129,7 +128,7 @@ def test_a_damaged_copy_is_not_given_to_the_payload(quick, until, damaged):
     for name in damaged:
         os.truncate(old.with_name(name) / "ckpt" / "deep" / "state.json", 3)
     process, folder = count(quick, before + 1, 0.05)
-    assert quick.finish(process, folder, time.monotonic()).verdict["value"] == before
+    assert quick.finish(process, folder).verdict["value"] == before
 
 
 def test_a_checkpoint_that_is_always_written_is_kept(quick, until):
@@ -188,7 +187,7 @@ def test_a_checkpoint_written_on_term_is_kept(quick, until, command, script):
     process, folder = quick.start(command, files={"train.py": script}, checkpoint=["best.bin"])
     until((folder / "ready").exists)
     process.terminate()
-    assert quick.finish(process, folder, time.monotonic()).code == 1
+    assert quick.finish(process, folder).code == 1
     assert (kept(quick) / "best.bin").read_text() == "on term"
 
 
