@@ -13,7 +13,7 @@ SECONDS = 16.0  # of one core
 
 def test_what_runs_is_stopped_when_the_core_hours_are_used_up(scan):
     budget = {"trials": 50, "parallel": 4, "queued": 0, "core_hours": SECONDS / 3600}
-    scan.write({"budget": budget, "resources": {"minutes": 0.5, "memory_mb": 100}}, TRAINING)
+    scan.write({"budget": budget, "resources": {"minutes": 0.2, "memory_mb": 100}}, TRAINING)
     scan("run", str(scan.file), "--slots", "4")
     status = scan.json("status", "demo")
     assert status["state"] == "done" and "core-hours is used up" in status["message"]

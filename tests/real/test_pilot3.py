@@ -143,13 +143,13 @@ def test_a_stopped_search_ends_its_payload(scan: Scan, service: Service, pilot: 
     scan.write({"budget": {"trials": 1, "parallel": 1}}, SLEEP)
     scan("submit", str(scan.file))
     pilot.start()
-    until(lambda: list(pilot.folder.rglob("train.py.started")), pilot.said, 120)
+    until(lambda: list(pilot.folder.rglob("train.py.started")), pilot.said)
     assert any("train.py" in line for line in processes_in(str(pilot.folder)))
     scan("stop", "demo")
-    until(lambda: state(scan) == "stopped", pilot.said, 60)
-    until(lambda: service.job(1)["pilotErrorCode"] == 1144, pilot.said, 120)
+    until(lambda: state(scan) == "stopped", pilot.said)
+    until(lambda: service.job(1)["pilotErrorCode"] == 1144, pilot.said)
     assert service.job(1)["jobStatus"] == "cancelled" and "killed" in service.job(1)["pilotErrorDiag"]
-    until(lambda: not any("train.py" in line for line in processes_in(str(pilot.folder))), pilot.said, 60)
+    until(lambda: not any("train.py" in line for line in processes_in(str(pilot.folder))), pilot.said)
 
 
 def test_the_payload_runs_in_its_image(scan: Scan, service: Service, pilot: Pilot3) -> None:
@@ -163,6 +163,6 @@ def test_the_payload_runs_in_its_image(scan: Scan, service: Service, pilot: Pilo
     assert scan.file.is_file()
     scan("submit", str(scan.file))
     pilot.start()
-    until(lambda: state(scan) == "done", pilot.said, 120)
+    until(lambda: state(scan) == "done", pilot.said)
     (trial,) = json.loads(scan("trials", "demo", "--json").stdout)
     assert trial["value"] == 0, trial

@@ -158,11 +158,11 @@ def test_a_damaged_file_is_fetched_again(web, staging, work, tmp_path, name):
     assert (folder / "a.csv").read_bytes() == web.files["/a.csv"] and len(web.asked) == 2
 
 
-def test_a_pilot_that_ends_waits_for_no_download(web, work, tmp_path):
+def test_a_pilot_that_ends_waits_for_no_download(web, work, tmp_path, until):
     web.files["/a.csv"] = b"w" * 4_000_000
     web.gate.clear()
     told = threading.Event()
-    threading.Timer(0.5, lambda: (told.set(), web.gate.set())).start()
+    in_background(lambda: (until(lambda: web.asked), told.set(), web.gate.set()))
     refused(StageIn(str(tmp_path / "cache"), stop=told.is_set), work(web.url + "/a.csv"), "stopped during the download")
 
 
