@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from hpo_pilot.jobs import Attempt
 from hpo_pilot.jobs.results import figure_of
-from hpo_pilot.search.promotion import planned_counts
 from hpo_pilot.search.values import Point
 
 if TYPE_CHECKING:
@@ -438,7 +437,14 @@ class TrialCounts:
     confirmations: int
 
 
-def planned_trials(trials: int, objectives: int, confirmed: int, repeats: int, levels: Levels | None = None) -> int:
+def planned_trials(
+    trials: int,
+    objectives: int,
+    confirmed: int,
+    repeats: int,
+    levels: Levels | None = None,
+    fidelity: float | None = None,
+) -> int:
     """Returns the number of trials that a search will have, confirmation runs and promotions included.
 
     Args:
@@ -447,8 +453,9 @@ def planned_trials(trials: int, objectives: int, confirmed: int, repeats: int, l
         confirmed: trials to confirm.
         repeats: confirmation runs of each.
         levels: the levels of the training.
+        fidelity: limit of the sum of the levels; None: there is none.
     """
-    trials = trials if levels is None else sum(planned_counts(trials, len(levels.values), levels.eta))
+    trials = trials if levels is None else sum(levels.planned(trials, fidelity))
     return trials + (confirmed * repeats if objectives == 1 else 0)
 
 
