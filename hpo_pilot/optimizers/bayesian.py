@@ -567,9 +567,8 @@ class BayesianOptimizer(Optimizer):
     def _weigh(self, known: int) -> Callable[[Array, Array], Array] | None:
         """Returns what is added to the log improvement after `known` points; None: nothing."""
         weight = (self.trials / _FADES if self.trials else _BELIEF) / max(1, known)
-        times = None if self.settings.acquisition == "plain" else self._run_times.model()
-        if times is not None and self.settings.acquisition is None and not times.is_telling:
-            times = None
+        wanted = self.settings.acquisition
+        times = None if wanted == "plain" else self._run_times.model(telling=wanted is None)
         if times is None and not self._beliefs:
             return None
 
