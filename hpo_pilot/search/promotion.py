@@ -33,9 +33,20 @@ def planned_counts(points: int, levels: int, eta: int) -> list[int]:
     return counts
 
 
+def planned_levels(points: int, levels: Sequence[float], eta: int) -> float:
+    """Returns the expected sum of the levels that trials train: 18 by a trial from 9 to 27 epochs."""
+    return sum(
+        count * part for count, part in zip(planned_counts(points, len(levels), eta), _parts(levels), strict=True)
+    )
+
+
+def _parts(levels: Sequence[float]) -> list[float]:
+    return [level - before for before, level in zip((0, *levels), levels, strict=False)]
+
+
 def mean_share(counts: Sequence[int], levels: Sequence[float]) -> float:
     """Returns the mean part of a level that a trial trains, as a share of the longest part; `counts`: by level."""
-    parts = [level - before for before, level in zip((0, *levels), levels, strict=False)]
+    parts = _parts(levels)
     return sum(count * part for count, part in zip(counts, parts, strict=True)) / sum(counts) / max(parts)
 
 
