@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 #: Seconds to wait for a store or service that is out of reach, and between two tries.
 _PATIENCE = 120.0
 _PAUSE = 2.0
+#: Seconds of one call that waits for a trial.
+_ASK_SECONDS = 1.0
 
 #: Trials of a page, and of a page with intermediate values; characters of a part of an export.
 _PAGE = 500
@@ -549,7 +551,12 @@ class SearchClient:
         from hpo_pilot.operations.asked_trials import ask_trials, checked_ask
 
         ask = checked_ask(lease, node, key or secrets.token_urlsafe(12))
-        return ask_trials(self.here, identity, [ask], max(0.0, min(wait, LONGEST_CALL)))[0]
+        end = time.monotonic() + min(wait, LONGEST_CALL)
+        while True:  # the embedded server does not know that the search has ended
+            left = max(0.0, end - time.monotonic())
+            (found,) = ask_trials(self.here, identity, [ask], min(left, _ASK_SECONDS))
+            if found["trial"] is not None or found["over"] or not left:
+                return found
 
     @operation("POST", "searches/{identity}/tell")
     def tell(

@@ -118,9 +118,9 @@ def wish_document(wish: PointRequest) -> WishDocument:
     return {"point": wish.point, "retries": wish.retries, "who": wish.who, "created": time_text(wish.created)}
 
 
-#: Final states of searches and of trials: values of `SearchState` and `TrialState`.
+#: Final states of searches and of trials: values of `SearchState` and of `Trial.shown_state`.
 OVER_SEARCHES = ("done", "failed", "stopped")
-OVER_TRIALS = ("failed", "finished", "infeasible", "stopped")
+OVER_TRIALS = ("failed", "finished", "infeasible", "paused", "stopped")
 
 
 class AskedDocument(TypedDict):
@@ -340,15 +340,14 @@ class FindingDocument(TypedDict):
     needed: bool
 
 
-def level_documents(record: SearchRecord, counts: Sequence[LevelCount]) -> list[LevelDocument]:
+def level_documents(counts: Sequence[LevelCount]) -> list[LevelDocument]:
     """Returns the counts of the levels of a search as documents."""
-    high = 0 if (levels := record.levels) is None else levels.high
     return [
         {
             "level": one.level,
             "trials": one.trials,
             "finished": one.finished,
-            "paused": one.finished - one.promoted if one.level < high else 0,
+            "paused": one.paused,
             "trained": one.trained,
             "job_seconds": one.seconds,
         }
@@ -379,7 +378,7 @@ def search_document(
         "objective": objectives if len(objectives) > 1 else objectives[0],
         "trials": {state.value: count for state, count in sorted(progress.counts.items())},
         "budget": dict(record.budget),
-        "best": None if best is None else best_document(best, price, logs=False),
+        "best": None if best is None else best_document(best, price, logs=False, levels=record.levels),
         "created": time_text(record.created),
         "started": time_text(record.started),
         "ended": time_text(record.ended),

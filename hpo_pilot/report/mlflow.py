@@ -43,7 +43,7 @@ MARK = "hpo_pilot.search_mark"
 _DATABASES = (".db", ".sqlite", ".sqlite3")
 
 #: MLflow's run statuses (`mlflow.entities.RunStatus`) for our final states of trials.
-_STATUSES = {"finished": "FINISHED", "infeasible": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
+_STATUSES = dict.fromkeys(("finished", "infeasible", "paused"), "FINISHED") | {"failed": "FAILED", "stopped": "KILLED"}
 
 #: MLflow's limits (`mlflow.utils.validation`, 3.17): characters of a key, and of the values of parameters and tags;
 #: parameters and metrics per call; runs per page.

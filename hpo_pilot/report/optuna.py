@@ -28,7 +28,9 @@ MARK = "hpo_pilot"
 
 #: Optuna's states for ours. A trial that was stopped together with its search has no value, so it counts as failed; so
 #: does an infeasible one, which must not be the best of the study.
-_STATES = {"finished": TrialState.COMPLETE} | dict.fromkeys(("infeasible", "failed", "stopped"), TrialState.FAIL)
+_STATES = dict.fromkeys(("finished", "paused"), TrialState.COMPLETE) | dict.fromkeys(
+    ("infeasible", "failed", "stopped"), TrialState.FAIL
+)
 
 
 def write(subject: ExportedSearch, path: Path) -> str:

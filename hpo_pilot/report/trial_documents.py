@@ -14,6 +14,7 @@ from hpo_pilot.jobs.results import from_epoch
 
 if TYPE_CHECKING:
     from hpo_pilot.search import Fold, Search, Trial
+    from hpo_pilot.search.fidelity import Levels
     from hpo_pilot.search.ranking import Standing
     from hpo_pilot.search.trials import Cost, Price
     from hpo_pilot.store import Annotation, Store
@@ -127,7 +128,8 @@ class TrialDocument(AnnotationDocument):
     With several objectives, `value` and `std` are lists, in their order. `confirms` and `retries` are the number of the
     trial whose point this trial repeats: as a confirmation run, or because that trial failed and a user requested it.
     `level` and `continues`, only in a search with levels, are the level of the training, and the number of the trial of
-    the level below that it goes on from.
+    the level below that it goes on from. There the state of a trial that finished below the highest level and was not
+    promoted is `paused`.
     """
 
     number: int
@@ -154,18 +156,21 @@ class TrialDocument(AnnotationDocument):
     recommended: NotRequired[RecommendationDocument | None]
 
 
-def trial_document(trial: Trial, price: Price | None, *, logs: bool = True) -> TrialDocument:
+def trial_document(
+    trial: Trial, price: Price | None, *, logs: bool = True, levels: Levels | None = None
+) -> TrialDocument:
     """Returns a trial as a document.
 
     Args:
         trial: the trial.
         price: that of its search; None: without the cost.
         logs: with the log tails of its folds.
+        levels: those of its search.
     """
     document: TrialDocument = {
         "number": trial.number,
         "generation": trial.generation,
-        "state": trial.state.value,
+        "state": trial.shown_state(levels),
         "point": trial.point,
         "value": _one_or_more(trial.values),
         "std": _one_or_more(trial.stds),
@@ -193,12 +198,14 @@ def trial_documents(search: Search, trials: Iterable[Trial], *, logs: bool = Tru
 
     price = price_of(search)
     for trial in trials:
-        yield trial_document(trial, price, logs=logs)
+        yield trial_document(trial, price, logs=logs, levels=search.levels)
 
 
-def best_document(best: Standing, price: Price | None, *, logs: bool = True) -> TrialDocument:
+def best_document(
+    best: Standing, price: Price | None, *, logs: bool = True, levels: Levels | None = None
+) -> TrialDocument:
     """Returns the best trial, or one of the front, as a document."""
-    document = trial_document(best.trial, price, logs=logs)
+    document = trial_document(best.trial, price, logs=logs, levels=levels)
     if best.confirmed:
         document["confirmed"] = {"value": _one_or_more(best.figures), "runs": best.runs}
     return document
@@ -213,7 +220,7 @@ def trial_of(document: TrialDocument) -> Trial:
         number=document["number"],
         generation=document["generation"],
         point=document["point"],
-        state=TrialState(document["state"]),
+        state=TrialState("finished" if document["state"] == "paused" else document["state"]),
         values=_several(document["value"]),
         stds=_several(document["std"]),
         folds=tuple(_fold_of(document["number"], fold) for fold in document["folds"]),
