@@ -35,7 +35,7 @@ _FACTOR, _EXPLAINED = 2.0, 0.75
 _LIKELY = 0.674
 
 #: Growth of the number of known run times until `TrialTimes` makes its model again.
-_GROWTH = 1.05
+_GROWTH = 1.2
 
 
 class RunTimeModel:
