@@ -20,8 +20,9 @@ from typing_extensions import TypedDict
 from hpo_pilot.cli.output import JSON_VERSION
 from hpo_pilot.hpc.batch_system import Allocation
 from hpo_pilot.hpc.site_profile import SiteProfile
-from hpo_pilot.report import documents
-from hpo_pilot.report.documents import CostDocument, ProblemDocument
+from hpo_pilot.report import documents, trial_documents
+from hpo_pilot.report.documents import ProblemDocument
+from hpo_pilot.report.trial_documents import CostDocument
 from hpo_pilot.search import Scalar, Search
 from hpo_pilot.server.queues import QueueFile
 
@@ -178,11 +179,11 @@ _PRINTED: dict[str, tuple[Any, str]] = {
     "list.json": (list[documents.SearchDocument], "hpo-pilot list"),
     "search.json": (documents.SearchDocument, "hpo-pilot pause, resume, stop, extend, retry, try"),
     "status.json": (documents.StatusDocument, "hpo-pilot status"),
-    "trials.json": (list[documents.TrialDocument], "hpo-pilot trials; hpo-pilot best, with several objectives"),
-    "trial.json": (documents.TrialDocument, "hpo-pilot best, with one objective"),
+    "trials.json": (list[trial_documents.TrialDocument], "hpo-pilot trials; hpo-pilot best, with several objectives"),
+    "trial.json": (trial_documents.TrialDocument, "hpo-pilot best, with one objective"),
     "ask.json": (documents.AskedDocument, "hpo-pilot ask"),
     "tell.json": (documents.ToldDocument, "hpo-pilot tell"),
-    "note.json": (documents.AnnotationDocument, "hpo-pilot note"),
+    "note.json": (trial_documents.AnnotationDocument, "hpo-pilot note"),
     "log.json": (list[documents.EventDocument], "hpo-pilot log"),
     "fetch.json": (FilesDocument, "hpo-pilot fetch"),
     "doctor.json": (list[documents.FindingDocument], "hpo-pilot doctor"),

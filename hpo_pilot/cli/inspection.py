@@ -39,14 +39,7 @@ from hpo_pilot.cli.output import (
 from hpo_pilot.errors import InputError
 from hpo_pilot.operations.client import SearchClient
 from hpo_pilot.operations.families import family_document
-from hpo_pilot.report.documents import (
-    SearchDocument,
-    StatusDocument,
-    TrialDocument,
-    is_unsteered,
-    over_count,
-    planned_count,
-)
+from hpo_pilot.report.documents import SearchDocument, StatusDocument, is_unsteered, over_count, planned_count
 from hpo_pilot.report.exports import FILE_FORMS, TEXT_FORMS, export_file
 from hpo_pilot.report.formatting import (
     NOTHING,
@@ -63,6 +56,7 @@ from hpo_pilot.report.formatting import (
     stop_text,
     whole,
 )
+from hpo_pilot.report.trial_documents import TrialDocument
 
 #: Mark of searches in `list` that are not over and that no process steers.
 _UNSTEERED = "not steered"

@@ -20,8 +20,9 @@ from rich.text import Text
 from hpo_pilot.advice import Place, printable
 from hpo_pilot.errors import InputError
 from hpo_pilot.operations.client import SearchClient
-from hpo_pilot.report.documents import OVER_SEARCHES, SearchDocument, StatusDocument, in_parts, is_unsteered, json_list
+from hpo_pilot.report.documents import OVER_SEARCHES, SearchDocument, StatusDocument, is_unsteered
 from hpo_pilot.report.formatting import cost_text, count, time_left
+from hpo_pilot.report.json_text import in_parts, json_list
 
 #: Width of output that is not a terminal: wider than any table.
 _NO_TERMINAL = 1_000_000

@@ -231,7 +231,7 @@ def _document(
 ) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from hpo_pilot.report.documents import cost_document
+    from hpo_pilot.report.trial_documents import cost_document
     from hpo_pilot.search.trials import seconds_allowed
 
     layout, allocation = made.layout, made.allocation

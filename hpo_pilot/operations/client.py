@@ -27,22 +27,24 @@ from hpo_pilot.report.documents import (
     EventDocument,
     ExaminationDocument,
     FindingDocument,
-    IntermediateDocument,
     ProgressDocument,
-    RecommendationDocument,
     RunDocument,
     SearchDocument,
     StatusDocument,
     ToldDocument,
+    event_document,
+    is_unsteered,
+)
+from hpo_pilot.report.exports import text_form
+from hpo_pilot.report.json_text import in_parts
+from hpo_pilot.report.trial_documents import (
+    IntermediateDocument,
+    RecommendationDocument,
     TrialDocument,
     add_annotation,
     all_intermediate,
-    event_document,
-    in_parts,
-    is_unsteered,
     trial_documents,
 )
-from hpo_pilot.report.exports import text_form
 
 if TYPE_CHECKING:
     from hpo_pilot.operations.remote import RemoteService
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
 #: Seconds to wait for a store or service that is out of reach, and between two tries.
 _PATIENCE = 120.0
 _PAUSE = 2.0
+#: Seconds of one call that waits for a trial.
+_ASK_SECONDS = 1.0
 
 #: Trials of a page, and of a page with intermediate values; characters of a part of an export.
 _PAGE = 500
@@ -547,7 +551,12 @@ class SearchClient:
         from hpo_pilot.operations.asked_trials import ask_trials, checked_ask
 
         ask = checked_ask(lease, node, key or secrets.token_urlsafe(12))
-        return ask_trials(self.here, identity, [ask], max(0.0, min(wait, LONGEST_CALL)))[0]
+        end = time.monotonic() + min(wait, LONGEST_CALL)
+        while True:  # the embedded server does not know that the search has ended
+            left = max(0.0, end - time.monotonic())
+            (found,) = ask_trials(self.here, identity, [ask], min(left, _ASK_SECONDS))
+            if found["trial"] is not None or found["over"] or not left:
+                return found
 
     @operation("POST", "searches/{identity}/tell")
     def tell(

@@ -11,13 +11,9 @@ from hpo_pilot.panda.server import bigpanda_link
 from hpo_pilot.report.documents import (
     FailureDocument,
     ProgressDocument,
-    RecommendationDocument,
     RunDocument,
     SearchDocument,
     StatusDocument,
-    TrialDocument,
-    add_annotation,
-    best_document,
     eta_document,
     failure_document,
     level_documents,
@@ -27,6 +23,7 @@ from hpo_pilot.report.documents import (
     wish_document,
 )
 from hpo_pilot.report.summary import kind_of, search_gain
+from hpo_pilot.report.trial_documents import RecommendationDocument, TrialDocument, add_annotation, best_document
 from hpo_pilot.search.progress import ProgressTracker, SearchProgress
 from hpo_pilot.search.ranking import Standing, best_confirmed_first, best_remarks, front_of
 from hpo_pilot.search.trials import Price, Spent, Trial
@@ -109,8 +106,8 @@ def search_status(store: Store, record: SearchRecord, workdir: Path | None = Non
             "monitor": bigpanda_link(record.server, record.uid, monitor=record.search.panda.monitor),
         },
     )
-    if record.levels is not None:
-        document["levels"] = level_documents(record, level_counts(store.engine, record.id))
+    if (levels := record.levels) is not None:
+        document["levels"] = level_documents(level_counts(store.engine, record.id, levels))
     _extended(document, record, progress, holder)
     add_annotation(document, search_annotations(store.engine, [record.id]).get(record.id))
     unsteered = why_not(record, holder)
@@ -135,12 +132,12 @@ def best_documents(store: Store, record: SearchRecord) -> TrialDocument | list[T
     if progress.front:
         trials = trials_with_folds(store.engine, record.id, progress.front, without=())
         runs = confirmation_runs(store.engine, record.id, progress.front) if progress.confirmations_over else []
-        return [best_document(standing, price) for standing in front_of(search, [*trials, *runs])]
+        return [best_document(standing, price, levels=record.levels) for standing in front_of(search, [*trials, *runs])]
     best = best_standing(store.trial(record.id, progress.best_for_people or 0), progress)
     if best is None:
         return None
     remarks = best_remarks(search, best.trial.point, 1 if best.confirmed else progress.ties)
-    return {**best_document(best, price), "remarks": remarks}
+    return {**best_document(best, price, levels=record.levels), "remarks": remarks}
 
 
 #: Of searches with more trials than this, a model sees the best ones, and a sample of the others.

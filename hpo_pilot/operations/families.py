@@ -8,7 +8,6 @@ from typing import TypeVar, cast
 from hpo_pilot.errors import InputError
 from hpo_pilot.report.documents import (
     OVER_SEARCHES,
-    CostDocument,
     EtaDocument,
     ProgressDocument,
     SearchDocument,
@@ -16,6 +15,7 @@ from hpo_pilot.report.documents import (
     over_count,
     planned_count,
 )
+from hpo_pilot.report.trial_documents import CostDocument
 
 #: The state of a family is the first of these that one of its searches has.
 _STATES = ("running", "submitted", "stopping", "paused", "failed", "stopped", "done")

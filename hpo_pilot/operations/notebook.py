@@ -18,22 +18,24 @@ from hpo_pilot.operations.client import SearchClient, connect
 from hpo_pilot.report.catalogue import build, check_axes, kinds
 from hpo_pilot.report.documents import (
     OVER_SEARCHES,
-    IntermediateDocument,
     ProgressDocument,
-    RecommendationDocument,
     StatusDocument,
-    TrialDocument,
     is_unsteered,
     over_count,
     planned_count,
-    time_of,
-    trial_of,
 )
 from hpo_pilot.report.figure import Figure, FigureData, PeerSearch, Reports, message_figure, plotly_spec, same_question
 from hpo_pilot.report.figure_svg import SVG_KINDS, figure_svg
 from hpo_pilot.report.formatting import best_text, count, front_text, result_text, scalar, whole
 from hpo_pilot.report.frames import folds_frame, intermediate_frame, pandas, trials_frame
 from hpo_pilot.report.result_figures import PEER_LIMIT
+from hpo_pilot.report.trial_documents import (
+    IntermediateDocument,
+    RecommendationDocument,
+    TrialDocument,
+    time_of,
+    trial_of,
+)
 from hpo_pilot.search import Search
 
 if TYPE_CHECKING:

@@ -97,5 +97,4 @@ def create_optimizer(
     wanted = optimizer_class(name)
     if objectives > 1 and not wanted.several_objectives:
         raise InputError(f"{name} takes one objective, not {objectives}; several take {listing(several_takers())}")
-    more = {"limits": limits} if limits else {}
-    return wanted(space, seed=seed, settings=settings, trials=trials, objectives=objectives, **more)
+    return wanted(space, seed=seed, settings=settings, trials=trials, objectives=objectives, limits=limits)

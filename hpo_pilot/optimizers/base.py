@@ -113,6 +113,34 @@ _INSIDE: list[bool] = []
 _LIMITS = ExitStack()
 
 
+@contextmanager
+def global_randomness(rng: random.Random) -> Iterator[None]:
+    """Seeds the global random streams of Python, numpy and a loaded torch from `rng`; restores them afterwards.
+
+    Other packages use these streams. Only one thread at a time is inside: optimizers of several searches may run in one
+    process.
+    """
+    torch: Any = sys.modules.get("torch")
+    with _GLOBAL_STREAMS:
+        before = random.getstate(), np.random.get_state(), torch and torch.get_rng_state()
+        random.seed(rng.getrandbits(64))
+        seed = rng.getrandbits(32)
+        np.random.seed(seed)
+        if torch:
+            torch.manual_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+            if torch:
+                torch.set_rng_state(before[2])
+
+
+#: Reentrant, because a generator of another program may be one of ours (`gest_generator`).
+_GLOBAL_STREAMS = threading.RLock()
+
+
 @dataclass(frozen=True)
 class Result:
     """The result of one trial, for `Optimizer.tell`.

@@ -86,9 +86,9 @@ class Candidates:
             anywhere = numbers.random((max(_ANYWHERE, wanted * _PER_POINT), len(self._space.names)))
             return np.concatenate([self._cube.snapped(anywhere), near])
         found = feasible_units(self._space, max(_ANYWHERE_CONSTRAINED, wanted), rng, anchors)
-        if not found:
-            return near[:0]
-        return np.concatenate([self._cube.snapped(np.array(found)), self.feasible(near)])
+        if not len(found):
+            return found
+        return np.concatenate([self._cube.snapped(found), self.feasible(near)])
 
     def feasible(self, units: Array) -> Array:
         """Returns the rows of `units` that satisfy the constraints."""
@@ -184,7 +184,11 @@ _STEPS = 15
 
 
 class Climber:
-    """Finds a local maximum of the acquisition value plus a penalty, by gradient ascent."""
+    """Finds a local maximum of the acquisition value plus a penalty, by gradient ascent.
+
+    Attributes:
+        map: the map from unit vectors to features.
+    """
 
     def __init__(self, features: FeatureMap, feasible: Callable[[Array], Array]) -> None:
         """Prepares the ascent in a space.
@@ -193,7 +197,7 @@ class Climber:
             features: the map from unit vectors.
             feasible: selects the unit vectors that satisfy the constraints.
         """
-        self._map = features
+        self.map = features
         self._feasible = feasible
 
     def climb(
@@ -210,15 +214,15 @@ class Climber:
         Returns:
             The features of the accepted point, shape (n_features,); None where none was accepted.
         """
-        units = np.concatenate([self._map.neighbours(start) for start in starts])
+        units = np.concatenate([self.map.neighbours(start) for start in starts])
         units = self._feasible(np.unique(units, axis=0))
         if not len(units):
             return None
-        features = self._map.features(units)
+        features = self.map.features(units)
         scores = surrogate.value(features) + penalty(units, features)
         best = units[np.argsort(-scores, kind="stable")[:_STARTS]]
         units = np.concatenate([units, self._feasible(self._uphill(surrogate, best))])
-        features = self._map.features(units)
+        features = self.map.features(units)
         scores = surrogate.value(features) + penalty(units, features)
         for index in np.argsort(-scores, kind="stable"):
             if proposals.offer(units[index].tolist()):
@@ -227,9 +231,9 @@ class Climber:
 
     def _uphill(self, surrogate: Surrogate, units: Array) -> Array:
         """Returns the ends of L-BFGS ascents from `units`, done together so that they share matrix products."""
-        features = self._map.features(units)
+        features = self.map.features(units)
         free = np.zeros(features.shape, dtype=bool)
-        free[:, self._map.columns] = (self._map.cube.active(units) & self._map.is_climbed)[:, self._map.ordered]
+        free[:, self.map.columns] = (self.map.cube.active(units) & self.map.is_climbed)[:, self.map.ordered]
         if not free.any():
             return units[:0]
 
@@ -241,12 +245,12 @@ class Climber:
             value, gradient = surrogate.gradient(at)
             return -float(value.sum()), -gradient[free]
 
-        bounds = np.broadcast_to(self._map.bounds, (*features.shape, 2))[free]
+        bounds = np.broadcast_to(self.map.bounds, (*features.shape, 2))[free]
         found = minimize(
             descent, features[free], jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS}
         )
         features[free] = found.x
-        return self._map.moved(units, features)
+        return self.map.moved(units, features)
 
 
 def starts_apart(features: Array, scores: Array, scales: Array) -> list[int]:
@@ -288,35 +292,27 @@ class BatchChooser:
 
     def __init__(
         self,
-        features: FeatureMap,
+        climber: Climber,
         surrogates: Sequence[Surrogate],
-        known: Array,
-        out: Array,
+        spacings: Sequence[Spacing],
         turn: int,
-        caution: Caution,
-        feasible: Callable[[Array], Array],
-        weigh: Callable[[Array, Array], Array] | None,
+        weigh: Callable[[Array, Array], Array],
     ) -> None:
-        """Takes the models and the told and pending points.
+        """Takes the models, each with the spacing in its length scales; both are changed.
 
         Args:
-            features: the map from unit vectors.
-            surrogates: the models; they are changed.
-            known: features of the told points, failed ones included, shape (n, n_features).
-            out: features of the pending points, shape (m, n_features).
+            climber: finds maxima.
+            surrogates: the models.
+            spacings: keep the points apart.
             turn: selects the model that chooses first.
-            caution: penalises points that probably fail.
-            feasible: selects the unit vectors that satisfy the constraints.
-            weigh: returns what the user's beliefs and run times add to the log improvement, for unit vectors and their
-                features; None: nothing.
+            weigh: returns what is added to the log improvement at unit vectors and their features; called for all
+                candidates first.
         """
-        self._map = features
-        self._surrogates = list(surrogates)
+        self._climber = climber
+        self._surrogates = surrogates
+        self._spacings = spacings
         self._turn = turn
-        self._caution = caution
         self._weigh = weigh
-        self._spacings = [Spacing(surrogate.scales, known, out) for surrogate in surrogates]
-        self._climber = Climber(features, feasible)
 
     def fill(self, proposals: Proposals, units: Array) -> None:
         """Offers the best candidates until no point is missing, or no candidate is left.
@@ -325,13 +321,11 @@ class BatchChooser:
             proposals: takes the points.
             units: the candidates, snapped to values of the space, shape (m, n_dims); m above 0.
         """
-        features = self._map.features(units)
+        features = self._climber.map.features(units)
         for surrogate, spacing in zip(self._surrogates, self._spacings, strict=True):
             surrogate.look_at(features, proposals.missing)
             spacing.look_at(features)
-        bonus = self._caution.look_at(features)
-        if self._weigh is not None:
-            bonus += self._weigh(units, features)
+        bonus = self._weigh(units, features)
         climbs = int(np.clip(_CLIMB_BUDGET / max(1.0, self._surrogates[0].cost), _LEAST_CLIMBS, _MOST_CLIMBS))
         while proposals.missing > 0:
             turn = self._turn % len(self._surrogates)
@@ -357,8 +351,7 @@ class BatchChooser:
                     surrogate.assume_candidate(index)
 
     def _penalty(self, spacing: Spacing, units: Array, features: Array) -> Array:
-        penalty = self._caution.penalty(features) - _CROWDED * spacing.crowded(features)
-        return penalty if self._weigh is None else penalty + self._weigh(units, features)
+        return self._weigh(units, features) - _CROWDED * spacing.crowded(features)
 
     def _take(self, features: Array) -> None:
         self._turn += 1
@@ -453,6 +446,7 @@ class BayesianOptimizer(Optimizer):
         self.start_points = self.settings.start_points or default_start_points(len(space.dimensions), self.trials)
         self._features = FeatureMap(space)
         self._candidates = Candidates(space, self._features)
+        self._climber = Climber(self._features, self._candidates.feasible)
         self._beliefs = Beliefs(space, self._features.cube)
         self._told = ToldTrials(len(space.dimensions), self.objectives)
         self._earlier: dict[str, Table] = {}
@@ -559,22 +553,21 @@ class BayesianOptimizer(Optimizer):
         )
         candidates = np.concatenate([candidates, self._candidates.believed(self._beliefs, rng)])
         if len(candidates):
-            turn, feasible_units = proposals.known, self._candidates.feasible
-            weigh = self._weigh(proposals.known)
-            chooser = BatchChooser(self._features, surrogates, features, out, turn, caution, feasible_units, weigh)
-            chooser.fill(proposals, candidates)
+            spacings = [Spacing(surrogate.scales, features, out) for surrogate in surrogates]
+            weigh = self._weigh(proposals.known, caution)
+            BatchChooser(self._climber, surrogates, spacings, proposals.known, weigh).fill(proposals, candidates)
 
-    def _weigh(self, known: int) -> Callable[[Array, Array], Array] | None:
-        """Returns what is added to the log improvement after `known` points; None: nothing."""
+    def _weigh(self, known: int, caution: Caution) -> Callable[[Array, Array], Array]:
+        """Returns what failures, run times and the user's beliefs add to the log improvement after `known` points."""
         weight = (self.trials / _FADES if self.trials else _BELIEF) / max(1, known)
         times = None if self.settings.acquisition == "plain" else self._run_times.model()
         if times is not None and self.settings.acquisition is None and not times.is_telling:
             times = None
-        if times is None and not self._beliefs:
-            return None
 
         def weigh(units: Array, features: Array) -> Array:
-            total = weight * self._beliefs.log_density(units)
+            total = caution.penalty(features)
+            if self._beliefs:
+                total += weight * self._beliefs.log_density(units)
             return total if times is None else total - _COST * times.logs(features)
 
         return weigh

@@ -467,7 +467,7 @@ class CmaRun:
             rng = stream(self._seed, "feasible", self.restarts)
             units = feasible_units(self._space, _FEASIBLE_SAMPLE, rng, [unit for _, _, unit in self.best])
             if len(units) >= _LEAST_FEASIBLE:
-                places = np.array(units)[:, self._genotype.ordered]
+                places = units[:, self._genotype.ordered]
                 # The ratio of sigma to the spread of the whole cube is kept for the feasible part.
                 spread = np.maximum(places.std(axis=0) * math.sqrt(12.0), 1e-3)
                 middle = places[0] if self.restarts else places.mean(axis=0)

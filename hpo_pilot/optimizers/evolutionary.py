@@ -29,14 +29,12 @@ The papers leave some details open. Our choices are:
 from __future__ import annotations
 
 import bisect
-import contextlib
 import copy
 import inspect
 import itertools
 import math
 import random
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Self
 
@@ -44,7 +42,7 @@ import numpy as np
 from deap import base, tools
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer, stream
+from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer, global_randomness, stream
 from hpo_pilot.optimizers.phase import default_population
 from hpo_pilot.optimizers.proposals import Proposals
 from hpo_pilot.search import Point, SearchSpace
@@ -219,7 +217,7 @@ class Operator(BaseModel):
         some = [Individual((0.25, 0.75), (True, True), value) for value in (0.0, 1.0)]
         given = {"select": (some, 2), "mate": (some[0], some[1]), "mutate": (some[0],)}[kind]
         try:
-            with deap_randomness(random.Random(0)):  # noqa: S311 - no secret
+            with global_randomness(random.Random(0)):  # noqa: S311 - no secret
                 getattr(tools, self.name)(*given, **arguments)
             fine = kind == "select" or all(isinstance(gene, float) and math.isfinite(gene) for gene in some[0])
         except (TypeError, ValueError, ArithmeticError, LookupError) as error:
@@ -267,26 +265,6 @@ def make_toolbox(
             arguments = {**DEAP_OPERATORS[kind][operator.name], **operator.arguments}
         toolbox.register(kind, function, **arguments)
     return toolbox
-
-
-@contextlib.contextmanager
-def deap_randomness(rng: random.Random) -> Iterator[None]:
-    """Seeds the global random generators, which DEAP's operators use, from `rng`; restores them afterwards.
-
-    Only one thread at a time is inside: optimizers of several searches may run in one process.
-    """
-    with _GLOBAL_GENERATORS:
-        python_state, numpy_state = random.getstate(), np.random.get_state()
-        random.seed(rng.getrandbits(64))
-        np.random.seed(rng.getrandbits(32))
-        try:
-            yield
-        finally:
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)
-
-
-_GLOBAL_GENERATORS = threading.Lock()
 
 
 # Several objectives: Deb, Pratap, Agarwal, Meyarivan 2002, "A fast and elitist multiobjective genetic algorithm:
@@ -558,7 +536,7 @@ class EvolutionaryOptimizer(Optimizer):
             if len(proposals.points) < founders:
                 proposals.complete(rng, feasible, limit=founders)
         if len(parents) >= 2:
-            with deap_randomness(rng):
+            with global_randomness(rng):
                 self._breed(proposals, parents, rng)
         return proposals.complete(rng, feasible)
 

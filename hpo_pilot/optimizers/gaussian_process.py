@@ -189,6 +189,9 @@ _ALONE_START = 0.3
 #: Added to the diagonal against rounding errors.
 _JITTER, _MOST_JITTER = 1e-11, 1e-2
 
+#: A fit starts from these length scales per square root of the number of features: smooth, and rough.
+_STARTS = (1.0, 0.25)
+
 #: L-BFGS steps of one fit; the last digits of a length scale do not change the proposals.
 _STEPS = 40
 
@@ -352,7 +355,7 @@ def _log_prior(theta: Array, scales: int) -> tuple[float, Array]:
 def _most_probable(
     scales: int, negative_likelihood: Callable[[Array], tuple[float, Array]], initial: Array, bounds: Array
 ) -> tuple[Array, float]:
-    """Maximises likelihood times prior, from a smooth and from a rough start; scikit-learn's hook for an optimizer.
+    """Maximises likelihood times prior from the starts; scikit-learn's hook for an optimizer.
 
     `initial` has the logarithms of the amplitude, the length scales (their number is `scales`), the variances of the
     trend, and the noise.
@@ -364,9 +367,9 @@ def _most_probable(
         return value - prior, gradient - prior_gradient
 
     best: tuple[Array, float] | None = None
-    for scale in (math.log(1.0 * math.sqrt(scales)), math.log(0.25 * math.sqrt(scales))):
+    for scale in _STARTS:
         start = initial.copy()
-        start[1 : 1 + scales] = scale
+        start[1 : 1 + scales] = math.log(scale * math.sqrt(scales))
         start = np.clip(start, bounds[:, 0], bounds[:, 1])
         found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS})
         if best is None or found.fun < best[1]:

@@ -8,18 +8,20 @@ Python, numpy and torch, and if its state is made of what it ingested.
 from __future__ import annotations
 
 import inspect
-import random
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.optimizers.base import BaseSettings, Optimizer, foreign_class, one_thread, stream
+from hpo_pilot.optimizers.base import (
+    BaseSettings,
+    Optimizer,
+    foreign_class,
+    global_randomness,
+    one_thread,
+    stream,
+)
 from hpo_pilot.optimizers.proposals import unit_vector
 from hpo_pilot.search import Mistake, MistakeError, Point, SearchSpace, point_key
 
@@ -32,9 +34,6 @@ _LARGEST = 1e100
 #: For each wanted point, the number of repeated and of unusable points that a generator may suggest in an `ask`, before
 #: the missing points are drawn at random.
 _PATIENCE, _DRAWS_PER_POINT = 4, 40
-
-#: The global random streams belong to the whole process.
-_LOCK = threading.Lock()
 
 
 class GestSettings(BaseSettings):
@@ -92,7 +91,7 @@ class GestOptimizer(Optimizer):
         proposals = self._collect(n, pending)
         rng = stream(self.seed, "gest", proposals.known)
         try:
-            with _seeded(rng.getrandbits(32)), one_thread():
+            with global_randomness(rng), one_thread():
                 generator = self.settings.made(self.space, self.objectives, rng.getrandbits(31))
                 try:
                     if rows := self._rows(pending):
@@ -141,22 +140,3 @@ def _suggested(generator: Any, count: int) -> list[dict[str, Any]]:
     if not rows:
         raise ValueError("it suggests no point")
     return list(rows)
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Seeds the global random streams, and restores them."""
-    torch: Any = sys.modules.get("torch")
-    with _LOCK:
-        before = random.getstate(), np.random.get_state(), torch and torch.get_rng_state()
-        random.seed(seed)
-        np.random.seed(seed)
-        if torch:
-            torch.manual_seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(before[0])
-            np.random.set_state(before[1])
-            if torch:
-                torch.set_rng_state(before[2])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_solve, cholesky, solve_triangular
-from scipy.special import log_ndtr
 
 from hpo_pilot.optimizers.acquisition import Threshold
 from hpo_pilot.optimizers.base import Observation, array_stream
@@ -22,7 +22,6 @@ from hpo_pilot.optimizers.training_data import (
     ScaledValues,
     Table,
     ToldTrials,
-    on_scale,
     scaled_values,
 )
 
@@ -71,67 +70,51 @@ _RECENT, _CAUTION = 16, 0.8
 _LAST_RESORT = 1e4
 
 
-class SuccessModel:
-    """A Gaussian process on the outcomes, 1 for a value and 0 for a failure (least-squares classification)."""
-
-    def __init__(self, fit: Hyperparameters, features: Array, failed: Mask) -> None:
-        """Conditions on distinct points, shape (n, n_features); some, but not all, failed, shape (n,)."""
-        outcomes, self._mean, self._deviation = _standard_outcomes(failed)
-        self._posterior = Posterior.of_data(fit, features, outcomes)
-
-    def log_probability(self, features: Array) -> Array:
-        """Returns the logarithm of the probability of success at `features`, shape (m, n_features).
-
-        It is the probability that the predicted outcome is above one half: clear where many trials failed, near one
-        half where little is known. Where failures are random, the fitted noise is large, and it stays near the average.
-        """
-        mean, variance = self._posterior.predict(features)
-        distance = self._mean - 0.5 + self._deviation * mean
-        return np.asarray(log_ndtr(distance / (self._deviation * np.sqrt(variance + self._posterior.fit.noise))))
-
-
 class Caution:
-    """The penalty on the log improvement for a probable failure."""
+    """The penalty on the log improvement for a probable failure.
 
-    def __init__(self, model: SuccessModel | None, share: float) -> None:
+    The probability of success is that the predicted outcome is nearer to a value than to a failure: clear where many
+    trials failed, near one half where little is known. Where failures are random, the fitted noise is large, and it
+    stays near the average.
+    """
+
+    def __init__(self, success: Threshold | None, share: float) -> None:
         """Takes a model.
 
         Args:
-            model: the model; None if no trial failed, or all.
+            success: gives the probability of success; None if no trial failed, or all.
             share: in [0, 1]; candidates whose probability of success is below this share of the largest one are used
                 only if there are no others.
         """
-        self._model = model
+        self._success = success
         self._log_share = math.log(max(share, 1e-300))
-        self._least = -math.inf
-
-    def look_at(self, features: Array) -> Array:
-        """Returns `penalty` for candidates, shape (m, n_features), m above 0, and notes the largest probability."""
-        if self._model is None:
-            return np.zeros(len(features))
-        log_success = self._model.log_probability(features)
-        self._least = float(log_success.max()) + self._log_share
-        return self._penalised(log_success)
+        self._least: float | None = None
 
     def penalty(self, features: Array) -> Array:
-        """Returns the penalty (negative or 0) at `features`, shape (m, n_features); shape (m,)."""
-        if self._model is None:
-            return np.zeros(len(features))
-        return self._penalised(self._model.log_probability(features))
+        """Returns the penalty (negative or 0) at `features`, shape (m, n_features); shape (m,).
 
-    def _penalised(self, log_success: Array) -> Array:
+        The first call is for the candidates, m above 0: it notes the largest probability.
+        """
+        if self._success is None:
+            return np.zeros(len(features))
+        log_success = self._success.log_probability(features)
+        if self._least is None:
+            self._least = float(log_success.max()) + self._log_share
         return np.where(log_success < self._least, log_success - _LAST_RESORT, log_success)
 
 
 class SuccessLearner:
-    """Fits the model of the outcomes; each fit uses the first trials of the history (`refit_cut`)."""
+    """Fits a Gaussian process to the outcomes, 0 for a value and 1 for a failure (least-squares classification).
+
+    Each fit uses the first trials of the history (`refit_cut`).
+    """
 
     def __init__(self, features: FeatureMap, told: ToldTrials, seed: int) -> None:
         """Uses the trials in `told` and the seed of the optimizer."""
         self._features = features
         self._told = told
         self._seed = seed
-        self._fit: tuple[int, Hyperparameters] | None = None  # number of trials, and the last fit
+        self._fit = lru_cache(maxsize=1)(self._fitted)
 
     def caution(self, table: Table, features: Array, rng: np.random.Generator) -> Caution:
         """Returns the penalty for failures, from all told points and their features, shape (n, n_features)."""
@@ -139,33 +122,30 @@ class SuccessLearner:
         if not failed.any() or failed.all():
             return Caution(None, 0.0)
         seen = table.some_of_both(_CONDITIONED, rng)
-        model = SuccessModel(self._present_fit(), features[seen], failed[seen])
-        return Caution(model, _CAUTION * self._told.failing(_RECENT))
+        outcomes, bound = _standard_outcomes(failed[seen])
+        posterior = Posterior.of_data(self._fit(refit_cut(len(self._told))), features[seen], outcomes)
+        return Caution(Threshold(posterior, bound), _CAUTION * self._told.failing(_RECENT))
 
-    def _present_fit(self) -> Hyperparameters:
-        cut = refit_cut(len(self._told))
-        if self._fit is None or self._fit[0] != cut:
-            table = self._told.table(cut)
-            failed = table.failed
-            fit = Hyperparameters.wide(self._features.size)
-            if failed.any() and not failed.all():  # else the first failure is not among the first `cut` trials
-                rows = table.some_of_both(_SUCCESS_FITTED, array_stream(self._seed, "fit", "outcomes", cut))
-                outcomes, _, _ = _standard_outcomes(failed[rows])
-                features = self._features.features(table.units[rows])
-                least = _LEAST_SCALE * math.sqrt(features.shape[1])
-                # The trend continues an edge beyond the known failures: with the best point at a straight, curved or
-                # rectangular edge the regret was lower in 25 and higher in 6 of 33 runs (8 x 12).
-                basis = self._features.basis
-                fit = best_fit(features, outcomes, least_scale=least, least_noise=_LEAST_NOISE, basis=basis).found
-            self._fit = (cut, fit)
-        return self._fit[1]
+    def _fitted(self, cut: int) -> Hyperparameters:
+        table = self._told.table(cut)
+        failed = table.failed
+        if not failed.any() or failed.all():  # the first failure is not among the first `cut` trials
+            return Hyperparameters.wide(self._features.size)
+        rows = table.some_of_both(_SUCCESS_FITTED, array_stream(self._seed, "fit", "outcomes", cut))
+        outcomes, _ = _standard_outcomes(failed[rows])
+        features = self._features.features(table.units[rows])
+        least = _LEAST_SCALE * math.sqrt(features.shape[1])
+        # The trend continues an edge beyond the known failures: with the best point at a straight, curved or
+        # rectangular edge the regret was lower in 25 and higher in 6 of 33 runs (8 x 12).
+        basis = self._features.basis
+        return best_fit(features, outcomes, least_scale=least, least_noise=_LEAST_NOISE, basis=basis).found
 
 
-def _standard_outcomes(failed: Mask) -> tuple[Array, float, float]:
-    """Returns outcomes with mean 0 and deviation 1, and their original mean and deviation."""
-    outcomes = np.where(failed, 0.0, 1.0)
+def _standard_outcomes(failed: Mask) -> tuple[Array, float]:
+    """Returns outcomes with mean 0 and deviation 1, and the middle between those of values and failures."""
+    outcomes = failed.astype(np.float64)
     mean, deviation = float(outcomes.mean()), float(outcomes.std())
-    return (outcomes - mean) / deviation, mean, deviation
+    return (outcomes - mean) / deviation, (0.5 - mean) / deviation
 
 
 # Transfer from earlier searches: each has a model, and their predictions are a prior mean for this search.
@@ -359,7 +339,7 @@ def _model(features: Array, values: Array, stds: Array, stopped: Mask, basis: Ba
     """
     some = np.arange(len(values)) % math.ceil(len(values) / _TRANSFER_FITTED) == 0
     best: tuple[float, Posterior] | None = None
-    for scaled in scaled_values(values):
+    for scaled in scaled_values(values).values():
         variances = scaled.variances(stds, stopped)
         fit = best_fit(features[some], scaled.values[some], basis=basis, variances=variances[some])
         evidence = fit.log_posterior + scaled.log_volume * some.mean()
@@ -427,9 +407,8 @@ class ValuesLearner:
         self._objective = objective
         self._seed = seed
         self._second_opinion = second_opinion
-        # With and without a trend: the number of trials used, and the fit.
-        self._models: dict[bool, tuple[int, ValuesModel]] = {}
-        self._scales: dict[bool, tuple[int, str]] = {}
+        # The last ones with and without a trend.
+        self._fit, self._best_scale = lru_cache(maxsize=2)(self._fitted), lru_cache(maxsize=2)(self._chosen_scale)
         self._earlier = earlier
         self._transfer: Transfer | None = None
 
@@ -445,19 +424,12 @@ class ValuesLearner:
     def forget(self) -> None:
         """Drops all fits, because the earlier searches have changed."""
         self._transfer = None
-        self._models.clear()
+        self._fit.cache_clear()
 
     def models(self, known: int) -> list[ValuesModel]:
         """Returns the present models: with a trend and, while there are few good values (`known`), without one."""
         cut = refit_cut(len(self._told))
-        found = []
-        for trend in (True, False) if known <= self._second_opinion else (True,):
-            at, model = self._models.get(trend, (-1, None))
-            if model is None or at != cut:
-                model = self._fit(cut, trend)
-                self._models[trend] = (cut, model)
-            found.append(model)
-        return found
+        return [self._fit(cut, trend) for trend in ((True, False) if known <= self._second_opinion else (True,))]
 
     def earlier_best(self, known: int) -> list[Array]:
         """Returns the best points of earlier searches, unit vectors of shape (n, n_dims), if a model uses them."""
@@ -499,7 +471,7 @@ class ValuesLearner:
             if not 1.0 / _MISJUDGED <= far <= _MISJUDGED:
                 return f"the model misjudges its errors: results left out are off by {math.sqrt(far):.2g} of them"
             mean, variance = posterior.predict(features)
-            found.append(scaled.original(mean, np.sqrt(variance), table.values[table.good, self._objective]))
+            found.append(scaled.original(mean, np.sqrt(variance)))
         means, errors = (np.array(column) for column in zip(*found, strict=True))
         return means.mean(axis=0), np.sqrt(means.var(axis=0) + np.mean(errors * errors, axis=0))
 
@@ -508,7 +480,7 @@ class ValuesLearner:
     ) -> list[tuple[Posterior, ScaledValues | None, Array]]:
         """Returns each model's posterior, scale (None: all values are equal), and known variances of the values."""
         good = table.good
-        found = {scaled.name: scaled for scaled in scaled_values(table.values[good, self._objective])}
+        found = scaled_values(table.values[good, self._objective])
         places = np.searchsorted(good, rows)
         result = []
         for model in self.models(len(rows)):
@@ -522,7 +494,7 @@ class ValuesLearner:
             result.append((Posterior.of_data(model.fit, features, values, variances, drift), scaled, variances))
         return result
 
-    def _fit(self, cut: int, trend: bool) -> ValuesModel:
+    def _fitted(self, cut: int, trend: bool) -> ValuesModel:
         """Fits the first `cut` trials: the best scale, and the hyper-parameters on it."""
         found = self._best_fit(cut, trend, self._scale(cut, trend), _VALUES_FITTED)
         transfer = self.transfer
@@ -540,14 +512,11 @@ class ValuesLearner:
     def _scale(self, cut: int, trend: bool) -> str | None:
         """Returns the best scale of an earlier cut, because it seldom changes; None: choose it at this cut."""
         at = last_step(cut, _SCALE_EACH, _SCALE_GROWTH)
-        if at == cut and cut <= _SCALED:
-            return None
-        known = self._scales.get(trend)
-        if known is None or known[0] != at:
-            found = self._best_fit(at, trend, None, _SCALED)
-            known = (at, PLAIN if found is None else found.scaled.name)
-            self._scales[trend] = known
-        return known[1]
+        return None if at == cut and cut <= _SCALED else self._best_scale(at, trend)
+
+    def _chosen_scale(self, cut: int, trend: bool) -> str:
+        found = self._best_fit(cut, trend, None, _SCALED)
+        return PLAIN if found is None else found.scaled.name
 
     def _best_fit(self, cut: int, trend: bool, scale: str | None, limit: int) -> _ScaledFit | None:
         """Returns the best fit to at most `limit` of the first `cut` trials, on the given scale or on any.
@@ -562,7 +531,7 @@ class ValuesLearner:
         features = self._features.features(table.units[rows])
         basis = self._features.basis if trend else None
         best: _ScaledFit | None = None
-        for scaled in [scaled for scaled in found if scaled.name == scale] or found:
+        for scaled in [found[scale]] if scale in found else found.values():
             variances = self._variances(scaled, table, rows)
             fit = best_fit(features, scaled.values, basis=basis, variances=variances)
             if best is None or fit.log_posterior + scaled.log_volume > best.evidence:
@@ -615,13 +584,12 @@ class LimitLearner:
         """
         table = self._told.table(len(self._told))
         rows = table.most_telling(most, array_stream(self._seed, "limit", self._index, len(self._told)))
-        values = table.values[table.good, 0]
-        found = {scaled.name: scaled for scaled in scaled_values(values)}
+        found = scaled_values(table.values[table.good, 0])
         if len(rows) < LEAST_VALUES or not found:
             return None
         [posterior] = self._values.posteriors(table, rows, self._features.features(table.units[rows]))
         [model] = self._values.models(len(rows))
-        return Threshold(posterior, on_scale(found.get(model.scale, found[PLAIN]), values, 0.0))
+        return Threshold(posterior, found.get(model.scale, found[PLAIN]).placed(0.0))
 
 
 @dataclass(frozen=True)

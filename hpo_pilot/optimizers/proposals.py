@@ -9,11 +9,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hpo_pilot.errors import ExhaustedError
 from hpo_pilot.optimizers.feasible_region import feasible_region
 from hpo_pilot.search import Integer, Point, Real, SearchSpace, point_key
 from hpo_pilot.search.space import equality_hint
+
+Array = npt.NDArray[np.float64]
 
 
 def unit_vector(space: SearchSpace, point: Mapping[str, Any]) -> tuple[float, ...] | None:
@@ -157,7 +160,8 @@ class Proposals:
             if self.missing <= 0:
                 return
             anchors = list(itertools.islice(placed(self.space, itertools.chain(self.points, reversed(feasible))), 64))
-            for unit in feasible_units(self.space, _FEASIBLE_DRAWS_PER_POINT * self.missing + 16, rng, anchors):
+            units = feasible_units(self.space, _FEASIBLE_DRAWS_PER_POINT * self.missing + 16, rng, anchors)
+            for unit in units.tolist():
                 self.offer(unit)
 
     def _draw_from_list(self, rng: random.Random) -> None:
@@ -178,9 +182,7 @@ def placed(space: SearchSpace, points: Iterable[Point]) -> Iterator[tuple[float,
             yield unit
 
 
-def feasible_units(
-    space: SearchSpace, count: int, rng: random.Random, anchors: Sequence[Sequence[float]]
-) -> list[list[float]]:
+def feasible_units(space: SearchSpace, count: int, rng: random.Random, anchors: Sequence[Sequence[float]]) -> Array:
     """Returns up to `count` unit vectors of feasible points from the whole space; they may be told or pending.
 
     Args:
@@ -190,9 +192,8 @@ def feasible_units(
         anchors: unit vectors of feasible points; needed where less than 0.001% of the space is feasible.
 
     Returns:
-        Shape (count, n_dims); empty where no feasible point was found at all.
+        Shape (count, n_dims), or (0, n_dims) where no feasible point was found at all.
     """
     numbers = np.random.default_rng(rng.getrandbits(128))
     known = np.array(anchors, dtype=float).reshape(len(anchors), len(space.names))
-    found: list[list[float]] = feasible_region(space).sample(count, numbers, known).tolist()
-    return found
+    return feasible_region(space).sample(count, numbers, known)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -63,7 +64,7 @@ class RunTimeLearner:
         """Uses the features of points with this number of dimensions, and the seed of the optimizer."""
         self._features, self._seed = features, seed
         self._told = ToldTrials(dimensions, may_be_penalties=False)
-        self._fit: tuple[int, Hyperparameters] | None = None  # number of trials, and the last fit
+        self._fit = lru_cache(maxsize=1)(self._fitted)
 
     def add(self, observation: Observation) -> None:
         """Takes the run time of a trial that came to its end with a value."""
@@ -76,15 +77,13 @@ class RunTimeLearner:
         features, logs = self._data(len(self._told), "model")
         if not _is_enough(logs):
             return None
-        cut = refit_cut(len(self._told))
-        if self._fit is None or self._fit[0] != cut:
-            fitted, values = self._data(cut, "fit")
-            fit = Hyperparameters.wide(self._features.size)
-            if _is_enough(values):
-                standard = (values - values.mean()) / values.std()
-                fit = best_fit(fitted, standard, basis=self._features.basis).found
-            self._fit = cut, fit
-        return RunTimeModel(self._fit[1], features, logs)
+        return RunTimeModel(self._fit(refit_cut(len(self._told))), features, logs)
+
+    def _fitted(self, cut: int) -> Hyperparameters:
+        features, logs = self._data(cut, "fit")
+        if not _is_enough(logs):
+            return Hyperparameters.wide(self._features.size)
+        return best_fit(features, (logs - logs.mean()) / logs.std(), basis=self._features.basis).found
 
     def _data(self, count: int, purpose: str) -> tuple[Array, Array]:
         """Returns features and logarithms of run times of the first `count` trials."""

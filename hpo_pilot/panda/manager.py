@@ -291,13 +291,18 @@ class PandaManager(WorkflowManager):
             raise TryAgainError(f"cannot delete {output}: the server answers {answer.status_code}")
 
     @override
-    def forget(self, uid: str) -> None:
+    def forget(self, uid: str, keep: Collection[int] = ()) -> None:
         if self._checkpoints is not None:
-            shutil.rmtree(self._checkpoints / uid, ignore_errors=True)
+            kept = tuple(f"t{chain}f" for chain in keep)
+            for folder in (self._checkpoints / uid).glob("*") if kept else [self._checkpoints / uid]:
+                if not folder.name.startswith(kept):
+                    shutil.rmtree(folder, ignore_errors=True)
         try:
             if self._feed.is_there():
                 url, headers = f"{self._server.url}/api/v1/hpo_pilot/forget", self._server.headers()
-                self._http.post(url, json={"uid": uid}, headers=headers, timeout=30).raise_for_status()
+                self._http.post(
+                    url, json={"uid": uid, "keep": sorted(keep)}, headers=headers, timeout=30
+                ).raise_for_status()
         except (TryAgainError, requests.RequestException) as error:  # the server deletes them later
             log.info("the checkpoints of search %s stay at the server: %s", uid, error)
 

@@ -169,8 +169,13 @@ class WorkflowManager(ABC):
         It is not called if the server keeps outputs by its own rules (`ServerPolicy.keeps_outputs`).
         """
 
-    def forget(self, uid: str) -> None:  # noqa: B027 - most workload systems keep no checkpoints
-        """Deletes the kept checkpoints of a search that is done, as far as they can be reached; raises nothing."""
+    def forget(self, uid: str, keep: Collection[int] = ()) -> None:  # noqa: B027 - most systems keep no checkpoints
+        """Deletes the checkpoints of a search that is done, as far as they can be reached; raises nothing.
+
+        Args:
+            uid: the search.
+            keep: first trials of the points whose checkpoints stay.
+        """
 
     @abstractmethod
     def interrupt(self) -> None:

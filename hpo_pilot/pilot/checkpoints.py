@@ -569,7 +569,7 @@ class CheckpointShipping(threading.Thread):
             why = f"it has more than {self._limit >> 20} MB packed (--checkpoint-mb of the pilot)"
         except (HpoPilotError, FilesChanging, OSError) as error:
             why = str(error) or "its files are still being written"
-        return f"the checkpoint is not kept, and the next level is trained from the start: {why}"
+        return f"the checkpoint is not kept, and a later level is trained from the start: {why}"
 
     # --- where the checkpoints are stored: at the server ---
 

@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs.results import MEASURES
-from hpo_pilot.report.documents import OVER_TRIALS, IntermediateDocument, laid_out, trial_documents
+from hpo_pilot.report.documents import OVER_TRIALS
+from hpo_pilot.report.json_text import laid_out
+from hpo_pilot.report.trial_documents import IntermediateDocument, trial_documents
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from hpo_pilot.operations.client import SearchClient
-    from hpo_pilot.report.documents import FoldDocument, StatusDocument, StoppedDocument, TrialDocument
+    from hpo_pilot.report.documents import StatusDocument
+    from hpo_pilot.report.trial_documents import FoldDocument, StoppedDocument, TrialDocument
     from hpo_pilot.search import Search, Trial
 
 

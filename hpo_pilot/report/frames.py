@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.report.documents import IntermediateDocument, TrialDocument
 from hpo_pilot.report.exports import trial_columns
+from hpo_pilot.report.trial_documents import IntermediateDocument, TrialDocument
 from hpo_pilot.search import Search, TrialState
 from hpo_pilot.search.parameters import Dimension
 
@@ -42,7 +42,7 @@ def trials_frame(search: Search, documents: Sequence[TrialDocument]) -> pd.DataF
         if name in parameters:
             columns[name] = _parameter(parameters[name], values)
         elif name == "state":
-            columns[name] = pd.Categorical(values, categories=[state.value for state in TrialState])
+            columns[name] = pd.Categorical(values, categories=[*TrialState, *(["paused"] if levels else ())])
         elif name == "error":
             columns[name] = pd.array(values, dtype="string")
         elif name in _TIMES:

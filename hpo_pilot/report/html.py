@@ -20,9 +20,10 @@ from hpo_pilot import __version__
 from hpo_pilot.advice import Place
 from hpo_pilot.report import formatting
 from hpo_pilot.report.catalogue import build, kinds
-from hpo_pilot.report.documents import OVER_SEARCHES, best_document
+from hpo_pilot.report.documents import OVER_SEARCHES
 from hpo_pilot.report.figure import PROJECTED, Figure, FigureData
 from hpo_pilot.report.summary import RANK_MEASURES, efficiencies, failure_groups, search_gain
+from hpo_pilot.report.trial_documents import best_document
 from hpo_pilot.search import KnownResult, Search, Trial, TrialState
 from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.search.ranking import Standing, best_remarks, front_of, ranking

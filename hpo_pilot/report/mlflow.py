@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpo_pilot.errors import InputError, TryAgainError
-from hpo_pilot.report.documents import mean_curve, time_of
 from hpo_pilot.report.exports import ExportedSearch, mean_metrics, panda_ids, payload_metrics, trial_costs, utf8
+from hpo_pilot.report.trial_documents import mean_curve, time_of
 
 # MLflow sends usage data to its developers unless this variable is set when it is imported.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -34,7 +34,7 @@ from mlflow.exceptions import MlflowException
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-    from hpo_pilot.report.documents import TrialDocument
+    from hpo_pilot.report.trial_documents import TrialDocument
 
 #: The experiment's tag that identifies the search: only an experiment that has it is added to.
 MARK = "hpo_pilot.search_mark"
@@ -43,7 +43,7 @@ MARK = "hpo_pilot.search_mark"
 _DATABASES = (".db", ".sqlite", ".sqlite3")
 
 #: MLflow's run statuses (`mlflow.entities.RunStatus`) for our final states of trials.
-_STATUSES = {"finished": "FINISHED", "infeasible": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
+_STATUSES = dict.fromkeys(("finished", "infeasible", "paused"), "FINISHED") | {"failed": "FAILED", "stopped": "KILLED"}
 
 #: MLflow's limits (`mlflow.utils.validation`, 3.17): characters of a key, and of the values of parameters and tags;
 #: parameters and metrics per call; runs per page.

@@ -17,18 +17,20 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from hpo_pilot import __version__
 from hpo_pilot.errors import InputError
-from hpo_pilot.report.documents import mean_curve, time_of
 from hpo_pilot.report.exports import ExportedSearch, mean_metrics, panda_ids, trial_costs
+from hpo_pilot.report.trial_documents import mean_curve, time_of
 
 if TYPE_CHECKING:
-    from hpo_pilot.report.documents import TrialDocument
+    from hpo_pilot.report.trial_documents import TrialDocument
 
 #: The study's attribute that identifies the search: only a study that has it is added to.
 MARK = "hpo_pilot"
 
 #: Optuna's states for ours. A trial that was stopped together with its search has no value, so it counts as failed; so
 #: does an infeasible one, which must not be the best of the study.
-_STATES = {"finished": TrialState.COMPLETE} | dict.fromkeys(("infeasible", "failed", "stopped"), TrialState.FAIL)
+_STATES = dict.fromkeys(("finished", "paused"), TrialState.COMPLETE) | dict.fromkeys(
+    ("infeasible", "failed", "stopped"), TrialState.FAIL
+)
 
 
 def write(subject: ExportedSearch, path: Path) -> str:

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from hpo_pilot import __version__
 from hpo_pilot.errors import InputError
-from hpo_pilot.report.documents import time_of
 from hpo_pilot.report.exports import ExportedSearch, mean_metrics, panda_ids, trial_columns, utf8, without_stops
+from hpo_pilot.report.trial_documents import time_of
 
 #: The key of the search in the metadata of the schema.
 METADATA_KEY = b"hpo_pilot"

@@ -361,7 +361,7 @@ def _trial(item: Any) -> Iterator[EarlierTrial]:
         return
     if item.get("state", "finished") == "failed":
         yield EarlierTrial(item["point"], None)
-    elif item.get("state", "finished") in ("finished", "infeasible"):
+    elif item.get("state", "finished") in ("finished", "infeasible", "paused"):
         folds = item.get("folds")
         listed = folds if isinstance(folds, list) else []
         good = sum(isinstance(fold, dict) and fold.get("value") is not None for fold in listed)
@@ -407,7 +407,7 @@ def _of_table(text: str, source: str, space: SearchSpace, objectives: Sequence[O
                 continue
             state = row.get("state") or "finished"
             stopped = state == "stopped" and bool(row.get("stopped_step"))
-            if stopped or state in ("finished", "infeasible", "failed"):
+            if stopped or state in ("finished", "infeasible", "paused", "failed"):
                 point = {name: _cell(space, name, row[column]) for name, column in columns.items()}
                 known = {name: value[0] for name, value in point.items() if value}
                 numbers = [_number(row.get(f"{'projected' if stopped else 'value'}{end}")) for end in ends]

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -93,6 +93,15 @@ class Promotion:
             if above is not None:
                 count = (len(self._results[level]) + self._failed[level]) // self._eta
                 yield from ((number, above) for number in self._best(level)[:count] if number not in self._went_on)
+
+    def waiting(self) -> Iterator[int]:
+        """Yields the trials that would go on first if the search were extended: of each level the best paused ones.
+
+        They are as many as the best 1/eta of the level, and at least one.
+        """
+        for level, results in self._results.items():
+            paused = [number for number in self._best(level) if number not in self._went_on]
+            yield from paused[: max(1, (len(results) + self._failed[level]) // self._eta)]
 
     def last(self) -> tuple[int, float] | None:
         """Returns the best paused trial of the highest level with its next level, if the last level has no result.

@@ -245,6 +245,7 @@ class Trial:
         retries: for a retry that a user requested, the number of the failed trial; else None.
         level: the level that it is trained to, as 9 epochs; None: the search has no levels.
         continues: number of the trial of the level below that its training goes on from; None: it starts anew.
+        promoted: number of the last trial that goes on from it, when it was read from the store; None: there is none.
         told: position in the order of results, from 1; None while it runs.
         stop: the decision to stop it early; None for other trials.
     """
@@ -263,6 +264,7 @@ class Trial:
     retries: int | None = None
     level: float | None = None
     continues: int | None = None
+    promoted: int | None = None
     told: int | None = None
     submitted: datetime | None = None
     started: datetime | None = None
@@ -309,6 +311,12 @@ class Trial:
         attempts = (attempt for fold in self.folds for attempt in fold.attempts)
         measured = [one.seconds for one in attempts if one.is_final and one.attempt == 1 and one.seconds]
         return statistics.fmean(measured) if measured else None
+
+    def shown_state(self, levels: Levels | None) -> str:
+        """Returns the state that users see: `paused` if it finished below the highest level and was not promoted."""
+        if levels is None or self.state is not TrialState.FINISHED or self.confirms is not None:
+            return self.state.value
+        return "paused" if (self.level or 0) < levels.high and self.promoted is None else self.state.value
 
     @property
     def counts(self) -> bool:

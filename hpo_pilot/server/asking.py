@@ -69,7 +69,10 @@ async def ask(call: Call, *, search: str, uid: str, most: int, asks: list[dict[s
                 found.append({"key": one["key"], "trial": trial, "attempt": job.attempt_nr, "point": point})
         return found
 
-    return success(await wait_at(call, queue, call.seconds(WAIT_HEADER, MAX_WAIT), look))
+    given = await wait_at(call, queue, call.seconds(WAIT_HEADER, MAX_WAIT), look)
+    if given:
+        call.server.watch.job_sent(min(one["lease"] for one in asks))
+    return success(given)
 
 
 def _last_attempt(tx: Transaction, call: Call, task: str, number: int) -> AnyRow | None:

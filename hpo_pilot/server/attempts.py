@@ -623,11 +623,17 @@ class HeartbeatWatch:
         """
         self._database = database
         self.timeout = timeout
-        self._jobs_out = asyncio.Event()
+        self._jobs_out, self._sooner = asyncio.Event(), asyncio.Event()
 
-    def job_sent(self) -> None:
-        """Notes that a pilot acquired a job, so that `run` watches it."""
+    def job_sent(self, silence: float | None = None) -> None:
+        """Notes that a pilot acquired a job, so that `run` watches it.
+
+        Args:
+            silence: seconds of silence that make this job lost; None: `timeout`, or more.
+        """
         self._jobs_out.set()
+        if silence is not None and silence < self.timeout:
+            self._sooner.set()
 
     async def run(self) -> None:
         """Watches until cancelled. If the database fails for a while (a full disk), it is tried again."""
@@ -651,14 +657,19 @@ class HeartbeatWatch:
         if absent:
             await self._database.write(reset_silence)
         self._jobs_out.clear()
+        self._sooner.clear()
         due = await self._database.write(lambda tx: end_silent_attempts(tx, self.timeout))
         if due is None:
             await self._jobs_out.wait()
             due = 0.0
         # At least the shortest time between two looks at the jobs, for any number of jobs; at most that in which a job
         # can be lost that is sent meanwhile: others may be allowed a longer silence.
-        pause = max(min(due, self.timeout), min(1.0, self.timeout / 4))
+        least = min(1.0, self.timeout / 4)
+        pause = max(min(due, self.timeout), least)
         before = time.monotonic(), time.time()
-        await asyncio.sleep(pause)
+        await asyncio.sleep(least)
+        if pause > least:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._sooner.wait(), pause - least)
         # If the pause was far too long, the machine slept or its clock jumped: then the pilots are not to blame.
         return max(time.monotonic() - before[0], time.time() - before[1]) - pause > self.timeout / 2

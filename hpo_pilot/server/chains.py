@@ -11,6 +11,7 @@ import hashlib
 import logging
 import re
 import shutil
+from collections.abc import Collection
 from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, func, select, update
@@ -69,11 +70,11 @@ def _search(owner: str, uid: str) -> str:
     return f"{CHAIN_START}{digest[:32]}_"
 
 
-def forget(tx: Transaction, cache: Folder, owner: str, uid: str) -> None:
-    """Removes all of a search."""
-    remove_cached(
-        tx, cache, tx.connection.scalars(select(cache_files.c.name).where(_begins(_search(owner, uid)))).all()
-    )
+def forget(tx: Transaction, cache: Folder, owner: str, uid: str, keep: Collection[int]) -> None:
+    """Removes all of a search, except the chains with these first trials."""
+    search, kept = _search(owner, uid), tuple(f"t{chain}f" for chain in keep)
+    names = tx.connection.scalars(select(cache_files.c.name).where(_begins(search))).all()
+    remove_cached(tx, cache, [name for name in names if not name.removeprefix(search).startswith(kept)])
 
 
 def _begins(start: str) -> ColumnElement[bool]:

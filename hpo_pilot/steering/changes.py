@@ -399,7 +399,7 @@ def _check_room(store: Store, record: SearchRecord) -> None:
             f"{extend_command(name, budget, 'gpu_hours', 'core_hours')} first"
         )
     if (levels := record.search.levels) is not None and budget.fidelity is not None:
-        trained = sum(level.trained for level in level_counts(store.engine, record.id))
+        trained = sum(level.trained for level in level_counts(store.engine, record.id, levels))
         if budget.fidelity - trained < levels.low:
             what = f"of the {budget.fidelity:g} {record.search.level_name} of its budget too few are left"
             raise InputError(f"search {name!r}: {what}: {extend_command(name, budget, 'fidelity')} first")

@@ -427,6 +427,14 @@ class SearchSteering:
                 left -= cost
         return found
 
+    def waiting_points(self) -> set[int]:
+        """Returns the points whose checkpoints are kept when the search is done, by the numbers of their first trials.
+
+        These points go on first if more budget or a higher level is added.
+        """
+        waiting = () if self._promotion is None else self._promotion.waiting()
+        return {first_of_chain(self._trials, self._trials[number]) for number in waiting}
+
     def _go_on(self, promoted: list[tuple[Trial, float]]) -> None:
         """Submits trials that go on from others to their next levels."""
         self._next = Generation(self._next.number, self._ledger.told, tuple(sorted(self._ledger.open)), ())

@@ -21,11 +21,11 @@ from hpo_pilot.files import write_whole
 from hpo_pilot.hpc.site_files import price_of
 from hpo_pilot.panda.rucio import download, is_did, missing_client
 from hpo_pilot.panda.workflow_manager import WorkflowManager
-from hpo_pilot.report.documents import trial_documents
 from hpo_pilot.report.figure_data import SAMPLE, FigureReader
 from hpo_pilot.report.frames import trials_frame
 from hpo_pilot.report.html import FAILURE_LIMIT, VERSION_TRIALS, ReportFacts, render_report, row_limit
 from hpo_pilot.report.summary import failure_groups
+from hpo_pilot.report.trial_documents import trial_documents
 from hpo_pilot.search import Search, Trial
 from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.search.ranking import front_of, ranked_by_folds, ranking

@@ -273,7 +273,7 @@ class Service:
             with about(search=steering.record.name):
                 seconds = steering.advance(changed, state)
                 if steering.state is SearchState.DONE:  # stopped and failed ones may be resumed
-                    self._manager.forget(steering.record.uid)
+                    self._manager.forget(steering.record.uid, steering.waiting_points())
                 return steering, seconds
         except StoreAwayError:
             raise

@@ -400,14 +400,16 @@ def task_spec(
 
 
 def _levels(search: Search, members: Mapping[int, Trial], trials: Mapping[int, Trial]) -> dict[int, TrialLevel]:
-    """Returns the levels of a task's trials; the checkpoint of a point that may be promoted is kept."""
+    """Returns the levels of a task's trials; the checkpoint of a point that may be promoted is kept.
+
+    So is that of the highest level: a user may add a higher one.
+    """
     found: dict[int, TrialLevel] = {}
-    if (levels := search.levels) is None:
+    if search.levels is None:
         return found
     for number, trial in members.items():
         chain = first_of_chain(trials, trial)
-        keep = trial.confirms is None and (trial.level or 0) < levels.high
-        found[number] = TrialLevel(trial.level or 0, None if chain == number else chain, keep)
+        found[number] = TrialLevel(trial.level or 0, None if chain == number else chain, trial.confirms is None)
     return found
 
 

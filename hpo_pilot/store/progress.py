@@ -83,7 +83,7 @@ def _value(row: Row[Any]) -> SearchProgress:
 
 def computed_progress(connection: Connection, search_id: int, search: Search) -> SearchProgress:
     """Computes the progress of a search from all its trials, within the caller's transaction."""
-    trials = connection.execute(select(t.trials).where(t.trials.c.search_id == search_id))
+    trials = connection.execute(t.trial_rows.where(t.trials.c.search_id == search_id))
     last = select(func.max(t.generations.c.number)).where(t.generations.c.search_id == search_id)
     return ProgressTracker(
         search,

@@ -294,7 +294,7 @@ def trials_with_folds(
         without: fields of `Attempt` that are not read.
     """
     c, j = t.trials.c, t.jobs.c
-    trials = select(t.trials).where(c.search_id == search_id).order_by(c.number)
+    trials = t.trial_rows.where(c.search_id == search_id).order_by(c.number)
     jobs = select(*columns_without(without)).where(j.search_id == search_id).order_by(j.fold, j.task_id, j.attempt)
     if numbers is not None:
         trials, jobs = trials.where(among(c.number, numbers)), jobs.where(among(j.trial, numbers))
@@ -309,7 +309,7 @@ def best_trials(engine: Engine, numbers: Mapping[int, int]) -> dict[int, Trial]:
     c, j = t.trials.c, t.jobs.c
     # A join: with "(search_id, number) IN (VALUES …)" SQLite reads all rows.
     best = values(c.search_id, c.number, literal_binds=True).data(list(numbers.items())).cte("best")
-    trials = select(t.trials).join(best, and_(c.search_id == best.c.search_id, c.number == best.c.number))
+    trials = t.trial_rows.join(best, and_(c.search_id == best.c.search_id, c.number == best.c.number))
     jobs = select(*columns_without(("log_tail",))).join(
         best, and_(j.search_id == best.c.search_id, j.trial == best.c.number)
     )

@@ -240,7 +240,7 @@ def stored_search(definition: Mapping[str, Any]) -> Search:
 def trial_record(row: Sequence[Any], attempts: Mapping[int, Sequence[Attempt]]) -> Trial:
     """Returns a row of `trials` as a value; `attempts`: of its jobs by fold, oldest first."""
     _, _, number, generation, point, state, seed, confirms, retries, told, value, std, figures, spreads, *more = row
-    error, look, reason, step, stop_value, projected, submitted, started, ended, level, continues = more
+    error, look, reason, step, stop_value, projected, submitted, started, ended, level, continues, promoted = more
     return Trial(
         number=number,
         generation=generation,
@@ -256,6 +256,7 @@ def trial_record(row: Sequence[Any], attempts: Mapping[int, Sequence[Attempt]]) 
         retries=retries,
         level=level if level is None or level % 1 else int(level),
         continues=continues,
+        promoted=promoted,
         told=told,
         submitted=from_epoch(submitted),
         started=from_epoch(started),

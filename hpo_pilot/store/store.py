@@ -218,7 +218,7 @@ class Store:
             figures: names of metrics that are read although `without` has `metrics`.
             where: a condition of `hpo_pilot.store.trial_expressions`; None: none.
         """
-        wanted = select(t.trials).where(t.trials.c.search_id == search_id).order_by(t.trials.c.number).limit(limit)
+        wanted = t.trial_rows.where(t.trials.c.search_id == search_id).order_by(t.trials.c.number).limit(limit)
         some = json_parts(self.engine, t.jobs.c.metrics, figures) if figures else None
         of_jobs = select(*columns_without(without, some)).where(t.jobs.c.search_id == search_id)
         if after > 0:
@@ -505,7 +505,7 @@ class Store:
                 again = select(func.count()).where(t.wishes.c.search_id == search_id, t.wishes.c.key == key)
                 if before := connection.execute(again).scalar_one():
                     return int(before)
-            of_search = select(t.trials).where(t.trials.c.search_id == search_id).order_by(t.trials.c.number)
+            of_search = t.trial_rows.where(t.trials.c.search_id == search_id).order_by(t.trials.c.number)
             trials = [trial_record(trial, {}) for trial in connection.execute(of_search)]
             search, points, what = asking(search_record(row), trials, self._waiting(connection, search_id))
             common = {"search_id": search_id, "who": who, "key": key, "created": time.time()}

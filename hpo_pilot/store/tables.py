@@ -5,8 +5,15 @@ A change here needs a migration in `databases/store/`; a test compares the two.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import sqlalchemy as sa
 from sqlalchemy import Column as C
+
+from hpo_pilot.search.trials import TrialState
+
+if TYPE_CHECKING:
+    from hpo_pilot.search.fidelity import Levels
 
 metadata = sa.MetaData(
     naming_convention={
@@ -72,6 +79,8 @@ tasks = sa.Table(
     sa.Index(None, "search_id", "state"),
 )
 
+_GOES_ON = sa.text("continues IS NOT NULL")
+
 trials = sa.Table(
     "trials",
     metadata,
@@ -106,7 +115,33 @@ trials = sa.Table(
     sa.UniqueConstraint("search_id", "told"),
     sa.Index(None, "search_id", "state"),
     sa.Index(None, "search_id", "ended"),
+    sa.Index(None, "search_id", "continues", sqlite_where=_GOES_ON, postgresql_where=_GOES_ON),
 )
+
+_later = trials.alias()
+#: Number of the last trial that goes on from a trial and was not stopped together with the search; null: there is none.
+_promoted = (
+    sa.select(sa.func.max(_later.c.number + 0))  # of the number itself SQLite reads the whole search in its order
+    .where(
+        _later.c.search_id == trials.c.search_id,
+        _later.c.continues == trials.c.number,
+        sa.or_(_later.c.state != TrialState.STOPPED.value, _later.c.told.is_not(None)),
+    )
+    .scalar_subquery()
+)
+
+#: The rows of `trials` that `hpo_pilot.store.records.trial_record` reads.
+trial_rows = sa.select(trials, sa.case((trials.c.level.is_not(None), _promoted)).label("promoted"))
+
+
+def shown_state(levels: Levels | None) -> sa.ColumnElement[str]:
+    """Returns the state of trials as users see it, as `Trial.shown_state`."""
+    c = trials.c
+    if levels is None:
+        return c.state
+    below = sa.and_(c.state == TrialState.FINISHED.value, c.confirms.is_(None), c.level < levels.high)
+    return sa.case((sa.and_(below, _promoted.is_(None)), "paused"), else_=c.state)
+
 
 #: One row a search: its `hpo_pilot.search.progress.SearchProgress`, which has the meaning of the columns.
 progress = sa.Table(

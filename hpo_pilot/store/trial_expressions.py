@@ -26,7 +26,6 @@ _COLUMNS: dict[str, ColumnElement[Any]] = {
     **{"trial": _c.number, "number": _c.number, "generation": _c.generation},
     **{"value": finite(_c.value), "std": finite(_c.std), "seconds": finite(_c.ended - _c.started)},
 }
-_TEXTS = {"state": _c.state, "error": _c.error}
 
 _ORDERS: Mapping[type[ast.cmpop], Any] = dict(zip((ast.Lt, ast.LtE, ast.Gt, ast.GtE), (lt, le, gt, ge), strict=True))
 
@@ -79,7 +78,7 @@ def condition_of(engine: Engine, search: Search, expression: str) -> ColumnEleme
 def _names(engine: Engine, search: Search) -> dict[str, _Value]:
     """Returns the values that a filter can name."""
     names = {name: _Value(column) for name, column in _COLUMNS.items()}
-    names |= {name: _Value(text=column) for name, column in _TEXTS.items()}
+    names |= {"state": _Value(text=t.shown_state(search.levels)), "error": _Value(text=_c.error)}
     for index, objective in enumerate(search.objectives):
         figure = finite(_c.value) if index == 0 else json_value(engine, _c.figures, index)[0]
         names[objective.metric] = _Value(figure)

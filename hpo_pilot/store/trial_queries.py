@@ -21,6 +21,7 @@ from hpo_pilot.store.queries import trials_with_folds
 from hpo_pilot.store.records import trial_record
 
 if TYPE_CHECKING:
+    from hpo_pilot.search.fidelity import Levels
     from hpo_pilot.search.progress import SearchProgress
     from hpo_pilot.search.search import Search
 
@@ -31,14 +32,16 @@ class TrialFilter(NamedTuple):
     """A filter of a table of trials; empty: no condition.
 
     Attributes:
-        state: the state; None: any.
+        state: the state, as users see it; empty: any.
         text: a part of the note, a tag or the error, in any case (in SQLite, that of ASCII letters in errors).
         where: a condition of `hpo_pilot.store.trial_expressions`; None: none.
+        levels: those of the search.
     """
 
-    state: TrialState | None = None
+    state: str = ""
     text: str = ""
     where: ColumnElement[bool] | None = None
+    levels: Levels | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ def page_of_trials(
 ) -> list[Trial]:
     """Returns `limit` of the sorted trials that a filter selects, without folds, after the first `start` ones."""
     query = select(_c.number).where(_condition(engine, search_id, wanted))
-    query = query.order_by(*_sort_columns(engine, order)).offset(start).limit(limit)
+    query = query.order_by(*_sort_columns(engine, order, wanted.levels)).offset(start).limit(limit)
     numbers = read_values(engine, query)
     found = {trial.number: trial for trial in trials_numbered(engine, search_id, numbers)}
     return [found[number] for number in numbers]
@@ -76,19 +79,19 @@ def page_of_trials(
 
 def trials_numbered(engine: Engine, search_id: int, numbers: Collection[int]) -> list[Trial]:
     """Returns the trials with these numbers, without folds, by number."""
-    query = select(t.trials).where(_c.search_id == search_id, among(_c.number, numbers)).order_by(_c.number)
+    query = t.trial_rows.where(_c.search_id == search_id, among(_c.number, numbers)).order_by(_c.number)
     return [trial_record(row, {}) for row in read_rows(engine, query)]
 
 
 def trials_told(engine: Engine, search_id: int, places: Collection[int]) -> list[Trial]:
     """Returns the trials at these places in the order of results, without folds, by place."""
-    query = select(t.trials).where(_c.search_id == search_id, among(_c.told, places)).order_by(_c.told)
+    query = t.trial_rows.where(_c.search_id == search_id, among(_c.told, places)).order_by(_c.told)
     return [trial_record(row, {}) for row in read_rows(engine, query)]
 
 
 def confirmation_runs(engine: Engine, search_id: int, confirmed: Collection[int] | None = None) -> list[Trial]:
     """Returns confirmation runs, without folds; `confirmed`: of these trials; None: all of the search."""
-    query = select(t.trials).where(_c.search_id == search_id, _c.confirms.is_not(None))
+    query = t.trial_rows.where(_c.search_id == search_id, _c.confirms.is_not(None))
     if confirmed is not None:
         query = query.where(among(_c.confirms, confirmed))
     return [trial_record(row, {}) for row in read_rows(engine, query)]
@@ -105,8 +108,8 @@ def finite(value: ColumnElement[Any]) -> ColumnElement[Any]:
 
 def _condition(engine: Engine, search_id: int, wanted: TrialFilter) -> ColumnElement[bool]:
     condition = _c.search_id == search_id
-    if wanted.state is not None:
-        condition &= _c.state == wanted.state.value
+    if wanted.state:
+        condition &= t.shown_state(wanted.levels) == wanted.state
     if wanted.text:
         annotations = trial_annotations(engine, search_id)
         written = [number for number, each in annotations.items() if each.contains(wanted.text)]
@@ -116,7 +119,7 @@ def _condition(engine: Engine, search_id: int, wanted: TrialFilter) -> ColumnEle
     return condition
 
 
-def _sort_columns(engine: Engine, order: TrialOrder) -> list[ColumnElement[Any]]:
+def _sort_columns(engine: Engine, order: TrialOrder, levels: Levels | None = None) -> list[ColumnElement[Any]]:
     key, columns = order.key, []
     if key == "number":
         return [_c.number.desc() if order.descending else _c.number]
@@ -127,8 +130,10 @@ def _sort_columns(engine: Engine, order: TrialOrder) -> list[ColumnElement[Any]]
     elif key in ("value", "seconds"):
         number = _c.value if key == "value" else _c.ended - _c.started
         columns = [finite(number)]
-    elif key in ("state", "generation"):
-        columns = [_c[key]]
+    elif key == "state":
+        columns = [t.shown_state(levels)]
+    elif key == "generation":
+        columns = [_c.generation]
     missing = and_(*(column.is_(None) for column in columns))
     sorted_ = [column.desc() if order.descending else column for column in columns]
     return [case((missing, 1), else_=0), *sorted_, _c.number]
@@ -181,13 +186,6 @@ def neighbours(engine: Engine, search_id: int, number: int) -> tuple[int | None,
     return tuple(read_rows(engine, select(before, after))[0])
 
 
-def continued_by(engine: Engine, search_id: int, number: int) -> int | None:
-    """Returns the number of the last trial that goes on from this one; None: it was not promoted."""
-    query = select(func.max(_c.number)).where(_c.search_id == search_id, _c.continues == number)
-    found: int | None = read_values(engine, query)[0]
-    return found
-
-
 class LevelCount(NamedTuple):
     """The trials of one level, without confirmation runs and trials that were stopped together with their search.
 
@@ -195,7 +193,7 @@ class LevelCount(NamedTuple):
         level: the level.
         trials: number of trials.
         finished: trials that finished.
-        promoted: trials that another one goes on from.
+        paused: trials that finished below the highest level and were not promoted.
         trained: sum of the levels that their own jobs train, as 18 for a trial from 9 to 27 epochs.
         seconds: run time of their jobs, in seconds.
     """
@@ -203,13 +201,13 @@ class LevelCount(NamedTuple):
     level: float
     trials: int
     finished: int
-    promoted: int
+    paused: int
     trained: float
     seconds: float
 
 
-def level_counts(engine: Engine, search_id: int) -> list[LevelCount]:
-    """Returns the counts of each level that has trials, in ascending order; empty for a search without levels."""
+def level_counts(engine: Engine, search_id: int, levels: Levels) -> list[LevelCount]:
+    """Returns the counts of each level that has trials, in ascending order."""
     before = t.trials.alias()
     counted = and_(
         _c.search_id == search_id,
@@ -218,17 +216,14 @@ def level_counts(engine: Engine, search_id: int) -> list[LevelCount]:
         _c.level.is_not(None),
     )
     finished = func.sum(case((_c.state == TrialState.FINISHED.value, 1), else_=0))
-    columns = (func.count(), finished, func.sum(_c.level - func.coalesce(before.c.level, 0.0)))
+    paused = func.sum(case((t.shown_state(levels) == "paused", 1), else_=0))
+    columns = (func.count(), finished, paused, func.sum(_c.level - func.coalesce(before.c.level, 0.0)))
     goes_on = and_(before.c.search_id == _c.search_id, before.c.number == _c.continues)
     trials = select(_c.level, *columns).outerjoin(before, goes_on).where(counted).group_by(_c.level)
-    promoted = select(before.c.level, func.count(before.c.number.distinct())).join(t.trials, goes_on).where(counted)
     seconds = select(_c.level, func.sum(_j.seconds)).where(counted, _j.search_id == search_id, _j.trial == _c.number)
-    went_on = dict(map(tuple, read_rows(engine, promoted.group_by(before.c.level))))
     ran = dict(map(tuple, read_rows(engine, seconds.group_by(_c.level))))
-    return [
-        LevelCount(level, count, good, went_on.get(level, 0), trained, ran.get(level) or 0.0)
-        for level, count, good, trained in sorted(map(tuple, read_rows(engine, trials)))
-    ]
+    rows = sorted(map(tuple, read_rows(engine, trials)))
+    return [LevelCount._make((*row, ran.get(row[0]) or 0.0)) for row in rows]
 
 
 def rank_of(engine: Engine, search_id: int, search: Search, progress: SearchProgress, trial: Trial) -> tuple[int, int]:
@@ -286,7 +281,7 @@ def failed_trials(engine: Engine, search_id: int) -> list[Trial]:
         .where(or_(_c.state == TrialState.FINISHED.value, and_(failed, _c.error.is_(None))), not_(good.exists()))
     )
     with reading(engine) as connection:
-        rows = connection.execute(select(t.trials).where(_c.search_id == search_id, failed)).all()
+        rows = connection.execute(t.trial_rows.where(_c.search_id == search_id, failed)).all()
         numbers = set(connection.execute(lost).scalars())
     found = [trial_record(row, {}) for row in rows if row.number not in numbers]
     return sorted([*found, *trials_with_folds(engine, search_id, numbers)], key=lambda trial: trial.number)
@@ -340,7 +335,7 @@ def sampled_trials(
     told = [*range(1, FIRST_RESULTS + 1), progress.told, *(place for place, _ in progress.course)]
     again = select(_c.confirms).where(_c.search_id == search_id, _c.confirms.is_not(None))
     every = sampling_step(progress.trials, limit)
-    query = select(t.trials).where(
+    query = t.trial_rows.where(
         _c.search_id == search_id,
         or_(
             _c.number % every == 0,
@@ -369,7 +364,7 @@ def results_of(engine: Engine, search_id: int, search: Search, told: Collection[
         told: places of the wanted results; None: all.
     """
     seconds = select(func.sum(_j.seconds)).where(_j.search_id == _c.search_id, _j.trial == _c.number)
-    query = select(t.trials, seconds.scalar_subquery().label("seconds")).where(
+    query = t.trial_rows.add_columns(seconds.scalar_subquery().label("seconds")).where(
         _c.search_id == search_id, _c.told.is_not(None)
     )
     query = query.order_by(_c.told)

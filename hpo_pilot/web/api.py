@@ -33,17 +33,19 @@ from hpo_pilot.report.documents import (
     AskedDocument,
     EventDocument,
     ExaminationDocument,
-    IntermediateDocument,
     ProblemDocument,
     ProgressDocument,
-    RecommendationDocument,
     SearchDocument,
     StatusDocument,
     ToldDocument,
+)
+from hpo_pilot.report.exports import TEXT_FORMS
+from hpo_pilot.report.trial_documents import (
+    IntermediateDocument,
+    RecommendationDocument,
     TrialDocument,
     intermediate_documents,
 )
-from hpo_pilot.report.exports import TEXT_FORMS
 from hpo_pilot.search import Search
 from hpo_pilot.search.fields import Scalar
 from hpo_pilot.search.limits import MOST_MACHINE_HOURS, MOST_PARALLEL

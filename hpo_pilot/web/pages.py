@@ -48,7 +48,6 @@ from hpo_pilot.store.trial_expressions import condition_of
 from hpo_pilot.store.trial_queries import (
     TrialFilter,
     TrialOrder,
-    continued_by,
     count_trials,
     failed_trials,
     neighbours,
@@ -341,8 +340,13 @@ def trials_page(request: Request) -> Response:
     view, store = view_of(request), context_of(request).library.store
     record, progress, query = view.record, view.progress, request.query_params
     order = order_of(query.get("sort", ""), view.search)
-    state = TrialState(query["state"]) if query.get("state") in list(TrialState) else None
-    wanted, where, problem = TrialFilter(state, query.get("q", "")[:100]), query.get("where", "").strip(), ""
+    levels, where, problem = view.search.levels, query.get("where", "").strip(), ""
+    counts = {state.value: progress.counts.get(state, 0) for state in TrialState}
+    if levels is not None:
+        counts["paused"] = count_trials(store.engine, record.id, TrialFilter("paused", levels=levels))
+        counts["finished"] -= counts["paused"]
+    state = given if (given := query.get("state", "")) in counts else ""
+    wanted = TrialFilter(state, query.get("q", "")[:100], levels=levels)
     try:
         wanted = wanted._replace(where=condition_of(store.engine, view.search, where) if where else None)
     except InputError as error:
@@ -352,11 +356,11 @@ def trials_page(request: Request) -> Response:
     elif wanted.text or where:
         total = count_trials(store.engine, record.id, wanted)
     else:
-        total = progress.trials if state is None else progress.counts.get(state, 0)
+        total = counts[state] if state else progress.trials
     path = f"/searches/{quote(record.name, safe='')}/trials"
     columns = trial_columns(view.search)
     chosen = [key for key in columns if key in query.getlist("col")]
-    kept = {"state": state.value if state else "", "q": wanted.text, "where": where, "col": chosen}
+    kept = {"state": state, "q": wanted.text, "where": where, "col": chosen}
     paging = paged(total, TRIALS_PER_PAGE, query.get("page", ""), path, {**kept, "sort": _text_of(order)})
     rows = page_of_trials(store.engine, record.id, wanted, order, paging.start, TRIALS_PER_PAGE) if total else []
     kept = {name: value for name, value in kept.items() if value}
@@ -373,6 +377,7 @@ def trials_page(request: Request) -> Response:
         "sort_text": _text_of(order),
         "links": links,
         "wanted": state,
+        "counts": counts,
         "text": wanted.text,
         "where": where,
         "problem": problem,
@@ -457,7 +462,6 @@ def trial_page(request: Request) -> Response:
         "trial": one,
         "figures": figures(one.values, one.stds, len(search.objectives)),
         "job_command": filled_command(search, one.point, level=one.level),
-        "promoted": continued_by(store.engine, record.id, one.number) if one.level is not None else None,
         "attempts": attempts,
         "measured": [reports[-1] for fold in one.folds if (reports := [one for one in fold.attempts if one.metrics])],
         "metrics": metrics[:_METRICS],

@@ -13,7 +13,7 @@ SCALINGS = {"linear": 1.0, "sqrt": 0.5, "none": 0.0}  #: the power of batch / BA
 CHOICES = {
     "optimizer": ("sgd", "lars", "larc"),
     "scaling": tuple(SCALINGS),
-    "schedule": ("cosine", "polynomial", "steps"),
+    "schedule": ("cosine", "polynomial", "steps", "stable"),
     "compression": ("none", "fp16"),
 }
 RANGES: dict[str, tuple[type, float, float]] = {
@@ -25,7 +25,10 @@ RANGES: dict[str, tuple[type, float, float]] = {
     "weight_decay": (float, 0, math.inf),
     "trust": (float, 0, math.inf),
     "label_smoothing": (float, 0, 1),
+    "epochs": (int, 1, math.inf),
 }
+OPTIONAL = {"epochs"}  #: else the command line says it
+COOLDOWN = 0.1  #: of the epochs: the length of the fall after a `stable` training (Hägele et al., arXiv:2405.18392)
 REQUIRED = {"learning_rate", "batch"}
 DEFAULTS = {
     "accumulation": 1,
@@ -62,7 +65,7 @@ def read_point(path: Path) -> dict[str, Any]:
     if not isinstance(point, dict):
         raise TrainingError(f"{path.name} must hold an object of parameters, not {type(point).__name__}")
     missing = sorted(REQUIRED - point.keys())
-    unknown = sorted(point.keys() - REQUIRED - DEFAULTS.keys())
+    unknown = sorted(point.keys() - REQUIRED - OPTIONAL - DEFAULTS.keys())
     if missing or unknown:
         # An unknown name is refused, not ignored: a misspelt parameter would be scanned without any effect.
         raise TrainingError(f"{path.name}: missing {missing or 'nothing'}, unknown {unknown or 'nothing'}")
@@ -97,6 +100,10 @@ def learning_rate(point: dict[str, Any], done: float, epochs: int) -> float:
         epochs: of the whole training.
     """
     factor = (point["batch"] * point["accumulation"] / BASE_BATCH) ** SCALINGS[point["scaling"]]
+    if point["schedule"] == "stable":  # it falls in further epochs; the form is that of arXiv:2405.18392, section 3
+        grown = min(1.0, min(done, epochs) / point["warmup"]) if point["warmup"] else 1.0
+        fall = 1.0 - math.sqrt(min(1.0, max(0.0, done / epochs - 1.0) / COOLDOWN))
+        return float(point["learning_rate"] * factor * grown * fall)
     warmup = min(point["warmup"], epochs)
     if done < warmup:
         return float(point["learning_rate"] * factor * done / warmup)  # arXiv:1812.01187, section 3.1

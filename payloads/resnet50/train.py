@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ from folders import list_images, split
 from images import Batches, FolderImages, Key, Sample, SyntheticImages, validation_keys
 from model import STAGES, ResNet
 from optimizers import new_optimizer
-from point import ImageError, TrainingError, learning_rate, read_point
+from point import COOLDOWN, ImageError, TrainingError, learning_rate, read_point
 from ranks import Ranks, join, measured, timed
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
@@ -78,12 +79,17 @@ class Training:
             self.model, new_optimizer(point, self.model), passes=passes, compression=point["compression"]
         )
 
-    def epoch(self, epoch: int) -> int:
-        """One pass over the training data; `epoch` counts from 1. Returns how many images this rank looked at."""
+    def epoch(self, epoch: int, end: float = math.inf) -> int:
+        """One pass over the training data; `epoch` counts from 1. Returns how many images this rank looked at.
+
+        Args:
+            epoch: number of the pass.
+            end: epochs after which it ends, also within the pass.
+        """
         self.model.train()
         passes, together = self.point["accumulation"], self.point["batch"] * self.point["accumulation"]
-        seen = 0
-        for number, (images, labels) in enumerate(self._batches(list(self.batches.epoch(epoch)))):
+        seen, steps = 0, math.ceil(min(1.0, end - epoch + 1) * self.batches.steps - 1e-9)
+        for number, (images, labels) in enumerate(self._batches(list(self.batches.epoch(epoch))[: steps * passes])):
             step, part = divmod(number, passes)
             if part == 0:
                 rate = learning_rate(self.point, epoch - 1 + (step + 0.5) / self.batches.steps, self.options.epochs)
@@ -191,8 +197,14 @@ def train(options: argparse.Namespace, seed: int, folder: Path, ranks: Ranks) ->
     if trouble or training is None:
         raise TrainingError(trouble)
     is_writer, model, scaler = ranks.rank == 0, training.model, training.precision.scaler
+    has_level = "HPO_PILOT_LEVEL" in os.environ  # of a search with `fidelity`: a later job trains this point on
+    options.epochs = training.point.pop("epochs", options.epochs)
+    is_stable = training.point["schedule"] == "stable"
+    if has_level and not is_stable:
+        raise TrainingError("with fidelity schedule must be stable: the others depend on the last epoch")
     variables = {name: os.environ.get(name) for name in ("HPO_PILOT_FOLD", "HPO_PILOT_FOLDS")}
-    kept = {name: value for name, value in vars(options).items() if name not in ("workers", "over")}
+    unkept = ("workers", "over", "epochs") if has_level else ("workers", "over")
+    kept = {name: value for name, value in vars(options).items() if name not in unkept}
     identity = {"point": training.point, "options": kept, "seed": seed, **variables}
     checkpoint = Checkpoint(folder / "ckpt", identity)
     parts = {"model": model, "optimizer": training.optimizer, "scaler": scaler}
@@ -218,14 +230,22 @@ def train(options: argparse.Namespace, seed: int, folder: Path, ranks: Ranks) ->
                 progress.flush()  # heartbeats carry the last line while the training goes on
                 print(f"epoch {epoch:3d}  error {line['error']:.4f}  loss {line['loss']:.4f}", flush=True)
                 checkpoint.save(history, **parts)
+        if is_stable:  # the next level does not go on from this
+            end = options.epochs * (1 + COOLDOWN)
+            for epoch in range(options.epochs + 1, math.ceil(end) + 1):
+                seen += training.epoch(epoch, end)
+            history.append(training.validate(options.epochs))
+            if is_writer:
+                print(f"then the rate fell to 0: error {history[-1]['error']:.4f}", flush=True)
     elapsed = time.monotonic() - began
     (total,) = ranks.sum([float(seen)])
     if measured:
         measured.stop()  # nothing is exchanged from here on: that would begin anew
     if is_writer:
         torch.save(model.state_dict(), folder / "model.pt")
-        checkpoint.drop()
-    metrics = {"error": history[-1]["error"], "loss": history[-1]["loss"], "epochs": len(history)}
+        if not has_level:
+            checkpoint.drop()
+    metrics = {"error": history[-1]["error"], "loss": history[-1]["loss"], "epochs": options.epochs}
     if not measured and seen:  # else hpo-pilot says it
         metrics["images_per_second"] = total / elapsed
     return {"status": 0, "loss": history[-1]["error"], "message": "", "metrics": metrics}

@@ -69,10 +69,22 @@ def read_point(path: Path) -> dict[str, Any]:
     return {**DEFAULTS, **point}
 
 
-def learning_rate(point: dict[str, Any], step: int) -> float:
-    """The learning rate of a step, counted from 0: it grows during the warm-up, then falls as a cosine."""
+def cooldown(point: dict[str, Any]) -> int:
+    """How many steps after the last one the learning rate falls in, for a training to a level."""
+    return -(-point["steps"] // 10)  # a tenth is enough: Hägele et al., arXiv:2405.18392
+
+
+def learning_rate(point: dict[str, Any], step: int, *, has_level: bool = False) -> float:
+    """The learning rate of a step, counted from 0: it grows during the warm-up, then falls as a cosine.
+
+    With a level it is constant until the last step, which later jobs go on from, and falls after it (same source).
+    """
+    grown = min(1.0, min(step + 1, point["steps"]) / max(1, point["warmup"]))
+    if has_level:
+        fall = 1 - math.sqrt(max(0, step + 1 - point["steps"]) / cooldown(point))
+        return float(point["learning_rate"] * grown * fall)
     if step < point["warmup"]:
-        return float(point["learning_rate"] * (step + 1) / point["warmup"])
+        return float(point["learning_rate"] * grown)
     done = (step - point["warmup"]) / max(1, point["steps"] - point["warmup"])
     return float(point["learning_rate"] * (1 + math.cos(math.pi * done)) / 2)
 

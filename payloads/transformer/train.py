@@ -30,7 +30,7 @@ except ImportError as error:
     raise SystemExit(f"{error}: pip install 'torch>=2.6'") from None
 from checkpoint import Checkpoint
 from model import Transformer
-from point import ALPHABET, CONTEXT, TrainingError, learning_rate, made_text, read_point
+from point import ALPHABET, CONTEXT, TrainingError, cooldown, learning_rate, made_text, read_point
 
 try:
     import hpo_pilot_ranks as measured  # beside this file where hpo-pilot runs it: times what each rank does
@@ -126,7 +126,9 @@ def train(
     model = Transformer(point).to(ranks.device)
     ranks.shard(model, point["reshard"])
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=point["weight_decay"])
-    checkpoint = Checkpoint(folder / "ckpt", {"point": point, **identity})
+    has_level = "HPO_PILOT_LEVEL" in os.environ  # of a search with `fidelity`: a later job trains this point on
+    same = dict(point, steps=None) if has_level else point
+    checkpoint = Checkpoint(folder / "ckpt", {"point": same, **identity})
     history = checkpoint.load(model, optimizer)
     if history and ranks.rank == 0:
         print(f"going on after step {history[-1]['step']:.0f} on {ranks.size} ranks", flush=True)
@@ -135,36 +137,39 @@ def train(
         measured.start(ranks.rank, ranks.size, synchronize=wait)
         if ranks.size > 1:
             measured.model(model)
-    steps = batches(
-        learnt, point, identity["seed"], range(int(history[-1]["step"]) if history else 0, point["steps"]), ranks
-    )
+    end = point["steps"] + (cooldown(point) if has_level else 0)
+    steps = batches(learnt, point, identity["seed"], range(int(history[-1]["step"]) if history else 0, end), ranks)
     with (folder / "progress.jsonl").open("w") if ranks.rank == 0 else contextlib.nullcontext() as progress:
         if progress:
             progress.writelines(json.dumps(line) + "\n" for line in history)
         for step, sequences in measured.loader(steps) if measured else steps:
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate(point, step)
+                group["lr"] = learning_rate(point, step, has_level=has_level)
             optimizer.zero_grad()
             # FSDP takes the mean of the ranks' gradients; their shares of a step differ by a sequence.
             (loss_of(model, sequences) * ranks.size / (point["batch"] * CONTEXT)).backward()
             optimizer.step()
             if measured:
                 measured.images(len(sequences))
-            if (step + 1) % VALIDATE_EVERY and step + 1 < point["steps"]:
+            is_kept = step < point["steps"]
+            if step + 1 not in (point["steps"], end) and ((step + 1) % VALIDATE_EVERY or not is_kept):
                 continue
             with torch.no_grad():
                 loss = ranks.sum(loss_of(model, valid).double()) / (VALIDATED * CONTEXT)
             if not abs(loss) < float("inf"):
                 raise TrainingError(f"training diverged before step {step + 1}: the predictions are not numbers")
-            history.append({"step": step + 1, "loss": loss})
-            if progress:
+            history.append({"step": min(step + 1, point["steps"]), "loss": loss})
+            if progress and is_kept:
                 progress.write(json.dumps(history[-1]) + "\n")
                 progress.flush()  # heartbeats carry the last line while the training goes on
+            if progress:
                 print(f"step {step + 1:5d}  loss {loss:.4f}", flush=True)
-            checkpoint.save(model, optimizer, history)
+            if is_kept:
+                checkpoint.save(model, optimizer, history)
     if measured:
         measured.stop()
-    checkpoint.drop()
+    if not has_level:
+        checkpoint.drop()
     return history
 
 

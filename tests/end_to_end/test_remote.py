@@ -160,7 +160,7 @@ def test_run_leaves_the_work_to_the_service(group, tmp_path):
 
 def test_a_slow_or_dead_api_leaves_the_steering_alone(group, tmp_path):
     alice = group.user(tmp_path / "alice", "alice")
-    alice.write({"search": "steady", "budget": {"trials": 30, "parallel": 2}}, SLOW)
+    alice.write({"search": "steady", "budget": {"trials": 500, "parallel": 2}}, SLOW)
     alice.here("submit", "search.yaml")
     children = psutil.Process(group.process.pid).children(recursive=True)
     (api,) = [child for child in children if "hpo_pilot.web" in child.cmdline()]
@@ -174,7 +174,8 @@ def test_a_slow_or_dead_api_leaves_the_steering_alone(group, tmp_path):
     while command_here("list", env=alice.environment).returncode == 3:  # until it is started again, at the same address
         assert time.monotonic() < end
         time.sleep(0.2)
-    alice.until("done", "steady")
+    alice.here("stop", "steady")
+    alice.until("stopped", "steady")
 
 
 @pytest.mark.parametrize(

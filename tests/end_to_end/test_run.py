@@ -92,7 +92,7 @@ elif kind == "progress":
 elif kind == "status": write('{"status": 3, "loss": 1.0, "message": "diverged"}')
 elif kind == "flood":
     block = "x" * 999 + "\n"
-    for _ in range(200_000): sys.stdout.write(block)
+    for _ in range(30_000): sys.stdout.write(block)
     write('{"status": 0, "loss": 0.25}')
 elif kind == "good": write('{"status": 0, "loss": 0.5}')
 """
@@ -113,7 +113,7 @@ def test_every_bad_payload_fails_its_trial_alone_and_says_why(scan):
             "space": {"kind": {"type": "categorical", "choices": kinds}},
             "optimizer": "grid",
             "budget": {"trials": len(kinds), "parallel": 2, "failures": 20},
-            "resources": {"minutes": 0.1, "memory_mb": 500},
+            "resources": {"minutes": 0.15, "memory_mb": 500},
         },
         BROKEN,
     )

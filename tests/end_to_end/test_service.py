@@ -52,17 +52,17 @@ def test_a_search_is_steered_by_the_service(scan):
 
 
 def test_a_live_service_sees_an_extension_and_a_mended_payload(scan):
-    scan.write({"budget": {"trials": 12, "parallel": 1}}, SLOW)
+    scan.write({"budget": {"trials": 20, "parallel": 1}}, SLOW)
     scan.here("submit", str(scan.file))
     with scan.serving("--slots", "2"):
         scan.until("running", trials=1)
         scan.here("extend", "demo", "--trials", "+2")
         mended = SLOW.replace('["x"]', '["x"] + 1000').replace("time.sleep(0.3)", "")
-        scan.write({"budget": {"trials": 12, "parallel": 1}}, mended)
+        scan.write({"budget": {"trials": 20, "parallel": 1}}, mended)
         scan.here("resume", "demo", "--new-payload")
-        scan.until("done", trials=14)
+        scan.until("done", trials=22)
     values = [trial["value"] for trial in scan.trials()]
-    assert len(values) == 14
+    assert len(values) == 22
     assert values[0] < 1
     assert values[-1] > 1000
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from hpo_pilot.cli.inspection import _state
-from hpo_pilot.report.documents import trial_document
 from hpo_pilot.report.exports import as_csv
+from hpo_pilot.report.trial_documents import trial_document
 from hpo_pilot.search import EarlyStop, Trial, TrialState
 from hpo_pilot.search.ranking import best_by_folds, convergence
 from hpo_pilot.search.trials import Price

@@ -12,7 +12,7 @@ from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.optimizers.acquisition import Threshold
 from hpo_pilot.optimizers.base import Observation, Result
 from hpo_pilot.optimizers.gaussian_process import Hyperparameters, Posterior
-from hpo_pilot.optimizers.training_data import on_scale, scaled_values
+from hpo_pilot.optimizers.training_data import scaled_values
 from hpo_pilot.search import Point, SearchSpace
 from hpo_pilot.search.measured_limits import measured_limit
 from tests.optimizers.runs import REAL
@@ -111,9 +111,9 @@ def test_the_slopes_of_the_probability_are_those_of_differences():
 
 def test_a_bound_has_its_place_on_every_scale():
     values = np.array([3.0, 1.0, 1e6, 2.0, 5.0, 4.0, 0.5])
-    for scaled in scaled_values(values):
+    for scaled in scaled_values(values).values():
         order = np.argsort(values)
-        places = [on_scale(scaled, values, bound) for bound in (0.0, 0.5, 0.75, 3.0, 4.5, 1e6, 2e6)]
+        places = [scaled.placed(bound) for bound in (0.0, 0.5, 0.75, 3.0, 4.5, 1e6, 2e6)]
         assert places == sorted(set(places))
         assert places[1] == scaled.values[order[0]]
         assert places[3] == scaled.values[0]

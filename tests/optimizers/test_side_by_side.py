@@ -13,8 +13,7 @@ import scipy.linalg
 from threadpoolctl import threadpool_info
 
 from hpo_pilot.optimizers import create_optimizer
-from hpo_pilot.optimizers.base import one_thread
-from hpo_pilot.optimizers.evolutionary import deap_randomness
+from hpo_pilot.optimizers.base import global_randomness, one_thread
 from hpo_pilot.search import SearchSpace
 from tests.optimizers.runs import REAL, run
 
@@ -40,17 +39,17 @@ def test_searches_in_other_threads_do_not_change_the_points() -> None:
     assert beside == alone
 
 
-def test_another_thread_does_not_change_the_random_numbers_of_deap() -> None:
+def test_another_thread_does_not_change_the_global_random_streams() -> None:
     inside, over = Event(), Event()
 
     def neighbour() -> None:
-        with deap_randomness(random.Random(2)):
+        with global_randomness(random.Random(2)):
             inside.set()
             over.wait(60)
 
-    with deap_randomness(random.Random(1)):
+    with global_randomness(random.Random(1)):
         alone = random.random()
-    with ThreadPoolExecutor(1) as executor, deap_randomness(random.Random(1)):
+    with ThreadPoolExecutor(1) as executor, global_randomness(random.Random(1)):
         executor.submit(neighbour)
         inside.wait(0.2)  # it enters only after this thread has left
         drawn = random.random()

@@ -61,6 +61,13 @@ def test_the_rate_falls_as_the_schedule_says(of: Any, read: Any) -> None:
     assert rates("cosine") == pytest.approx([1, 0.8549, 0.5, 0.1464, 0.0381, 0], abs=1e-4)
     assert rates("polynomial") == pytest.approx([1, 0.5643, 0.25, 0.0625, 0.0156, 0], abs=1e-4)
     assert rates("steps") == pytest.approx([1, 1, 0.1, 0.01, 0.001, 0.001])
+    assert rates("stable") == [1] * 6
+
+
+def test_a_stable_rate_depends_on_the_end_only_after_it(of: Any, read: Any) -> None:
+    point, rate = read(learning_rate=1.0, batch=256, warmup=2, schedule="stable"), of("point").learning_rate
+    assert [rate(point, done, 1) for done in (0.5, 1, 1.025, 1.1, 1.2)] == pytest.approx([0.25, 0.5, 0.25, 0, 0])
+    assert [rate(point, done, 9) for done in (0.5, 1, 1.5, 2, 9, 9.9)] == pytest.approx([0.25, 0.5, 0.75, 1, 1, 0])
 
 
 def test_a_warm_up_longer_than_the_training_is_all_of_it(of: Any, read: Any) -> None:

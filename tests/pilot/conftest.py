@@ -172,7 +172,7 @@ class FakePanda:
         with self.changed:
             return [r for r in self.reports if r["job_id"] == panda_id and status in (None, r["job_status"])]
 
-    def final(self, panda_id: int, seconds: float = 60.0) -> dict[str, Any]:
+    def final(self, panda_id: int, seconds: float = 180.0) -> dict[str, Any]:
         end = time.monotonic() + seconds
         with self.changed:
             while True:
@@ -333,7 +333,7 @@ class PilotProcess:
 
     def end(self) -> int:
         self.processes[-1].terminate()
-        return self.processes[-1].wait(60)
+        return self.processes[-1].wait(180)
 
 
 @pytest.fixture
@@ -348,7 +348,7 @@ def pilot(tmp_path, panda):
 
 @pytest.fixture
 def until():
-    def wait(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    def wait(condition: Callable[[], object], seconds: float = 180.0) -> None:
         end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end, "waited in vain"

@@ -46,10 +46,10 @@ def test_slurm():
     assert [node.name for node in found.nodes] == ["n1", "n2", "n3"]
     assert [node.shape.cores for node in found.nodes] == [64, 64, 32]  # the third is ours in part
     assert {(node.shape.gpus, node.shape.memory_mb) for node in found.nodes} == {(4, 200000)}
-    assert 3590 < found.seconds <= 3601
+    assert 3400 < found.seconds <= 3601
     assert find_allocation(site, 60.0, env, asked).seconds == 60.0
-    env["SLURM_JOB_END_TIME"] = str(int(time.time()) + 100)
-    assert 98 < find_allocation(site, 0.0, env, asked).seconds <= 100
+    env["SLURM_JOB_END_TIME"] = str(int(time.time()) + 1000)
+    assert 800 < find_allocation(site, 0.0, env, asked).seconds <= 1000
 
 
 def test_what_slurm_takes_away():
@@ -58,7 +58,7 @@ def test_what_slurm_takes_away():
     answers = {"scontrol show hostnames n[1-3]": "n1\nn2\nn3", "squeue": f"RUNNING {end} 3 n[1-3]"}
     found = find_allocation(Site(launcher=SRUN, batch="slurm"), 0.0, env, saying(answers))
     left = found.remainder()
-    assert not left.lost and 3590 < left.seconds <= 3601
+    assert not left.lost and 3400 < left.seconds <= 3601
     answers |= {"squeue": "RUNNING NONE 2 n[1,3]", "scontrol show hostnames n[1,3]": "n1\nn3"}
     assert found.remainder() == Remainder(("n2",), math.inf)
     answers |= {"squeue": f"COMPLETING {end} 1 n1"}
@@ -138,7 +138,7 @@ def test_pbs_and_flux(tmp_path):
     site = Site(launcher=make_launcher({"name": "mpirun"}), batch="pbs", memory_mb=1000)
     found = find_allocation(site, 0.0, env, saying({"qstat -f 3.pbs": said}))
     assert [(node.name, node.shape.cores) for node in found.nodes] == [("x1", 32), ("x2", 32)]
-    assert 2990 < found.seconds <= 3000
+    assert 2800 < found.seconds <= 3000
     flux = saying({"flux hostlist": "t1 t2", "flux job timeleft": "55.5"})
     found = find_allocation(Site(launcher=SRUN, batch="flux"), 0.0, {"FLUX_URI": "local:///x"}, flux)
     assert [node.name for node in found.nodes] == ["t1", "t2"] and found.seconds == 55.5
@@ -153,7 +153,7 @@ def test_htcondor(tmp_path):
     site = Site(launcher=make_launcher({"name": "plain"}), batch="htcondor", cores=8)
     found = find_allocation(site, 0.0, env, saying({}))
     assert [(node.shape.cores, node.shape.memory_mb, node.shape.gpus) for node in found.nodes] == [(2, 512, 0)]
-    assert found.job == "7.0" and 2990 < found.seconds <= 3000
+    assert found.job == "7.0" and 2800 < found.seconds <= 3000
     (tmp_path / "ad").write_text(ad)
     with pytest.raises(InputError, match="give --lifetime SECONDS"):
         find_allocation(site, 0.0, env, saying({}))

@@ -40,7 +40,7 @@ class Cache(JobServer):
     def upload_checkpoint(self, task_id: int, sub_id: str, content: BinaryIO) -> None:
         self._called("upload")
         self.uploading.set()
-        assert self.hold.wait(10)
+        assert self.hold.wait(60)
         content.seek(0)
         self.files[f"{task_id}_{sub_id}"] = content.read()
 
@@ -136,7 +136,7 @@ def test_what_is_on_its_way_when_the_result_comes_is_deleted(tmp_path, cache, sh
     cache.hold.clear()
     put(root(tmp_path), "w", "1")
     shipping.begin(attempt(1))
-    assert cache.uploading.wait(10)
+    assert cache.uploading.wait(60)
     shipping.finish(attempt(1))
     assert cache.calls == ["upload"]
     cache.hold.set()
@@ -186,7 +186,7 @@ def test_a_server_that_is_away_is_waited_for(tmp_path, cache, ship, monkeypatch,
     ended = in_background(shipping.keep, attempt(1), LOST)
     until(lambda: len(cache.calls) >= 1)
     cache.fail = None
-    ended.result(10)
+    ended.result(60)
     assert list(cache.files) == ["5_1"]
 
 

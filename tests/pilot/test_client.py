@@ -165,7 +165,7 @@ def grid(tmp_path, monkeypatch):
     thread.start()
     yield server
     server.shutdown()
-    thread.join(10)
+    thread.join(60)
     server.server_close()
 
 
@@ -219,7 +219,7 @@ def test_a_certificate_that_is_not_trusted_is_told_with_the_option(tmp_path, mak
         with pytest.raises(ServerAway, match=r"certificate of .* is not trusted: .*--ca"):
             JobServer(make_settings(url)).update(REPORT)
     finally:
-        thread.join(10)
+        thread.join(60)
         listener.close()
 
 

@@ -38,10 +38,11 @@ def kept(root: Path) -> KeptCheckpoint:
 
 
 def put(root: Path, name: str, text: str, at: float = 1e9) -> None:
-    path = root / "1a2b3c4d" / "t3f1" / name
+    path, new = root / "1a2b3c4d" / "t3f1" / name, root / "new"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    os.utime(path, (at, at))
+    new.write_text(text)
+    os.utime(new, (at, at))
+    new.replace(path)  # in one step: a thread may look
 
 
 def read(root: Path) -> dict[str, str]:

@@ -66,7 +66,7 @@ def bench(panda, pilot, until, tmp_path):
 def test_a_killed_runner(bench, kind):
     process = bench.start(kind)
     bench.runner(process).kill()
-    report = bench.panda.final(bench.job["PandaID"], 40)
+    report = bench.panda.final(bench.job["PandaID"])
     assert report["job_status"] == "failed" and report["trans_exit_code"] == 137
     assert bench.is_clear(), "the failure is reported when nothing of the attempt runs any more"
     bench.again()
@@ -117,7 +117,7 @@ def test_only_processes_of_the_job_are_ended(bench):
     foreign = subprocess.Popen(["sleep", "300"], env=env, start_new_session=True)
     try:
         runner.send_signal(signal.SIGKILL)
-        bench.panda.final(bench.job["PandaID"], 40)
+        bench.panda.final(bench.job["PandaID"])
         assert bench.is_clear()
         assert foreign.poll() is None
         (bench.folder / "over").touch()
@@ -139,7 +139,7 @@ def test_a_command_that_is_not_ours(bench):
     bench.until(lambda: pid.exists() and pid.read_text().strip())
     hidden = psutil.Process(int(pid.read_text()))
     runner.kill()
-    bench.panda.final(bench.job["PandaID"], 40)
+    bench.panda.final(bench.job["PandaID"])
     assert bench.is_clear() and hidden.is_running()
     over.touch()
     assert bench.panda.final(other)["job_status"] == "finished"

@@ -81,7 +81,7 @@ def test_a_stranger_s_work_folder_is_not_used(make_settings, tmp_path, whose):
 
 def test_one_pilot_per_name(pilot, make_settings):
     first = PilotWorkDir(make_settings())
-    assert pilot.start().wait(30) == TryAgainError.exit_code
+    assert pilot.start().wait(60) == TryAgainError.exit_code
     assert "give this one another --worker-id" in pilot.said()
     assert PilotWorkDir(make_settings(worker_id=2)).key != first.key
 
@@ -147,15 +147,17 @@ def test_the_server_s_commands_end_an_attempt(panda, pilot, alive, until):
 
 
 def test_the_server_may_be_away(panda, pilot, until):
-    short = panda.add_job("sleep 1; " + GOOD)
-    long = panda.add_job("sleep 4; " + GOOD)
+    gates = [pilot.folder / name for name in ("short", "long")]
+    short, long = (panda.add_job(f"until [ -e {gate} ]; do sleep 0.05; done; {GOOD}") for gate in gates)
     pilot.start()
     until(lambda: panda.of(long, "running") and panda.of(short, "running"))
     panda.down()
+    gates[0].touch()
     until(lambda: list(pilot.workdir.glob("unsent/*/*.json")))  # kept on disk, should the pilot die as well
+    until(lambda: "the server is away" in pilot.said())
     assert pilot.processes[0].poll() is None
-    time.sleep(0.5)
     panda.up()
+    gates[1].touch()
     assert verdict(panda.final(short))["value"] == 0.5
     assert verdict(panda.final(long))["value"] == 0.5
     assert panda.final(panda.add_job(GOOD))["job_status"] == "finished"
@@ -167,12 +169,15 @@ def test_the_server_may_be_away(panda, pilot, until):
 
 
 def test_drain_lets_running_jobs_end(panda, pilot, until):
-    job = panda.add_job("sleep 1.5; " + GOOD)
-    process = pilot.start("--drain-seconds", "20", slots=1)
+    gate = pilot.folder / "gate"
+    job = panda.add_job(f"until [ -e {gate} ]; do sleep 0.05; done; {GOOD}")
+    process = pilot.start("--drain-seconds", "300", slots=1)
     until(lambda: panda.of(job, "running"))
     waiting = panda.add_job(GOOD)
     process.terminate()
-    assert process.wait(15) == 0
+    until(lambda: "no more jobs" in pilot.said())
+    gate.touch()
+    assert process.wait(60) == 0
     assert panda.final(job)["job_status"] == "finished"
     assert not panda.of(waiting) and [j["PandaID"] for j in panda.waiting] == [waiting]
 
@@ -186,7 +191,7 @@ def test_a_drained_job_is_given_back(panda, pilot, alive, until, how):
     if how == "second signal":
         until(lambda: "no more jobs" in pilot.said())
         process.terminate()
-    assert process.wait(15) == 0
+    assert process.wait(60) == 0
     report = panda.final(job)
     assert report["job_status"] == "failed" and report["pilot_error_code"] == 1201
     assert panda.workers[-1]["status"] == "finished"
@@ -200,7 +205,7 @@ def test_a_job_that_comes_when_the_pilot_has_ended_goes_back(make_settings):
     class LateServer(JobServer):
         def acquire(self, *_: Any) -> list[dict[str, Any]]:
             asked.set()
-            ended.wait(20)
+            ended.wait(60)
             return [{"PandaID": 1}]
 
         def worker_finished(self) -> None:
@@ -209,14 +214,14 @@ def test_a_job_that_comes_when_the_pilot_has_ended_goes_back(make_settings):
     settings = make_settings()
     pilot = Pilot(settings, LateServer(settings))
     running = in_background(pilot.run)
-    assert asked.wait(20)
+    assert asked.wait(60)
     pilot.stop()
-    running.result(20)
+    running.result(60)
     assert told == [False]
     ended.set()
     for thread in threading.enumerate():
         if thread.name == "acquire":
-            thread.join(20)
+            thread.join(60)
     assert told == [False, True], "the server must hear at once that nobody runs the job"
 
 
@@ -227,7 +232,7 @@ def test_the_starters_death_is_the_pilots_end(panda, pilot, alive, until):
     os.close(reading)
     until(lambda: panda.of(job, "running"))
     os.close(writing)
-    assert process.wait(15) == 0
+    assert process.wait(60) == 0
     assert panda.final(job)["pilot_error_code"] == 1201
     assert not alive(pilot.workdir)
 
@@ -238,7 +243,7 @@ def test_a_pilot_that_waits_begins_when_its_starter_lets_it(panda, pilot):
     waits = pilot.start("--lifeline-fd", str(reading), "--wait", pass_fds=[reading])
     os.close(reading)
     os.close(writing)  # its starter has died before
-    assert waits.wait(15) == 0
+    assert waits.wait(60) == 0
     assert not panda.of(job, "running")
     reading, writing = os.pipe()
     pilot.start("--lifeline-fd", str(reading), "--wait", pass_fds=[reading])
@@ -265,7 +270,7 @@ def test_a_job_over_its_walltime_is_ended(panda, until, make_settings):
     assert report["job_status"] == "failed" and report["pilot_error_code"] == 1213
     assert f"user.me.{job}.log.tgz" in panda.stored
     inside.stop()
-    assert running.result(10) == 0
+    assert running.result(60) == 0
     until(lambda: "watchdog" not in {each.name for each in threading.enumerate()})
 
 

@@ -22,7 +22,7 @@ def watchdog(make_settings):
     thread.start()
     yield thread
     thread.stop()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 

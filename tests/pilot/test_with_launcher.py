@@ -240,15 +240,17 @@ def test_the_launcher_stands_around_the_container(panda, pilot, tools, tmp_path)
 
 def test_a_warning_ends_it_and_what_kept_a_checkpoint_goes_back(panda, pilot, tools, tmp_path, until):
     panda.takes_back = True
-    saves = panda.add_job("echo 1 > ckpt; exec sleep 300", checkpoint=["ckpt"])
+    saved = tmp_path / "saved"
+    saves = panda.add_job(f"echo 1 > ckpt; touch {saved}; exec sleep 300", checkpoint=["ckpt"])
     does_not = panda.add_job("sleep 300")
     waits = panda.add_job(GOOD, job={"coreCount": 4}, nodes=2, ranks_per_node=1)
     process = begin(pilot, tools, "--heartbeat", "0.2")
     until(lambda: panda.of(saves, "running") and panda.of(does_not, "running") and panda.of(waits, "starting"))
+    until(saved.exists)
     process.send_signal(signal.SIGUSR1)
     until(lambda: [waits, 1] in panda.given_back)
     assert process.poll() is None
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     assert sorted(panda.given_back) == [[saves, 1], [waits, 1]]
     report = panda.final(does_not)
     assert report["pilot_error_code"] == 1201 and "the allocation came to its end" in report["pilot_error_diag"]

@@ -141,7 +141,7 @@ def running_pool(folder: Path, *, cpus: int = 8, memory_mb: int = 4000) -> Itera
         start_new_session=True,
     )
     try:
-        until(lambda: _has_slot(made), lambda: _logs(folder), 60)
+        until(lambda: _has_slot(made), lambda: _logs(folder))
         yield made
     finally:
         master.kill()

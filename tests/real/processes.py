@@ -28,7 +28,7 @@ def missing(what: str) -> NoReturn:
     pytest.skip(what)
 
 
-def until(condition: Callable[[], object], why: str | Path | Callable[[], str] = "", seconds: float = 60.0) -> None:
+def until(condition: Callable[[], object], why: str | Path | Callable[[], str] = "", seconds: float = 240.0) -> None:
     """Waits until a condition holds.
 
     Args:
@@ -57,7 +57,7 @@ def running(command: Sequence[str], environment: Mapping[str, str], log: Path) -
     finally:
         process.terminate()
         try:
-            process.wait(40)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()

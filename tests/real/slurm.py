@@ -36,8 +36,8 @@ NODES = ("n1", "n2")
 
 _PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
 
-_START_SECONDS = 30.0
-_STOP_SECONDS = 10.0
+_START_SECONDS = 120.0
+_STOP_SECONDS = 60.0
 
 #: `KillWait`: what a job gets between SIGTERM and SIGKILL; 30 s is Slurm's own.
 _CONF = """\
@@ -95,7 +95,7 @@ class Slurm:
     daemons: list[subprocess.Popen[bytes]]
     nodes: tuple[str, ...] = NODES
 
-    def run(self, *words: object, timeout: float = 60.0) -> str:
+    def run(self, *words: object, timeout: float = 240.0) -> str:
         """What a command prints, without the last line's end; it must succeed."""
         done = subprocess.run(
             [str(word) for word in words],
@@ -112,7 +112,7 @@ class Slurm:
         """The state of a job, e.g. RUNNING; also of one that ended up to five minutes ago."""
         return self.run("squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job}")
 
-    def wait(self, job: str, *states: str, timeout: float = 60.0) -> str:
+    def wait(self, job: str, *states: str, timeout: float = 240.0) -> str:
         """Waits for a job to be in one of these states; returns which."""
         end = time.monotonic() + timeout
         while (state := self.state(job)) not in states:

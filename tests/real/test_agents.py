@@ -101,8 +101,8 @@ def test_a_lost_node_takes_its_own_trials_along(of_three: Site, how: str) -> Non
         here.slurm.kill_node(node)
     else:
         agents(here.folder)[node].send_signal(signal.SIGKILL)
-    until(lambda: f"node {node} gets no more jobs, 2 nodes are left" in here.said(job), seconds=90)
-    here.wait(task, seconds=240)
+    until(lambda: f"node {node} gets no more jobs, 2 nodes are left" in here.said(job))
+    here.wait(task)
     verdicts = here.server.verdicts(task)
     assert [verdict["status"] for verdict in verdicts] == [0] * 4
     again = [verdict for verdict in verdicts if verdict["attempt"] == 2]
@@ -120,7 +120,7 @@ def test_agents_end_with_the_pilot_of_the_allocation(here: Site) -> None:
         if str(here.folder / "work") in (process.info["cmdline"] or []) and "hpo_pilot.pilot" in process.info["cmdline"]
     ]
     pilot.kill()
-    until(lambda: not agents(here.folder) and not payloads(here.folder), seconds=120)
+    until(lambda: not agents(here.folder) and not payloads(here.folder))
 
 
 @pytest.fixture
@@ -164,8 +164,8 @@ def test_a_lost_node_gives_its_trial_on_several_nodes_back(of_three: Site, torch
         here.slurm.kill_node(node)
     else:
         agents(here.folder)[node].send_signal(signal.SIGKILL)
-    until(lambda: f"node {node} gets no more jobs, 2 nodes are left" in here.said(job), seconds=90)
-    here.wait(task, seconds=120)
+    until(lambda: f"node {node} gets no more jobs, 2 nodes are left" in here.said(job))
+    here.wait(task)
     verdict = here.verdict(task)
     assert (verdict["status"], verdict["attempt"]) == (0, 2), verdict
     assert verdict["metrics"]["began"] > 0 and f"on_{node}" not in verdict["metrics"]

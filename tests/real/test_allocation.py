@@ -52,7 +52,7 @@ if rank == 0:
     json.dump({"loss": 0.5, "metrics": {**metrics, "began": began, "ended": time.time()}}, open("output.json", "w"))
 """
 
-#: Counts to its argument, ten a second, and keeps the count; says where it began.
+#: Counts to its argument, ten a second, and keeps the count; says where it began. With "again", not at the first time.
 COUNTING = """
 import json, os, signal, sys, time
 count = began = int(open("count").read()) if os.path.exists("count") else 0
@@ -64,7 +64,7 @@ def stop(*_):
     save()
     sys.exit(1)
 signal.signal(signal.SIGTERM, stop)
-while count < int(sys.argv[1]):
+while count < int(sys.argv[1]) or (sys.argv[2:] == ["again"] and not began):
     time.sleep(0.1)
     count += 1
     save()
@@ -127,9 +127,9 @@ class Site:
         """Submits a task; returns its number."""
         return int(self.server.submit(command, jobs, needs=needs, files=self.files, **more))
 
-    def wait(self, *tasks: int, seconds: float = 60.0) -> None:
+    def wait(self, *tasks: int) -> None:
         """Waits until tasks are done."""
-        until(lambda: all(self.server.state(task) == "done" for task in tasks), seconds=seconds)
+        until(lambda: all(self.server.state(task) == "done" for task in tasks))
 
     def verdict(self, task: int) -> dict[str, Any]:
         """The verdict on the only job of a task, which is done."""
@@ -200,8 +200,8 @@ TWO = JobNeeds(nodes=2, ranks_per_node=1, cores=1, memory_mb=500, minutes=5.0)
 def test_trials_of_several_shapes_run_side_by_side(here: Site) -> None:
     wide, tall = replace(TWO, cores=2), replace(ONE, ranks_per_node=2, cores=2)
     tasks = [
-        here.submit("python3 ranks.py 1.0", 3, wide, search="wide"),
-        here.submit("python3 ranks.py 1.0", 4, tall, search="tall"),
+        here.submit("python3 ranks.py 2.0", 3, wide, search="wide"),
+        here.submit("python3 ranks.py 2.0", 4, tall, search="tall"),
         here.submit("python3 ranks.py 0.5", 1, replace(ONE, ranks_per_node=0), search="single"),
     ]
     job = here.allocate()
@@ -263,7 +263,7 @@ def test_nothing_outlives_a_trial(here: Site, ends: str) -> None:
 @pytest.mark.parametrize("end", [("--batch", "--signal=USR1"), ()], ids=["warned", "cancelled"])
 def test_a_trial_goes_on_in_the_next_allocation(here: Site, end: tuple[str, ...]) -> None:
     """Cancelled, ranks and runner hear of it when the pilot does, or before."""
-    task = here.submit("python3 counting.py 60", 1, replace(ONE, minutes=1.0), checkpoint=["count"])
+    task = here.submit("python3 counting.py 60 again", 1, replace(ONE, minutes=1.0), checkpoint=["count"])
     first = here.allocate(warning=4)
     until(lambda: list(here.folder.glob("work/jobs/*/*/hpo_pilot_launch.json")) and here.steps())
     here.wait_for_count()
@@ -275,7 +275,7 @@ def test_a_trial_goes_on_in_the_next_allocation(here: Site, end: tuple[str, ...]
     assert "is in the queue again" in said and "1 checkpointed" in said
     here.allocate()
     verdict = here.verdict(task)
-    assert verdict["metrics"]["count"] == 60 and 5 <= verdict["metrics"]["began"] < 60
+    assert verdict["metrics"]["count"] >= 60 and verdict["metrics"]["began"] >= 5
     assert verdict["attempt"] in (2, 3)  # a pilot that is just ending may have been handed it, and have given it back
 
 
@@ -283,7 +283,7 @@ def test_a_training_longer_than_an_allocation_runs_across_several(here: Site) ->
     """More of them than a job has attempts: each goes on from the checkpoint, and none counts as an attempt."""
     task = here.submit("python3 counting.py 420", 1, replace(ONE, checkpoints=True), checkpoint=["count"])
     while here.server.state(task) != "done":
-        assert len(here.jobs) < 16
+        assert len(here.jobs) < 40
         here.slurm.wait(here.allocate("--lifetime", "12", "--checkpoint-every", "2", nodes=1), "COMPLETED")
     verdict = here.verdict(task)
     assert verdict["metrics"]["count"] == 420 and verdict["metrics"]["began"] > 0
@@ -312,7 +312,7 @@ def test_a_preempted_allocation_gives_its_trials_back(here: Site) -> None:
     said = here.said(first)
     assert said.count("; a checkpoint is kept") == 3 and "; 3 checkpointed; 0 run, 0 wait" in said
     here.allocate()
-    here.wait(*tasks, seconds=90)
+    here.wait(*tasks)
     for task in tasks:
         verdict = here.verdict(task)
         assert verdict["status"] == 0 and (verdict["metrics"]["began"] > 0) == (task != tasks[-1])
@@ -331,7 +331,7 @@ def test_a_step_that_somebody_cancels_is_no_verdict(here: Site) -> None:
         here.slurm.run("scancel", step)
         until(lambda: step not in here.steps())  # noqa: B023
         count = int(kept.read_text())
-    here.wait(task, seconds=90)
+    here.wait(task)
     verdict = here.verdict(task)
     assert verdict["status"] == 0, verdict["message"]
     assert verdict["attempt"] == 3 and verdict["metrics"]["began"] >= count
@@ -386,7 +386,7 @@ def test_a_node_that_is_lost_takes_its_own_jobs_along(of_three: Site, how: str) 
     else:
         here.slurm.run("scontrol", "update", "nodename=n2", "state=down", "reason=test")
     gone = "node n2 gets no more jobs, 2 nodes are left: the batch system took it away"
-    until(lambda: gone in here.said(job), seconds=90)
+    until(lambda: gone in here.said(job))
     # Idle ones go on, though Slurm keeps the cores of n1.
     here.wait(lost)
     assert "n1" in running()
@@ -413,6 +413,6 @@ def test_jobs_wait_while_slurms_controller_is_away(here: Site) -> None:
     until(lambda: "so the pilot takes no jobs for now: srun: error: Unable to" in here.said(job))
     here.wait(running)
     here.slurm.start_controller()
-    until(lambda: "the launcher works again after" in here.said(job), seconds=90)
+    until(lambda: "the launcher works again after" in here.said(job))
     here.wait(later)
     assert {verdict["status"] for task in (running, later) for verdict in here.server.verdicts(task)} == {0}

@@ -34,7 +34,7 @@ def dashboard(tmp_path: Path):
         end = time.monotonic() + 60
         while time.monotonic() < end:
             try:
-                if requests.get(f"{url}/api/studies", timeout=5).ok:
+                if requests.get(f"{url}/api/studies", timeout=60).ok:
                     return url
             except requests.ConnectionError:
                 assert processes[-1].poll() is None, (tmp_path / "dashboard.log").read_text()
@@ -44,20 +44,20 @@ def dashboard(tmp_path: Path):
     yield start
     for process in processes:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 def test_optuna_dashboard_shows_a_search(dashboard, tmp_path: Path) -> None:
     path = tmp_path / "study.log"
     optuna.write(subject_of(search_of(), every_kind(), curves_of(range(1, 13))), path)
     url = dashboard(path)
-    (study,) = requests.get(f"{url}/api/studies", timeout=10).json()["study_summaries"]
+    (study,) = requests.get(f"{url}/api/studies", timeout=60).json()["study_summaries"]
     assert study["study_name"] == "digits"
-    found = requests.get(f"{url}/api/studies/{study['study_id']}", timeout=10).json()
+    found = requests.get(f"{url}/api/studies/{study['study_id']}", timeout=60).json()
     assert [trial["number"] for trial in found["trials"]] == list(range(14))
     assert [trial["state"] for trial in found["trials"]][9:] == ["Complete", "Fail", "Pruned", "Fail", "Complete"]
     first = found["trials"][0]
     assert first["values"] == [1.5]
     assert {one["name"]: one["param_external_value"] for one in first["params"]}["solver"] == "sgd"
     assert [one["step"] for one in first["intermediate_values"]] == [1, 2, 3]
-    assert requests.get(f"{url}/dashboard/", timeout=10).ok
+    assert requests.get(f"{url}/dashboard/", timeout=60).ok

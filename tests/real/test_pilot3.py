@@ -65,14 +65,14 @@ class Service:
     def _answers(self) -> bool:
         try:
             self.url = (self.scan.workdir / "tokens" / "address").read_text().partition("\n")[0]
-            return requests.get(f"{self.url}/api/v1/system/is_alive", timeout=5).ok
+            return requests.get(f"{self.url}/api/v1/system/is_alive", timeout=60).ok
         except (FileNotFoundError, requests.RequestException):
             return False
 
     def get(self, path: str, **arguments: Any) -> Any:
         token = (self.scan.workdir / "tokens" / "user.token").read_text().strip()
         headers = {"Authorization": f"Bearer {token}", "Origin": "hpo_pilot"}
-        return requests.get(f"{self.url}/{path}", params=arguments, headers=headers, timeout=20)
+        return requests.get(f"{self.url}/{path}", params=arguments, headers=headers, timeout=60)
 
     def job(self, panda_id: int) -> dict[str, Any]:
         return dict(self.get("api/v1/job/get_description", job_ids=[panda_id]).json()["data"][0])
@@ -143,13 +143,13 @@ def test_a_stopped_search_ends_its_payload(scan: Scan, service: Service, pilot: 
     scan.write({"budget": {"trials": 1, "parallel": 1}}, SLEEP)
     scan("submit", str(scan.file))
     pilot.start()
-    until(lambda: list(pilot.folder.rglob("train.py.started")), pilot.said, 120)
+    until(lambda: list(pilot.folder.rglob("train.py.started")), pilot.said)
     assert any("train.py" in line for line in processes_in(str(pilot.folder)))
     scan("stop", "demo")
-    until(lambda: state(scan) == "stopped", pilot.said, 60)
-    until(lambda: service.job(1)["pilotErrorCode"] == 1144, pilot.said, 120)
+    until(lambda: state(scan) == "stopped", pilot.said)
+    until(lambda: service.job(1)["pilotErrorCode"] == 1144, pilot.said)
     assert service.job(1)["jobStatus"] == "cancelled" and "killed" in service.job(1)["pilotErrorDiag"]
-    until(lambda: not any("train.py" in line for line in processes_in(str(pilot.folder))), pilot.said, 60)
+    until(lambda: not any("train.py" in line for line in processes_in(str(pilot.folder))), pilot.said)
 
 
 def test_the_payload_runs_in_its_image(scan: Scan, service: Service, pilot: Pilot3) -> None:
@@ -163,6 +163,6 @@ def test_the_payload_runs_in_its_image(scan: Scan, service: Service, pilot: Pilo
     assert scan.file.is_file()
     scan("submit", str(scan.file))
     pilot.start()
-    until(lambda: state(scan) == "done", pilot.said, 120)
+    until(lambda: state(scan) == "done", pilot.said)
     (trial,) = json.loads(scan("trials", "demo", "--json").stdout)
     assert trial["value"] == 0, trial

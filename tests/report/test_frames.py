@@ -10,9 +10,9 @@ import pytest
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.operations.notebook import reports_of
-from hpo_pilot.report.documents import trial_document, trial_of
 from hpo_pilot.report.exports import as_csv
 from hpo_pilot.report.frames import folds_frame, intermediate_frame, pandas, trials_frame
+from hpo_pilot.report.trial_documents import trial_document, trial_of
 from hpo_pilot.search import EarlyStop, Trial, TrialState
 from hpo_pilot.search.trials import Price
 from tests.made import made_fold

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,7 +32,6 @@ class Ended:
     said: str
     verdict: dict[str, Any] | None
     folder: Path
-    seconds: float
 
     @property
     def message(self) -> str:
@@ -96,18 +94,17 @@ class Bench:
             text = text.replace(f"\n{name} = ", f"\n{name} = {seconds}  # was ", 1)
         return text
 
-    def finish(self, process: subprocess.Popen[str], folder: Path, started: float) -> Ended:
+    def finish(self, process: subprocess.Popen[str], folder: Path) -> Ended:
         said, _ = process.communicate(timeout=240)
         path = folder / "userJobMetadata.json"
         verdict = None
         if path.exists():
             assert path.stat().st_size < 1_000_000
             verdict = json.loads(path.read_bytes(), parse_constant=_no_constant)["hpo_pilot"]
-        return Ended(process.returncode, said, verdict, folder, time.monotonic() - started)
+        return Ended(process.returncode, said, verdict, folder)
 
     def run(self, command: str, **options: Any) -> Ended:
-        started = time.monotonic()
-        return self.finish(*self.start(command, **options), started)
+        return self.finish(*self.start(command, **options))
 
 
 def _no_constant(name: str) -> None:

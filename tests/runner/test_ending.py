@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -23,13 +22,12 @@ def test_a_hanging_payload_is_ended_with_all_its_children(bench, until, alive, w
     bench.quick = {"GRACE": 0.5}
     ended = bench.run(FAMILY + waits, minutes=0.02)
     assert ended.code == 0 and ended.message == "the payload reached its time limit of 0.02 minutes"
-    assert ended.seconds < 6
     until(lambda: not alive(ended.folder))
 
 
 def test_children_that_outlive_the_payload_are_ended(bench, until, alive):
     ended = bench.run(FAMILY + """echo '{"status": 0, "loss": 1}' > output.json""")
-    assert ended.verdict["value"] == 1 and ended.seconds < 6
+    assert ended.verdict["value"] == 1
     until(lambda: not alive(ended.folder))
 
 
@@ -38,7 +36,7 @@ def test_told_to_stop_it_leaves_nothing_and_no_verdict(bench, until, alive, how)
     process, folder = bench.start(FAMILY + "wait")
     until(lambda: started(folder))
     process.send_signal(how)
-    ended = bench.finish(process, folder, time.monotonic())
+    ended = bench.finish(process, folder)
     assert ended.code == 1 and ended.said == "hpo_pilot_runner: told to stop\n" and ended.verdict is None
     until(lambda: not alive(folder))
 
@@ -50,8 +48,8 @@ def test_the_pilots_death_is_the_payloads_end(bench, until, alive):
     until(lambda: started(folder))
     assert process.poll() is None
     os.close(writing)
-    ended = bench.finish(process, folder, time.monotonic())
-    assert ended.code == 1 and ended.said == "hpo_pilot_runner: the pilot died\n" and ended.seconds < 5
+    ended = bench.finish(process, folder)
+    assert ended.code == 1 and ended.said == "hpo_pilot_runner: the pilot died\n"
     until(lambda: not alive(folder))
 
 
@@ -70,6 +68,6 @@ def test_a_pilot_may_end_a_payload_for_its_own_fault(bench, until, alive):
     until(lambda: started(folder))
     (folder / "hpo_pilot_stop.txt").write_text("used 900 MB of memory, more than the 500 MB that it asked for")
     process.terminate()
-    ended = bench.finish(process, folder, time.monotonic())
+    ended = bench.finish(process, folder)
     assert ended.code == 0 and ended.verdict["status"] == 1
     assert ended.message == "the payload used 900 MB of memory, more than the 500 MB that it asked for"

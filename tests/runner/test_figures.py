@@ -100,7 +100,7 @@ def test_they_are_there_while_the_training_runs(bench, until, progress, line, se
     values = folder / "progress.jsonl"
     until(lambda: values.exists() and values.read_text().count("\n") == 2)
     (values.resolve().parent / "go").write_text("")
-    assert bench.finish(process, folder, 0.0).code == 0
+    assert bench.finish(process, folder).code == 0
     verdict = json.loads((folder / "userJobMetadata.json").read_text())["hpo_pilot"]
     assert (verdict["members"][0] if series else verdict)["progress"] == [[0, 0.5], [1, 0.5], [2, 0.5]]
 

@@ -79,7 +79,7 @@ def objective(point, trial):
 def test_a_pickled_function(bench: Bench, tmp_path):
     process, folder = bench.start(f"sleep 0.5; {sys.executable} hpo_pilot_function.py double.pkl", objectives=["loss"])
     (folder / "double.pkl").write_bytes(pickle.dumps(len))  # of the point's two parameters
-    assert bench.finish(process, folder, 0.0).verdict["values"] == [2.0]
+    assert bench.finish(process, folder).verdict["values"] == [2.0]
 
 
 def test_points_of_one_job_import_the_function_once(bench: Bench, tmp_path):

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.report.documents import trial_document
 from hpo_pilot.report.exports import as_csv, as_hpogrid_report, as_json
+from hpo_pilot.report.trial_documents import trial_document
 from hpo_pilot.search import EarlyStop, EarlyStopping, Objective, Search, SearchSpace, Trial, TrialState
 from hpo_pilot.search.earlier_results import (
     MOST_RESULTS,

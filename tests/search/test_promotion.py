@@ -49,6 +49,18 @@ def test_who_goes_on(results, on, due):
 
 
 @pytest.mark.parametrize(
+    ("results", "on", "first"),
+    [
+        ([(1, 1, 0.5), (2, 1, 0.4)], (), [2]),
+        ([(n, 1, n) for n in range(1, 10)] + [(10, 3, 5), (11, 3, 4), (12, 9, 1)], (1, 2, 3, 11), [4, 5, 6, 10, 12]),
+        ([(1, 1, 0.5), (2, 1, None)], (1,), []),
+    ],
+)
+def test_who_would_go_on_if_there_were_more_budget(results, on, first):
+    assert list(told((1, 3, 9), *results, on=on).waiting()) == first
+
+
+@pytest.mark.parametrize(
     ("results", "on", "last"),
     [
         ([], (), None),

@@ -79,7 +79,7 @@ class Api:
     def legacy(self, function: str, **arguments: Any) -> Any:
         """A call of the API of released pilots, which accept JSON."""
         headers = {"Accept": "application/json", "Origin": "hpo_pilot"}
-        answer = self.session.post(f"{self.url}/server/panda/{function}", data=arguments, headers=headers, timeout=30)
+        answer = self.session.post(f"{self.url}/server/panda/{function}", data=arguments, headers=headers, timeout=60)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
@@ -228,7 +228,7 @@ def send(server: Any, method: str, path: str, who: str | None = None, **more: An
     """One request, with the token that tests call `who`; None: without a token."""
     headers = {"Authorization": f"Bearer {bearer(who)}"} if who is not None else {}
     headers |= more.pop("headers", {})
-    return _SESSION.request(method, f"{server.url}{path}", headers=headers, timeout=20, **more)
+    return _SESSION.request(method, f"{server.url}{path}", headers=headers, timeout=60, **more)
 
 
 class PandaClient:
@@ -271,7 +271,7 @@ class PandaClient:
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(20)
+        self._process.wait(60)
 
 
 @contextlib.contextmanager

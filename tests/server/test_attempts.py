@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 from unittest.mock import Mock
 
@@ -118,7 +119,13 @@ def test_pilots_of_a_machine_that_slept_may_report_first(
         if not queue.acquire():
             raise InterruptedError  # a third look is not needed
 
+    async def wait_for(sooner: Coroutine[Any, Any, Any], seconds: float) -> None:
+        sooner.close()
+        queue.clock.now += seconds
+        raise TimeoutError
+
     monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr(asyncio, "wait_for", wait_for)
     monkeypatch.setattr(attempts, "time", Mock(time=queue.clock, monotonic=lambda: 0.0))
     with pytest.raises(InterruptedError):
         asyncio.run(attempts.HeartbeatWatch(queue.database, 60.0).run())
@@ -294,7 +301,7 @@ def test_the_call(user: Api, pilot: Api) -> None:
     assert pilot.post("hpo_pilot/give_back", jobs=pairs, harvester_id="h", worker_id="8")["data"] == {"given_back": []}
     for wrong in ([[1]], [[1, 2, 3]], [["1", 2]], [[True, 1]], [[1, 1]] * 1001):
         assert pilot.post("hpo_pilot/give_back", jobs=wrong)["success"] is False
-    assert user.session.post(f"{user.url}/api/v1/hpo_pilot/give_back", json={"jobs": []}, timeout=9).status_code != 200
+    assert user.session.post(f"{user.url}/api/v1/hpo_pilot/give_back", json={"jobs": []}, timeout=60).status_code != 200
     assert [job["attemptNr"] for job in pilot.acquire(9, site_name="GIVEN")] == [2, 2]
 
 

@@ -47,7 +47,7 @@ def test_a_later_task_of_the_search_finds_it(server: Any, user: Api) -> None:
         return bool(pilot.upload(f"{task}_{sub_id}", content, "upload_hpo_checkpoint")["success"])
 
     def read(task: int, sub_id: str, by: Api = pilot) -> bytes | int:
-        answer = by.session.get(f"{by.url}/cache/hpo_cp_{task}_{sub_id}", timeout=20)
+        answer = by.session.get(f"{by.url}/cache/hpo_cp_{task}_{sub_id}", timeout=60)
         return answer.content if answer.ok else answer.status_code
 
     low, high = begin(user, 4, 5), begin(user, 8, chain=4)
@@ -72,8 +72,8 @@ def test_a_later_task_of_the_search_finds_it(server: Any, user: Api) -> None:
     assert pilot.post("file_server/delete_hpo_checkpoint", **delete)["success"]
     assert read(high, "1.t8f0") == 404
     # The search is done.
-    for by, left in ((you, b"another point"), (user, 404)):
-        assert by.post("hpo_pilot/forget", uid="1a2b3c4d")["success"]
+    for by, keep, left in ((you, [], b"another point"), (user, [50, 5], b"another point"), (user, [50], 404)):
+        assert by.post("hpo_pilot/forget", uid="1a2b3c4d", keep=keep)["success"]
         assert read(low, "2.t5f0") == left
 
 

@@ -42,10 +42,16 @@ class Pilot:
                     self.got = self._wants
                     return
                 self._pilots.found_nothing(waiter)
-                if not await self._pilots.wait(waiter, 5):
+                if not await self._pilots.wait(waiter, 60):
                     return
         finally:
             self._pilots.leave(waiter)
+
+
+async def settle() -> None:
+    """Lets all tasks go on until they wait."""
+    for _ in range(500):
+        await asyncio.sleep(0)
 
 
 @asynccontextmanager
@@ -53,16 +59,16 @@ async def waiting(pilots: WaitingPilots, *crowd: Pilot) -> AsyncIterator[Callabl
     """Lets pilots wait; the value announces a job at a queue and returns when they have looked."""
     jobs: list[str] = []
     running = [asyncio.create_task(pilot.run(jobs)) for pilot in crowd]
-    await asyncio.sleep(0.01)
+    await settle()
 
     async def announce(job: str, site: str) -> None:
         jobs.append(job)
         pilots.announce(Counter({site: 1}))
-        await asyncio.sleep(0.01)
+        await settle()
 
     yield announce
     pilots.close()
-    await asyncio.wait_for(asyncio.gather(*running), 2)
+    await asyncio.wait_for(asyncio.gather(*running), 60)
 
 
 def test_a_job_wakes_the_pilot_that_came_first(pilots: WaitingPilots) -> None:
@@ -100,12 +106,12 @@ def test_a_job_for_any_queue_wakes_pilots_of_all_queues(pilots: WaitingPilots) -
 def test_a_woken_pilot_that_leaves_wakes_the_next_one(pilots: WaitingPilots) -> None:
     async def scenario() -> None:
         leaving, stays = pilots.enter("A"), Pilot(pilots, "A")
-        woken = asyncio.create_task(pilots.wait(leaving, 5))
+        woken = asyncio.create_task(pilots.wait(leaving, 60))
         async with waiting(pilots, stays) as announce:
             await announce("A", "A")
             assert await woken and not stays.got
             pilots.leave(leaving)
-            await asyncio.sleep(0.01)
+            await settle()
             assert stays.got
 
     asyncio.run(scenario())
@@ -116,7 +122,7 @@ def test_a_job_announced_during_a_look_is_not_missed(pilots: WaitingPilots) -> N
         waiter = pilots.enter("A")
         pilots.looks(waiter)
         pilots.announce(Counter({"A": 1}))
-        assert await pilots.wait(waiter, 5) is True
+        assert await pilots.wait(waiter, 60) is True
         pilots.looks(waiter)
         assert await pilots.wait(waiter, 0.01) is False
 

@@ -77,8 +77,9 @@ class Panda:
         time.sleep(min(seconds, 0.01))
         return set()
 
-    def forget(self, uid):
+    def forget(self, uid, keep=()):
         self.forgotten.append(uid)
+        self.kept_points = set(keep)
 
     def interrupt(self):
         """Nothing waits for long."""

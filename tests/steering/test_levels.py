@@ -11,7 +11,8 @@ import pytest
 from hpo_pilot.errors import InputError
 from hpo_pilot.optimizers.level_results import LevelResults
 from hpo_pilot.search import Trial, TrialState
-from hpo_pilot.steering.changes import add_point, retry
+from hpo_pilot.search.promotion import first_of_chain
+from hpo_pilot.steering.changes import add_point, extend, retry
 from hpo_pilot.steering.loop import Proposer
 from hpo_pilot.store import SearchState
 from hpo_pilot.store.progress import progress_of
@@ -89,7 +90,7 @@ def test_an_ask_projects_the_results_before_it_and_does_so_in_the_executor(monke
 def test_a_task_has_the_levels_of_its_trials(steer, panda):
     finish_all(steer({**EPOCHS, "payload": {"command": "train {epochs}"}}, trials=3, parallel=3), panda)
     told = [(task.points[n]["epochs"], *level) for task in panda.tasks.values() for n, level in task.levels.items()]
-    assert told == [(1, 1, None, True)] * 3 + [(3, 3, 1, True), (9, 9, 1, False)]
+    assert told == [(1, 1, None, True)] * 3 + [(3, 3, 1, True), (9, 9, 1, True)]
 
 
 @pytest.mark.parametrize(("limit", "levels"), [(1, [1]), (5, [1, 1, 1, 3]), (9, [1, 1, 1, 3]), (11, [1, 1, 1, 3, 9])])
@@ -114,6 +115,19 @@ def test_a_search_ends_where_less_is_left_than_a_batch(steer, store, panda, docu
     if "fidelity" in budget:
         with pytest.raises(InputError, match="too few are left: `hpo-pilot extend"):
             add_point(store, search, "me", store.trials(1)[0].point)
+
+
+@pytest.mark.parametrize("more", [{"fidelity": 30}, {"fidelity": 200, "high": 27}, {"fidelity": 60, "trials": 3}])
+def test_points_that_go_on_after_an_extension_were_kept(steer, store, panda, more):
+    steering = steer(EPOCHS, trials=9, parallel=3, fidelity=17)
+    finish_all(steering, panda, rounds=12)
+    before, kept = store.trials(1), steering.waiting_points()
+    assert store.search(1).state is SearchState.DONE and 1 < len(kept) <= 5
+    extend(store, store.search(1), "me", more)
+    finish_all(steer(), panda, rounds=20)
+    later = [t.continues for t in store.trials(1) if t.number > len(before) and (t.continues or 99) <= len(before)]
+    trials = {trial.number: trial for trial in before}
+    assert later and {first_of_chain(trials, trials[number]) for number in later} <= kept
 
 
 def promoting(steer, panda):

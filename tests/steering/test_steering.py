@@ -264,13 +264,14 @@ def test_a_stopped_search_sends_nothing_out_again(steer, store, panda):
 
 
 def test_the_time_that_a_server_is_away_is_no_hand_over(steer, panda, monkeypatch):
+    now = Clock()
+    monkeypatch.setattr(time, "monotonic", now)
     steering = steer(trials=40, parallel=2, queued="auto")
     go(steering, 2)
     panda.finish(1, 1)
     panda.broken["submit"] = TryAgainError("away")
     go(steering, 3)
-    clock = time.monotonic
-    monkeypatch.setattr(time, "monotonic", lambda: clock() + 2.0)
+    now.now += 2.0
     del panda.broken["submit"]
     go(steering, 2)
     assert (steering._lookahead._hand_over or 0.0) < 1.5

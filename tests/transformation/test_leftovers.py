@@ -82,7 +82,7 @@ def test_a_killed_transformation(start, folder, with_payload, until):
     process = start("stubborn")
     outliving.kill_at_once([process, *([payload_of(process)] if with_payload else [])])
     process.wait()
-    until(lambda: not outliving.left(folder), 40)
+    until(lambda: not outliving.left(folder))
 
 
 def test_a_killed_transformation_of_one_file(tmp_path, folder, panda, until):
@@ -93,7 +93,7 @@ def test_a_killed_transformation_of_one_file(tmp_path, folder, panda, until):
     runner = next(c for c in psutil.Process(process.pid).children() if "hpo_pilot_runner.py" in " ".join(c.cmdline()))
     outliving.kill_at_once([psutil.Process(process.pid), runner])
     process.wait()
-    until(lambda: not outliving.left(folder), 40)
+    until(lambda: not outliving.left(folder))
 
 
 def test_told_to_end(start, folder):
@@ -119,10 +119,12 @@ def test_a_process_that_hides_below_one_that_is_known():
 def test_a_process_is_told_to_end_once(tmp_path, until):
     """A second signal would interrupt a program that saves its state."""
     marks = {"HPO_PILOT_WORKER": f"once {os.getpid()}"}
-    script = f"trap 'echo told >> {tmp_path}/told' TERM; touch {tmp_path}/ready; while :; do sleep 0.05; done"
+    save = f"echo told >> {tmp_path}/told; left=20"  # it ends a second later
+    wait = "until [ $left = 0 ]; do sleep 0.05; left=$((left-1)); done"
+    script = f"left=-1; trap '{save}' TERM; touch {tmp_path}/ready; {wait}"
     with subprocess.Popen(["sh", "-c", script], env={**os.environ, **marks}, start_new_session=True):
         until((tmp_path / "ready").exists)
-        assert end_leftovers(marks, 1.0).left == []
+        assert end_leftovers(marks, 60.0).left == []
     assert (tmp_path / "told").read_text() == "told\n"
 
 

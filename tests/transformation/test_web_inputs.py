@@ -141,7 +141,7 @@ def test_killed_in_the_middle_it_leaves_nothing_that_is_taken_for_whole(web, sta
     first.wait()
     until(lambda: len(web.asked) == 2)
     web.gate.set()
-    waiting.result(20)
+    waiting.result(60)
     assert (second / "a.csv").read_bytes() == web.files["/a.csv"]
     (entry,) = [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
     assert [path.name for path in entry.rglob("*.csv")] == ["a.csv"]
@@ -158,11 +158,11 @@ def test_a_damaged_file_is_fetched_again(web, staging, work, tmp_path, name):
     assert (folder / "a.csv").read_bytes() == web.files["/a.csv"] and len(web.asked) == 2
 
 
-def test_a_pilot_that_ends_waits_for_no_download(web, work, tmp_path):
+def test_a_pilot_that_ends_waits_for_no_download(web, work, tmp_path, until):
     web.files["/a.csv"] = b"w" * 4_000_000
     web.gate.clear()
     told = threading.Event()
-    threading.Timer(0.5, lambda: (told.set(), web.gate.set())).start()
+    in_background(lambda: (until(lambda: web.asked), told.set(), web.gate.set()))
     refused(StageIn(str(tmp_path / "cache"), stop=told.is_set), work(web.url + "/a.csv"), "stopped during the download")
 
 

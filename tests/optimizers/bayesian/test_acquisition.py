@@ -11,9 +11,8 @@ from scipy.integrate import quad
 
 from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.optimizers.acquisition import HypervolumeImprovement, Surrogate, log_h, open_boxes
-from hpo_pilot.optimizers.bayesian import BatchChooser, Candidates
+from hpo_pilot.optimizers.bayesian import BatchChooser, Candidates, Climber, Spacing
 from hpo_pilot.optimizers.gaussian_process import Hyperparameters, Posterior
-from hpo_pilot.optimizers.objective_models import Caution
 from hpo_pilot.optimizers.proposals import Proposals
 from hpo_pilot.optimizers.training_data import FeatureMap
 from hpo_pilot.search import SearchSpace
@@ -120,7 +119,11 @@ def test_the_lazy_choice_is_the_greedy_one() -> None:
     features, proposals = FeatureMap(SPACE), Proposals(SPACE, 12, [], [])
     surrogate = Surrogate(posteriors, reached, reference, np.arange(0), ())
     batch = BatchChooser(
-        features, [surrogate], units, units[:0], 0, Caution(None, 0.0), Candidates(SPACE, features).feasible, None
+        Climber(features, Candidates(SPACE, features).feasible),
+        [surrogate],
+        [Spacing(surrogate.scales, units, units[:0])],
+        0,
+        lambda units, _: np.zeros(len(units)),
     )
     batch._climber.climb = lambda *_: None  # type: ignore[method-assign]
     batch.fill(proposals, candidates)

@@ -217,8 +217,7 @@ def test_cuts_of_the_history_do_not_depend_on_the_way_there() -> None:
 
 def test_a_diverged_training_does_not_flatten_the_good_ones() -> None:
     good = np.linspace(0.1, 0.2, 20)
-    tamed = [scaled for scaled in scaled_values(np.r_[good, 1e12]) if scaled.name == NORMAL]
-    assert np.ptp(tamed[0].values[:20]) > 1.5
+    assert np.ptp(scaled_values(np.r_[good, 1e12])[NORMAL].values[:20]) > 1.5
 
 
 ODD = [
@@ -235,8 +234,8 @@ ODD = [
 @pytest.mark.parametrize("values", ODD)
 def test_every_scale_is_standard_and_in_the_same_order(values: list[float]) -> None:
     found = scaled_values(np.array(values))
-    assert found[0].name == PLAIN
-    for scaled in found:
+    assert next(iter(found)) == PLAIN
+    for scaled in found.values():
         assert scaled.values.mean() == pytest.approx(0.0, abs=1e-9)
         assert scaled.values.std() == pytest.approx(1.0)
         assert np.all(np.diff(scaled.values[np.argsort(values, kind="stable")]) >= -1e-12)
@@ -246,20 +245,19 @@ def test_every_scale_is_standard_and_in_the_same_order(values: list[float]) -> N
 
 @pytest.mark.parametrize("values", [[], [3.0], [1e300] * 4, [0.0] * 5, [1.0, 1.0, 1.0, 1.0 + 1e-16]])
 def test_equal_values_have_no_scale(values: list[float]) -> None:
-    assert scaled_values(np.array(values)) == []
+    assert scaled_values(np.array(values)) == {}
 
 
 def test_slopes_and_volume_are_those_of_the_scale() -> None:
     values = np.exp(2 * np.random.default_rng(1).standard_normal(60))
     step = 1e-7 * values.max()
-    names = []
-    for scaled in scaled_values(values):
-        names.append(scaled.name)
+    found = scaled_values(values)
+    for scaled in found.values():
         for index in (0, 7, int(np.argmax(values)), int(np.argmin(values))):
             # Moved against its neighbours' distances a little: the scale itself stays as it is, to first order.
             other = np.searchsorted(np.sort(values), values[index])
             nearest = np.sort(values)[other - 1 if other else 1]
-            at = {w.name: w for w in scaled_values(values)}[scaled.name]
+            at = scaled_values(values)[scaled.name]
             slope = (at.values[index] - at.values[values == nearest][0]) / (values[index] - nearest)
             assert scaled.slopes[index] / scaled.unit == pytest.approx(slope, rel=0.5)
         stds = np.full(60, step)
@@ -268,10 +266,10 @@ def test_slopes_and_volume_are_those_of_the_scale() -> None:
         assert scaled.variances(stds, np.ones(60, dtype=bool)) == pytest.approx(known + 0.1)
         # The volume leaves out the robust spread that all scales begin with.
         assert np.log(scaled.slopes * _spread(values)).sum() == pytest.approx(scaled.log_volume)
-    assert names == [PLAIN, TAMED, NORMAL]
+    assert list(found) == [PLAIN, TAMED, NORMAL]
 
 
 def _spread(values: np.ndarray) -> float:
     """What all scales divide by first, in units of the largest value: the plain one's slope and volume say so."""
-    plain = scaled_values(values)[0]
+    plain = scaled_values(values)[PLAIN]
     return float(np.exp(plain.log_volume / len(values)) / plain.slopes[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -166,6 +167,23 @@ def _scaled(rng: np.random.Generator) -> tuple[Callable[[float], float], float]:
     }
     form = forms[str(bend)]
     return (lambda v: offset + scale * form(max(0.0, v))), offset
+
+
+def _edge(name: str, rng: np.random.Generator) -> Problem:
+    """A smooth shape whose best point is in a corner of half of the dimensions."""
+    inner = _continuous(_any_smooth, 3, 8)(name, rng)
+    ends = [rng.choice([0.0, 1.0]) if rng.random() < 0.5 else None for _ in inner.space.names]
+    at = inner.space.encode(inner.best)
+
+    def value(point: Mapping[str, Any]) -> Any:
+        moved = [
+            place if end is None else a + abs(place - end) * (1 - a if a < 0.5 else -a)
+            for place, end, a in zip(inner.space.encode(point), ends, at, strict=True)
+        ]
+        return inner.function(inner.space.decode(moved))
+
+    best = inner.space.decode([a if end is None else end for end, a in zip(ends, at, strict=True)])
+    return replace(inner, function=value, best=best)
 
 
 def _centred(name: str, space: SearchSpace, make: _Maker, rng: np.random.Generator, noise: float = 0.0) -> Problem:
@@ -337,6 +355,45 @@ def _failing(name: str, rng: np.random.Generator) -> Problem:
     return Problem(name, inner.space, value, inner.minimum, inner.best)
 
 
+def _steps(name: str, rng: np.random.Generator) -> Problem:
+    """Values as coarse as the accuracy of a few test samples."""
+    inner = (_mixed(rastrigin), _continuous(levy, 3, 8), _continuous(rastrigin, 3, 8), _tree)[rng.integers(4)](
+        name, rng
+    )
+    some = [inner.function(inner.space.decode(unit)) for unit in rng.random((200, len(inner.space.names))).tolist()]
+    step = (float(np.median(some)) - inner.minimum) / 20
+
+    def value(point: Mapping[str, Any]) -> Any:
+        return inner.minimum + step * math.floor((inner.function(point) - inner.minimum) / step)
+
+    return replace(inner, function=value)
+
+
+def _penalised(name: str, rng: np.random.Generator) -> Problem:
+    """As `_failing`, but a failure is told as a number that no training returns."""
+    inner = _failing(name, rng)
+    return replace(inner, function=lambda point: 1e4 if (value := inner.function(point)) is None else value)
+
+
+def _tiny(name: str, rng: np.random.Generator) -> Problem:
+    """Only a box of a thousandth to a millionth of the space is allowed."""
+    n = int(rng.integers(3, 6))
+    best, width = np.round(rng.uniform(0.2, 0.8, n), 3), np.round(rng.uniform(0.03, 0.1, n), 3)
+    low = np.round(best - width * rng.uniform(0.0, 1.0, n), 3)
+    names = [f"x{i}" for i in range(n)]
+    space = SearchSpace.from_dict(
+        {x: {"type": "real", "low": 0.0, "high": 1.0} for x in names},
+        [f"{x} >= {a!r} and {x} <= {a + w!r}" for x, a, w in zip(names, low.tolist(), width.tolist(), strict=True)],
+    )
+    shape = _any_smooth(n, rng)
+    out, minimum = _scaled(rng)
+
+    def value(point: Mapping[str, Any]) -> float:
+        return out(shape((np.array([point[x] for x in names]) - best) / width))
+
+    return Problem(name, space, value, minimum, dict(zip(names, best.tolist(), strict=True)))
+
+
 def _constrained(name: str, rng: np.random.Generator) -> Problem:
     """A shell and a slab of the box: between a hundredth and a thousandth of it, and the best point on the edge."""
     n = int(rng.integers(3, 7))
@@ -393,8 +450,13 @@ KINDS: dict[str, Kind] = {
     "tree": _tree,
     "algorithms": _algorithms,
     "table": _table,
+    "many": _continuous(_any_smooth, 55, 75),
+    "edge": _edge,
+    "steps": _steps,
     "failing": _failing,
+    "penalised": _penalised,
     "constrained": _constrained,
+    "tiny": _tiny,
 }
 
 

@@ -59,6 +59,6 @@ def test_others_wait_for_whoever_copies():
 
     wants = [[(f"n{chance.randrange(4)}", f"k{chance.randrange(4)}") for _ in range(5)] for _ in range(30)]
     for one in [in_background(job, pairs, chance.random() / 50) for pairs in wants]:
-        one.result(10)
+        one.result(60)
     assert not late
     assert sorted(copied) == sorted({pair for pairs in wants for pair in pairs})

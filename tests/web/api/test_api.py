@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import http.client
 import json
 import socket
 import sys
@@ -158,17 +159,15 @@ def test_many_wait_for_news_and_others_are_served(call, submit):
     first = call("GET", "searches/news/progress")
     tag = {"If-None-Match": first.headers["etag"]}
     begun = time.monotonic()
-    assert call("GET", "searches/news/progress?timeout=1.2", headers=tag).status_code == 304
-    assert time.monotonic() - begun > 1.0
+    assert call("GET", "searches/news/progress?timeout=0.4", headers=tag).status_code == 304
+    assert time.monotonic() - begun > 0.3
     with ThreadPoolExecutor(40) as pool:
         waiting = [pool.submit(call, "GET", "searches/news/progress?timeout=30", headers=tag) for _ in range(40)]
         time.sleep(1.0)
         assert call("GET", "searches/news").status_code == 200
         assert not any(answer.done() for answer in waiting)
-        begun = time.monotonic()
         call("POST", "searches/news/pause")
         answers = [answer.result() for answer in waiting]
-    assert time.monotonic() - begun < 20  # before the 30 s are over
     assert {answer.json()["state"] for answer in answers} == {"paused"}
     assert first.headers["etag"] not in {answer.headers["etag"] for answer in answers}
     assert call("GET", "searches/nope/progress?timeout=5").status_code == 404
@@ -344,10 +343,11 @@ def test_an_end_answers_those_who_wait(tmp_path):
             client.submit(write_search(tmp_path / "mine", "ends"))
         headers = {"Authorization": f"Bearer {token('alice', Role.USER)}"}
         url = f"{running.url}/api/v1/searches/ends/progress"
-        headers["If-None-Match"] = requests.get(url, headers=headers, timeout=20).headers["etag"]
-        with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(requests.get, f"{url}?timeout=30", headers=headers, timeout=60)
-            time.sleep(1.0)
-            running.process.terminate()
-            assert waiting.result(timeout=30).status_code == 304
-        assert running.process.wait(30) == 0
+        headers["If-None-Match"] = requests.get(url, headers=headers, timeout=60).headers["etag"]
+        address = urlsplit(url)
+        waiting = http.client.HTTPConnection(str(address.hostname), address.port, timeout=60)
+        waiting.request("GET", f"{address.path}?timeout=30", headers=headers)
+        assert requests.get(f"{running.url}/api/v1/health", headers=headers, timeout=60).ok  # and the other has come
+        running.process.terminate()
+        assert waiting.getresponse().status == 304
+        assert running.process.wait(60) == 0

@@ -39,7 +39,7 @@ async def event(stream: AsyncIterator[str]) -> dict[str, Any]:
 
 
 def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(scene(), 20))
+    asyncio.run(asyncio.wait_for(scene(), 60))
 
 
 @pytest.fixture

@@ -365,8 +365,16 @@ def test_levels_of_trials_and_of_their_search(pages):
     assert f'goes on from <a href="/searches/{name}/trials/1">' in texts[2] and "the best" in texts[2]
     assert "number 2 of 3" in texts[0], "after the trial of the higher level, although its figure is better"
     assert "epochs 3, after trial 1" in check(alice.get(f"/searches/{name}/trials"))
+    table = check(alice.get(f"/searches/{name}/trials?state=paused&sort=state"))
+    assert "paused (2)" in table and "finished (1)" in table and "after trial 1" in table
+    assert all((f"/trials/{n}" in table) is shown for n, shown in ((1, False), (2, True), (3, True)))
     assert "epochs: 1, 3, 9" in check(alice.get(f"/searches/{name}"))
-    status = SearchClient.local(pages.workdir, opened=pages.store).status(name)
+    client = SearchClient.local(pages.workdir, opened=pages.store)
+    assert [trial["state"] for trial in client.trials(name)] == ["finished", "paused", "paused"]
+    assert [trial["number"] for trial in client.trials(name, where="state == 'paused' and value > 0.25")] == [3]
+    assert "\n2,1,paused,0.2" in "".join(client.export(name, "csv"))
+    status = client.status(name)
+    assert status["best"]["state"] == client.best(name)["state"] == "paused"
     rows = [tuple(level.values()) for level in status["levels"]]
     assert rows == [(1.0, 2, 2, 1, 2.0, 6.0), (3.0, 1, 1, 1, 2.0, 6.0)]
     assert (status["best"]["level"], status["best"]["continues"], status["planned"]) == (3, 1, 64 + 21 + 7)

@@ -156,22 +156,22 @@ def test_no_figure_waits_for_the_slow_one(pages, library, monkeypatch):
 
     def slow_build(*_: object) -> list[Figure]:
         begun.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
         return []
 
     monkeypatch.setattr(FigureWorker, "build", slow_build)
     desk, view = FigureCache(library), library.view(name)
     slow = threading.Thread(target=desk.drawn, args=(view, "importance"))
     slow.start()
-    assert begun.wait(20)
+    assert begun.wait(60)
     answers: list[bytes] = []
     others = threading.Thread(target=lambda: answers.append(desk.drawn(view, "convergence").packed), daemon=True)
     others.start()
-    others.join(20)
+    others.join(60)
     assert answers
     assert slow.is_alive()
     go_on.set()
-    slow.join(20)
+    slow.join(60)
     assert not slow.is_alive()
 
 
