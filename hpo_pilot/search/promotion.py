@@ -3,6 +3,13 @@
 Asynchronous successive halving with promotion: Li et al., "A System for Massively Parallel Hyperparameter Tuning",
 MLSys 2020, algorithm 2. Each point is trained to the lowest level. It goes on to the next level as soon as it is among
 the best 1/eta of the results of its level; until then it is paused.
+
+An optimizer finds better and better points, so about 70% of them go on, and most epochs are those of the last level.
+Other rules were tried on development problems (`tests.performance fidelity --problem dev:offset:0`; 8 workers, 4 to 9
+runs each), and none needed fewer epochs in clearly more runs: at most 1/eta of all results go on, also with one
+standard deviation more or with the best of each level at once; a share by the measured rank correlation; an order by
+figures that a process over point and figure projects; expected improvement per rest of the training. With points that
+start one level higher, as in Hyperband's brackets, the same figure took more epochs in 12 of 14 runs (1.7 times).
 """
 
 from __future__ import annotations
