@@ -502,11 +502,6 @@ class Span:
         """Its run time."""
         return max(0.0, self.ended - self.begun)
 
-    @property
-    def per_level(self) -> float:
-        """Its run time for each level."""
-        return self.seconds / self.levels
-
 
 @dataclass(frozen=True)
 class Estimate:
@@ -648,7 +643,8 @@ def _simulated(
     recent = [span for span in spans if span.begun >= first] or [spans[-1]]
     running = [span for span in out if span.begun >= first]
     levels = [span.levels for span in (*recent, *running)]
-    sample = RunTimeSample([span.per_level for span in recent], [span.per_level for span in running])
+    usual = _usual(recent)
+    sample = RunTimeSample(*([span.seconds / usual(span.levels) for span in some] for some in (recent, running)))
     known, still = ([span.seconds / span.likely for span in some if span.likely] for some in (recent, running))
     predicted = RunTimeSample(known, still) if len(known) >= _LEAST_PREDICTED else None
     limit = max(limit, *(span.seconds for span in spans))
@@ -661,19 +657,32 @@ def _simulated(
             if draw_share and span.likely:
                 seconds = span.likely * draw_share(span.seconds / span.likely)
             else:
-                seconds = span.levels * draw(span.per_level)
+                seconds = usual(span.levels) * draw(span.seconds / usual(span.levels))
             rest.append(max(0.0, min(seconds, limit) - span.seconds))
         heapq.heapify(rest)
         waiting, drawn = left, 0.0
         for each in rng.choices(levels, k=_MOST_DRAWN):
             if waiting <= 0:
                 break
-            seconds = min(each * draw(0.0), limit)
+            seconds = min(usual(each) * draw(0.0), limit)
             heapq.heapreplace(rest, rest[0] + seconds)
             waiting, drawn = waiting - each, drawn + seconds
         beyond = drawn / (left - waiting) * waiting / slots if waiting > 0 else 0.0
         ends.append(max(rest) + beyond)
     return sorted(ends)
+
+
+def _usual(spans: Sequence[Span]) -> Callable[[float], float]:
+    """Returns the mean run time of trials by the levels that they train: seconds to start, and some for each level."""
+    levels, seconds = [span.levels for span in spans], [span.seconds for span in spans]
+    each, start = statistics.fmean(seconds) / statistics.fmean(levels), 0.0
+    if len(set(levels)) > 1:
+        slope, intercept = statistics.linear_regression(levels, seconds)
+        if slope < 0.0:
+            each, start = 0.0, statistics.fmean(seconds)
+        elif intercept > 0.0:
+            each, start = slope, intercept
+    return lambda trained: max(_SHORTEST, start + each * trained)
 
 
 class RunTimeSample:

@@ -213,6 +213,7 @@ def test_predicted_run_times_of_running_trials_narrow_the_limits():
     assert min(shares) >= 0.7 and widths[1] < 0.6 * widths[0]
 
 
+@pytest.mark.parametrize("start", [0.0, 100.0])
 @pytest.mark.parametrize(
     ("budget", "trained", "left", "limit"),
     [
@@ -221,15 +222,16 @@ def test_predicted_run_times_of_running_trials_narrow_the_limits():
         ({"fidelity": 60.0}, 61.0, 0, "fidelity"),
     ],
 )
-def test_levels_left_are_estimated_by_the_seconds_of_a_level(budget, trained, left, limit):
+def test_levels_left_are_estimated_by_the_seconds_of_a_level(budget, trained, left, limit, start):
+    """Four trials train five levels each time, so that `start` counts 0.8 times for a level."""
     search = made_search(fidelity={"epochs": {"low": 1, "high": 9}}, budget={"trials": 27, "parallel": 1, **budget})
     spans, now = [], 0.0
     for levels in (1.0, 1.0, 1.0, 2.0) * 5:
-        spans.append(Span(now, now + 10 * levels, levels))
-        now += 10 * levels
+        spans.append(Span(now, now + start + 10 * levels, levels))
+        now += start + 10 * levels
     found = judged(search, spans, now, trained=trained)
     assert found.limit == limit
-    assert found.seconds == pytest.approx(10 * max(0, left), rel=0.3, abs=1)
+    assert found.seconds == pytest.approx((10 + 0.8 * start) * left, rel=0.2, abs=1)
 
 
 def test_few_results_are_judged_by_their_length():
