@@ -450,6 +450,7 @@ KINDS: dict[str, Kind] = {
     "tree": _tree,
     "algorithms": _algorithms,
     "table": _table,
+    "many": _continuous(_any_smooth, 55, 75),
     "edge": _edge,
     "steps": _steps,
     "failing": _failing,
