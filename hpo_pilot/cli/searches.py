@@ -52,10 +52,13 @@ def validate(client: SearchClient, file: FileArgument, as_json: JsonOption = Fal
     trials, folds, segments = search["budget"]["trials"], search["folds"]["k"], search["segments"]
     times = f"{count(len(segments), 'segment')} x " if segments else ""
     jobs = trials * folds * len(segments or (None,))
+    size = f"{times}{count(trials, 'trial')} x {count(folds, 'fold')} = {count(jobs, 'job')}"
+    for name, levels in search.get("fidelity", {}).items():
+        size = f"{times}{count(trials, 'point')} x {count(folds, 'fold')} at {name} {levels['low']:g}, "
+        size += f"of which the best go on to {levels['high']:g}"
     typer.echo(
         f"{file}: search {search['search']!r} is valid: {count(len(search['space']), 'parameter')}, "
-        f"{search['optimizer']['name']}, {times}{count(trials, 'trial')} x {count(folds, 'fold')} = "
-        f"{count(jobs, 'job')}"
+        f"{search['optimizer']['name']}, {size}"
     )
     if found["python"] is not None:
         whose = "by payload.python" if search["payload"]["python"] else f"of {client.at.environment}"
@@ -233,7 +236,8 @@ def extend(
     if changes:
         # `trials` always: the others limit them.
         added = [name for name in changes if name not in ("trials", "high")]
-        limits = [f"{number(search['budget'][name])} {UNITS.get(name, name)}" for name in added]
+        units = {**UNITS, "fidelity": "in the sum of levels"}
+        limits = [f"{number(search['budget'][name])} {units.get(name, name)}" for name in added]
         limits += [] if high is None else [f"levels up to {number(high)}"]
         said.append(f"now has a budget of {', '.join([count(search['budget']['trials'], 'trial'), *limits])}")
     if parallel is not None:

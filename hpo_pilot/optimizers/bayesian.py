@@ -560,9 +560,8 @@ class BayesianOptimizer(Optimizer):
     def _weigh(self, known: int, caution: Caution) -> Callable[[Array, Array], Array]:
         """Returns what failures, run times and the user's beliefs add to the log improvement after `known` points."""
         weight = (self.trials / _FADES if self.trials else _BELIEF) / max(1, known)
-        times = None if self.settings.acquisition == "plain" else self._run_times.model()
-        if times is not None and self.settings.acquisition is None and not times.is_telling:
-            times = None
+        wanted = self.settings.acquisition
+        times = None if wanted == "plain" else self._run_times.model(telling=wanted is None)
 
         def weigh(units: Array, features: Array) -> Array:
             total = caution.penalty(features)

@@ -302,9 +302,6 @@ def head_start(
 _TRIES_PER_POINT = 20
 _SHORTER = (0.5, 0.2, 0.05)
 
-#: Each restart doubles the population, up to this many times the first.
-_LARGEST_GROWTH = 16
-
 #: Updates per width (points asked for and pending), at most. Many small updates from results of one distribution
 #: mislead it; one large update wastes results. Batches of 64 (19 problems, 8 seeds): updates of 16 had 0.5 times the
 #: regret of updates of 64; of 24 and 32, 0.6 times; of 8, 1.3 times. Batches of 128 (14 problems, 5 seeds): 32 was the
@@ -344,8 +341,9 @@ class CmaOptimizer(Optimizer):
     Results are used in the order in which they were told, one population at a time, independent of the generation in
     which they were proposed: no update waits for the slowest trial. An update needs as many good values as it has
     parents. Failed trials rank last; stopped trials rank by their projected values, but never before the best finished
-    trial. When the distribution has collapsed, or its updates do not improve any more, it restarts elsewhere with twice
-    the population.
+    trial. When the distribution has collapsed, or its updates do not improve any more, it restarts elsewhere, with
+    the same population: where each restart doubled it (Auger and Hansen 2005), the regret was higher in 5 and lower in
+    1 of 36 runs (18 rugged problems, 2,000 trials).
 
     The population depends on the width (points asked for and pending), so `ask` replays the new results for the
     population that it needs.
@@ -462,7 +460,6 @@ class CmaRun:
         centroid = np.full(coordinates, 0.5)
         if self.restarts:
             centroid = array_stream(self._seed, "restart", self.restarts).random(coordinates)
-        population = self._population * min(2**self.restarts, _LARGEST_GROWTH)
         if self._space.constraints and self._genotype.ordered:
             rng = stream(self._seed, "feasible", self.restarts)
             units = feasible_units(self._space, _FEASIBLE_SAMPLE, rng, [unit for _, _, unit in self.best])
@@ -471,8 +468,8 @@ class CmaRun:
                 # The ratio of sigma to the spread of the whole cube is kept for the feasible part.
                 spread = np.maximum(places.std(axis=0) * math.sqrt(12.0), 1e-3)
                 middle = places[0] if self.restarts else places.mean(axis=0)
-                return Distribution(self._genotype, middle, self._sigma, population, np.diag(spread**2))
-        return Distribution(self._genotype, centroid, self._sigma, population)
+                return Distribution(self._genotype, middle, self._sigma, self._population, np.diag(spread**2))
+        return Distribution(self._genotype, centroid, self._sigma, self._population)
 
     def replay(self, history: Sequence[Observation]) -> None:
         """Replays the new results of the history."""

@@ -275,7 +275,7 @@ def estimate_basis(estimate: Estimate) -> str:
     else:
         basis = f"trials take {duration(estimate.each)}, {estimate.parallel} at once"
     if estimate.limit != "trials":
-        return f"its {UNITS[estimate.limit]} last for about {estimate.left:.0f} more trials, {basis}"
+        return f"its {UNITS.get(estimate.limit, 'levels')} last for about {estimate.left:.0f} more trials, {basis}"
     return basis
 
 

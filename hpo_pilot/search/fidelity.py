@@ -9,7 +9,7 @@ from pydantic import Field
 
 from hpo_pilot.search.fields import Section, StrictFloat, StrictInt, Text
 from hpo_pilot.search.mistakes import Mistake
-from hpo_pilot.search.promotion import levels_between
+from hpo_pilot.search.promotion import counts_within, level_sum, levels_between, planned_counts
 from hpo_pilot.search.space import SearchSpace
 
 if TYPE_CHECKING:
@@ -38,6 +38,13 @@ class Levels(Section):
         """The levels in ascending order; whole numbers if low and high are."""
         low = self.low if isinstance(self.high, int) else float(self.low)
         return levels_between(low, self.high, self.eta)
+
+    def planned(self, points: int, limit: float | None) -> list[int]:
+        """Returns the expected number of trials at each level; `limit`: of the sum of the levels, None: none."""
+        counts = planned_counts(points, len(self.values), self.eta)
+        if limit is None or level_sum(counts, self.values) <= limit:
+            return counts
+        return counts_within(points, self.values, self.eta, limit)
 
 
 #: The levels by the name that payloads know them by; empty: every trial is a whole training.

@@ -3,6 +3,13 @@
 Asynchronous successive halving with promotion: Li et al., "A System for Massively Parallel Hyperparameter Tuning",
 MLSys 2020, algorithm 2. Each point is trained to the lowest level. It goes on to the next level as soon as it is among
 the best 1/eta of the results of its level; until then it is paused.
+
+An optimizer finds better and better points, so about 70% of them go on, and most epochs are those of the last level.
+Other rules were tried on development problems (`tests.performance fidelity --problem dev:offset:0`; 8 workers, 4 to 9
+runs each), and none needed fewer epochs in clearly more runs: at most 1/eta of all results go on, also with one
+standard deviation more or with the best of each level at once; a share by the measured rank correlation; an order by
+figures that a process over point and figure projects; expected improvement per rest of the training. With points that
+start one level higher, as in Hyperband's brackets, the same figure took more epochs in 12 of 14 runs (1.7 times).
 """
 
 from __future__ import annotations
@@ -11,6 +18,7 @@ import math
 from bisect import insort
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,10 +41,32 @@ def planned_counts(points: int, levels: int, eta: int) -> list[int]:
     return counts
 
 
+@lru_cache(maxsize=256)
+def counts_within(points: int, levels: tuple[float, ...], eta: int, limit: float) -> list[int]:
+    """Returns the expected number of trials at each level, if the sum of the levels that they train is limited."""
+    counts, left = [0] * len(levels), limit * (1 + 1e-9)
+    parts = _parts(levels)
+    while True:
+        due = (at for at in range(len(levels) - 1, 0, -1) if counts[at - 1] // eta > counts[at] and parts[at] <= left)
+        at = next(due, 0)
+        if at == 0 and (counts[0] == points or parts[0] > left):
+            return counts
+        counts[at] += 1
+        left -= parts[at]
+
+
 def mean_share(counts: Sequence[int], levels: Sequence[float]) -> float:
     """Returns the mean part of a level that a trial trains, as a share of the longest part; `counts`: by level."""
-    parts = [level - before for before, level in zip((0, *levels), levels, strict=False)]
-    return sum(count * part for count, part in zip(counts, parts, strict=True)) / sum(counts) / max(parts)
+    return level_sum(counts, levels) / sum(counts) / max(_parts(levels))
+
+
+def level_sum(counts: Sequence[int], levels: Sequence[float]) -> float:
+    """Returns the sum of the levels that trials train: 18 by a trial from 9 to 27 epochs; `counts`: by level."""
+    return sum(count * part for count, part in zip(counts, _parts(levels), strict=True))
+
+
+def _parts(levels: Sequence[float]) -> list[float]:
+    return [level - before for before, level in zip((0, *levels), levels, strict=False)]
 
 
 def trained(trials: Mapping[int, Trial], trial: Trial) -> float:

@@ -41,7 +41,7 @@ from hpo_pilot.search.mistakes import (
 from hpo_pilot.search.parameters import Dimension
 from hpo_pilot.search.payload import Payload
 from hpo_pilot.search.prior import Prior, prior_mistakes
-from hpo_pilot.search.promotion import mean_share, planned_counts
+from hpo_pilot.search.promotion import mean_share
 from hpo_pilot.search.sections import (
     LONGEST_NAME,
     EarlyStopping,
@@ -85,7 +85,7 @@ class OptimizerChoice(ShortSection):
 class Budget(Section):
     """The end of the search, and its number of parallel trials."""
 
-    trials: Count = Field(64, le=limits.MOST_TRIALS, description="Number of trials in all.")
+    trials: Count = Field(64, le=limits.MOST_TRIALS, description="Number of trials in all; with `fidelity`, of points.")
     parallel: Count = Field(
         8,
         le=limits.MOST_PARALLEL,
@@ -341,7 +341,8 @@ class Search(Section):
     def planned_trials(self) -> int:
         """Number of trials that there will be, confirmation runs included."""
         return planned_trials(
-            self.budget.trials, len(self.objectives), self.confirm.top, self.confirm.repeats, self.levels
+            *(self.budget.trials, len(self.objectives), self.confirm.top, self.confirm.repeats),
+            *(self.levels, self.budget.fidelity),
         )
 
     @property
@@ -349,7 +350,7 @@ class Search(Section):
         """Expected mean run time of a job, as a share of the longest: with levels, most jobs are shorter."""
         if (levels := self.levels) is None:
             return 1.0
-        return mean_share(planned_counts(self.budget.trials, len(levels.values), levels.eta), levels.values)
+        return mean_share(levels.planned(self.budget.trials, self.budget.fidelity), levels.values)
 
     @property
     def levels(self) -> Levels | None:

@@ -8,7 +8,8 @@ import math
 import random
 import statistics
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from hpo_pilot.jobs import Attempt
 from hpo_pilot.jobs.results import figure_of
-from hpo_pilot.search.promotion import planned_counts
+from hpo_pilot.search.promotion import level_sum
 from hpo_pilot.search.values import Point
 
 if TYPE_CHECKING:
@@ -248,6 +249,8 @@ class Trial:
         promoted: number of the last trial that goes on from it, when it was read from the store; None: there is none.
         told: position in the order of results, from 1; None while it runs.
         stop: the decision to stop it early; None for other trials.
+        likely: predicted run time of each of its jobs in seconds, which three of four such trials do not exceed; None:
+            it could not be predicted when the trial was submitted.
     """
 
     number: int
@@ -270,6 +273,7 @@ class Trial:
     started: datetime | None = None
     ended: datetime | None = None
     stop: EarlyStop | None = None
+    likely: float | None = None
 
     @property
     def value(self) -> float | None:
@@ -438,7 +442,14 @@ class TrialCounts:
     confirmations: int
 
 
-def planned_trials(trials: int, objectives: int, confirmed: int, repeats: int, levels: Levels | None = None) -> int:
+def planned_trials(
+    trials: int,
+    objectives: int,
+    confirmed: int,
+    repeats: int,
+    levels: Levels | None = None,
+    fidelity: float | None = None,
+) -> int:
     """Returns the number of trials that a search will have, confirmation runs and promotions included.
 
     Args:
@@ -447,8 +458,9 @@ def planned_trials(trials: int, objectives: int, confirmed: int, repeats: int, l
         confirmed: trials to confirm.
         repeats: confirmation runs of each.
         levels: the levels of the training.
+        fidelity: limit of the sum of the levels; None: there is none.
     """
-    trials = trials if levels is None else sum(planned_counts(trials, len(levels.values), levels.eta))
+    trials = trials if levels is None else sum(levels.planned(trials, fidelity))
     return trials + (confirmed * repeats if objectives == 1 else 0)
 
 
@@ -476,10 +488,14 @@ class Span:
     Attributes:
         begun: its start.
         ended: its end; of a running trial the present time.
+        levels: the levels that it trains, as 18 from 9 to 27 epochs; 1 in a search without levels.
+        likely: see `Trial.likely`.
     """
 
     begun: float
     ended: float
+    levels: float = 1.0
+    likely: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -495,7 +511,7 @@ class Estimate:
         seconds: estimated seconds from now: the median of simulations.
         earliest: as `seconds`, for the earliest of the simulated ends.
         latest: for the latest of them.
-        limit: the part of the budget that will end it: `trials`, `hours`, `gpu_hours` or `core_hours`.
+        limit: the part of the budget that will end it: `trials`, `hours`, `gpu_hours`, `core_hours` or `fidelity`.
         left: number of trials until then, unless `hours` end it.
         each: mean run time of the last trials, in seconds.
         parallel: number of trials at once.
@@ -529,11 +545,13 @@ def estimate(
     job_seconds: float,
     clock: float | None,
     now: float,
+    trained: float = 0.0,
 ) -> Estimate | None:
     """Returns the estimated end of a running search; None while it has no result.
 
-    It simulates the rest of the search several times, with run times drawn from the last trials. The end is earlier if
-    the hours, GPU-hours or core-hours of the budget run out before its trials.
+    It simulates the rest of the search several times, with run times drawn from the last trials: of running trials that
+    have predictions by these, of others by the levels that they train. The end is earlier if the hours, GPU-hours,
+    core-hours or levels of the budget run out before its trials.
 
     Args:
         search: the search.
@@ -544,21 +562,34 @@ def estimate(
         job_seconds: run time of all jobs so far.
         clock: start of the search's hours, in seconds since the epoch.
         now: seconds since the epoch.
+        trained: levels that the trials in `over` have trained; for a search with levels.
     """
     if not spans:
         return None
-    budget, spans = search.budget, spans[-window(search) :]
+    budget, spans, levels = search.budget, spans[-window(search) :], search.levels
     confirming = search.confirm.top * search.confirm.repeats
-    left: float = max(0, search.planned_trials - confirming - over) + max(0, confirming - confirmed)
-    each = statistics.fmean(span.seconds for span in spans)
+    # Without levels, each trial counts as one.
+    planned: float = search.planned_trials - confirming
+    done, whole = float(over), 1.0
+    if levels is not None:
+        planned, done, whole = level_sum(levels.planned(budget.trials, None), levels.values), trained, levels.high
     limit = "trials"
+    if budget.fidelity is not None and budget.fidelity < planned:
+        planned, limit = budget.fidelity, "fidelity"
+    left = max(0.0, planned - done) + whole * max(0, confirming - confirmed)
+    done += whole * confirmed
+    each = statistics.fmean(span.seconds for span in spans)
     for name, allowed in hours_allowed(budget, search.resources).items():
-        # Number of further trials at the mean cost so far.
-        affordable = max(0.0, (allowed - job_seconds) * max(1, over + confirmed) / job_seconds) if job_seconds else left
+        # What further trials at the mean cost so far would train.
+        affordable = max(0.0, (allowed - job_seconds) * max(1.0, done) / job_seconds) if job_seconds else left
         if affordable < left:
             left, limit = affordable, name
     slots, results, stalled = _pace(spans, each, budget.parallel, now)
-    ends = [end + (0.0 if out else stalled) for end in _simulated(spans, out, max(0.0, left - len(out)), slots)]
+    longest, every = 60.0 * search.resources.minutes, over + confirmed <= len(spans)
+    waiting = max(0.0, left - sum(span.levels for span in out))
+    ends = _simulated(spans, out, waiting, slots, longest, every=every)
+    left /= statistics.fmean(span.levels for span in spans)
+    ends = [end + (0.0 if out else stalled) for end in ends]
     if budget.hours is not None and clock is not None:
         until = max(0.0, clock + budget.hours * _SECONDS_PER_HOUR - now)
         if until + each < statistics.median(ends):
@@ -583,51 +614,145 @@ def _pace(spans: Sequence[Span], each: float, parallel: int, now: float) -> tupl
 #: Number of simulations; in each at most so many slots and so many trials that have not begun.
 _SIMULATIONS, _MOST_SLOTS, _MOST_DRAWN = 24, 200, 200
 
-#: Where all run times are equal, a longer one is longer by about this share of them.
-_BEYOND = 0.25
+#: The least deviation of the logarithm of run times, and the steps to find it. With fewer results of trials with
+#: predictions, the predictions are not used.
+_LEAST_SPREAD, _FIT_STEPS, _LEAST_PREDICTED = 0.03, 40, 5
 
 
-def _simulated(spans: Sequence[Span], out: Sequence[Span], waiting: float, slots: int) -> list[float]:
+def _simulated(
+    spans: Sequence[Span], out: Sequence[Span], left: float, slots: int, limit: float, *, every: bool
+) -> list[float]:
     """Returns simulated seconds until all trials are over, in ascending order.
 
     Args:
         spans: the last trials that are over.
         out: the running trials.
-        waiting: number of trials that have not begun.
+        left: levels that trials which have not begun will train; without levels the number of these trials.
         slots: number of trials at once.
+        limit: longest run time of a trial.
+        every: whether `spans` are all trials that are over.
     """
     rng = random.Random(0)  # noqa: S311 - equal inputs give equal estimates
     step = -(-max(slots, len(out)) // _MOST_SLOTS)
-    out, waiting = sorted(out, key=lambda span: span.begun)[::step], waiting / step
+    out, left = sorted(out, key=lambda span: span.begun)[::step], left / step
     slots = max(-(-slots // step), len(out))
-    lengths = [span.seconds for span in spans]
-    # Of trials that began together, the short ones end first: so run times are drawn from the last trials that began.
-    first = sorted(span.begun for span in (*spans, *out))[-len(spans)]
-    recent = [span.seconds for span in spans if span.begun >= first]
+    # Of trials that began together, the short ones end first: so the last trials that began are taken, whether they
+    # are over or not; all of them, if `spans` are all results.
+    begun = sorted(span.begun for span in (*spans, *out))
+    first = begun[0 if every else -len(spans)]
+    recent = [span for span in spans if span.begun >= first] or [spans[-1]]
+    running = [span for span in out if span.begun >= first]
+    levels = [span.levels for span in (*recent, *running)]
+    usual = _usual(recent)
+    sample = RunTimeSample(*([span.seconds / usual(span.levels) for span in some] for some in (recent, running)))
+    known, still = ([span.seconds / span.likely for span in some if span.likely] for some in (recent, running))
+    predicted = RunTimeSample(known, still) if len(known) >= _LEAST_PREDICTED else None
+    limit = max(limit, *(span.seconds for span in spans))
     ends = []
-    for _ in range(_SIMULATIONS):
-        # Drawn from what was drawn: so few trials give an uncertain mean.
-        some, drawn = rng.choices(lengths, k=len(lengths)), rng.choices(recent, k=len(recent)) if recent else []
+    for number in range(_SIMULATIONS):
+        smooth = number % 2 == 1
+        draw, draw_share = sample.redrawn(rng, smooth=smooth), predicted and predicted.redrawn(rng, smooth=smooth)
         rest = [0.0] * (slots - len(out))
         for span in out:
-            seconds = _total(span, some, rng)
-            rest.append(seconds - span.seconds)
-            if span.begun >= first:
-                drawn.append(seconds)
+            if draw_share and span.likely:
+                seconds = span.likely * draw_share(span.seconds / span.likely)
+            else:
+                seconds = usual(span.levels) * draw(span.seconds / usual(span.levels))
+            rest.append(max(0.0, min(seconds, limit) - span.seconds))
         heapq.heapify(rest)
-        for seconds in rng.choices(drawn, k=min(_MOST_DRAWN, math.ceil(waiting))):
+        waiting, drawn = left, 0.0
+        for each in rng.choices(levels, k=_MOST_DRAWN):
+            if waiting <= 0:
+                break
+            seconds = min(usual(each) * draw(0.0), limit)
             heapq.heapreplace(rest, rest[0] + seconds)
-        beyond = max(0.0, waiting - _MOST_DRAWN) * statistics.fmean(drawn) / slots
+            waiting, drawn = waiting - each, drawn + seconds
+        beyond = drawn / (left - waiting) * waiting / slots if waiting > 0 else 0.0
         ends.append(max(rest) + beyond)
     return sorted(ends)
 
 
-def _total(span: Span, lengths: Sequence[float], rng: random.Random) -> float:
-    """Draws the run time of a running trial from those of others, longer than it already runs."""
-    longer = [seconds for seconds in lengths if seconds > span.seconds]
-    # The next one is longer than all others with this probability.
-    if longer and rng.random() > 1.0 / (len(lengths) + 1):
-        return rng.choice(longer)
-    longest = max(lengths)
-    beyond = longest - statistics.median(lengths) or _BEYOND * longest
-    return max(span.seconds, longest) + beyond * rng.expovariate(1.0)
+def _usual(spans: Sequence[Span]) -> Callable[[float], float]:
+    """Returns the mean run time of trials by the levels that they train: seconds to start, and some for each level."""
+    levels, seconds = [span.levels for span in spans], [span.seconds for span in spans]
+    each, start = statistics.fmean(seconds) / statistics.fmean(levels), 0.0
+    if len(set(levels)) > 1:
+        slope, intercept = statistics.linear_regression(levels, seconds)
+        if slope < 0.0:
+            each, start = 0.0, statistics.fmean(seconds)
+        elif intercept > 0.0:
+            each, start = slope, intercept
+    return lambda trained: max(_SHORTEST, start + each * trained)
+
+
+class RunTimeSample:
+    """Run times from which others are drawn. Of a trial that still runs it is known that it is longer.
+
+    Every other time they are drawn by the Kaplan-Meier estimator (J. Am. Stat. Assoc. 53 (1958) 457), which knows
+    nothing of the tail, and by a log-normal law, whose tail may be too long: the truth is mostly between them.
+    """
+
+    def __init__(self, known: Sequence[float], still: Sequence[float]) -> None:
+        """Takes run times, and others of which each is longer than one of `still`."""
+        self._seconds = [(seconds, False) for seconds in known] + [(seconds, True) for seconds in still]
+        self._mean, self._deviation = _log_normal(known, still)
+        self._known = len(known)
+
+    def redrawn(self, rng: random.Random, *, smooth: bool) -> Callable[[float], float]:
+        """Returns a function that draws a run time longer than its argument; few run times leave it uncertain.
+
+        Args:
+            rng: the source of randomness.
+            smooth: whether the law is log-normal.
+        """
+        mean, deviation, freedom = self._mean, self._deviation, self._known - 1
+
+        def tail(beyond: float) -> float:
+            place = (math.log(max(beyond, _SHORTEST)) - mean) / deviation
+            share = rng.random() * _tail(place)
+            return beyond if share < _TINY else max(beyond, math.exp(mean - deviation * _NORMAL.inv_cdf(share)))
+
+        if smooth and freedom > 1:
+            deviation *= math.sqrt(freedom / rng.gammavariate(freedom / 2.0, 2.0))
+            mean = rng.gauss(mean, deviation / math.sqrt(self._known))
+            return tail
+        drawn = sorted(rng.choices(self._seconds, k=len(self._seconds)))
+        values, survival, surviving = [], [], 1.0  # survival is negative, so that it ascends
+        for place, (seconds, runs) in enumerate(drawn):
+            if not runs:
+                # The next one is longer than all others with some probability, too.
+                surviving *= 1.0 - 1.0 / (len(drawn) - place + 1)
+                values.append(seconds)
+                survival.append(-surviving)
+
+        def draw(beyond: float) -> float:
+            place = bisect_right(values, beyond)
+            place = bisect_right(survival, rng.random() * (survival[place - 1] if place else -1.0))
+            return values[place] if place < len(values) else tail(max(beyond, drawn[-1][0]))
+
+        return draw
+
+
+def _log_normal(known: Sequence[float], still: Sequence[float]) -> tuple[float, float]:
+    """Returns mean and deviation of the logarithm of run times, by maximum likelihood (EM); see `RunTimeSample`."""
+    logs, bounds = ([math.log(max(seconds, _SHORTEST)) for seconds in some] for some in (known, still))
+    mean, deviation = statistics.fmean(logs), max(_LEAST_SPREAD, statistics.pstdev(logs))
+    for _ in range(_FIT_STEPS if bounds else 0):
+        places = [(bound - mean) / deviation for bound in bounds]
+        hazards = [_NORMAL.pdf(place) / _tail(place) if _tail(place) > _TINY else place for place in places]
+        expected = logs + [mean + deviation * hazard for hazard in hazards]
+        narrower = sum(
+            max(0.0, 1.0 + place * hazard - hazard**2) for place, hazard in zip(places, hazards, strict=True)
+        )
+        mean, spread = statistics.fmean(expected), statistics.pvariance(expected)
+        deviation = max(_LEAST_SPREAD, math.sqrt(spread + deviation**2 * narrower / len(expected)))
+    return mean, deviation
+
+
+def _tail(place: float) -> float:
+    """Returns the probability that a normal deviate is larger."""
+    return 0.5 * math.erfc(place / math.sqrt(2.0))
+
+
+_NORMAL = statistics.NormalDist()
+_SHORTEST, _TINY = 1e-3, 1e-300

@@ -15,7 +15,14 @@ from hpo_pilot.search.trials import Estimate, estimate, window
 from hpo_pilot.search.values import Point, point_key
 from hpo_pilot.store import EMBEDDED, SearchRecord, SearchState, Store
 from hpo_pilot.store.lease import Holder
-from hpo_pilot.store.queries import last_spans, open_tasks, reported_a_number, running_spans, waiting_tasks
+from hpo_pilot.store.queries import (
+    last_spans,
+    levels_trained,
+    open_tasks,
+    reported_a_number,
+    running_spans,
+    waiting_tasks,
+)
 
 if TYPE_CHECKING:
     from hpo_pilot.search.search import Search
@@ -55,6 +62,7 @@ def expected_end(
         job_seconds=progress.job_seconds,
         clock=None if record.clock is None else record.clock.timestamp(),
         now=now,
+        trained=0.0 if record.search.levels is None else levels_trained(store.engine, record.id),
     )
     return expected if expected is not None and expected.seconds < _FURTHEST else None
 

@@ -6,9 +6,23 @@ import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Engine, Text, and_, case, cast, func, not_, or_, select, values
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Select,
+    Text,
+    and_,
+    case,
+    cast,
+    func,
+    not_,
+    or_,
+    select,
+    values,
+)
 
 from hpo_pilot.databases import among
 from hpo_pilot.errors import TryAgainError
@@ -121,6 +135,23 @@ class Failure(NamedTuple):
     ended: float | None
 
 
+def _spans(begun: ColumnElement[Any], ended: ColumnElement[Any]) -> Select[Any]:
+    """Returns a query of the values of spans of trials."""
+    trials, before = t.trials.c, t.trials.alias()
+    same = and_(before.c.search_id == trials.search_id, before.c.number == trials.continues)
+    levels = func.coalesce(trials.level - func.coalesce(before.c.level, 0.0), 1.0)
+    return select(begun, ended, levels, trials.likely).select_from(t.trials.outerjoin(before, same))
+
+
+def levels_trained(engine: Engine, search_id: int) -> float:
+    """Returns the sum of levels that the trials that are over have trained, without confirmation runs."""
+    trials = t.trials.c
+    spans = _spans(trials.started, trials.ended).where(
+        trials.search_id == search_id, trials.told.is_not(None), trials.confirms.is_(None)
+    )
+    return float(sum(levels for _, _, levels, _ in read_rows(engine, spans)))
+
+
 def last_spans(engine: Engine, search_id: int, limit: int) -> list[Span]:
     """Returns start and end of the last trials that ended by themselves, in the order of their ends."""
     trials = t.trials.c
@@ -129,9 +160,9 @@ def last_spans(engine: Engine, search_id: int, limit: int) -> list[Span]:
         and_(trials.state == TrialState.STOPPED.value, trials.told.is_not(None)),
     )
     begun = func.coalesce(trials.started, trials.submitted, trials.ended)
-    query = select(begun, trials.ended).where(trials.search_id == search_id, by_itself, trials.ended.is_not(None))
+    query = _spans(begun, trials.ended).where(trials.search_id == search_id, by_itself, trials.ended.is_not(None))
     rows = read_rows(engine, query.order_by(trials.ended.desc(), trials.number.desc()).limit(limit))
-    return [Span(start, end) for start, end in reversed(rows)]
+    return [Span(*row) for row in reversed(rows)]
 
 
 def to_notify(engine: Engine, since: float) -> list[tuple[SearchRecord, dict[str, float]]]:
@@ -157,10 +188,10 @@ def to_notify(engine: Engine, since: float) -> list[tuple[SearchRecord, dict[str
 def running_spans(engine: Engine, search_id: int, now: float) -> list[Span]:
     """Returns the spans of the running trials up to `now`, in seconds since the epoch."""
     trials = t.trials.c
-    query = select(trials.started).where(
+    query = _spans(trials.started, trials.ended).where(
         trials.search_id == search_id, trials.state == TrialState.RUNNING.value, trials.started.is_not(None)
     )
-    return [Span(start, max(start, now)) for start in read_values(engine, query)]
+    return [Span(start, max(start, now), *more) for start, _, *more in read_rows(engine, query)]
 
 
 def failure_of(engine: Engine, search_id: int, number: int) -> Failure:

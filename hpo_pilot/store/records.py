@@ -109,7 +109,8 @@ class SearchRecord:
         """`Search.planned_trials`, without a check of the whole search."""
         confirm = self.definition["confirm"]
         return planned_trials(
-            self.budget["trials"], len(self.objectives), confirm["top"], confirm["repeats"], self.levels
+            *(self.budget["trials"], len(self.objectives), confirm["top"], confirm["repeats"]),
+            *(self.levels, self.budget.get("fidelity")),
         )
 
     @property
@@ -240,7 +241,8 @@ def stored_search(definition: Mapping[str, Any]) -> Search:
 def trial_record(row: Sequence[Any], attempts: Mapping[int, Sequence[Attempt]]) -> Trial:
     """Returns a row of `trials` as a value; `attempts`: of its jobs by fold, oldest first."""
     _, _, number, generation, point, state, seed, confirms, retries, told, value, std, figures, spreads, *more = row
-    error, look, reason, step, stop_value, projected, submitted, started, ended, level, continues, promoted = more
+    error, look, reason, step, stop_value, projected, submitted, started, ended, level, continues, *rest = more
+    likely, promoted = rest
     return Trial(
         number=number,
         generation=generation,
@@ -261,6 +263,7 @@ def trial_record(row: Sequence[Any], attempts: Mapping[int, Sequence[Attempt]]) 
         submitted=from_epoch(submitted),
         started=from_epoch(started),
         ended=from_epoch(ended),
+        likely=likely,
     )
 
 

@@ -75,12 +75,16 @@ class Boosted(ABC):
     parameters: ClassVar[frozenset[str]]
 
     @abstractmethod
-    def __init__(self, point: dict[str, Any], task: Task) -> None:
-        """Prepares; nothing is learnt yet."""
+    def __init__(self, point: dict[str, Any], task: Task, state: Any = None) -> None:
+        """Prepares; nothing more is learnt yet than what was when `state` was taken."""
+
+    @abstractmethod
+    def state(self) -> Any:
+        """What has been learnt; can be pickled."""
 
     @abstractmethod
     def grow(self, rounds: int) -> Iterator[Array]:
-        """Learns up to `rounds` trees; yields after each one the margins of the validation part, (m,)."""
+        """Learns up to `rounds` trees in all; yields after each new one the margins of the validation part, (m,)."""
 
     @abstractmethod
     def margins(self, features: Array, rounds: int) -> Array:
@@ -114,9 +118,9 @@ class ScikitLearn(Boosted):
     #: It is taught this many trees at a time: each call evaluates the trees before it anew.
     _AT_ONCE = 20
 
-    def __init__(self, point: dict[str, Any], task: Task) -> None:
+    def __init__(self, point: dict[str, Any], task: Task, state: Any = None) -> None:
         self._task, self._features = task, _coarse(task.features)
-        self._model = HistGradientBoostingClassifier(
+        self._model = state or HistGradientBoostingClassifier(
             learning_rate=point["learning_rate"],
             max_leaf_nodes=point["leaves"],
             min_samples_leaf=point["leaf_events"],
@@ -127,9 +131,13 @@ class ScikitLearn(Boosted):
             random_state=task.seed,
         )
 
+    def state(self) -> Any:
+        """The model, with its random generators; see Boosted."""
+        return self._model
+
     def grow(self, rounds: int) -> Iterator[Array]:
         """Learns; see Boosted."""
-        done = 0
+        done = getattr(self._model, "n_iter_", 0)
         while done < rounds:
             self._model.set_params(max_iter=min(done + self._AT_ONCE, rounds))
             self._model.fit(self._features, self._task.labels, sample_weight=self._task.weights)
@@ -155,7 +163,7 @@ class XGBoost(Boosted):
 
     parameters = frozenset({"learning_rate", "depth", "leaf_weight", "l2", "columns", "rows"})
 
-    def __init__(self, point: dict[str, Any], task: Task) -> None:
+    def __init__(self, point: dict[str, Any], task: Task, state: Any = None) -> None:
         self._library = _library("xgboost")
         self._train = self._library.DMatrix(task.features, label=task.labels, weight=task.weights)
         self._valid = self._library.DMatrix(task.valid)
@@ -173,10 +181,17 @@ class XGBoost(Boosted):
         }
         # Of matrices that it is told of here it remembers the margins: each round then costs one tree.
         self._model = self._library.Booster(settings, [self._train, self._valid])
+        if state is not None:
+            self._model.load_model(state)
+            self._model.set_param(settings)
+
+    def state(self) -> Any:
+        """The model in XGBoost's own form; see Boosted."""
+        return self._model.save_raw()
 
     def grow(self, rounds: int) -> Iterator[Array]:
         """Learns; see Boosted."""
-        for number in range(rounds):
+        for number in range(self._model.num_boosted_rounds(), rounds):
             self._model.update(self._train, number)
             yield self._model.predict(self._valid, output_margin=True)
 
@@ -195,7 +210,7 @@ class LightGBM(Boosted):
 
     parameters = frozenset({"learning_rate", "leaves", "leaf_events", "l2", "columns", "rows"})
 
-    def __init__(self, point: dict[str, Any], task: Task) -> None:
+    def __init__(self, point: dict[str, Any], task: Task, state: Any = None) -> None:
         library = _library("lightgbm")
         settings = {
             "objective": "binary",
@@ -213,14 +228,27 @@ class LightGBM(Boosted):
             "verbosity": -1,
         }
         data = library.Dataset(task.features, label=task.labels, weight=task.weights, params=settings)
-        self._valid = task.valid
-        self._model = library.Booster(settings, data)
+        self._valid, self._done = task.valid, 0
+        if state is None:
+            self._model = library.Booster(settings, data)
+        else:  # such a model grows further only after a round by this function
+            earlier = library.Booster(model_str=state)
+            self._done = earlier.current_iteration()
+            self._model = library.train(settings, data, 1, init_model=earlier, keep_training_booster=True)
+
+    def state(self) -> Any:
+        """The model in LightGBM's own form; see Boosted."""
+        return self._model.model_to_string(num_iteration=self._done)
 
     def grow(self, rounds: int) -> Iterator[Array]:
         """Learns; see Boosted."""
         margins = np.zeros(len(self._valid))
-        for number in range(rounds):
-            self._model.update()
+        if self._done:
+            margins = self._model.predict(self._valid, raw_score=True, num_iteration=self._done)
+        for number in range(self._done, rounds):
+            if number == self._model.current_iteration():
+                self._model.update()
+            self._done = number + 1
             margins = margins + self._model.predict(
                 self._valid, raw_score=True, start_iteration=number, num_iteration=1
             )

@@ -14,6 +14,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
+import hashlib
 import json
 import resource
 import shutil
@@ -23,7 +24,9 @@ from pathlib import Path
 from typing import Any
 
 try:
+    import joblib
     import numpy as np
+    import sklearn
     from sklearn.model_selection import StratifiedKFold
 except ModuleNotFoundError as error:
     raise SystemExit(f"{error}: pip install scikit-learn, which brings numpy and joblib too") from None
@@ -163,12 +166,18 @@ def train(point: dict[str, Any], events: Events, fold: int, folds: int, seed: in
     learnt, valid = parts["train"], parts["valid"]
     weights = learning_weights(learnt, point["signal_weight"])
     task = Task(learnt.features, learnt.labels, weights, valid.features, seed)
-    model = FAMILIES[point["model"]](point, task)
+    kept = checkpoint_of(folder, point, fold, folds, seed)
+    found = joblib.load(kept) if kept and kept.exists() else {"lines": [], "state": None}
+    model, lines = FAMILIES[point["model"]](point, task, found["state"]), found["lines"]
     # Trees that learn with a weight on signal overrate its odds by just that factor.
     shift = np.log(point["signal_weight"])
-    best, rounds = np.inf, 0
+    best, rounds = min(((line["loss"], line["step"]) for line in lines if line["loss"] < np.inf), default=(np.inf, 0))
+    if lines:
+        print(f"going on after round {len(lines)}: {kept} is of the level below", flush=True)
     with (folder / "progress.jsonl").open("w") as progress:
-        for number, margins in enumerate(model.grow(point["rounds"]), 1):
+        progress.writelines(json.dumps(line) + "\n" for line in lines)
+        further = model.grow(point["rounds"]) if len(lines) - rounds < point["patience"] else ()
+        for number, margins in enumerate(further, len(lines) + 1):
             loss = log_loss(margins - shift, valid.labels, valid.weights)
             line = {
                 "step": number,
@@ -176,6 +185,7 @@ def train(point: dict[str, Any], events: Events, fold: int, folds: int, seed: in
                 "ams": best_cut(margins, valid.labels, valid.weights)[1],
                 "loss": loss,
             }
+            lines.append(line)
             progress.write(json.dumps(line) + "\n")
             progress.flush()  # heartbeats carry the last line while the training goes on
             if loss < best:
@@ -186,6 +196,10 @@ def train(point: dict[str, Any], events: Events, fold: int, folds: int, seed: in
                 break
     if rounds == 0:
         raise TrainingError("the training diverged: no round had a finite loss on the validation part")
+    if kept:
+        kept.parent.mkdir(exist_ok=True)
+        joblib.dump({"lines": lines, "state": model.state()}, kept.with_suffix(".partial"))
+        kept.with_suffix(".partial").replace(kept)  # a kill leaves the old one or the new one
     margins = {name: model.margins(part.features, rounds) for name, part in parts.items()}
     cut, _ = best_cut(margins["valid"], valid.labels, valid.weights)
     save(folder, model, parts["test"], margins["test"])
@@ -194,6 +208,17 @@ def train(point: dict[str, Any], events: Events, fold: int, folds: int, seed: in
     metrics |= {"rounds": rounds, "events": len(events.labels), "seconds": time.perf_counter() - started}
     metrics["memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {"status": 0, "loss": metrics["loss"], "message": "", "metrics": metrics}
+
+
+def checkpoint_of(folder: Path, point: dict[str, Any], fold: int, folds: int, seed: int) -> Path | None:
+    """The file from which the next level of a search with `fidelity` goes on; None: the search has no levels.
+
+    joblib can run code on loading, so the file is only for jobs of the point that wrote it.
+    """
+    if "HPO_PILOT_LEVEL" not in os.environ:
+        return None
+    text = json.dumps([dict(point, rounds=None), fold, folds, seed, sklearn.__version__], sort_keys=True)
+    return folder / "ckpt" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.joblib"
 
 
 def verdicts(parts: dict[str, Events], margins: dict[str, np.ndarray], shift: float, cut: float) -> dict[str, float]:

@@ -27,7 +27,8 @@ def objective(point):
 PAUSE = 0.2
 SPACE = {"x": {"type": "real", "low": 0, "high": 1}}
 if __name__ == "__main__":
-    result = hpo_pilot.run(objective, SPACE, workdir="work", budget={"trials": 24, "parallel": 2}, slots=2)
+    options = {"optimizer": "random", "budget": {"trials": 24, "parallel": 2}, "slots": 2}
+    result = hpo_pilot.run(objective, SPACE, workdir="work", **options)
     print(result.record.name, len(result.trials), result.best.value >= 4)
 """
 
@@ -132,7 +133,8 @@ def cached(point):
     return point["x"] + len(table(3))
 
 if __name__ == "__main__":
-    options = {"space": {"x": {"type": "real", "low": 0, "high": 1}}, "budget": {"trials": 2}, "quiet": True}
+    options = {"space": {"x": {"type": "real", "low": 0, "high": 1}}, "optimizer": "random"}
+    options |= {"budget": {"trials": 2}, "quiet": True}
     half = functools.partial(lambda point, k: point["x"] / k, k=2)
     for function in (operator.itemgetter("x"), half, Model().fit, cached):
         found = hpo_pilot.run(function, **options)

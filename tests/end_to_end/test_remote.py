@@ -70,7 +70,7 @@ if __name__ == "__main__":
     url, ca = sys.argv[1:]
     space = {"x": {"type": "real", "low": -10, "high": 10}}
     budget = {"trials": 4, "parallel": 2}
-    found = hpo_pilot.run(far, space, budget=budget, service=url, token_file="my.token", ca=ca)
+    found = hpo_pilot.run(far, space, optimizer="random", budget=budget, service=url, token_file="my.token", ca=ca)
     assert found.best["value"] == (found.best["point"]["x"] - 2) ** 2
     assert len(found.trials) == 4
     print(found.status["owner"])

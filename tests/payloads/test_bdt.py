@@ -299,6 +299,34 @@ def test_a_library_that_is_not_there_is_a_failed_trial(of: Any, trained: Any, mo
             trained(model=name, **point)
 
 
+@pytest.mark.parametrize(("model", "equal"), [("sklearn", 1e-9), ("xgboost", 0.1), ("lightgbm", 0.1)])
+def test_a_level_adds_trees_to_those_of_the_level_below(
+    of: Any, sample: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, equal: float
+) -> None:
+    if model != "sklearn":
+        pytest.importorskip(model)
+    more = {} if model == "sklearn" else {"depth": 3, "leaf_weight": 1.0, "rows": 0.9}
+    names = of("boosting").FAMILIES[model].parameters | {"rounds", "patience", "signal_weight"}
+    point = {name: value for name, value in {**of("train").DEFAULTS, **POINT, **more}.items() if name in names}
+
+    def lines(folder: str, rounds: int) -> list[dict[str, float]]:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        shutil.rmtree(tmp_path / folder / "model", ignore_errors=True)
+        of("train").train({**point, "model": model, "rounds": rounds}, sample, 0, 2, 0, tmp_path / folder)
+        return [json.loads(line) for line in (tmp_path / folder / "progress.jsonl").read_text().splitlines()]
+
+    monkeypatch.setenv("HPO_PILOT_LEVEL", "10")
+    low, grown = lines("levels", 10), []
+    new = of("boosting").FAMILIES[model].grow
+    monkeypatch.setattr(
+        of("boosting").FAMILIES[model], "grow", lambda *given: (grown.append(1) or one for one in new(*given))
+    )
+    high, again, whole = lines("levels", 30), lines("levels", 30), lines("whole", 30)
+    assert len(grown) == 20 + 0 + 30 and high[:10] == low and again == high
+    assert [line["loss"] for line in high] == pytest.approx([line["loss"] for line in whole], rel=equal)
+    assert [line["step"] for line in high] == list(range(1, 31))
+
+
 # --- as a job, and its searches ---------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,8 @@ runs divided by the number of runs that reach it (Hansen et al. 2009, expected r
 `auto`'s full trainings; `>` where no run reaches it, so the true ratio is larger.
 
 Runs are stored as they end, in `STORE`; those that are stored are not done again. `--seeds`, `--problem` and `--runner`
-choose; `--show` runs nothing. The goals are those that were set before the rule was written.
+choose; `--show` runs nothing. Rules are developed on made-up curves, `--problem dev:KIND:INSTANCE`. The
+goals are those that were set before the rule was written.
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ import pytest
 from tests.performance import fidelity
 from tests.performance.fidelity import Course, Job, Policy, expected, simulate
 from tests.performance.learning_curves import load
-from tests.performance.learning_curves.curves import NAMES, MfHartmann, trainings
+from tests.performance.learning_curves.curves import NAMES, Developed, MfHartmann, trainings
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *(f"dev:{kind}:0" for kind in Developed.NOISE), "dev:tablespeed:1"])
 def test_every_point_trains_and_takes_time(name: str) -> None:
     it = trainings(name)
     for place in (0.0, 0.3, 0.9):
@@ -41,6 +41,16 @@ def test_hartmann_at_full_fidelity_has_its_published_minimum() -> None:
     assert MfHartmann(3).value(best, 81) == pytest.approx(-3.86278, abs=1e-4)
     assert MfHartmann(3).value(best, 27) > -3.86
     assert MfHartmann(3).seconds(best, 81) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("kind", "agrees"), [("same", True), ("speed", False), ("offset", False), ("random", False)])
+def test_ranks_of_developed_curves_remain_in_one_kind_only(kind: str, agrees: bool) -> None:
+    it = trainings(f"dev:{kind}:0")
+    points = [it.space.decode([(place * step) % 1 for step in (0.083, 0.31, 0.57, 0.71)]) for place in range(1, 21)]
+    orders = [sorted(range(len(points)), key=lambda n: it.value(points[n], step)) for step in (1, 81)]
+    assert (orders[0] == orders[1]) is agrees
+    with pytest.raises(ValueError, match="dev:KIND:INSTANCE"):
+        trainings(f"dev:{kind}x:0")
 
 
 class Given(Policy):

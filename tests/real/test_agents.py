@@ -27,7 +27,8 @@ if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
     json.dump({"loss": float(os.environ["OMPI_COMM_WORLD_SIZE"])}, open("output.json", "w"))
 """
 
-#: Ranks under torchrun on several nodes: they find each other's files, or count until a signal or their number.
+#: Ranks under torchrun on several nodes: they find each other's files, or count until a signal or their number. They do
+#: not end before the file of their second argument is there.
 SPREAD = """
 import json, os, signal, subprocess, sys, time
 rank, size, last = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(sys.argv[1])
@@ -46,7 +47,8 @@ mine = {"node": os.environ["SLURMD_NODENAME"], "step": "SLURM_STEP_ID" in os.env
 with open(f"rank-{rank}.new", "w") as file:
     json.dump(mine, file)
 os.rename(f"rank-{rank}.new", f"rank-{rank}")
-while last < 0 or count < last or not all(os.path.exists(f"rank-{other}") for other in range(size)):
+awaited = [f"rank-{other}" for other in range(size)] + sys.argv[2:]
+while last < 0 or count < last or not all(map(os.path.exists, awaited)):
     time.sleep(0.1)
     count += 1
     save()
@@ -137,10 +139,11 @@ exec {horovod.parent}/torchrun $size $nodes $kind $here "$@" """
 
 def test_a_trial_on_several_nodes_takes_no_job_step(here: Site, torchrun: dict[str, Any]) -> None:
     """Agents start torchrun on its nodes; its signal and checkpoint are those of a job step."""
-    short = here.submit("python3 spread.py 20", 1, TWO_BY_TWO, search="short")
+    short = here.submit(f"python3 spread.py 20 {here.folder}/go", 1, TWO_BY_TWO, search="short")
     job = here.allocate(**torchrun)
     until(lambda: list(here.folder.glob("work/jobs/*/*/rank-3")))
     assert [said.split()[0] for said in here.steps().values()] == ["hpo-pilot-agents"]
+    (here.folder / "go").touch()
     verdict = here.verdict(short)
     assert verdict["status"] == 0, verdict
     assert verdict["metrics"] == {"on_n1": 1, "on_n2": 1, "ranks": 4, "began": 0, "steps": 0}
@@ -158,6 +161,7 @@ def test_a_lost_node_gives_its_trial_on_several_nodes_back(of_three: Site, torch
     task = here.submit("python3 spread.py 300", 1, TWO_BY_TWO, checkpoint=["count"])
     job = here.allocate("--debug", nodes=3, **torchrun)
     here.wait_for_count(21)
+    until(lambda: len(list(here.folder.glob("work/jobs/*/*/rank-?"))) == 4)  # the first counts before the others start
     ranks = [json.loads(path.read_text()) for path in here.folder.glob("work/jobs/*/*/rank-?")]
     node = max(rank["node"] for rank in ranks)  # n1: the pilot
     if how == "its power is cut":

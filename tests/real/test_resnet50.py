@@ -240,6 +240,20 @@ def test_a_training_learns_and_goes_on(train: Any, tmp_path: Path, environment: 
     assert again["lines"] == whole["lines"], "the same as if nothing had happened"
 
 
+def test_a_level_goes_on_before_the_fall_of_the_rate(train: Any) -> None:
+    point = {**POINT, "schedule": "stable"}
+
+    def level(name: str, epochs: int) -> Any:
+        return train(name, SMALL, {**point, "epochs": epochs}, HPO_PILOT_LEVEL=str(epochs))
+
+    low, high, whole = level("levels", 1), level("levels", 3), level("whole", 3)
+    assert "going on after epoch 1" in high["said"] and high["lines"][:1] == low["lines"]
+    assert (high["lines"], high["metrics"]["loss"]) == (whole["lines"], whole["metrics"]["loss"])
+    assert (
+        "schedule must be stable" in train("x", SMALL, {**point, "schedule": "steps"}, HPO_PILOT_LEVEL="1")["message"]
+    )
+
+
 def test_what_the_search_file_declares_is_all_that_a_killed_training_goes_on_from(
     tmp_path: Path, environment: dict[str, str], until: Callable[..., None]
 ) -> None:

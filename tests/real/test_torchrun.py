@@ -125,6 +125,13 @@ def test_a_sharded_checkpoint_goes_on_with_any_number_of_ranks(train: Any, start
         assert not list((tmp_path / str(size) / "ckpt").iterdir())
 
 
+def test_a_level_of_a_sharded_training_goes_on_before_the_fall_of_the_rate(train: Any) -> None:
+    train("levels", "python train.py", {**SMALL, "steps": 25}, HPO_PILOT_LEVEL="25")
+    high, whole = (train(name, "python train.py", SMALL, HPO_PILOT_LEVEL="75") for name in ("levels", "whole"))
+    assert "going on after step 25" in high["said"] and "step    83" in high["said"]
+    assert high["loss"] == pytest.approx(whole["loss"], rel=1e-6)
+
+
 def test_a_sharded_training_that_diverges_ends_on_all_ranks_with_one_verdict(train: Any) -> None:
     verdict = train("wild", f"{TWO_RANKS} train.py", {**SMALL, "learning_rate": 10, "weight_decay": 10, "warmup": 0})
     few = train("few", f"{TWO_RANKS} train.py", {**SMALL, "batch": 1})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hpo_pilot.search.fidelity import Levels
 from hpo_pilot.search.promotion import Promotion, levels_between, mean_share, planned_counts
 
 
@@ -72,6 +73,11 @@ def test_who_would_go_on_if_there_were_more_budget(results, on, first):
 )
 def test_one_point_is_trained_to_the_end(results, on, last):
     assert told((1, 3, 9), *results, on=on).last() == last
+
+
+@pytest.mark.parametrize(("limit", "counts"), [(20, [12, 4, 0]), (1, [1, 0, 0]), (26, [12, 4, 1]), (999, [12, 4, 1])])
+def test_expected_trials_where_the_sum_of_levels_is_limited(limit, counts):
+    assert Levels(low=1, high=9, eta=3).planned(12, limit) == counts
 
 
 def test_expected_trials_and_the_mean_length_of_their_jobs():

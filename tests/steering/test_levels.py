@@ -16,6 +16,7 @@ from hpo_pilot.steering.changes import add_point, extend, retry
 from hpo_pilot.steering.loop import Proposer
 from hpo_pilot.store import SearchState
 from hpo_pilot.store.progress import progress_of
+from hpo_pilot.store.queries import last_spans, levels_trained
 from tests.made import made_search
 from tests.steering.memory_panda import AtOnce, finish_all, go
 
@@ -50,6 +51,8 @@ def test_the_best_go_on_and_one_comes_to_the_end(steer, store, panda, restarts):
     assert levels[1] == 9 and 3 <= levels[3] <= 4 and 1 <= levels[9] <= 2
     confirmed = [trial for trial in trials if trial.confirms]
     assert {trial.level for trial in confirmed} == {9} and len(confirmed) == levels[9]
+    assert levels_trained(store.engine, 1) == 9 + 2 * levels[3] + 6 * levels[9]
+    assert {span.levels for span in last_spans(store.engine, 1, 99)} == {1.0, 2.0, 6.0, 9.0}
     progress = progress_of(store.engine, 1)
     assert (progress.counted, progress.continuations) == (9, levels[3] + levels[9])
     assert next(t for t in trials if t.number == progress.best).level == 9

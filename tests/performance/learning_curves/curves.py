@@ -1,13 +1,14 @@
-"""Trainings of any point to any step: recorded tables, and MFHartmann."""
+"""Trainings of any point to any step: recorded tables, MFHartmann, and made-up ones to develop on."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -103,8 +104,7 @@ class MfHartmann(Trainings):
         from tests.performance.optimizers.problems import _A, _P
 
         self._a, self._p = (self._A3, self._P3) if dimensions == 3 else (_A, _P)
-        self._names = [f"x{number}" for number in range(dimensions)]
-        self.space = SearchSpace.from_dict({n: {"type": "real", "low": 0.0, "high": 1.0} for n in self._names})
+        self.space, self._names = _cube(dimensions)
         self.steps, self.typical_seconds = _STEPS, 1.0
 
     def value(self, point: Mapping[str, Any], step: int) -> float:
@@ -118,17 +118,77 @@ class MfHartmann(Trainings):
         return 0.1 + 0.9 * statistics.fmean(parts) if step else 0.0
 
 
+class Developed(Trainings):
+    """Made-up power laws, to develop on: recorded tables and MFHartmann are for the report.
+
+    Their end is a rotated bowl with ripples. `same`: all curves have one shape, so ranks never change. `speed`: slow
+    curves cross fast ones, by one parameter. `offset`: height and speed vary smoothly over the space. `random`: heights
+    vary from point to point. With `table` before it, a point trains as the nearest of 100. All but `same` are noisy.
+    """
+
+    NOISE: ClassVar[dict[str, float]] = {"same": 0.0, "speed": 0.005, "offset": 0.005, "random": 0.01}
+
+    def __init__(self, kind: str, dimensions: int, instance: int) -> None:
+        self.space, names = _cube(dimensions)
+        self._names, self._kind = names, kind.removeprefix("table")
+        self.steps, self.typical_seconds = _STEPS, float(_STEPS)
+        rng = np.random.default_rng([instance, dimensions, sum(map(ord, kind))])
+        self._best = 0.15 + 0.7 * rng.random(dimensions)
+        rotation, _ = np.linalg.qr(rng.normal(size=(dimensions, dimensions)))
+        self._axes = rotation * np.exp(rng.uniform(-1, 1, dimensions))[:, None]
+        self._ripples, self._heights, self._speeds = (_waves(rng, dimensions, scale) for scale in (0.35, 0.6, 0.6))
+        self._table = rng.random((100, dimensions)) if kind.startswith("table") else None
+        self._noise = self.NOISE[self._kind]
+
+    def value(self, point: Mapping[str, Any], step: int) -> float:
+        x = np.array([point[name] for name in self._names])
+        if self._table is not None:
+            x = self._table[int(np.argmin(((self._table - x) ** 2).sum(axis=1)))]
+        seed = np.frombuffer(hashlib.sha256(x.tobytes()).digest(), dtype=np.uint32)
+        chance = np.random.default_rng(seed).normal(size=self.steps + 2)
+        away = self._axes @ (x - self._best)
+        height, speed = 1.0, 0.6
+        if self._kind == "speed":
+            height, speed = 1.2, 0.25 + 0.9 * float(x[0])
+        elif self._kind == "offset":
+            height, speed = 1.0 + 0.5 * self._heights(x), 0.6 + 0.2 * math.tanh(self._speeds(x))
+        elif self._kind == "random":
+            height = math.exp(0.35 * chance[0])
+        end = 0.6 * math.log1p(4.0 * float(away @ away)) + 0.12 * self._ripples(x)
+        noise = 3.0 * (1.0 - step / self.steps) * chance[step] + 0.3 * chance[-1]
+        return float(end + 0.35 * height * (step**-speed - self.steps**-speed) + self._noise * noise)
+
+    def seconds(self, point: Mapping[str, Any], step: int) -> float:
+        return float(step)
+
+
+def _cube(dimensions: int) -> tuple[SearchSpace, list[str]]:
+    names = [f"x{number}" for number in range(dimensions)]
+    return SearchSpace.from_dict({name: {"type": "real", "low": 0.0, "high": 1.0} for name in names}), names
+
+
+def _waves(rng: np.random.Generator, dimensions: int, scale: float) -> Callable[[Any], float]:
+    """A smooth random function of variance 1, which varies over this distance."""
+    waves, phases = rng.normal(size=(64, dimensions)) / scale, rng.uniform(0, 2 * np.pi, 64)
+    sizes = rng.normal(size=64) * math.sqrt(2 / 64)
+    return lambda x: float(sizes @ np.cos(waves @ x + phases))
+
+
 #: Recorded tables first.
 NAMES = (*(name for name in SETTINGS if (FOLDER / f"{name}.json.gz").exists()), "mfhartmann3", "mfhartmann6")
 
 
 @cache
 def trainings(name: str) -> Trainings:
-    """The trainings of this name.
+    """The trainings of this name: of `NAMES`, or `dev:KIND:INSTANCE`, such as `dev:tableoffset:0`.
 
     Raises:
         ValueError: there are none.
     """
+    dev, _, rest = name.partition(":")
+    kind, _, instance = rest.partition(":")
+    if dev == "dev" and kind.removeprefix("table") in Developed.NOISE and instance.isdecimal():
+        return Developed(kind, 5 if kind.startswith("table") else 4, int(instance))
     if name not in NAMES:
-        raise ValueError(f"no trainings {name!r}; there are {', '.join(NAMES)}")
+        raise ValueError(f"no trainings {name!r}; there are {', '.join(NAMES)} and dev:KIND:INSTANCE")
     return MfHartmann(int(name[-1])) if name.startswith("mfhartmann") else Recorded(name)

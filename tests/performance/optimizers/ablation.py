@@ -278,7 +278,6 @@ _CMA: dict[str, Rule] = {
     "first spread by feasible points": _cma({"cma._LEAST_FEASIBLE": 10**9}, _of("constrained", "tiny", instances=8)),
     "population grows with the batch": _cma({"cma._UPDATES_PER_WIDTH": 10**9}, _ALL, _WIDE),
     "restarts": _cma({"cma.Distribution.is_spent": lambda self: False}, _of(*_RUGGED, instances=3), _LONG),
-    "larger population after a restart": _cma({"cma._LARGEST_GROWTH": 1}, _of(*_RUGGED, instances=3), _LONG),
     "start around earlier searches": _cma({"cma.head_start": lambda *_: None}, _EARLIER),
 }
 
