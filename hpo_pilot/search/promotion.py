@@ -5,7 +5,7 @@ MLSys 2020, algorithm 2. Each point is trained to the lowest level. It goes on t
 the best 1/eta of the results of its level; until then it is paused.
 
 An optimizer finds better and better points, so about 70% of them go on, and most epochs are those of the last level.
-Other rules were tried on development problems (`tests.performance fidelity --problem dev:offset:0`; 8 workers, 4 to 9
+Other rules were tried on development problems (`tests.performance fidelity --problem dev:offset:0`; 8 workers, 4 to 12
 runs each), and none needed fewer epochs in clearly more runs: at most 1/eta of all results go on, also with one
 standard deviation more or with the best of each level at once; a share by the measured rank correlation; an order by
 figures that a process over point and figure projects; expected improvement per rest of the training. With points that
