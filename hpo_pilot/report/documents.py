@@ -25,9 +25,10 @@ from hpo_pilot.report.trial_documents import (
 )
 
 if TYPE_CHECKING:
+    from hpo_pilot.search.estimate import Estimate
     from hpo_pilot.search.progress import SearchProgress
     from hpo_pilot.search.ranking import Standing
-    from hpo_pilot.search.trials import Estimate, Gain, Price
+    from hpo_pilot.search.trials import Gain, Price
     from hpo_pilot.store import Event, PointRequest, SearchRecord
     from hpo_pilot.store.queries import Failure
     from hpo_pilot.store.trial_queries import LevelCount

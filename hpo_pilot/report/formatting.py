@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import jinja2
 
     from hpo_pilot.report.documents import ProgressDocument
-    from hpo_pilot.search.trials import Estimate
+    from hpo_pilot.search.estimate import Estimate
 
 NOTHING = "–"
 

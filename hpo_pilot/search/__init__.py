@@ -2,9 +2,10 @@
 
 Begin with `search.py`: `Search` is the content of a search file. `sections.py` has its smaller sections, `payload.py`
 the payload, `parameters.py` the domains of parameters, and `space.py` the search space with its constraints.
-`trials.py` has `Trial`, its folds and their costs; `earlier_results.py` reads results that a new search starts from.
-`search_file.py` reads search files, `yaml_document.py` finds lines and columns, and `mistakes.py` puts mistakes into
-words. `limits.py` has the largest numbers that a search file may give.
+`trials.py` has `Trial`, its folds and their costs, and `estimate.py` the estimated end of a search.
+`earlier_results.py` reads results that a new search starts from. `search_file.py` reads search files,
+`yaml_document.py` finds lines and columns, and `mistakes.py` puts mistakes into words. `limits.py` has the largest
+numbers that a search file may give.
 """
 
 # ruff: noqa: F401 - other packages import these names from here

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from hpo_pilot.advice import command
 from hpo_pilot.errors import HpoPilotError
+from hpo_pilot.search.estimate import Estimate, estimate, window
 from hpo_pilot.search.progress import SearchProgress
-from hpo_pilot.search.trials import Estimate, estimate, window
 from hpo_pilot.search.values import Point, point_key
 from hpo_pilot.store import EMBEDDED, SearchRecord, SearchState, Store
 from hpo_pilot.store.lease import Holder

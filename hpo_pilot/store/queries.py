@@ -27,7 +27,8 @@ from sqlalchemy import (
 from hpo_pilot.databases import among
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.jobs import JobState
-from hpo_pilot.search.trials import Span, Spent, Trial, TrialState
+from hpo_pilot.search.estimate import Span
+from hpo_pilot.search.trials import Spent, Trial, TrialState
 from hpo_pilot.search.values import Point
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.annotations import Annotation, annotation_record

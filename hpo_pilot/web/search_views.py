@@ -32,9 +32,10 @@ from hpo_pilot.report.formatting import (
     whole,
 )
 from hpo_pilot.search import Search
+from hpo_pilot.search.estimate import Estimate
 from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.search.ranking import Standing, front_of
-from hpo_pilot.search.trials import Cost, Estimate, TrialCounts
+from hpo_pilot.search.trials import Cost, TrialCounts
 from hpo_pilot.steering.status import expected_end
 from hpo_pilot.store import Annotation, SearchRecord, SearchState, Store
 from hpo_pilot.store.annotations import search_annotations

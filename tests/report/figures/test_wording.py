@@ -33,7 +33,7 @@ from hpo_pilot.report.formatting import (
     used_of,
     when,
 )
-from hpo_pilot.search.trials import Estimate
+from hpo_pilot.search.estimate import Estimate
 
 MEASURED = {"gpu_hours": 0.0, "core_hours": 12.3456, "energy_kwh": 1.25, "energy_source": "mixed", "co2_kg": 0.25}
 UNKNOWN = {"gpu_hours": 2.5, "core_hours": 10.0, "energy_kwh": None, "energy_source": None, "co2_kg": None}
