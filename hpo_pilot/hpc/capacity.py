@@ -507,9 +507,9 @@ class TimeLeft:
 
         Args:
             needs: the needs of the job.
-            measured: see `JobNeeds.likely_seconds`.
+            measured: the likely run time of jobs of its search; None: not known, so its minutes count.
         """
-        likely = needs.likely_seconds(measured)
+        likely = needs.seconds if measured is None else min(needs.seconds, measured)
         if likely <= self.seconds:
             return likely
         enough = min(self.share * likely, self.checkpointed if needs.checkpoints else math.inf)
@@ -562,10 +562,6 @@ class AllocationRequest:
             waited: seconds since the request.
         """
         return any(room.nodes >= needs.nodes and room.fits(needs, waited + needs.seconds) for room in self.later)
-
-    def is_late(self, search: str, needs: JobNeeds, waited: float = 0.0) -> bool:
-        """Returns True if a job of a search would probably not end before the allocation; `waited`: see `may_wait`."""
-        return needs.likely_seconds(self.seconds.get(search)) > self.left.seconds - waited
 
     def needed(self, search: str, needs: JobNeeds, waited: float = 0.0) -> float:
         """Returns the seconds for which a job needs room in `now`; infinity: it does not start any more.

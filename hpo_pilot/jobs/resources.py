@@ -45,8 +45,6 @@ class JobNeeds:
         minutes: walltime limit of the payload in minutes, for all points of the job together; 0: not given.
         ranks_per_node: processes that a launcher starts on each node; 0: no launcher, the command runs once.
         checkpoints: whether the job declares checkpoints, from which its next attempt goes on.
-        likely: predicted run time in seconds, which three of four such jobs do not exceed; 0: not predicted. It only
-            helps to choose when and where the job starts; nothing ends a job for it.
     """
 
     nodes: int = 1
@@ -56,21 +54,11 @@ class JobNeeds:
     minutes: float = 60.0
     ranks_per_node: int = 0
     checkpoints: bool = False
-    likely: float = 0.0
 
     @property
     def seconds(self) -> float:
         """The longest run time, in seconds."""
         return 60.0 * (self.minutes or MINUTES_WITHOUT_LIMIT)
-
-    def likely_seconds(self, measured: float | None) -> float:
-        """Returns the likely run time in seconds.
-
-        Args:
-            measured: that of other jobs of its search, for a job without a prediction; None: not known, so its minutes
-                count.
-        """
-        return min(self.seconds, self.likely or measured or math.inf)
 
     @property
     def all_cores(self) -> int:

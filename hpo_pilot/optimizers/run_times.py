@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +12,7 @@ import numpy.typing as npt
 from hpo_pilot.optimizers.base import Observation, array_stream
 from hpo_pilot.optimizers.gaussian_process import Hyperparameters, Posterior, best_fit
 from hpo_pilot.optimizers.objective_models import refit_cut
-from hpo_pilot.optimizers.proposals import unit_vector
 from hpo_pilot.optimizers.training_data import FeatureMap, ToldTrials
-from hpo_pilot.search import Point, Real, SearchSpace, point_key
 
 Array = npt.NDArray[np.float64]
 
@@ -30,12 +26,6 @@ _USED, _LEAST = 256, 8
 #: factor, and explain more than this share of the variance. Of random run times, 8 to 40 results in six dimensions
 #: explained up to 0.69; of run times that depend on the point, from 10 results on 0.79 to 0.99.
 _FACTOR, _EXPLAINED = 2.0, 0.75
-
-#: Three of four run times are shorter than this number of standard deviations above their predictions.
-_LIKELY = 0.674
-
-#: Growth of the number of known run times until `TrialTimes` makes its model again.
-_GROWTH = 1.2
 
 
 class RunTimeModel:
@@ -54,7 +44,6 @@ class RunTimeModel:
         self._posterior = Posterior.of_data(fit, features, values)
         missed, _ = self._posterior.left_out()
         self.explained = 1.0 - float(np.mean(missed * missed))
-        self._scatter = self._deviation * math.sqrt(1.0 - self.explained)
         low, high = np.quantile(values - missed, [0.1, 0.9])
         self.factor = math.exp(self._deviation * float(high - low))
 
@@ -66,10 +55,6 @@ class RunTimeModel:
     def logs(self, features: Array) -> Array:
         """Returns predicted logarithms at features, shape (m, n_features), within the range of the known ones."""
         return np.asarray((self._centre + self._deviation * self._posterior.mean(features)).clip(*self._range))
-
-    def likely(self, features: Array) -> Array:
-        """Returns the seconds, shape (m,), that three of four such trials do not exceed."""
-        return np.exp(self.logs(features) + _LIKELY * self._scatter) - _BESIDES
 
 
 class RunTimeLearner:
@@ -86,10 +71,6 @@ class RunTimeLearner:
         if observation.seconds is not None and observation.values is not None and not observation.stopped:
             log = math.log(max(0.0, observation.seconds) + _BESIDES)
             self._told.add(replace(observation, values=(log,), stds=None, excesses=()))
-
-    def __len__(self) -> int:
-        """Returns the number of known run times."""
-        return len(self._told)
 
     def model(self, *, telling: bool = False) -> RunTimeModel | None:
         """Returns the present model; None while too few run times are known, or all are equal.
@@ -117,40 +98,3 @@ class RunTimeLearner:
 
 def _is_enough(logs: Array) -> bool:
     return len(logs) >= _LEAST and float(logs.std()) > 1e-9
-
-
-class TrialTimes:
-    """Predicts run times of trials by their points and the levels that they train, where the model is telling.
-
-    `learn` may run in another thread than `likely`, which uses the last model.
-    """
-
-    def __init__(self, space: SearchSpace, seed: int, levels: Mapping[str, tuple[float, float]]) -> None:
-        """Starts without run times; `levels`: least and most that a trial trains, by the name of the levels."""
-        axes = {name: Real(low=low, high=high, scale="log") for name, (low, high) in levels.items() if low < high}
-        self._axes = tuple(axes)
-        self._space = SearchSpace(dimensions={**space.dimensions, **axes}, constraints=space.constraints)
-        self._features = FeatureMap(self._space)
-        self._learner = RunTimeLearner(self._features, len(self._space.dimensions), seed)
-        self._model: RunTimeModel | None = None
-        self._due = _LEAST
-
-    def learn(self, told: Iterable[tuple[Point, float, float]]) -> None:
-        """Takes point, trained levels and seconds of trials that came to their ends, and makes the model if due."""
-        for point, trained, seconds in told:
-            unit = self._unit(point, trained)
-            key = point_key({**point, "": trained})
-            self._learner.add(Observation(point, (0.0,), None, key, unit, seconds=seconds))
-        if len(self._learner) >= self._due:
-            self._model = self._learner.model(telling=True)
-            self._due = int(_GROWTH * len(self._learner)) + 1
-
-    def likely(self, point: Point, trained: float) -> float | None:
-        """Returns the seconds that three of four such trials do not exceed; None: they cannot be predicted."""
-        model, unit = self._model, self._unit(point, trained)
-        if model is None or unit is None:
-            return None
-        return float(model.likely(self._features.features(np.array([unit])))[0])
-
-    def _unit(self, point: Mapping[str, Any], trained: float) -> tuple[float, ...] | None:
-        return unit_vector(self._space, {**point, **dict.fromkeys(self._axes, trained)})

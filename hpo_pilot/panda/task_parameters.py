@@ -163,7 +163,6 @@ def task_parameters(
             "transPath": server + _TRANSFORMATION,
             "hpoWalltime": seconds,  # the limit that its pilots enforce
             "hpoPayloadSeconds": seconds - WALLTIME_MARGIN,  # the run time for the scheduler of an allocation
-            "hpoLikelySeconds": round(needs.likely),  # for the order of starts and the end of an allocation
             "hpoCheckpoints": needs.checkpoints,  # it may run across several allocations
             "hpoValues": task.wants_values,  # it reports values of running jobs too
             "hpoNodes": needs.nodes if needs.nodes > 1 else 0,  # only pilots in an allocation get the job

@@ -495,7 +495,6 @@ class AllocationPool(ResourcePool[AllocationReservation]):
             minutes=document.minutes or job.walltime / 60,
             ranks_per_node=document.ranks_per_node,
             checkpoints=bool(document.checkpoint),
-            likely=job.likely,
         )
 
     def assignment(self, planned: ScheduledJob, start: Start, *, takes_step: bool = False) -> AssignedResources:

@@ -28,7 +28,6 @@ class Job:
         may_lack: optional outputs, by their names in the storage.
         server_stores: whether the server stores outputs and logs, as the embedded one does.
         points: key with which the payload reads the job's hyper-parameter points at the server; empty: no access.
-        likely: predicted run time in seconds, see `JobNeeds.likely`; 0: not predicted.
     """
 
     panda_id: int
@@ -44,7 +43,6 @@ class Job:
     may_lack: frozenset[str] = frozenset()
     server_stores: bool = False
     points: str = ""
-    likely: int = 0
 
     @property
     def identity(self) -> Identity:
@@ -87,7 +85,6 @@ def parse_job(data: Mapping[str, Any]) -> Job:
         may_lack=frozenset(_text(data.get("allowNoOutput")).split(",")) - {""},
         server_stores=data.get("hpoPilotStorage") is True,
         points=_text(data.get("hpoPilotPoints")),
-        likely=_number(data.get("hpoLikelySeconds")),
     )
 
 

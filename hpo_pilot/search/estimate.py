@@ -45,13 +45,11 @@ class Span:
         begun: its start.
         ended: its end; of a running trial the present time.
         levels: the levels that it trains, as 18 from 9 to 27 epochs; 1 in a search without levels.
-        likely: see `Trial.likely`.
     """
 
     begun: float
     ended: float
     levels: float = 1.0
-    likely: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -105,9 +103,9 @@ def estimate(
 ) -> Estimate | None:
     """Returns the estimated end of a running search; None while it has no result.
 
-    It simulates the rest of the search several times, with run times drawn from the last trials: of running trials that
-    have predictions by these, of others by the levels that they train. The end is earlier if the hours, GPU-hours,
-    core-hours or levels of the budget run out before its trials.
+    It simulates the rest of the search several times, with run times drawn from the last trials, by the levels that
+    trials train. The end is earlier if the hours, GPU-hours, core-hours or levels of the budget run out before its
+    trials.
 
     Args:
         search: the search.
@@ -170,9 +168,8 @@ def _pace(spans: Sequence[Span], each: float, parallel: int, now: float) -> tupl
 #: Number of simulations; in each at most so many slots and so many trials that have not begun.
 _SIMULATIONS, _MOST_SLOTS, _MOST_DRAWN = 24, 200, 200
 
-#: The least deviation of the logarithm of run times, and the steps to find it. With fewer results of trials with
-#: predictions, the predictions are not used.
-_LEAST_SPREAD, _FIT_STEPS, _LEAST_PREDICTED = 0.03, 40, 5
+#: The least deviation of the logarithm of run times, and the steps to find it.
+_LEAST_SPREAD, _FIT_STEPS = 0.03, 40
 
 
 def _simulated(
@@ -201,19 +198,13 @@ def _simulated(
     levels = [span.levels for span in (*recent, *running)]
     usual = _usual(recent)
     sample = RunTimeSample(*([span.seconds / usual(span.levels) for span in some] for some in (recent, running)))
-    known, still = ([span.seconds / span.likely for span in some if span.likely] for some in (recent, running))
-    predicted = RunTimeSample(known, still) if len(known) >= _LEAST_PREDICTED else None
     limit = max(limit, *(span.seconds for span in spans))
     ends = []
     for number in range(_SIMULATIONS):
-        smooth = number % 2 == 1
-        draw, draw_share = sample.redrawn(rng, smooth=smooth), predicted and predicted.redrawn(rng, smooth=smooth)
+        draw = sample.redrawn(rng, smooth=number % 2 == 1)
         rest = [0.0] * (slots - len(out))
         for span in out:
-            if draw_share and span.likely:
-                seconds = span.likely * draw_share(span.seconds / span.likely)
-            else:
-                seconds = usual(span.levels) * draw(span.seconds / usual(span.levels))
+            seconds = usual(span.levels) * draw(span.seconds / usual(span.levels))
             rest.append(max(0.0, min(seconds, limit) - span.seconds))
         heapq.heapify(rest)
         waiting, drawn = left, 0.0
@@ -266,7 +257,11 @@ class RunTimeSample:
         def tail(beyond: float) -> float:
             place = (math.log(max(beyond, _SHORTEST)) - mean) / deviation
             share = rng.random() * _tail(place)
-            return beyond if share < _TINY else max(beyond, math.exp(mean - deviation * _NORMAL.inv_cdf(share)))
+            return (
+                beyond
+                if share < _TINY
+                else max(beyond, math.exp(min(_LARGEST_LOG, mean - deviation * _NORMAL.inv_cdf(share))))
+            )
 
         if smooth and freedom > 1:
             deviation *= math.sqrt(freedom / rng.gammavariate(freedom / 2.0, 2.0))
@@ -311,4 +306,4 @@ def _tail(place: float) -> float:
 
 
 _NORMAL = statistics.NormalDist()
-_SHORTEST, _TINY = 1e-3, 1e-300
+_SHORTEST, _TINY, _LARGEST_LOG = 1e-3, 1e-300, 600.0

@@ -244,8 +244,6 @@ class Trial:
         promoted: number of the last trial that goes on from it, when it was read from the store; None: there is none.
         told: position in the order of results, from 1; None while it runs.
         stop: the decision to stop it early; None for other trials.
-        likely: predicted run time of each of its jobs in seconds, which three of four such trials do not exceed; None:
-            it could not be predicted when the trial was submitted.
     """
 
     number: int
@@ -268,7 +266,6 @@ class Trial:
     started: datetime | None = None
     ended: datetime | None = None
     stop: EarlyStop | None = None
-    likely: float | None = None
 
     @property
     def value(self) -> float | None:

@@ -169,8 +169,6 @@ def pilot_job(job: JobRecord) -> dict[str, Any]:
     }
     if parameters.container:
         answer["container_name"] = parameters.container
-    if likely := parameters.needs.job.likely:
-        answer["hpoLikelySeconds"] = likely
     if job.row.debug:
         answer["debug"] = "True"
     return answer

@@ -87,7 +87,7 @@ def read_loads(tx: Transaction) -> None:
 # The highest priority goes first. At equal priority, the campaign (a search) with the fewest cores at pilots goes
 # first, then the campaign that was served longest ago. Within a campaign the oldest task goes first, within a task
 # the lowest PandaID. So a search with thousands of waiting jobs gets every pilot while it is alone, and its share
-# once others come. In an allocation, jobs that its end would probably cut come after all others of their priority.
+# once others come.
 #
 # The cost does not grow with the number of jobs or pilots: see `brokerage.WaitingTasks`.
 
@@ -324,10 +324,8 @@ class _Picking:
             else:
                 candidates.remove(best)
 
-    def _order(self, candidate: _Candidate) -> tuple[bool, int, int, int]:
-        allocation, needs = self._request.allocation, candidate.key[1].needs.job
-        late = allocation is not None and allocation.is_late(candidate.campaign, needs, self._request.waited)
-        return late, *self._waiting.burden(candidate.campaign), candidate.heap[0] if candidate.heap else 0
+    def _order(self, candidate: _Candidate) -> tuple[int, int, int]:
+        return *self._waiting.burden(candidate.campaign), candidate.heap[0] if candidate.heap else 0
 
     def _waiting_task(self, candidate: _Candidate) -> brokerage.WaitingTask | None:
         task_id = self._request.task_id

@@ -8,7 +8,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -488,7 +488,6 @@ def demand(tx: Transaction, call: Call, *, queue: str = "", task_ids: list[int] 
         if not _may_go(row, queue):
             continue
         needs = parse_needs(row.needs)
-        needs = replace(needs, job=replace(needs.job, likely=0.0))
         entry = found.setdefault(needs, {"jobs": 0, "since": 0.0})
         entry["jobs"] += row.n_jobs
         entry["since"] = max(entry["since"], tx.now - row.since)

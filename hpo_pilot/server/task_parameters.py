@@ -234,7 +234,6 @@ class TaskParameters:
             memory_mb=self.ram_mb,
             minutes=(self._amount("hpoPayloadSeconds") or self.max_walltime) / 60,
             checkpoints=bool(self.params.get("hpoCheckpoints")),
-            likely=self._amount("hpoLikelySeconds"),
         )
         return TaskNeeds(
             job,

@@ -16,7 +16,6 @@ from concurrent.futures import Executor, Future
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpo_pilot.errors import ExhaustedError, GiveUpError, TryAgainError
 from hpo_pilot.jobs import JobState, TaskRef, TaskState
@@ -40,9 +39,6 @@ from hpo_pilot.steering.submissions import LOOK_SECONDS, Lookahead, PointRequest
 from hpo_pilot.store import NewTask, PointRequest, SearchRecord, SearchState, SteeringStore, StoreAwayError, TaskRecord
 from hpo_pilot.store.progress import stored_progress
 from hpo_pilot.store.queries import fold_seconds, spent
-
-if TYPE_CHECKING:
-    from hpo_pilot.optimizers.run_times import TrialTimes
 
 #: Sums of fractional levels differ in the last digits from what they should be.
 _ROUNDING = 1e-9
@@ -353,7 +349,7 @@ class SearchSteering:
 
     def _tell(self, trial: Trial, seconds: float | None) -> None:
         """Passes a result to optimizer, promotion and budget, in the order of results; `seconds`: of a fold."""
-        self._proposer.tell(trial, first_of_chain(self._trials, trial), seconds, trained(self._trials, trial))
+        self._proposer.tell(trial, first_of_chain(self._trials, trial), seconds)
         if self._promotion is not None and trial.level is not None:
             figures = figures_of_merit(self._search, trial)
             self._promotion.tell(trial.number, trial.level, figures and costs(self._search.objectives, figures))
@@ -474,10 +470,6 @@ class SearchSteering:
             self._search, number, first, points, confirms=confirms, retries=retries, continues=continues
         )
         trials = self._tasks.fitting(number, trials, self._trials)
-        parts = [trained(self._trials, trial) for trial in trials]
-        trials = [
-            replace(one, likely=self._proposer.likely(one, part)) for one, part in zip(trials, parts, strict=True)
-        ]
         fulfilled = {request.id: trial.number for request, trial in zip(requests or (), trials, strict=False)}
         name = self._tasks.name(number, 0)
         task = self._store.add_generation(
@@ -585,24 +577,19 @@ class Proposer:
         self._wake = wake
         self._untold: list[tuple[int, float | None, Result]] = []  # with the first trial of the point, and its level
         self._levels = LevelResults() if search.levels is not None else None  # only `_ask` uses it
-        self._timed: list[tuple[Point, float, float]] = []  # point, trained levels and seconds of trials not told yet
-        self._times: TrialTimes | None = None
         self._asking: Future[list[Point]] | None = None
         self.exhausted = False
         """True once the optimizer has no point left."""
 
-    def tell(self, trial: Trial, chain: int | None = None, seconds: float | None = None, levels: float = 0) -> None:
+    def tell(self, trial: Trial, chain: int | None = None, seconds: float | None = None) -> None:
         """Takes a trial that is over, in the order of results. The optimizer learns it with the next ask.
 
         Args:
             trial: the trial.
             chain: number of the first trial of its point; None: of the trial itself.
             seconds: its `Trial.fold_seconds`; of a level it is not told, because it depends on the level.
-            levels: the levels that it trained, as 18 from 9 to 27 epochs.
         """
         result = told_result(self._search, trial)
-        if seconds is not None and trial.values:
-            self._timed.append((trial.point, levels, seconds))
         if self._levels is None:
             result = replace(result, seconds=seconds)
         self._untold.append((chain or trial.number, trial.level, result))
@@ -620,8 +607,7 @@ class Proposer:
     def start(self, count: int, pending: Sequence[Point]) -> None:
         """Starts an ask for `count` points; `pending`: the points of open trials."""
         untold, self._untold = self._untold, []
-        timed, self._timed = self._timed, []
-        self._asking = self._executor.submit(self._ask, untold, timed, count, list(pending))
+        self._asking = self._executor.submit(self._ask, untold, count, list(pending))
         self._asking.add_done_callback(lambda _: self._wake())
 
     def take(self) -> list[Point]:
@@ -635,20 +621,9 @@ class Proposer:
             self.exhausted = True
             return []
 
-    def likely(self, trial: Trial, levels: float) -> float | None:
-        """Returns `Trial.likely` of a new trial that trains these levels."""
-        return None if self._times is None else self._times.likely(trial.point, levels)
-
-    def _ask(
-        self,
-        untold: list[tuple[int, float | None, Result]],
-        timed: list[tuple[Point, float, float]],
-        count: int,
-        pending: list[Point],
-    ) -> list[Point]:
+    def _ask(self, untold: list[tuple[int, float | None, Result]], count: int, pending: list[Point]) -> list[Point]:
         """Tells and asks the optimizer; runs in the executor, and nothing else uses the optimizer."""
         with ASK_SECONDS.labels(self._search.optimizer.name).time():
-            self._learn_times(timed)
             told = [result for _, _, result in untold]
             if self._levels is not None:  # results of lower levels change as others come: a new optimizer is told all
                 for chain, level, result in untold:
@@ -657,13 +632,3 @@ class Proposer:
                 self.__dict__.pop("_optimizer", None)
             self._optimizer.tell(told)
             return self._optimizer.ask(count, pending)
-
-    def _learn_times(self, timed: list[tuple[Point, float, float]]) -> None:
-        """Learns the run times of trials; runs in the executor."""
-        if self._times is None:
-            from hpo_pilot.optimizers.run_times import TrialTimes  # noqa: PLC0415 - loads scipy
-
-            search, levels = self._search, self._search.levels
-            trained = {} if levels is None else {search.level_name: (levels.values[0], levels.high)}
-            self._times = TrialTimes(search.space, search.seed, trained)
-        self._times.learn(timed)

@@ -378,7 +378,7 @@ def task_spec(
         points={number: search.payload_point(trial.point, trial.level) for number, trial in members.items()},
         jobs=jobs,
         sandbox=sandbox,
-        needs=replace(search.job_needs, likely=_likely(search, jobs, trials)),
+        needs=search.job_needs,
         container=search.payload.container,
         has_outputs=bool(search.payload.kept_files),
         queue=f"{ASKED_QUEUE}{uid}" if search.payload.is_none else search.site.queue,
@@ -397,17 +397,6 @@ def task_spec(
         wants_values=search.early_stopping.is_on,
         levels=_levels(search, members, trials),
     )
-
-
-#: Predicted run times of tasks are rounded up to powers of this number, so that few kinds of jobs wait at a server.
-_STEP = 1.25
-
-
-def _likely(search: Search, jobs: tuple[Members, ...], trials: Mapping[int, Trial]) -> float:
-    """Returns the predicted seconds of the longest job; 0: one is not predicted, or may take all its minutes."""
-    seconds = max((sum(trials[one.trial].likely or math.inf for one in job) for job in jobs), default=math.inf)
-    seconds = _STEP ** math.ceil(math.log(max(1.0, seconds), _STEP)) if seconds < math.inf else seconds
-    return seconds if seconds < search.job_needs.seconds else 0.0
 
 
 def _levels(search: Search, members: Mapping[int, Trial], trials: Mapping[int, Trial]) -> dict[int, TrialLevel]:

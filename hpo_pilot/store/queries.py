@@ -136,21 +136,20 @@ class Failure(NamedTuple):
     ended: float | None
 
 
-def _spans(begun: ColumnElement[Any], ended: ColumnElement[Any]) -> Select[Any]:
+def _spans(*begun_and_ended: ColumnElement[Any]) -> Select[Any]:
     """Returns a query of the values of spans of trials."""
     trials, before = t.trials.c, t.trials.alias()
     same = and_(before.c.search_id == trials.search_id, before.c.number == trials.continues)
     levels = func.coalesce(trials.level - func.coalesce(before.c.level, 0.0), 1.0)
-    return select(begun, ended, levels, trials.likely).select_from(t.trials.outerjoin(before, same))
+    return select(*begun_and_ended, levels.label("levels")).select_from(t.trials.outerjoin(before, same))
 
 
 def levels_trained(engine: Engine, search_id: int) -> float:
     """Returns the sum of levels that the trials that are over have trained, without confirmation runs."""
     trials = t.trials.c
-    spans = _spans(trials.started, trials.ended).where(
-        trials.search_id == search_id, trials.told.is_not(None), trials.confirms.is_(None)
-    )
-    return float(sum(levels for _, _, levels, _ in read_rows(engine, spans)))
+    spans = _spans().where(trials.search_id == search_id, trials.told.is_not(None), trials.confirms.is_(None))
+    ((total,),) = read_rows(engine, select(func.sum(spans.subquery().c.levels)))
+    return float(total or 0.0)
 
 
 def last_spans(engine: Engine, search_id: int, limit: int) -> list[Span]:

@@ -241,8 +241,7 @@ def stored_search(definition: Mapping[str, Any]) -> Search:
 def trial_record(row: Sequence[Any], attempts: Mapping[int, Sequence[Attempt]]) -> Trial:
     """Returns a row of `trials` as a value; `attempts`: of its jobs by fold, oldest first."""
     _, _, number, generation, point, state, seed, confirms, retries, told, value, std, figures, spreads, *more = row
-    error, look, reason, step, stop_value, projected, submitted, started, ended, level, continues, *rest = more
-    likely, promoted = rest
+    error, look, reason, step, stop_value, projected, submitted, started, ended, level, continues, promoted = more
     return Trial(
         number=number,
         generation=generation,
@@ -263,7 +262,6 @@ def trial_record(row: Sequence[Any], attempts: Mapping[int, Sequence[Attempt]]) 
         submitted=from_epoch(submitted),
         started=from_epoch(started),
         ended=from_epoch(ended),
-        likely=likely,
     )
 
 

@@ -87,7 +87,6 @@ class SteeringStore(Store):
                         "retries": trial.retries,
                         "level": trial.level,
                         "continues": trial.continues,
-                        "likely": trial.likely,
                         "submitted": now,
                     }
                     for trial in trials

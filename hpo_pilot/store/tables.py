@@ -111,7 +111,6 @@ trials = sa.Table(
     C("ended", sa.Float, nullable=True),
     C("level", sa.Float, nullable=True),  # the level that it is trained to; null: the search has no levels
     C("continues", sa.Integer, nullable=True),  # the trial of the level below that it goes on from
-    C("likely", sa.Float, nullable=True),  # predicted run time of each of its jobs, in seconds; null: not predicted
     sa.UniqueConstraint("search_id", "number"),
     sa.UniqueConstraint("search_id", "told"),
     sa.Index(None, "search_id", "state"),

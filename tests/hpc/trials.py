@@ -6,7 +6,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hpo_pilot.hpc.capacity import AllocationRequest
 from hpo_pilot.hpc.usage import ScheduledJob
@@ -24,8 +24,6 @@ class TrialSource:
         count: how many trials it has in all.
         arrives: when it is submitted, in seconds.
         parallel: how many of them it wants at once.
-        waiting: how many of them wait at the server for a pilot, at most.
-        error: of the predicted run times' logarithm; None: nothing is predicted.
     """
 
     name: str
@@ -35,8 +33,6 @@ class TrialSource:
     count: int = 1_000_000
     arrives: float = 0.0
     parallel: int = 1_000_000
-    waiting: int = 1
-    error: float | None = None
 
     @property
     def mean(self) -> float:
@@ -55,7 +51,7 @@ class TrialServer:
         self._ended: dict[str, deque[float]] = {source.name: deque() for source in sources}
         self._sources = {source.name: source for source in sources}
         self._next = dict.fromkeys(self._sources, 0)
-        self._waiting: dict[str, list[ScheduledJob]] = {name: [] for name in self._sources}
+        self._returned: dict[str, list[ScheduledJob]] = {name: [] for name in self._sources}
         self._cores = dict.fromkeys(self._sources, 0)
         self._seed, self._failures = seed, failures
 
@@ -83,8 +79,8 @@ class TrialServer:
             needs = self._sources[name].needs
             if not self._has(name, now):
                 turns.remove(name)
-            elif job := self._fitting(name, request):
-                found.append(job)
+            elif request.now.take(needs, request.needed(name, needs)):
+                found.append(self._job(name))
             elif request.may_wait(needs):
                 return [*found, self._job(name)]
             else:
@@ -108,7 +104,7 @@ class TrialServer:
     def take_back(self, job: ScheduledJob) -> None:
         """A pilot did not start it: another may."""
         self._cores[job.search] -= job.needs.nodes * job.needs.cores
-        self._waiting[job.search].insert(0, job)
+        self._returned[job.search].append(job)
 
     def _turns(self, now: float) -> list[str]:
         return [name for name, source in self._sources.items() if source.arrives <= now and self._has(name, now)]
@@ -119,40 +115,16 @@ class TrialServer:
             ended.popleft()
         at_pilots = self._cores[name] // (source.needs.nodes * source.needs.cores)
         return at_pilots + len(ended) < source.parallel and (
-            bool(self._waiting[name]) or self._next[name] < source.count
+            bool(self._returned[name]) or self._next[name] < source.count
         )
 
-    def _fitting(self, name: str, request: AllocationRequest) -> ScheduledJob | None:
-        """The first waiting job with room; those that probably end in time come before the others."""
-        self._wait(name)
-        tried = set()
-        for job in sorted(self._waiting[name], key=lambda job: request.is_late(name, job.needs)):
-            if job.needs not in tried and request.now.take(job.needs, request.needed(name, job.needs)):
-                return self._job(name, job)
-            tried.add(job.needs)
-        return None
-
-    def _wait(self, name: str) -> None:
-        """Submits what waits then."""
-        source, waiting = self._sources[name], self._waiting[name]
-        while len(waiting) < source.waiting and self._next[name] < source.count:
-            self._next[name] += 1
-            job = ScheduledJob(f"{name}-{self._next[name]}", name, source.needs)
-            if source.error is not None:
-                whole = random.Random(f"{self._seed} {job.key}").gauss(0.0, source.sigma)
-                # Of three in four the run time is shorter; rounded up, as steering does.
-                whole += random.Random(f"error {self._seed} {job.key}").gauss(0.674 * source.error, source.error)
-                likely = 1.25 ** math.ceil(math.log(max(1.0, source.median * math.exp(whole)), 1.25))
-                likely = likely if likely < source.needs.seconds else 0.0
-                job = replace(job, needs=replace(source.needs, likely=likely))
-            waiting.append(job)
-
-    def _job(self, name: str, job: ScheduledJob | None = None) -> ScheduledJob:
-        self._wait(name)
-        job = job or self._waiting[name][0]
-        self._waiting[name].remove(job)
-        self._cores[name] += job.needs.nodes * job.needs.cores
-        return job
+    def _job(self, name: str) -> ScheduledJob:
+        source = self._sources[name]
+        self._cores[name] += source.needs.nodes * source.needs.cores
+        if self._returned[name]:
+            return self._returned[name].pop()
+        self._next[name] += 1
+        return ScheduledJob(f"{name}-{self._next[name]}", name, source.needs)
 
 
 def nodes_lost(names: list[str], count: int, until: float, seed: int) -> Iterator[tuple[float, str]]:

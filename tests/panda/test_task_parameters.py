@@ -145,14 +145,6 @@ def test_an_embedded_server_gets_the_same_and_its_own_transformation(ours, panda
     compare(ours, theirs)
     assert ours["transPath"] == "http://127.0.0.1:1/trf/user/runGen-00-00-02"
     assert ours["hpoWalltime"] == 10 * 60 + 300 and ours["hpoPayloadSeconds"] == 10 * 60
-    assert "hpoLikelySeconds" not in ours
-
-
-@pytest.mark.parametrize(("at_ours", "key"), [(True, 123), (False, None)])
-def test_a_predicted_run_time_goes_to_our_servers_only_and_limits_nothing(task, at_ours, key):
-    told = parameters_of(replace(task, needs=replace(task.needs, likely=123.4)), ours=at_ours)
-    plain = parameters_of(task, ours=at_ours)
-    assert told.get("hpoLikelySeconds") == key and told | {"hpoLikelySeconds": 0} == plain | {"hpoLikelySeconds": 0}
 
 
 def test_job_parameters_are_prun_s_but_for_sandbox_and_points(ours, panda_client):

@@ -147,7 +147,7 @@ def _side_by_side(source: TrialSource, node: Node) -> int:
 # - first come, first served: the trial in turn waits, and nothing starts before it;
 # - EASY backfill (Lifka, JSSPP 1995), by the minutes asked for;
 # - static split (`split`): nodes split between searches beforehand (a job array).
-# Run times are predicted only in the loads `PREDICTED`, and only our rule uses them.
+# Longest first would need run times that nobody knows before a trial ends.
 
 SUMMIT = NodeShape(cores=42, memory_mb=512_000, gpus=6, close=3)
 SEED = 20260101
@@ -235,23 +235,6 @@ def _random(seed: int) -> Load:
     return Load(f"random {seed}", nodes, hours, sources, lost=dice.choice([0, 0, nodes // 32]))
 
 
-def _waiting(load: Load, error: float | None) -> Load:
-    """The load with 64 trials of each search waiting for nodes, whose run times are known with this error."""
-    sources = [replace(source, waiting=64, error=error) for source in load.sources]
-    known = "unknown" if error is None else f"known but for {error:.0%}"
-    return replace(load, name=f"{load.name}; 64 wait, run times {known}", sources=sources)
-
-
-PREDICTED = [
-    _waiting(load, error)
-    for load in (
-        Load("three shapes", 64, 8.0, THREE),
-        Load("many small trials and few on half the nodes", 64, 8.0, FEW_LARGE),
-        Load("one-GPU trials", 16, 4.0, ONE_GPU),
-    )
-    for error in (None, 0.5, 0.2)
-]
-
 LOADS = [
     Load("768 six-node trials at once", 4608, 8.0, [SIX_NODES]),
     Load("three shapes", 64, 8.0, THREE),
@@ -265,7 +248,6 @@ LOADS = [
     _new("a search late", KNOWN, LATE),
     _new("trials that may take 130 minutes", LONG),
     _new("trials of four hours with checkpoints", LONGER),
-    *PREDICTED,
 ]
 RULES = ("hpo-pilot", "EASY backfill", "first come", "static split")
 OLD_SLURM = (

@@ -297,18 +297,6 @@ def test_jobs_that_may_not_end_in_time_start_if_enough_is_left_for_them(queue: Q
     assert task_ids(queue.acquire(9, allocation=told, waited=9.7)) == [kept]
 
 
-def test_predicted_run_times_count_before_measured_ones_and_jobs_that_would_be_cut_come_last(queue: Queue) -> None:
-    long = queue.submit(2, hpoWalltime=7200, hpoLikelySeconds=1200, campaign="one.1", userName="me")
-    short = queue.submit(1, hpoWalltime=7200, hpoLikelySeconds=590, campaign="one.1", userName="me")
-    room_left = Room(9, (), 4, 8000, 600.0)
-    told = room(room_left, seconds={"me/one.1": 6000.0}, left=TimeLeft(600.0, 0.5))
-    jobs = queue.acquire(2, allocation=told)
-    assert [(job["taskID"], job["hpoLikelySeconds"]) for job in jobs] == [(short, 590), (long, 1200)]
-    assert queue.acquire(1, allocation=told, waited=1.0) == [], "half of it is not left"
-    unlimited = queue.submit(1, hpoWalltime=500, hpoLikelySeconds=5000)
-    assert task_ids(queue.acquire(1, allocation=told)) == [unlimited], "no longer than its limit"
-
-
 def test_in_an_allocation_a_job_takes_what_its_payload_may_and_no_margin(queue: Queue) -> None:
     queue.submit(1, hpoWalltime=900, hpoPayloadSeconds=600)
     assert queue.acquire(1, allocation=room(Room(1, (), 4, 8000, 599.0)), remaining_time=899) == []

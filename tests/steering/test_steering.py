@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from dataclasses import replace
@@ -57,28 +56,6 @@ def test_the_optimizer_gets_the_run_time_of_a_fold_also_after_a_restart(steer, p
     go(steering, 2)
     assert [o.seconds for o in steering._proposer._optimizer.history] == [3.0, 20.0]
     assert [result.seconds for *_, result in steer()._proposer._untold] == [3.0, 20.0]
-
-
-@pytest.mark.parametrize("epochs", [None, 9])
-def test_tasks_have_predicted_run_times_which_are_kept(steer, store, panda, epochs):
-    levels = {} if epochs is None else {"fidelity": {"epochs": {"low": 1, "high": epochs}}}
-    steering = steer({"optimizer": "random", **levels}, trials=30, parallel=1)
-
-    def seconds(trial):
-        """Of a trial's own part of its level, and three to start."""
-        before = trial.continues and store.trials(1)[trial.continues - 1].level
-        return 3 + math.exp(3 * trial.point["x"]) * (10 if epochs is None else trial.level - (before or 0))
-
-    for number in range(1, 25):
-        go(steering, 2)
-        panda.finish(number, seconds=seconds(store.trials(1)[-1]))
-    go(steering, 2)
-    trial, needs = store.trials(1)[-1], panda.tasks[25].needs
-    assert 0.9 < trial.likely / seconds(trial) < 2, "three of four such trials are shorter"
-    assert trial.likely <= needs.likely < 1.26 * trial.likely
-    panda.states[25] = TaskState.FAILED
-    go(steer(), 2)  # after a restart, too
-    assert panda.tasks[26].jobs == panda.tasks[25].jobs and panda.tasks[26].needs == needs
 
 
 def test_a_false_row_of_progress_is_corrected_when_the_search_is_loaded(steer, store, panda):

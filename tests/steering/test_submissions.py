@@ -9,7 +9,7 @@ import pytest
 
 from hpo_pilot.jobs import JobNeeds
 from hpo_pilot.panda.sandbox import build_sandbox
-from hpo_pilot.search import Budget, Search, Trial
+from hpo_pilot.search import Budget, Search
 from hpo_pilot.steering.registration import payload_document
 from hpo_pilot.steering.submissions import Lookahead, Refill, task_jobs, task_spec, trials_per_task
 from hpo_pilot.transformation.job import PayloadSettings
@@ -65,21 +65,6 @@ def test_pilots_are_told_of_nodes_and_ranks(tmp_path):
     assert (document.nodes, document.ranks_per_node, document.gpus, document.minutes) == (4, 6, 6, 90.0)
     needs = task_spec(search, "cafe", sandbox, "n", 1, (), {}).needs
     assert needs == JobNeeds(4, 6, 42, 2000, 90.0, 6)
-
-
-@pytest.mark.parametrize(
-    ("known", "likely"),
-    [
-        ((100.0, 300.0), 1.25**26),  # of the longest job, rounded up
-        ((100.0, None), 0.0),
-        ((100.0, 599.0), 0.0),  # rounded up it would be the limit of ten minutes
-    ],
-)
-def test_the_predicted_run_time_of_a_task(tmp_path, known, likely):
-    search = made_search(resources={"minutes": 10})
-    trials = {n: Trial(n, 1, {"x": 0.5}, likely=seconds) for n, seconds in enumerate(known, 1)}
-    needs = task_spec(search, "cafe", tmp_path, "n", 1, task_jobs(search, [(1, 0), (2, 0)]), trials).needs
-    assert needs.likely == pytest.approx(likely)
 
 
 @pytest.mark.parametrize(

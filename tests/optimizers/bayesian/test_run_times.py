@@ -11,7 +11,6 @@ import pytest
 
 from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.optimizers.base import Result
-from hpo_pilot.optimizers.run_times import TrialTimes
 from hpo_pilot.search import Point, SearchSpace
 from tests.optimizers.runs import REAL
 
@@ -69,28 +68,3 @@ def test_run_times_of_failures_do_not_count(values: Any) -> None:
     optimizer = told({}, by_size, name="bayesian", count=7)
     optimizer.tell([Result({"x": 0.5, "size": 0.5}, values, seconds=1e4)])
     assert optimizer._run_times.model() is None
-
-
-def test_likely_run_times_of_points_and_levels() -> None:
-    """20 seconds to start, and seconds an epoch by size; noise of a tenth."""
-    dice, points = random.Random(3), create_optimizer("random", SPACE, seed=8).ask(120, [])
-    times = TrialTimes(SPACE, 1, {"epochs": (1, 9)})
-    known = [(point, float(dice.choice([1, 2, 6]))) for point in points]
-
-    def seconds(point: Point, epochs: float) -> float:
-        return 20 + epochs * by_size(point, dice)
-
-    assert times.likely(points[0], 1) is None
-    times.learn((point, epochs, seconds(point, epochs)) for point, epochs in known[:60])
-    ratios = [seconds(point, epochs) / (times.likely(point, epochs) or 0) for point, epochs in known[60:]]
-    assert 0.6 < sum(ratio <= 1 for ratio in ratios) / 60 < 0.95
-    assert statistics.median(ratios) > 0.8
-    assert times.likely({"x": 0.5}, 1) is None, "not a point of the space"
-
-
-def test_run_times_that_are_random_or_alike_are_not_predicted() -> None:
-    points = create_optimizer("random", SPACE, seed=8).ask(40, [])
-    for seconds in (by_chance, lambda point, dice: 100 * 1.5 ** point["size"]):
-        times = TrialTimes(SPACE, 1, {})
-        times.learn((point, 0, seconds(point, random.Random(n))) for n, point in enumerate(points))
-        assert times.likely(points[0], 0) is None
