@@ -293,16 +293,18 @@ class PandaManager(WorkflowManager):
     @override
     def forget(self, uid: str, keep: Collection[int] = ()) -> None:
         if self._checkpoints is not None:
-            kept = tuple(f"t{chain}f" for chain in keep)
-            for folder in (self._checkpoints / uid).glob("*") if kept else [self._checkpoints / uid]:
-                if not folder.name.startswith(kept):
+            kept = {f"t{chain}" for chain in keep}
+            for folder in (self._checkpoints / uid).glob("*"):
+                if folder.name.partition("f")[0] not in kept:
                     shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(OSError):  # it is not empty, or was never made
+                (self._checkpoints / uid).rmdir()
         try:
             if self._feed.is_there():
                 url, headers = f"{self._server.url}/api/v1/hpo_pilot/forget", self._server.headers()
-                self._http.post(
-                    url, json={"uid": uid, "keep": sorted(keep)}, headers=headers, timeout=30
-                ).raise_for_status()
+                # Servers of older versions do not know `keep`.
+                wanted: dict[str, object] = {"uid": uid} | ({"keep": sorted(keep)} if keep else {})
+                self._http.post(url, json=wanted, headers=headers, timeout=30).raise_for_status()
         except (TryAgainError, requests.RequestException) as error:  # the server deletes them later
             log.info("the checkpoints of search %s stay at the server: %s", uid, error)
 

@@ -29,7 +29,7 @@ import threading
 import time
 import zlib
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -569,7 +569,7 @@ class CheckpointShipping(threading.Thread):
             why = f"it has more than {self._limit >> 20} MB packed (--checkpoint-mb of the pilot)"
         except (HpoPilotError, FilesChanging, OSError) as error:
             why = str(error) or "its files are still being written"
-        return f"the checkpoint is not kept, and a later level is trained from the start: {why}"
+        return f"the checkpoint is not kept, and a later level would be trained from the start: {why}"
 
     # --- where the checkpoints are stored: at the server ---
 
@@ -612,5 +612,7 @@ def remove_old(root: Path) -> None:
                 log.info("the checkpoints in %s are removed: none has come for 30 days", search)
                 for path in ours:
                     shutil.rmtree(path, ignore_errors=True)
+                with suppress(OSError):  # it has files of others
+                    search.rmdir()
     except OSError as error:  # another pilot may use the folder
         log.info("old checkpoints are not removed: %s", error)

@@ -135,7 +135,7 @@ def estimate(
     each = statistics.fmean(span.seconds for span in spans)
     for name, allowed in hours_allowed(budget, search.resources).items():
         # What further trials at the mean cost so far would train.
-        affordable = max(0.0, (allowed - job_seconds) * max(1.0, done) / job_seconds) if job_seconds else left
+        affordable = max(0.0, (allowed - job_seconds) * (done or 1.0) / job_seconds) if job_seconds else left
         if affordable < left:
             left, limit = affordable, name
     slots, results, stalled = _pace(spans, each, budget.parallel, now)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
@@ -10,7 +10,7 @@ from pydantic import Field
 from hpo_pilot.search.fields import Section, StrictFloat, StrictInt, Text
 from hpo_pilot.search.mistakes import Mistake
 from hpo_pilot.search.promotion import counts_within, level_sum, levels_between, planned_counts
-from hpo_pilot.search.space import SearchSpace
+from hpo_pilot.search.space import SearchSpace, name_mistakes
 
 if TYPE_CHECKING:
     from hpo_pilot.search.payload import Payload
@@ -39,7 +39,7 @@ class Levels(Section):
         low = self.low if isinstance(self.high, int) else float(self.low)
         return levels_between(low, self.high, self.eta)
 
-    def planned(self, points: int, limit: float | None) -> list[int]:
+    def planned(self, points: int, limit: float | None) -> Sequence[int]:
         """Returns the expected number of trials at each level; `limit`: of the sum of the levels, None: none."""
         counts = planned_counts(points, len(self.values), self.eta)
         if limit is None or level_sum(counts, self.values) <= limit:
@@ -67,6 +67,7 @@ def fidelity_mistakes(sections: Mapping[str, Any]) -> Iterator[Mistake]:
         elif budget.fidelity < least:
             message = f"is {budget.fidelity:g}: no trial can reach the lowest level, {least:g}"
             yield Mistake(("budget", "fidelity"), message, f"use {least:g} or more")
+    yield from (mistake.under("fidelity") for mistake in name_mistakes(fidelity))
     for name in fidelity:
         if early is not None and early.is_on:
             message = "trains every point in parts already, and only the best go on"

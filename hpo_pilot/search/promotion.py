@@ -42,7 +42,7 @@ def planned_counts(points: int, levels: int, eta: int) -> list[int]:
 
 
 @lru_cache(maxsize=256)
-def counts_within(points: int, levels: tuple[float, ...], eta: int, limit: float) -> list[int]:
+def counts_within(points: int, levels: tuple[float, ...], eta: int, limit: float) -> tuple[int, ...]:
     """Returns the expected number of trials at each level, if the sum of the levels that they train is limited."""
     counts, left = [0] * len(levels), limit * (1 + 1e-9)
     parts = _parts(levels)
@@ -50,7 +50,7 @@ def counts_within(points: int, levels: tuple[float, ...], eta: int, limit: float
         due = (at for at in range(len(levels) - 1, 0, -1) if counts[at - 1] // eta > counts[at] and parts[at] <= left)
         at = next(due, 0)
         if at == 0 and (counts[0] == points or parts[0] > left):
-            return counts
+            return tuple(counts)
         counts[at] += 1
         left -= parts[at]
 

@@ -72,9 +72,9 @@ def _search(owner: str, uid: str) -> str:
 
 def forget(tx: Transaction, cache: Folder, owner: str, uid: str, keep: Collection[int]) -> None:
     """Removes all of a search, except the chains with these first trials."""
-    search, kept = _search(owner, uid), tuple(f"t{chain}f" for chain in keep)
+    search, kept = _search(owner, uid), {f"t{chain}" for chain in keep}
     names = tx.connection.scalars(select(cache_files.c.name).where(_begins(search))).all()
-    remove_cached(tx, cache, [name for name in names if not name.removeprefix(search).startswith(kept)])
+    remove_cached(tx, cache, [name for name in names if name.removeprefix(search).partition("f")[0] not in kept])
 
 
 def _begins(start: str) -> ColumnElement[bool]:

@@ -373,7 +373,7 @@ class _Picking:
 
     def _fair_count(self, task: brokerage.WaitingTask, candidates: list[_Candidate]) -> int:
         """Returns the campaign's fair number of jobs: as many as bring it level with the next campaign."""
-        if len(candidates) == 1:
+        if all(other.campaign == task.campaign for other in candidates):
             return self._missing
         mine = self._waiting.burden(task.campaign)[0]
         others = (self._waiting.burden(other.campaign)[0] for other in candidates if other.campaign != task.campaign)

@@ -231,16 +231,16 @@ def delete_hpo_checkpoint(tx: Transaction, call: Call, *, task_id: str, sub_id: 
 
 
 @endpoint("hpo_pilot/forget", "POST", USERS, Access.WRITE)
-def forget(tx: Transaction, call: Call, *, uid: str, keep: list[int]) -> Envelope:
+def forget(tx: Transaction, call: Call, *, uid: str, keep: list[int] | None = None) -> Envelope:
     """Removes the checkpoints of the caller's search with this identity from which later trials would go on.
 
     Args:
         tx: a transaction.
         call: the call.
         uid: identity of the search.
-        keep: first trials of the chains whose checkpoints stay.
+        keep: first trials of the chains whose checkpoints stay; services of older versions do not send it.
     """
-    chains.forget(tx, call.server.cache, call.caller.name, uid, keep)
+    chains.forget(tx, call.server.cache, call.caller.name, uid, keep or ())
     return success()
 
 

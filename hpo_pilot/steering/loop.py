@@ -430,9 +430,11 @@ class SearchSteering:
     def waiting_points(self) -> set[int]:
         """Returns the points whose checkpoints are kept when the search is done, by the numbers of their first trials.
 
-        These points go on first if more budget or a higher level is added.
+        These points go on first if more budget or a higher level is added. So do those whose next level did not come to
+        its end.
         """
-        waiting = () if self._promotion is None else self._promotion.waiting()
+        waiting = [] if self._promotion is None else list(self._promotion.waiting())
+        waiting += [number for number in self._ledger.open if self._trials[number].continues is not None]
         return {first_of_chain(self._trials, self._trials[number]) for number in waiting}
 
     def _go_on(self, promoted: list[tuple[Trial, float]]) -> None:

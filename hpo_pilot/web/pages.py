@@ -344,7 +344,8 @@ def trials_page(request: Request) -> Response:
     counts = {state.value: progress.counts.get(state, 0) for state in TrialState}
     if levels is not None:
         counts["paused"] = count_trials(store.engine, record.id, TrialFilter("paused", levels=levels))
-        counts["finished"] -= counts["paused"]
+        # The progress was read before: trials may have finished since.
+        counts["finished"] = max(0, counts["finished"] - counts["paused"])
     state = given if (given := query.get("state", "")) in counts else ""
     wanted = TrialFilter(state, query.get("q", "")[:100], levels=levels)
     try:

@@ -105,7 +105,7 @@ def loss_of(model: torch.nn.Module, sequences: torch.Tensor) -> torch.Tensor:
 def train(
     point: dict[str, Any], text: tuple[str, str], folder: Path, ranks: Ranks, **identity: int
 ) -> list[dict[str, float]]:
-    """Trains in `folder`, going on from its checkpoint if there is one; returns the lines of progress.jsonl.
+    """Trains in `folder`, going on from its checkpoint if there is one; returns the values by step.
 
     Args:
         point: as read_point returns it.

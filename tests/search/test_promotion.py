@@ -77,7 +77,7 @@ def test_one_point_is_trained_to_the_end(results, on, last):
 
 @pytest.mark.parametrize(("limit", "counts"), [(20, [12, 4, 0]), (1, [1, 0, 0]), (26, [12, 4, 1]), (999, [12, 4, 1])])
 def test_expected_trials_where_the_sum_of_levels_is_limited(limit, counts):
-    assert Levels(low=1, high=9, eta=3).planned(12, limit) == counts
+    assert list(Levels(low=1, high=9, eta=3).planned(12, limit)) == counts
 
 
 def test_expected_trials_and_the_mean_length_of_their_jobs():

@@ -97,6 +97,7 @@ ONE_MISTAKE = [
     # levels
     (SEED, "fidelity: {epochs: {low: 9, high: 3}}\n", 15, 26, "epochs.low: is 9, and high is 3", "a smaller number"),
     (SEED, "fidelity: {width: {low: 1, high: 3}}\n", 15, 12, "width: is a parameter of the space too", "rename"),
+    (SEED, "fidelity: {'epochs ': {low: 1, high: 3}}\n", 15, 12, "'epochs ' is not a usable name", "remove blanks"),
     (SEED, "fidelity: {epochs: {high: 3}}\n", 15, 12, "fidelity.epochs.low: is missing", ""),
     (SEED, "fidelity: {a: {low: 1, high: 2}, b: {low: 1, high: 2}}\n", 15, 11, "fidelity: must have at most 1", ""),
     (

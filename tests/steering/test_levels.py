@@ -143,6 +143,13 @@ def promoting(steer, panda):
     return steering
 
 
+def test_a_point_is_kept_while_its_next_level_is_open(steer, store, panda):
+    """The budget may end the search then; the promotion is due again after an extension."""
+    steering = promoting(steer, panda)
+    (going_on,) = (trial for trial in store.trials(1) if trial.continues)
+    assert going_on.continues in steering.waiting_points()
+
+
 def test_a_failed_promotion_is_tried_again_at_its_level(steer, store, panda):
     steering = promoting(steer, panda)
     panda.finish(2, failed="no memory")

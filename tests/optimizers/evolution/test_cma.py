@@ -59,6 +59,7 @@ def test_it_starts_over_when_nothing_changes() -> None:
     run(optimizer, lambda _: 1.0, 60, batch=4)
     state = optimizer.run(4)
     assert state.restarts >= 1
+    assert state.distribution.population == 4
     assert np.all(np.isfinite(state.distribution.spread))
 
 

@@ -345,7 +345,7 @@ def test_an_end_answers_those_who_wait(tmp_path):
         url = f"{running.url}/api/v1/searches/ends/progress"
         headers["If-None-Match"] = requests.get(url, headers=headers, timeout=60).headers["etag"]
         address = urlsplit(url)
-        waiting = http.client.HTTPConnection(str(address.hostname), address.port, timeout=60)
+        waiting = http.client.HTTPConnection(str(address.hostname), address.port, timeout=25)
         waiting.request("GET", f"{address.path}?timeout=30", headers=headers)
         assert requests.get(f"{running.url}/api/v1/health", headers=headers, timeout=60).ok  # and the other has come
         running.process.terminate()
