@@ -77,7 +77,7 @@ EXAMPLES = int(os.environ.get("HPO_PILOT_EXAMPLES", "12"))
 ANY_VALUE = st.one_of(st.none(), st.floats(), st.floats(-2, 2), st.integers(-2, 2), st.sampled_from([1e300, 5e-324]))
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(dimensions=dimensions(), seed=st.integers(0, 2**32 - 1), data=st.data())
 def test_random_spaces(name: str, dimensions: dict[str, Any], seed: int, data: st.DataObject) -> None:
     """Points are valid, never repeated, native and the same each time, whatever is told, pending and constrained."""

@@ -8,7 +8,7 @@ import math
 from itertools import groupby
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpo_pilot.errors import InputError
@@ -53,7 +53,6 @@ def test_cores_are_beside_the_gpus() -> None:
     assert numbers(choose_cores(SUMMIT, 0b1011, 2, 0)) == (0, 1)
 
 
-@settings(deadline=None)
 @given(st.sampled_from([FRONTIER, SUMMIT, NodeShape(4, 1, 5, 2), NodeShape(4, 1, 4, 1)]), st.data())
 def test_as_few_groups_as_can_be(shape: NodeShape, data: st.DataObject) -> None:
     free = data.draw(st.integers(1, (1 << shape.gpus) - 1))
@@ -75,13 +74,11 @@ def test_as_few_groups_as_can_be(shape: NodeShape, data: st.DataObject) -> None:
 SETS = st.sets(st.integers(0, 200), min_size=1)
 
 
-@settings(deadline=None)
 @given(SETS)
 def test_a_set_has_its_members(numbers: set[int]) -> None:
     assert members(node_set(numbers)) == sorted(numbers)
 
 
-@settings(deadline=None)
 @given(SETS, st.data())
 def test_the_lowest_are_the_lowest(numbers: set[int], data: st.DataObject) -> None:
     count = data.draw(st.integers(0, len(numbers)))
@@ -92,7 +89,6 @@ def _runs(numbers: list[int]) -> int:
     return sum(number - 1 not in numbers for number in numbers)
 
 
-@settings(deadline=None)
 @given(SETS, st.data())
 def test_so_many_nodes_of_the_set_in_few_runs(numbers: set[int], data: st.DataObject) -> None:
     count = data.draw(st.integers(1, len(numbers)))

@@ -137,7 +137,7 @@ class Driver:
         self.starts()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_nothing_is_given_twice_and_everything_is_given_back(data: st.DataObject) -> None:
     driver = Driver(data)
@@ -158,7 +158,7 @@ def test_nothing_is_given_twice_and_everything_is_given_back(data: st.DataObject
     assert started + driver.returned + driver.refused == driver.jobs
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_the_oldest_job_starts_by_what_it_was_promised(data: st.DataObject) -> None:
     driver = Driver(data, lose=False)
@@ -173,7 +173,7 @@ def test_the_oldest_job_starts_by_what_it_was_promised(data: st.DataObject) -> N
     assert not driver.waiting
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(st.data())
 def test_what_is_handed_out_for_a_request_starts_at_once(data: st.DataObject) -> None:
     driver = Driver(data, ends=data.draw(st.sampled_from([100_000.0, 8000.0])))
@@ -193,7 +193,7 @@ def test_what_is_handed_out_for_a_request_starts_at_once(data: st.DataObject) ->
     assert sorted(driver.starts()) == sorted(expected)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_a_job_that_is_said_to_fit_later_is_not_refused(data: st.DataObject) -> None:
     driver = Driver(data)

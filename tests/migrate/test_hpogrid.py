@@ -58,7 +58,7 @@ def hpogrid_accepts(space: dict[str, Any]) -> bool:
     return True
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(hpogrid_spaces())
 def test_we_accept_only_what_hpogrid_accepts(space: dict[str, Any]) -> None:
     file = ForeignFile.of(space, "space", Path())
@@ -94,7 +94,7 @@ def valid_spaces(draw: st.DrawFn) -> dict[str, Any]:
     return space
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(valid_spaces())
 def test_we_accept_what_hpogrid_accepts(space: dict[str, Any]) -> None:
     assert hpogrid_accepts(space)

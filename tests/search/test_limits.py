@@ -75,7 +75,7 @@ def problems_of(document: dict[str, Any]) -> list[str]:
     return [str(problem) for problem in found.problems]
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(PLACES), HUGE)
 def test_no_number_is_too_much_for_the_check(place: tuple[str | int, ...], value: float) -> None:
     problems_of(changed(place, value))
@@ -114,7 +114,7 @@ def test_the_widest_search_that_makes_sense_fits(fits: dict[str, Any], more: dic
     assert problems_of({**SMALL, **more}) != []
 
 
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(HUGE, st.sampled_from(["cores", "memory_mb", "count", "hours", "gpus"]))
 def test_site_and_queue_files_take_no_number_too_large(tmp_path: Any, value: float, key: str) -> None:
     path = tmp_path / "here.yaml"

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpo_pilot.search import Trial, TrialState
@@ -25,7 +25,6 @@ def fresh(search, trials, seconds=0.0, generations=0) -> SearchProgress:
     return ProgressTracker(search, trials.values(), spent=Spent(seconds), generations=generations).progress
 
 
-@settings(deadline=None)
 @given(data=st.data(), several=st.booleans(), maximize=st.booleans())
 def test_changes_one_by_one_give_what_all_trials_give(data, several, maximize):
     search = made_search(

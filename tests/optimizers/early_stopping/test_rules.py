@@ -160,7 +160,7 @@ OPTIONS = st.sampled_from(
 
 
 @given(LOOKS, OPTIONS, st.sampled_from([1, 2]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_same_looks_give_the_same_decisions(looks: Any, options: dict[str, Any], folds: int) -> None:
     shuffled = [random.Random(len(look)).sample(look, len(look)) for look in looks]
     # The values of one step in one look are one report: which of two counts is the store's business.
@@ -170,7 +170,7 @@ def test_the_same_looks_give_the_same_decisions(looks: Any, options: dict[str, A
 
 
 @given(st.lists(st.permutations(range(1, 9)), min_size=1, max_size=4), st.sampled_from([2, 3, 4]), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_asha_never_stops_the_best_of_a_rung_and_lets_about_one_in_eta_go_on(orders: Any, eta: int, data: Any) -> None:
     asha = rule("asha", eta=eta)
     out = set(range(1, 9))
@@ -220,7 +220,7 @@ def test_where_all_diverge_none_is_better_than_another(method: str) -> None:
 
 
 @given(LOOKS)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_the_median_rule_follows_its_definition(looks: Any) -> None:
     """Against the definition, worked out anew from the whole record at each look."""
     median_rule, last = rule("median", warmup_trials=2), dict.fromkeys(EVERYBODY, 0)
@@ -256,7 +256,7 @@ def test_the_median_rule_follows_its_definition(looks: Any) -> None:
 
 
 @given(LOOKS, OPTIONS, st.sampled_from([1, 2]), st.integers(1, 8))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_trial_that_is_best_everywhere_is_never_stopped(
     looks: Any, options: dict[str, Any], folds: int, n: int
 ) -> None:
