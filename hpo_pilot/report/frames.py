@@ -42,7 +42,8 @@ def trials_frame(search: Search, documents: Sequence[TrialDocument]) -> pd.DataF
         if name in parameters:
             columns[name] = _parameter(parameters[name], values)
         elif name == "state":
-            columns[name] = pd.Categorical(values, categories=[*TrialState, *(["paused"] if levels else ())])
+            states = [state.value for state in TrialState] + (["paused"] if levels else [])
+            columns[name] = pd.Categorical(values, categories=states)
         elif name == "error":
             columns[name] = pd.array(values, dtype="string")
         elif name in _TIMES:

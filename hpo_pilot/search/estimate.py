@@ -18,8 +18,6 @@ from hpo_pilot.search.trials import hours_allowed
 if TYPE_CHECKING:
     from hpo_pilot.search.search import Search
 
-_SECONDS_PER_HOUR = 3600.0
-
 #: The estimate uses at least this number of the last results, and this number of rounds of `budget.parallel`; at most
 #: `_MOST_SPANS`.
 _RESULTS = 10
@@ -134,7 +132,7 @@ def estimate(
     done += whole * confirmed
     each = statistics.fmean(span.seconds for span in spans)
     for name, allowed in hours_allowed(budget, search.resources).items():
-        # What further trials at the mean cost so far would train.
+        # The levels that further trials at the mean cost so far would train.
         affordable = max(0.0, (allowed - job_seconds) * (done or 1.0) / job_seconds) if job_seconds else left
         if affordable < left:
             left, limit = affordable, name
@@ -145,7 +143,7 @@ def estimate(
     left /= statistics.fmean(span.levels for span in spans)
     ends = [end + (0.0 if out else stalled) for end in ends]
     if budget.hours is not None and clock is not None:
-        until = max(0.0, clock + budget.hours * _SECONDS_PER_HOUR - now)
+        until = max(0.0, clock + 3600.0 * budget.hours - now)
         if until + each < statistics.median(ends):
             ends, limit = [until, until + each, until + max(span.seconds for span in spans)], "hours"
     return Estimate(statistics.median(ends), ends[0], ends[-1], limit, left, each, slots, results, budget.hours)
@@ -204,7 +202,8 @@ def _simulated(
         draw = sample.redrawn(rng, smooth=number % 2 == 1)
         rest = [0.0] * (slots - len(out))
         for span in out:
-            seconds = usual(span.levels) * draw(span.seconds / usual(span.levels))
+            common = usual(span.levels)
+            seconds = common * draw(span.seconds / common)
             rest.append(max(0.0, min(seconds, limit) - span.seconds))
         heapq.heapify(rest)
         waiting, drawn = left, 0.0
@@ -257,11 +256,10 @@ class RunTimeSample:
         def tail(beyond: float) -> float:
             place = (math.log(max(beyond, _SHORTEST)) - mean) / deviation
             share = rng.random() * _tail(place)
-            return (
-                beyond
-                if share < _TINY
-                else max(beyond, math.exp(min(_LARGEST_LOG, mean - deviation * _NORMAL.inv_cdf(share))))
-            )
+            if share < _TINY:
+                return beyond
+            log = mean - deviation * _NORMAL.inv_cdf(share)
+            return max(beyond, math.exp(min(_LARGEST_LOG, log)))
 
         if smooth and freedom > 1:
             deviation *= math.sqrt(freedom / rng.gammavariate(freedom / 2.0, 2.0))

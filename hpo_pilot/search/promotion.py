@@ -114,17 +114,17 @@ class Promotion:
         for level in sorted(self._results, reverse=True):
             above = self._next(level)
             if above is not None:
-                count = (len(self._results[level]) + self._failed[level]) // self._eta
-                yield from ((number, above) for number in self._best(level)[:count] if number not in self._went_on)
+                best = self._best(level)[: self._quota(level)]
+                yield from ((number, above) for number in best if number not in self._went_on)
 
     def waiting(self) -> Iterator[int]:
         """Yields the trials that would go on first if the search were extended: of each level the best paused ones.
 
         They are as many as the best 1/eta of the level, and at least one.
         """
-        for level, results in self._results.items():
+        for level in self._results:
             paused = [number for number in self._best(level) if number not in self._went_on]
-            yield from paused[: max(1, (len(results) + self._failed[level]) // self._eta)]
+            yield from paused[: max(1, self._quota(level))]
 
     def last(self) -> tuple[int, float] | None:
         """Returns the best paused trial of the highest level with its next level, if the last level has no result.
@@ -141,6 +141,10 @@ class Promotion:
 
     def _next(self, level: float) -> float | None:
         return next((each for each in self._levels if each > level), None)
+
+    def _quota(self, level: float) -> int:
+        """Returns the number of trials of a level that are among its best 1/eta, failed ones included."""
+        return (len(self._results[level]) + self._failed[level]) // self._eta
 
     def _best(self, level: float) -> list[int]:
         """Returns the trials with results at a level, best first; with several objectives by non-dominated rank."""

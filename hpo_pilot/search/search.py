@@ -341,8 +341,12 @@ class Search(Section):
     def planned_trials(self) -> int:
         """Number of trials that there will be, confirmation runs included."""
         return planned_trials(
-            *(self.budget.trials, len(self.objectives), self.confirm.top, self.confirm.repeats),
-            *(self.levels, self.budget.fidelity),
+            self.budget.trials,
+            len(self.objectives),
+            self.confirm.top,
+            self.confirm.repeats,
+            self.levels,
+            self.budget.fidelity,
         )
 
     @property

@@ -373,11 +373,10 @@ class _Picking:
 
     def _fair_count(self, task: brokerage.WaitingTask, candidates: list[_Candidate]) -> int:
         """Returns the campaign's fair number of jobs: as many as bring it level with the next campaign."""
-        if all(other.campaign == task.campaign for other in candidates):
+        others = [self._waiting.burden(other.campaign)[0] for other in candidates if other.campaign != task.campaign]
+        if not others:
             return self._missing
-        mine = self._waiting.burden(task.campaign)[0]
-        others = (self._waiting.burden(other.campaign)[0] for other in candidates if other.campaign != task.campaign)
-        ahead = min(others, default=mine) - mine
+        ahead = min(others) - self._waiting.burden(task.campaign)[0]
         return max(1, min(self._missing, ahead // task.kind.needs.job.all_cores))
 
 

@@ -138,10 +138,8 @@ class Failure(NamedTuple):
 
 def _spans(*begun_and_ended: ColumnElement[Any]) -> Select[Any]:
     """Returns a query of the values of spans of trials."""
-    trials, before = t.trials.c, t.trials.alias()
-    same = and_(before.c.search_id == trials.search_id, before.c.number == trials.continues)
-    levels = func.coalesce(trials.level - func.coalesce(before.c.level, 0.0), 1.0)
-    return select(*begun_and_ended, levels.label("levels")).select_from(t.trials.outerjoin(before, same))
+    levels = func.coalesce(t.own_levels, 1.0)
+    return select(*begun_and_ended, levels.label("levels")).select_from(t.trials_and_before)
 
 
 def levels_trained(engine: Engine, search_id: int) -> float:
@@ -205,9 +203,11 @@ def failure_of(engine: Engine, search_id: int, number: int) -> Failure:
 def points_tried(engine: Engine, search_id: int, limit: int) -> list[Point]:
     """Returns the points of a search's trials that count against its budget, at most `limit`."""
     trials = t.trials.c
-    ended_with_search = and_(trials.state == TrialState.STOPPED.value, trials.told.is_(None))
     query = select(trials.point).where(
-        trials.search_id == search_id, trials.confirms.is_(None), trials.continues.is_(None), not_(ended_with_search)
+        trials.search_id == search_id,
+        trials.confirms.is_(None),
+        trials.continues.is_(None),
+        not_(t.ended_with_search(t.trials)),
     )
     return read_values(engine, query.order_by(trials.number).limit(limit))
 

@@ -109,8 +109,12 @@ class SearchRecord:
         """`Search.planned_trials`, without a check of the whole search."""
         confirm = self.definition["confirm"]
         return planned_trials(
-            *(self.budget["trials"], len(self.objectives), confirm["top"], confirm["repeats"]),
-            *(self.levels, self.budget.get("fidelity")),
+            self.budget["trials"],
+            len(self.objectives),
+            confirm["top"],
+            confirm["repeats"],
+            self.levels,
+            self.budget.get("fidelity"),
         )
 
     @property

@@ -118,6 +118,20 @@ trials = sa.Table(
     sa.Index(None, "search_id", "continues", sqlite_where=_GOES_ON, postgresql_where=_GOES_ON),
 )
 
+
+def ended_with_search(of: sa.FromClause) -> sa.ColumnElement[bool]:
+    """Returns whether trials, those of an alias of `trials` too, were stopped together with their search."""
+    return sa.and_(of.c.state == TrialState.STOPPED.value, of.c.told.is_(None))
+
+
+_before = trials.alias()
+#: Trials, each with the trial that it goes on from, if there is one.
+trials_and_before = trials.outerjoin(
+    _before, sa.and_(_before.c.search_id == trials.c.search_id, _before.c.number == trials.c.continues)
+)
+#: The levels that a trial of `trials_and_before` trains itself, as 18 from 9 to 27 epochs.
+own_levels = trials.c.level - sa.func.coalesce(_before.c.level, 0.0)
+
 _later = trials.alias()
 #: Number of the last trial that goes on from a trial and was not stopped together with the search; null: there is none.
 _promoted = (
@@ -125,7 +139,7 @@ _promoted = (
     .where(
         _later.c.search_id == trials.c.search_id,
         _later.c.continues == trials.c.number,
-        sa.or_(_later.c.state != TrialState.STOPPED.value, _later.c.told.is_not(None)),
+        sa.not_(ended_with_search(_later)),
     )
     .scalar_subquery()
 )

@@ -208,18 +208,16 @@ class LevelCount(NamedTuple):
 
 def level_counts(engine: Engine, search_id: int, levels: Levels) -> list[LevelCount]:
     """Returns the counts of each level that has trials, in ascending order."""
-    before = t.trials.alias()
     counted = and_(
         _c.search_id == search_id,
         _c.confirms.is_(None),
-        or_(_c.state != TrialState.STOPPED.value, _c.told.is_not(None)),
+        not_(t.ended_with_search(t.trials)),
         _c.level.is_not(None),
     )
     finished = func.sum(case((_c.state == TrialState.FINISHED.value, 1), else_=0))
     paused = func.sum(case((t.shown_state(levels) == "paused", 1), else_=0))
-    columns = (func.count(), finished, paused, func.sum(_c.level - func.coalesce(before.c.level, 0.0)))
-    goes_on = and_(before.c.search_id == _c.search_id, before.c.number == _c.continues)
-    trials = select(_c.level, *columns).outerjoin(before, goes_on).where(counted).group_by(_c.level)
+    columns = (_c.level, func.count(), finished, paused, func.sum(t.own_levels))
+    trials = select(*columns).select_from(t.trials_and_before).where(counted).group_by(_c.level)
     seconds = select(_c.level, func.sum(_j.seconds)).where(counted, _j.search_id == search_id, _j.trial == _c.number)
     ran = dict(map(tuple, read_rows(engine, seconds.group_by(_c.level))))
     rows = sorted(map(tuple, read_rows(engine, trials)))

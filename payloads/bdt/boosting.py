@@ -76,11 +76,11 @@ class Boosted(ABC):
 
     @abstractmethod
     def __init__(self, point: dict[str, Any], task: Task, state: Any = None) -> None:
-        """Prepares; nothing more is learnt yet than what was when `state` was taken."""
+        """Prepares. It goes on from `state`, that of an earlier model; None: no tree is learnt yet."""
 
     @abstractmethod
     def state(self) -> Any:
-        """What has been learnt; can be pickled."""
+        """The trees learnt so far, as a value that can be pickled."""
 
     @abstractmethod
     def grow(self, rounds: int) -> Iterator[Array]:

@@ -70,7 +70,7 @@ def read_point(path: Path) -> dict[str, Any]:
 
 
 def cooldown(point: dict[str, Any]) -> int:
-    """How many steps after the last one the learning rate falls in, for a training to a level."""
+    """The number of steps after the last one in which the learning rate falls, for a training to a level."""
     return -(-point["steps"] // 10)  # a tenth is enough: Hägele et al., arXiv:2405.18392
 
 

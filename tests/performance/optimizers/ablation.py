@@ -1,4 +1,4 @@
-"""``python -m tests.performance ablation``: what each rule of `auto`, and of `cma`, is worth, by switching it off.
+"""``python -m tests.performance ablation``: the worth of each rule of `auto` and of `cma`, by switching it off.
 
 Each rule has problems on which it acts, all of them problems to develop on. There the optimizer runs as it is and
 without the rule, with the same seeds: mostly `auto` 64 points, `cma` 96, in batches of 8. `rank` is the mean rank
