@@ -78,6 +78,8 @@ class Chaos:
         self.world = World(self.root, isolated=self.options.isolated, postgresql=self.options.store == "postgresql")
         users = threading.Thread(target=self._use, daemon=True)
         try:
+            for kind in KINDS:
+                self.world.submit(kind)
             users.start()
             try:
                 self._inject()
@@ -168,7 +170,8 @@ class Chaos:
         lost = sum("lost:" in each for each in findings)
         double = sum("double:" in each for each in findings)
         print(f"ends of service and pilots by status, each started again: {dict(ends)}")
-        print(f"searches {len(self.world.submitted)}, commands {len(self.world.answers)}")
+        print(f"searches {len(self.world.submitted)}, commands {len(self.world.answers)}", end="; ")
+        print("the slowest: {1}, {0:.0f} s".format(*self.world.slowest))
         print(f"folds {len(runs)}, executions {sum(map(len, runs.values()))}, folds executed again {len(again)}")
         print(f"lost {lost}, double {double}")
         for each in findings:
@@ -193,6 +196,8 @@ class Chaos:
         ]
         states = self.world.states() or {}
         runs = self._runs()
+        if len(self.world.submitted) < len(KINDS):
+            found.append(f"only {self.world.submitted} could be submitted")
         for name in self.world.submitted:
             if states.get(name) != "done":
                 said = do(*self.world_command("status", name), check=False)

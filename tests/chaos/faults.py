@@ -237,11 +237,8 @@ def _locked_tables(world: World, _part: str, dice: random.Random) -> Act:
 def _ended_connections(world: World, _part: str, _dice: random.Random) -> Act:
     engine = create_engine(os.environ["HPO_PILOT_STORE"])
     with engine.connect() as connection:
-        connection.execute(
-            text(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND usename = user"
-            )
-        )
+        find = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND usename = user"
+        connection.execute(text(find))
     engine.dispose()
     yield 0.0
 

@@ -9,6 +9,7 @@ error, says what 10,000 trials more would cost. What is kept by policy (results,
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import tempfile
 import threading
@@ -43,24 +44,31 @@ def measure(*, quick: bool, trials: int = 100_000) -> dict[str, Any]:
             threading.Thread(target=_read, args=(service.stdout,), daemon=True).start()
             done, failures = [0], list[str]()
             workers = [
-                threading.Thread(target=_asked, args=(scan, count * 9 // 10, done, failures)),
-                threading.Thread(target=_functions, args=(scan, count // 10, done, failures)),
+                threading.Thread(target=work, args=(scan, share, done, failures), daemon=True)
+                for work, share in ((_asked, count * 9 // 10), (_functions, count // 10))
             ]
             begun = time.monotonic()
             for worker in workers:
                 worker.start()
-            while any(worker.is_alive() for worker in workers):
-                samples.append((done[0], dict(_figures(service.pid, scan.workdir))))
-                time.sleep(_EVERY)
-            seconds = time.monotonic() - begun
+            try:
+                while any(worker.is_alive() for worker in workers) and not failures:
+                    samples.append((done[0], dict(_figures(service.pid, scan.workdir))))
+                    time.sleep(_EVERY)
+            finally:  # what was measured counts, also if it is interrupted
+                figures = _shown(samples, time.monotonic() - begun)
     if failures:
         raise RuntimeError(failures[0])
-    print(f"{done[0]} trials in {seconds:.0f} s, {done[0] / seconds:.1f}/s; {len(samples)} samples")
-    figures: dict[str, Any] = {"trials": done[0], "seconds": seconds}
+    return figures
+
+
+def _shown(samples: list[tuple[int, dict[str, float]]], seconds: float) -> dict[str, Any]:
+    done = samples[-1][0]
+    print(f"{done} trials in {seconds:.0f} s, {done / seconds:.1f}/s; {len(samples)} samples")
+    figures: dict[str, Any] = {"trials": done, "seconds": seconds}
     for what in sorted({what for _, sample in samples for what in sample}):
         figures[what] = _line(what, [(n, sample.get(what, 0.0)) for n, sample in samples])
     grows = [what for what, its in figures.items() if isinstance(its, dict) and its["says"] == "GROWS"]
-    print("flat" if not grows else f"GROWS: {', '.join(grows)}")
+    print(f"GROWS: {', '.join(grows)}" if grows else "flat")
     return figures
 
 
@@ -137,14 +145,15 @@ def _figures(pid: int, workdir: Path) -> Iterator[tuple[str, float]]:
             found["processes"] += 1
         except psutil.Error:
             continue
-    for path in workdir.rglob("*"):
-        try:
-            if path.is_file():
-                top = path.relative_to(workdir).parts[0].removesuffix("-wal").removesuffix("-shm")
-                found[f"{top} MB on disk"] += path.stat().st_size / 1e6
-                found[f"{top} files on disk"] += 1
-        except OSError:
-            continue
+    for folder, _, names in os.walk(workdir):  # leaves out what is removed meanwhile
+        top = Path(folder).relative_to(workdir).parts[:1]
+        for path in (Path(folder, name) for name in names):
+            of = top[0] if top else path.name.removesuffix("-wal").removesuffix("-shm")
+            try:
+                found[f"{of} MB on disk"] += path.stat().st_size / 1e6
+                found[f"{of} files on disk"] += 1
+            except OSError:
+                continue
     yield from found.items()
 
 
