@@ -19,9 +19,11 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
-from hpo_pilot.errors import TryAgainError
+from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.operations import connection
 from hpo_pilot.panda import sandbox
 from hpo_pilot.panda.sandbox import in_worker
+from hpo_pilot.protocol import PROTOCOL
 from hpo_pilot.server.tokens import Authority, Role
 from hpo_pilot.web.api_context import Uploads
 from tests.archives import archive, member
@@ -37,6 +39,20 @@ def roles_search(api):
     with api.client("alice") as client:
         client.submit(write_search(api.root / "roles", "roles"))
     add_results(api.workdir, "roles")
+
+
+# --- versions ---
+
+
+@pytest.mark.parametrize(("ahead", "older"), [(-1, ""), (0, ""), (1, ""), (2, "service"), (-2, "client")])
+def test_clients_at_most_one_version_apart_are_served(api, monkeypatch, ahead, older):
+    monkeypatch.setattr(connection, "PROTOCOL", PROTOCOL + ahead)
+    with api.client("alice") as client:
+        if older:
+            with pytest.raises(InputError, match=f"upgrade hpo-pilot of the {older}$"):
+                client.searches()
+        else:
+            client.searches()
 
 
 # --- who may do what ---
