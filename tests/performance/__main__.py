@@ -44,6 +44,7 @@ BENCHMARKS = {
     "idle-service": service.measure_idle_service,
     "neighbours": service.measure_neighbours,
     "pilot-load": server.measure_pilot_load,
+    "waiting-pilots": server.measure_waiting_pilots,
     "allocation": allocation.measure,
     "agents": agents.measure,
     "asking": asking.measure,
