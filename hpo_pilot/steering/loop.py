@@ -64,7 +64,7 @@ class SearchSteering:
 
         Args:
             record: the search.
-            store: the store, whose steering lease this process holds.
+            store: the store, as the process with the lease of the search may write it.
             manager: submits tasks to PanDA and collects their results.
             executor: runs the optimizer.
             wake: called from another thread when the optimizer has an answer for `advance`.
@@ -533,6 +533,7 @@ class SearchSteering:
         Raises:
             TryAgainError: the server does not answer. The search is not over yet, because its jobs still cost.
         """
+        self._store.check_lease(self.record.id)
         self._tasks.kill_all()
         if self._collects_at_end:
             self._collects_at_end = False

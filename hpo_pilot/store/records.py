@@ -66,6 +66,7 @@ class SearchRecord:
         filed_definition: the search as its file last had it, as JSON values.
         version: grows at each change except of the state, so that the service reads it again.
         clock: the start of the budget's hours.
+        holder: the process that steers it, or had it at its end; see `hpo_pilot.store.lease`.
     """
 
     id: int
@@ -86,6 +87,7 @@ class SearchRecord:
     started: datetime | None
     clock: datetime | None
     ended: datetime | None
+    holder: str | None
 
     @cached_property
     def search(self) -> Search:
@@ -227,7 +229,7 @@ def search_record(row: Row[Any]) -> SearchRecord:
 #: The columns of `searches` that are values of a `SearchRecord` as they are.
 _SAME = (
     *("id", "name", "uid", "owner", "server", "family", "message", "definition", "version", "source"),
-    *("forgiven", "sandbox"),
+    *("forgiven", "sandbox", "holder"),
 )
 
 

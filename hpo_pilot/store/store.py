@@ -6,8 +6,9 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
 
 from sqlalchemy import ColumnElement, Connection, Engine, Row, func, insert, select, update
 
@@ -57,6 +58,16 @@ if TYPE_CHECKING:
 RequestCheck = Callable[
     [SearchRecord, list[Trial], list[PointRequest]], "tuple[Search, Sequence[NewPointRequest], str]"
 ]
+
+
+class OpenSearch(NamedTuple):
+    """A search that is not over; for `holder` see `hpo_pilot.store.lease`, for the others `SearchRecord`."""
+
+    state: SearchState
+    version: int
+    holder: str | None
+    server: str | None
+    sandbox: str | None
 
 
 class Store:
@@ -187,12 +198,13 @@ class Store:
         wanted = select(t.searches).where(t.searches.c.family == name).order_by(t.searches.c.id)
         return [search_record(row) for row in read_rows(self.engine, wanted)]
 
-    def search_states(self) -> dict[int, tuple[SearchState, int]]:
-        """Returns state and version of each search that is not over, by number; cheap, because a service polls it."""
+    def search_states(self) -> dict[int, OpenSearch]:
+        """Returns the searches that are not over, by number, the oldest first; cheap, because a service polls it."""
         over = [state.value for state in SearchState if state.is_over]
-        columns = (t.searches.c.id, t.searches.c.state, t.searches.c.version)
-        rows = read_rows(self.engine, select(*columns).where(t.searches.c.state.not_in(over)))
-        return {row.id: (SearchState(row.state), row.version) for row in rows}
+        s = t.searches.c
+        query = select(s.id, s.state, s.version, s.holder, s.server, s.sandbox).where(s.state.not_in(over))
+        rows = read_rows(self.engine, query.order_by(s.id))
+        return {number: OpenSearch(SearchState(state), *more) for number, state, *more in rows}
 
     # --- trials ---
 
@@ -335,6 +347,12 @@ class Store:
 
     # --- changes of searches ---
 
+    @contextmanager
+    def _writing(self, search_id: int) -> Iterator[Connection]:
+        """Opens a writing transaction for a search; `SteeringStore` checks its lease."""
+        with writing(self.engine) as connection:
+            yield connection
+
     def set_state(
         self,
         search_id: int,
@@ -360,7 +378,7 @@ class Store:
         """
         now = time.time()
         values: dict[str, Any] = {"state": state, "message": message, "ended": now if state.is_over else None}
-        with writing(self.engine) as connection:
+        with self._writing(search_id) as connection:
             change = update(t.searches).where(t.searches.c.id == search_id)
             if only_from:
                 change = change.where(t.searches.c.state.in_([s.value for s in only_from]))
