@@ -161,10 +161,15 @@ async def wait_at(
     try:
         while True:
             pilots.looks(waiter)
-            if found := await call.server.database.write(lambda tx: look(tx, time.monotonic() - begun)):
+            waited = time.monotonic() - begun
+            found, others = await call.server.database.write(
+                lambda tx: (look(tx, waited), tx.waiting.any_at(queue))  # noqa: B023 - it is awaited here
+            )
+            if found:
                 call.server.watch.job_sent()
                 return found
-            pilots.found_nothing(waiter)
+            if others:
+                pilots.found_nothing(waiter)
             if not await pilots.wait(waiter, begun + seconds - time.monotonic()):
                 return []
             # If the pilot has closed the connection, a job given to it would stay silent until it counts as lost.

@@ -91,6 +91,17 @@ def test_a_job_that_does_not_fit_the_first_pilot_wakes_the_next_one(pilots: Wait
     asyncio.run(scenario())
 
 
+def test_a_pilot_that_comes_and_finds_nothing_wakes_nobody(pilots: WaitingPilots) -> None:
+    async def scenario() -> None:
+        crowd = [Pilot(pilots, "A") for _ in range(50)]
+        async with waiting(pilots, *crowd) as announce:
+            await announce("A", "A")
+            async with waiting(pilots, Pilot(pilots, "A")):
+                assert sum(pilot.looked for pilot in crowd) == 51
+
+    asyncio.run(scenario())
+
+
 def test_a_job_for_any_queue_wakes_pilots_of_all_queues(pilots: WaitingPilots) -> None:
     async def scenario() -> None:
         one, other = Pilot(pilots, "A"), Pilot(pilots, "B", "for B")
