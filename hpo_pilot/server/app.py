@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from hpo_pilot.protocol import PROTOCOL_HEADER, disagreement
 from hpo_pilot.server import (
     asking,
     bigpanda,
@@ -123,6 +124,10 @@ class Server:
             return refuse(_missing_role(endpoint), 403)
         if endpoint.method and request.method != endpoint.method:
             return reply(failure(f"expecting {endpoint.method}, received {request.method}"))
+        # Only new jobs are refused: a pilot that is older than an upgraded server can still report its running ones.
+        stated = request.headers.get(PROTOCOL_HEADER, "") if endpoint.path == "pilot/acquire_jobs" else ""
+        if why := disagreement(stated, "the pilot", "the server"):
+            return refuse(why, 426)
         call = calls.Call(caller, self.state, request)
         answer = await calls.guarded(endpoint.path, self._answer(endpoint, call), refuse)
         if answer.status_code >= 500:

@@ -77,6 +77,7 @@ class EmbeddedPanda:
         reach: NetworkOptions | None = None,
         queues: Path | None = None,
         site: str = LOCAL_SITE,
+        isolated: bool = False,
     ) -> None:
         """Prepares both; `start` runs them.
 
@@ -87,6 +88,7 @@ class EmbeddedPanda:
             reach: network options of the server; None: this machine only.
             queues: the queue file (YAML); None: any name is a queue.
             site: the site profile of the local pilot; one with a batch system is not this machine's.
+            isolated: jobs cannot read the work folder, because they may be of several users.
 
         Raises:
             InputError: a file of `reach` or `queues` cannot be used, or this machine's site profile is wrong.
@@ -118,6 +120,7 @@ class EmbeddedPanda:
                 *("--token-file", str(self._tokens[Role.PILOT]), "--workdir", str(workdir.pilots)),
                 *("--checkpoints", str(workdir.checkpoints), "--heartbeat", "2"),
                 *("--environments", str(workdir.environments)),
+                *(("--hide", str(workdir.root)) if isolated else ("--no-isolation",)),
                 *("--worker-id", str(WORKER), "--harvester-id", HARVESTER, "--lifeline-fd", "{lifeline}", "--wait"),
                 *(("--ca", str(self.authority_file)) if self.authority_file else ()),
                 *(("--site", str(described)) if slots and (described := _described_site(workdir, site)) else ()),

@@ -662,7 +662,7 @@ def serve(
         ready: EmbeddedPanda | str = target
         if target == EMBEDDED:
             count = default_slots(1) if slots is None else slots
-            ready = panda = EmbeddedPanda(folder, slots=count, reach=reach, queues=queues)
+            ready = panda = EmbeddedPanda(folder, slots=count, reach=reach, queues=queues, isolated=True)
             manager = stack.enter_context(started_manager(panda, folder))
             supervise = panda.check
             for warning in security_warnings(folder, reach or NetworkOptions(), count):

@@ -31,6 +31,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.protocol import PROTOCOL_HEADER, disagreement
 from hpo_pilot.server.listening import LimitedBody
 from hpo_pilot.server.tokens import REVOKED, Caller, Role, TokenRefused, Tokens, WatchedFile, write_private
 from hpo_pilot.web.api_context import problem_response
@@ -295,6 +296,10 @@ class ApiGuard:
             if caller.role is Role.PILOT:
                 wrong = "this is a pilot's token, for the PanDA server only; the API needs a user's or operator's token"
                 await problem_response(403, "forbidden", wrong)(scope, receive, send)
+                return
+            stated = Headers(scope=scope).get(PROTOCOL_HEADER, "")
+            if why := disagreement(stated, "the client", "the service"):
+                await problem_response(426, "input", why)(scope, receive, send)
                 return
             scope.setdefault("state", {})["caller"] = caller
             _log_call(scope, caller)

@@ -1,0 +1,53 @@
+"""A pilot of this version and a server of the version before, as `tests/recorded` keeps its answers."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections import defaultdict
+
+import pytest
+
+from hpo_pilot.pilot.client import CallRefused, JobServer
+from hpo_pilot.pilot.job import parse_job
+from hpo_pilot.pilot.machine import FreeResources
+from hpo_pilot.protocol import PROTOCOL, PROTOCOL_HEADER
+from tests.operations.conftest import http_service
+from tests.recorded.stage import DATA
+
+
+def test_a_server_of_the_version_before_gives_jobs_and_takes_reports(make_settings):
+    recorded = json.loads(lzma.decompress((DATA / "conversations" / "ours.json.xz").read_bytes()))
+    kept = defaultdict(list)
+    for exchange in recorded:
+        kept[exchange["path"]].append((exchange["status"], json.dumps(exchange["answer"]).encode()))
+    asked, stated = [], set()
+
+    def answer(method, path, headers, body):
+        asked.append(path.rpartition("/")[2])
+        stated.add(headers.get(PROTOCOL_HEADER))
+        status, content = kept[path].pop(0) if kept[path] else (404, b"{}")
+        return status, {}, content
+
+    with http_service(answer) as url:
+        server = JobServer(make_settings(url))
+        jobs = [parse_job(job) for _ in range(3) for job in server.acquire(FreeResources(1, 1, ()), 0, 100, 0)]
+        assert [(job.panda_id, job.attempt, job.server_stores) for job in jobs] == [(n, 1, True) for n in (1, 2, 3)]
+        assert all(job.arguments.command and job.points for job in jobs)
+        assert server.acquire(FreeResources(1, 1, ()), 0, 100, 0) == []
+        running = [{"job_id": job.panda_id, "attempt_nr": 1, "job_status": "running"} for job in jobs]
+        # It has no call for several reports, nor one for jobs that are given back.
+        assert server.update_all(running[:2]) == ["", ""]
+        assert server.update(running[2]) == ""
+        assert server.give_back([(1, 1)]) == ()
+        server.worker_finished()
+    assert stated == {str(PROTOCOL)}
+    assert "update_jobs_bulk" in asked
+
+
+def test_a_server_that_is_further_apart_says_which_side_to_upgrade(make_settings):
+    refusal = (426, {}, b'{"success": false, "message": "upgrade hpo-pilot of the server", "data": null}')
+    with http_service(lambda *_: refusal) as url:
+        server = JobServer(make_settings(url))
+        with pytest.raises(CallRefused, match="upgrade hpo-pilot of the server"):
+            server.acquire(FreeResources(1, 1, ()), 0, 100, 0)
