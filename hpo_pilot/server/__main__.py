@@ -13,14 +13,12 @@ from pathlib import Path
 
 from hpo_pilot.errors import HpoPilotError, InputError
 from hpo_pilot.logs import FORMATS, configure_logging
+from hpo_pilot.server import DATABASE_VARIABLE
 from hpo_pilot.server.app import Server
 from hpo_pilot.server.database import Database
 from hpo_pilot.server.helpers import Helpers
 from hpo_pilot.server.listening import add_security, certificate_of, listen, serve, tokens_of
 from hpo_pilot.server.state import ServerState
-
-#: The database where no option names it: other accounts of the machine see options, and a URL may have a password.
-DATABASE_VARIABLE = "HPO_PILOT_SERVER_DATABASE"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,7 +75,9 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
     if options.processes < 1:
         raise InputError(f"--processes must be 1 or more, not {options.processes}")
     if options.processes > 1 and "://" not in place:
-        raise InputError(f"--processes {options.processes} needs PostgreSQL: a SQLite file has one writer; see --database")
+        raise InputError(
+            f"--processes {options.processes} needs PostgreSQL: a SQLite file has one writer; see --database"
+        )
     os.umask(0o077)
     certificate = certificate_of(options)
     with ExitStack() as stack:

@@ -233,8 +233,8 @@ point_losses = sa.Table(
 # after the commit.
 #
 # On PostgreSQL several processes may write. A transaction holds an advisory lock to its end: alone, as on SQLite, or,
-# with `rows`, beside others that lock the rows that they change. The latter are reports and acquisitions. Readers with a
-# cursor must find changes in the order of their commits, so cursors are given under another lock, as the last thing
+# with `rows`, beside others that lock the rows that they change. The latter are reports and acquisitions. Readers with
+# a cursor must find changes in the order of their commits, so cursors are given under another lock, as the last thing
 # before the commit. Each process looks several times a second for tasks that others have changed.
 
 #: A row with any columns.
