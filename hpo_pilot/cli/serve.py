@@ -126,8 +126,12 @@ def serve(
 ) -> None:
     """Run the steering service until stopped, with the embedded PanDA server and a local pilot, or with another."""
     from hpo_pilot.logs import configure_logging
+    from hpo_pilot.operations.quotas import quotas_of
     from hpo_pilot.steering.embedded import EmbeddedPanda
     from hpo_pilot.steering.service import serve as run_service
+    from hpo_pilot.steering.workdir import WorkDir
+
+    quotas_of(WorkDir.at(workdir), "")  # a wrong file is told now, and not to the first user
 
     configure_logging("service", form=log_format)
 

@@ -42,6 +42,15 @@ def test_a_search_in_postgresql(tmp_path, store_url):
     scan("run", str(scan.file))
     assert len(scan.trials()) == 16
 
+    backup = tmp_path / "scan.tar"
+    scan("db", "backup", str(backup))
+    scan("note", "demo", "written after the backup")
+    assert "after the backup" in scan("log", "demo").stdout
+    assert "--replace" in scan("db", "restore", str(backup), status=2).stderr
+    scan("db", "restore", str(backup), "--replace")
+    assert scan("db", "check").stdout.strip() == "every invariant holds"
+    assert "after the backup" not in scan("log", "demo").stdout and len(scan.trials()) == 16
+
 
 def test_a_killed_run_goes_on_in_postgresql(tmp_path, store_url):
     scan = Scan(tmp_path, {"HPO_PILOT_STORE": store_url})
