@@ -117,6 +117,9 @@ def serve(
             help="The embedded server's queues (YAML, see deploy/queues.yaml). Default: any name is one.",
         ),
     ] = None,
+    server_processes: Annotated[
+        int, option(min=1, max=64, help="Processes of the embedded server; more than one needs PostgreSQL.")
+    ] = 1,
     server: ServerOption = None,
     notify_hosts: Annotated[
         str, option(metavar="HOST,…", help="The only hosts for notifications; *: any. Default: public addresses.")
@@ -159,6 +162,7 @@ def serve(
         slots=slots,
         reach=replace(network, port=port),
         queues=queues,
+        processes=server_processes,
         server=server,
         api_port=api_port,
         notify_hosts=notify_hosts.casefold().replace(",", " ").split(),
