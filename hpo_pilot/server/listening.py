@@ -161,7 +161,7 @@ class SlowRefusals:
 
     free = 10  #: wrong tokens of an address within `window` seconds that are answered at once
     window = 60.0
-    longest = 5.0  #: seconds
+    longest = 1.0  #: seconds
 
     def __init__(self, app: ASGIApp) -> None:
         """Wraps `app`."""
