@@ -56,7 +56,7 @@ _GROUPS = {
         "supercomputers",
         "moving",
     ),
-    "Run it": ("operations", "invariants"),
+    "Run it": ("operations", "invariants", "threats"),
     "Reference": ("search-file", "commands", "architecture"),
 }
 
