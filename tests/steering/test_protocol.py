@@ -34,6 +34,7 @@ from hpo_pilot.server import database
 from hpo_pilot.server.app import Server
 from hpo_pilot.server.attempts import end_silent_attempts
 from hpo_pilot.server.database import Database
+from hpo_pilot.server.helpers import Helpers
 from hpo_pilot.server.state import ServerState
 from hpo_pilot.server.tokens import Role, Tokens
 from hpo_pilot.steering import changes
@@ -103,7 +104,8 @@ class Protocol(RuleBasedStateMachine):
     def start_server(self):
         self.database = Database(self.path / "panda.db", clock=self.clock)
         tokens = Tokens(self.path / "tokens")
-        self.server = Server(ServerState(self.database, self.path / "files", tokens, 60.0, 0, None))
+        state = ServerState(self.database, self.path / "files", tokens, 60.0, 0, None)
+        self.server = Server(state, Helpers([], []))
         self.http = httpx.AsyncClient(transport=httpx.ASGITransport(self.server.application()), base_url="http://panda")
 
     def stop_server(self):
