@@ -14,7 +14,7 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run pilot test test-real recorded check lock release site format schemas bench curves pictures horovod clean
+.PHONY: help venv run pilot test test-real recorded check lock release site format schemas bench chaos soak curves pictures horovod clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,7 +39,7 @@ run: $(SERVICE)  ## scan the hyper-parameters of payloads/digits: 48 trials x 3 
 
 pilot:  ## build/pilot: the pilot and its libraries in a folder that runs from any place, for deploy/grid/pilot.sh
 	rm -rf build/pilot
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes --target build/pilot --requirement $(LOCKS)/pilot.txt
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --target build/pilot --requirement $(LOCKS)/pilot.txt
 	rm -rf build/pilot/bin
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --target build/pilot .
 
@@ -85,6 +85,15 @@ site: venv  ## build/site: the manual as static pages, for any web server
 
 bench: venv  ## the benchmarks: how fast, as a ratio to the peer named
 	$(BIN)/python -m tests.performance --trials 4000
+
+SEED ?= 1
+STORE ?= sqlite
+chaos: venv  ## faults on a real service, then all invariants: FAULTS=40 or SECONDS=600, SEED=1, STORE=postgresql; as root all of them
+	$(BIN)/python -m tests.chaos --seed $(SEED) --store $(STORE) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(FAULTS),--faults $(FAULTS))
+
+TRIALS ?= 100000
+soak: venv  ## TRIALS=100000 fast trials: memory, files, connections and disk stay flat
+	$(BIN)/python -m tests.performance soak --trials $(TRIALS)
 
 curves: venv  ## record the learning curves that benchmarks replay anew: an hour; two of them in the Python of `make horovod`
 	for name in digits bdt breast_cancer diabetes wine; do $(BIN)/python -m tests.performance.learning_curves.record $$name || exit; done

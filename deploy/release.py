@@ -256,9 +256,19 @@ def attempt(programs: Path, version: str, folder: Path) -> None:
 
 
 def describe(programs: Path, target: Path) -> None:
-    """Writes the SBOM of an environment: CycloneDX JSON."""
-    argv = [tool("cyclonedx-py"), "environment", "--output-reproducible", "--mc-type", "application"]
-    run(*argv, "--output-format", "JSON", "--output-file", target, programs / "python")
+    """Writes the SBOM of an environment with hpo-pilot: CycloneDX JSON."""
+    argv = (tool("cyclonedx-py"), "environment", "--output-reproducible", "--output-format", "JSON")
+    document = json.loads(run(*argv, programs / "python"))
+    for component in document["components"]:
+        # The folder with the wheels is gone; their hashes stay.
+        references = component.get("externalReferences", [])
+        places = [one for one in references if one["url"].startswith("file:")]
+        component["externalReferences"] = [one for one in references if one not in places]
+        component["hashes"] = [one for place in places for one in place.get("hashes", ())]
+    (ours,) = (one for one in document["components"] if one["name"] == "hpo-pilot")
+    document["components"].remove(ours)
+    document["metadata"]["component"] = {**ours, "type": "application"}
+    target.write_text(json.dumps(document, indent=1) + "\n")
 
 
 def audit() -> None:

@@ -62,18 +62,19 @@ def place_of(tx: Transaction, task_id: int, sub_id: str) -> Place | None:
         return None
     if assignment is None or (trial, fold) not in assignment.members.get(number, ()):
         return None
-    search = _search(owner, assignment.uid)
+    search = files_of(owner, assignment.uid)
     return Place(search, f"{search}t{assignment.chains.get(trial, trial)}f{fold}.", trial)
 
 
-def _search(owner: str, uid: str) -> str:
+def files_of(owner: str, uid: str) -> str:
+    """Returns the beginning of the names of all files of a search."""
     digest = hashlib.sha256(f"{owner}\0{uid}".encode()).hexdigest()
     return f"{CHAIN_START}{digest[:32]}_"
 
 
 def forget(tx: Transaction, cache: Folder, owner: str, uid: str, keep: Collection[int]) -> None:
     """Removes all of a search that is over, except the chains with these first trials."""
-    search, kept = _search(owner, uid), {f"t{chain}" for chain in keep}
+    search, kept = files_of(owner, uid), {f"t{chain}" for chain in keep}
     names = tx.connection.scalars(select(cache_files.c.name).where(_begins(search))).all()
     remove_cached(tx, cache, [name for name in names if name.removeprefix(search).partition("f")[0] not in kept])
     tx.connection.execute(update(cache_files).where(_begins(search)).values(created=_DONE))

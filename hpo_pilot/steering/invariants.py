@@ -61,20 +61,22 @@ def _file(connection: Connection) -> Iterator[Breach]:
             yield Breach("file", f"the embedded server's file is damaged: {said}", remedy)
 
 
+def unknown_tasks(connection: Connection, store: Store) -> Iterator[tuple[int, str, str]]:
+    """Yields number, name and search of tasks of the store's searches that are not over, and that it does not know."""
+    running = connection.execute(select(tasks.c.task_id, tasks.c.name).where(tasks.c.status.not_in(OVER))).all()
+    searches = {row.uid: row.name for row in read_rows(store.engine, select(t.searches.c.uid, t.searches.c.name))}
+    for number, name in running:
+        uid = _NAME.search(name)
+        known = select(t.tasks.c.id).where(t.tasks.c.name == name)
+        if uid is not None and uid[1] in searches and not read_rows(store.engine, known):
+            yield number, name, searches[uid[1]]
+
+
 def _unknown(connection: Connection, store: Store) -> Iterator[Breach]:
     """The store knows each task of its searches that is not over: else nobody collects its results."""
-    running = select(tasks.c.task_id, tasks.c.name).where(tasks.c.status.not_in(OVER))
-    at_server = {name: number for number, name in connection.execute(running)}
-    searches = {row.uid: row.name for row in read_rows(store.engine, select(t.searches.c.uid, t.searches.c.name))}
-    for name, number in at_server.items():
-        uid = _NAME.search(name)
-        if uid is not None and uid[1] in searches and not _is_stored(store, name):
-            what = f"task {number} ({name}) runs at the server, and the store does not have it"
-            yield Breach("known-tasks", what, "kill it with pbook, or stop and start the service", searches[uid[1]])
-
-
-def _is_stored(store: Store, name: str) -> bool:
-    return bool(read_rows(store.engine, select(t.tasks.c.id).where(t.tasks.c.name == name)))
+    for number, name, search in unknown_tasks(connection, store):
+        what = f"task {number} ({name}) runs at the server, and the store does not have it"
+        yield Breach("known-tasks", what, "kill it with pbook, or restore a backup", search)
 
 
 def _at_server(store: Store) -> list[tuple[int, str]]:

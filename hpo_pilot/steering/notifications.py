@@ -27,8 +27,8 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from hpo_pilot import __version__
-from hpo_pilot.errors import InputError
-from hpo_pilot.store import SearchRecord, SearchState, SteeringStore, StoreAwayError
+from hpo_pilot.errors import HpoPilotError, InputError
+from hpo_pilot.store import SearchRecord, SearchState, SteeringStore
 from hpo_pilot.store.lease import Lease
 from hpo_pilot.store.progress import progress_of
 from hpo_pilot.store.queries import last_spans, to_notify
@@ -88,8 +88,8 @@ class Notifier:
             while not stopping.wait(_POLL_SECONDS):
                 try:
                     self.look()
-                except StoreAwayError as error:
-                    log.warning("notifications: %s", error)
+                except HpoPilotError as error:
+                    log.warning("no notifications now: %s", error)
                 except Exception:  # This thread must go on, whatever the store or a receiver does.
                     log.exception("notifications")
 

@@ -23,7 +23,7 @@ from hpo_pilot.advice import command
 from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
 from hpo_pilot.logs import about
 from hpo_pilot.panda.workflow_manager import WorkflowManager
-from hpo_pilot.server.database import lock_server
+from hpo_pilot.server.database import Database
 from hpo_pilot.steering.embedded import (
     EmbeddedPanda,
     bind_to_server,
@@ -599,7 +599,7 @@ def _held_lease(
 
     def check_server() -> None:
         if server == EMBEDDED:
-            lock_server(workdir.panda_database).close()
+            Database(workdir.server_database).close()
 
     return held_lease(store.engine, mode, server, check_server)
 
@@ -663,6 +663,7 @@ def serve(
     slots: int | None = None,
     reach: NetworkOptions | None = None,
     queues: Path | None = None,
+    processes: int = 1,
     server: str | None = None,
     api_port: int | None = None,
     notify_hosts: Sequence[str] = (),
@@ -680,6 +681,7 @@ def serve(
         slots: number of jobs that the local pilot runs at once; 0: no local pilot. Default: one per core.
         reach: network options of the embedded server; default: this machine only, a free port.
         queues: queue file of the embedded server; default: any name is a queue.
+        processes: number of processes of the embedded server; more than one needs PostgreSQL.
         server: URL of the PanDA server, or `embedded`; default: the server of PANDA_URL_SSL, else the embedded one.
         api_port: port of the REST API; default: a free port.
         notify_hosts: the only hosts that get notifications; default: every host with a public address.
@@ -694,6 +696,8 @@ def serve(
     _check_slots(target, slots)
     if queues is not None and target != EMBEDDED:
         raise InputError(f"--queues describes the embedded server's queues; {target} has its own")
+    if processes > 1 and target != EMBEDDED:
+        raise InputError(f"--server-processes is for the embedded server; {target} has its own")
     folder = WorkDir.make(workdir)
     with contextlib.closing(SteeringStore.open(folder.store_url(store))) as database, contextlib.ExitStack() as stack:
         lease = stack.enter_context(_held_lease(database, folder, "serve", target))
@@ -707,7 +711,8 @@ def serve(
         ready: EmbeddedPanda | str = target
         if target == EMBEDDED:
             count = default_slots(1) if slots is None else slots
-            ready = panda = EmbeddedPanda(folder, slots=count, reach=reach, queues=queues, isolated=True)
+            panda = EmbeddedPanda(folder, slots=count, reach=reach, queues=queues, processes=processes, isolated=True)
+            ready = panda
             manager = stack.enter_context(started_manager(panda, folder))
             supervise = panda.check
             for warning in security_warnings(folder, reach or NetworkOptions(), count):

@@ -245,9 +245,10 @@ def stored_search(definition: Mapping[str, Any]) -> Search:
 
 
 def trial_record(row: Sequence[Any], attempts: Mapping[int, Sequence[Attempt]]) -> Trial:
-    """Returns a row of `trials` as a value; `attempts`: of its jobs by fold, oldest first."""
+    """Returns a row of `trial_rows` or `counted_rows` as a value; `attempts`: of its jobs by fold, oldest first."""
     _, _, number, generation, point, state, seed, confirms, retries, told, value, std, figures, spreads, *more = row
-    error, look, reason, step, stop_value, projected, submitted, started, ended, level, continues, promoted = more
+    error, look, reason, step, stop_value, projected, submitted, started, ended, level, continues, *counted = more
+    promoted, good = counted[0], counted[1] if len(counted) > 1 else None
     return Trial(
         number=number,
         generation=generation,
@@ -268,6 +269,7 @@ def trial_record(row: Sequence[Any], attempts: Mapping[int, Sequence[Attempt]]) 
         submitted=from_epoch(submitted),
         started=from_epoch(started),
         ended=from_epoch(ended),
+        good=good,
     )
 
 

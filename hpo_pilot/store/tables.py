@@ -231,6 +231,17 @@ jobs = sa.Table(
     sa.Index(None, "search_id", "trial"),
 )
 
+_good_folds = (
+    sa.select(sa.func.count(jobs.c.fold.distinct()))
+    .where(jobs.c.search_id == trials.c.search_id, jobs.c.trial == trials.c.number, jobs.c.value.is_not(None))
+    .scalar_subquery()
+)
+
+#: As `trial_rows`, with the number of good folds of trials with a standard deviation instead of the promotion.
+counted_rows = sa.select(
+    trials, sa.null().label("promoted"), sa.case((trials.c.std.is_not(None), _good_folds)).label("good")
+)
+
 intermediate_values = sa.Table(
     "intermediate_values",
     metadata,
