@@ -207,6 +207,7 @@ class Agents:
             storage=settings.storage_folder.absolute(),
             allocation=False,
             agent=True,
+            hide=tuple(self._parts.isolation.hidden),
             metrics_port=None,
             lifeline_fd=None,
             lifetime=0.0,

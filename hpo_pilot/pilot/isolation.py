@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpo_pilot.errors import HpoPilotError
+from hpo_pilot.errors import HpoPilotError, InputError
 from hpo_pilot.files import PRIVATE, make_private
 from hpo_pilot.pilot.checkpoints import kept_checkpoint
 from hpo_pilot.pilot.job import JobFailure, parse_job
@@ -57,12 +57,12 @@ class Isolation:
         # Not the work folder itself: a virtual environment may be in it.
         own = [workdir.root / name for name in (*PilotWorkDir.CLOSED, "agents")]
         secrets = [settings.token_file, settings.proxy, settings.environments, settings.checkpoint_root]
-        self._hidden = [*map(str, filter(None, (*own, *secrets))), *settings.hide]
-        self.trouble = landlock.trouble(self._hidden) if settings.isolation else "--no-isolation"
+        self.hidden = [*map(str, filter(None, (*own, *secrets))), *settings.hide]
+        self.trouble = landlock.trouble(self.hidden) if settings.isolation else "--no-isolation"
         if self.trouble:
             log.warning("payloads are not isolated from this pilot's files: %s", self.trouble)
             return
-        closed = landlock.above(self._hidden)
+        closed = landlock.above(self.hidden)
         usual = os.path.realpath(tempfile.gettempdir())
         if usual in closed:  # unusable: nothing new can be made directly in it. Sockets need a short path.
             name = zlib.crc32(os.fsencode(f"{settings.workdir}/{settings.worker_name}"))
@@ -90,7 +90,10 @@ class Isolation:
         name = hashlib.sha256("\0".join(whose).encode()).hexdigest()[:12]
         shown = [self._workdir.jobs / name, self._workdir.interpreters / name]
         if self._temporary:
-            make_private(Path(self._temporary))
+            try:
+                make_private(Path(self._temporary))
+            except InputError:  # another account was faster to make it
+                self._temporary = tempfile.mkdtemp(prefix="hpo-")
             shown.append(Path(self._temporary, name))
         if kept:
             shown.append(kept.folder)
@@ -98,7 +101,7 @@ class Isolation:
             folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         package, prefixes = str(Path(__file__).parents[1]), {sys.prefix, sys.base_prefix}
         ours = [f"{prefix}/{part}" for prefix in prefixes for part in ("bin", "lib", "pyvenv.cfg")]
-        rules = {"hidden": self._hidden, "shown": [os.path.realpath(path) for path in shown]}
+        rules = {"hidden": self.hidden, "shown": [os.path.realpath(path) for path in shown]}
         words = (sys.executable, "-I", "-S", landlock.__file__, json.dumps({**rules, "readable": [package, *ours]}))
         temporary = str(Path(self._temporary, name)) if self._temporary else ""
         return Confinement(name, words, temporary, kept.folder if kept else None)
@@ -106,7 +109,7 @@ class Isolation:
     def hides(self, path: Path) -> bool:
         """Returns whether a path leads to something that is hidden from jobs, or that belongs to a running one."""
         real = Path(os.path.realpath(path))
-        return not self.trouble and any(real.is_relative_to(os.path.realpath(each)) for each in self._hidden)
+        return not self.trouble and any(real.is_relative_to(os.path.realpath(each)) for each in self.hidden)
 
     def guard(self, folder: Path, confinement: Confinement) -> None:
         """Removes links to hidden files from the folder of an ended job, because the pilot reads and sends files there.
