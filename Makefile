@@ -39,7 +39,7 @@ run: $(SERVICE)  ## scan the hyper-parameters of payloads/digits: 48 trials x 3 
 
 pilot:  ## build/pilot: the pilot and its libraries in a folder that runs from any place, for deploy/grid/pilot.sh
 	rm -rf build/pilot
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes --target build/pilot --requirement $(LOCKS)/pilot.txt
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --target build/pilot --requirement $(LOCKS)/pilot.txt
 	rm -rf build/pilot/bin
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --target build/pilot .
 

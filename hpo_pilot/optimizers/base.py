@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  # it ships no types
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.optimizers.proposals import Proposals, unit_vector
+from hpo_pilot.optimizers.proposals import Keys, Proposals, unit_vector
 from hpo_pilot.search import Integer, Mistake, MistakeError, Point, Real, SearchSpace, point_key
 from hpo_pilot.search.measured_limits import MeasuredLimit
 from hpo_pilot.search.mistakes import did_you_mean, listing, mistakes_of
@@ -385,7 +385,7 @@ class Optimizer(ABC):
         self.forgotten = 0
         self._learned = 0
         self.earlier: dict[str, list[Observation]] = {}
-        self._told_keys: set[str] = set()
+        self._told_keys = Keys()
         self._asked: dict[str, Point] = {}
 
     @classmethod
@@ -448,7 +448,6 @@ class Optimizer(ABC):
             observed.append(seen)
         for seen in observed:
             self.take(seen)
-        self._catch_up()
 
     def recommend(self, count: int = 1) -> list[Recommendation]:
         """Returns the told points that are probably the best, best first; at most `count`.
@@ -500,7 +499,7 @@ class Optimizer(ABC):
         self._start_over()
 
     def _catch_up(self) -> None:
-        """Learns from the results that came since the last call: once for many, of which some may be forgotten."""
+        """Learns from the results that came since the last call and are not forgotten yet."""
         for observation in self.history[self._learned :]:
             self._learn(observation)
         self._learned = len(self.history)

@@ -169,11 +169,16 @@ def _distances(points: Array, others: Array) -> Array:
     return np.asarray(cdist(points, others))
 
 
+#: Distances in memory: to this many points at once.
+_BLOCK = 1_000
+
+
 def _nearest(points: Array, others: Array) -> Array:
     """Returns the distance of each point to the nearest other point, shape (n,); infinite where there is none."""
-    if not len(others):
-        return np.full(len(points), np.inf)
-    return np.asarray(_distances(points, others).min(axis=1))
+    nearest = np.full(len(points), np.inf)
+    for first in range(0, len(others), _BLOCK):
+        np.minimum(nearest, _distances(points, others[first : first + _BLOCK]).min(axis=1), out=nearest)
+    return nearest
 
 
 #: The ascent starts from this many candidates, at least this far apart in length scales.

@@ -68,7 +68,7 @@ class Isolation:
             name = zlib.crc32(os.fsencode(f"{settings.workdir}/{settings.worker_name}"))
             self._temporary = f"{usual}/hpo-{os.getuid()}-{name:08x}"
             self.close()
-        writable = [folder for folder in closed if os.access(folder, os.W_OK)]
+        writable = [folder for folder in closed if os.access(folder, os.W_OK) and not self.hides(Path(folder))]
         if writable:
             log.info("payloads are isolated, and can make nothing new directly in %s", ", ".join(writable))
 
@@ -125,6 +125,9 @@ class Isolation:
                 entry.unlink()
 
     def close(self) -> None:
-        """Deletes temporary files, when no job runs."""
+        """Deletes temporary files and the empty folders of searches, when no job runs."""
         if self._temporary:
             shutil.rmtree(self._temporary, ignore_errors=True)
+        for folder in self._workdir.jobs.iterdir():
+            with contextlib.suppress(OSError):  # not empty: a kept job, or a job of another version
+                folder.rmdir()

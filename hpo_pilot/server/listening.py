@@ -278,13 +278,14 @@ _LOOK_AT_CERTIFICATE = 60.0  # seconds
 _MOST_FILES = 65_536
 
 
-def listen(host: str, port: int, *, secure: bool) -> socket.socket:
-    """Returns a bound socket. It is bound here so that a port in use is not confused with other errors.
+def listen(host: str, port: int, *, secure: bool, count: int = 1) -> list[socket.socket]:
+    """Returns bound sockets. They are bound here so that a port in use is not confused with other errors.
 
     Args:
         host: name or address.
         port: 0: any free one.
         secure: whether connections have TLS, here or at a proxy.
+        count: number of sockets at this port, one for each process of the server.
 
     Raises:
         InputError: the address does not exist, or is on the network without TLS.
@@ -295,15 +296,24 @@ def listen(host: str, port: int, *, secure: bool) -> socket.socket:
     except (OSError, UnicodeError) as error:
         raise InputError(f"--host {host} --port {port}: {error}") from error
     require_tls(f"--host {host}", str(address[0]), has_tls=secure, remedy=LISTEN_WITH_TLS)
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listeners = [socket.socket(family, socket.SOCK_STREAM) for _ in range(count)]
     try:
-        listener.bind(address)
-        listener.listen(2048)
+        for listener in listeners:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if count > 1:
+                if listener is listeners[0]:  # the port may be another server's, which would share it
+                    with socket.socket(family, socket.SOCK_STREAM) as probe:
+                        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                        probe.bind(address)
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            listener.bind(address)
+            listener.listen(2048)
+            address = listener.getsockname()  # with the port
     except OSError as error:
-        listener.close()
+        for listener in listeners:
+            listener.close()
         raise TryAgainError(f"cannot listen on {host} port {port}: {error.strerror}; choose another --port") from error
-    return listener
+    return listeners
 
 
 class Served(Protocol):

@@ -293,12 +293,12 @@ class Waiter:
         self.site = site
         self.tried = 0  # the round of its last look for a job
         self.called_for = site  # the queue of the jobs for which it was woken
-        self.woken = False  # whether it looks since it was woken, and not since it came
+        self.called = False  # whether it was woken for a job, and has not looked since
         self.wake: asyncio.Future[None] | None = None
 
     def call(self, called_for: str) -> None:
         """Wakes it to look for a job at the queue `called_for`."""
-        self.called_for = called_for
+        self.called, self.called_for = True, called_for
         if self.wake is not None and not self.wake.done():
             self.wake.set_result(None)
 
@@ -330,17 +330,22 @@ class WaitingPilots:
     def leave(self, waiter: Waiter) -> None:
         """Ends waiting; if it was woken meanwhile, the next pilot is woken."""
         del self._waiters[waiter]
-        if waiter.tried < self._round:
+        if waiter.called:
             self._call(waiter.called_for, 1)
 
-    def looks(self, waiter: Waiter) -> None:
-        """Notes that the pilot looks for a job; call it before."""
+    def looks(self, waiter: Waiter) -> bool:
+        """Notes that the pilot looks for a job; call it before.
+
+        Returns:
+            Whether it was woken for a job, which another one may want if it does not: then call `found_nothing`.
+        """
+        called, waiter.called = waiter.called, False
         waiter.tried = self._round
+        return called
 
     def found_nothing(self, waiter: Waiter) -> None:
-        """Wakes the next pilot, if this one was woken for a job that others may want."""
-        if waiter.woken:
-            self._call(waiter.called_for, 1)
+        """Wakes the next pilot."""
+        self._call(waiter.called_for, 1)
 
     async def wait(self, waiter: Waiter, seconds: float) -> bool:
         """Waits until there may be a job.
@@ -350,7 +355,6 @@ class WaitingPilots:
         """
         if self._closed or seconds <= 0:
             return False
-        waiter.woken = True
         if waiter.tried < self._round:
             return True  # called while it was looking
         waiter.wake = asyncio.get_running_loop().create_future()

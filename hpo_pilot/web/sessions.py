@@ -341,7 +341,7 @@ def _log_call(scope: Scope, caller: Caller) -> None:
 FORM_LIMIT = 64_000
 
 #: Paths that need no session. Paths below /static/ need none either.
-_OPEN_PATHS = frozenset({"/login", "/login/link", "/favicon.ico"})
+_OPEN_PATHS = frozenset({"/login", "/login/link", "/login/issuer.json", "/favicon.ico"})
 
 #: Forbids content from other sites, scripts inside a page, and frames around a page. Inline styles, and images from
 #: data: and blob: addresses, are allowed because figures need them. Frames show kept files of trials, and cannot leave

@@ -93,7 +93,7 @@ def test_what_a_payload_can_reach(panda, pilot, tmp_path, place, kind):
     hidden = hidden - {str(place["data"])} | ({"kill"} if landlock.version() >= 6 else set())
     assert {name for name, answer in seen.items() if answer == "denied"} == hidden
     assert pilot.end() == 0
-    assert not Path(temporary).exists()
+    assert not Path(temporary).exists() and not list((tmp_path / "work/jobs").glob("hpo*/*"))
 
 
 @needs_landlock

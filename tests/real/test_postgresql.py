@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
 
 from tests.end_to_end.conftest import Scan
+from tests.postgresql import BASE, new_database
 from tests.real.processes import missing
 
 
 @pytest.fixture
 def store_url() -> Iterator[str]:
-    base = os.environ.get("HPO_PILOT_TEST_POSTGRESQL")
-    if base is None:
+    if BASE is None:
         missing("HPO_PILOT_TEST_POSTGRESQL names no PostgreSQL; `make test-real` starts one where it is installed")
-    name = f"store_{secrets.token_hex(4)}"
-    engine = create_engine(base, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
-    yield make_url(base).set(database=name).render_as_string(hide_password=False)
-    with engine.connect() as connection:
-        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
-    engine.dispose()
+    with new_database() as url:
+        yield url
 
 
 def test_a_search_in_postgresql(tmp_path, store_url):

@@ -34,14 +34,15 @@ class Pilot:
         waiter = self._pilots.enter(self._site)
         try:
             while not self.got:
-                self._pilots.looks(waiter)
+                called = self._pilots.looks(waiter)
                 self.looked += 1
                 await asyncio.sleep(0)
                 if self._wants in jobs:
                     jobs.remove(self._wants)
                     self.got = self._wants
                     return
-                self._pilots.found_nothing(waiter)
+                if called:
+                    self._pilots.found_nothing(waiter)
                 if not await self._pilots.wait(waiter, 60):
                     return
         finally:
