@@ -140,9 +140,9 @@ def log_end(path: Path, size: int) -> bytes:
     """Returns the last `size` bytes of a log, or all if it has fewer.
 
     Raises:
-        OSError: the log cannot be read.
+        OSError: the log cannot be read, or is a link: a payload may have made it.
     """
-    with path.open("rb") as file:
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - size))
         return file.read(size)
 

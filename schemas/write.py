@@ -25,6 +25,7 @@ from hpo_pilot.report.documents import ProblemDocument
 from hpo_pilot.report.trial_documents import CostDocument
 from hpo_pilot.search import Scalar, Search
 from hpo_pilot.server.queues import QueueFile
+from hpo_pilot.store.invariants import BreachDocument
 
 # --- payload files: the contract that payloads of phpo, iDDS and hpogrid keep too ---
 #
@@ -187,6 +188,7 @@ _PRINTED: dict[str, tuple[Any, str]] = {
     "log.json": (list[documents.EventDocument], "hpo-pilot log"),
     "fetch.json": (FilesDocument, "hpo-pilot fetch"),
     "doctor.json": (list[documents.FindingDocument], "hpo-pilot doctor"),
+    "db-check.json": (list[BreachDocument], "hpo-pilot db check"),
     "import.json": (ImportedDocument, "hpo-pilot import"),
     "plan.json": (PlanDocument, "hpo-pilot plan"),
     "pilots-list.json": (list[Allocation], "hpo-pilot pilots list"),

@@ -22,7 +22,7 @@ class ServerProcess:
     def __init__(
         self,
         *,
-        database: Path,
+        database: Path | str,
         files: Path,
         tokens: Path,
         port: int = 0,
@@ -34,7 +34,7 @@ class ServerProcess:
         """Starts the server and waits until it is ready.
 
         Args:
-            database: its SQLite file.
+            database: its SQLite file, or the URL of a PostgreSQL database.
             files: folder of sandboxes and outputs.
             tokens: token folder, as `authority.Authority` keeps it.
             port: 0: any free one; `url` says which.

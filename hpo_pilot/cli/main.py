@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from hpo_pilot import __version__
-from hpo_pilot.cli import inspection, mcp, migrate, pilots, plan, searches, serve
+from hpo_pilot.cli import db, inspection, mcp, migrate, pilots, plan, searches, serve
 from hpo_pilot.cli.options import option
 from hpo_pilot.cli.output import about_place, advised
 from hpo_pilot.errors import HpoPilotError, TryAgainError
@@ -101,7 +101,7 @@ for _part, _functions in _COMMANDS.items():
             add_help_option=not _is_pilot,
             context_settings=_PILOT_SETTINGS if _is_pilot else None,
         )(_with_advice(_function))
-for _add in (serve.add_token_commands, pilots.add_site_commands, pilots.add_pilot_commands):
+for _add in (serve.add_token_commands, db.add_db_commands, pilots.add_site_commands, pilots.add_pilot_commands):
     _add(app)
 for _registered in app.registered_groups:
     _registered.rich_help_panel = _SERVICE

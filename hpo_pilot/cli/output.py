@@ -94,6 +94,9 @@ def outlook_rows(search: StatusDocument) -> Iterator[tuple[str, str]]:
         yield "optimizer", state
     if wishes := search.get("wishes"):
         yield "requested", f"{count(len(wishes), 'point')} will run next"
+    if by := search.get("steered_by"):
+        since = datetime.fromisoformat(by["since"]).astimezone()
+        yield "steered by", f"hpo-pilot {by['mode']}, process {by['pid']} on {by['host']}, since {since:%a %d %b %H:%M}"
     if link := search.get("monitor"):
         yield "monitor", link
     for remark in search.get("remarks", ()):

@@ -17,6 +17,7 @@ import typer
 
 from hpo_pilot.advice import command
 from hpo_pilot.cli.options import (
+    CaOption,
     JsonOption,
     LogFormatOption,
     P,
@@ -116,6 +117,9 @@ def serve(
             help="The embedded server's queues (YAML, see deploy/queues.yaml). Default: any name is one.",
         ),
     ] = None,
+    server_processes: Annotated[
+        int, option(min=1, max=64, help="Processes of the embedded server; more than one needs PostgreSQL.")
+    ] = 1,
     server: ServerOption = None,
     notify_hosts: Annotated[
         str, option(metavar="HOST,…", help="The only hosts for notifications; *: any. Default: public addresses.")
@@ -126,8 +130,12 @@ def serve(
 ) -> None:
     """Run the steering service until stopped, with the embedded PanDA server and a local pilot, or with another."""
     from hpo_pilot.logs import configure_logging
+    from hpo_pilot.operations.quotas import quotas_of
     from hpo_pilot.steering.embedded import EmbeddedPanda
     from hpo_pilot.steering.service import serve as run_service
+    from hpo_pilot.steering.workdir import WorkDir
+
+    quotas_of(WorkDir.make(workdir), "")  # a wrong file is told now, and not to the first user
 
     configure_logging("service", form=log_format)
 
@@ -154,6 +162,7 @@ def serve(
         slots=slots,
         reach=replace(network, port=port),
         queues=queues,
+        processes=server_processes,
         server=server,
         api_port=api_port,
         notify_hosts=notify_hosts.casefold().replace(",", " ").split(),
@@ -272,6 +281,7 @@ def add_token_commands(app: typer.Typer) -> None:
     """Adds the commands."""
     group = typer.Typer(name="token", help="Tokens of the work folder's server.", no_args_is_help=True)
     group.command("create")(create_token)
+    group.command("login")(login_token)
     group.command("list")(list_tokens)
     group.command("revoke")(revoke_token)
     app.add_typer(group)
@@ -313,6 +323,23 @@ def create_token(
     typer.echo(
         f"token {made.id} of {name}, role {role.value}, valid until {when(from_epoch(made.expires))}, is in {path}"
     )
+
+
+def login_token(
+    output: Annotated[Path, option("--output", "-o", metavar="FILE", help="File for the token, for you only.")],
+    service: ServiceOption = None,
+    ca: CaOption = None,
+) -> None:
+    """Get a token of a service's issuer: sign in with a browser on any device, by the code that is printed."""
+    from hpo_pilot.files import write_whole
+    from hpo_pilot.operations.sign_in import device_token
+
+    named = service_of(None, None, service)
+    if named is None:
+        raise InputError("give --service URL (or HPO_PILOT_SERVICE): the service at which to sign in")
+    token = device_token(named.rstrip("/").removesuffix("/api/v1"), ca, typer.echo)
+    write_whole(output, token, 0o600)
+    typer.echo(f"the token is in {output}; it expires as its issuer decides, then sign in again")
 
 
 def list_tokens(as_json: JsonOption = False, workdir: WorkDirOption = None) -> None:

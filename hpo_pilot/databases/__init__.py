@@ -83,7 +83,8 @@ def sqlite_engine(url: URL, *, foreign_keys: bool = False) -> Engine:
         # NORMAL: a killed process loses nothing; a power cut may lose the last commits, never the file's integrity.
         cursor.execute("PRAGMA synchronous=NORMAL")
         # A write by one connection empties the page caches of the others: mapped, pages are read again without a call.
-        cursor.execute("PRAGMA mmap_size=1073741824")
+        # Only the first 128 MB: what is mapped and was read counts as memory of the process.
+        cursor.execute("PRAGMA mmap_size=134217728")
         if foreign_keys:
             cursor.execute("PRAGMA foreign_keys=ON")
         cursor.close()

@@ -56,7 +56,7 @@ _GROUPS = {
         "supercomputers",
         "moving",
     ),
-    "Run it": ("operations",),
+    "Run it": ("operations", "invariants", "threats"),
     "Reference": ("search-file", "commands", "architecture"),
 }
 

@@ -36,6 +36,7 @@ from hpo_pilot.report.documents import (
     is_unsteered,
 )
 from hpo_pilot.report.exports import text_form
+from hpo_pilot.report.formatting import quotas_text
 from hpo_pilot.report.json_text import in_parts
 from hpo_pilot.report.trial_documents import (
     IntermediateDocument,
@@ -519,12 +520,13 @@ class SearchClient:
             return [{"what": "service", "ok": False, "detail": str(error), "needed": True}]
         steering = "searches are steered" if about["steering"] else "nothing steers the searches: is `serve` running?"
         version = f"hpo-pilot {about['version']} at {self.at.connection.url}"
-        you = f"{about['user']['name']}, {about['user']['role']}"
+        you, quotas = f"{about['user']['name']}, {about['user']['role']}", quotas_text(about.get("quotas", {}))
         return [
             {"what": "service", "ok": True, "detail": version, "needed": True},
             {"what": "token", "ok": True, "detail": you, "needed": True},
             {"what": "steering", "ok": about["steering"], "detail": steering, "needed": False},
             {"what": "store", "ok": True, "detail": f"{about['searches']} searches", "needed": True},
+            *([{"what": "quotas", "ok": True, "detail": quotas, "needed": False}] if quotas else []),  # type: ignore[list-item]
         ]
 
     # --- trials of a search without payload ---
@@ -672,7 +674,7 @@ class SearchClient:
 
             if seen is not None:
                 self.at.search(identity)  # it is the budget of one search
-            return self.at.change(identity, partial(extend, changes=changes, seen=seen))[0]
+            return self.at.change(identity, partial(extend, changes=changes, seen=seen), resumes=True)[0]
         service, found = self.at, self.status(identity)
         # The limits that the user saw let the service recognize a repeated call; each search has its own.
         answers = for_each(segments_of(found), lambda one: service.extend(one, changes))
@@ -697,7 +699,7 @@ class SearchClient:
 
         if trials is not None:
             self.here.search(identity)  # these are numbers of one search's trials
-        document, added = self.here.change(identity, partial(retry, trials=trials, key=key))
+        document, added = self.here.change(identity, partial(retry, trials=trials, key=key), resumes=True)
         return {**document, "added": sum(added)}
 
     @operation("POST", "searches/{identity}/points")
@@ -716,7 +718,7 @@ class SearchClient:
         """
         from hpo_pilot.steering.changes import add_point
 
-        document, added = self.here.change(identity, partial(add_point, point=point, key=key))
+        document, added = self.here.change(identity, partial(add_point, point=point, key=key), resumes=True)
         return {**document, "added": sum(added)}
 
     @operation(

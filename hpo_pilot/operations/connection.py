@@ -16,6 +16,7 @@ from hpo_pilot import __version__
 from hpo_pilot.advice import printable
 from hpo_pilot.errors import GiveUpError, HpoPilotError, InputError, Problem, SearchFileError, TryAgainError
 from hpo_pilot.http import open_session
+from hpo_pilot.protocol import PROTOCOL, PROTOCOL_HEADER
 from hpo_pilot.trust import is_loopback, require_tls
 
 #: Timeouts in seconds: to connect, and for each part of an answer.
@@ -90,7 +91,7 @@ class Connection:
         self._auth = _Bearer(token_file)
         self._auth.token()
         self._session = open_session(self.url, ca)
-        self._session.headers["User-Agent"] = f"hpo-pilot/{__version__}"
+        self._session.headers.update({"User-Agent": f"hpo-pilot/{__version__}", PROTOCOL_HEADER: str(PROTOCOL)})
         if is_loopback(urlsplit(self.url).hostname or ""):
             self._session.proxies = {}  # plain HTTP stays on this machine: no proxy may see it
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -37,7 +38,7 @@ from hpo_pilot.steering.status import (
 )
 from hpo_pilot.store import SearchRecord, Store
 from hpo_pilot.store.annotations import search_annotations
-from hpo_pilot.store.lease import Holder, lease_holder
+from hpo_pilot.store.lease import Holder, lease_holder, steerer
 from hpo_pilot.store.progress import all_progress, progress_of
 from hpo_pilot.store.queries import best_trials, failure_of, first_failures, points_tried, trials_with_folds
 from hpo_pilot.store.trial_queries import best_numbers, confirmation_runs, level_counts, sampled_trials
@@ -63,7 +64,7 @@ def search_documents(
         store: their store.
         records: the searches.
         holder: holder of the store's lease.
-        costs: with the costs of the best trials: these need the whole definitions of the searches.
+        costs: with the costs of the best trials, for which pydantic is loaded.
     """
     progress = all_progress(store.engine, [record.id for record in records])
     wanted = {
@@ -106,6 +107,9 @@ def search_status(store: Store, record: SearchRecord, workdir: Path | None = Non
             "monitor": bigpanda_link(record.server, record.uid, monitor=record.search.panda.monitor),
         },
     )
+    if not record.state.is_over and (found := steerer(store.engine, record.id)) is not None:
+        since = datetime.fromtimestamp(found["since"], UTC).isoformat(timespec="seconds")
+        document["steered_by"] = {"mode": found["mode"], "host": found["host"], "pid": found["pid"], "since": since}
     if (levels := record.levels) is not None:
         document["levels"] = level_documents(level_counts(store.engine, record.id, levels))
     _extended(document, record, progress, holder)
@@ -200,9 +204,12 @@ def hours_used(record: SearchRecord, now: float) -> float | None:
 
 
 def _price(record: SearchRecord) -> Price:
-    from hpo_pilot.hpc.site_files import price_of  # noqa: PLC0415 - a list without costs loads no pydantic
+    from hpo_pilot.hpc.site_files import known_site, site_price  # noqa: PLC0415 - a list without costs loads no pydantic
+    from hpo_pilot.search.sections import Resources  # noqa: PLC0415 - as above
 
-    return price_of(record.search)
+    # Of 1,000 searches the whole definitions take a second.
+    definition = record.definition
+    return site_price(known_site(definition["site"]["profile"]), Resources.model_validate(definition["resources"]))
 
 
 def best_standing(trial: Trial | None, progress: SearchProgress) -> Standing | None:

@@ -211,17 +211,28 @@ class Here:
 
     # --- changes ---
 
-    def change(self, identity: str, change: Callable[[Store, SearchRecord, str], R]) -> tuple[SearchDocument, list[R]]:
+    def _admit(self, more: int) -> None:
+        """Checks the quotas of the user for more open searches, at a service."""
+        if more and not (self.owns_store or self.user.changes_all):
+            from hpo_pilot.operations.quotas import check_quotas
+
+            check_quotas(self.store, self.folder, self.user.name, more)
+
+    def change(
+        self, identity: str, change: Callable[[Store, SearchRecord, str], R], *, resumes: bool = False
+    ) -> tuple[SearchDocument, list[R]]:
         """Changes a search, or every search of a family whose state allows the change.
 
         Args:
             identity: the search.
             change: makes the change; gets the store, a search and the name of the user.
+            resumes: whether a search that was over continues.
 
         Returns:
             The document of the search, and the results of `change`.
         """
         family, who = self.own_family(identity), self.user.name
+        self._admit(sum(resumes and record.state.is_over for record in family))
         results = for_each(family, lambda record: change(self.store, record, who))
         return self._document([self.store.search(record.id) for record in family]), results
 
@@ -229,7 +240,7 @@ class Here:
         """Continues a search, with a new packed payload if one is given."""
         from hpo_pilot.steering.changes import resume
 
-        return self.change(identity, partial(resume, sandbox=sandbox))[0]
+        return self.change(identity, partial(resume, sandbox=sandbox), resumes=True)[0]
 
     def end_stopping(self, identity: str) -> None:
         """Ends the jobs of a search that is being stopped and that no process steers.
@@ -265,6 +276,8 @@ class Here:
         from hpo_pilot.steering.registration import register_family
 
         store = self.made_store()
+        known = [store.find_search(packed.search.name) for packed in family]
+        self._admit(sum(found is None or (go_on and found.state.is_over) for found in known))
         records = register_family(
             store,
             family,

@@ -27,6 +27,7 @@ class AutoOptimizer(Optimizer):
     """
 
     Settings = ModelSettings
+    _PARTS = frozenset({"_model", "_evolution"})
     several_objectives = True
     uses_prior = True
 
@@ -39,8 +40,13 @@ class AutoOptimizer(Optimizer):
             "objectives": self.objectives,
             "limits": self.limits,
         }
-        self._model = BayesianOptimizer(space, settings=self.settings.model_dump(), **self._shared)
         self._alone = 0 if len(space.dimensions) > MANY_DIMENSIONS else ALONE
+
+    @cached_property
+    def _model(self) -> Optimizer:
+        model = BayesianOptimizer(self.space, settings=self.settings.model_dump(), **self._shared)
+        model.follow(self)
+        return model
 
     @cached_property
     def _evolution(self) -> Optimizer:
@@ -49,26 +55,26 @@ class AutoOptimizer(Optimizer):
         from hpo_pilot.optimizers.evolutionary import EvolutionaryOptimizer  # noqa: PLC0415 - loads DEAP
 
         evolution = (CmaOptimizer if self.objectives == 1 else EvolutionaryOptimizer)(self.space, **self._shared)
-        for source, observations in self.earlier.items():
-            evolution.tell_earlier(source, [(o.point, o.values, o.stds, o.stopped) for o in observations])
-        for observation in self.history:
-            evolution.take(observation)
+        evolution.follow(self)
         return evolution
 
     def tell_earlier(self, source: str, trials: Iterable[Told]) -> None:
         """Takes the results of an earlier search; see `Optimizer`."""
-        results = list(trials)
-        super().tell_earlier(source, results)
-        self._model.tell_earlier(source, results)
+        super().tell_earlier(source, trials)
+        self._start_over()
 
     def recommend(self, count: int = 1) -> list[Recommendation]:
         """See `Optimizer.recommend`; the model knows the earlier searches, too."""
+        self._catch_up()
         return self._model.recommend(count)
 
     def _learn(self, observation: Observation) -> None:
-        self._model.take(observation)
-        if "_evolution" in self.__dict__:
-            self._evolution.take(observation)
+        for part in self._PARTS & self.__dict__.keys():
+            getattr(self, part).take(observation)
+
+    def _start_over(self) -> None:
+        for part in self._PARTS:
+            self.__dict__.pop(part, None)
 
     def _propose(self, n: int, pending: list[Point]) -> list[Point]:
         known = self._collect(n, pending).known

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  # it ships no types
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.optimizers.proposals import Proposals, unit_vector
+from hpo_pilot.optimizers.proposals import Keys, Proposals, unit_vector
 from hpo_pilot.search import Integer, Mistake, MistakeError, Point, Real, SearchSpace, point_key
 from hpo_pilot.search.measured_limits import MeasuredLimit
 from hpo_pilot.search.mistakes import did_you_mean, listing, mistakes_of
@@ -290,6 +290,9 @@ class Recommendation:
     reason: str = ""
 
 
+#: Of more results than the first number, an optimizer learns from the newest ones and from the best of the others.
+_MOST, _NEWEST, _BEST = 10_000, 5_000, 1_000
+
 #: The distance of figures within a limit counts up to this share of the limit: minus infinity cannot be modelled.
 _FAR = 1e6
 
@@ -326,6 +329,8 @@ class Optimizer(ABC):
       accepts the names of another search; nothing is learned from points that this space cannot represent.
     - A space without a point that is left raises `ExhaustedError`, and so does a space without a feasible point
       (`hpo-pilot validate` refuses such a space, and names the constraints that exclude each other).
+    - After 10,000 results, an optimizer learns only from the newest 5,000 and the best 1,000 of the others, until there
+      are 10,000 again; so no `ask` costs more than with these. It never proposes a point that was told.
     - An optimizer is used by one thread at a time.
 
     Every constructor takes the space, the seed, the settings as in a search file, the number of trials that the search
@@ -335,7 +340,8 @@ class Optimizer(ABC):
         several_objectives: whether the optimizer can search for a Pareto front.
         learns_from_earlier: whether `tell_earlier` has an effect.
         uses_prior: whether it uses the beliefs in `space.prior`.
-        history: the told results, in their order.
+        history: the told results in their order, without forgotten ones.
+        forgotten: the number of forgotten results.
         earlier: the results of earlier searches, by search.
     """
 
@@ -376,8 +382,10 @@ class Optimizer(ABC):
         if objectives > 1 and single:
             raise InputError(f"{single} takes one objective, not {objectives}")
         self.history: list[Observation] = []
+        self.forgotten = 0
+        self._learned = 0
         self.earlier: dict[str, list[Observation]] = {}
-        self._told_keys: set[str] = set()
+        self._told_keys = Keys()
         self._asked: dict[str, Point] = {}
 
     @classmethod
@@ -408,6 +416,7 @@ class Optimizer(ABC):
         if n < 1:
             raise ValueError(f"ask for 1 or more points, not {n}")
         out = self._asked if pending is None else {point_key(p): p for p in map(self._settle, pending)}
+        self._catch_up()
         points = self._propose(
             n, [out[key] for key in sorted(out)]
         )  # sorted, because the order of pending points must not matter
@@ -463,7 +472,37 @@ class Optimizer(ABC):
         self._asked.pop(observation.key, None)
         self._told_keys.add(observation.key)
         self.history.append(observation)
-        self._learn(observation)
+        if len(self.history) > _MOST:
+            self._forget()
+
+    def follow(self, other: Optimizer) -> None:
+        """Takes all that another optimizer of the same space and objectives was told."""
+        self._told_keys, self.forgotten = other._told_keys, other.forgotten
+        for source, observations in other.earlier.items():
+            self.tell_earlier(source, [(o.point, o.values, o.stds, o.stopped) for o in observations])
+        self.history = list(other.history)
+
+    def _forget(self) -> None:
+        """Forgets old results, except the best of them."""
+        older, newest = self.history[:-_NEWEST], self.history[-_NEWEST:]
+        good = [one for one in older if one.values is not None and not one.stopped]
+        values = np.array([one.ranked.values for one in good]).reshape(len(good), self.objectives)
+        merit = values[:, 0]
+        if self.objectives > 1:
+            from hpo_pilot.search.nondominated import ranks  # noqa: PLC0415 - loads DEAP
+
+            merit = np.array(ranks(values))
+        best = [good[place] for place in sorted(np.argsort(merit, kind="stable")[:_BEST])]
+        self.forgotten += len(older) - len(best)
+        self.history = best + newest
+        self._learned = 0
+        self._start_over()
+
+    def _catch_up(self) -> None:
+        """Learns from the results that came since the last call and are not forgotten yet."""
+        for observation in self.history[self._learned :]:
+            self._learn(observation)
+        self._learned = len(self.history)
 
     def tell_earlier(self, source: str, trials: Iterable[Told]) -> None:
         """Takes the results of an earlier search of the same kind: another data set, another machine, a smaller model.
@@ -503,7 +542,10 @@ class Optimizer(ABC):
         """Does the work of `ask`; the pending points are in canonical form and sorted."""
 
     def _learn(self, observation: Observation) -> None:  # noqa: B027 - most have nothing to do here
-        """Updates the state of optimizers that have one; called when a told trial has been added to `history`."""
+        """Updates the state of optimizers that have one; called for each result of `history`."""
+
+    def _start_over(self) -> None:  # noqa: B027 - most have nothing to do here
+        """Drops the state that `_learn` has made; it is called for all results of `history` again."""
 
     def _known_points(self, pending: Sequence[Point]) -> list[Point]:
         """Returns the last told and the pending points, around which `Proposals.complete` seeks feasible ones."""

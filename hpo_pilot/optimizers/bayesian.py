@@ -169,11 +169,16 @@ def _distances(points: Array, others: Array) -> Array:
     return np.asarray(cdist(points, others))
 
 
+#: Distances in memory: to this many points at once.
+_BLOCK = 1_000
+
+
 def _nearest(points: Array, others: Array) -> Array:
     """Returns the distance of each point to the nearest other point, shape (n,); infinite where there is none."""
-    if not len(others):
-        return np.full(len(points), np.inf)
-    return np.asarray(_distances(points, others).min(axis=1))
+    nearest = np.full(len(points), np.inf)
+    for first in range(0, len(others), _BLOCK):
+        np.minimum(nearest, _distances(points, others[first : first + _BLOCK]).min(axis=1), out=nearest)
+    return nearest
 
 
 #: The ascent starts from this many candidates, at least this far apart in length scales.
@@ -434,13 +439,7 @@ class BayesianOptimizer(Optimizer):
     def __init__(self, space: SearchSpace, **options: Any) -> None:
         """Lays out the features; see `Optimizer`."""
         from hpo_pilot.optimizers.beliefs import Beliefs  # noqa: PLC0415 - see above
-        from hpo_pilot.optimizers.objective_models import (  # noqa: PLC0415 - see above
-            LimitLearner,
-            SuccessLearner,
-            ValuesLearner,
-        )
-        from hpo_pilot.optimizers.run_times import RunTimeLearner  # noqa: PLC0415 - see above
-        from hpo_pilot.optimizers.training_data import FeatureMap, ToldTrials  # noqa: PLC0415 - see above
+        from hpo_pilot.optimizers.training_data import FeatureMap  # noqa: PLC0415 - see above
 
         super().__init__(space, **options)
         self.start_points = self.settings.start_points or default_start_points(len(space.dimensions), self.trials)
@@ -448,17 +447,27 @@ class BayesianOptimizer(Optimizer):
         self._candidates = Candidates(space, self._features)
         self._climber = Climber(self._features, self._candidates.feasible)
         self._beliefs = Beliefs(space, self._features.cube)
-        self._told = ToldTrials(len(space.dimensions), self.objectives)
         self._earlier: dict[str, Table] = {}
+        self._start_over()
+
+    def _start_over(self) -> None:
+        from hpo_pilot.optimizers.objective_models import (  # noqa: PLC0415 - see above
+            LimitLearner,
+            SuccessLearner,
+            ValuesLearner,
+        )
+        from hpo_pilot.optimizers.run_times import RunTimeLearner  # noqa: PLC0415 - see above
+        from hpo_pilot.optimizers.training_data import ToldTrials  # noqa: PLC0415 - see above
+
+        dimensions = len(self.space.dimensions)
+        self._told = ToldTrials(dimensions, self.objectives)
         self._values = [
             ValuesLearner(self._features, self._told, objective, self.seed, self._earlier)
             for objective in range(self.objectives)
         ]
         self._outcomes = SuccessLearner(self._features, self._told, self.seed)
-        self._limits = [
-            LimitLearner(self._features, len(space.dimensions), index, self.seed) for index in range(len(self.limits))
-        ]
-        self._run_times = RunTimeLearner(self._features, len(space.dimensions), self.seed)
+        self._limits = [LimitLearner(self._features, dimensions, index, self.seed) for index in range(len(self.limits))]
+        self._run_times = RunTimeLearner(self._features, dimensions, self.seed)
 
     def tell_earlier(self, source: str, trials: Iterable[Told]) -> None:
         """See `Optimizer.tell_earlier`."""
@@ -476,6 +485,7 @@ class BayesianOptimizer(Optimizer):
         """See `Optimizer.recommend`."""
         if self.objectives > 1:
             raise InputError("several objectives have no best point: choose one of the Pareto front")
+        self._catch_up()
         table = self._told.table(len(self._told))
         rows = table.most_telling(_CONDITIONED, array_stream(self.seed, "recommend", len(self._told)))
         with one_thread():

@@ -363,6 +363,9 @@ class CmaOptimizer(Optimizer):
         super().tell_earlier(source, trials)
         self._runs.clear()
 
+    def _start_over(self) -> None:
+        self._runs.clear()
+
     def population(self, n: int, pending: int) -> int:
         """Returns the number of results per update, for `n` points asked for and `pending` ones."""
         if self.settings.population is not None:
@@ -379,7 +382,7 @@ class CmaOptimizer(Optimizer):
     def run(self, population: int) -> CmaRun:
         """Returns the run with a population, updated with the whole history."""
         run = self._runs.pop(population, None) or CmaRun(
-            self.space, self._genotype, self.seed, population, self.settings.sigma, self.earlier
+            self.space, self._genotype, self.seed + self.forgotten, population, self.settings.sigma, self.earlier
         )
         self._runs[population] = run  # moves the run to the end: the last used
         for old in list(self._runs)[:-_KEPT_RUNS]:

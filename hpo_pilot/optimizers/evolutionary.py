@@ -439,6 +439,9 @@ class EvolutionaryOptimizer(Optimizer):
         """Sets the population; see `Optimizer`."""
         super().__init__(space, **options)
         self.population = self.settings.population or default_population(self.trials, self.objectives)
+        self._start_over()
+
+    def _start_over(self) -> None:
         self._individuals: dict[str, Individual] = {}  # by key, in the order in which they were first told
         self._ranking: list[tuple[float, int, str]] = []  # (value, order told, key), sorted
         self._ranked: dict[str, tuple[float, int, str]] = {}  # the entry in the ranking, by key
@@ -448,7 +451,7 @@ class EvolutionaryOptimizer(Optimizer):
 
     def progress(self) -> float:
         """Returns g/G: 0 at the start, 1 when the budget is spent."""
-        generation = len(self.history) // self.population
+        generation = (self.forgotten + len(self.history)) // self.population
         if self.trials is None:
             return generation / (generation + _HALF_COOLED)
         return min(1.0, generation / max(1, math.ceil(self.trials / self.population)))

@@ -95,6 +95,9 @@ class GridSearch(Optimizer):
     def _learn(self, observation: Observation) -> None:
         self._open.pop(observation.key, None)
 
+    def _start_over(self) -> None:
+        self._open = {key: point for key, point in self._open.items() if key not in self._told_keys}
+
 
 def fitting_grid(space: SearchSpace, trials: int | None) -> int:
     """Returns the largest number of points per dimension that fits the budget; at least 2.

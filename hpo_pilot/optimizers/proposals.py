@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 import random
@@ -57,6 +58,28 @@ _FEASIBLE_DRAWS_PER_POINT, _FEASIBLE_ROUNDS = 4, 4
 _LISTABLE = 300_000
 
 
+class Keys:
+    """A set of keys of points. It keeps a digest of each, in 70 bytes: a key has 100 and more."""
+
+    def __init__(self) -> None:
+        """Starts empty."""
+        self._digests: set[bytes] = set()
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    def __contains__(self, key: str) -> bool:
+        return self._digest(key) in self._digests
+
+    def add(self, key: str) -> None:
+        """Adds a key."""
+        self._digests.add(self._digest(key))
+
+    @staticmethod
+    def _digest(key: str) -> bytes:
+        return hashlib.blake2b(key.encode(), digest_size=8).digest()
+
+
 class Proposals:
     """The points of one `ask`, while they are collected.
 
@@ -66,7 +89,7 @@ class Proposals:
             `ask`.
     """
 
-    def __init__(self, space: SearchSpace, wanted: int, told: Collection[str], pending: Iterable[Point]) -> None:
+    def __init__(self, space: SearchSpace, wanted: int, told: Collection[str] | Keys, pending: Iterable[Point]) -> None:
         """Starts empty.
 
         Args:

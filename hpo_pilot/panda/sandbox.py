@@ -57,9 +57,9 @@ def build_sandbox(
         TryAgainError: the archive cannot be written.
     """
     digest = hashlib.sha256()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = folder / f".sources.{os.getpid()}.{threading.get_ident()}.tmp"
     try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (
             temporary.open("wb") as raw,
             gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as packed,
@@ -85,7 +85,8 @@ def build_sandbox(
     except OSError as error:
         raise TryAgainError(f"cannot write the sandbox to {folder}: {error.strerror or error}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # on a disk that is read-only now
+            temporary.unlink(missing_ok=True)
     return final
 
 

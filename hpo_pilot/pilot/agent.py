@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import glob
 import json
 import logging
 import os
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from hpo_pilot.errors import HpoPilotError
+from hpo_pilot.files import try_lock
 from hpo_pilot.hpc.launcher import VISIBLE_GPUS, show_gpus
 from hpo_pilot.hpc.launchers import Plain
 from hpo_pilot.hpc.usage import Ending
@@ -50,6 +52,7 @@ _OF_STEP = ("SLURM_", "PMI", "PALS_", "MPI_LOCAL")
 
 _SILENT = 60.0  # seconds without an answer of the allocation's pilot after which the agent ends
 _PARTS_END = 20.0  # seconds for processes of jobs on several nodes to end
+_LEFT_SECONDS = 86_400.0  # age of a killed agent's folder at which the next agent of its node removes it
 _LOOK = 1.0  # seconds between checks of that
 
 
@@ -317,6 +320,7 @@ def run_agent(file: Path) -> int:
         for each in fields(PilotSettings)
     }
     folder = _own_folder(scratch, f"{file.parent.name}-{node}")
+    remove_left(folder, node)
     try:
         settings = PilotSettings(**{**given, "workdir": folder, "node": node})
         site = load_site(settings.site) if settings.site else Site()
@@ -359,6 +363,21 @@ def _own_folder(scratch: str, name: str) -> Path:
         log.warning("%s cannot be used: %s", path, error)
         path = Path(tempfile.gettempdir())
     return path / name
+
+
+def remove_left(folder: Path, node: str) -> None:
+    """Deletes the folders of killed agents of this node beside an agent's folder, a day after their start.
+
+    A running agent holds its lock. Nothing else needs the folder of an agent: reports and checkpoints that count are
+    at the pilot of its allocation.
+    """
+    for lock in folder.parent.glob(f"*-{glob.escape(node)}/jobs/*.lock"):
+        left = lock.parents[1]
+        with contextlib.suppress(OSError), lock.open() as file:
+            is_ours = left != folder and left.stat().st_uid == os.getuid()
+            if is_ours and lock.stat().st_mtime < time.time() - _LEFT_SECONDS and try_lock(file.fileno()):
+                log.warning("%s of an agent that was killed is removed", left)
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _watch(pilot: Pilot, server: AgentServer) -> None:

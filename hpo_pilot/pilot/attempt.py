@@ -19,6 +19,7 @@ from hpo_pilot.pilot.allocation_watch import AllocationWatch
 from hpo_pilot.pilot.checkpoints import CheckpointShipping, kept_checkpoint
 from hpo_pilot.pilot.client import Delivery, GivingBack
 from hpo_pilot.pilot.execution import LOG_FILE, CommandWrapper, Execution, InContainer
+from hpo_pilot.pilot.isolation import Confinement, Isolation
 from hpo_pilot.pilot.job import (
     CutLate,
     CutOff,
@@ -71,6 +72,7 @@ class PilotParts:
         sandboxes: unpacked sandboxes.
         pool: resources that jobs run on.
         interpreters: interpreters from which jobs are forked.
+        isolation: hides the pilot's files from jobs.
         watchdog: watches running jobs.
         heartbeats: reports on jobs that start or run.
         delivery: sends the final reports.
@@ -93,6 +95,7 @@ class PilotParts:
     sandboxes: SandboxCache
     pool: ResourcePool[Any]
     interpreters: WarmInterpreters
+    isolation: Isolation
     watchdog: Watchdog
     heartbeats: Heartbeats
     delivery: Delivery
@@ -122,6 +125,7 @@ class JobRun:
         """
         self._parts, self._data, self._reservation = parts, data, reservation
         self._folder = parts.workdir.root  # where the command runs
+        self._confinement = Confinement()
         self._outcome = Outcome(exit_code=None)
         self._stored: dict[str, Any] = {}  # entries of `job_output_report`
         self._archive, self._copied = "", 0.0  # name of the sandbox, and when it was copied
@@ -136,7 +140,8 @@ class JobRun:
         try:
             panda_id, attempt = job_identity(self._data)
             try:
-                root = self._folder = parts.workdir.new_job_folder(panda_id, attempt)
+                self._confinement = parts.isolation.of(self._data)
+                root = self._folder = parts.workdir.new_job_folder(panda_id, attempt, self._confinement.name)
                 self._run_in(root)
             except OSError as error:  # the job is not at fault
                 why = GivenBack(f"the pilot's folder cannot be used: {error}", PilotErrorCode.NO_LOCAL_SPACE)
@@ -185,7 +190,10 @@ class JobRun:
             given = (parts.settings, job, document, prepared, root, parts.lifeline, assignment.variables)
             self._execute(Execution(*given, wrapper))
             if isinstance(wrapper, InContainer) and (fault := self._image_fault(job)):
-                self._execute(Execution(*given, _refused(self._folder, fault)))
+                self._execute(Execution(*given, _refused(self._folder, fault, self._confinement)))
+            ended_in, self._folder = self._folder, parts.workdir.root  # until it is known that it is no link
+            parts.isolation.guard(ended_in, self._confinement)
+            self._folder = ended_in
             if isinstance(wrapper, WithLauncher):
                 self._judge_launch(wrapper)
             if parts.settings.agent and self._outcome.failure is None and self._outcome.exit_code:
@@ -240,6 +248,8 @@ class JobRun:
             assignment = parts.pool.assign(self._reservation, job, document, starting)
             begun = time.monotonic()
             prepared = prepare(job.arguments, str(root), str(root), stage_in)
+            if hidden := next(filter(parts.isolation.hides, map(Path, prepared.elsewhere)), None):
+                raise JobFailure(f"payload.inputs: {hidden} is hidden from payloads", PilotErrorCode.STAGE_IN_FAILED)
             wrapper = self._wrapper(job, document, assignment, Path(prepared.folder))
             if parts.staging is not None and isinstance(wrapper, WithLauncher):
                 staged = parts.staging.stage(wrapper, root, Path(prepared.folder), large, starting)
@@ -264,18 +274,18 @@ class JobRun:
             image = self._parts.local_image(job.container)
             choose_runtime(runtime, image)
         except ImageFault as fault:
-            return _refused(folder, str(fault))
+            return _refused(folder, str(fault), self._confinement)
         if site is None:
             if document.ranks_per_node:
                 raise LauncherMissing(
                     f"the job has {document.ranks_per_node} ranks per node, and this pilot does not know the launcher: "
                     "start the pilot with --site"
                 )
-            return InContainer(runtime, image)
+            return InContainer(runtime, image, confinement=self._confinement)
         container = InContainer(runtime, image, site.inside(gpus=any(assignment.gpus.values())))
         if document.ranks_per_node or assignment.allocation:
             return WithLauncher(site, job, assignment, document, container)
-        return container
+        return replace(container, confinement=self._confinement)
 
     def _warm_up(self, execution: Execution) -> None:
         """Takes a kept interpreter for the job; heartbeats report it as starting while its function is imported."""
@@ -417,11 +427,11 @@ def _goes_back(parts: PilotParts, panda_id: int, attempt: int) -> bool:
     return given
 
 
-def _refused(folder: Path, reason: str) -> InContainer:
+def _refused(folder: Path, reason: str, confinement: Confinement) -> InContainer:
     """Makes the runner report a reason in place of the payload: further attempts would fail too."""
     if not refuse_payload(str(folder), reason):
         raise JobFailure(reason, PilotErrorCode.NO_CONTAINER_RUNTIME)
-    return InContainer("none", "")
+    return InContainer("none", "", confinement=confinement)
 
 
 def _is_good(outcome: Outcome, folder: Path) -> bool:

@@ -303,6 +303,8 @@ class _Limited:
 
 def _files(folder: Path, name: str) -> Iterator[tuple[str, int, int]]:
     """Yields the files of one point's folder: complete copies, and files that the payload itself keeps there."""
+    if (folder / name).is_symlink():
+        return  # the payload made it, and it may lead to files that only the pilot can read
     without = {_NEW, _OLD} if (folder / name / _KEPT).is_dir() else {_NEW}
     for where, folders, files in os.walk(folder / name):
         if Path(where) == folder / name:

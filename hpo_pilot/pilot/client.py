@@ -25,6 +25,7 @@ from hpo_pilot.http import open_session
 from hpo_pilot.pilot import report as metrics
 from hpo_pilot.pilot.machine import FreeResources
 from hpo_pilot.pilot.settings import PilotSettings, PilotWorkDir
+from hpo_pilot.protocol import PROTOCOL, PROTOCOL_HEADER
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +90,8 @@ class JobServer:
         if settings.proxy is not None:
             _check_proxy(settings.proxy)
             self._session.cert = str(settings.proxy)  # read again for each connection
-        self._session.headers.update({"Origin": settings.vo, "User-Agent": f"hpo-pilot/{__version__}"})
+        stated = {"User-Agent": f"hpo-pilot/{__version__}", PROTOCOL_HEADER: str(PROTOCOL)}
+        self._session.headers.update({"Origin": settings.vo, **stated})
         adapter = HTTPAdapter(pool_connections=4, pool_maxsize=min(64, settings.slots + 8))
         self._session.mount("http://", adapter)
         self._session.mount("https://", adapter)

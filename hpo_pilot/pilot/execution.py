@@ -17,6 +17,7 @@ from pathlib import Path
 
 from hpo_pilot.hpc.launcher import GPU_VARIABLES, index_gpus_once
 from hpo_pilot.pilot.checkpoints import kept_checkpoint
+from hpo_pilot.pilot.isolation import Confinement
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.report import Outcome, Progress
 from hpo_pilot.pilot.settings import PilotSettings, worker_mark
@@ -72,18 +73,20 @@ class InContainer(CommandWrapper):
         runtime: container runtime, or auto.
         image: empty: none.
         inside: further settings of the container.
+        confinement: of a command without container.
     """
 
     runtime: str
     image: str
     inside: Inside = field(default_factory=Inside)
+    confinement: Confinement = field(default_factory=Confinement)
 
     def wrap(
         self, argv: Sequence[str], env: Mapping[str, str], binds: Sequence[Path], folder: Path
     ) -> tuple[list[str], dict[str, str]]:
         """See CommandWrapper."""
         if not self.image:
-            return by_our_python(argv), dict(env)
+            return [*self.confinement.words, *by_our_python(argv)], self.confinement.environment(env)
         start = ContainerStart(argv, self.image, binds, env, folder, self.inside)
         return ended_with_all(choose_runtime(self.runtime, self.image).wrap(start)), dict(env)
 
@@ -179,7 +182,9 @@ class Execution:
         """
         if self.job.container or not isinstance(self._wrapper, InContainer) or not self._is_ours():
             return
-        kind = WarmKind(self.job.arguments.archive, self.function, (sys.executable, "-I", "-S"), ())
+        kind = WarmKind(
+            self.job.arguments.archive, self.function, (sys.executable, "-I", "-S"), (), self._wrapper.confinement
+        )
         if self.function:
             env = self._environment()
             python = shutil.which(self._python or "python3", path=env.get("PATH"))
@@ -230,22 +235,23 @@ class Execution:
         env = self._environment()
         if self._settings.ca is not None:
             self._copy_authority(self._settings.ca)
-        binds = [*self._binds, self._settings.checkpoint_root]
+        own = self._wrapper.confinement.checkpoints if isinstance(self._wrapper, InContainer) else None
+        binds = [*self._binds, own or self._settings.checkpoint_root]
         argv, env = self._wrapper.wrap(self._argv, env, binds, self.folder)
         with self._lock, (self.folder / LOG_FILE).open("wb") as output:
             if self._failure is not None:
                 raise self._failure
-            self._pid = self._forked(argv, env, output.fileno()) or self._started(argv, env, output.fileno())
+            self._pid = self._forked(env, output.fileno()) or self._started(argv, env, output.fileno())
         self.started = time.time()
         if self.job.walltime:
             self._ends_at = time.monotonic() + self.job.walltime + self._settings.walltime_grace
 
-    def _forked(self, argv: Sequence[str], env: Mapping[str, str], output: int) -> int | None:
+    def _forked(self, env: Mapping[str, str], output: int) -> int | None:
         """Returns the PID of the command, forked from a kept interpreter; None: there is none."""
         if self._interpreter is None:
             return None
         try:
-            pid = _claimed(self._interpreter.fork(argv[3:], self.folder, env, output, self._lifeline))
+            pid = _claimed(self._interpreter.fork(self._argv[3:], self.folder, env, output, self._lifeline))
             if hasattr(os, "sched_setaffinity"):
                 os.sched_setaffinity(pid, os.sched_getaffinity(0))  # the cores of this job, not of the interpreter
             return pid
@@ -318,7 +324,11 @@ class Execution:
             if self._insist_at != float("inf"):
                 return
             try:
-                (self.folder / STOP_FILE).write_text(reason)
+                flags = (
+                    os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+                )  # the payload may make a link
+                with os.fdopen(os.open(self.folder / STOP_FILE, flags, 0o600), "w") as file:
+                    file.write(reason)
             except OSError as error:
                 log.error("job %s: the reason for its end cannot be written: %s", self.job.panda_id, error)
             self._terminate()

@@ -27,6 +27,7 @@ from hpo_pilot.pilot.allocation_watch import AllocationWatch, ending_margin
 from hpo_pilot.pilot.attempt import JobRun, PilotParts
 from hpo_pilot.pilot.checkpoints import CheckpointShipping, remove_old
 from hpo_pilot.pilot.client import Backoff, CallRefused, Delivery, GivingBack, JobServer
+from hpo_pilot.pilot.isolation import Isolation
 from hpo_pilot.pilot.job import CutOff, JobFailure, PilotErrorCode, parse_job
 from hpo_pilot.pilot.job_files import FolderStorage, SandboxCache, ServerStorage
 from hpo_pilot.pilot.launch import AvoidedTasks, LauncherOutage, probe_launcher
@@ -157,6 +158,7 @@ class Pilot:
             sandboxes=SandboxCache(workdir.cache, self._server, limit_mb=settings.cache_mb),
             pool=pool,
             interpreters=WarmInterpreters(settings, workdir.interpreters, pool.most),
+            isolation=Isolation(settings, workdir),
             watchdog=watchdog,
             heartbeats=Heartbeats(settings, self._server),
             delivery=delivery,
@@ -262,6 +264,7 @@ class Pilot:
         if self._agents is not None:
             self._agents.close()
         parts.interpreters.close()
+        parts.isolation.close()
         self._end_leftovers("this pilot", SHORT_GRACE)
         os.close(self._lifeline_kept)
         if keeper is not None:

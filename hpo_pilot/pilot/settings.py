@@ -75,6 +75,8 @@ class PilotSettings:
         container_runtime: a name of `RUNTIMES`, one of another package, or `auto`.
         environments: folder with the stored environments of searches that were submitted on this machine, by their
             uid; their jobs run in them. None: all jobs run in the pilot's environment.
+        isolation: jobs cannot read this pilot's files and those of other searches, where the kernel has Landlock.
+        hide: further files and folders that jobs cannot read.
         staging: copy files that many jobs read to the nodes' own disks, if the site's profile names a folder there.
         staging_mb: size limit of the copies on a node.
         keep: job folders stay after the job.
@@ -120,6 +122,8 @@ class PilotSettings:
     min_free_mb: int = 200
     container_runtime: str = "auto"
     environments: Path | None = None
+    isolation: bool = True
+    hide: tuple[str, ...] = ()
     staging: bool = True
     staging_mb: int = 100_000
     keep: bool = False
@@ -141,6 +145,7 @@ class PilotSettings:
         for name in ("workdir", "checkpoints", "storage", "token_file", "proxy", "ca", "site", "environments"):
             if (path := getattr(self, name)) is not None:
                 object.__setattr__(self, name, Path(path).absolute())
+        object.__setattr__(self, "hide", tuple(os.path.abspath(path) for path in self.hide))  # noqa: PTH100  sent as JSON
         port, every = self.metrics_port, self.checkpoint_every
         for is_good, mistake in (
             (self.server.startswith(("http://", "https://")), f"server {self.server!r}: give a URL such as {_URL}"),
@@ -379,7 +384,7 @@ class PilotWorkDir:
 
         cache/            unpacked sandboxes, for all pilots here
         inputs/           fetched inputs, for all pilots here
-        jobs/WORKER/      one folder per running job
+        jobs/WORKER/      one folder per running job, below one per search if jobs are isolated
         interpreters/     sandboxes of kept interpreters
         jobs/WORKER.lock  held while a pilot of that name lives
         jobs/WORKER.key   identifies the worker at the server
@@ -387,6 +392,9 @@ class PilotWorkDir:
         staging/WORKER/   archives and requests for copies to the nodes
         checkpoints/      of trials, kept between attempts
     """
+
+    #: If the owner opens the work folder to others, these folders stay closed.
+    CLOSED = ("cache", "inputs", "interpreters", "jobs", "unsent", "staging", "storage")
 
     def __init__(self, settings: PilotSettings) -> None:
         """Makes the folders and takes the worker's name.
@@ -397,18 +405,17 @@ class PilotWorkDir:
         """
         self.root = settings.workdir
         self.cache, self.inputs = self.root / "cache", self.root / "inputs"
-        self._jobs = self.root / "jobs" / settings.worker_name
+        self.jobs = self.root / "jobs" / settings.worker_name
         self.interpreters = self.root / "interpreters" / settings.worker_name
         self._unsent = self.root / "unsent" / settings.worker_name
         self.staging = self.root / "staging" / settings.worker_name
         try:
             make_private(self.root)
-            # If the owner opens the work folder to others, these folders stay closed.
-            for name in ("cache", "inputs", "interpreters", "jobs", "unsent", "staging", "storage"):
+            for name in self.CLOSED:
                 close_to_others(self.root / name)
-            for folder in (self._jobs, self._unsent, settings.checkpoint_root):
+            for folder in (self.jobs, self._unsent, settings.checkpoint_root):
                 make_private(folder)
-            self._lock = self._jobs.with_name(self._jobs.name + ".lock").open("w")
+            self._lock = self.jobs.with_name(self.jobs.name + ".lock").open("w")
         except OSError as error:
             raise InputError(f"--workdir {self.root} cannot be used: {error}") from error
         # If the process that starts pilots was killed, its earlier pilot may still be ending its jobs.
@@ -420,11 +427,11 @@ class PilotWorkDir:
                 )
             time.sleep(0.1)
         self.key = pilot_key(self.root, settings.worker_name)
-        self.stale = [entry for entry in self._jobs.iterdir() if entry.is_dir()]
+        self.stale = [entry for entry in self.jobs.iterdir() if entry.is_dir()]
 
-    def new_job_folder(self, panda_id: int, attempt: int) -> Path:
-        """Makes and returns an empty folder for a job."""
-        folder = self._jobs / f"{panda_id}.{attempt}"
+    def new_job_folder(self, panda_id: int, attempt: int, search: str = "") -> Path:
+        """Makes and returns an empty folder for a job, in the existing folder `search`."""
+        folder = self.jobs / search / f"{panda_id}.{attempt}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=PRIVATE)
         return folder
@@ -436,14 +443,14 @@ class PilotWorkDir:
 
     def trouble(self, least_mb: int) -> str:
         """Returns why no job can run here; empty: one can. `least_mb`: required free disk."""
-        sample = self._jobs / ".sample"
+        sample = self.jobs / ".sample"
         try:
             if (free := self.free_mb()) < least_mb:
                 return f"only {free // 50 * 50} MB or so of disk are free in {self.root}"
             sample.write_bytes(bytes(_SAMPLE))
             sample.unlink()
         except OSError as error:
-            return f"{self._jobs} cannot be written: {error.strerror or error}"
+            return f"{self.jobs} cannot be written: {error.strerror or error}"
         return ""
 
     def remove_stale(self) -> None:

@@ -19,10 +19,11 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpo_pilot.logs import last_line
+from hpo_pilot.pilot.isolation import Confinement
 from hpo_pilot.pilot.settings import PilotSettings, worker_mark
 from hpo_pilot.transformation.job import without_secrets
 
@@ -55,12 +56,14 @@ class WarmKind:
         function: the payload's function; empty: the payload is a command.
         python: the interpreter, with its options.
         environment: environment in which the function is imported.
+        confinement: how it and its jobs are confined.
     """
 
     archive: str
     function: str
     python: tuple[str, ...]
     environment: tuple[tuple[str, str], ...]
+    confinement: Confinement = field(default_factory=Confinement)
 
 
 class WarmInterpreter:
@@ -82,7 +85,7 @@ class WarmInterpreter:
         self._connection, theirs = socket.socketpair()
         with theirs, (folder / _LOG).open("wb") as output:
             self._process = subprocess.Popen(
-                [*kind.python, str(_PROGRAM), "--serve", str(theirs.fileno()), kind.function],
+                [*kind.confinement.words, *kind.python, str(_PROGRAM), "--serve", str(theirs.fileno()), kind.function],
                 cwd=folder,
                 env={**environment, WARM_MARK: mark},
                 stdin=subprocess.DEVNULL,
@@ -194,13 +197,13 @@ class WarmInterpreters:
                     self._idle.remove(entry)
                     return entry[1]
             number = next(self._numbers)
-        folder = self._folder / str(number)
+        folder = self._folder / kind.confinement.name / str(number)
         folder.mkdir(parents=True)
         fill(folder)
         mark = f"{os.getpid()}-{number}"
-        environment = dict(kind.environment) or without_secrets(os.environ)
+        environment = (dict(kind.environment) or without_secrets(os.environ)) | worker_mark(self._settings)
         try:
-            found = WarmInterpreter(kind, folder, environment | worker_mark(self._settings), mark)
+            found = WarmInterpreter(kind, folder, kind.confinement.environment(environment), mark)
         except OSError as error:
             log.info("no interpreter is kept for %s: %s", kind.archive, error)
             return None

@@ -193,6 +193,15 @@ class LevelDocument(TypedDict):
     job_seconds: float
 
 
+class SteererDocument(TypedDict):
+    """The process that steers a search: its command, host and process, and since when it has the search."""
+
+    mode: str
+    host: str
+    pid: int
+    since: str
+
+
 class SearchDocument(AnnotationDocument):
     """One search with its progress; `trials` counts them by state, `best` is a trial without log tails.
 
@@ -201,7 +210,8 @@ class SearchDocument(AnnotationDocument):
     confirmation runs that are over; they do not count against the budget.
     `steered` says whether a `run` or `serve` drives the search now; while it is false, no trial starts and no result is
     collected. It is null where the search is over.
-    `levels` is there in the status of a search with levels of its training (`fidelity`).
+    `levels` is there in the status of a search with levels of its training (`fidelity`), `steered_by` while a process
+    steers it.
     `remarks`, in the document of one search and of a run, are notes for people. `added`, in the answer to a request for
     points, is the number of points added.
 
@@ -233,6 +243,7 @@ class SearchDocument(AnnotationDocument):
     confirmations: NotRequired[int]
     levels: NotRequired[list[LevelDocument]]
     steered: NotRequired[bool | None]
+    steered_by: NotRequired[SteererDocument]
     remarks: NotRequired[list[str]]
     added: NotRequired[int]
 

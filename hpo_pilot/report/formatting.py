@@ -302,3 +302,9 @@ def template_environment(loader: jinja2.BaseLoader) -> jinja2.Environment:
     for function in (energy_text, estimate_basis, machine_hours, span, stop_text, used_of):
         environment.globals[function.__name__] = function
     return environment
+
+
+def quotas_text(quotas: Mapping[str, Mapping[str, float]]) -> str:
+    """Returns what a user has used of the quotas of a service; empty: there are none."""
+    words = {"searches": "open searches", "stored_mb": "MB of outputs and checkpoints", "uploads_mb": "MB of uploads"}
+    return ", ".join(f"{quota['used']:.0f} of {quota['most']:.0f} {words[name]}" for name, quota in quotas.items())

@@ -101,7 +101,10 @@ class SearchSpace(Section):
 
     def is_active(self, name: str, point: Mapping[str, Any]) -> bool:
         """Returns whether dimension `name` is active; `point` has the canonical values of its parents."""
-        return all(parent in point and value_key(point[parent]) in wanted for parent, wanted in self.conditions[name])
+        conditions = self.conditions[name]  # mostly none, and it is asked for each value of each result
+        return not conditions or all(
+            parent in point and value_key(point[parent]) in wanted for parent, wanted in conditions
+        )
 
     def decode(self, unit: Sequence[float]) -> Point:
         """Returns the point at a unit vector of shape (n_dims,), active dimensions only; ignores constraints."""

@@ -6,7 +6,7 @@ import math
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -227,7 +227,7 @@ class EarlyStop:
     projected: tuple[float, ...] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Trial:
     """One hyper-parameter point and its figures of merit.
 
@@ -237,6 +237,7 @@ class Trial:
         values: for each objective the mean of the folds' figures of merit, as reported (not sign-flipped); empty: none.
         stds: for each objective the standard deviation of the folds (sample, n - 1); empty for fewer than two folds.
         folds: its folds with their attempts; empty where they were not read (`Store.trials(folds=False)`).
+        good: number of its good folds if the folds were not read; None: it was not read either.
         confirms: for a confirmation run, the number of the trial that it repeats; else None.
         retries: for a retry that a user requested, the number of the failed trial; else None.
         level: the level that it is trained to, as 9 epochs; None: the search has no levels.
@@ -266,6 +267,7 @@ class Trial:
     started: datetime | None = None
     ended: datetime | None = None
     stop: EarlyStop | None = None
+    good: int | None = None
 
     @property
     def value(self) -> float | None:
@@ -280,7 +282,12 @@ class Trial:
     @property
     def good_folds(self) -> int:
         """Number of folds in the mean."""
-        return sum(bool(fold.values) for fold in self.folds)
+        return sum(bool(fold.values) for fold in self.folds) if self.folds else self.good or 0
+
+    @property
+    def without_folds(self) -> Trial:
+        """The trial without its folds."""
+        return replace(self, good=self.good_folds, folds=())
 
     def mean_metric(self, name: str) -> float | None:
         """Returns the mean of a metric over the folds that have it as a finite number; None: none has."""

@@ -8,6 +8,10 @@ job gets another one. `dispatch` and `brokerage` choose jobs for a pilot, `queue
 `job_records` joins a job's row with its task; `descriptions` describes jobs and tasks as PanDA does, from it;
 `task_parameters` reads what prun sends. `database` and
 `file_store` keep everything; `tokens` and `issuers` identify callers; `replies` has JSON and PanDA's envelope;
-`listening` has socket and TLS, `metrics` is for Prometheus. Modules import only modules below them; `setup.cfg` checks
-this.
+`listening` has socket and TLS, `helpers` further processes, `metrics` is for Prometheus. Modules import only modules
+below them; `setup.cfg` checks this.
 """
+
+#: The variable with the URL of a PostgreSQL database. `hpo-pilot serve` has no option for it: a URL may have a
+#: password, and other accounts of the machine see options.
+DATABASE_VARIABLE = "HPO_PILOT_SERVER_DATABASE"

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from hpo_pilot.protocol import PROTOCOL_HEADER, disagreement
 from hpo_pilot.server import (
     asking,
     bigpanda,
@@ -26,6 +27,7 @@ from hpo_pilot.server import (
     queues,
     task_calls,
 )
+from hpo_pilot.server.helpers import Helpers
 from hpo_pilot.server.metrics import CALL_FAILURES, CALL_SECONDS
 from hpo_pilot.server.replies import failure, refuse, reply
 from hpo_pilot.server.state import ServerState
@@ -45,12 +47,19 @@ class Server:
 
     name = "server"
 
-    def __init__(self, state: ServerState) -> None:
-        """Corrects the list of cached files; nothing runs yet."""
+    def __init__(self, state: ServerState, helpers: Helpers) -> None:
+        """Corrects the list of cached files; nothing runs yet.
+
+        Args:
+            state: its state.
+            helpers: its further processes, which are no concern of such a process.
+        """
         self.state = state
+        self._helpers = helpers
         self._housekeeping = Housekeeping(state.database, state.cache, state.storage, state.retention_days)
-        with state.database.writing() as tx:
-            file_calls.reconcile(tx, state.cache)
+        if not state.further:
+            with state.database.writing() as tx:
+                file_calls.reconcile(tx, state.cache)
 
     def close_waiting(self) -> None:
         """Answers every long poll now, so that the process can end."""
@@ -62,10 +71,14 @@ class Server:
 
         @asynccontextmanager
         async def lifespan(_: Starlette) -> AsyncIterator[None]:
-            running = [
-                asyncio.create_task(state.watch.run(), name="the watch over heartbeats"),
-                asyncio.create_task(self._housekeeping.run(), name="the removal of old data"),
-            ]
+            work = {"the look at other processes": state.follow()}
+            if not state.further:
+                work |= {
+                    "the watch over heartbeats": state.watch.run(),
+                    "the removal of old data": self._housekeeping.run(),
+                    "the further processes": self._helpers.run(),
+                }
+            running = [asyncio.create_task(one, name=name) for name, one in work.items()]
             for task in running:
                 task.add_done_callback(_complain)
             try:
@@ -74,6 +87,7 @@ class Server:
                 for task in running:
                     task.cancel()
                 self.close_waiting()
+                await asyncio.gather(*running, return_exceptions=True)
 
         return Starlette(
             routes=[
@@ -110,6 +124,10 @@ class Server:
             return refuse(_missing_role(endpoint), 403)
         if endpoint.method and request.method != endpoint.method:
             return reply(failure(f"expecting {endpoint.method}, received {request.method}"))
+        # Only new jobs are refused: a pilot that is older than an upgraded server can still report its running ones.
+        stated = request.headers.get(PROTOCOL_HEADER, "") if endpoint.path == "pilot/acquire_jobs" else ""
+        if why := disagreement(stated, "the pilot", "the server"):
+            return refuse(why, 426)
         call = calls.Call(caller, self.state, request)
         answer = await calls.guarded(endpoint.path, self._answer(endpoint, call), refuse)
         if answer.status_code >= 500:

@@ -100,8 +100,9 @@ def _goal(params: Mapping[str, Any]) -> float:
 #: Error dialog of a task whose sandbox is missing, from `pandajedi/jediorder/JobGenerator.py`.
 NO_SANDBOX = "user sandbox file unavailable. resubmit the task with --useNewCode"
 
-_TASK = select(*TASK_COLUMNS).where(tasks.c.task_id == bindparam("id"))
-_JOB = select(jobs).where(jobs.c.panda_id == bindparam("id"))
+# Locked, where several processes write: another may change the same row. SQLite has no such locks, and needs none.
+_TASK = select(*TASK_COLUMNS).where(tasks.c.task_id == bindparam("id")).with_for_update()
+_JOB = select(jobs).where(jobs.c.panda_id == bindparam("id")).with_for_update()
 
 #: Rows inserted by one statement; all rows of a task in one statement would take too much memory.
 _ROWS_AT_ONCE = 1000
@@ -111,7 +112,7 @@ NO_RETRY = frozenset({TaskState.ABORTING, TaskState.FINISHING})
 
 
 def task_row(tx: Transaction, task_id: int) -> AnyRow | None:
-    """Returns a task's row without its parameters; None: there is no such task."""
+    """Returns a task's row without its parameters, for a change; None: there is no such task."""
     return tx.connection.execute(_TASK, {"id": task_id}).one_or_none()
 
 
@@ -121,7 +122,7 @@ def existing_task(tx: Transaction, task_id: int) -> AnyRow:
 
 
 def job_row(tx: Transaction, panda_id: int) -> AnyRow | None:
-    """Returns one attempt's row; None: there is no such job."""
+    """Returns one attempt's row, for a change; None: there is no such job."""
     return tx.connection.execute(_JOB, {"id": panda_id}).one_or_none()
 
 
@@ -137,9 +138,8 @@ def change_task(tx: Transaction, task: AnyRow, *, outcome: bool = False, **value
     if "status" in values and values["status"] != task.status:
         values["state_changed"] = tx.now
         outcome = outcome or TaskState(values["status"]).is_over
-    values |= {"modified": tx.now, "change": tx.next_change()}
-    if outcome:
-        values["outcome"] = values["change"]
+    values |= {"modified": tx.now}
+    tx.changed[task.task_id] = outcome or tx.changed.get(task.task_id, False)
     set_columns(tx, tasks.c.task_id, task.task_id, values)
     tx.users.add(task.user_name)
     if not BROKERED.isdisjoint(values):

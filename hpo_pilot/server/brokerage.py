@@ -492,6 +492,10 @@ class WaitingTasks:
             del self._groups[queue][key]
         return None
 
+    def any_at(self, queue: str) -> bool:
+        """Returns whether jobs may wait for a pilot of this queue."""
+        return any(place in ("", queue) for _, place in self._tasks)
+
     def waiting_tasks(self) -> Iterator[WaitingTask]:
         """Returns all waiting tasks."""
         return iter(list(self._tasks.values()))

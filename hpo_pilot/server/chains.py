@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Collection
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy import ColumnElement, case, func, or_, select, update
 from sqlalchemy.exc import NoResultFound
 
 from hpo_pilot.errors import InputError
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 KEPT_SECONDS = 30 * 86_400.0  # after the last checkpoint of the search was written or read; pilots have the same limit
 _TOUCHED = 86_400.0  # the time of that is noted so exactly
+_DONE = 0.0  # as `created`, of a checkpoint that its search has left at its end: the first to go when space is needed
 _SUB_ID = re.compile(r"(\d{1,9})\.t(\d{1,9})f(\d{1,9})", re.ASCII)
 
 
@@ -61,20 +62,22 @@ def place_of(tx: Transaction, task_id: int, sub_id: str) -> Place | None:
         return None
     if assignment is None or (trial, fold) not in assignment.members.get(number, ()):
         return None
-    search = _search(owner, assignment.uid)
+    search = files_of(owner, assignment.uid)
     return Place(search, f"{search}t{assignment.chains.get(trial, trial)}f{fold}.", trial)
 
 
-def _search(owner: str, uid: str) -> str:
+def files_of(owner: str, uid: str) -> str:
+    """Returns the beginning of the names of all files of a search."""
     digest = hashlib.sha256(f"{owner}\0{uid}".encode()).hexdigest()
     return f"{CHAIN_START}{digest[:32]}_"
 
 
 def forget(tx: Transaction, cache: Folder, owner: str, uid: str, keep: Collection[int]) -> None:
-    """Removes all of a search, except the chains with these first trials."""
-    search, kept = _search(owner, uid), {f"t{chain}" for chain in keep}
+    """Removes all of a search that is over, except the chains with these first trials."""
+    search, kept = files_of(owner, uid), {f"t{chain}" for chain in keep}
     names = tx.connection.scalars(select(cache_files.c.name).where(_begins(search))).all()
     remove_cached(tx, cache, [name for name in names if name.removeprefix(search).partition("f")[0] not in kept])
+    tx.connection.execute(update(cache_files).where(_begins(search)).values(created=_DONE))
 
 
 def _begins(start: str) -> ColumnElement[bool]:
@@ -95,8 +98,10 @@ def stored(tx: Transaction, place: Place, *, touch: bool = False) -> list[str]:
 
 def _touch(tx: Transaction, place: Place) -> None:
     """Notes that a search is in use, once a day: it may have thousands of files."""
-    old = cache_files.c.touched < tx.now - _TOUCHED
-    tx.connection.execute(update(cache_files).where(_begins(place.search), old).values(touched=tx.now))
+    is_done = cache_files.c.created == _DONE  # the search was extended
+    values = {"touched": tx.now, "created": case((is_done, tx.now), else_=cache_files.c.created)}
+    old = or_(cache_files.c.touched < tx.now - _TOUCHED, is_done)
+    tx.connection.execute(update(cache_files).where(_begins(place.search), old).values(values))
 
 
 def refusal(tx: Transaction, place: Place) -> str:
@@ -108,9 +113,10 @@ def refusal(tx: Transaction, place: Place) -> str:
 
 
 def make_room(tx: Transaction, cache: Folder, place: Place) -> bool:
-    """Removes the checkpoints that a new one makes needless, and the longest stored ones if all take too much space.
+    """Removes the checkpoints that a new one makes needless, and others of its user if all take too much space.
 
-    Those of good trials are replaced soon, when these trials go on. So the longest stored are of the worst.
+    First go those of searches that are over, of all users, then the longest stored. Those of good trials are replaced
+    soon, when these trials go on. So the longest stored are of the worst.
 
     Returns:
         False: other users' checkpoints take the space, and the new one alone was removed.
@@ -123,9 +129,10 @@ def make_room(tx: Transaction, cache: Folder, place: Place) -> bool:
         remove_cached(tx, cache, needless)
         return True
     owner = select(cache_files.c.user_name).where(cache_files.c.name == place.name).scalar_subquery()
-    of_owner = _begins(CHAIN_START), cache_files.c.user_name == owner, cache_files.c.name != place.name
+    may_go = or_(cache_files.c.user_name == owner, cache_files.c.created == _DONE)
+    removable = _begins(CHAIN_START), may_go, cache_files.c.name != place.name
     columns = select(cache_files.c.name, cache_files.c.size)
-    others = tx.connection.execute(columns.where(*of_owner).order_by(cache_files.c.created)).all()
+    others = tx.connection.execute(columns.where(*removable).order_by(cache_files.c.created)).all()
     if excess > sum(2 * file.size for file in others):  # for each removed one less is used, and more is free
         remove_cached(tx, cache, [place.name])
         return False

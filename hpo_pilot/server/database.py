@@ -1,8 +1,9 @@
-"""The server's database: tables, upgrade of older ones, one writing and one reading thread."""
+"""The server's database, SQLite or PostgreSQL: tables, upgrade of older ones, one writing and one reading thread."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections import Counter
@@ -17,7 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import Column as C
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from hpo_pilot.databases import WRITES, among, make_tables, sqlite_engine
 from hpo_pilot.errors import InputError, TryAgainError
@@ -25,6 +26,8 @@ from hpo_pilot.files import try_lock
 from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.server.brokerage import WaitingTasks
 from hpo_pilot.server.file_store import Folder, plain_name
+
+log = logging.getLogger(__name__)
 
 # Tables. Times are seconds since the epoch (UTC), as floats.
 #
@@ -35,8 +38,16 @@ from hpo_pilot.server.file_store import Folder, plain_name
 
 metadata = sa.MetaData(naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"})
 
-# Ids are never used again: a pilot may still hold an old one. SQLite's integers have 64 bits.
-_Id = sa.Integer
+# Ids are never used again: a pilot may still hold an old one. AUTOINCREMENT needs SQLite's own INTEGER of 64 bits.
+_Id = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+#: The cursors of changes on PostgreSQL.
+_changes = sa.Sequence("task_changes", data_type=sa.BigInteger, metadata=metadata)
+
+
+def _partial(name: str, condition: str, *columns: str) -> sa.Index:
+    """Returns an index of the rows with a condition; it is used only if the query contains the condition literally."""
+    return sa.Index(name, *columns, sqlite_where=sa.text(condition), postgresql_where=sa.text(condition))
+
 
 tasks = sa.Table(
     "tasks",
@@ -77,8 +88,7 @@ tasks = sa.Table(
     sa.Index(None, "user_name", "outcome"),
     sa.Index(None, "change"),
     sa.Index(None, "ended"),
-    # The database uses a partial index only if the query contains the index's condition literally.
-    sa.Index("ix_tasks_pending", "sandbox", sqlite_where=sa.text("status = 'pending'")),
+    _partial("ix_tasks_pending", "status = 'pending'", "sandbox"),
     sqlite_autoincrement=True,
 )
 
@@ -93,8 +103,8 @@ OVER = [state.value for state in TaskState if state.is_over]
 WAITS = sa.text("jobs.status = 'activated'")
 #: A job that a pilot has; the pilot must send heartbeats for it.
 AT_PILOT = sa.text("jobs.status IN ('sent', 'starting', 'running', 'transferring', 'holding')")
-_WAITS_INDEX = sa.text("status = 'activated'")
-_AT_PILOT_INDEX = sa.text("status IN ('sent', 'starting', 'running', 'transferring', 'holding')")
+_WAITS_INDEX = "status = 'activated'"
+_AT_PILOT_INDEX = "status IN ('sent', 'starting', 'running', 'transferring', 'holding')"
 
 jobs = sa.Table(
     "jobs",
@@ -148,9 +158,9 @@ jobs = sa.Table(
     C("buffer_error_code", sa.Integer, nullable=True),
     C("buffer_error_diag", sa.String(300), nullable=True),
     sa.Index(None, "task_id", "number"),
-    sa.Index("ix_jobs_waiting", "task_id", "panda_id", sqlite_where=_WAITS_INDEX),
-    sa.Index("ix_jobs_heartbeat", "heartbeat", sqlite_where=_AT_PILOT_INDEX),
-    sa.Index("ix_jobs_worker", "harvester_id", "worker_id", sqlite_where=_AT_PILOT_INDEX),
+    _partial("ix_jobs_waiting", _WAITS_INDEX, "task_id", "panda_id"),
+    _partial("ix_jobs_heartbeat", _AT_PILOT_INDEX, "heartbeat"),
+    _partial("ix_jobs_worker", _AT_PILOT_INDEX, "harvester_id", "worker_id"),
     sqlite_autoincrement=True,
 )
 
@@ -218,9 +228,14 @@ point_losses = sa.Table(
 )
 
 
-# Access. One thread writes and one reads, so that no caller ever finds the database locked; it is SQLite in WAL mode.
-# A write is one short transaction. Its effects on others (jobs that wait, changed tasks) are announced after the
-# commit.
+# Access. One thread writes and one reads, so that no caller ever finds the database locked; it is SQLite in WAL mode,
+# or PostgreSQL. A write is one short transaction. Its effects on others (jobs that wait, changed tasks) are announced
+# after the commit.
+#
+# On PostgreSQL several processes may write. A transaction holds an advisory lock to its end: alone, as on SQLite, or,
+# with `rows`, beside others that lock the rows that they change. The latter are reports and acquisitions. Readers with
+# a cursor must find changes in the order of their commits, so cursors are given under another lock, as the last thing
+# before the commit. Each process looks several times a second for tasks that others have changed.
 
 #: A row with any columns.
 AnyRow: TypeAlias = "sa.Row[*tuple[Any, ...]]"
@@ -228,6 +243,16 @@ AnyRow: TypeAlias = "sa.Row[*tuple[Any, ...]]"
 _Result = TypeVar("_Result")
 
 _LOCK_WAIT = 10.0  # seconds: how long an ending server may take to let go
+
+# PostgreSQL's advisory locks; any numbers, but always the same.
+_SERVER_LOCK, _WRITE_LOCK, _CHANGE_LOCK = 0x68706F70, 0x68706F71, 0x68706F72
+_ALONE = sa.select(sa.func.pg_advisory_xact_lock(_WRITE_LOCK))
+_WITH_OTHERS = sa.select(sa.func.pg_advisory_xact_lock_shared(_WRITE_LOCK))
+_NEXT = sa.select(_changes.next_value())
+_IN_ORDER = sa.select(sa.func.pg_advisory_xact_lock(_CHANGE_LOCK))
+_LOOK_SECONDS = 0.2  # between two looks for changes by other processes
+#: Seconds between two looks at all waiting jobs: a process that was killed may have held some that others passed over.
+_FULL_LOOK_SECONDS = 10.0
 
 
 @dataclass
@@ -240,6 +265,7 @@ class Transaction:
         next_change: returns a new cursor, higher than all before.
         waiting: the waiting jobs; only for the writing thread.
         activated: number of jobs that started to wait, by queue (empty: any queue) and task.
+        changed: tasks that get a new cursor at the end, and whether an attempt or the task has ended.
         moved: tasks with a change in a column that brokerage reads.
         users: users whose tasks changed.
         cache: the tasks that `known_tasks` has read; kept as long as the database is open.
@@ -251,6 +277,7 @@ class Transaction:
     cache: dict[Any, Any]
     waiting: WaitingTasks
     activated: Counter[tuple[str, int]] = field(default_factory=Counter)
+    changed: dict[int, bool] = field(default_factory=dict)
     moved: set[int] = field(default_factory=set)
     users: set[str] = field(default_factory=set)
 
@@ -296,43 +323,82 @@ def in_slices(values: Iterable[_Result], size: int = 500) -> Iterator[list[_Resu
 class Database:
     """Opens the database, keeps its two connections and their threads."""
 
-    def __init__(self, file: Path, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, place: Path | str, *, clock: Callable[[], float] = time.time, alone: bool = True) -> None:
         """Opens or makes the database.
 
+        Args:
+            place: SQLite file, or URL of a PostgreSQL database.
+            clock: returns seconds since the epoch.
+            alone: whether another server that uses it is an error; False for further processes of a server.
+
         Raises:
-            InputError: the file cannot be written, is no database, or a newer program wrote it.
-            TryAgainError: another server uses it.
+            InputError: the file cannot be written, is no database, or a newer program wrote it; or the URL is wrong.
+            TryAgainError: another server uses it, or it does not answer.
         """
-        self._path = file.absolute()
         self._clock = clock
         self._cache: dict[Any, Any] = {}
         self.waiting = WaitingTasks()
-        self._engine = sqlite_engine(sa.URL.create("sqlite", database=str(self._path)))
-        self._lock = lock_server(self._path)
+        self._engine = _engine(place)
+        #: Whether several processes may use it.
+        self.is_postgresql = self._engine.dialect.name == "postgresql"
+        self._name = self._engine.url.render_as_string() if self.is_postgresql else str(self._engine.url.database)
+        self._lock = None if self.is_postgresql else lock_server(Path(self._name))
         try:
             self._writing = self._engine.connect().execution_options(**{WRITES: True})
-            self._make_tables()
+            if self.is_postgresql:
+                self._lock_postgresql(alone=alone)
+            with self.writing() as tx:
+                make_tables(tx.connection, "server", metadata, f"database {self._name}")
             self._reading = self._engine.connect()
+            if self.is_postgresql:
+                self._reading.execution_options(isolation_level="REPEATABLE READ")
             with self._reading.begin():
-                #: The newest cursor.
+                #: The newest cursor that is known.
                 self.change = self._reading.scalar(sa.select(sa.func.max(tasks.c.change))) or 0
         except BaseException as error:
             self._engine.dispose()
-            self._lock.close()
+            self._unlock()
             if not isinstance(error, DBAPIError):
                 raise
+            if self.is_postgresql:
+                raise TryAgainError(f"the database {self._name} does not answer: {error.orig}") from error
             raise InputError(
-                f"the database {self._path} cannot be used: {error.orig}; check that its folder is writable, that the "
+                f"the database {self._name} cannot be used: {error.orig}; check that its folder is writable, that the "
                 "disk is not full, and that the file is a SQLite database"
             ) from error
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="database-writer")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="database-reader")
+        self._full_look = 0.0
         #: Called in the event loop after every commit that changed something for others.
         self.announce: Callable[[Transaction], None] = lambda transaction: None
 
-    async def write(self, work: Callable[[Transaction], _Result]) -> _Result:
-        """Runs `work` in the writing thread, in one transaction; its exception rolls back."""
-        result, transaction = await asyncio.get_running_loop().run_in_executor(self._writer, self._write, work)
+    def _lock_postgresql(self, *, alone: bool) -> None:
+        """Keeps another server from the database as long as the writing connection of one of its processes lives."""
+        deadline, f = time.monotonic() + _LOCK_WAIT, sa.func
+        lock = f.pg_try_advisory_lock if alone else f.pg_try_advisory_lock_shared
+        while True:
+            with self._writing.begin():
+                if self._writing.scalar(sa.select(lock(_SERVER_LOCK))):
+                    if alone:  # from now on shared with further processes
+                        self._writing.execute(sa.select(f.pg_advisory_lock_shared(_SERVER_LOCK)))
+                        self._writing.execute(sa.select(f.pg_advisory_unlock(_SERVER_LOCK)))
+                    return
+            if time.monotonic() > deadline:
+                raise TryAgainError(f"another hpo-pilot server uses the database {self._name}; stop it first")
+            time.sleep(0.1)
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+    async def write(self, work: Callable[[Transaction], _Result], *, rows: bool = False) -> _Result:
+        """Runs `work` in the writing thread, in one transaction; its exception rolls back.
+
+        Args:
+            work: makes the changes.
+            rows: whether it locks the rows that it changes, so that other processes may write at the same time.
+        """
+        result, transaction = await asyncio.get_running_loop().run_in_executor(self._writer, self._write, work, rows)
         if transaction.activated or transaction.users:
             self.announce(transaction)
         return result
@@ -341,8 +407,8 @@ class Database:
         """Runs `work` in the reading thread, on one consistent view."""
         return await asyncio.get_running_loop().run_in_executor(self._reader, self._read, work)
 
-    def _write(self, work: Callable[[Transaction], _Result]) -> tuple[_Result, Transaction]:
-        with self.writing() as transaction:
+    def _write(self, work: Callable[[Transaction], _Result], rows: bool) -> tuple[_Result, Transaction]:
+        with self.writing(rows=rows) as transaction:
             return work(transaction), transaction
 
     def _read(self, work: Callable[[Transaction], _Result]) -> _Result:
@@ -350,18 +416,30 @@ class Database:
             return work(transaction)
 
     @contextmanager
-    def writing(self) -> Iterator[Transaction]:
-        """Opens a writing transaction in this thread. No other thread may use the database meanwhile."""
+    def writing(self, *, rows: bool = False) -> Iterator[Transaction]:
+        """Opens a writing transaction in this thread, see `write`. No other thread may use the database meanwhile."""
         transaction = Transaction(self._writing, self._clock(), self._new_change, self._cache, self.waiting)
         try:
             with self._writing.begin():
+                if self.is_postgresql:
+                    self._writing.execute(_WITH_OTHERS if rows else _ALONE)
                 yield transaction
+                self._number(transaction)
         except BaseException:
             # Both may have data that was rolled back, and the ids of these tasks are used again.
             self.waiting = WaitingTasks()
             self._cache.clear()
             raise
         self.waiting.note(transaction.activated, transaction.moved)
+
+    def _number(self, tx: Transaction) -> None:
+        """Gives the changed tasks their cursors."""
+        if tx.changed and self.is_postgresql:
+            self._writing.execute(_IN_ORDER)
+        for task_id, outcome in tx.changed.items():
+            change = self._new_change()
+            columns = {"change": change, "outcome": change} if outcome else {"change": change}
+            set_columns(tx, tasks.c.task_id, task_id, columns)
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
@@ -370,8 +448,44 @@ class Database:
             yield Transaction(self._reading, self._clock(), self._new_change, self._cache, self.waiting)
 
     def _new_change(self) -> int:
+        if self.is_postgresql:
+            return int(self._writing.scalar(_NEXT) or 0)
         self.change += 1
         return self.change
+
+    async def follow(self, changed: Callable[[], None]) -> None:
+        """Announces changes by other processes until cancelled; does nothing on SQLite.
+
+        Args:
+            changed: called after each change.
+        """
+        while self.is_postgresql:
+            await asyncio.sleep(_LOOK_SECONDS)
+            try:
+                tx = await self.read(self._look)
+            except DBAPIError as error:
+                log.error("looking for changes by other processes: %s", error.orig)
+                continue
+            if tx.activated or tx.users:
+                note = self.waiting.note
+                await asyncio.get_running_loop().run_in_executor(self._writer, note, tx.activated, tx.moved)
+                self.announce(tx)
+                changed()
+
+    def _look(self, tx: Transaction) -> Transaction:
+        found = tx.connection.execute(_CHANGED, {"after": self.change}).all()
+        if found:
+            self.change = found[-1].change
+        tx.users |= {row.user_name for row in found}
+        tx.moved |= {row.task_id for row in found}
+        query = _WAITING
+        if time.monotonic() - self._full_look < _FULL_LOOK_SECONDS:
+            query = query.where(among(jobs.c.task_id, tx.moved))
+        else:
+            self._full_look = time.monotonic()
+        for queue, task_id, count in tx.connection.execute(query) if found or query is _WAITING else ():
+            tx.activated[queue, task_id] = count
+        return tx
 
     def close(self) -> None:
         """Ends both threads and releases the lock."""
@@ -380,11 +494,31 @@ class Database:
         self._writing.close()
         self._reading.close()
         self._engine.dispose()
-        self._lock.close()
+        self._unlock()
 
-    def _make_tables(self) -> None:
-        with self._writing.begin():
-            make_tables(self._writing, "server", metadata, f"database {self._path}")
+
+_CHANGED = (
+    sa.select(tasks.c.task_id, tasks.c.user_name, tasks.c.change)
+    .where(tasks.c.change > sa.bindparam("after"))
+    .order_by(tasks.c.change)
+)
+_WAITING = sa.select(jobs.c.queue, jobs.c.task_id, sa.func.count()).where(WAITS).group_by(jobs.c.queue, jobs.c.task_id)
+
+
+def _engine(place: Path | str) -> sa.Engine:
+    if "://" not in str(place):
+        return sqlite_engine(sa.URL.create("sqlite", database=str(Path(place).absolute())))
+    try:
+        if (url := sa.make_url(str(place))).get_backend_name() == "postgresql":
+            return sa.create_engine(url)
+        trouble = f"{url.get_backend_name()} is not supported"
+    except (ArgumentError, NoSuchModuleError, ValueError):  # ValueError: a port that is no number
+        trouble = "it cannot be read"
+    except ModuleNotFoundError as error:
+        trouble = f"its driver {error.name} is not installed: pip install 'hpo-pilot[postgresql]'"
+    raise InputError(
+        f"the URL of the server's database: {trouble}; give a SQLite file, or postgresql+psycopg://USER@HOST/DATABASE"
+    )
 
 
 def lock_server(database: Path) -> FileIO:

@@ -173,7 +173,7 @@ def take(tx: Transaction, request: JobRequest) -> list[AnyRow]:
     found = _Picking(tx, request).jobs()
     if found:
         send(tx, request, [job.panda_id for job in found])
-    for task_id in {job.task_id for job in found}:
+    for task_id in sorted({job.task_id for job in found}):
         task = existing_task(tx, task_id)
         change_task(tx, task, started=task.started or tx.now)
     return found
@@ -290,7 +290,8 @@ class _Picking:
     def jobs(self) -> list[AnyRow]:
         """Returns the jobs, in the order in which they were chosen."""
         bounds = _Bounds(self._request)
-        avoided = {row.campaign for task_id in self._request.avoids if (row := task_row(self._tx, task_id))}
+        avoids = self._request.avoids
+        avoided = {row.campaign for row in self._tx.connection.execute(_TASKS, {"ids": avoids})} if avoids else set()
         # A queue that is off brokerage gets only jobs that name it, not jobs that may run at any queue.
         queues = [self._request.site] if self._request.queue.status == "brokeroff" else [self._request.site, ""]
         for priority, groups in self._waiting.groups(dict.fromkeys(queues)):
@@ -390,6 +391,7 @@ _WAITING = (
     )
     .order_by(jobs.c.panda_id)
     .limit(bindparam("limit"))
+    .with_for_update(skip_locked=True)  # on PostgreSQL: another process is giving those out
 )
 
 

@@ -86,8 +86,12 @@ def cache_limit(name: str) -> int:
 class Folder:
     """A folder of files with safe names."""
 
-    def __init__(self, path: Path) -> None:
-        """Makes the folder, readable only by its owner, and removes incomplete files of a killed server.
+    def __init__(self, path: Path, *, clean: bool = True) -> None:
+        """Makes the folder, readable only by its owner.
+
+        Args:
+            path: the folder.
+            clean: whether to remove incomplete files of a killed server.
 
         Raises:
             InputError: it cannot be written.
@@ -95,7 +99,7 @@ class Folder:
         self.path = path
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for left in path.glob(f"*{_PART}"):
+            for left in path.glob(f"*{_PART}") if clean else ():
                 left.unlink()
             if not os.access(path, os.W_OK | os.X_OK):
                 raise PermissionError(13, "Permission denied")

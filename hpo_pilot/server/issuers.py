@@ -166,11 +166,11 @@ class Issuers:
         nickname = str(claims.get("preferred_username") or "")
         return Caller(name[:128], role, nickname[:128]), float(claims["exp"]) + LEEWAY
 
-    def client_settings(self, vo: str) -> dict[str, Any] | None:
-        """Returns panda-client's settings to get a token for this virtual organisation; None: no issuer has any."""
+    def client_settings(self, vo: str = "") -> dict[str, Any] | None:
+        """Returns a client's settings to get a token, for a virtual organisation or any; None: no issuer has some."""
         for trusted in self._trusted.values():
-            if trusted.settings.vo == vo and trusted.settings.client is not None:
-                return {"vo": vo, "audience": trusted.settings.audience} | trusted.settings.client
+            if vo in ("", trusted.settings.vo) and trusted.settings.client is not None:
+                return {"vo": trusted.settings.vo, "audience": trusted.settings.audience} | trusted.settings.client
         return None
 
 

@@ -10,6 +10,8 @@ import os
 import resource
 import socket
 import ssl
+import time
+from collections import OrderedDict
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
@@ -17,7 +19,7 @@ from typing import Protocol
 
 import uvicorn
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -151,6 +153,44 @@ class LimitedBody:
         return message
 
 
+class SlowRefusals:
+    """ASGI middleware that delays the answers to wrong tokens, by the caller's address; others never wait.
+
+    Nobody guesses a signed token; but each try costs a check, and logs that fill up hide other things.
+    """
+
+    free = 10  #: wrong tokens of an address within `window` seconds that are answered at once
+    window = 60.0
+    longest = 5.0  #: seconds
+
+    def __init__(self, app: ASGIApp) -> None:
+        """Wraps `app`."""
+        self._app = app
+        self._seen: OrderedDict[str, tuple[int, float]] = OrderedDict()  # count and last time, the latest last
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        shown = any(name in (b"authorization", b"x-idds-auth-token") for name, _ in scope.get("headers", ()))
+        is_login = scope.get("path") == "/login" and scope.get("method") == "POST"
+
+        async def slowly(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == (403 if is_login else 401):
+                await asyncio.sleep(self.delay(scope["client"][0] if scope.get("client") else "", time.monotonic()))
+            await send(message)
+
+        await self._app(scope, receive, slowly if shown or is_login else send)
+
+    def delay(self, address: str, now: float) -> float:
+        """Notes a wrong token of an address; returns the seconds until its answer. `now`: a clock, in seconds."""
+        address = ":".join(address.split(":")[:4])  # a network of IPv6 belongs to one machine
+        count, last = self._seen.pop(address, (0, now))
+        count = 1 if now - last > self.window else count + 1
+        self._seen[address] = count, now
+        if len(self._seen) > _ADDRESSES:
+            self._seen.popitem(last=False)
+        return min(self.longest, 0.1 * max(0, count - self.free))
+
+
 #: Largest size of a request's head in bytes, approximately: the data of one read are not split.
 HEAD_LIMIT = 256 * 1024
 
@@ -232,18 +272,20 @@ class BoundedConnection(HttpToolsProtocol):
             self._timer = self.loop.call_later(max(left, 1.0), self._look)
 
 
+_ADDRESSES = 4096  # that are remembered
 _GRACE = 2  # seconds for running calls to finish when the server ends
 _LOOK_AT_CERTIFICATE = 60.0  # seconds
 _MOST_FILES = 65_536
 
 
-def listen(host: str, port: int, *, secure: bool) -> socket.socket:
-    """Returns a bound socket. It is bound here so that a port in use is not confused with other errors.
+def listen(host: str, port: int, *, secure: bool, count: int = 1) -> list[socket.socket]:
+    """Returns bound sockets. They are bound here so that a port in use is not confused with other errors.
 
     Args:
         host: name or address.
         port: 0: any free one.
         secure: whether connections have TLS, here or at a proxy.
+        count: number of sockets at this port, one for each process of the server.
 
     Raises:
         InputError: the address does not exist, or is on the network without TLS.
@@ -254,15 +296,24 @@ def listen(host: str, port: int, *, secure: bool) -> socket.socket:
     except (OSError, UnicodeError) as error:
         raise InputError(f"--host {host} --port {port}: {error}") from error
     require_tls(f"--host {host}", str(address[0]), has_tls=secure, remedy=LISTEN_WITH_TLS)
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listeners = [socket.socket(family, socket.SOCK_STREAM) for _ in range(count)]
     try:
-        listener.bind(address)
-        listener.listen(2048)
+        for listener in listeners:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if count > 1:
+                if listener is listeners[0]:  # the port may be another server's, which would share it
+                    with socket.socket(family, socket.SOCK_STREAM) as probe:
+                        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                        probe.bind(address)
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            listener.bind(address)
+            listener.listen(2048)
+            address = listener.getsockname()  # with the port
     except OSError as error:
-        listener.close()
+        for listener in listeners:
+            listener.close()
         raise TryAgainError(f"cannot listen on {host} port {port}: {error.strerror}; choose another --port") from error
-    return listener
+    return listeners
 
 
 class Served(Protocol):
@@ -359,7 +410,7 @@ def serve(
     """
     _allow_many_connections()
     config = uvicorn.Config(
-        server.application(),
+        SlowRefusals(server.application()),
         http=BoundedConnection,
         loop="uvloop",
         ws="none",

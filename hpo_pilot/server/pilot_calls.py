@@ -138,11 +138,16 @@ async def _wait_for_jobs(call: Call, request: JobRequest) -> list[dict[str, Any]
     def look(tx: Transaction, waited: float) -> list[dict[str, Any]]:
         return acquire(tx, replace(request, waited=waited))
 
-    return await wait_at(call, request.site, call.seconds(WAIT_HEADER, MAX_WAIT), look)
+    return await wait_at(call, request.site, call.seconds(WAIT_HEADER, MAX_WAIT), look, rows=True)
 
 
 async def wait_at(
-    call: Call, queue: str, seconds: float, look: Callable[[Transaction, float], list[dict[str, Any]]]
+    call: Call,
+    queue: str,
+    seconds: float,
+    look: Callable[[Transaction, float], list[dict[str, Any]]],
+    *,
+    rows: bool = False,
 ) -> list[dict[str, Any]]:
     """Looks for jobs until some are found, as often as jobs start to wait at a queue.
 
@@ -151,6 +156,7 @@ async def wait_at(
         queue: the queue.
         seconds: the longest time.
         look: takes jobs, given the seconds for which the call has waited.
+        rows: whether it locks the rows that it changes.
 
     Returns:
         The jobs; none: there were none in this time.
@@ -160,11 +166,17 @@ async def wait_at(
     waiter = pilots.enter(queue)
     try:
         while True:
-            pilots.looks(waiter)
-            if found := await call.server.database.write(lambda tx: look(tx, time.monotonic() - begun)):
+            called = pilots.looks(waiter)
+            waited = time.monotonic() - begun
+            found, others = await call.server.database.write(
+                lambda tx: (look(tx, waited), tx.waiting.any_at(queue)),  # noqa: B023 - it is awaited here
+                rows=rows,
+            )
+            if found:
                 call.server.watch.job_sent()
                 return found
-            pilots.found_nothing(waiter)
+            if called and others:
+                pilots.found_nothing(waiter)
             if not await pilots.wait(waiter, begun + seconds - time.monotonic()):
                 return []
             # If the pilot has closed the connection, a job given to it would stay silent until it counts as lost.
@@ -258,7 +270,7 @@ def _gpus(target_architecture: dict[str, Any] | str | None) -> tuple[GpuOffer, .
     "pilot/update_job",
     "POST",
     PILOTS,
-    Access.WRITE,
+    Access.ROWS,
     more=[Parameter(one.name, (one.kind,), None, required=False, default=None) for one in REPORT_FIELDS],
 )
 def update_one(
@@ -302,7 +314,13 @@ async def update_many(call: Call, *, job_list: list[dict[str, Any]], harvester_i
     if missing := [name for job in job_list for name in ("job_id", "job_status") if name not in job]:
         return failure(f"failed with KeyError {missing[0]!r}", [])
     try:
-        return success(await call.server.database.write(lambda tx: [_update_one_of(tx, call, job) for job in job_list]))
+        many = sorted(enumerate(job_list), key=lambda one: str(one[1]["job_id"]))  # rows are locked in one order
+
+        def record(tx: Transaction) -> dict[int, Envelope]:
+            return {place: _update_one_of(tx, call, job) for place, job in many}
+
+        answers = await call.server.database.write(record, rows=True)
+        return success([answers[place] for place in range(len(job_list))])
     except DBAPIError:
         raise
     except Exception as error:
@@ -542,7 +560,7 @@ def _get_access_token(request: LegacyRequest) -> Response:
 LEGACY: dict[str, tuple[Access, Callable[..., Any]]] = {
     "isAlive": (Access.NOTHING, _is_alive),
     "getJob": (Access.WAIT, _get_job),
-    "updateJob": (Access.WRITE, _update_job),
+    "updateJob": (Access.ROWS, _update_job),
     "getStatus": (Access.READ, _get_status),
     "updateWorkerPilotStatus": (Access.WRITE, _update_worker_pilot_status),
     "getResourceTypes": (Access.NOTHING, _get_resource_types),

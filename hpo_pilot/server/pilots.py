@@ -6,7 +6,7 @@ import asyncio
 import math
 import re
 import threading
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from time import time
@@ -88,7 +88,7 @@ def most_of(one: Offer, other: Offer) -> Offer:
 SILENT = 120.0
 #: Seconds after which a pilot that ended, or fell silent, is forgotten; and how many are remembered at most.
 KEPT = 3600.0
-MOST = 4096
+MOST = 32_768
 
 _OURS = "hpo-pilot"
 _UNKNOWN = "unknown"
@@ -293,11 +293,12 @@ class Waiter:
         self.site = site
         self.tried = 0  # the round of its last look for a job
         self.called_for = site  # the queue of the jobs for which it was woken
+        self.called = False  # whether it was woken for a job, and has not looked since
         self.wake: asyncio.Future[None] | None = None
 
     def call(self, called_for: str) -> None:
         """Wakes it to look for a job at the queue `called_for`."""
-        self.called_for = called_for
+        self.called, self.called_for = True, called_for
         if self.wake is not None and not self.wake.done():
             self.wake.set_result(None)
 
@@ -305,13 +306,13 @@ class Waiter:
 class WaitingPilots:
     """Pilots that wait for jobs, first come, first served.
 
-    A new waiting job wakes one pilot, not all. If no job fits this pilot, it wakes the next one that has not looked
-    since. So no pilot misses a job that fits it, and 500 waiting pilots usually do not need 500 queries.
+    A new waiting job wakes one pilot, not all. If no job fits this pilot, but one is left, it wakes the next one that
+    has not looked since. So no pilot misses a job that fits it, and 5,000 waiting pilots do not need 5,000 queries.
     """
 
     def __init__(self) -> None:
         self._round = 0
-        self._waiters: deque[Waiter] = deque()
+        self._waiters: OrderedDict[Waiter, None] = OrderedDict()
         self._closed = False
 
     @property
@@ -323,18 +324,24 @@ class WaitingPilots:
         """Joins the waiting pilots. Call it before the first look, so that no job is missed in between."""
         waiter = Waiter(site)
         waiter.tried = self._round
-        self._waiters.append(waiter)
+        self._waiters[waiter] = None
         return waiter
 
     def leave(self, waiter: Waiter) -> None:
         """Ends waiting; if it was woken meanwhile, the next pilot is woken."""
-        self._waiters.remove(waiter)
-        if waiter.tried < self._round:
+        del self._waiters[waiter]
+        if waiter.called:
             self._call(waiter.called_for, 1)
 
-    def looks(self, waiter: Waiter) -> None:
-        """Notes that the pilot looks for a job; call it before."""
+    def looks(self, waiter: Waiter) -> bool:
+        """Notes that the pilot looks for a job; call it before.
+
+        Returns:
+            Whether it was woken for a job, which another one may want if it does not: then call `found_nothing`.
+        """
+        called, waiter.called = waiter.called, False
         waiter.tried = self._round
+        return called
 
     def found_nothing(self, waiter: Waiter) -> None:
         """Wakes the next pilot."""

@@ -34,6 +34,8 @@ class ServerState:
         heartbeat_timeout: float,
         retention_days: float,
         queue_file: Path | None,
+        *,
+        further: bool = False,
     ) -> None:
         """Opens the folders and reads the keys and the queues; nothing runs yet.
 
@@ -44,6 +46,7 @@ class ServerState:
             heartbeat_timeout: seconds of silence that make a job lost.
             retention_days: time for which ended tasks, their outputs and unused sandboxes are kept; 0: for ever.
             queue_file: JSON file of the queues; None: any name is a queue.
+            further: whether this is a further process of a server; the first one does all that is done once.
 
         Raises:
             InputError: the folder cannot be written, or the queue file is not valid.
@@ -51,8 +54,9 @@ class ServerState:
         self.database = database
         self.tokens = tokens
         self.retention_days = retention_days
-        self.cache = Folder(files / "cache")
-        self.storage = Folder(files / "storage")
+        self.further = further
+        self.cache = Folder(files / "cache", clean=not further)
+        self.storage = Folder(files / "storage", clean=not further)
         self.capabilities = Capabilities(files / "points.key")
         self.reading_key = read_secret(files / BIGMON_KEY, lambda: secrets.token_urlsafe().encode()).strip()
         self.queues = Queues(queue_file, files / "grid")
@@ -67,6 +71,11 @@ class ServerState:
             self.pilots.announce(transaction.activated_at)
         if transaction.users:
             self.clients.announce(transaction.users)
+
+    async def follow(self) -> None:
+        """Learns of jobs and changes by other processes until cancelled."""
+        # A job that another process has sent may be lost sooner than those known to the watch.
+        await self.database.follow(lambda: self.watch.job_sent(0.0))
 
     def find_file(self, name: str) -> Path | None:
         """Returns the path of an output or log, here or where a Pilot 3 moved it; None: there is none."""

@@ -27,6 +27,7 @@ from hpo_pilot.store.annotations import AnnotationChange
 from hpo_pilot.store.lease import lease_holder
 from hpo_pilot.store.progress import progress_of
 from hpo_pilot.store.queries import spent
+from hpo_pilot.store.store import KnownTrials
 from hpo_pilot.store.trial_queries import level_counts
 
 #: The log names at most this many trials, and counts the others.
@@ -210,7 +211,7 @@ def retry(
     """
 
     def asking(
-        now: SearchRecord, known: list[Trial], waiting: list[PointRequest]
+        now: SearchRecord, known: KnownTrials, waiting: list[PointRequest]
     ) -> tuple[Search, list[NewPointRequest], str]:
         _check_room(store, now)
         again = _failed(now, known, waiting) if trials is None else _named(now, known, waiting, trials)
@@ -241,7 +242,7 @@ def add_point(store: Store, record: SearchRecord, who: str, point: Mapping[str, 
     """
 
     def asking(
-        now: SearchRecord, known: list[Trial], waiting: list[PointRequest]
+        now: SearchRecord, known: KnownTrials, waiting: list[PointRequest]
     ) -> tuple[Search, list[NewPointRequest], str]:
         wanted = now.search.space.canonical(point)
         _check_room(store, now)
@@ -297,25 +298,26 @@ def annotate(
 # --- the choice of points ---
 
 
-def _failed(record: SearchRecord, known: list[Trial], waiting: list[PointRequest]) -> list[Trial]:
+def _failed(record: SearchRecord, known: KnownTrials, waiting: list[PointRequest]) -> list[Trial]:
     """Returns the failed trials that were not tried again yet; of several with the same point the last one."""
-    again = {trial.retries for trial in known if not trial.ended_with_search}
+    every = [trial for trial in known.failed() if trial.confirms is None]
+    related = known.at(trial.point for trial in every)
+    again = {trial.retries for trial in related if not trial.ended_with_search}
     again |= {request.retries for request in waiting}
-    taken = _taken(known, waiting)
-    failed = [trial for trial in known if _has_failed(trial) and trial.number not in again]
+    taken = _taken(related, waiting)
+    failed = [trial for trial in every if trial.number not in again]
     by_point = {key: trial for trial in failed if (key := _key(trial)) not in taken}
     if by_point:
         return sorted(by_point.values(), key=lambda trial: trial.number)
-    some = any(map(_has_failed, known))
-    reason = "all of its failed trials were tried again" if some else "none of its trials failed"
+    reason = "all of its failed trials were tried again" if every else "none of its trials failed"
     raise InputError(f"search {record.name!r} has nothing to try again: {reason}")
 
 
 def _named(
-    record: SearchRecord, known: list[Trial], waiting: list[PointRequest], numbers: Collection[int]
+    record: SearchRecord, known: KnownTrials, waiting: list[PointRequest], numbers: Collection[int]
 ) -> list[Trial]:
-    by_number = {trial.number: trial for trial in known}
-    taken = _taken(known, waiting)
+    by_number = {trial.number: trial for trial in known.numbered(numbers)}
+    taken = _taken(known.at(trial.point for trial in by_number.values()), waiting)
     found: dict[str, Trial] = {}
     for number in dict.fromkeys(numbers):
         trial = by_number.get(number)
@@ -346,10 +348,17 @@ def _key(trial: Trial) -> str:
 
 
 def _taken(known: list[Trial], waiting: list[PointRequest]) -> dict[str, str]:
-    """Returns the keys of points that are open, have a result or wait, each with its place in words."""
+    """Returns the keys of points that are open, have a result or wait, each with its place in words.
+
+    Args:
+        known: all trials at some points.
+        waiting: the requested points; of others than these, requests for later levels are left out.
+    """
     numbered = {trial.number: trial for trial in known}
     taken = {}
     for one in waiting:
+        if one.retries is not None and one.retries not in numbered:
+            continue
         key = point_key(one.point) if one.retries is None else _key(numbered[one.retries])
         taken[key] = f"its point waits to go out; {one.who} asked for it"
     for trial in known:
@@ -358,17 +367,17 @@ def _taken(known: list[Trial], waiting: list[PointRequest]) -> dict[str, str]:
     return taken
 
 
-def _check_new(record: SearchRecord, point: Point, known: list[Trial], waiting: list[PointRequest]) -> None:
+def _check_new(record: SearchRecord, point: Point, known: KnownTrials, waiting: list[PointRequest]) -> None:
     """Checks that the point is new to the search.
 
     Raises:
         InputError: the search has it already.
     """
-    key = point_key(point)
-    if (where := _taken(known, waiting).get(key)) is not None:
+    key, related = point_key(point), known.at([point])
+    if (where := _taken(related, waiting).get(key)) is not None:
         raise InputError(f"search {record.name!r} has this point already: {where}")
-    for trial in known:
-        if _has_failed(trial) and point_key(trial.point) == key:
+    for trial in related:
+        if _has_failed(trial):
             raise InputError(
                 f"search {record.name!r} has tried this point: trial {trial.number} failed; "
                 f"`hpo-pilot retry {record.name} --trial {trial.number}` tries it again"

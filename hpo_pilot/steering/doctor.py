@@ -31,6 +31,7 @@ from hpo_pilot.steering.embedded import nickname_at
 from hpo_pilot.steering.workdir import WorkDir, nickname
 from hpo_pilot.store import EMBEDDED, Store
 from hpo_pilot.store.database import url_without_password
+from hpo_pilot.transformation import landlock
 from hpo_pilot.transformation.container import RUNTIMES
 
 _RUNTIMES = tuple(program for runtime in RUNTIMES.values() for program in runtime.programs)
@@ -67,6 +68,7 @@ def examine(workdir: Path | None, store: str | None, server: str | None = None) 
         *(_package(name, use) for name, use in _PACKAGES.items()),
         *_training(),
         _programs("container runtime", _RUNTIMES, "payload.container needs one"),
+        _isolation(),
         _programs("launcher", _LAUNCHERS, "payloads of several ranks need one"),
         _programs("batch system", _BATCH, "pilots in allocations need one"),
         _sites(),
@@ -115,6 +117,15 @@ def _training() -> list[Finding]:
 def _gpus() -> Finding:
     found = [" ".join(filter(None, (gpu.vendor, gpu.model, gpu.identifier))) for gpu in find_gpus()]
     return Finding("GPU", bool(found), ", ".join(found) or "none; payloads that ask for one will not run here")
+
+
+def _isolation() -> Finding:
+    trouble = landlock.trouble(())
+    return Finding(
+        "payload isolation",
+        not trouble,
+        f"{trouble}; payloads can read their pilot's files" if trouble else "by Landlock",
+    )
 
 
 def _programs(what: str, names: tuple[str, ...], use: str) -> Finding:

@@ -37,6 +37,7 @@ from hpo_pilot.panda.server import (
 )
 from hpo_pilot.panda.workflow_manager import WorkflowManager
 from hpo_pilot.search.yaml_document import read_model
+from hpo_pilot.server import DATABASE_VARIABLE
 from hpo_pilot.server.queues import QueueFile
 from hpo_pilot.server.tokens import BIGMON_KEY, Role
 from hpo_pilot.steering.server_processes import ChildProcess, NetworkOptions, OwnTokens, free_port, wait_until_answering
@@ -76,7 +77,9 @@ class EmbeddedPanda:
         queue: str = DEFAULT_QUEUE,
         reach: NetworkOptions | None = None,
         queues: Path | None = None,
+        processes: int = 1,
         site: str = LOCAL_SITE,
+        isolated: bool = False,
     ) -> None:
         """Prepares both; `start` runs them.
 
@@ -86,11 +89,20 @@ class EmbeddedPanda:
             queue: the queue that the local pilot serves.
             reach: network options of the server; None: this machine only.
             queues: the queue file (YAML); None: any name is a queue.
+            processes: number of processes of the server.
             site: the site profile of the local pilot; one with a batch system is not this machine's.
+            isolated: jobs cannot read the work folder, because they may be of several users.
 
         Raises:
-            InputError: a file of `reach` or `queues` cannot be used, or this machine's site profile is wrong.
+            InputError: a file of `reach` or `queues` cannot be used, this machine's site profile is wrong, or several
+                processes would use SQLite.
         """
+        in_workdir = workdir.server_database == str(workdir.panda_database)
+        if processes > 1 and in_workdir:
+            raise InputError(
+                f"--server-processes {processes} needs PostgreSQL, because a SQLite file has one writer: set "
+                f"{DATABASE_VARIABLE}=postgresql+psycopg://USER@HOST/DATABASE"
+            )
         self._workdir = workdir
         reach = reach or NetworkOptions()
         self._port = reach.port or _port_of_before(workdir) or free_port()
@@ -103,7 +115,8 @@ class EmbeddedPanda:
         self._server = ChildProcess(
             "embedded PanDA server",
             [
-                *(python, "-m", "hpo_pilot.server", "--database", str(workdir.panda_database)),
+                *(python, "-m", "hpo_pilot.server", "--processes", str(processes)),
+                *(("--database", str(workdir.panda_database)) if in_workdir else ()),  # else it reads the variable
                 *("--files", str(workdir.panda_files), "--port", str(self._port)),
                 *("--tokens", str(workdir.tokens), "--lifeline-fd", "{lifeline}"),
                 *reach.server_options(),
@@ -118,6 +131,7 @@ class EmbeddedPanda:
                 *("--token-file", str(self._tokens[Role.PILOT]), "--workdir", str(workdir.pilots)),
                 *("--checkpoints", str(workdir.checkpoints), "--heartbeat", "2"),
                 *("--environments", str(workdir.environments)),
+                *(("--hide", str(workdir.root)) if isolated else ("--no-isolation",)),
                 *("--worker-id", str(WORKER), "--harvester-id", HARVESTER, "--lifeline-fd", "{lifeline}", "--wait"),
                 *(("--ca", str(self.authority_file)) if self.authority_file else ()),
                 *(("--site", str(described)) if slots and (described := _described_site(workdir, site)) else ()),

@@ -43,6 +43,9 @@ from hpo_pilot.store.queries import fold_seconds, spent
 #: Sums of fractional levels differ in the last digits from what they should be.
 _ROUNDING = 1e-9
 
+#: Results told to the optimizer in one call, which needs about a kilobyte for each.
+_TOLD_AT_ONCE = 2_000
+
 #: The largest number of points in one ask. A wider search asks several times in a row.
 _ASK_LIMIT = 500
 
@@ -64,7 +67,7 @@ class SearchSteering:
 
         Args:
             record: the search.
-            store: the store, whose steering lease this process holds.
+            store: the store, as the process with the lease of the search may write it.
             manager: submits tasks to PanDA and collects their results.
             executor: runs the optimizer.
             wake: called from another thread when the optimizer has an answer for `advance`.
@@ -74,18 +77,19 @@ class SearchSteering:
         self._search = search = record.search
         self._store = store
         self._manager = manager
-        # The errors of means and early stopping need the values of folds, limits their figures, nothing needs the logs.
-        self._with_folds = search.folds.k > 1 or search.early_stopping.method != "none" or bool(search.limit_texts)
-        without = ("log_tail", "metrics", "metadata")
-        found = store.trials(record.id, folds=self._with_folds, without=without, figures=search.limit_texts)
+        if search.early_stopping.method != "none" or search.limit_texts:  # need the folds, until they are told
+            without = ("log_tail", "metrics", "metadata")
+            found = store.trials(record.id, without=without, figures=search.limit_texts)
+        else:
+            found = store.counted_trials(record.id)
         self._trials = {trial.number: trial for trial in found}
         last = max((trial.generation for trial in self._trials.values()), default=0)
         self._next = Generation(last + 1, 0, (), ())  # its trials follow when there are points
 
         # The next points.
         counted = [trial for trial in self._trials.values() if trial.counts]
-        tried = {point_key(trial.point) for trial in counted}
         starts = [search.space.canonical(point) for point in search.start]
+        tried = {point_key(trial.point) for trial in counted} if starts else set()
         self._starts = [point for point in starts if point_key(point) not in tried]
         self._requests = PointRequests(record.id, store)
         self._proposer = Proposer(search, executor, wake, store.earlier_results(record.id))
@@ -132,6 +136,7 @@ class SearchSteering:
                 self._promotion.go_on(trial.continues)
             if not trial.state.is_over:
                 self._ledger.add(OpenTrial(trial))
+        self._trials.update({number: trial.without_folds for number, trial in self._trials.items() if trial.folds})
         self._ledger.restore(store.open_attempts(record.id))
         self._progress = self._checked_progress(last)
 
@@ -334,7 +339,7 @@ class SearchSteering:
         self._spent.job_seconds += changes.spent.seconds
         self._spent.ran(changes.attempts)
         for end in changes.ends:
-            self._trials[end.number] = end if self._with_folds else replace(end, folds=())
+            self._trials[end.number] = end.without_folds
             if seconds := [fold.result.seconds for fold in end.folds if fold.result.seconds is not None]:
                 self._lookahead.ran(max(seconds))
             if end.told is not None:
@@ -535,6 +540,7 @@ class SearchSteering:
         Raises:
             TryAgainError: the server does not answer. The search is not over yet, because its jobs still cost.
         """
+        self._store.check_lease(self.record.id)
         self._tasks.kill_all()
         if self._collects_at_end:
             self._collects_at_end = False
@@ -579,7 +585,7 @@ class Proposer:
         self._earlier = earlier
         self._executor = executor
         self._wake = wake
-        self._untold: list[tuple[int, float | None, Result]] = []  # with the first trial of the point, and its level
+        self._untold: list[tuple[Trial, int, float | None]] = []  # the arguments of `tell`
         self._levels = LevelResults() if search.levels is not None else None  # only `_ask` uses it
         self._asking: Future[list[Point]] | None = None
         self.exhausted = False
@@ -593,10 +599,7 @@ class Proposer:
             chain: number of the first trial of its point; None: of the trial itself.
             seconds: its `Trial.fold_seconds`; of a level it is not told, because it depends on the level.
         """
-        result = told_result(self._search, trial)
-        if self._levels is None:
-            result = replace(result, seconds=seconds)
-        self._untold.append((chain or trial.number, trial.level, result))
+        self._untold.append((trial, chain or trial.number, seconds if self._levels is None else None))
 
     @cached_property
     def _optimizer(self) -> Optimizer:
@@ -625,14 +628,18 @@ class Proposer:
             self.exhausted = True
             return []
 
-    def _ask(self, untold: list[tuple[int, float | None, Result]], count: int, pending: list[Point]) -> list[Point]:
+    def _ask(self, untold: list[tuple[Trial, int, float | None]], count: int, pending: list[Point]) -> list[Point]:
         """Tells and asks the optimizer; runs in the executor, and nothing else uses the optimizer."""
         with ASK_SECONDS.labels(self._search.optimizer.name).time():
-            told = [result for _, _, result in untold]
             if self._levels is not None:  # results of lower levels change as others come: a new optimizer is told all
-                for chain, level, result in untold:
-                    self._levels.tell(chain, level or 0, result)
-                told = self._levels.results()
+                for trial, chain, _ in untold:
+                    self._levels.tell(chain, trial.level or 0, told_result(self._search, trial))
                 self.__dict__.pop("_optimizer", None)
-            self._optimizer.tell(told)
+                self._optimizer.tell(self._levels.results())
+                untold = []
+            for first in range(0, len(untold), _TOLD_AT_ONCE):
+                self._optimizer.tell(self._results(untold[first : first + _TOLD_AT_ONCE]))
             return self._optimizer.ask(count, pending)
+
+    def _results(self, untold: list[tuple[Trial, int, float | None]]) -> list[Result]:
+        return [told_result(self._search, trial, seconds) for trial, _, seconds in untold]

@@ -27,8 +27,9 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from hpo_pilot import __version__
-from hpo_pilot.errors import InputError
+from hpo_pilot.errors import HpoPilotError, InputError
 from hpo_pilot.store import SearchRecord, SearchState, SteeringStore
+from hpo_pilot.store.lease import Lease
 from hpo_pilot.store.progress import progress_of
 from hpo_pilot.store.queries import last_spans, to_notify
 
@@ -61,6 +62,8 @@ class Notifier:
         hosts: the only hosts that get requests; empty: every host with a public address.
         pages: address of the web pages for users; None: they have none.
         pauses: seconds between the tries of a message.
+        lease: of several services that steer searches of the store, each sends for its own ones, and the oldest for
+            those that nothing steers now. None: there is only one.
     """
 
     store: SteeringStore
@@ -69,6 +72,7 @@ class Notifier:
     hosts: Collection[str] = ()
     pages: str | None = None
     pauses: Sequence[float] = _PAUSES
+    lease: Lease | None = None
 
     def __post_init__(self) -> None:
         self._begun = time.time()
@@ -84,6 +88,8 @@ class Notifier:
             while not stopping.wait(_POLL_SECONDS):
                 try:
                     self.look()
+                except HpoPilotError as error:
+                    log.warning("no notifications now: %s", error)
                 except Exception:  # This thread must go on, whatever the store or a receiver does.
                     log.exception("notifications")
 
@@ -101,6 +107,8 @@ class Notifier:
         for record, entries in to_notify(self.store.engine, max(self._since, now - _LATEST)):
             notify = record.definition.get("notify")
             if not notify or (self.only is not None and record.id not in self.only):
+                continue
+            if self.lease is not None and not self.lease.speaks_for(record.holder):
                 continue
             if self.server not in (None, record.server) or (event := self._event(record, entries)) is None:
                 continue

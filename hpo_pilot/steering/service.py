@@ -12,7 +12,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from hpo_pilot.advice import command
 from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
 from hpo_pilot.logs import about
 from hpo_pilot.panda.workflow_manager import WorkflowManager
-from hpo_pilot.server.database import lock_server
+from hpo_pilot.server.database import Database
 from hpo_pilot.steering.embedded import (
     EmbeddedPanda,
     bind_to_server,
@@ -44,6 +44,7 @@ from hpo_pilot.steering.server_processes import ApiProcess, NetworkOptions, secu
 from hpo_pilot.steering.workdir import DEFAULT_QUEUE, WorkDir, nickname
 from hpo_pilot.store import EMBEDDED, SearchRecord, SearchState, SteeringStore, Store, StoreAwayError
 from hpo_pilot.store.lease import LEASE_SECONDS, Lease, LeaseHeldError, LeaseLostError, held_lease, lease_holder
+from hpo_pilot.store.store import OpenSearch
 
 #: Seconds between two looks at the store for changes by users.
 _POLL_SECONDS = 0.5
@@ -64,6 +65,9 @@ _END_SECONDS = 60
 #: Seconds before the next turn of a search after an internal error.
 _ERROR_PAUSE = 2.0
 
+#: A service with so many times its equal share of the searches, and one more, lets the rest go.
+_FAR_MORE = 1.25
+
 log = logging.getLogger(__name__)
 
 
@@ -80,7 +84,6 @@ class _Entry:
         rests: no turn before this time, after an internal error.
         changed: tasks that may have changed since the last turn began; None: any task.
         has_news: whether something happened since then.
-        is_stale: whether another service may have changed the search.
     """
 
     state: SearchState | None = None
@@ -91,7 +94,6 @@ class _Entry:
     rests: float = 0.0
     changed: set[int] | None = None
     has_news: bool = False
-    is_stale: bool = False
 
     def may_have_changed(self, tasks: set[int] | None) -> None:
         """Marks tasks as changed; None: any task may have changed."""
@@ -122,18 +124,19 @@ class Service:
         Args:
             store: the store.
             manager: submits tasks to PanDA.
-            lease: the steering lease of the store, held by this process.
+            lease: the lease of this process, which takes searches and lets them go.
             supervise: called about twice a second; restarts processes that have ended.
             only: numbers of the searches to steer; None: every search that is not over.
             server: the server of `manager`. Searches bound to another server are left alone.
         """
-        self._store = store
+        self._store = store.held_by(lease.holder)
         self._manager = manager
         self._lease = lease
         self._supervise = supervise
         self._only = None if only is None else set(only)
         self._server = server
         self._elsewhere: set[int] = set()
+        self._sharing = False
         self._entries: dict[int, _Entry] = {}
         self._news: SimpleQueue[set[int] | int | str | None] = SimpleQueue()
         self._stopping = threading.Event()
@@ -209,10 +212,8 @@ class Service:
         """Renews the lease in a thread of its own, so that a slow call to a server cannot let it expire."""
         while not self._stopping.wait(LEASE_SECONDS / 4):
             try:
-                if not self._lease.renew():
-                    log.warning("another service had this store for a while and has ended; this one goes on")
-                    for entry in list(self._entries.values()):
-                        entry.is_stale = True
+                self._lease.renew()
+                self._sharing = True  # look whether a service has come
             except LeaseLostError as error:
                 self._lost_lease = error
                 self.stop()
@@ -220,28 +221,65 @@ class Service:
                 log.warning("the lease is not renewed now: %s", error)
 
     def _read_states(self) -> None:
-        """Reads the states and versions of all searches that are not over; adds and removes entries."""
+        """Reads the searches that are not over; takes some or lets some go; adds and removes entries."""
         states = self._store.search_states()
-        wanted = {number: state for number, state in states.items() if self._only is None or number in self._only}
-        for number in wanted.keys() - self._entries.keys() - self._elsewhere:
-            bound = self._store.bind_server(number, self._server)
-            if bound != self._server:
-                self._elsewhere.add(number)
-                log.warning(
-                    "search %s has its tasks at the PanDA server %s and is left alone here, at %s",
-                    self._store.search(number).name,
-                    bound,
-                    self._server,
-                )
+        mine = {number for number, one in states.items() if one.holder == self._lease.holder}
+        mine |= self._divide(states, mine)
+        for number in sorted(mine - self._entries.keys()):
+            if (bound := self._store.bind_server(number, self._server)) != self._server:
+                self._leave_elsewhere(number, bound)
+                self._lease.let_go([number])
         for number, entry in list(self._entries.items()):
             entry.state = None
-            if number not in wanted and entry.turn is None:
+            if number not in mine and entry.turn is None:
                 del self._entries[number]
-        for number, (state, version) in wanted.items():
-            if number not in self._elsewhere:
-                entry = self._entries.setdefault(number, _Entry())
-                entry.has_news |= (state, version) != (entry.steering and entry.steering.state, entry.version)
-                entry.state, entry.version = state, version
+        for number in sorted(mine - self._elsewhere):
+            state, version, *_ = states[number]
+            entry = self._entries.setdefault(number, _Entry())
+            entry.has_news |= (state, version) != (entry.steering and entry.steering.state, entry.version)
+            entry.state, entry.version = state, version
+
+    def _divide(self, states: Mapping[int, OpenSearch], mine: set[int]) -> set[int]:
+        """Takes free searches up to an equal share, or lets some go if there are far more.
+
+        Only searches without an entry are taken, and without a turn under way are let go: nothing in memory is older
+        than the lease.
+
+        Args:
+            states: the searches that are not over.
+            mine: the numbers of those that this process has; those that it lets go are removed.
+
+        Returns:
+            The numbers of the taken ones.
+        """
+        others = [n for n in states if n not in mine and n not in self._elsewhere and n not in self._entries]
+        if self._only is not None:
+            others = [number for number in others if number in self._only]
+        for number in others:
+            if (bound := states[number].server) not in (None, self._server):
+                self._leave_elsewhere(number, str(bound))
+        others = [number for number in others if number not in self._elsewhere]
+        live = self._lease.live() if others or self._sharing else {}
+        self._sharing = len(live) > 1
+        free = [number for number in others if states[number].holder not in live]
+        if self._only is None and self._sharing:
+            services = [name for name, mode in live.items() if mode == "serve"]
+            runs = sum(live.get(states[number].holder or "", "serve") != "serve" for number in others)
+            share = math.ceil((len(others) - runs + len(mine)) / max(1, len(services)))
+            if len(mine) > _FAR_MORE * share + 1:
+                idle = [n for n in sorted(mine) if (entry := self._entries.get(n)) is None or entry.turn is None]
+                gone = set(idle[share - len(mine) :])
+                self._lease.let_go(gone)
+                mine -= gone
+            free = [n for n in free if (path := states[n].sandbox) is None or Path(path).is_file()]
+            free = free[: max(0, share - len(mine))]
+        return self._lease.take(free) if free else set()
+
+    def _leave_elsewhere(self, number: int, bound: str) -> None:
+        self._elsewhere.add(number)
+        name = self._store.search(number).name
+        text = "search %s has its tasks at the PanDA server %s and is left alone here, at %s"
+        log.warning(text, name, bound, self._server)
 
     def _begin_turns(self) -> None:
         """Begins the turn of each search that is due and has no turn under way."""
@@ -249,9 +287,9 @@ class Service:
         for number, entry in self._entries.items():
             if entry.turn is not None or entry.state is None or entry.next_turn > now:
                 continue
-            if entry.is_stale or (entry.steering is not None and entry.steering.record.version != entry.version):
-                entry.steering = None  # A user or another service has changed the search: load it again.
-                entry.changed, entry.is_stale = None, False
+            if entry.steering is not None and entry.steering.record.version != entry.version:
+                entry.steering = None  # A user has changed the search: load it again.
+                entry.changed = None
             entry.turn = self._turns.submit(self._turn, number, entry.steering, entry.changed, entry.state)
             entry.turn.add_done_callback(lambda _: self._news.put("turn"))
             entry.changed, entry.has_news = set(), False
@@ -273,6 +311,7 @@ class Service:
             with about(search=steering.record.name):
                 seconds = steering.advance(changed, state)
                 if steering.state is SearchState.DONE:  # stopped and failed ones may be resumed
+                    self._store.check_lease(number)
                     self._manager.forget(steering.record.uid, steering.waiting_points())
                 return steering, seconds
         except StoreAwayError:
@@ -300,6 +339,10 @@ class Service:
             assert turn is not None
             try:
                 entry.steering, seconds = turn.result()
+            except LeaseLostError as error:
+                log.warning("search %s: %s", entry.steering.record.name if entry.steering else "", error)
+                entry.steering, entry.state, entry.changed = None, None, None
+                continue
             except StoreAwayError:
                 # The steering may be ahead of the store. Load it again when the store is back.
                 entry.steering, entry.changed, entry.has_news = None, None, True
@@ -410,7 +453,8 @@ def run_all(
             whole.named_server = target if server is not None else None
             on_server(target)
             whole.to_the_end(target, slots, on_progress)
-        if lease_holder(database.engine) is None:
+        holder = lease_holder(database.engine)
+        if holder is None or holder.searches is not None:  # else a service sends them
             numbers = [record.id for record in whole.registered()]
             notifier = Notifier(database, only=numbers, hosts=ANY_HOST, pauses=LAST_PAUSES)
             while notifier.look():
@@ -515,7 +559,7 @@ class _Run:
             records = [record for record in self._now() if not record.state.is_over]
             bind_to_server(self._store, records, server)
             numbers = [record.id for record in records]
-            lease.steer_only(numbers)
+            lease.take_all(numbers)
             service = Service(self._store, manager, lease, supervise=supervise, only=numbers, server=server)
             stack.enter_context(Notifier(self._store, only=numbers, hosts=ANY_HOST).working())
             with stop_signals(service.stop) as stopped:
@@ -533,7 +577,7 @@ class _Run:
         bound = {record.name: record.server for record in self.bound}
         servers = {one.search.name: self.named_server or bound.get(one.search.name) for one in self._packed}
         with stop_signals() as stopped:
-            while (service := lease_holder(self._store.engine)) is not None:
+            while (service := lease_holder(self._store.engine)) is not None and service.searches is None:
                 check_steered(servers, service.server)
                 if over():
                     return True
@@ -555,7 +599,7 @@ def _held_lease(
 
     def check_server() -> None:
         if server == EMBEDDED:
-            lock_server(workdir.panda_database).close()
+            Database(workdir.server_database).close()
 
     return held_lease(store.engine, mode, server, check_server)
 
@@ -598,7 +642,7 @@ def _end_at(store: SteeringStore, workdir: WorkDir, server: str, numbers: Sequen
             lease = stack.enter_context(_held_lease(store, workdir, "stop", server))
         except LeaseHeldError:
             return  # Another process has just begun to steer, and ends them.
-        lease.steer_only(numbers)
+        lease.take(numbers)
         if server == EMBEDDED:
             manager = stack.enter_context(started_manager(EmbeddedPanda(workdir, slots=0), workdir))
         else:
@@ -619,6 +663,7 @@ def serve(
     slots: int | None = None,
     reach: NetworkOptions | None = None,
     queues: Path | None = None,
+    processes: int = 1,
     server: str | None = None,
     api_port: int | None = None,
     notify_hosts: Sequence[str] = (),
@@ -636,6 +681,7 @@ def serve(
         slots: number of jobs that the local pilot runs at once; 0: no local pilot. Default: one per core.
         reach: network options of the embedded server; default: this machine only, a free port.
         queues: queue file of the embedded server; default: any name is a queue.
+        processes: number of processes of the embedded server; more than one needs PostgreSQL.
         server: URL of the PanDA server, or `embedded`; default: the server of PANDA_URL_SSL, else the embedded one.
         api_port: port of the REST API; default: a free port.
         notify_hosts: the only hosts that get notifications; default: every host with a public address.
@@ -643,17 +689,20 @@ def serve(
         on_warning: called with warnings for the operator.
 
     Raises:
-        TryAgainError: another service holds the store, or a server does not answer.
+        TryAgainError: another process has the store and does not steer beside this one, or a server does not answer.
         GiveUpError: the embedded server or the pilot ends again and again.
     """
     target = chosen_server(server)
     _check_slots(target, slots)
     if queues is not None and target != EMBEDDED:
         raise InputError(f"--queues describes the embedded server's queues; {target} has its own")
+    if processes > 1 and target != EMBEDDED:
+        raise InputError(f"--server-processes is for the embedded server; {target} has its own")
     folder = WorkDir.make(workdir)
     with contextlib.closing(SteeringStore.open(folder.store_url(store))) as database, contextlib.ExitStack() as stack:
-        database.note_sandboxes(folder.sandboxes)
         lease = stack.enter_context(_held_lease(database, folder, "serve", target))
+        if len(lease.live()) == 1:  # another service may read them where they are
+            database.note_sandboxes(folder.sandboxes)
         aside = stack.enter_context(ThreadPoolExecutor(2))
         api = ApiProcess(folder, store=store, reach=reach or NetworkOptions(), port=api_port)
         stack.callback(api.stop)
@@ -662,7 +711,8 @@ def serve(
         ready: EmbeddedPanda | str = target
         if target == EMBEDDED:
             count = default_slots(1) if slots is None else slots
-            ready = panda = EmbeddedPanda(folder, slots=count, reach=reach, queues=queues)
+            panda = EmbeddedPanda(folder, slots=count, reach=reach, queues=queues, processes=processes, isolated=True)
+            ready = panda
             manager = stack.enter_context(started_manager(panda, folder))
             supervise = panda.check
             for warning in security_warnings(folder, reach or NetworkOptions(), count):
@@ -684,7 +734,7 @@ def serve(
             snapshot.loop_went_round()
 
         pages = api.url if reach is not None and reach.is_open else None
-        stack.enter_context(Notifier(database, server=target, hosts=notify_hosts, pages=pages).working())
+        stack.enter_context(Notifier(database, server=target, hosts=notify_hosts, pages=pages, lease=lease).working())
         service = Service(database, manager, lease, supervise=check, server=target)
         with stop_signals(service.stop):
             service.run(_aside(aside, reports.write_new))

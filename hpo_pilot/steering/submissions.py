@@ -526,6 +526,7 @@ class PointRequests:
 
     def __init__(self, search_id: int, store: SteeringStore) -> None:
         """Loads the waiting requests."""
+        self._search_id = search_id
         self._store = store
         self._waiting = store.requested_points(search_id)
 
@@ -546,7 +547,7 @@ class PointRequests:
         }
         for request in list(self._waiting):
             if request.retries is None and (number := existing.get(point_key(request.point))) is not None:
-                self._store.fulfil(request.id, number)
+                self._store.fulfil(self._search_id, request.id, number)
                 self._waiting.remove(request)
         return self._waiting[:count]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from hpo_pilot.advice import Place
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.files import make_private
+from hpo_pilot.server import DATABASE_VARIABLE
 
 STORE_VARIABLE = "HPO_PILOT_STORE"
 DEFAULT = Path("hpo-pilot")
@@ -115,6 +116,11 @@ class WorkDir:
     def store_url(self, given: str | None = None) -> str:
         """Returns the URL of the store: as given, else from HPO_PILOT_STORE, else SQLite in the work folder."""
         return given or os.environ.get(STORE_VARIABLE) or f"sqlite:///{self.store_file}"
+
+    @property
+    def server_database(self) -> str:
+        """The embedded server's database: the URL in HPO_PILOT_SERVER_DATABASE, else SQLite in the work folder."""
+        return os.environ.get(DATABASE_VARIABLE) or str(self.panda_database)
 
     def place(self, store: str | None = None) -> Place:
         """Returns the options for this work folder and its store in commands from any folder of this machine.

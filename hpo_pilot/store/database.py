@@ -25,6 +25,15 @@ from sqlalchemy.exc import (
 from hpo_pilot.databases import WRITES, sqlite_engine
 from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
 
+#: Settings of PostgreSQL's connections that a URL may change. A process that was halted or cut off in a transaction
+#: loses it, with its locks, sooner than its lease; it notices that the database does not answer in about that time.
+_LIBPQ = {
+    "connect_timeout": "10",
+    "tcp_user_timeout": "20000",
+    **{"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "2"},
+    "options": "-c idle_in_transaction_session_timeout=20000",
+}
+
 
 class NameTakenError(InputError):
     """Another search in the store has that name.
@@ -59,7 +68,8 @@ def open_engine(url: str) -> Engine:
     try:
         parsed = make_url(url)
         if parsed.get_backend_name() != "sqlite":
-            return create_engine(parsed, pool_pre_ping=True)
+            settings = {**_LIBPQ, **parsed.query} if parsed.get_driver_name().startswith("psycopg") else {}
+            return create_engine(parsed, pool_pre_ping=True, connect_args=settings)
         if parsed.database and parsed.database != ":memory:":
             _make_file(parsed)
         return sqlite_engine(parsed, foreign_keys=True)
@@ -154,6 +164,8 @@ def database_errors(engine: Engine) -> Iterator[None]:
             ) from error
         raise StoreAwayError(f"store {where}: {text}; nothing is lost: try again") from error
     except DatabaseError as error:
+        if error.connection_invalidated:
+            raise StoreAwayError(f"store {where}: the connection was ended; nothing is lost: try again") from error
         if "not a database" in str(error.orig) or "malformed" in str(error.orig):
             raise InputError(
                 f"store {where}: {error.orig}: the file is damaged or of another kind; name another store"

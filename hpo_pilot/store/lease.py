@@ -1,4 +1,8 @@
-"""The lease on steering: one service steers a store at a time, and a crash frees the lease soon."""
+"""Leases: each search is steered by one process at a time, and a crash of it frees its searches soon.
+
+A process that steers has a row in `leases`, which it renews. A search names its process in `searches.holder`: this
+column alone says who may write (`SteeringStore`). The rows say whose searches others may take, by the database's clock.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +12,30 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import psutil
-from sqlalchemy import Connection, Engine, delete, func, insert, select, update
+from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, text, update
 
+from hpo_pilot.databases import among
 from hpo_pilot.errors import TryAgainError
-from hpo_pilot.store.database import reading, writing
-from hpo_pilot.store.tables import leases
+from hpo_pilot.store.database import StoreAwayError, reading, writing
+from hpo_pilot.store.records import EMBEDDED, SearchState
+from hpo_pilot.store.tables import leases, searches
 
-#: Seconds from the last renewal to the expiry of a lease; it matters only if its holder is on another host.
-LEASE_SECONDS = 60.0
+#: Seconds from the last renewal to the expiry of a lease; with the renewal every quarter of it, a dead service's
+#: searches are free within a minute.
+LEASE_SECONDS = 45.0
 
 #: For readers, a lease counts as held until this many seconds after its expiry: its holder may renew it late.
 LATE_SECONDS = 15.0
 
-_NAME = "steering"
-
-#: A holder that steers only some searches has an additional row for each: this text with the search's number.
-_OF_SEARCH = "steering search "
-
 
 class LeaseHeldError(TryAgainError):
-    """A live service steers the store.
+    """A live process steers the store, or a search of it, and this one cannot do so beside it.
 
     Attributes:
-        mode: the command of the service, `run` or `serve`.
+        mode: the command of that process: `run`, `serve` or `stop`.
     """
 
     def __init__(self, mode: str, message: str) -> None:
@@ -40,18 +43,18 @@ class LeaseHeldError(TryAgainError):
         self.mode = mode
 
 
-class LeaseLostError(TryAgainError):
-    """Another process has taken the lease, so this one must stop steering."""
+class LeaseLostError(StoreAwayError):
+    """Another process has taken over, so this one must not write; the transaction did not happen."""
 
 
 @dataclass(frozen=True)
 class Holder:
-    """The service that steers the store.
+    """The processes that steer searches of a store; their tasks are at one server.
 
     Attributes:
-        mode: its command: `run`, `serve` or `stop`.
-        server: the PanDA server of its tasks; None: not known.
-        searches: the numbers of the searches that it steers; None: all.
+        mode: the command: `serve` if one of them is a service, else `run` or `stop`.
+        server: the PanDA server of their tasks; None: not known.
+        searches: the numbers of the searches that they steer; None: all.
     """
 
     mode: str
@@ -59,7 +62,7 @@ class Holder:
     searches: frozenset[int] | None = None
 
     def steers(self, search_id: int, server: str | None) -> bool:
-        """Returns True if it steers a search that is bound to `server` (None: to none yet)."""
+        """Returns True if they steer a search that is bound to `server` (None: to none yet)."""
         if self.searches is not None and search_id not in self.searches:
             return False
         return None in (server, self.server) or server == self.server
@@ -67,60 +70,81 @@ class Holder:
 
 @dataclass
 class Lease:
-    """A held lease. `renew` it well within `LEASE_SECONDS`."""
+    """The lease of this process on the searches that it steers. `renew` it well within `LEASE_SECONDS`."""
 
     engine: Engine
-    row: Mapping[str, object]
-    searches: Collection[int] = ()
+    row: Mapping[str, Any]
 
     @property
-    def holder(self) -> object:
-        """The random name of the holder."""
-        return self.row["holder"]
+    def holder(self) -> str:
+        """The random name of this process."""
+        return str(self.row["holder"])
 
-    def renew(self) -> bool:
-        """Extends the lease. Takes it again if another process had taken it, as this one was halted, and released it.
-
-        Returns:
-            False if it was taken again: the other process may have changed everything in the store.
+    def renew(self) -> None:
+        """Extends the lease on all its searches.
 
         Raises:
-            LeaseLostError: another process has taken the lease.
+            LeaseLostError: it had expired, and a process has come that does not steer beside this one.
             StoreAwayError: the store cannot be reached now.
         """
         with writing(self.engine) as connection:
-            expires = _now(connection) + LEASE_SECONDS
-            held = update(leases).where(leases.c.name == _NAME, leases.c.holder == self.holder).values(expires=expires)
-            if connection.execute(held).rowcount:
-                return True
-            if connection.execute(select(leases.c.holder).where(leases.c.name == _NAME)).first() is not None:
-                raise LeaseLostError("another service has taken over this store; this one stops steering")
-            connection.execute(insert(leases).values(**self.row, name=_NAME, expires=expires))
-            self._note_searches(connection, expires)
-            return False
+            mine = update(leases).where(leases.c.holder == self.holder)
+            if not connection.execute(mine.values(expires=_now(connection) + LEASE_SECONDS)).rowcount:
+                try:
+                    _join(connection, self.row)
+                except LeaseHeldError as error:
+                    raise LeaseLostError(f"{error}; this one stops") from error
 
-    def steer_only(self, searches: Collection[int]) -> None:
-        """Notes that the holder steers these searches and no others.
+    def live(self) -> dict[str, str]:
+        """Returns the processes that steer searches of the store, the oldest first: their commands by their names."""
+        with reading(self.engine) as connection:
+            return {row.holder: row.mode for row in _live_rows(connection)}
+
+    def speaks_for(self, holder: str | None) -> bool:
+        """Returns whether this process, and no other, acts for a search that had `holder`, although it may be over."""
+        live = self.live()
+        services = [name for name, mode in live.items() if mode == "serve"]
+        return holder == self.holder or (holder not in live and self.holder in services[:1])
+
+    def take(self, numbers: Collection[int]) -> set[int]:
+        """Takes searches that no live process steers. Returns those of `numbers` that this process steers now."""
+        s = searches.c
+        with writing(self.engine) as connection:
+            # A row that is locked is left for the next time: another service takes it, or writes to the search.
+            lock = select(s.id, s.holder).where(among(s.id, numbers)).with_for_update(skip_locked=True, key_share=True)
+            found = connection.execute(lock).all()
+            live = {row.holder for row in _live_rows(connection)}
+            if self.holder not in live:
+                return set()  # It was halted, and another service may take its searches: `renew` comes first.
+            free = [row.id for row in found if row.holder not in live]
+            if free:
+                taken = {"holder": self.holder, "held_since": _now(connection)}
+                connection.execute(update(searches).where(among(s.id, free)).values(**taken))
+            return {*free, *(row.id for row in found if row.holder == self.holder)}
+
+    def take_all(self, numbers: Collection[int]) -> None:
+        """Takes these searches.
 
         Raises:
-            StoreAwayError: the store cannot be reached now.
+            LeaseHeldError: another process steers one of them; the message names it.
         """
-        self.searches = searches
-        with writing(self.engine) as connection:
-            mine = (leases.c.name == _NAME) & (leases.c.holder == self.holder)
-            expires = connection.execute(select(leases.c.expires).where(mine)).scalar()
-            if expires is not None:  # else it is lost: `renew` raises the error
-                self._note_searches(connection, expires)
+        for number in set(numbers) - self.take(numbers):
+            with reading(self.engine) as connection:
+                other = connection.execute(_steerer(number)).one_or_none()
+            if other is None:
+                raise LeaseHeldError("run", f"another process has just had search {number}: try again")
+            raise LeaseHeldError(
+                other.mode, f"{_name(other)} is steering search {other.name!r}: wait for it, or stop it"
+            )
 
-    def _note_searches(self, connection: Connection, expires: float) -> None:
-        connection.execute(delete(leases).where(leases.c.holder == self.holder, leases.c.name != _NAME))
-        rows = [{**self.row, "name": f"{_OF_SEARCH}{number}", "expires": expires} for number in self.searches]
-        connection.execute(delete(leases).where(leases.c.name.in_([row["name"] for row in rows])))
-        if rows:
-            connection.execute(insert(leases), rows)
+    def let_go(self, numbers: Collection[int]) -> None:
+        """Leaves searches to other services."""
+        with writing(self.engine) as connection:
+            mine = among(searches.c.id, numbers) & (searches.c.holder == self.holder)
+            connection.execute(update(searches).where(mine).values(holder=None))
 
     def release(self) -> None:
-        """Releases the lease."""
+        """Releases the lease; the searches are free then."""
         with writing(self.engine) as connection:
             connection.execute(delete(leases).where(leases.c.holder == self.holder))
 
@@ -128,52 +152,56 @@ class Lease:
 def acquire(
     engine: Engine, mode: str, server: str | None = None, before_taking_over: Callable[[], None] = lambda: None
 ) -> Lease:
-    """Takes the lease for this process, whose tasks go to `server`.
+    """Lets this process, whose tasks go to `server`, steer searches of a store.
 
-    It takes the lease of a dead process of this host at once, so that the same command works right after ``kill -9``.
-    It takes the lease of a process of another host after its expiry. `before_taking_over` is called before; if it
-    raises, the other process keeps the lease.
+    Services whose tasks go to the same server steer side by side. The embedded server has one service, because it has
+    the tasks in its work folder. Searches of a dead process of this host are free at once, so that the same command
+    works right after ``kill -9``; those of another host when its lease expires. `before_taking_over` is called if there
+    was such a process; if it raises, nothing is changed.
 
     Raises:
-        LeaseHeldError: a live service holds it; the message names it.
+        LeaseHeldError: a live process does not steer beside this one; the message names it.
     """
-    me, host = psutil.Process(), socket.gethostname()
-    values = {
+    row = {
         "holder": secrets.token_hex(8),
         "mode": mode,
         "server": server,
-        "host": host,
-        "pid": me.pid,
+        "host": socket.gethostname(),
+        "pid": (me := psutil.Process()).pid,
         "pid_started": me.create_time(),
     }
-    present = select(leases).where(leases.c.name == _NAME)
     with reading(engine) as connection:
-        now, row = _now(connection), connection.execute(present).one_or_none()
-    if row is not None and not _is_live(row.host, row.pid, row.pid_started, now < row.expires, host):
+        expired = len(_live_rows(connection)) < len(connection.execute(select(leases.c.holder)).all())
+    if expired:
         before_taking_over()
     with writing(engine) as connection:
-        now = _now(connection)
-        expires = now + LEASE_SECONDS
-        row = connection.execute(present).one_or_none()
-        if row is None:
-            connection.execute(insert(leases).values(name=_NAME, **values, expires=expires))
-        elif _is_live(row.host, row.pid, row.pid_started, now < row.expires, host):
-            raise LeaseHeldError(
-                row.mode,
-                f"`hpo-pilot {row.mode}` (process {row.pid} on {row.host}) is steering this store: "
-                "wait for it, stop it, or use another --workdir",
-            )
-        else:
-            # Another process may have found the same dead holder: the first update wins.
-            mine = (leases.c.name == _NAME) & (leases.c.holder == row.holder)
-            if not connection.execute(update(leases).where(mine).values(**values, expires=expires)).rowcount:
-                raise LeaseHeldError("service", "another service has just taken this store; wait for it, or stop it")
-            connection.execute(delete(leases).where(leases.c.holder == row.holder))
-    return Lease(engine, values)
+        _join(connection, row)
+    return Lease(engine, row)
+
+
+def _join(connection: Connection, row: Mapping[str, Any]) -> None:
+    """Adds the row of a process, if it may steer beside those that live.
+
+    Raises:
+        LeaseHeldError: it may not.
+    """
+    if connection.dialect.name == "postgresql":  # one after the other, as in SQLite
+        connection.execute(text("LOCK TABLE leases IN SHARE ROW EXCLUSIVE MODE"))
+    live = _live_rows(connection)
+    for other in live:
+        if row["server"] != other.server or other.server in (None, EMBEDDED):
+            remedy = "wait for it, stop it, or use another --workdir"
+            if "serve" in (row["mode"], other.mode):
+                remedy += "; services side by side need one PanDA server: --server URL for each, not `embedded`"
+            raise LeaseHeldError(other.mode, f"{_name(other)} is steering this store: {remedy}")
+        if row["mode"] != "serve" and other.mode == "serve":
+            raise LeaseHeldError(other.mode, f"{_name(other)} is steering this store: wait for it, or stop it")
+    connection.execute(delete(leases).where(leases.c.holder.not_in([other.holder for other in live])))
+    connection.execute(insert(leases).values(**row, expires=_now(connection) + LEASE_SECONDS))
 
 
 def lease_holder(engine: Engine) -> Holder | None:
-    """Returns the live service that steers the store; None: there is none.
+    """Returns what steers searches of the store; None: nothing does.
 
     A lease that expired less than `LATE_SECONDS` ago still counts.
     """
@@ -183,15 +211,45 @@ def lease_holder(engine: Engine) -> Holder | None:
 
 def lease_holder_in(connection: Connection) -> Holder | None:
     """Returns the same as `lease_holder`, within a transaction."""
-    rows = connection.execute(select(leases)).all()
-    row = next((row for row in rows if row.name == _NAME), None)
-    if row is None:
+    live = _live_rows(connection, late=LATE_SECONDS)
+    if not live:
         return None
-    in_time = _now(connection) < row.expires + LATE_SECONDS
-    if not _is_live(row.host, row.pid, row.pid_started, in_time, socket.gethostname()):
-        return None
-    named = [each.name.removeprefix(_OF_SEARCH) for each in rows if each.holder == row.holder and each.name != _NAME]
-    return Holder(row.mode, row.server, frozenset(map(int, named)) if named else None)
+    service = next((row for row in live if row.mode == "serve"), None)
+    if service is not None:
+        return Holder(service.mode, service.server)
+    over = [state.value for state in SearchState if state.is_over]
+    s = searches.c
+    held = select(s.id).where(s.holder.in_([row.holder for row in live]), s.state.not_in(over))
+    return Holder(live[0].mode, live[0].server, frozenset(connection.scalars(held)))
+
+
+def steerer(engine: Engine, search_id: int) -> dict[str, Any] | None:
+    """Returns the process that has a search: `mode`, `host`, `pid`, and `since` in seconds; None: there is none."""
+    with reading(engine) as connection:
+        found = connection.execute(_steerer(search_id)).one_or_none()
+        if found is None or not _is_live(found, _now(connection) < found.expires + LATE_SECONDS):
+            return None
+        return {"mode": found.mode, "host": found.host, "pid": found.pid, "since": found.held_since}
+
+
+def _steerer(search_id: int) -> Any:
+    of_search = leases.c.holder == searches.c.holder
+    return (
+        select(leases, searches.c.held_since, searches.c.name)
+        .join(searches, of_search)
+        .where(searches.c.id == search_id)
+    )
+
+
+def _name(row: Row[Any]) -> str:
+    return f"`hpo-pilot {row.mode}` (process {row.pid} on {row.host})"
+
+
+def _live_rows(connection: Connection, late: float = 0.0) -> list[Row[Any]]:
+    """Returns the rows of the processes that live, the oldest first; `late`: seconds that a lease still counts."""
+    rows = connection.execute(select(leases).order_by(leases.c.id)).all()
+    now = _now(connection) if rows else 0.0
+    return [row for row in rows if _is_live(row, now < row.expires + late)]
 
 
 def _now(connection: Connection) -> float:
@@ -201,25 +259,18 @@ def _now(connection: Connection) -> float:
     return time.time()  # SQLite has no clock of its own
 
 
-def _is_live(host: str, pid: int, started: float, in_time: bool, here: str) -> bool:
-    """Returns True if the holder of a lease lives.
-
-    Args:
-        host: the holder's host.
-        pid: the holder's process there.
-        started: start of that process, in seconds since the epoch.
-        in_time: whether the lease has not expired.
-        here: this host.
-    """
-    if host != here:
+def _is_live(row: Row[Any], in_time: bool) -> bool:
+    """Returns True if the process of a row lives; `in_time`: whether its lease has not expired."""
+    if row.host != socket.gethostname():
         return in_time
     try:
-        process = psutil.Process(pid)
+        process = psutil.Process(row.pid)
         if process.status() == psutil.STATUS_ZOMBIE:
             return False
-        # Another process may have the same process id now. If the clock was set, start times have shifted; then a live
-        # holder still renews its lease.
-        return abs(process.create_time() - started) < 2.0 or in_time
+        # While a service is halted, its embedded server goes on: nobody else could go on with the tasks there. Another
+        # process may have its number now; if the clock was set, start times have shifted.
+        alone = row.server in (None, EMBEDDED)
+        return in_time or (alone and abs(process.create_time() - row.pid_started) < 2.0)
     except psutil.NoSuchProcess:
         return False
 

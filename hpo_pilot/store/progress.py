@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, Row, bindparam, func, insert, select,
 from hpo_pilot.databases import among
 from hpo_pilot.search.progress import ProgressTracker, SearchProgress
 from hpo_pilot.store import tables as t
-from hpo_pilot.store.database import read_rows, reading, writing
+from hpo_pilot.store.database import reading, writing
 from hpo_pilot.store.queries import spent_in
 from hpo_pilot.store.records import stored_search, trial_record
 
@@ -53,9 +53,15 @@ def all_progress(engine: Engine, search_ids: Collection[int]) -> dict[int, Searc
 
 def stored_progress(engine: Engine, search_id: int) -> SearchProgress | None:
     """Returns the row of a search; None: it is missing or out of date."""
+    with reading(engine) as connection:
+        return progress_in(connection, search_id)
+
+
+def progress_in(connection: Connection, search_id: int) -> SearchProgress | None:
+    """Returns the row as `stored_progress`, within the caller's transaction."""
     query = select(t.progress).where(t.progress.c.search_id == search_id, t.progress.c.version == VERSION)
-    rows = read_rows(engine, query)
-    return _value(rows[0]) if rows else None
+    row = connection.execute(query).first()
+    return None if row is None else _value(row)
 
 
 def write_progress(connection: Connection, search_id: int, progress: SearchProgress | None) -> None:

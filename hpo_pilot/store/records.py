@@ -66,6 +66,7 @@ class SearchRecord:
         filed_definition: the search as its file last had it, as JSON values.
         version: grows at each change except of the state, so that the service reads it again.
         clock: the start of the budget's hours.
+        holder: the process that steers it, or had it at its end; see `hpo_pilot.store.lease`.
     """
 
     id: int
@@ -86,6 +87,7 @@ class SearchRecord:
     started: datetime | None
     clock: datetime | None
     ended: datetime | None
+    holder: str | None
 
     @cached_property
     def search(self) -> Search:
@@ -227,7 +229,7 @@ def search_record(row: Row[Any]) -> SearchRecord:
 #: The columns of `searches` that are values of a `SearchRecord` as they are.
 _SAME = (
     *("id", "name", "uid", "owner", "server", "family", "message", "definition", "version", "source"),
-    *("forgiven", "sandbox"),
+    *("forgiven", "sandbox", "holder"),
 )
 
 
@@ -243,9 +245,10 @@ def stored_search(definition: Mapping[str, Any]) -> Search:
 
 
 def trial_record(row: Sequence[Any], attempts: Mapping[int, Sequence[Attempt]]) -> Trial:
-    """Returns a row of `trials` as a value; `attempts`: of its jobs by fold, oldest first."""
+    """Returns a row of `trial_rows` or `counted_rows` as a value; `attempts`: of its jobs by fold, oldest first."""
     _, _, number, generation, point, state, seed, confirms, retries, told, value, std, figures, spreads, *more = row
-    error, look, reason, step, stop_value, projected, submitted, started, ended, level, continues, promoted = more
+    error, look, reason, step, stop_value, projected, submitted, started, ended, level, continues, *counted = more
+    promoted, good = counted[0], counted[1] if len(counted) > 1 else None
     return Trial(
         number=number,
         generation=generation,
@@ -266,6 +269,7 @@ def trial_record(row: Sequence[Any], attempts: Mapping[int, Sequence[Attempt]]) 
         submitted=from_epoch(submitted),
         started=from_epoch(started),
         ended=from_epoch(ended),
+        good=good,
     )
 
 

@@ -1,20 +1,24 @@
-"""The part of the store that only the holder of the steering lease writes: generations, tasks, results."""
+"""The part of the store that only the process with the lease of a search writes: generations, tasks, results."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from copy import copy
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from sqlalchemy import Connection, Update, and_, bindparam, func, insert, or_, select, update
+from sqlalchemy import Connection, ScalarSelect, Update, and_, bindparam, func, insert, or_, select, update
+from typing_extensions import override
 
 from hpo_pilot.jobs import Attempt, JobState
 from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.search.trials import EarlyStop, Trial, TrialState
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.database import read_rows, reading, writing
+from hpo_pilot.store.lease import LeaseLostError
 from hpo_pilot.store.progress import write_progress
 from hpo_pilot.store.records import (
     NewTask,
@@ -31,6 +35,39 @@ from hpo_pilot.store.store import Store
 
 class SteeringStore(Store):
     """The store with the methods of the steering loop."""
+
+    #: Name of the process that steers (`Lease.holder`): it may write its own searches only. None: no check.
+    holder: str | None = None
+
+    def held_by(self, holder: str) -> Self:
+        """Returns this store for the steering loop of a process with a lease."""
+        held = copy(self)
+        held.holder = holder
+        return held
+
+    def check_lease(self, search_id: int) -> None:
+        """Checks that this process still steers a search; for calls to the server that change much.
+
+        Raises:
+            LeaseLostError: another process steers it, or none.
+        """
+        with self._writing(search_id):
+            pass
+
+    @contextmanager
+    @override
+    def _writing(self, search_id: int | ScalarSelect[int]) -> Iterator[Connection]:
+        with writing(self.engine) as connection:
+            if self.holder is not None:
+                # The lock makes who takes the search wait for the end of this transaction.
+                lease = select(t.searches.c.holder).where(t.searches.c.id == search_id)
+                if connection.execute(lease.with_for_update(key_share=True)).scalar() != self.holder:
+                    raise LeaseLostError("another service steers this search now; this one leaves it")
+            yield connection
+
+    def _writing_task(self, task_id: int) -> AbstractContextManager[Connection]:
+        """Opens a writing transaction for the search of a task."""
+        return self._writing(select(t.tasks.c.search_id).where(t.tasks.c.id == task_id).scalar_subquery())
 
     def note_sandboxes(self, folder: Path) -> None:
         """Corrects the paths of payload archives after their work folder was moved; `folder`: where they are now."""
@@ -69,7 +106,7 @@ class SteeringStore(Store):
         """
         cut = {"history": history, "pending": list(pending), "asked": asked, "budget": budget}
         now = time.time()
-        with writing(self.engine) as connection:
+        with self._writing(search_id) as connection:
             connection.execute(
                 insert(t.generations).values(search_id=search_id, number=task.generation, created=now, **cut)
             )
@@ -97,9 +134,9 @@ class SteeringStore(Store):
             write_progress(connection, search_id, progress)
             return self._add_task(connection, search_id, task, now)
 
-    def fulfil(self, request: int, number: int) -> None:
+    def fulfil(self, search_id: int, request: int, number: int) -> None:
         """Records that an existing trial fulfils a point request."""
-        with writing(self.engine) as connection:
+        with self._writing(search_id) as connection:
             self._fulfil(connection, request, number)
 
     @staticmethod
@@ -140,17 +177,17 @@ class SteeringStore(Store):
     def task_submitted(self, task_id: int, jedi_task_id: int) -> None:
         """Records the id of a submitted task."""
         values = {"state": TaskStage.SUBMITTED, "jedi_task_id": jedi_task_id, "submitted": time.time()}
-        with writing(self.engine) as connection:
+        with self._writing_task(task_id) as connection:
             connection.execute(update(t.tasks).where(t.tasks.c.id == task_id).values(**values))
 
     def task_waits(self, task_id: int, why: str) -> None:
         """Records why the server keeps the task waiting; empty: it does not wait, or the reason is unknown."""
-        with writing(self.engine) as connection:
+        with self._writing_task(task_id) as connection:
             connection.execute(update(t.tasks).where(t.tasks.c.id == task_id).values(waits=why or None))
 
     def rename_task(self, task_id: int, name: str) -> None:
         """Changes the name of a task that is not submitted yet, because another task has that name."""
-        with writing(self.engine) as connection:
+        with self._writing_task(task_id) as connection:
             connection.execute(
                 update(t.tasks).where(t.tasks.c.id == task_id, t.tasks.c.state == TaskStage.INTENT).values(name=name)
             )
@@ -223,7 +260,7 @@ class SteeringStore(Store):
             The task of `resubmit`.
         """
         attempts, started, ends = list(attempts), list(started), list(ends)
-        with writing(self.engine) as connection:
+        with self._writing(search_id) as connection:
             _record_attempts(connection, search_id, attempts, look)
             if progress is not None or attempts or started or ends or stop_rest is not None:
                 write_progress(connection, search_id, progress)
@@ -255,7 +292,7 @@ class SteeringStore(Store):
 
     def correct_progress(self, search_id: int, progress: SearchProgress, event: str | None) -> None:
         """Writes the progress of a search; `event`: a text for the log."""
-        with writing(self.engine) as connection:
+        with self._writing(search_id) as connection:
             write_progress(connection, search_id, progress)
             if event is not None:
                 self._event(connection, search_id, "service", event)
@@ -297,7 +334,7 @@ class SteeringStore(Store):
 
     def discard_outputs(self, search_id: int, trials: Sequence[int]) -> None:
         """Records that the server no longer has the outputs of these trials."""
-        with writing(self.engine) as connection:
+        with self._writing(search_id) as connection:
             connection.execute(
                 update(t.jobs).where(t.jobs.c.search_id == search_id, t.jobs.c.trial.in_(trials)).values(output=None)
             )

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
 
-from sqlalchemy import ColumnElement, Connection, Engine, Row, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, Row, Text, cast, func, insert, select, update
 
 from hpo_pilot.databases import among, database_bytes, make_tables, tables_are_current
 from hpo_pilot.errors import InputError
 from hpo_pilot.search.trials import Generation, Trial, TrialState
+from hpo_pilot.search.values import Point
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.annotations import Annotation, AnnotationChange, annotation_record
 from hpo_pilot.store.database import (
@@ -53,10 +56,59 @@ if TYPE_CHECKING:
     from hpo_pilot.search.search import Search
 
 #: Returns the new definition of a search, the requested points and a text for the log, from the search's record, its
-#: trials (without folds) and the waiting points.
+#: trials and the waiting points.
 RequestCheck = Callable[
-    [SearchRecord, list[Trial], list[PointRequest]], "tuple[Search, Sequence[NewPointRequest], str]"
+    [SearchRecord, "KnownTrials", list[PointRequest]], "tuple[Search, Sequence[NewPointRequest], str]"
 ]
+
+
+class OpenSearch(NamedTuple):
+    """A search that is not over; for `holder` see `hpo_pilot.store.lease`, for the others `SearchRecord`."""
+
+    state: SearchState
+    version: int
+    holder: str | None
+    server: str | None
+    sandbox: str | None
+
+
+@dataclass(frozen=True)
+class KnownTrials:
+    """Reads trials of a search within a transaction, without folds, by number.
+
+    Attributes:
+        connection: the connection of the transaction.
+        search_id: the search.
+    """
+
+    connection: Connection
+    search_id: int
+
+    def __len__(self) -> int:
+        return int(self.connection.scalar(select(func.count()).where(t.trials.c.search_id == self.search_id)) or 0)
+
+    def failed(self) -> list[Trial]:
+        """Returns the failed trials."""
+        return self._where(t.trials.c.state == TrialState.FAILED.value)
+
+    def numbered(self, numbers: Collection[int]) -> list[Trial]:
+        """Returns the trials with these numbers."""
+        return self._where(among(t.trials.c.number, numbers))
+
+    def at(self, points: Iterable[Point]) -> list[Trial]:
+        """Returns the trials at these canonical points."""
+        texts, found = list(dict.fromkeys(map(json.dumps, points))), []
+        for first in range(0, len(texts), _POINTS):  # the stored text is compared: to parse all points takes seconds
+            found += self._where(cast(t.trials.c.point, Text).in_(texts[first : first + _POINTS]))
+        return sorted(found, key=lambda trial: trial.number)
+
+    def _where(self, condition: ColumnElement[bool]) -> list[Trial]:
+        query = t.trial_rows.where(t.trials.c.search_id == self.search_id, condition).order_by(t.trials.c.number)
+        return [trial_record(row, {}) for row in self.connection.execute(query)]
+
+
+#: Points in one query.
+_POINTS = 500
 
 
 class Store:
@@ -187,12 +239,13 @@ class Store:
         wanted = select(t.searches).where(t.searches.c.family == name).order_by(t.searches.c.id)
         return [search_record(row) for row in read_rows(self.engine, wanted)]
 
-    def search_states(self) -> dict[int, tuple[SearchState, int]]:
-        """Returns state and version of each search that is not over, by number; cheap, because a service polls it."""
+    def search_states(self) -> dict[int, OpenSearch]:
+        """Returns the searches that are not over, by number, the oldest first; cheap, because a service polls it."""
         over = [state.value for state in SearchState if state.is_over]
-        columns = (t.searches.c.id, t.searches.c.state, t.searches.c.version)
-        rows = read_rows(self.engine, select(*columns).where(t.searches.c.state.not_in(over)))
-        return {row.id: (SearchState(row.state), row.version) for row in rows}
+        s = t.searches.c
+        query = select(s.id, s.state, s.version, s.holder, s.server, s.sandbox).where(s.state.not_in(over))
+        rows = read_rows(self.engine, query.order_by(s.id))
+        return {number: OpenSearch(SearchState(state), *more) for number, state, *more in rows}
 
     # --- trials ---
 
@@ -239,6 +292,13 @@ class Store:
                     of_jobs = of_jobs.where(among(t.jobs.c.trial, [row.number for row in page]))
             of_jobs = of_jobs.order_by(t.jobs.c.fold, t.jobs.c.task_id, t.jobs.c.attempt)
             return trial_records(rows, in_parts.execute(of_jobs))
+
+    def counted_trials(self, search_id: int) -> list[Trial]:
+        """Returns all trials by number, without folds and promotions, but with the numbers of good folds."""
+        wanted = t.counted_rows.where(t.trials.c.search_id == search_id).order_by(t.trials.c.number)
+        with reading(self.engine) as connection:
+            rows = connection.execution_options(yield_per=_AT_ONCE).execute(wanted)
+            return [trial_record(row, {}) for row in rows]
 
     def trial(self, search_id: int, number: int) -> Trial | None:
         """Returns one trial with its folds; None: there is none with that number."""
@@ -335,6 +395,12 @@ class Store:
 
     # --- changes of searches ---
 
+    @contextmanager
+    def _writing(self, search_id: int) -> Iterator[Connection]:
+        """Opens a writing transaction for a search; `SteeringStore` checks its lease."""
+        with writing(self.engine) as connection:
+            yield connection
+
     def set_state(
         self,
         search_id: int,
@@ -360,7 +426,7 @@ class Store:
         """
         now = time.time()
         values: dict[str, Any] = {"state": state, "message": message, "ended": now if state.is_over else None}
-        with writing(self.engine) as connection:
+        with self._writing(search_id) as connection:
             change = update(t.searches).where(t.searches.c.id == search_id)
             if only_from:
                 change = change.where(t.searches.c.state.in_([s.value for s in only_from]))
@@ -505,9 +571,8 @@ class Store:
                 again = select(func.count()).where(t.wishes.c.search_id == search_id, t.wishes.c.key == key)
                 if before := connection.execute(again).scalar_one():
                     return int(before)
-            of_search = t.trial_rows.where(t.trials.c.search_id == search_id).order_by(t.trials.c.number)
-            trials = [trial_record(trial, {}) for trial in connection.execute(of_search)]
-            search, points, what = asking(search_record(row), trials, self._waiting(connection, search_id))
+            trials, waiting = KnownTrials(connection, search_id), self._waiting(connection, search_id)
+            search, points, what = asking(search_record(row), trials, waiting)
             common = {"search_id": search_id, "who": who, "key": key, "created": time.time()}
             connection.execute(
                 insert(t.wishes),

@@ -45,6 +45,8 @@ searches = sa.Table(
     C("started", sa.Float, nullable=True),
     C("clock", sa.Float, nullable=True),  # start of budget.hours: the start plus the time while it was ended
     C("ended", sa.Float, nullable=True),
+    C("holder", sa.String(32), nullable=True),  # the process in `leases` that steers it, the last one if it is over
+    C("held_since", sa.Float, nullable=True),
 )
 
 generations = sa.Table(
@@ -229,6 +231,17 @@ jobs = sa.Table(
     sa.Index(None, "search_id", "trial"),
 )
 
+_good_folds = (
+    sa.select(sa.func.count(jobs.c.fold.distinct()))
+    .where(jobs.c.search_id == trials.c.search_id, jobs.c.trial == trials.c.number, jobs.c.value.is_not(None))
+    .scalar_subquery()
+)
+
+#: As `trial_rows`, with the number of good folds of trials with a standard deviation instead of the promotion.
+counted_rows = sa.select(
+    trials, sa.null().label("promoted"), sa.case((trials.c.std.is_not(None), _good_folds)).label("good")
+)
+
 intermediate_values = sa.Table(
     "intermediate_values",
     metadata,
@@ -275,11 +288,12 @@ events = sa.Table(
     sa.Index(None, "search_id", "time"),
 )
 
+#: One row for each process that steers searches.
 leases = sa.Table(
     "leases",
     metadata,
-    C("name", sa.String(60), primary_key=True),
-    C("holder", sa.String(32), nullable=False),  # random, one per process
+    C("id", sa.Integer, primary_key=True),
+    C("holder", sa.String(32), nullable=False, unique=True),  # random
     C("mode", sa.String(20), nullable=False),
     C("server", sa.Text, nullable=True),  # the PanDA server of its tasks, as in searches; null: not known
     C("host", sa.String(255), nullable=False),

@@ -83,7 +83,7 @@ def _run(options: argparse.Namespace) -> None:
         gate = tokens_of(options, stack)
         store = stack.enter_context(closing(Store.open(workdir.store_url())))
         secure = certificate is not None or options.insecure_behind_proxy
-        listener = stack.enter_context(closing(listen(options.host, options.port, secure=secure)))
+        listener = stack.enter_context(closing(listen(options.host, options.port, secure=secure)[0]))
         api = Api(
             store,
             workdir,

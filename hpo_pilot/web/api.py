@@ -28,6 +28,7 @@ from hpo_pilot.operations.asked_trials import checked_ask
 from hpo_pilot.operations.asking import LEASE, LONGEST_CALL
 from hpo_pilot.operations.client import OPERATIONS, SearchClient
 from hpo_pilot.operations.operation import Operation
+from hpo_pilot.operations.quotas import usage
 from hpo_pilot.panda.sandbox import build_sandbox, in_worker
 from hpo_pilot.report.documents import (
     AskedDocument,
@@ -67,6 +68,8 @@ from hpo_pilot.web.api_context import (
     Parts,
     answers,
     caller_of,
+    upload_quota,
+    user_of,
 )
 from hpo_pilot.web.rendering import json_answer, packed_answer, streamed_answer
 
@@ -94,6 +97,7 @@ class ServiceDocument(TypedDict):
     steering: bool
     searches: int
     upload_limit: int
+    quotas: dict[str, dict[str, float]]
 
 
 @service_router.get(
@@ -110,7 +114,7 @@ async def health(request: Request) -> Response:
 @service_router.get("/service", response_model=ServiceDocument, responses=answers(EXAMPLES["service"]))
 def service(request: Request, parts: Parts) -> Response:
     """Returns version, state and limits of the service, and the user of the token."""
-    caller = caller_of(request)
+    caller, user = caller_of(request), user_of(caller_of(request))
     return json_answer(
         request,
         {
@@ -119,6 +123,9 @@ def service(request: Request, parts: Parts) -> Response:
             "steering": lease_holder(parts.store.engine) is not None,
             "searches": len(search_heads(parts.store.engine)),
             "upload_limit": parts.uploads.limit,
+            "quotas": {}
+            if user.changes_all
+            else usage(parts.store, parts.workdir, user.name, parts.uploads.used(user.name)),
         },
     )
 
@@ -548,7 +555,7 @@ async def send_payload(request: Request, parts: Parts, digest: Digest) -> Respon
     """Stores a payload folder, for a search that is registered within a day."""
     announced = request.headers.get("content-length")
     size = int(announced) if announced is not None and announced.isdecimal() else None
-    await parts.uploads.receive(digest, size, request.stream())
+    await parts.uploads.receive(digest, size, request.stream(), *upload_quota(caller_of(request), parts.workdir))
     return json_answer(request, {"digest": digest, "present": True})
 
 

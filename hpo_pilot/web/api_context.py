@@ -26,6 +26,7 @@ from starlette.responses import Response
 from hpo_pilot.errors import HpoPilotError, InputError, SearchFileError, TryAgainError
 from hpo_pilot.operations.client import SearchClient
 from hpo_pilot.operations.here import NotYoursError, User
+from hpo_pilot.operations.quotas import quotas_of
 from hpo_pilot.panda.sandbox import in_worker
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.report.documents import ProblemDocument, ProgressDocument
@@ -218,6 +219,7 @@ class Uploads:
         self._folder = Folder(folder)
         self.limit = limit
         self._unpacked_limit = unpacked_limit
+        self._owners: dict[str, str] = {}  # by file; of those that came since the start
         for left in folder.iterdir():  # left over from a killed process
             if left.is_dir():
                 shutil.rmtree(left, ignore_errors=True)
@@ -230,21 +232,38 @@ class Uploads:
         path.touch()
         return True
 
-    async def receive(self, digest: str | None, size: int | None, parts: AsyncIterator[bytes]) -> str:
+    def used(self, user: str) -> int:
+        """Returns the bytes of a user's uploads."""
+        return sum(_age_and_size(path)[1] for path in self._folder if self._owners.get(path.name) == user)
+
+    async def receive(
+        self, digest: str | None, size: int | None, parts: AsyncIterator[bytes], user: str, quota_mb: float | None
+    ) -> str:
         """Receives and stores an archive; returns the SHA-256 of its bytes.
 
         Args:
             digest: the SHA-256 that the client announces; None: not announced.
             size: size in bytes that the client announces; None: not announced.
             parts: its bytes.
+            user: its sender.
+            quota_mb: megabytes that the sender's uploads may take; None: not limited.
 
         Raises:
-            ApiError: it is too large, or its bytes do not match the digest.
+            ApiError: it is too large, the sender's uploads would be, or its bytes do not match the digest.
             TryAgainError: there is no room for it, or the client sends nothing for too long.
         """
         if size is not None and size > self.limit:
             raise self._too_large()
-        self._make_room(size or self.limit)
+        most = size or self.limit
+        if quota_mb is not None and (used := self.used(user)) + most > quota_mb * 1e6:
+            raise ApiError(
+                413,
+                "quota",
+                f"this payload may take {most / 1e6:.0f} MB, {user}'s uploads of one day take {used / 1e6:.0f} MB, and "
+                f"this service allows {quota_mb:g} MB: move data out of the payload and name it under "
+                "payload.inputs, or try again tomorrow",
+            )
+        self._make_room(most)
         content = hashlib.sha256()
         try:
             with self._folder.writing() as upload:
@@ -255,6 +274,7 @@ class Uploads:
                 if found != (digest or found):
                     raise ApiError(422, "input", f"the payload does not match its digest {digest}: send it again")
                 await asyncio.to_thread(upload.keep, _name(found))
+                self._owners.setdefault(_name(found), user)
             return found
         except FileRefused:
             raise self._too_large() from None
@@ -360,6 +380,12 @@ def caller_of(request: Request) -> Caller:
 def user_of(caller: Caller) -> User:
     """Returns the user of a token, a session or a proxy's header."""
     return User.named(caller.name, changes_all=caller.is_operator)
+
+
+def upload_quota(caller: Caller, workdir: WorkDir) -> tuple[str, float | None]:
+    """Returns the user of a caller, and the megabytes that the user's uploads may take; None: not limited."""
+    user = user_of(caller)
+    return user.name, None if user.changes_all else quotas_of(workdir, user.name).get("uploads_mb")
 
 
 def client_for(caller: Caller, workdir: WorkDir, store: Store) -> SearchClient:

@@ -397,6 +397,7 @@ def _page_routes() -> list[Route]:
         Route("/login", forms.show_sign_in, methods=["GET"]),
         Route("/login", forms.sign_in, methods=["POST"]),
         Route("/login/link", forms.make_link, methods=["POST"]),
+        Route("/login/issuer.json", forms.issuer_settings),
         Route("/logout", forms.sign_out, methods=["POST"]),
         Route("/jobs", pages.jobs_page),
         Route("/jobs/live", _live_of_jobs),

@@ -460,6 +460,15 @@ def make_link(request: Request) -> Response:
     return JSONResponse({"path": f"/login?{urlencode({'code': code})}", "seconds": CODE_SECONDS})
 
 
+def issuer_settings(request: Request) -> Response:
+    """Returns what a client needs to get a token from an issuer of this service; `hpo-pilot token login` calls this."""
+    others = context_of(request).gate.others
+    found = None if others is None else others.client_settings(request.query_params.get("vo", ""))
+    return JSONResponse(
+        {"error": "this service names no issuer for clients"} if found is None else found, 404 if found is None else 200
+    )
+
+
 async def sign_out(request: Request) -> Response:
     """Ends the session."""
     parts, session = context_of(request), session_of(request)

@@ -30,7 +30,7 @@ from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.search.ranking import best_remarks
 from hpo_pilot.steering.status import search_notes, steering_commands, why_not
 from hpo_pilot.store import Event, SearchState
-from hpo_pilot.store.lease import Holder, lease_holder
+from hpo_pilot.store.lease import Holder, lease_holder, steerer
 from hpo_pilot.store.queries import SearchHead
 from hpo_pilot.store.store import is_search_number
 from hpo_pilot.web.rendering import fragments, sparkline_svg
@@ -326,6 +326,7 @@ class SearchFragments:
         ties = 1 if view.progress.confirmed is not None else view.progress.ties
         html: dict[str, Markup] = {
             "f-state": templates.state(view.record.state.value, not unsteered),
+            "f-steerer": templates.steerer(None if view.record.state.is_over else steerer(store.engine, number)),
             "f-trials": escape(whole(view.progress.trials)),
             "f-failed": escape(whole(view.progress.failed) if view.progress.failed else ""),
             "f-verdict": templates.verdict(condition, self._place.completed(verdict)),

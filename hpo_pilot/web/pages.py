@@ -583,7 +583,7 @@ _LEAST_HEADINGS = 2
 
 def contents_page(request: Request) -> Response:
     """Shows the list of the manual's pages."""
-    return page(request, "help.j2", {"groups": _groups()})
+    return page(request, "help.j2", {"groups": manual_groups()})
 
 
 def redirect_to_contents(_request: Request) -> Response:
@@ -597,15 +597,7 @@ def manual_page(request: Request) -> Response:
         found = page_named(request.path_params["name"][:100])
     except InputError as error:
         raise HTTPException(404, str(error)) from None
-    at = PAGES.index(found)
-    values = {
-        "groups": _groups(),
-        "here": found,
-        "chapter": _chapter(found),
-        "before": PAGES[at - 1] if at else None,
-        "after": PAGES[at + 1] if at + 1 < len(PAGES) else None,
-    }
-    return page(request, "chapter.j2", values)
+    return page(request, "chapter.j2", chapter_values(found))
 
 
 def manual_picture(request: Request) -> Response:
@@ -622,18 +614,31 @@ def manual_picture(request: Request) -> Response:
 
 
 @cache
-def _groups() -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
+def manual_groups() -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
     """Returns the names and titles of the manual's pages, by group."""
     by_group = groupby(PAGES, key=lambda one: one.group)
     return tuple((group, tuple((one.name, one.title) for one in pages)) for group, pages in by_group)
 
 
 @cache
-def _chapter(found: Page) -> dict[str, Any]:
-    """Returns a page's text as HTML, and the anchor and text of each section's heading."""
-    html = Markup(as_html(found))  # noqa: S704 - the package's own text, in which HTML is text
+def chapter_values(found: Page, ending: str = "") -> dict[str, Any]:
+    """Returns the values of `chapter.j2` for a page of the manual.
+
+    Args:
+        found: the page.
+        ending: ending of the pages' names in links.
+    """
+    html = Markup(as_html(found, ending))  # noqa: S704 - the package's own text, in which HTML is text
     headings = [(anchor, Markup(words)) for anchor, words in _HEADING.findall(html)]  # noqa: S704 - of the same
-    return {"html": html, "headings": headings if len(headings) >= _LEAST_HEADINGS else []}
+    at = PAGES.index(found)
+    return {
+        "groups": manual_groups(),
+        "here": found,
+        "html": html,
+        "headings": headings if len(headings) >= _LEAST_HEADINGS else [],
+        "before": PAGES[at - 1] if at else None,
+        "after": PAGES[at + 1] if at + 1 < len(PAGES) else None,
+    }
 
 
 def _picture_content(name: str) -> bytes | None:
@@ -645,8 +650,10 @@ _PAGE_NAMES = frozenset(one.name for one in PAGES)
 
 
 @cache
-def as_html(page: Page) -> str:
+def as_html(page: Page, ending: str = "") -> str:
     """Converts a page's text to HTML. Headings get anchors; links to other pages are relative to this page's address.
+
+    `ending` is that of the pages' names in links.
 
     A link to another file of the repository becomes plain text, because an installed package lacks that file.
     """
@@ -661,7 +668,7 @@ def as_html(page: Page) -> str:
             token.info = token.info.split()[0]
             token.content = f"# {title[1]}\n{token.content}" if token.info in ("python", "yaml") else token.content
         elif token.children:
-            token.children = _linked(token.children)
+            token.children = _linked(token.children, ending)
     html: str = parser.renderer.render(tokens, parser.options, {})
     # Wide tables and listings scroll separately; tabindex makes them scroll with the keyboard too.
     html = html.replace("<pre>", '<pre tabindex="0">')
@@ -676,13 +683,13 @@ def anchor(heading: str) -> str:
     return plain.strip().replace(" ", "-")
 
 
-def _linked(tokens: Sequence[Token]) -> list[Token]:
-    """Returns inline tokens with links and pictures changed to the monitor's addresses."""
+def _linked(tokens: Sequence[Token], ending: str) -> list[Token]:
+    """Returns inline tokens with links and pictures changed to the addresses of pages."""
     kept: list[Token] = []
     dropped = False
     for token in tokens:
         if token.type == "link_open":
-            target = _address(str(token.attrs["href"]))
+            target = _address(str(token.attrs["href"]), ending)
             dropped = target is None
             if target is not None:
                 token.attrSet("href", target)
@@ -698,11 +705,11 @@ def _linked(tokens: Sequence[Token]) -> list[Token]:
     return kept
 
 
-def _address(target: str) -> str | None:
-    """Returns a link's address in the monitor; None: the link leads to a file of the repository."""
+def _address(target: str, ending: str) -> str | None:
+    """Returns a link's address; None: the link leads to a file of the repository."""
     parts = urlsplit(target)
     if parts.scheme or target.startswith("#"):
         return target
     if parts.path.endswith(".md") and parts.path.removesuffix(".md") in _PAGE_NAMES:
-        return parts.path.removesuffix(".md") + (f"#{parts.fragment}" if parts.fragment else "")
+        return parts.path.removesuffix(".md") + ending + (f"#{parts.fragment}" if parts.fragment else "")
     return None

@@ -43,6 +43,9 @@ def environment() -> jinja2.Environment:
         formatting.number(size / 1e6, 3) + " MB" if size >= 1e5 else f"{formatting.number(size / 1e3, 3)} kB"
     )
     made.globals["static"] = static_path
+    # The manual as a site has other addresses, and no searches: see schemas/site.py.
+    made.globals["help_page"] = lambda name: f"/help/{name}" if name else "/help"
+    made.globals["site"] = False
     return made
 
 

@@ -31,6 +31,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.protocol import PROTOCOL_HEADER, disagreement
 from hpo_pilot.server.listening import LimitedBody
 from hpo_pilot.server.tokens import REVOKED, Caller, Role, TokenRefused, Tokens, WatchedFile, write_private
 from hpo_pilot.web.api_context import problem_response
@@ -296,6 +297,10 @@ class ApiGuard:
                 wrong = "this is a pilot's token, for the PanDA server only; the API needs a user's or operator's token"
                 await problem_response(403, "forbidden", wrong)(scope, receive, send)
                 return
+            stated = Headers(scope=scope).get(PROTOCOL_HEADER, "")
+            if why := disagreement(stated, "the client", "the service"):
+                await problem_response(426, "input", why)(scope, receive, send)
+                return
             scope.setdefault("state", {})["caller"] = caller
             _log_call(scope, caller)
         if not scope["path"].startswith(_UPLOAD_PATH):
@@ -336,7 +341,7 @@ def _log_call(scope: Scope, caller: Caller) -> None:
 FORM_LIMIT = 64_000
 
 #: Paths that need no session. Paths below /static/ need none either.
-_OPEN_PATHS = frozenset({"/login", "/login/link", "/favicon.ico"})
+_OPEN_PATHS = frozenset({"/login", "/login/link", "/login/issuer.json", "/favicon.ico"})
 
 #: Forbids content from other sites, scripts inside a page, and frames around a page. Inline styles, and images from
 #: data: and blob: addresses, are allowed because figures need them. Frames show kept files of trials, and cannot leave

@@ -14,12 +14,13 @@ from starlette.responses import RedirectResponse, Response
 
 from hpo_pilot.errors import InputError, Problem, SearchFileError, TryAgainError
 from hpo_pilot.files import MAX_SEARCH_FILE_BYTES
-from hpo_pilot.report.formatting import as_yaml
+from hpo_pilot.operations.quotas import usage
+from hpo_pilot.report.formatting import as_yaml, quotas_text
 from hpo_pilot.search.sections import is_result_file
 from hpo_pilot.steering.search_file import Examination, examine_content
 from hpo_pilot.store.lease import lease_holder
 from hpo_pilot.web.api import key_of, register_sent
-from hpo_pilot.web.api_context import EXAMPLES, ApiError
+from hpo_pilot.web.api_context import EXAMPLES, ApiError, upload_quota
 from hpo_pilot.web.pages import client_of, context_of, page, place_of, session_of
 from hpo_pilot.web.sessions import check_form
 
@@ -43,7 +44,8 @@ async def submit_new(request: Request) -> Response:
         archive = given.get("archive")
         try:
             if isinstance(archive, UploadFile) and archive.size:
-                digest = await parts.api.uploads.receive(None, archive.size, _blocks(archive))
+                whose = upload_quota(session.caller, parts.api.workdir)
+                digest = await parts.api.uploads.receive(None, archive.size, _blocks(archive), *whose)
         except (ApiError, TryAgainError) as error:
             return await to_thread.run_sync(_page, request, {**fields, "problem": str(error)}, 422)
     return await to_thread.run_sync(_answer, request, fields, digest, limiter=parts.action_threads)
@@ -90,5 +92,7 @@ def _page(request: Request, values: Mapping[str, object], status: int = 200) -> 
     parts = context_of(request)
     steers = lease_holder(parts.library.store.engine)
     more = {"steered": steers is not None and steers.searches is None, "most": parts.api.uploads.limit}
-    nothing = {"problem": "", "problems": [], "notes": [], "is_valid": False}
+    user, api = client_of(request).here.user, parts.api
+    quotas = {} if user.changes_all else usage(api.store, api.workdir, user.name, api.uploads.used(user.name))
+    nothing = {"problem": "", "problems": [], "notes": [], "is_valid": False, "quotas": quotas_text(quotas)}
     return page(request, "new.j2", {**nothing, **more, **values}, status)

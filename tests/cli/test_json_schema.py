@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -121,6 +123,15 @@ def test_machines_and_sites(folder, monkeypatch):
     plan = printed("plan.json", "plan", str(write_search(folder, "one")), "--site", "summit")
     assert plan["site"] == "summit"
     assert printed("plan.json", "plan", str(write_search(folder, "one")), "--site", "local")["script"] is None
+
+
+def test_databases(folder, work):
+    printed("submit.json", "submit", str(write_search(folder, "one")))
+    assert printed("db-check.json", "db", "check") == []
+    with closing(sqlite3.connect(work / "hpo-pilot.db")) as store, store:
+        store.execute("UPDATE progress SET finished = 9")
+    assert printed("db-check.json", "db", "check", status=1)[0]["invariant"] == "progress"
+    assert printed("db-check.json", "db", "check", "--repair") == []
 
 
 def test_tokens():

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.optimizers import create_optimizer, optimizer_class
+from hpo_pilot.optimizers import base, create_optimizer, optimizer_class
 from hpo_pilot.search import Point, SearchSpace
 from hpo_pilot.testing.optimizers import (
     MIXED,
@@ -172,6 +172,22 @@ def test_a_thousand_told(name: str) -> None:
     asked = optimizer.ask(count, [])
     assert len(asked) == count
     check_points(space, asked, points)
+
+
+def test_old_results_are_forgotten_but_never_proposed_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit, value in (("_MOST", 24), ("_NEWEST", 12), ("_BEST", 4)):
+        monkeypatch.setattr(base, limit, value)
+    points = make("random", SPACE, seed=9).ask(60)
+    told = [(point, None if place % 10 == 5 else value_of(point)) for place, point in enumerate(points)]
+    at_once, one_by_one = make(name, SPACE, trials=90), make(name, SPACE, trials=90)
+    at_once.tell(told)
+    for one in told:
+        one_by_one.tell([one])
+    assert len(at_once.history) <= 24
+    assert min(value for _, value in told[:48] if value is not None) in [seen.value for seen in at_once.history]
+    asked = at_once.ask(6, [])
+    check_points(SPACE, asked, points)
+    assert asked == one_by_one.ask(6, [])
 
 
 def test_one_by_one_with_nothing_but_an_earlier_search(name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import subprocess
 import sys
@@ -20,8 +21,10 @@ from hpo_pilot.server.database import Database
 from hpo_pilot.server.dispatch import JobRequest, acquire
 from hpo_pilot.store import SteeringStore
 from hpo_pilot.store import tables as store_tables
+from tests.command_here import command_here
 
 HERE = Path(__file__).parent
+RELEASES = sorted(path.stem.partition("_")[2] for path in HERE.glob("said_*.json"))
 
 
 def made_from(script: str, path: Path) -> None:
@@ -67,6 +70,35 @@ def test_a_server_database_of_the_first_version_keeps_its_jobs(tmp_path):
             ) == (TaskState.RUNNING)
             assert len(acquire(tx, JobRequest(site="LOCAL", n_jobs=9))) == count
         database.close()
+
+
+def kept(was: Any, now: Any) -> Any:
+    """The part of an answer that an earlier version gave too: later ones may have more keys."""
+    if isinstance(was, dict):
+        return {key: kept(value, now.get(key)) for key, value in was.items()}
+    return [kept(*pair) for pair in zip(was, now, strict=True)] if isinstance(was, list) else now
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_databases_of_a_release_are_upgraded_with_all_that_they_hold(release, tmp_path):
+    """`tests.databases.record` made them, with each release."""
+    made_from(f"store_{release}.sql", tmp_path / "hpo-pilot.db")
+    made_from(f"server_{release}.sql", tmp_path / "panda.db")
+    store = SteeringStore.open(f"sqlite:///{tmp_path}/hpo-pilot.db")
+    with store.engine.connect() as connection:
+        assert differences(connection, store_tables.metadata) == []
+    store.close()
+    for words, was in json.loads((HERE / f"said_{release}.json").read_text()).items():
+        now = command_here(*words.split(), "--json", "--workdir", str(tmp_path))
+        assert now.returncode == 0, now.stderr
+        assert kept(was, json.loads(now.stdout)) == was, words
+    assert command_here("extend", "levels", "--trials", "+4", "--workdir", str(tmp_path)).returncode == 0
+    database = Database(tmp_path / "panda.db")
+    with database.writing() as tx:
+        assert differences(tx.connection, server_tables.metadata) == []
+        names = tx.connection.scalars(server_tables.tasks.select().with_only_columns(server_tables.tasks.c.name)).all()
+    database.close()
+    assert {name.split(".")[2] for name in names} == {"folded", "levels"}
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_every_place_says_that_nothing_steers_it_and_none_when_it_ends(client, w
 def test_a_process_that_steers_others_does_not_steer_it(client, store, work, demo, tmp_path):
     other = client.submit(write_search(tmp_path, "other"))
     with held_lease(store.engine, "run", "embedded") as lease:
-        lease.steer_only([other["id"]])
+        lease.take_all([other["id"]])
         assert client.status("other")["steered"] is True
         status = client.status(demo)
         assert status["steered"] is False

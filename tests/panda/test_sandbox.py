@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpo_pilot.errors import InputError
+from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.panda.sandbox import build_sandbox, unpack_payload
 from tests.archives import archive, member
 
@@ -45,6 +45,12 @@ def test_the_name_is_the_content(payload, tmp_path):
     assert first.read_bytes() == second.read_bytes()
     (payload / "train.py").write_text("print(2)")
     assert build_sandbox(payload, {"command": "true"}, tmp_path / "c").name != first.name
+
+
+def test_a_folder_that_cannot_be_made_is_no_mistake_of_the_user(payload, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(TryAgainError, match="cannot write the sandbox"):
+        build_sandbox(payload, {"command": "true"}, tmp_path / "file" / "sandboxes")
 
 
 def test_a_link_that_leads_out_is_refused(payload, tmp_path):

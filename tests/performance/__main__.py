@@ -33,6 +33,7 @@ from tests.performance import (
     server,
     service,
     several_objectives,
+    soak,
 )
 from tests.performance.optimizers import ablation, limits, prior, run_times, speed, suite
 
@@ -44,6 +45,7 @@ BENCHMARKS = {
     "idle-service": service.measure_idle_service,
     "neighbours": service.measure_neighbours,
     "pilot-load": server.measure_pilot_load,
+    "waiting-pilots": server.measure_waiting_pilots,
     "allocation": allocation.measure,
     "agents": agents.measure,
     "asking": asking.measure,
@@ -63,7 +65,7 @@ BENCHMARKS = {
     "run-times": run_times.measure,
 }
 
-NAMES = (*BENCHMARKS, "ablation", "fidelity", "large-store", "optimizers")
+NAMES = (*BENCHMARKS, "ablation", "fidelity", "large-store", "optimizers", "soak")
 
 
 def main() -> None:
@@ -78,6 +80,7 @@ def main() -> None:
         "ablation": functools.partial(ablation.measure, options=options),
         "fidelity": functools.partial(fidelity.measure, options=options),
         "large-store": functools.partial(large_store.measure, trials=options.trials),
+        "soak": functools.partial(soak.measure, trials=options.trials),
         "optimizers": functools.partial(suite.measure, options=options),
     }
     unknown = set(options.names) - set(benchmarks)

@@ -19,7 +19,7 @@ from tests.made import made_search
 from tests.rest_api import store_of
 
 NAME = "scan"  #: of the first search, which runs
-_SHARE = 100 / 128  # of the trials, in the first of several searches
+_SHARE = 1 / 5  # of the trials, in the first of several searches
 _WIDTH, _FOLDS = 100, 2  # trials of a generation
 _REAL = {name: {"type": "real", "low": 0.0, "high": 1.0} for name in ("x", "y", "z")}
 _SPACE = {

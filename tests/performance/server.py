@@ -54,6 +54,9 @@ class LoadServer:
         times = psutil.Process(self.process.pid).cpu_times()
         return times.user + times.system
 
+    def memory_mb(self) -> float:
+        return float(psutil.Process(self.process.pid).memory_info().rss) / 1e6
+
     def waited_seconds(self) -> float:
         """Seconds that its threads were ready to run and had no core: what other programs took from it."""
         tasks = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
@@ -214,30 +217,33 @@ class Pilot(asyncio.Protocol):
             What was called; `error` where the answer was none.
         """
         if self._job is None:
-            reply = await self._send("acquire_jobs", self._request())
+            reply = await self.send("pilot/acquire_jobs", self.request())
             if reply is None or not reply["success"]:
                 return "error"
             self._job = reply["data"]["jobs"][0]["PandaID"]
             return "acquire"
-        report = {"job_id": self._job, "attempt_nr": 1, "node": f"node{self._number}", "core_count": 1}
+        self._running = not self._running
+        reply = await self.report(self._job, "running" if self._running else "finished")
         if not self._running:
-            self._running = True
-            reply = await self._send("update_job", {**report, "job_status": "running"})
-        else:
-            self._job, self._running = None, False
-            reply = await self._send("update_job", {**report, "job_status": "finished", "meta_data": _METADATA})
+            self._job = None
         return "error" if reply is None or not reply["success"] or reply["data"]["command"] else "update"
 
-    def _request(self) -> dict[str, Any]:
-        return {"site_name": "LOCAL", "prod_source_label": "user", "node": f"node{self._number}", "memory": 4000}
+    def request(self) -> dict[str, Any]:
+        """The arguments of a call for a job."""
+        where = {"site_name": "LOCAL", "prod_source_label": "user", "node": f"node{self._number}", "memory": 4000}
+        return where | {"harvester_id": "bench", "worker_id": self._number}
 
-    async def _send(self, function: str, arguments: dict[str, Any]) -> Any:
+    async def report(self, job: int, status: str) -> Any:
+        """Reports on a job; the answer."""
+        said = {"job_id": job, "job_status": status, "attempt_nr": 1, "node": f"node{self._number}", "core_count": 1}
+        return await self.send("pilot/update_job", said | ({"meta_data": _METADATA} if status == "finished" else {}))
+
+    async def send(self, path: str, arguments: dict[str, Any]) -> Any:
+        """Calls; the answer, None where there is none."""
         body = json.dumps(arguments).encode()
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(
-            b"POST /api/v1/pilot/%b HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n"
-            % (function.encode(), self._head, len(body))
-            + body
+            b"POST /api/v1/%b HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n" % (path.encode(), self._head, len(body)) + body
         )
         answer = await self._answer
         return json.loads(answer) if answer else None
@@ -328,13 +334,15 @@ async def _measure(server: LoadServer, seconds: float) -> dict[str, Any]:
     return {**paced, "most_calls_per_second": most, "held": held}
 
 
-async def _connect(server: LoadServer) -> list[Pilot]:
+async def _connect(
+    server: LoadServer, count: int = PILOTS, role: Role = Role.PILOT, more: str = "", name: str = "bench-pilot"
+) -> list[Pilot]:
     host, port = server.url.removeprefix("http://").split(":")
-    authorization = f"Authorization: Bearer {token('bench-pilot', Role.PILOT)}\r\n"
-    head = f"Host: {host}\r\n{authorization}Content-Type: application/json\r\n".encode()
+    authorization = f"Authorization: Bearer {token(name, role)}\r\n"
+    head = f"Host: {host}\r\n{authorization}Content-Type: application/json\r\n{more}".encode()
     loop = asyncio.get_running_loop()
     pilots = []
-    for number in range(PILOTS):
+    for number in range(count):
         _, pilot = await loop.create_connection(lambda number=number: Pilot(number, head), host, int(port))  # type: ignore[misc]
         pilots.append(pilot)
     return pilots
@@ -368,3 +376,109 @@ async def _pressing(pilots: list[Pilot], seconds: float) -> tuple[_Load, float]:
 
     await asyncio.gather(*map(press, pilots))
     return load, time.perf_counter() - begun
+
+
+# Many pilots that wait for jobs, each in a long poll of 30 s on a connection of its own. Tasks come at a steady rate,
+# whatever the server does; each job makes three calls: taken, running, finished. The time of the first call counts
+# from the answer to the submission. A job that was handed out twice is counted.
+
+CONNECTED = 5000
+CONNECTED_LIMIT, MEMORY_LIMIT = 0.050, 300.0  # seconds: p99; MB of the server
+_JOBS_EACH = 10  # of a task
+_RUN_SECONDS = 2.0
+
+
+class _Natural:
+    """The life of the pilots that wait."""
+
+    def __init__(self) -> None:
+        self.submitted: dict[int, float] = {}
+        self.handed: Counter[int] = Counter()
+        self.taken, self.updates, self.submits = _Load(), _Load(), _Load()
+        self.errors = self.polls = 0
+
+    async def live(self, pilot: Pilot) -> None:
+        while True:
+            reply = await pilot.send("pilot/acquire_jobs", pilot.request())
+            self.polls += 1
+            if reply is None:
+                self.errors += 1
+                return
+            for job in reply["data"]["jobs"] if reply["success"] else ():
+                self.handed[job["PandaID"]] += 1
+                known = self.submitted.get(job["taskID"], time.perf_counter())  # before its submission was answered
+                self.taken.seconds.append(time.perf_counter() - known)
+                await self._run(pilot, job["PandaID"])
+
+    async def _run(self, pilot: Pilot, panda_id: int) -> None:
+        for status in ("running", "finished"):
+            begun = time.perf_counter()
+            reply = await pilot.report(panda_id, status)
+            self.updates.seconds.append(time.perf_counter() - begun)
+            self.errors += reply is None or not reply["success"] or bool(reply["data"]["command"])
+            if status == "running":
+                await asyncio.sleep(_RUN_SECONDS)
+
+    async def submit(self, user: Pilot, seconds: float) -> None:
+        begun, pause = time.perf_counter(), 3 * _JOBS_EACH / RATE
+        for number in range(int(seconds / pause)):
+            await asyncio.sleep(begun + number * pause - time.perf_counter())
+            arguments = f"runner%20--points%20{'x' * 2000}%20--number%20"
+            name = f"user.bench.natural{time.time_ns()}/"
+            parameters = bare_params(name, _JOBS_EACH, arguments) | {"userName": "bench"}
+            parameters["campaign"] = f"load.{number % _SEARCHES}"
+            sent = time.perf_counter()
+            reply = await user.send("task/submit", {"task_parameters": parameters})
+            self.submits.seconds.append(time.perf_counter() - sent)
+            self.submitted[int(reply["data"])] = time.perf_counter()
+
+
+def measure_waiting_pilots(*, quick: bool) -> dict[str, Any]:
+    """5,000 pilots with idle long polls, and 200 calls a second."""
+    two_cores()
+    with tempfile.TemporaryDirectory() as folder, load_server(Path(folder)) as server:
+        return uvloop.run(_wait_and_work(server, 10.0 if quick else 60.0))
+
+
+async def _wait_and_work(server: LoadServer, seconds: float) -> dict[str, Any]:
+    natural = _Natural()
+    pilots = await _connect(server, CONNECTED, more="X-HPO-Pilot-Wait: 30\r\n")
+    lives = [asyncio.create_task(natural.live(pilot)) for pilot in pilots]
+    (user,) = await _connect(server, 1, Role.USER, name="bench")
+    await natural.submit(user, 3.0)  # the first look at everything
+    await asyncio.sleep(_RUN_SECONDS + 1)
+    for load in (natural.taken, natural.updates, natural.submits):
+        load.seconds.clear()
+    before, polls = (server.cpu_seconds(), time.process_time(), server.waited_seconds()), natural.polls
+    begun = time.perf_counter()
+    await natural.submit(user, seconds)
+    await asyncio.sleep(_RUN_SECONDS + 1)
+    elapsed = time.perf_counter() - begun
+    cpu, own = (server.cpu_seconds() - before[0]) / elapsed, (time.process_time() - before[1]) / elapsed
+    for life in lives:
+        life.cancel()
+    for pilot in pilots:
+        pilot.close()
+    calls = len(natural.taken.seconds) + len(natural.updates.seconds)
+    both = _Load()
+    both.seconds = natural.taken.seconds + natural.updates.seconds
+    figures = {
+        "pilots": CONNECTED,
+        "calls_per_second": calls / elapsed,
+        "idle_polls_per_second": (natural.polls - polls - len(natural.taken.seconds)) / elapsed,
+        "p50": both.quantile(0.5),
+        "p99": both.quantile(0.99),
+        "errors": natural.errors,
+        "twice": sum(count > 1 for count in natural.handed.values()),
+        "not_handed_out": len(natural.submitted) * _JOBS_EACH - len(natural.handed),
+        "memory_mb": server.memory_mb(),
+        "cpu_ms_per_call": 1e3 * cpu * elapsed / calls,
+        "server_cpu": cpu,
+        "load_cpu": own,
+        "server_waited_for_a_core": (server.waited_seconds() - before[2]) / elapsed,
+    }
+    held = figures["p99"] < CONNECTED_LIMIT and figures["memory_mb"] < MEMORY_LIMIT
+    held = held and not (natural.errors or figures["twice"] or figures["not_handed_out"])
+    print(", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
+    print("limit held" if held else "LIMIT MISSED")
+    return {**figures, "held": held}

@@ -316,11 +316,17 @@ class PilotProcess:
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(
-        self, *options: str, slots: int = 2, variables: Mapping[str, str] | None = None, **popen: Any
+        self,
+        *options: str,
+        slots: int = 2,
+        variables: Mapping[str, str] | None = None,
+        isolated: bool = False,
+        **popen: Any,
     ) -> subprocess.Popen[bytes]:
         argv = [
             *(sys.executable, "-m", "hpo_pilot.pilot", "--server", self.url, "--queue", "LOCAL", "--slots", str(slots)),
             *("--token-file", str(self.token_file), "--workdir", str(self.workdir), "--heartbeat", "0.3", *options),
+            *(() if isolated else ("--no-isolation",)),  # their payloads write beside the work folder
         ]
         env = dict(os.environ) | {"GREETING_TOKEN": "geheim", "PYTHONPATH": str(ROOT)} | dict(variables or {})
         with self.log.open("ab") as log:

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import psutil
 import pytest
 import requests
 
+from hpo_pilot.files import try_lock
 from hpo_pilot.hpc.launchers import make_launcher
+from hpo_pilot.pilot.agent import remove_left
 from hpo_pilot.pilot.agents import Pace
 from hpo_pilot.pilot.execution import InContainer
 from hpo_pilot.pilot.job import parse_job
@@ -85,6 +88,19 @@ def agents(folder: Path) -> dict[str, psutil.Process]:
         if line[1:3] == ["-m", "hpo_pilot.pilot.agent"] and line[-1].startswith(str(folder)):
             found[process.environ()["SLURMD_NODENAME"]] = process
     return found
+
+
+def test_folders_of_killed_agents_are_removed_a_day_later(tmp_path):
+    old = time.time() - 90_000
+    ages = {"1-w-1-n1": time.time(), "2-w-1-n1": old, "3-w-1-n2": old, "4-w-1-n1": old, "mine-n1": old}
+    for name, when in ages.items():
+        (tmp_path / name / "jobs").mkdir(parents=True)
+        (tmp_path / name / "jobs" / "w.lock").touch()
+        os.utime(tmp_path / name / "jobs" / "w.lock", (when, when))
+    with (tmp_path / "4-w-1-n1" / "jobs" / "w.lock").open() as lives:
+        assert try_lock(lives.fileno())
+        remove_left(tmp_path / "mine-n1", "n1")
+    assert {path.name for path in tmp_path.iterdir()} == ages.keys() - {"2-w-1-n1"}
 
 
 def test_many_jobs_take_one_job_step(panda, pilot, begin, tools):

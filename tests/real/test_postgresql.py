@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
 
 from tests.end_to_end.conftest import Scan
+from tests.postgresql import BASE, new_database
 from tests.real.processes import missing
 
 
 @pytest.fixture
 def store_url() -> Iterator[str]:
-    base = os.environ.get("HPO_PILOT_TEST_POSTGRESQL")
-    if base is None:
+    if BASE is None:
         missing("HPO_PILOT_TEST_POSTGRESQL names no PostgreSQL; `make test-real` starts one where it is installed")
-    name = f"store_{secrets.token_hex(4)}"
-    engine = create_engine(base, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
-    yield make_url(base).set(database=name).render_as_string(hide_password=False)
-    with engine.connect() as connection:
-        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
-    engine.dispose()
+    with new_database() as url:
+        yield url
 
 
 def test_a_search_in_postgresql(tmp_path, store_url):
@@ -41,6 +32,15 @@ def test_a_search_in_postgresql(tmp_path, store_url):
     scan("extend", "demo", "--trials", "+4")
     scan("run", str(scan.file))
     assert len(scan.trials()) == 16
+
+    backup = tmp_path / "scan.tar"
+    scan("db", "backup", str(backup))
+    scan("note", "demo", "written after the backup")
+    assert "after the backup" in scan("log", "demo").stdout
+    assert "--replace" in scan("db", "restore", str(backup), status=2).stderr
+    scan("db", "restore", str(backup), "--replace")
+    assert scan("db", "check").stdout.strip() == "every invariant holds"
+    assert "after the backup" not in scan("log", "demo").stdout and len(scan.trials()) == 16
 
 
 def test_a_killed_run_goes_on_in_postgresql(tmp_path, store_url):

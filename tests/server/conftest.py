@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import requests
+from sqlalchemy import create_engine, text
 
 import hpo_pilot.server.app  # noqa: F401  # fills the tables of calls, each of which tests go through
 from hpo_pilot.http import open_session
@@ -23,6 +24,7 @@ from tests.bearer import make_token_folder, token
 from tests.certificates import self_signed
 from tests.clock import Clock
 from tests.panda_environment import panda_environment
+from tests.postgresql import BASE, new_database
 from tests.server.queue_driver import Queue
 from tests.server_process import ServerProcess
 
@@ -44,9 +46,33 @@ def clock() -> Clock:
     return Clock()
 
 
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[str | None]:
+    """The database of this process's tests with `make test-real`, emptied for each of them; None: they use SQLite."""
+    if BASE is None:
+        yield None
+        return
+    with new_database() as url:
+        yield url
+
+
 @pytest.fixture
-def database(tmp_path: Path, clock: Clock) -> Iterator[Database]:
-    opened = Database(tmp_path / "panda.db", clock=clock)
+def place(tmp_path: Path, postgresql: str | None) -> Iterator[Path | str]:
+    """Where the database of a test is."""
+    if postgresql is None:
+        yield tmp_path / "panda.db"
+        return
+    yield postgresql
+    engine = create_engine(postgresql)
+    with engine.begin() as connection:
+        connection.execute(text("DROP SCHEMA public CASCADE"))
+        connection.execute(text("CREATE SCHEMA public"))
+    engine.dispose()
+
+
+@pytest.fixture
+def database(place: Path | str, clock: Clock) -> Iterator[Database]:
+    opened = Database(place, clock=clock)
     yield opened
     opened.close()
 
@@ -114,9 +140,16 @@ class RunningServer:
     """A server process with its files; can be killed and started again on the same port."""
 
     def __init__(
-        self, folder: Path, heartbeat_timeout: float = 60.0, *, tls: bool = False, options: Sequence[str] = ()
+        self,
+        folder: Path,
+        heartbeat_timeout: float = 60.0,
+        *,
+        place: Path | str | None = None,
+        tls: bool = False,
+        options: Sequence[str] = (),
     ) -> None:
         self.folder = folder
+        self.place = place or folder / "panda.db"
         self.heartbeat_timeout = heartbeat_timeout
         self.tls = self_signed(folder / "tls") if tls else None
         self.options = [*options, *(self.tls.options if self.tls else ())]
@@ -127,7 +160,7 @@ class RunningServer:
 
     def start(self) -> None:
         self.process = ServerProcess(
-            database=self.folder / "panda.db",
+            database=self.place,
             files=self.folder / "files",
             tokens=self.tokens,
             port=self._port,
@@ -162,17 +195,18 @@ def serving(folder: Path, **options: Any) -> Iterator[RunningServer]:
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """One server for all tests; each uses task names and queues of its own."""
-    with serving(tmp_path_factory.mktemp("server"), heartbeat_timeout=3600.0) as running:
-        yield running
+    with contextlib.ExitStack() as stack:
+        place = stack.enter_context(new_database()) if BASE else None
+        yield stack.enter_context(serving(tmp_path_factory.mktemp("server"), heartbeat_timeout=3600.0, place=place))
 
 
 @pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[Callable[..., RunningServer]]:
+def own_server(tmp_path: Path, place: Path | str) -> Iterator[Callable[..., RunningServer]]:
     """Starts servers that a test may kill."""
     started: list[RunningServer] = []
 
     def start(**options: Any) -> RunningServer:
-        started.append(RunningServer(tmp_path, **options))
+        started.append(RunningServer(tmp_path, place=place, **options))
         return started[-1]
 
     yield start
@@ -182,7 +216,7 @@ def own_server(tmp_path: Path) -> Iterator[Callable[..., RunningServer]]:
 
 @pytest.fixture
 def refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    place: Path | str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> Iterator[Callable[..., tuple[int, str]]]:
     """Runs the command line of a server that must refuse to start; returns exit code and the line of the error."""
     mask = os.umask(0)
@@ -191,7 +225,7 @@ def refused(
     def start(folder: Path, *options: str) -> tuple[int, str]:
         end, other = os.pipe()
         os.close(other)  # should it come to run after all, it ends at once
-        where = ["--database", str(folder / "panda.db"), "--files", str(folder / "files")]
+        where = ["--database", str(place), "--files", str(folder / "files")]
         try:
             code = main([*where, "--tokens", str(folder / "tokens"), "--lifeline-fd", str(end), *options])
         finally:

@@ -9,7 +9,6 @@ import json
 import os
 import resource
 import socket
-import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,9 +16,10 @@ from urllib.parse import urlsplit
 
 import pytest
 import requests
+from sqlalchemy import func, update
 
 from hpo_pilot.server.calls import BodyRefused, pairs
-from hpo_pilot.server.database import Database
+from hpo_pilot.server.database import Database, tasks
 from hpo_pilot.server.dispatch import JobRequest, acquire
 from hpo_pilot.server.listening import HEAD_LIMIT
 from hpo_pilot.server.replies import dump, load
@@ -296,10 +296,13 @@ def test_a_task_of_an_older_version_writes_only_its_own_outputs(own_server: Call
     old = server.api("you").submit(output_params("user.you.o.$JEDITASKID.${SN}.log.tgz", site="YOURS"))
     server.stop()
     target = f"user.me.{mine}._000001.outputs.tar.gz"
-    with contextlib.closing(sqlite3.connect(server.folder / "panda.db")) as database, database:
-        change = "UPDATE tasks SET params = replace(params, ?, ?) WHERE task_id = ?"
-        database.execute(change, ("user.you.t.$JEDITASKID.${SN}.log.tgz", target, theirs))
-        database.execute(change, ("user.you.o.$JEDITASKID.${SN}.log.tgz", "user.you.old.log.tgz", old))
+    with contextlib.closing(Database(server.place)) as database, database.writing() as tx:
+        for task_id, name, instead in (
+            (theirs, "user.you.t.$JEDITASKID.${SN}.log.tgz", target),
+            (old, "user.you.o.$JEDITASKID.${SN}.log.tgz", "user.you.old.log.tgz"),
+        ):
+            changed = update(tasks).where(tasks.c.task_id == task_id)
+            tx.connection.execute(changed.values(params=func.replace(tasks.c.params, name, instead)))
     server.start()
     assert server.api("pilot").acquire(site_name="OWN")
     assert len(server.api("pilot").acquire(2, site_name="YOURS")) == 2

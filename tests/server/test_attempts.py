@@ -349,7 +349,7 @@ def test_changes_have_growing_cursors(queue: Queue) -> None:
         queue.report(job["PandaID"], status)
         seen.append(cursor(queue, task_id))
         queue.report(job["PandaID"], status)
-        assert cursor(queue, task_id) == queue.database.change == seen[-1], "a report without news changes none"
+        assert cursor(queue, task_id) == seen[-1], "a report without news changes none"
     assert seen == sorted(set(seen))
 
 

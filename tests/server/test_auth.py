@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import json
@@ -14,6 +15,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.server import listening
 from hpo_pilot.server.tokens import LEEWAY, Authority, Caller, Role, TokenRefused, Tokens, check_origin
 from tests.clock import Clock
 from tests.server.conftest import refusal
@@ -261,3 +263,49 @@ def test_the_number_of_remembered_tokens_is_limited(
     made = [authority.issue(f"user{number}", Role.USER, 1)[0] for number in range(8)]
     assert [tokens.verify(f"Bearer {token}").name for token in made] == [f"user{number}" for number in range(8)]
     assert len(tokens._known) == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "header", "status", "waits"),
+    [
+        ("/api/v1/x", b"authorization", 401, True),
+        ("/points/1", b"x-idds-auth-token", 401, True),
+        ("/login", b"cookie", 403, True),
+        ("/api/v1/x", b"authorization", 200, False),
+        ("/api/v1/x", b"authorization", 403, False),  # a good token without the role
+        ("/api/v1/x", b"cookie", 401, False),
+    ],
+)
+def test_only_answers_to_wrong_tokens_wait(
+    monkeypatch: pytest.MonkeyPatch, path: str, header: bytes, status: int, waits: bool
+) -> None:
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": status})
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    async def send(_message: Any) -> None:
+        pass
+
+    async def many() -> None:
+        scope = {"type": "http", "path": path, "method": "POST", "headers": [(header, b"x")], "client": ("10.0.0.1", 1)}
+        for _ in range(100):
+            await slow(scope, send, send)
+
+    slept: list[float] = []
+    monkeypatch.setattr(listening.asyncio, "sleep", sleep)
+    slow = listening.SlowRefusals(app)
+    asyncio.run(many())
+    assert (slept[:10] == [0] * 10 and slept[-1] == slow.longest) if waits else slept == []
+
+
+def test_wrong_tokens_of_one_address_delay_no_other() -> None:
+    slow = listening.SlowRefusals(lambda *_: None)  # type: ignore[arg-type,return-value]
+    for _ in range(50):
+        slow.delay("2001:db8:1:2:3:4:5:6", 0)
+    assert slow.delay("2001:db8:1:2::7", 0) > 0
+    assert slow.delay("2001:db8:1:3::7", 0) == slow.delay("10.0.0.1", 0) == slow.delay("2001:db8:1:2::7", 100) == 0
+    for number in range(10_000):
+        slow.delay(str(number), 200)
+    assert len(slow._seen) < 5000

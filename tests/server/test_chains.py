@@ -111,6 +111,28 @@ def test_the_longest_stored_go_first(house: House, monkeypatch: pytest.MonkeyPat
     assert {path.name for path in house.cache} == set(names[1:3]), "to remove them would not help"
 
 
+def test_those_of_searches_that_are_over_go_first(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of other users; but not if the search goes on."""
+    task = house.queue.submit(2, **params(1, 2))
+    over = {uid: house.queue.submit(1, **params(9, uid=uid)) for uid in ("old", "again")}
+    mine, old, again = put(house, task, 1, 1), *(put(house, number, 1, 9) for number in over.values())
+    with house.queue.database.writing() as tx:
+        theirs = database.cache_files.c.name.in_([old, again])
+        tx.connection.execute(database.cache_files.update().where(theirs).values(user_name="you"))
+        for uid in over:
+            chains.forget(tx, house.cache, "me", uid, [9])
+        place = place_of(tx, over["again"], "1.t9f0")
+        assert place is not None and stored(tx, place, touch=True) == [again]
+    usage = namedtuple("usage", "free")
+    new = put(house, task, 2, 2)
+    for free, gone in ((2, {old}), (1, {old, mine})):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: usage(free))
+        with house.queue.database.writing() as tx:
+            place = place_of(tx, task, "2.t2f0")
+            assert place is not None and make_room(tx, house.cache, place)
+        assert {path.name for path in house.cache} == {mine, old, again, new} - gone
+
+
 def test_one_that_is_refused_leaves_that_of_the_level_below(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     low, high = house.queue.submit(1, **params(1)), house.queue.submit(1, **params(2, chain=1))
     usage = namedtuple("usage", "free")

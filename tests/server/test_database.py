@@ -16,6 +16,8 @@ from tests.task_parameters import make_params
 
 
 def test_a_full_disk_rolls_back_only_its_transaction(database: Database, me: Caller) -> None:
+    if database.is_postgresql:
+        pytest.skip("the size of a PostgreSQL database has no limit")
     with database.writing() as tx:
         tasks.submit(tx, me, make_params("user.me.before/", 1))
         pages = tx.connection.exec_driver_sql("PRAGMA page_count").scalar_one()
@@ -45,6 +47,8 @@ def test_readers_see_whole_transactions(database: Database, me: Caller) -> None:
 
 def test_the_query_for_changes_uses_an_index(database: Database) -> None:
     """Its cost does not grow with the number of tasks."""
+    if database.is_postgresql:
+        pytest.skip("PostgreSQL's plans depend on the number of rows")
     with database.reading() as tx:
         for column in ("change", "outcome"):
             query = f"SELECT task_id, {column} FROM tasks WHERE user_name = 'me' AND {column} > 5 ORDER BY {column}"

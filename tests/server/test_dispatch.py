@@ -128,11 +128,11 @@ def test_a_rolled_back_acquisition_leaves_the_jobs_to_others(queue: Queue) -> No
     assert task_ids(queue.acquire()) == [task_id]
 
 
-def test_what_waits_is_found_after_a_restart(queue: Queue, tmp_path: Path) -> None:
+def test_what_waits_is_found_after_a_restart(queue: Queue, place: Path | str) -> None:
     task_id = queue.submit(2, campaign="x.1")
     queue.acquire()
     queue.database.close()
-    queue.database = Database(tmp_path / "panda.db", clock=queue.clock)
+    queue.database = Database(place, clock=queue.clock)
     assert task_ids(queue.acquire(5)) == [task_id]
     queue.database.close()
 
@@ -190,6 +190,8 @@ def test_looking_costs_the_same_with_many_waiting(queue: Queue) -> None:
     event.remove(engine, "before_cursor_execute", listener)
     reading = [s for s in statements if s.startswith("SELECT") and "FROM jobs" in s]
     assert len(reading) == 1
+    if queue.database.is_postgresql:
+        return  # another language of plans
     with queue.database.reading() as tx:
         plan = tx.connection.exec_driver_sql(
             "EXPLAIN QUERY PLAN SELECT panda_id FROM jobs WHERE jobs.status = 'activated' AND task_id = 1 "

@@ -241,8 +241,7 @@ def test_all_files_are_private(server: Any, user: Any) -> None:
 
 def test_tokens_are_neither_stored_nor_logged(server: Any) -> None:
     assert send(server, "GET", "/api/v1/system/get_user_attributes", "token-of-me").status_code == 200
-    kept = [*server.tokens.iterdir(), server.log, server.folder / "panda.db", server.folder / "panda.db-wal"]
-    for path in kept:
+    for path in [*server.tokens.iterdir(), server.log, *server.folder.glob("panda.db*")]:
         for alias in TOKENS:
             assert bearer(alias).rsplit(".", 1)[1].encode() not in path.read_bytes(), path
 

@@ -10,6 +10,7 @@ import pytest
 
 from hpo_pilot.hpc.capacity import AllocationRequest, AllocationRoom
 from hpo_pilot.jobs.resources import Room
+from hpo_pilot.protocol import PROTOCOL, PROTOCOL_HEADER
 from hpo_pilot.server.tokens import Role
 from tests.bearer import token
 from tests.server.conftest import Api
@@ -39,6 +40,21 @@ def test_everything_that_a_pilot_may_say(user: Any, pilot: Any) -> None:
     assert (len(described["modificationHost"]), len(described["jobMetrics"])) == (128, 500)
     assert (described["maxRSS"], described["totRCHAR"], described["jobSubStatus"]) == (10, 2.0, "s")
     assert described["startTime"] == {"__datetime__": "2025-01-01T10:00:00"}
+
+
+def test_pilots_two_versions_apart_get_no_jobs_and_can_report(user: Any, pilot: Any) -> None:
+    user.submit(make_params("user.me.apart/", 2, site="APART"))
+    ask = f"{pilot.url}/api/v1/pilot/acquire_jobs"
+    for number, older in ((PROTOCOL + 2, "server"), (-1, "pilot")):
+        headers = {PROTOCOL_HEADER: str(number)}
+        answer = pilot.session.post(ask, json={"site_name": "APART"}, headers=headers, timeout=60)
+        assert (answer.status_code, answer.json()["success"]) == (426, False)
+        assert answer.json()["message"].endswith(f"upgrade hpo-pilot of the {older}")
+    for number in (PROTOCOL - 1, PROTOCOL + 1):
+        reply = pilot.post("pilot/acquire_jobs", headers={PROTOCOL_HEADER: str(number)}, site_name="APART")
+        (job,) = reply["data"]["jobs"]
+    report = {"job_id": job["PandaID"], "job_status": "running", "attempt_nr": 1}
+    assert pilot.post("pilot/update_job", headers={PROTOCOL_HEADER: str(PROTOCOL + 2)}, **report)["success"]
 
 
 def test_reports_on_several_jobs(user: Any, pilot: Any, server: Any) -> None:

@@ -34,14 +34,15 @@ class Pilot:
         waiter = self._pilots.enter(self._site)
         try:
             while not self.got:
-                self._pilots.looks(waiter)
+                called = self._pilots.looks(waiter)
                 self.looked += 1
                 await asyncio.sleep(0)
                 if self._wants in jobs:
                     jobs.remove(self._wants)
                     self.got = self._wants
                     return
-                self._pilots.found_nothing(waiter)
+                if called:
+                    self._pilots.found_nothing(waiter)
                 if not await self._pilots.wait(waiter, 60):
                     return
         finally:
@@ -87,6 +88,17 @@ def test_a_job_that_does_not_fit_the_first_pilot_wakes_the_next_one(pilots: Wait
         async with waiting(pilots, *crowd) as announce:
             await announce("big", "A")
             assert crowd[-1].got and [pilot.looked for pilot in crowd] == [2] * 6
+
+    asyncio.run(scenario())
+
+
+def test_a_pilot_that_comes_and_finds_nothing_wakes_nobody(pilots: WaitingPilots) -> None:
+    async def scenario() -> None:
+        crowd = [Pilot(pilots, "A") for _ in range(50)]
+        async with waiting(pilots, *crowd) as announce:
+            await announce("A", "A")
+            async with waiting(pilots, Pilot(pilots, "A")):
+                assert sum(pilot.looked for pilot in crowd) == 51
 
     asyncio.run(scenario())
 

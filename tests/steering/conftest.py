@@ -1,6 +1,6 @@
 """A store, a workflow manager in memory, and the steering of a search by them.
 
-After each test, the rows of progress must agree with the trials.
+After each test, every invariant of the store must hold.
 """
 
 from __future__ import annotations
@@ -9,21 +9,17 @@ import pytest
 
 from hpo_pilot.steering.loop import SearchSteering
 from hpo_pilot.store import SteeringStore
-from hpo_pilot.store.database import reading
-from hpo_pilot.store.progress import computed_progress, stored_progress
+from hpo_pilot.store.invariants import check
 from tests.made import made_search
 from tests.steering.memory_panda import AtOnce, Panda
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path, request):
     opened = SteeringStore.open(f"sqlite:///{tmp_path / 'hpo-pilot.db'}")
     yield opened
-    for record in opened.searches():
-        with reading(opened.engine) as connection:
-            computed = computed_progress(connection, record.id, record.search)
-        stored = stored_progress(opened.engine, record.id)
-        assert stored is None or stored.agrees(computed), f"stored: {stored}\ncomputed: {computed}"
+    if not hasattr(request.module, "TRIALS_WITHOUT_JOBS"):
+        assert check(opened) == []
     opened.close()
 
 

@@ -83,6 +83,14 @@ def test_the_port_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
     assert EmbeddedPanda(workdir, slots=0).url.startswith("http://127.0.0.1:")
 
 
+def test_several_processes_need_postgresql(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workdir = WorkDir.make(tmp_path / "work")
+    with pytest.raises(InputError, match="set HPO_PILOT_SERVER_DATABASE=postgresql"):
+        EmbeddedPanda(workdir, slots=0, processes=2)
+    monkeypatch.setenv("HPO_PILOT_SERVER_DATABASE", "postgresql+psycopg://panda@host/panda")
+    assert "panda@host" not in str(EmbeddedPanda(workdir, slots=0, processes=2)._server._argv)
+
+
 # --- the queue file ---
 
 

@@ -121,7 +121,7 @@ def test_projections_are_stored_and_the_same_after_a_restart(steer, store, panda
     again = steer()
     go(again, 1)
     told = [(o.point, o.values, o.stopped) for o in steering._proposer._optimizer.history]
-    again._proposer._optimizer.tell(result for *_, result in again._proposer._untold)
+    again._proposer._optimizer.tell(again._proposer._results(again._proposer._untold))
     assert [(o.point, o.values, o.stopped) for o in again._proposer._optimizer.history] == told != []
 
 

@@ -20,7 +20,7 @@ from hpo_pilot.search import Search
 from hpo_pilot.steering import notifications
 from hpo_pilot.steering.notifications import ANY_HOST, Notifier, post
 from hpo_pilot.steering.service import run
-from hpo_pilot.store import SearchState
+from hpo_pilot.store import SearchState, StoreAwayError
 from tests.certificates import self_signed
 from tests.made import made_search
 from tests.steering.memory_panda import finish_all
@@ -62,6 +62,20 @@ def sendmail(tmp_path, monkeypatch):
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
     return tmp_path / "mail"
+
+
+def test_a_store_that_is_away_is_a_line_of_the_log(store, caplog, monkeypatch):
+    tried = threading.Event()
+
+    def away(_):
+        tried.set()
+        raise StoreAwayError("store: it is away; nothing is lost: try again")
+
+    monkeypatch.setattr(notifications, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(Notifier, "look", away)
+    with Notifier(store).working():
+        assert tried.wait(60)
+    assert {(record.levelname, record.exc_info) for record in caplog.records} == {("WARNING", None)}
 
 
 def notifying(receiver, **notify):

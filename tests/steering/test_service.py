@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections import Counter
 
 import pytest
 
@@ -10,9 +12,11 @@ from hpo_pilot.steering import service as service_module
 from hpo_pilot.steering.loop import Proposer, SearchSteering
 from hpo_pilot.steering.service import Service
 from hpo_pilot.store import SearchState
-from hpo_pilot.store.lease import held_lease
+from hpo_pilot.store.lease import acquire, held_lease
 from tests.made import made_search
 from tests.steering.memory_panda import Panda
+
+PANDA = "https://panda.example.org:25443"
 
 
 class Defect(Panda):
@@ -154,22 +158,78 @@ def test_a_call_that_hangs_for_one_search_delays_no_other(store, add):
     assert set(panda.forgotten) == {store.search(name).uid for name in ("slow", "quick")}, "no trial needs checkpoints"
 
 
-def test_a_service_that_takes_its_lease_again_loads_its_searches_again(store, add, monkeypatch):
-    """It was halted, and another service had the store meanwhile."""
+def test_a_search_that_another_service_had_for_a_while_is_loaded_again(store, add, monkeypatch):
+    """The service was halted, and the other one has let the search go."""
     add("demo")
-    monkeypatch.setattr(service_module, "LEASE_SECONDS", 0.4)
     loaded, load = [], Service._load
     monkeypatch.setattr(Service, "_load", lambda service, number: (loaded.append(number), load(service, number))[1])
-    with held_lease(store.engine, "serve") as lease:
+    panda, was_away = Panda(), []
+    with held_lease(store.engine, "run", PANDA) as lease, held_lease(store.engine, "run", PANDA) as other:
+        lease.take([1])
 
         def over():
-            if len(loaded) == 1:
-                lease.release()
+            if len(loaded) == 1 and panda.tasks and not was_away:
+                was_away.append(True)
+                lease.let_go([1])
+                other.take_all([1])
+                store.held_by(other.holder).record(1, events=["written by the other one"])
+                other.let_go([1])
             return len(loaded) == 2
 
-        _run_until(Service(store, Panda(), lease), over)
-        assert lease.renew()
+        _run_until(Service(store, panda, lease, server=PANDA), over)
+        lease.take_all([1])
     assert loaded == [1, 1]
+
+
+def test_two_services_divide_the_searches_and_one_takes_over_all(store):
+    def add(*names):
+        for name in names:
+            store.create_search(made_search(name), source="", sandbox=None, owner="me")
+
+    add(*(f"s{number}" for number in range(9)))
+    panda, held = Panda(), {}
+    leases = [acquire(store.engine, "serve", PANDA) for _ in range(2)]
+    services = [Service(store, panda, lease, server=PANDA) for lease in leases]
+
+    def holders():
+        return Counter(one.holder for one in store.search_states().values())
+
+    threads = [threading.Thread(target=service.run) for service in services]
+    threads[0].start()
+    try:
+        held["first"] = _until(holders, lambda now: now.total() - now[None] == 5)
+        threads[1].start()
+        held["both"] = _until(holders, lambda now: None not in now and len(now) == 2)
+        add(*(f"t{number}" for number in range(4)))
+        held["more"] = _until(holders, lambda now: None not in now and now.total() == 13)
+        services[0].stop()
+        threads[0].join(60)
+        leases[0].release()
+        held["left"] = _until(holders, lambda now: len(now) == 1 and None not in now)
+        newcomer = acquire(store.engine, "serve", PANDA)
+        services[1]._sharing = True  # as after the next renewal
+        held["let go"] = _until(holders, lambda now: now[None] > 0)
+        newcomer.release()
+    finally:
+        for service in services:
+            service.stop()
+    one, other = (lease.holder for lease in leases)
+    assert held["first"][one] == 5, "the other one has an equal share, although it has not begun"
+    assert held["both"] == {one: 5, other: 4}
+    assert abs(held["more"][one] - held["more"][other]) == 1
+    assert held["left"] == {other: 13}
+    assert held["let go"] == {other: 7, None: 6}
+    names = [task.name for task in panda.tasks.values()]
+    assert len(names) == len(set(names)) == 13
+
+
+def _until(look, is_right):
+    """What was seen when it was right, within two minutes."""
+    end = time.monotonic() + 120
+    while not is_right(seen := look()):
+        assert time.monotonic() < end, seen
+        time.sleep(0.02)
+    return seen
 
 
 def test_an_optimizer_that_thinks_for_long_delays_no_other_search(store, add, monkeypatch):

@@ -55,7 +55,8 @@ def test_the_optimizer_gets_the_run_time_of_a_fold_also_after_a_restart(steer, p
         panda.finish(task, 2, seconds=second)
     go(steering, 2)
     assert [o.seconds for o in steering._proposer._optimizer.history] == [3.0, 20.0]
-    assert [result.seconds for *_, result in steer()._proposer._untold] == [3.0, 20.0]
+    again = steer()._proposer
+    assert [result.seconds for result in again._results(again._untold)] == [3.0, 20.0]
 
 
 def test_a_false_row_of_progress_is_corrected_when_the_search_is_loaded(steer, store, panda):

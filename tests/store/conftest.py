@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-import os
-import secrets
-
 import pytest
-from sqlalchemy import create_engine, make_url, text
 
 from hpo_pilot.search import Search
 from hpo_pilot.store import SteeringStore
+from tests.postgresql import BASE, new_database
 
 
 @pytest.fixture
@@ -33,16 +30,9 @@ def store(request, tmp_path):
         yield opened
         opened.close()
         return
-    base = os.environ.get("HPO_PILOT_TEST_POSTGRESQL")
-    if base is None:
+    if BASE is None:
         pytest.skip("HPO_PILOT_TEST_POSTGRESQL names no database; `make test-real` starts one")
-    name = f"store_{secrets.token_hex(4)}"
-    server = create_engine(base, isolation_level="AUTOCOMMIT")
-    with server.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
-    opened = SteeringStore.open(make_url(base).set(database=name).render_as_string(hide_password=False))
-    yield opened
-    opened.close()
-    with server.connect() as connection:
-        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
-    server.dispose()
+    with new_database() as url:
+        opened = SteeringStore.open(url)
+        yield opened
+        opened.close()

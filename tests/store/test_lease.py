@@ -1,4 +1,4 @@
-"""The lease: one holder, gone with a dead process, kept by a live one."""
+"""Leases: a search has one holder, is free with a dead process, and only its holder may write."""
 
 from __future__ import annotations
 
@@ -7,117 +7,159 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from hpo_pilot.errors import TryAgainError
-from hpo_pilot.store import lease
-from hpo_pilot.store.database import writing
+from hpo_pilot.store import SearchState, lease
+from hpo_pilot.store.database import reading, writing
 from hpo_pilot.store.tables import leases
+from tests.made import made_search
+
+URL = "https://panda:25443"
 
 
-def change(store, **columns):
-    """The lease as another process may have left it."""
+def change(store, of=None, **columns):
+    """The row of a lease, or of all, as its process may have left it."""
     with writing(store.engine) as connection:
-        connection.execute(update(leases).values(**columns))
+        rows = update(leases) if of is None else update(leases).where(leases.c.holder == of.holder)
+        connection.execute(rows.values(**columns))
 
 
-def elsewhere(store, expires):
-    change(store, host=socket.gethostname() + "-other", expires=expires)
+def elsewhere(store, seconds, of=None):
+    """Moves a process to another host; its lease expires in so many seconds."""
+    change(store, of, host=socket.gethostname() + "-other", expires=time.time() + seconds)
 
 
-def test_a_live_holder_keeps_it(store):
-    with lease.held_lease(store.engine, "serve"):
+@pytest.fixture
+def numbers(store):
+    return [store.create_search(made_search(name), source="", sandbox=None, owner="me").id for name in ("a", "b", "c")]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "may"),
+    [
+        (("serve", URL), ("serve", URL), True),
+        (("run", URL), ("serve", URL), True),
+        (("run", URL), ("run", URL), True),
+        (("serve", URL), ("run", URL), False),  # it watches
+        (("serve", URL), ("stop", URL), False),
+        (("serve", URL), ("serve", "https://other:25443"), False),
+        (("serve", "embedded"), ("serve", URL), False),
+        (("serve", "embedded"), ("serve", "embedded"), False),
+        (("run", "embedded"), ("run", "embedded"), False),
+    ],
+)
+def test_who_steers_side_by_side(store, first, second, may):
+    with lease.held_lease(store.engine, *first):
+        if may:
+            with lease.held_lease(store.engine, *second) as other:
+                assert len(other.live()) == 2
+            return
         with pytest.raises(lease.LeaseHeldError, match=f"process {os.getpid()}") as caught:
-            lease.acquire(store.engine, "run")
-        assert caught.value.mode == "serve"
-    lease.acquire(store.engine, "run").release()
+            lease.acquire(store.engine, *second)
+        assert caught.value.mode == first[0]
+    lease.acquire(store.engine, *second).release()
 
 
-def test_a_dead_holder_loses_it_although_it_is_a_zombie(store):
+def test_a_dead_process_loses_its_searches_although_it_is_a_zombie(store, numbers):
     code = (
         "import os, sys, time; from hpo_pilot.store import Store; from hpo_pilot.store import lease; "
-        "lease.acquire(Store.open(sys.argv[1]).engine, 'run', 'https://panda:25443'); "
+        "held = lease.acquire(Store.open(sys.argv[1]).engine, 'run', 'embedded'); held.take_all([1]); "
         "print('held', flush=True); time.sleep(60)"
     )
     command = [sys.executable, "-c", code, store.engine.url.render_as_string()]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
-        assert lease.lease_holder(store.engine) == lease.Holder("run", "https://panda:25443")
+        assert lease.lease_holder(store.engine) == lease.Holder("run", "embedded", frozenset([1]))
+        found = lease.steerer(store.engine, 1)
+        assert (found["mode"], found["host"], found["pid"]) == ("run", socket.gethostname(), holder.pid)
+        assert time.time() - 600 < found["since"] < time.time() + 600
         holder.kill()
-        for _ in range(600):
+        for _ in range(1200):
             if lease.lease_holder(store.engine) is None:  # killed, and not waited for
                 break
             time.sleep(0.05)
-        lease.acquire(store.engine, "run").renew()
+        assert lease.steerer(store.engine, 1) is None
+        assert lease.acquire(store.engine, "run", "embedded").take([1]) == {1}
 
 
-def test_of_two_that_find_the_same_dead_holder_one_takes_it(store, monkeypatch):
-    lease.acquire(store.engine, "run")
-    opened = []
-    monkeypatch.setattr(lease, "writing", lambda engine: noted(writing(engine), opened))
+def test_a_search_has_one_holder(store, numbers):
+    one, other = (lease.acquire(store.engine, "run", URL) for _ in range(2))
+    a, b, c = numbers
+    assert one.take([a, b]) == {a, b}
+    assert other.take(numbers) == {c}
+    other.take_all([c])
+    with pytest.raises(lease.LeaseHeldError, match=f"process {os.getpid()} .* is steering search 'a'"):
+        other.take_all([a])
+    one.let_go([a, c])
+    assert other.take(numbers) == {a, c}
+    one.release()
+    assert other.take(numbers) == set(numbers)
+    assert lease.lease_holder(store.engine) == lease.Holder("run", URL, frozenset(numbers))
 
-    def dead(*_arguments):
-        if opened:
-            opened[0].execute(update(leases).values(holder="the other one"))  # its update came first
-        return False
 
-    monkeypatch.setattr(lease, "_is_live", dead)
-    with pytest.raises(lease.LeaseHeldError, match="has just taken"):
+def test_one_of_another_host_lasts_until_it_expires(store, numbers):
+    one, other = (lease.acquire(store.engine, "serve", URL) for _ in range(2))
+    one.take(numbers)
+    elsewhere(store, 60, one)
+    assert other.take(numbers) == set()
+    elsewhere(store, -1, one)
+    assert other.take(numbers) == set(numbers)
+    with pytest.raises(lease.LeaseHeldError):
         lease.acquire(store.engine, "run")
 
 
-@contextmanager
-def noted(block, opened):
-    """The same block; what it opens is put into `opened`."""
-    with block as connection:
-        opened.append(connection)
-        yield connection
+def test_a_halted_process_writes_nothing_once_another_has_the_search(store, numbers):
+    one, other = (lease.acquire(store.engine, "serve", URL) for _ in range(2))
+    a, b, _ = numbers
+    one.take([a, b])
+    change(store, one, expires=time.time() - 1)
+    assert one.take(numbers) == set(), "it must renew its lease first"
+    mine = store.held_by(one.holder)
+    mine.record(a, events=["nobody has taken it yet"])
+    assert other.take([a]) == {a}
+    for write in (
+        lambda: mine.record(a, events=["too late"]),
+        lambda: mine.set_state(a, SearchState.FAILED, "service"),
+        lambda: mine.task_submitted(1, 1),  # there is no such task
+        lambda: mine.check_lease(a),
+    ):
+        with pytest.raises(lease.LeaseLostError):
+            write()
+    one.renew()
+    mine.record(b, events=["still its own"])
+    assert one.take(numbers) == {b, numbers[2]}
+    assert [event.what for event in store.events(a)] == ["submitted", "nobody has taken it yet"]
+    assert store.search(a).state is SearchState.SUBMITTED
 
 
-def test_one_of_another_host_lasts_until_it_expires(store):
-    lease.acquire(store.engine, "run")
-    elsewhere(store, time.time() + 60)
-    with pytest.raises(TryAgainError):
-        lease.acquire(store.engine, "run")
-    change(store, expires=time.time() - 1)
-    lease.acquire(store.engine, "run")
-
-
-def test_who_lost_it_is_told(store):
-    mine = lease.acquire(store.engine, "run")
-    change(store, holder="somebody else")
-    with pytest.raises(TryAgainError, match="taken over"):
-        mine.renew()
-
-
-def test_who_was_halted_takes_a_free_lease_again(store):
+def test_who_was_halted_goes_on_if_nobody_else_has_come(store, numbers):
     mine = lease.acquire(store.engine, "run", "embedded")
-    mine.steer_only([3])
-    before = lease.lease_holder(store.engine)
-    elsewhere(store, time.time() - 100)
+    mine.take_all([1])
+    elsewhere(store, -100)
     other = lease.acquire(store.engine, "serve", "embedded")
-    with pytest.raises(lease.LeaseLostError):
+    with pytest.raises(lease.LeaseLostError, match="is steering this store"):
         mine.renew()
     other.release()
-    assert not mine.renew(), "the store may have changed"
-    assert lease.lease_holder(store.engine) == before
-    assert mine.renew()
+    mine.renew()
+    assert lease.lease_holder(store.engine) == lease.Holder("run", "embedded", frozenset([1]))
 
 
 def test_a_take_over_that_cannot_be_leaves_the_lease(store):
     mine = lease.acquire(store.engine, "run")
-    elsewhere(store, time.time() - 100)
+    elsewhere(store, -100)
 
     def refuse():
         raise TryAgainError("its server runs")
 
     with pytest.raises(TryAgainError, match="its server runs"):
         lease.acquire(store.engine, "serve", None, refuse)
-    assert mine.renew()
+    mine.renew()
+    with reading(store.engine) as connection:
+        assert connection.scalars(select(leases.c.holder)).all() == [mine.holder]
 
 
 def test_a_clock_that_was_set_does_not_end_it(store):
@@ -134,33 +176,50 @@ def test_a_process_that_was_given_the_holders_number_does_not_keep_it(store):
     lease.acquire(store.engine, "run").renew()
 
 
-def test_a_lease_that_is_renewed_a_little_late_still_counts_for_those_who_look(store):
-    lease.acquire(store.engine, "serve")
-    elsewhere(store, time.time() - lease.LATE_SECONDS / 2)
+def test_while_a_service_is_halted_only_the_tasks_of_its_embedded_server_stay_its_own(store):
+    mine = lease.acquire(store.engine, "serve", "embedded")
+    change(store, expires=time.time() - 1.0)
+    with pytest.raises(lease.LeaseHeldError):
+        lease.acquire(store.engine, "serve", "embedded")
+    mine.release()
+    lease.acquire(store.engine, "serve", URL)
+    change(store, expires=time.time() - 1.0)
+    lease.acquire(store.engine, "serve", "https://other:25443")
+
+
+def test_a_lease_that_is_renewed_a_little_late_still_counts_for_those_who_look(store, numbers):
+    mine = lease.acquire(store.engine, "serve")
+    mine.take(numbers)
+    elsewhere(store, -lease.LATE_SECONDS / 2)
     assert lease.lease_holder(store.engine) == lease.Holder("serve", None)
-    elsewhere(store, time.time() - 2 * lease.LATE_SECONDS)
+    assert lease.steerer(store.engine, 1) is not None
+    elsewhere(store, -2 * lease.LATE_SECONDS)
     assert lease.lease_holder(store.engine) is None
+    assert lease.steerer(store.engine, 1) is None
 
 
-def test_a_holder_of_some_searches_steers_no_others(store):
-    mine = lease.acquire(store.engine, "run", "embedded")
-    mine.steer_only([3, 5])
+def test_holders_of_some_searches_steer_no_others(store, numbers):
+    mine = lease.acquire(store.engine, "run", URL)
+    mine.take_all(numbers[:2])
     holder = lease.lease_holder(store.engine)
     assert holder is not None
-    assert (holder.steers(3, "embedded"), holder.steers(3, None), holder.steers(4, None)) == (True, True, False)
-    assert not holder.steers(3, "https://panda:25443"), "its tasks are elsewhere"
-    mine.renew()
+    assert [holder.steers(*asked) for asked in ((1, URL), (1, None), (3, URL))] == [True, True, False]
+    assert not holder.steers(1, "embedded"), "its tasks are elsewhere"
+    store.set_state(1, SearchState.DONE, "service")
+    assert lease.lease_holder(store.engine) == lease.Holder("run", URL, frozenset([2]))
+    with lease.held_lease(store.engine, "serve", URL):
+        assert lease.lease_holder(store.engine) == lease.Holder("serve", URL), "all searches"
     mine.release()
     assert lease.lease_holder(store.engine) is None
-    other = lease.acquire(store.engine, "serve")
-    assert lease.lease_holder(store.engine) == lease.Holder("serve", None), (
-        "all searches: nothing is left of the others"
-    )
-    other.release()
 
 
-def test_what_a_dead_holder_steered_goes_with_it(store):
-    lease.acquire(store.engine, "run").steer_only([3])
-    elsewhere(store, time.time() - 100)
-    lease.acquire(store.engine, "serve")
-    assert lease.lease_holder(store.engine) == lease.Holder("serve", None)
+def test_one_process_speaks_for_each_search(store, numbers):
+    run, one, other = (lease.acquire(store.engine, mode, URL) for mode in ("run", "serve", "serve"))
+    for held, speaks in ((run, run), (one, one), (other, other)):
+        assert [each.speaks_for(held.holder) for each in (run, one, other)] == [
+            each is speaks for each in (run, one, other)
+        ]
+    for nobody in (None, "gone"):
+        assert [each.speaks_for(nobody) for each in (run, one, other)] == [False, True, False]
+    one.release()
+    assert other.speaks_for(one.holder)

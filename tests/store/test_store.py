@@ -14,8 +14,10 @@ from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.store import Annotation, NewTask, SearchState, TaskStage
 from hpo_pilot.store.annotations import search_annotations, trial_annotations
+from hpo_pilot.store.database import reading
 from hpo_pilot.store.progress import all_progress, progress_of, stored_progress
 from hpo_pilot.store.queries import search_heads, spent
+from hpo_pilot.store.store import KnownTrials
 from tests.made import made_attempt, made_end
 
 
@@ -108,6 +110,28 @@ def test_results_are_recorded_with_their_trials(store, record):
     assert {o.trial for o in store.open_attempts(record.id)} == {2}
 
 
+def test_trials_without_folds_have_the_number_of_good_ones(store, record):
+    task = add_generation(store, record, [{"x": 0.5, "kind": 1}, {"x": 0.25, "kind": 1}])
+    good = [
+        made_attempt(task.id, 1, fold, attempt, JobState.FINISHED, 0.5) for fold, attempt in [(0, 1), (1, 1), (1, 2)]
+    ]
+    other = made_attempt(task.id, 2, 0, 1, JobState.FINISHED, 0.5)
+    ends = [made_end(1, TrialState.FINISHED, 0.5, told=1, stds=(0.0,)), made_end(2, TrialState.FAILED, told=2)]
+    store.record(record.id, [*good, other], ends)
+    counted = store.counted_trials(record.id)
+    assert [(trial.number, trial.good, trial.folds) for trial in counted] == [(1, 2, ()), (2, None, ())]
+    assert counted[0] == replace(store.trials(record.id)[0].without_folds, promoted=None)
+
+
+def test_trials_are_found_by_point_and_number(store, record):
+    add_generation(store, record, [{"x": 0.5, "kind": kind} for kind in (1, True, "1")])
+    with reading(store.engine) as connection:
+        known = KnownTrials(connection, record.id)
+        assert [trial.number for trial in known.at([{"x": 0.5, "kind": True}, {"x": 0.5, "kind": "1"}])] == [2, 3]
+        assert [trial.number for trial in known.numbered([3, 9])] == [3]
+        assert (len(known), known.at([]), known.failed()) == (3, [], [])
+
+
 def test_a_row_of_progress_is_computed_where_the_writer_gave_none(store, record):
     assert stored_progress(store.engine, record.id) == SearchProgress()
     add_generation(store, record, POINTS)
@@ -135,14 +159,14 @@ def test_states_change_only_from_those_named(store, record):
     assert store.set_state(record.id, SearchState.RUNNING, "service", only_from=[SearchState.SUBMITTED])
     assert store.search(record.id).started is not None
     assert not store.set_state(record.id, SearchState.PAUSED, "me", only_from=[SearchState.SUBMITTED])
-    assert store.search_states() == {record.id: (SearchState.RUNNING, 1)}
+    assert store.search_states()[record.id][:2] == (SearchState.RUNNING, 1)
     store.set_state(record.id, SearchState.DONE, "service")
     assert store.search(record.id).ended is not None
     assert store.search_states() == {}
     assert not store.reopen(record.id, "me", "no", only_from=[SearchState.PAUSED])
     assert store.reopen(record.id, "me", "resumed", only_from=[SearchState.DONE])
     assert store.search(record.id).ended is None
-    assert store.search_states() == {record.id: (SearchState.RUNNING, 2)}
+    assert store.search_states()[record.id][:2] == (SearchState.RUNNING, 2)
     assert [event.what for event in store.events(record.id)] == ["submitted", "running", "done", "resumed"]
 
 

@@ -123,6 +123,13 @@ def test_it_shows_itself(workdir: Path) -> None:
             assert ".watch() shows its progress" in repr(search)
 
 
+def test_texts_of_others_stay_texts(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attack = "<img src=x onerror=alert(1)>"
+    with open_search("digits", workdir) as search:
+        monkeypatch.setattr(search, "_facts", lambda: [(attack, attack)])
+        assert "<img" not in search._repr_html_()
+
+
 def test_watching_in_a_script_prints_lines(workdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with open_search("digits", workdir) as search:
         search.watch()

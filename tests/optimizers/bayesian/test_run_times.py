@@ -58,7 +58,9 @@ def test_expected_improvement_per_second_prefers_cheap_points() -> None:
 
 
 def test_predictions_of_run_times() -> None:
-    model = told({}, by_size, name="bayesian", count=40)._run_times.model()
+    optimizer = told({}, by_size, name="bayesian", count=40)
+    optimizer.ask(1, [])
+    model = optimizer._run_times.model()
     assert model.explained > 0.9
     assert 6 < model.factor < 20
 
@@ -67,4 +69,5 @@ def test_predictions_of_run_times() -> None:
 def test_run_times_of_failures_do_not_count(values: Any) -> None:
     optimizer = told({}, by_size, name="bayesian", count=7)
     optimizer.tell([Result({"x": 0.5, "size": 0.5}, values, seconds=1e4)])
+    optimizer.ask(1, [])
     assert optimizer._run_times.model() is None

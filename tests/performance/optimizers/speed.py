@@ -38,10 +38,10 @@ def measure(*, quick: bool) -> dict[str, Any]:
     for told, asked in _CASES[:1] if quick else _CASES:
         found: dict[str, dict[str, float]] = {}
         for name in OURS:
-            found[name] = {**_probe(name, told, asked), "asked": asked}
+            found[name] = {**probe(name, told, asked), "asked": asked}
         for name, counts in _PEERS.items():
             if (told, asked) in counts and _installed(name):
-                found[name] = {**_probe(name, told, counts[told, asked]), "asked": counts[told, asked]}
+                found[name] = {**probe(name, told, counts[told, asked]), "asked": counts[told, asked]}
         _print(console, told, asked, found)
         figures[f"{told} told, ask({asked})"] = found
     return figures
@@ -51,7 +51,7 @@ def _installed(name: str) -> bool:
     return importlib.util.find_spec("torch" if name == "optuna-gp" else "optuna") is not None
 
 
-def _probe(name: str, told: int, asked: int) -> dict[str, float]:
+def probe(name: str, told: int, asked: int) -> dict[str, float]:
     command = [sys.executable, "-m", "tests.performance.optimizers.speed_probe", name, str(told), str(asked)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

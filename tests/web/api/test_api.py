@@ -6,20 +6,24 @@ import gzip
 import hashlib
 import http.client
 import json
+import secrets
 import socket
 import sys
 import tarfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import requests
 
-from hpo_pilot.errors import TryAgainError
+from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.operations import connection
 from hpo_pilot.panda import sandbox
 from hpo_pilot.panda.sandbox import in_worker
+from hpo_pilot.protocol import PROTOCOL
 from hpo_pilot.server.tokens import Authority, Role
 from hpo_pilot.web.api_context import Uploads
 from tests.archives import archive, member
@@ -35,6 +39,20 @@ def roles_search(api):
     with api.client("alice") as client:
         client.submit(write_search(api.root / "roles", "roles"))
     add_results(api.workdir, "roles")
+
+
+# --- versions ---
+
+
+@pytest.mark.parametrize(("ahead", "older"), [(-1, ""), (0, ""), (1, ""), (2, "service"), (-2, "client")])
+def test_clients_at_most_one_version_apart_are_served(api, monkeypatch, ahead, older):
+    monkeypatch.setattr(connection, "PROTOCOL", PROTOCOL + ahead)
+    with api.client("alice") as client:
+        if older:
+            with pytest.raises(InputError, match=f"upgrade hpo-pilot of the {older}$"):
+                client.searches()
+        else:
+            client.searches()
 
 
 # --- who may do what ---
@@ -284,6 +302,37 @@ def test_a_payload_that_is_none_is_refused(api, call, content, message):
     assert message in answer.json()["message"]
     assert call("GET", "searches/evil").status_code == 404
     assert [path for path in (api.workdir / "uploads").iterdir() if path.is_dir()] == []
+
+
+def test_quotas_are_for_each_user_and_hold_when_they_change(api, call):
+    def limit(**quotas: Any) -> None:
+        (api.workdir / "quotas.json").write_text(json.dumps({"users": {"greedy": quotas}}))
+
+    def submitted(name: str, who: str = "greedy") -> requests.Response:
+        return call("POST", "searches", who, data=search_text(name))
+
+    limit(searches=1, uploads_mb=0.5, stored_mb=100)
+    try:
+        assert submitted("greedy-1").status_code == 201
+        refused = submitted("greedy-2")
+        assert (refused.status_code, "hpo-pilot stop" in refused.json()["message"]) == (422, True)
+        assert submitted("modest-1", "modest").status_code == 201
+        content = secrets.token_bytes(600_000)
+        path = f"payloads/{hashlib.sha256(content).hexdigest()}"
+        assert call("PUT", path, "greedy", data=content).json()["code"] == "quota"
+        assert call("PUT", path, "modest", data=content).ok
+        quotas = call("GET", "service", "greedy").json()["quotas"]
+        assert quotas["searches"] == {"used": 1, "most": 1} and quotas["uploads_mb"]["used"] == 0
+        assert call("POST", "searches/greedy-1/stop", "greedy").ok  # it is over: no service runs it
+        assert submitted("greedy-2").status_code == 201
+        for change, body in (("resume", None), ("retry", {}), ("extend", {"hours": 1})):
+            assert call("POST", f"searches/greedy-1/{change}", "greedy", json=body).status_code == 422, change
+        limit(searches="many")
+        assert "quotas.json" in submitted("greedy-3").json()["message"]
+        limit(searches=2)
+        assert call("POST", "searches/greedy-1/resume", "greedy").ok
+    finally:
+        (api.workdir / "quotas.json").unlink()
 
 
 def test_a_payload_is_unpacked_and_packed_in_another_process(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from hpo_pilot.server.issuers import Issuers
 from hpo_pilot.server.tokens import Authority, Caller, Role, write_private
 from hpo_pilot.web.sessions import CODE_SECONDS, Codes, Login, Sessions
 from tests.bearer import make_token_folder, token
@@ -29,6 +30,21 @@ def test_nobody_sees_a_page_without_signing_in(pages):
         assert nobody.get(path, headers={"accept": "text/event-stream"}).status_code == 401
     assert nobody.post("/searches/secret/stop").status_code == 401
     assert nobody.get("/login").status_code == 200
+
+
+def test_clients_find_the_issuer_at_which_to_sign_in(pages, tmp_path, monkeypatch):
+    nobody = pages.browser(None)
+    assert nobody.get("/login/issuer.json").status_code == 404
+    settings = {"audience": "panda", "roles": {"atlas": "user"}, "keys": "https://iam.example.org/jwk"}
+    issuers = {
+        f"https://{vo}.example.org/": {**settings, "vo": vo, "client": {"client_id": vo}} for vo in ("cms", "atlas")
+    }
+    (tmp_path / "issuers.json").write_text(json.dumps(issuers))
+    monkeypatch.setattr(pages.monitor._parts.gate, "others", Issuers(tmp_path / "issuers.json"))
+    for query, vo in (("", "cms"), ("?vo=atlas", "atlas")):
+        found = nobody.get(f"/login/issuer.json{query}").json()
+        assert found == {"vo": vo, "audience": "panda", "client_id": vo}
+    assert nobody.get("/login/issuer.json?vo=other").status_code == 404
 
 
 def test_a_pasted_token_signs_in_and_is_nowhere_in_the_cookie(pages):

@@ -1,0 +1,133 @@
+"""Hides the pilot's files, and those of other searches, from jobs."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpo_pilot.errors import HpoPilotError
+from hpo_pilot.files import PRIVATE, make_private
+from hpo_pilot.pilot.checkpoints import kept_checkpoint
+from hpo_pilot.pilot.job import JobFailure, parse_job
+from hpo_pilot.pilot.settings import PilotSettings, PilotWorkDir
+from hpo_pilot.transformation import landlock
+from hpo_pilot.transformation.job import TransformationFailure
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Confinement:
+    """How the jobs of one search are confined; without values: not at all.
+
+    Attributes:
+        name: name of the search's folders.
+        words: are put before a command.
+        temporary: folder for temporary files; empty: the usual one can be used.
+        checkpoints: folder of its checkpoints; None: it has none.
+    """
+
+    name: str = ""
+    words: tuple[str, ...] = ()
+    temporary: str = ""
+    checkpoints: Path | None = None
+
+    def environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Returns a command's environment."""
+        return {**env, "TMPDIR": self.temporary} if self.temporary else dict(env)
+
+
+class Isolation:
+    """Confines jobs. The jobs of one search of one user share their folders, because they share kept interpreters."""
+
+    def __init__(self, settings: PilotSettings, workdir: PilotWorkDir) -> None:
+        """Checks whether this machine can hide files; if not, the log says so."""
+        self._settings, self._workdir, self._temporary = settings, workdir, ""
+        # Not the work folder itself: a virtual environment may be in it.
+        own = [workdir.root / name for name in (*PilotWorkDir.CLOSED, "agents")]
+        secrets = [settings.token_file, settings.proxy, settings.environments, settings.checkpoint_root]
+        self._hidden = [*map(str, filter(None, (*own, *secrets))), *settings.hide]
+        self.trouble = landlock.trouble(self._hidden) if settings.isolation else "--no-isolation"
+        if self.trouble:
+            log.warning("payloads are not isolated from this pilot's files: %s", self.trouble)
+            return
+        closed = landlock.above(self._hidden)
+        usual = os.path.realpath(tempfile.gettempdir())
+        if usual in closed:  # unusable: nothing new can be made directly in it. Sockets need a short path.
+            name = zlib.crc32(os.fsencode(f"{settings.workdir}/{settings.worker_name}"))
+            self._temporary = f"{usual}/hpo-{os.getuid()}-{name:08x}"
+            self.close()
+        writable = [folder for folder in closed if os.access(folder, os.W_OK) and not self.hides(Path(folder))]
+        if writable:
+            log.info("payloads are isolated, and can make nothing new directly in %s", ", ".join(writable))
+
+    def of(self, data: Mapping[str, Any]) -> Confinement:
+        """Returns how a job is confined, and makes the folders that it may use.
+
+        Args:
+            data: the job, as the server describes it.
+
+        Raises:
+            OSError: a folder cannot be made.
+        """
+        if self.trouble:
+            return Confinement()
+        kept = None
+        with contextlib.suppress(HpoPilotError, TransformationFailure):  # an error of the job, which reports it
+            kept = kept_checkpoint(parse_job(data), self._settings.checkpoint_root)
+        whose = str(kept.folder if kept else data.get("taskID")), str(data.get("prodUserID"))
+        name = hashlib.sha256("\0".join(whose).encode()).hexdigest()[:12]
+        shown = [self._workdir.jobs / name, self._workdir.interpreters / name]
+        if self._temporary:
+            make_private(Path(self._temporary))
+            shown.append(Path(self._temporary, name))
+        if kept:
+            shown.append(kept.folder)
+        for folder in shown:
+            folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+        package, prefixes = str(Path(__file__).parents[1]), {sys.prefix, sys.base_prefix}
+        ours = [f"{prefix}/{part}" for prefix in prefixes for part in ("bin", "lib", "pyvenv.cfg")]
+        rules = {"hidden": self._hidden, "shown": [os.path.realpath(path) for path in shown]}
+        words = (sys.executable, "-I", "-S", landlock.__file__, json.dumps({**rules, "readable": [package, *ours]}))
+        temporary = str(Path(self._temporary, name)) if self._temporary else ""
+        return Confinement(name, words, temporary, kept.folder if kept else None)
+
+    def hides(self, path: Path) -> bool:
+        """Returns whether a path leads to something that is hidden from jobs, or that belongs to a running one."""
+        real = Path(os.path.realpath(path))
+        return not self.trouble and any(real.is_relative_to(os.path.realpath(each)) for each in self._hidden)
+
+    def guard(self, folder: Path, confinement: Confinement) -> None:
+        """Removes links to hidden files from the folder of an ended job, because the pilot reads and sends files there.
+
+        Raises:
+            JobFailure: the folder itself was replaced by a link.
+        """
+        if not confinement.name:
+            return
+        own = os.path.realpath(self._workdir.jobs / confinement.name)
+        if not Path(os.path.realpath(folder)).is_relative_to(own):
+            raise JobFailure(f"the payload replaced its folder {folder.name} by a link")
+        for entry in folder.iterdir():
+            if entry.is_symlink() and self.hides(entry) and not Path(os.path.realpath(entry)).is_relative_to(own):
+                log.warning("%s is removed: it leads to a file that is hidden from payloads", entry)
+                entry.unlink()
+
+    def close(self) -> None:
+        """Deletes temporary files and the empty folders of searches, when no job runs."""
+        if self._temporary:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+        for folder in self._workdir.jobs.iterdir():
+            with contextlib.suppress(OSError):  # not empty: a kept job, or a job of another version
+                folder.rmdir()

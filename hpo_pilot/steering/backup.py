@@ -1,0 +1,304 @@
+"""Backups of a work folder while its service works, and their restoration.
+
+A backup is a tar archive of checkpoints, store, the embedded server's database and files, in this order, and a manifest
+with their SHA-256. The order makes it consistent without a lock. What is copied later knows all that is copied before:
+a trial is committed before it has a checkpoint, so a restored trial finds no checkpoint of another one; the store
+registers a task before the server gets it, and never forgets one; the server names a file after the file is whole. So
+results that the server has and the store does not are collected again. Tasks that the server alone knows are ended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, cast
+
+from sqlalchemy import URL, column, delete, insert, inspect, make_url, select, table, update
+
+from hpo_pilot import __version__
+from hpo_pilot.databases import Kind, tables_are_current
+from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.files import rename_whole
+from hpo_pilot.jobs import JobState, TaskState
+from hpo_pilot.server.database import Database, jobs, lock_server, tasks
+from hpo_pilot.steering.invariants import unknown_tasks
+from hpo_pilot.steering.workdir import WorkDir
+from hpo_pilot.store import Store
+from hpo_pilot.store import tables as t
+from hpo_pilot.store.database import database_errors, open_engine, url_without_password, writing
+from hpo_pilot.store.lease import lease_holder
+
+_FORMAT = 1
+_MANIFEST = "manifest.json"
+_DUMP = "store.pgdump"
+_FIRST, _LATER = ("checkpoints",), ("panda-files", "sandboxes", "environments", "tokens", "tls")
+
+#: Added to the ids that the restored server gives next: pilots may still hold ids from after the backup.
+_IDS = 10**9
+
+
+def backup(workdir: WorkDir, url: str, file: Path) -> int:
+    """Writes a backup, mode 0600; returns the number of files in it.
+
+    Raises:
+        InputError: the file exists or cannot be written, or a program is missing.
+        TryAgainError: a database cannot be copied now.
+    """
+    if file.exists():
+        raise InputError(f"{file} exists: name another file")
+    part = file.with_name(f".{file.name}.part")
+    digests: dict[str, str] = {}
+    try:
+        with (
+            tempfile.TemporaryDirectory(dir=file.parent, prefix=".backup-") as scratch,
+            os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream,
+            tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as archive,
+        ):
+            for folder in _FIRST:
+                digests |= _add_folder(archive, workdir.root, folder)
+            copy = Path(scratch) / "copy"
+            if make_url(url).get_backend_name() == "sqlite":
+                _copy_database(Path(make_url(url).database or ""), copy)
+                digests |= _add(archive, copy, workdir.store_file.name)
+            else:
+                _run_postgresql("pg_dump", url, "--format=custom", f"--file={copy}")
+                digests |= _add(archive, copy, _DUMP)
+            if workdir.panda_database.exists():
+                copy.unlink()
+                _copy_database(workdir.panda_database, copy)
+                digests |= _add(archive, copy, workdir.panda_database.name)
+            for folder in _LATER:
+                digests |= _add_folder(archive, workdir.root, folder)
+            manifest = {"format": _FORMAT, "hpo_pilot": __version__, "created": time.time(), "sha256": digests}
+            copy.write_text(json.dumps(manifest))
+            _add(archive, copy, _MANIFEST)
+        rename_whole(part, file)
+    except OSError as error:
+        raise InputError(f"cannot write {file}: {error.strerror or error}") from error
+    finally:
+        part.unlink(missing_ok=True)
+    return len(digests)
+
+
+def restore(workdir: WorkDir, url: str, file: Path, *, replace: bool = False) -> Path | None:
+    """Makes a work folder of a backup.
+
+    Args:
+        workdir: the work folder.
+        url: the URL of its store.
+        file: the backup.
+        replace: whether an existing work folder may be moved aside, or the tables of a PostgreSQL database replaced.
+
+    Returns:
+        The place of the former work folder; None: there was none.
+
+    Raises:
+        InputError: the backup is damaged or of a newer version, or the work folder or the database is not empty.
+        TryAgainError: a service uses them.
+    """
+    root, is_file = workdir.root, make_url(url).get_backend_name() == "sqlite"
+    if is_file and Path(make_url(url).database or "").absolute() != workdir.store_file:
+        raise InputError("a SQLite store is restored into its work folder: leave out --store")
+    used = root.exists() and any(root.iterdir())
+    if used and not replace:
+        raise InputError(f"the work folder {root} is not empty: name another --workdir, or --replace moves it aside")
+    with _unused(workdir, url, used):
+        root.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=root.parent, prefix=".restore-") as scratch:
+            fresh = WorkDir(Path(scratch) / "work")
+            _unpack(file, fresh.root)
+            dump = fresh.root / _DUMP
+            if dump.exists() == is_file:
+                has = "PostgreSQL: name its new database with --store" if is_file else "SQLite: leave out --store"
+                raise InputError(f"the store in {file} is of {has}")
+            for kind, path in (("store", fresh.store_file), ("server", fresh.panda_database)):
+                if path.exists():
+                    _check_database(cast(Kind, kind), path)
+            if not is_file:
+                _restore_postgresql(url, dump, replace=replace)
+                dump.unlink()
+            _prepare(Store.open(f"sqlite:///{fresh.store_file}" if is_file else url), fresh.panda_database)
+            former = root.with_name(f"{root.name}.before-{time.strftime('%Y%m%d-%H%M%S')}") if used else None
+            if former is not None:
+                root.rename(former)
+            elif root.exists():
+                root.rmdir()
+            fresh.root.rename(root)
+    return former
+
+
+def _copy_database(source: Path, target: Path) -> None:
+    """Copies a SQLite database in one read transaction, which no writer waits for."""
+    try:
+        with (
+            closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True, timeout=30)) as live,
+            closing(sqlite3.connect(target)) as copy,
+        ):
+            live.backup(copy)
+            copy.execute("PRAGMA journal_mode=DELETE")
+    except sqlite3.Error as error:
+        raise TryAgainError(
+            f"{source} cannot be copied: {error}; `hpo-pilot doctor` and `db check` say more"
+        ) from error
+
+
+def _add_folder(archive: tarfile.TarFile, root: Path, folder: str) -> dict[str, str]:
+    """Adds the plain files of a folder that are there when their turn comes."""
+    digests: dict[str, str] = {}
+    for path in sorted((root / folder).rglob("*")):
+        if path.is_file() and not path.is_symlink() and path.suffix != ".part":
+            with suppress(FileNotFoundError):
+                digests |= _add(archive, path, path.relative_to(root).as_posix())
+    return digests
+
+
+class _Hashing:
+    """A file that is read to its end at a size that is known before; a file that shrinks is filled with zeros."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream, self.digest = stream, hashlib.sha256()
+
+    def read(self, size: int) -> bytes:
+        content = self._stream.read(size).ljust(size, b"\0")
+        self.digest.update(content)
+        return content
+
+
+def _add(archive: tarfile.TarFile, path: Path, name: str) -> dict[str, str]:
+    with path.open("rb") as stream:
+        info = archive.gettarinfo(arcname=name, fileobj=stream)
+        info.uid = info.gid = 0
+        info.uname = info.gname = ""
+        source = _Hashing(stream)
+        archive.addfile(info, cast(IO[bytes], source))
+    return {name: source.digest.hexdigest()}
+
+
+def _unpack(file: Path, root: Path) -> None:
+    """Unpacks a backup into a new folder: plain files with plain names only, each compared with its digest."""
+    found: dict[str, str] = {}
+    manifest: Mapping[str, Any] = {}
+    root.mkdir(mode=0o700)
+    damaged = f"{file} is damaged, or is no backup of hpo-pilot"
+    try:
+        with tarfile.open(file, "r|") as archive:
+            for info in archive:
+                parts = PurePosixPath(info.name).parts
+                content = archive.extractfile(info) if info.isreg() else None
+                if content is None or ".." in parts or not _is_known(parts):
+                    raise InputError(f"{damaged}: {info.name!r} is no file of a backup")
+                if info.name == _MANIFEST:
+                    manifest = json.loads(content.read(1 << 28))
+                    continue
+                target, digest = root.joinpath(*parts), hashlib.sha256()
+                for folder in reversed(target.relative_to(root).parents):
+                    (root / folder).mkdir(mode=0o700, exist_ok=True)
+                with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, info.mode & 0o700), "wb") as out:
+                    while piece := content.read(1 << 20):
+                        digest.update(piece)
+                        out.write(piece)
+                os.utime(target, (info.mtime, info.mtime))
+                found[info.name] = digest.hexdigest()
+    except (tarfile.TarError, ValueError, EOFError) as error:
+        raise InputError(f"{damaged}: {error}") from error
+    except OSError as error:
+        raise InputError(f"cannot restore {file}: {error.filename or ''} {error.strerror}") from error
+    if manifest.get("format", 0) > _FORMAT:
+        raise InputError(f"{file} is of a newer hpo-pilot ({manifest.get('hpo_pilot')}): upgrade this one first")
+    if manifest.get("sha256") != found:
+        raise InputError(f"{damaged}: its files are not those of its manifest")
+
+
+def _is_known(parts: tuple[str, ...]) -> bool:
+    if len(parts) == 1:
+        return parts[0] in {_MANIFEST, _DUMP, "hpo-pilot.db", "panda.db"}
+    return bool(parts) and parts[0] in (*_FIRST, *_LATER)
+
+
+def _check_database(kind: Kind, path: Path) -> None:
+    engine = open_engine(f"sqlite:///{path}")
+    try:
+        with database_errors(engine), engine.connect() as connection:
+            tables_are_current(connection, kind, f"{kind} database of the backup")
+    finally:
+        engine.dispose()
+
+
+def _prepare(store: Store, database: Path) -> None:
+    """Ends the lease in a restored store, and the tasks that its server alone has; raises the server's next ids."""
+    with closing(store):
+        with writing(store.engine) as connection:
+            connection.execute(delete(t.leases))
+        if not database.exists():
+            return
+        with closing(Database(database)) as server, server.writing() as tx:
+            over, at = [state.value for state in JobState if state.is_over], {"modified": tx.now, "ended": tx.now}
+            for number, _, _ in unknown_tasks(tx.connection, store):
+                alive = (jobs.c.task_id == number, jobs.c.status.not_in(over))
+                tx.connection.execute(update(jobs).where(*alive).values(status=JobState.CLOSED.value, **at))
+                aborted = {"status": TaskState.ABORTED.value, "change": tx.next_change(), **at}
+                tx.connection.execute(update(tasks).where(tasks.c.task_id == number).values(aborted))
+            sequence = table("sqlite_sequence", column("name"), column("seq"))
+            for name in (tasks.name, jobs.name):
+                last = tx.connection.scalar(select(sequence.c.seq).where(sequence.c.name == name)) or 0
+                tx.connection.execute(delete(sequence).where(sequence.c.name == name))
+                tx.connection.execute(insert(sequence).values(name=name, seq=last + _IDS))
+
+
+@contextmanager
+def _unused(workdir: WorkDir, url: str, used: bool) -> Iterator[None]:
+    """Refuses a store or work folder that a service uses."""
+    if make_url(url).get_backend_name() != "sqlite" or workdir.store_file.exists():
+        engine = open_engine(url)
+        try:
+            if inspect(engine).has_table(t.leases.name) and (holder := lease_holder(engine)) is not None:
+                raise TryAgainError(
+                    f"`hpo-pilot {holder.mode}` uses the store {url_without_password(url)}: stop it first"
+                )
+        finally:
+            engine.dispose()
+    if used and workdir.panda_database.exists():
+        with closing(lock_server(workdir.panda_database)):
+            yield
+    else:
+        yield
+
+
+def _restore_postgresql(url: str, dump: Path, *, replace: bool) -> None:
+    engine = open_engine(url)
+    try:
+        if inspect(engine).get_table_names() and not replace:
+            raise InputError(f"the database {url_without_password(url)} has tables: name another, or give --replace")
+    finally:
+        engine.dispose()
+    clean = ("--clean", "--if-exists") if replace else ()
+    _run_postgresql("pg_restore", url, "--single-transaction", "--no-owner", *clean, "--exit-on-error", str(dump))
+
+
+def _run_postgresql(program: str, url: str, *arguments: str) -> None:
+    """Runs a program of PostgreSQL on a database; the password goes through the environment.
+
+    Raises:
+        InputError: the program is missing.
+        TryAgainError: it failed.
+    """
+    if shutil.which(program) is None:
+        raise InputError(f"{program} is not here: install PostgreSQL's client programs (postgresql-client)")
+    parsed = make_url(url)
+    plain = URL.create("postgresql", parsed.username, None, parsed.host, parsed.port, parsed.database, parsed.query)
+    environment = os.environ | ({"PGPASSWORD": str(parsed.password)} if parsed.password else {})
+    name = f"--dbname={plain.render_as_string()}"
+    call = [program, name, "--no-password", *arguments]
+    done = subprocess.run(call, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise TryAgainError(f"{program}: {done.stderr.strip()[-500:]}")

@@ -1,0 +1,137 @@
+"""Jobs cannot reach the pilot's files and those of other searches."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpo_pilot.pilot.isolation import Isolation
+from hpo_pilot.pilot.settings import PilotWorkDir
+from hpo_pilot.transformation import landlock
+from tests.pilot.conftest import GOOD
+
+needs_landlock = pytest.mark.skipif(landlock.version() < landlock.LEAST, reason="this kernel has no Landlock")
+
+PROBE = """
+import json, os, subprocess, sys, tempfile
+from pathlib import Path
+
+def attempt(do):
+    try:
+        do()
+        return "done"
+    except PermissionError:
+        return "denied"
+
+def probe():
+    asked = json.loads(Path({asked!r}).read_text())
+    own = Path(os.environ["HPO_PILOT_CHECKPOINT_ROOT"], "1a2b3c4d", "own")
+    def temporary():
+        with tempfile.NamedTemporaryFile("w+") as file:
+            file.write("x")
+    seen = {{path: attempt(lambda: open(path).close()) for path in asked["read"]}}
+    seen |= {{"rm " + path: attempt(lambda: os.unlink(path)) for path in asked["remove"]}}
+    seen["kill"] = attempt(lambda: os.kill(asked["pilot"], 0))
+    seen["root"] = attempt(lambda: os.readlink("/proc/%d/root" % asked["pilot"]))
+    seen["checkpoint"] = attempt(lambda: own.write_text("x"))
+    seen["move"] = attempt(lambda: os.replace(own, "moved"))
+    seen["temporary"] = attempt(temporary)
+    seen["folder"] = tempfile.gettempdir()
+    seen["program"] = attempt(lambda: subprocess.run(["/bin/sh", "-c", "exit 0"], check=True))
+    Path({answer!r}).write_text(json.dumps(seen))
+
+def objective(point):
+    probe()
+    return 1.0
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> dict[str, Path]:
+    """Files of a pilot and of another search's jobs, and some of everybody."""
+    found = {
+        "key": tmp_path / "work" / "jobs" / "other.key",
+        "job": tmp_path / "work" / "jobs" / "worker" / "another" / "7.1" / "input.json",
+        "checkpoint": tmp_path / "work" / "checkpoints" / "9e9e9e9e" / "t1f0" / "model.pt",
+        "report": tmp_path / "work" / "unsent" / "worker" / "7.1.json",
+        "given": tmp_path / "keys" / "user.pem",
+        "data": tmp_path / "data" / "events.csv",
+    }
+    for path in found.values():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+    return found
+
+
+def asked_of(tmp_path: Path, pilot: Any, place: dict[str, Path]) -> tuple[dict[str, Any], Path]:
+    asked = tmp_path / "data" / "asked.json"
+    read = [str(pilot.token_file), *map(str, place.values())]
+    asked.write_text(json.dumps({"read": read, "remove": [str(place["report"])], "pilot": pilot.processes[-1].pid}))
+    return {"asked": str(asked), "answer": str(tmp_path / "data" / "answer.json")}, tmp_path / "data" / "answer.json"
+
+
+@needs_landlock
+@pytest.mark.parametrize("kind", ["command", "kept interpreter"])
+def test_what_a_payload_can_reach(panda, pilot, tmp_path, place, kind):
+    pilot.start("--hide", str(place["given"].parent), slots=1, isolated=True)
+    names, answer = asked_of(tmp_path, pilot, place)
+    files = {"probe.py": PROBE.format(**names)}
+    if kind == "command":
+        job = panda.add_job(f"{sys.executable} -c 'import probe; probe.probe()' && {GOOD}", files)
+    else:
+        options = {"function": "probe:objective", "objectives": ["loss"], "python": sys.executable}
+        job = panda.add_job(f"{sys.executable} hpo_pilot_function.py probe:objective", files, **options)
+    report = panda.final(job)
+    assert report["job_status"] == "finished", pilot.said()
+    seen = json.loads(answer.read_text())
+    temporary = seen.pop("folder")
+    hidden = {str(pilot.token_file), f"rm {place['report']}", "root", *(str(place[name]) for name in place)}
+    hidden = hidden - {str(place["data"])} | ({"kill"} if landlock.version() >= 6 else set())
+    assert {name for name, answer in seen.items() if answer == "denied"} == hidden
+    assert pilot.end() == 0
+    assert not Path(temporary).exists() and not list((tmp_path / "work/jobs").glob("hpo*/*"))
+
+
+@needs_landlock
+@pytest.mark.parametrize("target", ["runner.log", "payload.log", "userJobMetadata.json", "outputs.tar.gz", "."])
+def test_what_a_payload_links_to_is_not_sent(panda, pilot, place, target):
+    """The pilot reads these files, and may read more than the payload."""
+    secret = place["job"].parent / (target if target != "." else "payload.log")
+    for name in ("runner.log", "payload.log", "userJobMetadata.json"):
+        (secret.parent / name).write_text('{"secret": "geheim"}')
+    link = f"ln -sf {secret} {target}"
+    if target == ".":
+        link = f'here=$PWD; mv "$here" ../gone; ln -s {secret.parent} "$here"'
+    pilot.start(slots=1, isolated=True)
+    report = panda.final(panda.add_job(f"{link}; {GOOD}; kill -9 $PPID"))
+    assert pilot.end() == 0
+    assert "geheim" not in json.dumps(panda.reports) + "".join(map(repr, panda.stored.values())), report
+    assert (secret.parent / "payload.log").read_text() == '{"secret": "geheim"}'
+
+
+@needs_landlock
+def test_a_hidden_input_is_refused(make_settings, panda, place):
+    settings = make_settings(panda.url)
+    isolation = Isolation(settings, PilotWorkDir(settings))
+    assert [isolation.hides(path) for path in (settings.token_file, place["job"], place["data"])] == [True, True, False]
+
+
+@needs_landlock
+def test_searches_and_users_have_different_folders(make_settings, panda):
+    isolation = Isolation(settings := make_settings(panda.url), PilotWorkDir(settings))
+    panda.add_job("true")
+    (job,) = panda.waiting
+    names = {isolation.of(job | about).name for about in ({}, {"PandaID": 7}, {"prodUserID": "eve"}, {"jobPars": ""})}
+    assert len(names) == 3 and "" not in names
+
+
+@pytest.mark.parametrize("why", ["this kernel has no Landlock", "--no-isolation"])
+def test_without_isolation_the_pilot_says_so_and_works(make_settings, monkeypatch, caplog, why):
+    monkeypatch.setattr(landlock, "version", lambda: 0)
+    settings = make_settings(isolation=why != "--no-isolation")
+    assert Isolation(settings, PilotWorkDir(settings)).of({"PandaID": 1}).words == ()
+    assert why in caplog.text
