@@ -461,7 +461,7 @@ def measure_waiting_pilots(*, quick: bool) -> dict[str, Any]:
     """5,000 pilots with idle long polls, and 200 calls a second."""
     two_cores()
     with tempfile.TemporaryDirectory() as folder, load_server(Path(folder)) as server:
-        return uvloop.run(_wait_and_work(server, 10.0 if quick else 60.0))
+        return uvloop.run(_wait_and_work(server, 35.0 if quick else 60.0))
 
 
 async def _wait_and_work(server: LoadServer, seconds: float) -> dict[str, Any]:
