@@ -50,14 +50,14 @@ def check(
     folder, url = _place(workdir, store)
     opened = Store.open(url)
     try:
-        found = check_all(opened, folder.panda_database)
+        found = check_all(opened, folder.server_database)
         if repair and any(breach.repair is not None for breach in found):
             make_repairs(opened, found)
             repaired = [breach for breach in found if breach.repair is not None]
             for breach in () if as_json else repaired:
                 typer.echo(f"repaired: {breach}")
             waits = [breach for breach in repaired if breach.invariant == "limbo"]  # until a service loads the search
-            found = [breach for breach in check_all(opened, folder.panda_database) if breach not in waits]
+            found = [breach for breach in check_all(opened, folder.server_database) if breach not in waits]
     finally:
         opened.close()
     if as_json:

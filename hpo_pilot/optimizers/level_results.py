@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Hashable
 from dataclasses import replace
 
 from hpo_pilot.optimizers.base import Result
 from hpo_pilot.optimizers.early_stopping import Projection
+from hpo_pilot.search.promotion import LEAST_PAIRS, MOST_PAIRS, rank_correlation
 
 #: A result at a lower level is projected by this number of the last points with results at both levels.
 _PAIRS = 100
@@ -18,7 +20,9 @@ class LevelResults:
 
     A point counts with the result of its highest level. If other points have reached higher levels, it is told as
     stopped early, with the value that it would probably have at the highest one: its rank among the points that went on
-    from its level is assumed to remain, level by level, as early stopping projects learning curves.
+    from its level is assumed to remain, level by level, as early stopping projects learning curves. The value is then
+    moved towards the median of the highest level, the more the fewer points have reached both levels and the less their
+    ranks agree. Otherwise the optimizer settles where trainings begin well.
     """
 
     def __init__(self) -> None:
@@ -39,6 +43,7 @@ class LevelResults:
         """Returns one result for each point, in the order of their first results."""
         levels = sorted({level for told in self._points.values() for level, result in told.items() if result.values})
         steps = {level: self._projections(level, above) for level, above in itertools.pairwise(levels)}
+        cautions = {level: self._caution(level, levels[-1]) for level in levels[:-1]}
         found: list[Result] = []
         for told in self._points.values():
             level, result = max(told.items(), key=lambda one: one[0])
@@ -46,15 +51,36 @@ class LevelResults:
             if values is not None and level != levels[-1]:
                 for projections in filter(None, (steps[each] for each in levels[levels.index(level) : -1])):
                     values = tuple(project(value) for value, project in zip(values, projections, strict=True))
+                if cautions[level]:
+                    pairs = zip(values, cautions[level], strict=True)
+                    values = tuple(median + share * (value - median) for value, (median, share) in pairs)
                 result = replace(result, values=values, errors=None, stopped=True)
             found.append(result)
         return found
 
     def _projections(self, level: float, above: float) -> list[Projection]:
         """Returns the projections from a level to the next by the points with both, one for each objective."""
+        return [Projection(pairs) for pairs in self._pairs(level, above, _PAIRS)]
+
+    def _caution(self, level: float, last: float) -> list[tuple[float, float]]:
+        """Returns the median of the last level and the share of the distance from it that is believed, by objective.
+
+        Nothing where too few points have reached both levels.
+        """
+        objectives = self._pairs(level, last, MOST_PAIRS)
+        if not objectives or (count := len(objectives[0])) < LEAST_PAIRS:
+            return []
+        believed = count / (count + LEAST_PAIRS)
+        return [
+            (statistics.median(high for _, high in pairs), believed * max(0.0, rank_correlation(pairs)))
+            for pairs in objectives
+        ]
+
+    def _pairs(self, level: float, above: float, most: int) -> list[tuple[tuple[float, float], ...]]:
+        """Returns the values of the last points with results at both levels, for each objective."""
         both = [
             list(zip(low.values, high.values, strict=True))
             for told in self._points.values()
             if (low := told.get(level)) and (high := told.get(above)) and low.values and high.values
         ]
-        return [Projection(pairs) for pairs in zip(*both[-_PAIRS:], strict=True)]
+        return list(zip(*both[-most:], strict=True))

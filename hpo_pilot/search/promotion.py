@@ -4,12 +4,13 @@ Asynchronous successive halving with promotion: Li et al., "A System for Massive
 MLSys 2020, algorithm 2. Each point is trained to the lowest level. It goes on to the next level as soon as it is among
 the best 1/eta of the results of its level; until then it is paused.
 
-An optimizer finds better and better points, so about 70% of them go on, and most epochs are those of the last level.
-Other rules were tried on development problems (`tests.performance fidelity --problem dev:offset:0`; 8 workers, 4 to 12
-runs each), and none needed fewer epochs in clearly more runs: at most 1/eta of all results go on, also with one
-standard deviation more or with the best of each level at once; a share by the measured rank correlation; an order by
-figures that a process over point and figure projects; expected improvement per rest of the training. With points that
-start one level higher, as in Hyperband's brackets, the same figure took more epochs in 12 of 14 runs (1.7 times).
+Low levels may mislead: of recorded trainings (`bdt`) the rank at a third of the epochs says little of the last one
+among the better half. So the first points go on whatever their results, and a level selects none as long as its ranks
+do not agree with those of the last level. Figures: `tests/performance/optimizers/results/README.md`.
+
+Other rules were tried on made-up curves whose ranks agree, and none needed clearly fewer epochs: at most 1/eta of all
+results go on; a share by the rank correlation; an order by figures that a process over point and figure projects;
+expected improvement per rest of the training; points that start one level higher, as in Hyperband's brackets.
 """
 
 from __future__ import annotations
@@ -17,12 +18,19 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hpo_pilot.search.trials import Trial
+
+#: The first points are trained to the end: this number, and at most one in as many of the budget.
+_FIRST = 8
+#: A level selects points while its rank correlation with the last level is not known to be lower,
+_AGREES = 0.9
+#: from this number of points that reached both on; the last ones count.
+LEAST_PAIRS, MOST_PAIRS = 4, 50
 
 
 def levels_between(low: float, high: float, eta: int) -> tuple[float, ...]:
@@ -33,11 +41,16 @@ def levels_between(low: float, high: float, eta: int) -> tuple[float, ...]:
     return (*below, high)
 
 
+def first_points(points: int) -> int:
+    """Returns the number of points that are trained to the end whatever their results, of so many in the budget."""
+    return min(_FIRST, points // _FIRST)
+
+
 def planned_counts(points: int, levels: int, eta: int) -> list[int]:
-    """Returns the expected number of trials at each level: the best 1/eta go on, and at least one point to the end."""
+    """Returns the expected number of trials at each level, if the levels' ranks agree: at least one to the end."""
     counts = [points]
     for _ in range(levels - 1):
-        counts.append(max(1, counts[-1] // eta))
+        counts.append(max(1, first_points(points), counts[-1] // eta))
     return counts
 
 
@@ -45,9 +58,10 @@ def planned_counts(points: int, levels: int, eta: int) -> list[int]:
 def counts_within(points: int, levels: tuple[float, ...], eta: int, limit: float) -> tuple[int, ...]:
     """Returns the expected number of trials at each level, if the sum of the levels that they train is limited."""
     counts, left = [0] * len(levels), limit * (1 + 1e-9)
-    parts = _parts(levels)
+    parts, first = _parts(levels), first_points(points)
     while True:
-        due = (at for at in range(len(levels) - 1, 0, -1) if counts[at - 1] // eta > counts[at] and parts[at] <= left)
+        quotas = [max(below // eta, min(below, first)) for below in counts]
+        due = (at for at in range(len(levels) - 1, 0, -1) if quotas[at - 1] > counts[at] and parts[at] <= left)
         at = next(due, 0)
         if at == 0 and (counts[0] == points or parts[0] > left):
             return tuple(counts)
@@ -82,28 +96,60 @@ def first_of_chain(trials: Mapping[int, Trial], trial: Trial) -> int:
     return trial.number
 
 
+def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float:
+    """Returns Spearman's rank correlation of two or more pairs of numbers; equal ones rank in the order of pairs."""
+    count = len(pairs)
+    orders = (sorted(range(count), key=lambda row: pairs[row][side]) for side in (0, 1))
+    ranks, others = ({row: rank for rank, row in enumerate(order)} for order in orders)
+    return 1.0 - 6.0 * sum((ranks[row] - others[row]) ** 2 for row in range(count)) / (count * (count**2 - 1))
+
+
 class Promotion:
     """Decides which points are trained to their next level. Lower costs are better."""
 
-    def __init__(self, levels: Sequence[float], eta: int) -> None:
+    def __init__(self, levels: Sequence[float], eta: int, first: int = 0) -> None:
         """Starts without results.
 
         Args:
             levels: the levels, in ascending order.
             eta: one point in this number goes on from each level.
+            first: so many first results of each level go on in any case.
         """
-        self._levels, self._eta = levels, eta
+        self._levels, self._eta, self._first = levels, eta, first
         # By level, sorted.
         self._results: defaultdict[float, list[tuple[tuple[float, ...], int]]] = defaultdict(list)
         self._failed: defaultdict[float, int] = defaultdict(int)
         self._went_on: set[int] = set()
+        self._unselected: defaultdict[float, list[int]] = defaultdict(list)  # go on whatever their results
+        self._reached: defaultdict[Hashable, dict[float, Sequence[float]]] = defaultdict(dict)
+        self._pairs: defaultdict[float, list[tuple[Sequence[float], Sequence[float]]]] = defaultdict(list)
 
-    def tell(self, number: int, level: float, costs: Sequence[float] | None) -> None:
-        """Takes a result of a trial at a level: one cost for each objective; None: it failed."""
+    def tell(self, number: int, level: float, costs: Sequence[float] | None, point: Hashable = None) -> None:
+        """Takes a result of a trial at a level, in the order of results.
+
+        Args:
+            number: the trial.
+            level: its level.
+            costs: one for each objective; None: it failed.
+            point: identifies its point at all levels; None: nothing is learnt of how levels agree.
+        """
         if costs is None:
             self._failed[level] += 1
-        else:
-            insort(self._results[level], (tuple(costs), number))
+            return
+        insort(self._results[level], (tuple(costs), number))
+        if len(self._results[level]) <= self._first or not self._agrees(level):
+            self._unselected[level].append(number)
+        if level == self._levels[-1]:
+            for below, cost in self._reached.pop(point, {}).items():
+                self._pairs[below] = [*self._pairs[below], (cost, costs)][-MOST_PAIRS:]
+        elif point is not None:
+            self._reached[point][level] = costs
+
+    def _agrees(self, level: float) -> bool:
+        """Whether ranks at a level agree with those at the last one, for all objectives, as far as is known."""
+        pairs = self._pairs[level]
+        by_objective = list(zip(*(zip(*pair, strict=True) for pair in pairs), strict=True))
+        return len(pairs) < LEAST_PAIRS or all(rank_correlation(each) >= _AGREES for each in by_objective)
 
     def go_on(self, number: int) -> None:
         """Takes a promotion: another trial goes on from this one."""
@@ -114,17 +160,18 @@ class Promotion:
         for level in sorted(self._results, reverse=True):
             above = self._next(level)
             if above is not None:
-                best = self._best(level)[: self._quota(level)]
-                yield from ((number, above) for number in best if number not in self._went_on)
+                chosen = dict.fromkeys((*self._best(level)[: self._quota(level)], *self._unselected[level]))
+                yield from ((number, above) for number in chosen if number not in self._went_on)
 
     def waiting(self) -> Iterator[int]:
         """Yields the trials that would go on first if the search were extended: of each level the best paused ones.
 
-        They are as many as the best 1/eta of the level, and at least one.
+        They are as many as the best 1/eta of the level, and at least one, and those that go on whatever their results.
         """
         for level in self._results:
             paused = [number for number in self._best(level) if number not in self._went_on]
-            yield from paused[: max(1, self._quota(level))]
+            unselected = (number for number in self._unselected[level] if number not in self._went_on)
+            yield from dict.fromkeys((*paused[: max(1, self._quota(level))], *unselected))
 
     def last(self) -> tuple[int, float] | None:
         """Returns the best paused trial of the highest level with its next level, if the last level has no result.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -154,7 +155,7 @@ async def wait_at(
     Args:
         call: the call that waits.
         queue: the queue.
-        seconds: the longest time.
+        seconds: the longest time; the wait takes at least half of it.
         look: takes jobs, given the seconds for which the call has waited.
         rows: whether it locks the rows that it changes.
 
@@ -162,6 +163,8 @@ async def wait_at(
         The jobs; none: there were none in this time.
     """
     begun = time.monotonic()
+    # Pilots that came together, as after a restart, must not all ask again in the same moment.
+    seconds *= random.uniform(0.5, 1.0)  # noqa: S311 - no secret
     pilots = call.server.pilots
     waiter = pilots.enter(queue)
     try:

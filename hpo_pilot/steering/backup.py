@@ -30,6 +30,7 @@ from hpo_pilot.databases import Kind, tables_are_current
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.files import rename_whole
 from hpo_pilot.jobs import JobState, TaskState
+from hpo_pilot.server import DATABASE_VARIABLE
 from hpo_pilot.server.database import Database, jobs, lock_server, tasks
 from hpo_pilot.steering.invariants import unknown_tasks
 from hpo_pilot.steering.workdir import WorkDir
@@ -56,6 +57,7 @@ def backup(workdir: WorkDir, url: str, file: Path) -> int:
     """
     if file.exists():
         raise InputError(f"{file} exists: name another file")
+    _refuse_other_database(workdir)
     part = file.with_name(f".{file.name}.part")
     digests: dict[str, str] = {}
     try:
@@ -106,6 +108,7 @@ def restore(workdir: WorkDir, url: str, file: Path, *, replace: bool = False) ->
         InputError: the backup is damaged or of a newer version, or the work folder or the database is not empty.
         TryAgainError: a service uses them.
     """
+    _refuse_other_database(workdir)
     root, is_file = workdir.root, make_url(url).get_backend_name() == "sqlite"
     if is_file and Path(make_url(url).database or "").absolute() != workdir.store_file:
         raise InputError("a SQLite store is restored into its work folder: leave out --store")
@@ -135,6 +138,14 @@ def restore(workdir: WorkDir, url: str, file: Path, *, replace: bool = False) ->
                 root.rmdir()
             fresh.root.rename(root)
     return former
+
+
+def _refuse_other_database(workdir: WorkDir) -> None:
+    if "://" in workdir.server_database:
+        raise InputError(
+            f"the server's database is in PostgreSQL ({DATABASE_VARIABLE}), which this command does not copy: stop the "
+            "service, and copy both databases with pg_dump and the work folder with tar"
+        )
 
 
 def _copy_database(source: Path, target: Path) -> None:
@@ -246,7 +257,7 @@ def _prepare(store: Store, database: Path) -> None:
             for number, _, _ in unknown_tasks(tx.connection, store):
                 alive = (jobs.c.task_id == number, jobs.c.status.not_in(over))
                 tx.connection.execute(update(jobs).where(*alive).values(status=JobState.CLOSED.value, **at))
-                aborted = {"status": TaskState.ABORTED.value, "change": tx.next_change(), **at}
+                aborted = {"status": TaskState.ABORTED.value, **at}
                 tx.connection.execute(update(tasks).where(tasks.c.task_id == number).values(aborted))
             sequence = table("sqlite_sequence", column("name"), column("seq"))
             for name in (tasks.name, jobs.name):

@@ -16,7 +16,7 @@ from hpo_pilot.jobs import JobState
 from hpo_pilot.server.database import AT_PILOT, OVER, in_slices, jobs, tasks
 from hpo_pilot.store import EMBEDDED, Store, TaskStage
 from hpo_pilot.store import tables as t
-from hpo_pilot.store.database import database_errors, read_rows
+from hpo_pilot.store.database import database_errors, read_rows, url_without_password
 from hpo_pilot.store.invariants import Breach, check
 from hpo_pilot.store.lease import lease_holder
 
@@ -27,7 +27,7 @@ _OVER_JOBS = [state.value for state in JobState if state.is_over]
 _NAME = re.compile(r"\.([0-9a-f]{8})\.g\d+(?:\.r\d+)?/$")  # the end of `hpo_pilot.jobs.task_name`
 
 
-def check_all(store: Store, database: Path) -> list[Breach]:
+def check_all(store: Store, database: str | Path) -> list[Breach]:
     """Returns the breaches of all invariants, those of the embedded server's database included, if it exists.
 
     A service may work meanwhile: the server is read before the store where it must not know more, else after it.
@@ -36,14 +36,17 @@ def check_all(store: Store, database: Path) -> list[Breach]:
         InputError: a file is not a database, or of another version.
         StoreAwayError: the store cannot be read now.
     """
-    if not database.exists():
+    if "://" in str(database):
+        engine = sa.create_engine(str(database))
+    elif (path := Path(database).absolute()).exists():
+        engine = sqlite_engine(sa.URL.create("sqlite", database=f"file:{path}", query={"mode": "ro", "uri": "true"}))
+    else:
         return check(store)
-    url = sa.URL.create("sqlite", database=f"file:{database.absolute()}", query={"mode": "ro", "uri": "true"})
-    engine = sqlite_engine(url)
+    where = url_without_password(engine.url)
     try:
         with database_errors(engine), engine.connect() as connection:
-            if not tables_are_current(connection, "server", f"database {database}"):
-                raise InputError(f"the database {database} is of an older version: `hpo-pilot serve` upgrades it")
+            if not tables_are_current(connection, "server", f"database {where}"):
+                raise InputError(f"the database {where} is of an older version: `hpo-pilot serve` upgrades it")
         with database_errors(engine), engine.connect() as connection, connection.begin():
             found = [*_file(connection), *_unknown(connection, store), *_jobs(connection, store)]
         found += check(store)
@@ -55,6 +58,8 @@ def check_all(store: Store, database: Path) -> list[Breach]:
 
 
 def _file(connection: Connection) -> Iterator[Breach]:
+    if connection.dialect.name != "sqlite":
+        return
     for (said,) in connection.execute(sa.text("PRAGMA quick_check(10)")):
         if said != "ok":
             remedy = "stop the service and remove the file: running jobs are submitted again; or restore a backup"

@@ -25,7 +25,7 @@ from hpo_pilot.panda.workflow_manager import UnknownTaskError, WorkflowManager
 from hpo_pilot.search import Generation, Point, Search, Trial, TrialState, point_key
 from hpo_pilot.search.earlier_results import EarlierResults
 from hpo_pilot.search.progress import ProgressTracker, SearchProgress
-from hpo_pilot.search.promotion import Promotion, first_of_chain, trained
+from hpo_pilot.search.promotion import Promotion, first_of_chain, first_points, trained
 from hpo_pilot.search.ranking import costs, figures_of_merit
 from hpo_pilot.search.trials import Spent
 from hpo_pilot.steering import metrics
@@ -127,7 +127,8 @@ class SearchSteering:
 
         seconds = fold_seconds(store.engine, record.id)
         levels_of = search.levels
-        self._promotion = Promotion(levels_of.values, levels_of.eta) if levels_of is not None else None
+        first = first_points(budget.trials)
+        self._promotion = Promotion(levels_of.values, levels_of.eta, first) if levels_of is not None else None
         for trial in history:
             self._tell(trial, seconds.get(trial.number))
         for trial in self._trials.values():
@@ -354,10 +355,11 @@ class SearchSteering:
 
     def _tell(self, trial: Trial, seconds: float | None) -> None:
         """Passes a result to optimizer, promotion and budget, in the order of results; `seconds`: of a fold."""
-        self._proposer.tell(trial, first_of_chain(self._trials, trial), seconds)
+        chain = first_of_chain(self._trials, trial)
+        self._proposer.tell(trial, chain, seconds)
         if self._promotion is not None and trial.level is not None:
             figures = figures_of_merit(self._search, trial)
-            self._promotion.tell(trial.number, trial.level, figures and costs(self._search.objectives, figures))
+            self._promotion.tell(trial.number, trial.level, figures and costs(self._search.objectives, figures), chain)
         self._spent.told(trial)
 
     # --- ask and submit ---

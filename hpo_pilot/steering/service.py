@@ -703,7 +703,8 @@ def serve(
         lease = stack.enter_context(_held_lease(database, folder, "serve", target))
         if len(lease.live()) == 1:  # another service may read them where they are
             database.note_sandboxes(folder.sandboxes)
-        aside = stack.enter_context(ThreadPoolExecutor(2))
+        # Reports have one thread: what the largest one took stays with malloc for its thread, 200 MB and more.
+        waiting, writing = (stack.enter_context(ThreadPoolExecutor(1)) for _ in range(2))
         api = ApiProcess(folder, store=store, reach=reach or NetworkOptions(), port=api_port)
         stack.callback(api.stop)
         api.start()
@@ -722,7 +723,7 @@ def serve(
         reports = ReportWriter(database, folder)
         snapshot = stack.enter_context(snapshots(folder.steering_metrics))
         # Searches do not wait for the API, which may take long to start on a machine under load.
-        answering = [aside.submit(api.wait, math.inf)]
+        answering = [waiting.submit(api.wait, math.inf)]
 
         def check() -> None:
             supervise()
@@ -737,8 +738,8 @@ def serve(
         stack.enter_context(Notifier(database, server=target, hosts=notify_hosts, pages=pages, lease=lease).working())
         service = Service(database, manager, lease, supervise=check, server=target)
         with stop_signals(service.stop):
-            service.run(_aside(aside, reports.write_new))
-            aside.submit(reports.write_new).result()  # of searches that ended in the last moment
+            service.run(_aside(writing, reports.write_new))
+            writing.submit(reports.write_new).result()  # of searches that ended in the last moment
 
 
 def _aside(executor: ThreadPoolExecutor, work: Callable[[], bool]) -> Callable[[], bool]:

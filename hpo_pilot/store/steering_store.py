@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import Connection, ScalarSelect, Update, and_, bindparam, func, insert, or_, select, update
+from sqlalchemy import Connection, Select, Update, and_, bindparam, func, insert, or_, select, update
 from typing_extensions import override
 
 from hpo_pilot.jobs import Attempt, JobState
@@ -31,6 +31,15 @@ from hpo_pilot.store.records import (
     trial_end_row,
 )
 from hpo_pilot.store.store import Store
+
+#: The holder of a search. The lock makes others who take the search wait for the end of the transaction.
+_HOLDER = select(t.searches.c.holder).where(t.searches.c.id == bindparam("number")).with_for_update(key_share=True)
+_HOLDER_OF_TASK = (
+    select(t.searches.c.holder)
+    .join(t.tasks, t.tasks.c.search_id == t.searches.c.id)
+    .where(t.tasks.c.id == bindparam("number"))
+    .with_for_update(key_share=True, of=t.searches)
+)
 
 
 class SteeringStore(Store):
@@ -56,18 +65,15 @@ class SteeringStore(Store):
 
     @contextmanager
     @override
-    def _writing(self, search_id: int | ScalarSelect[int]) -> Iterator[Connection]:
+    def _writing(self, search_id: int, of: Select[str | None] = _HOLDER) -> Iterator[Connection]:
         with writing(self.engine) as connection:
-            if self.holder is not None:
-                # The lock makes who takes the search wait for the end of this transaction.
-                lease = select(t.searches.c.holder).where(t.searches.c.id == search_id)
-                if connection.execute(lease.with_for_update(key_share=True)).scalar() != self.holder:
-                    raise LeaseLostError("another service steers this search now; this one leaves it")
+            if self.holder is not None and connection.scalar(of, {"number": search_id}) != self.holder:
+                raise LeaseLostError("another service steers this search now; this one leaves it")
             yield connection
 
     def _writing_task(self, task_id: int) -> AbstractContextManager[Connection]:
         """Opens a writing transaction for the search of a task."""
-        return self._writing(select(t.tasks.c.search_id).where(t.tasks.c.id == task_id).scalar_subquery())
+        return self._writing(task_id, _HOLDER_OF_TASK)
 
     def note_sandboxes(self, folder: Path) -> None:
         """Corrects the paths of payload archives after their work folder was moved; `folder`: where they are now."""

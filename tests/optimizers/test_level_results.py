@@ -12,9 +12,9 @@ from hpo_pilot.optimizers.level_results import LevelResults
 
 @pytest.fixture
 def told():
-    """90 points at level 1; the first 30 went on to 3, and the first 10 of them to 9."""
+    """90 points at level 1; the first 30 went on to 3, and the first 3 of them to 9."""
     results = LevelResults()
-    for level, count in ((1, 90), (3, 30), (9, 10)):
+    for level, count in ((1, 90), (3, 30), (9, 3)):
         for point in range(count):
             results.tell(point, level, Result({"x": point}, (point + point % 3 / level, -point / level)))
     return results
@@ -22,12 +22,24 @@ def told():
 
 def test_points_are_projected_level_by_level(told):
     found = told.results()
-    assert [one.stopped for one in found] == [False] * 10 + [True] * 80
-    steps = [[(p + p % 3 / low, p + p % 3 / high) for p in range(n)] for low, high, n in ((1, 3, 30), (3, 9, 10))]
-    assert [one.values[0] for one in found[10:30]] == [projected(p + p % 3 / 3, steps[1]) for p in range(10, 30)]
+    assert [one.stopped for one in found] == [False] * 3 + [True] * 87
+    steps = [[(p + p % 3 / low, p + p % 3 / high) for p in range(n)] for low, high, n in ((1, 3, 30), (3, 9, 3))]
+    assert [one.values[0] for one in found[3:30]] == [projected(p + p % 3 / 3, steps[1]) for p in range(3, 30)]
     assert [one.values[0] for one in found[30:]] == [
         projected(projected(p + p % 3, steps[0]), steps[1]) for p in range(30, 90)
     ]
+
+
+@pytest.mark.parametrize(("last", "believed"), [((1, 2, 3), 1.0), ((1, 2, 3, 4), 0.5), ((4, 3, 2, 1), 0.0)])
+def test_a_level_whose_ranks_disagree_is_believed_less(last, believed):
+    results = LevelResults()
+    for point in range(1, 6):
+        results.tell(point, 1, Result({"x": point}, (float(point),)))
+    for point, value in enumerate(last, 1):
+        results.tell(point, 3, Result({"x": point}, (float(value),)))
+    told, projection = results.results()[4].values[0], projected(5.0, list(enumerate(map(float, last), 1)))
+    median = sum(last) / len(last)
+    assert told == pytest.approx(median + believed * (projection - median))
 
 
 def test_slopes_are_computed_once_for_each_step_and_objective(told, monkeypatch):

@@ -46,6 +46,7 @@ BENCHMARKS = {
     "neighbours": service.measure_neighbours,
     "pilot-load": server.measure_pilot_load,
     "waiting-pilots": server.measure_waiting_pilots,
+    "server-processes": server.measure_server_processes,
     "allocation": allocation.measure,
     "agents": agents.measure,
     "asking": asking.measure,

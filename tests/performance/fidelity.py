@@ -41,7 +41,7 @@ from hpo_pilot.optimizers.base import Result
 from hpo_pilot.optimizers.early_stopping import Report, create_rule
 from hpo_pilot.optimizers.level_results import LevelResults
 from hpo_pilot.search import EarlyStopping, Point, SearchSpace
-from hpo_pilot.search.promotion import Promotion
+from hpo_pilot.search.promotion import Promotion, first_points
 from tests.performance.learning_curves.curves import NAMES, Trainings, trainings
 from tests.performance.optimizers.store import runner_version
 
@@ -192,7 +192,8 @@ class Promoting(_WithOptimizer):
 
     def __init__(self, optimizer: str, problem: Trainings, workers: int, seed: int) -> None:
         super().__init__(optimizer, problem, workers, seed)
-        self.promotion, self.results = Promotion(self.levels, ETA), LevelResults()
+        self.promotion = Promotion(self.levels, ETA, first_points(WORKERS[workers]))
+        self.results = LevelResults()
         self.done: dict[int, Job] = {}
         self.asked: list[Job] = []
         self.chains: dict[int, int] = {}  # trial -> the first one of its point
@@ -218,8 +219,9 @@ class Promoting(_WithOptimizer):
         del self.running[job.trial]
         self.done[job.trial] = job
         cost = (value,) if math.isfinite(value) else None
-        self.promotion.tell(job.trial, job.end, cost)
-        self.results.tell(self.chains.get(job.trial, job.trial), job.end, Result(job.point, cost))
+        chain = self.chains.get(job.trial, job.trial)
+        self.promotion.tell(job.trial, job.end, cost, chain)
+        self.results.tell(chain, job.end, Result(job.point, cost))
 
 
 # Peers.

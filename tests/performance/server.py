@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import psutil
 import requests
 import uvloop
+from sqlalchemy import make_url
 
 from hpo_pilot.server.tokens import Role
 from tests.bearer import make_token_folder, token
+from tests.postgresql import BASE, new_database
 from tests.server_process import ServerProcess
 from tests.task_parameters import bare_params
 
@@ -33,15 +36,16 @@ def two_cores() -> None:
 class LoadServer:
     """A running server and calls to it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, place: str | None = None, options: Sequence[str] = ()) -> None:
         self._folder = folder
+        self._place, self._options = place or folder / "panda.db", options
         self._session = requests.Session()
         self._tokens = make_token_folder(folder / "tokens")
         self.start()
 
     def start(self) -> None:
         self.process = ServerProcess(
-            database=self._folder / "panda.db", files=self._folder / "files", tokens=self._tokens
+            database=self._place, files=self._folder / "files", tokens=self._tokens, options=self._options
         )
         self.url = self.process.url
 
@@ -51,11 +55,15 @@ class LoadServer:
         self.process.stop()
 
     def cpu_seconds(self) -> float:
-        times = psutil.Process(self.process.pid).cpu_times()
-        return times.user + times.system
+        return sum(map(_cpu, self.processes()))
+
+    def processes(self) -> list[psutil.Process]:
+        """Its processes, the first one first."""
+        first = psutil.Process(self.process.pid)
+        return [first, *first.children()]
 
     def memory_mb(self) -> float:
-        return float(psutil.Process(self.process.pid).memory_info().rss) / 1e6
+        return float(sum(process.memory_info().rss for process in self.processes())) / 1e6
 
     def waited_seconds(self) -> float:
         """Seconds that its threads were ready to run and had no core: what other programs took from it."""
@@ -85,9 +93,14 @@ class LoadServer:
         return int(self.call(Role.USER, "task/submit", task_parameters=parameters))
 
 
+def _cpu(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
 @contextmanager
-def load_server(folder: Path) -> Iterator[LoadServer]:
-    server = LoadServer(folder)
+def load_server(folder: Path, place: str | None = None, options: Sequence[str] = ()) -> Iterator[LoadServer]:
+    server = LoadServer(folder, place, options)
     try:
         yield server
     finally:
@@ -227,6 +240,17 @@ class Pilot(asyncio.Protocol):
         if not self._running:
             self._job = None
         return "error" if reply is None or not reply["success"] or reply["data"]["command"] else "update"
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it has no job that runs."""
+        return not self._running
+
+    async def beat(self) -> None:
+        """Sends a heartbeat of its job."""
+        assert self._job is not None
+        reply = await self.report(self._job, "running")
+        assert reply["success"] and not reply["data"]["command"], reply
 
     def request(self) -> dict[str, Any]:
         """The arguments of a call for a job."""
@@ -437,7 +461,7 @@ def measure_waiting_pilots(*, quick: bool) -> dict[str, Any]:
     """5,000 pilots with idle long polls, and 200 calls a second."""
     two_cores()
     with tempfile.TemporaryDirectory() as folder, load_server(Path(folder)) as server:
-        return uvloop.run(_wait_and_work(server, 10.0 if quick else 60.0))
+        return uvloop.run(_wait_and_work(server, 35.0 if quick else 60.0))
 
 
 async def _wait_and_work(server: LoadServer, seconds: float) -> dict[str, Any]:
@@ -482,3 +506,78 @@ async def _wait_and_work(server: LoadServer, seconds: float) -> dict[str, Any]:
     print(", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
     print("limit held" if held else "LIMIT MISSED")
     return {**figures, "held": held}
+
+
+# Several processes on PostgreSQL beside one on SQLite: as many calls as fit, and the CPU time of each. On two cores
+# with the load and PostgreSQL, processes gain little in calls/s; the CPU time says what more cores would carry.
+
+SLOTS, HEARTBEAT, JOB_MINUTES, BUSY = 20_000, 20.0, 10.0, 0.6  # pilots of one slot, all busy; of a core, at most
+
+
+def measure_server_processes(*, quick: bool) -> dict[str, Any]:
+    """Calls of a job's life, and heartbeats, at one process on SQLite and one and two on PostgreSQL."""
+    two_cores()
+    figures: dict[str, Any] = {}
+    for count, kind in ((1, "SQLite"), *(((1, "PostgreSQL"), (2, "PostgreSQL")) if BASE else ())):
+        with ExitStack() as stack:
+            place = stack.enter_context(new_database()) if kind == "PostgreSQL" else None
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            server = stack.enter_context(load_server(folder, place, ["--processes", str(count)]))
+            for number in range(_SEARCHES):
+                server.submit(f"load{number}", 400, campaign=f"load.{number}")
+            figures[f"{count} {kind}"] = uvloop.run(_compare(server, place, 3.0 if quick else 15.0))
+        print(f"{count} on {kind}: {_told(figures[f'{count} {kind}'])}", flush=True)
+    for name, its in figures.items():
+        # Each job makes three calls; its pilot sends heartbeats all the time.
+        jobs, beats = SLOTS / 60 / JOB_MINUTES, SLOTS / HEARTBEAT
+        cores = (3 * jobs * its["job_cpu_ms"] + beats * its["heartbeat_cpu_ms"]) / 1e3
+        needed = math.ceil(cores / BUSY)
+        its["processes_for_all_slots"] = needed
+        print(
+            f"{SLOTS} pilots of one slot, jobs of {JOB_MINUTES:.0f} minutes: {3 * jobs:.0f} calls/s and {beats:.0f} "
+            f"heartbeats/s, at the CPU time of {name} {cores:.1f} cores: {needed} processes each {BUSY:.0%} busy"
+        )
+    return figures
+
+
+def _told(figures: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.3g}" for name, value in figures.items())
+
+
+async def _compare(server: LoadServer, place: str | None, seconds: float) -> dict[str, float]:
+    pilots = await _connect(server, 64)
+    database = [
+        one for one in psutil.process_iter(["cmdline"]) if place and _name(place) in " ".join(one.info["cmdline"] or ())
+    ]
+    figures: dict[str, float] = {}
+
+    async def job(pilot: Pilot) -> None:
+        assert await pilot.call() != "error"
+
+    async def heartbeat(pilot: Pilot) -> None:
+        await pilot.call() if pilot.is_free else await pilot.beat()
+
+    works: dict[str, Callable[[Pilot], Coroutine[Any, Any, None]]] = {"job": job, "heartbeat": heartbeat}
+    for name, work in works.items():
+        for length in (1.0, seconds):  # the first to warm up
+            before = server.cpu_seconds(), sum(map(_cpu, database))
+            load, begun = _Load(), time.perf_counter()
+
+            async def press(pilot: Pilot) -> None:
+                while (now := time.perf_counter()) < begun + length:  # noqa: B023 - awaited here
+                    await work(pilot)  # noqa: B023
+                    load.seconds.append(time.perf_counter() - now)  # noqa: B023
+
+            await asyncio.gather(*map(press, pilots))
+        calls = len(load.seconds)
+        figures[f"{name}_calls_per_second"] = calls / (time.perf_counter() - begun)
+        figures[f"{name}_p99_ms"] = 1e3 * load.quantile(0.99)
+        figures[f"{name}_cpu_ms"] = 1e3 * (server.cpu_seconds() - before[0]) / calls
+        figures[f"{name}_database_cpu_ms"] = 1e3 * (sum(map(_cpu, database)) - before[1]) / calls
+    for pilot in pilots:
+        pilot.close()
+    return figures
+
+
+def _name(url: str) -> str:
+    return str(make_url(url).database)

@@ -29,8 +29,8 @@ from tests.end_to_end.conftest import Scan
 _EACH, _CLIENTS, _PARTS, _EVERY = 1000, 6, 10, 3.0  # trials of a search, clients, parts of the line, seconds
 _SHARE = 0.02  # growth over 10,000 trials, as a share of the mean, that is no growth
 _KINDS = ("hpo_pilot.server", "hpo_pilot.web", "client_worker", "hpo_pilot.pilot", "hpo_pilot_function", "serve")
-#: Results and the tasks of the last year, with their sandboxes; a report for each search; logs, up to 40 MB each.
-_KEPT_BY_POLICY = ("hpo-pilot.db", "panda.db", "panda-files", "sandboxes", "reports", "logs")
+#: Results, tasks of the last year, payload, environment and report of each search; logs, up to 40 MB each.
+_KEPT_BY_POLICY = ("hpo-pilot.db", "panda.db", "panda-files", "sandboxes", "environments", "reports", "logs")
 _FUNCTION = "def objective(point):\n    return point['x']\n"
 
 

@@ -50,6 +50,30 @@ def test_who_goes_on(results, on, due):
 
 
 @pytest.mark.parametrize(
+    ("last", "due"),
+    [
+        ((1, 2, 3, 4), []),
+        ((4, 3, 2, 1), [(5, 3), (6, 3)]),
+        ((1, 2, 3, None), []),  # too few points are known at both levels
+        (((1, 1), (2, 2), (3, 3), (4, 4)), []),
+        (((1, 4), (2, 3), (3, 2), (4, 1)), [(5, 3), (6, 3)]),  # of one objective only
+    ],
+)
+def test_a_level_whose_ranks_disagree_with_the_last_selects_none(last, due):
+    promotion = Promotion((1, 3), 3, 2)
+    objectives = 2 if isinstance(last[0], tuple) else 1
+    for point in range(4, 0, -1):
+        promotion.tell(point, 1, (point,) * objectives, point)
+    assert {number for number, _ in promotion.due()} >= {4, 3}  # the first ones, whatever their results
+    for point, cost in enumerate(last, 1):
+        promotion.go_on(point)
+        promotion.tell(10 + point, 3, cost if isinstance(cost, tuple) or cost is None else (cost,), point)
+    for point in (5, 6):
+        promotion.tell(point, 1, (point,) * objectives, point)
+    assert list(promotion.due()) == due
+
+
+@pytest.mark.parametrize(
     ("results", "on", "first"),
     [
         ([(1, 1, 0.5), (2, 1, 0.4)], (), [2]),
@@ -75,12 +99,12 @@ def test_one_point_is_trained_to_the_end(results, on, last):
     assert told((1, 3, 9), *results, on=on).last() == last
 
 
-@pytest.mark.parametrize(("limit", "counts"), [(20, [12, 4, 0]), (1, [1, 0, 0]), (26, [12, 4, 1]), (999, [12, 4, 1])])
+@pytest.mark.parametrize(("limit", "counts"), [(20, [10, 2, 1]), (1, [1, 0, 0]), (26, [12, 4, 1]), (999, [12, 4, 1])])
 def test_expected_trials_where_the_sum_of_levels_is_limited(limit, counts):
     assert list(Levels(low=1, high=9, eta=3).planned(12, limit)) == counts
 
 
 def test_expected_trials_and_the_mean_length_of_their_jobs():
     counts = planned_counts(64, 5, 3)
-    assert counts == [64, 21, 7, 2, 1]
-    assert mean_share(counts, (1, 3, 9, 27, 81)) == (64 * 1 + 21 * 2 + 7 * 6 + 2 * 18 + 1 * 54) / 95 / 54
+    assert counts == [64, 21, 8, 8, 8]
+    assert mean_share(counts, (1, 3, 9, 27, 81)) == (64 * 1 + 21 * 2 + 8 * 6 + 8 * 18 + 8 * 54) / 109 / 54

@@ -132,6 +132,16 @@ def test_pilots_of_a_machine_that_slept_may_report_first(
     assert queue.describe(job["PandaID"])["jobStatus"] == state
 
 
+def test_a_job_is_lost_in_time_although_the_clock_was_set_back(queue: Queue) -> None:
+    queue.submit(1, maxAttempt=2)
+    (job,) = queue.acquire()
+    queue.clock.now -= 40 * 86_400
+    queue.end_silent_attempts(timeout=60)
+    queue.clock.now += 61
+    queue.end_silent_attempts(timeout=60)
+    assert queue.describe(job["PandaID"])["jobStatus"] == "failed"
+
+
 def test_a_worker_that_ended_takes_its_jobs_along(queue: Queue) -> None:
     task_id = queue.submit(3, maxAttempt=2)
     queue.acquire(harvester_id="h", worker_id="1")
