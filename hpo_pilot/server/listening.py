@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import os
 import resource
@@ -182,7 +183,10 @@ class SlowRefusals:
 
     def delay(self, address: str, now: float) -> float:
         """Notes a wrong token of an address; returns the seconds until its answer. `now`: a clock, in seconds."""
-        address = ":".join(address.split(":")[:4])  # a network of IPv6 belongs to one machine
+        with contextlib.suppress(ValueError):
+            one = ipaddress.ip_address(address)
+            if isinstance(one, ipaddress.IPv6Address) and one.ipv4_mapped is None:  # its network is one machine's
+                address = str(ipaddress.ip_network(f"{address}/64", strict=False))
         count, last = self._seen.pop(address, (0, now))
         count = 1 if now - last > self.window else count + 1
         self._seen[address] = count, now

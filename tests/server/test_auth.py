@@ -304,8 +304,16 @@ def test_wrong_tokens_of_one_address_delay_no_other() -> None:
     slow = listening.SlowRefusals(lambda *_: None)  # type: ignore[arg-type,return-value]
     for _ in range(50):
         slow.delay("2001:db8:1:2:3:4:5:6", 0)
-    assert slow.delay("2001:db8:1:2::7", 0) > 0
-    assert slow.delay("2001:db8:1:3::7", 0) == slow.delay("10.0.0.1", 0) == slow.delay("2001:db8:1:2::7", 100) == 0
+        slow.delay("2001:db8::7", 0)
+        slow.delay("::ffff:10.0.0.2", 0)
+    assert min(slow.delay(one, 0) for one in ("2001:db8:1:2::7", "2001:db8::1:2:3:4", "::ffff:10.0.0.2")) > 0
+    assert (
+        slow.delay("2001:db8:1:3::7", 0)
+        == slow.delay("::ffff:10.0.0.3", 0)
+        == slow.delay("10.0.0.1", 0)
+        == slow.delay("2001:db8:1:2::7", 100)
+        == 0
+    )
     for number in range(10_000):
         slow.delay(str(number), 200)
     assert len(slow._seen) < 5000
