@@ -452,10 +452,10 @@ class Optimizer(ABC):
     def recommend(self, count: int = 1) -> list[Recommendation]:
         """Returns the told points that are probably the best, best first; at most `count`.
 
-        With noise, the lowest value is partly luck. So the values are predicted by the model of `bayesian`, from all
-        results, where it finds noise and its predictions of left-out results are as good as it expects. Else the told
-        values decide. Points that are stopped, infeasible or out of bounds are not recommended; of more than 2,000
-        points, the best half of this number and a random sample are looked at.
+        With noise, the lowest value is partly luck. So the values are predicted by the model of `bayesian`, from the
+        results that it keeps, where it finds noise and its predictions of left-out results are as good as it expects.
+        Else the told values decide. Points that are stopped, infeasible or out of bounds are not recommended; of more
+        than 2,000 points, the best half of this number and a random sample are looked at.
 
         Raises:
             InputError: there are several objectives, and so no best point.

@@ -30,6 +30,9 @@ LEASE_SECONDS = 45.0
 #: For readers, a lease counts as held until this many seconds after its expiry: its holder may renew it late.
 LATE_SECONDS = 15.0
 
+#: States of searches that are over, as the store has them.
+_OVER = [state.value for state in SearchState if state.is_over]
+
 
 class LeaseHeldError(TryAgainError):
     """A live process steers the store, or a search of it, and this one cannot do so beside it.
@@ -107,12 +110,12 @@ class Lease:
         return holder == self.holder or (holder not in live and self.holder in services[:1])
 
     def take(self, numbers: Collection[int]) -> set[int]:
-        """Takes searches that no live process steers. Returns those of `numbers` that this process steers now."""
+        """Takes open searches that no live process steers. Returns those of `numbers` that this process steers now."""
         s = searches.c
         with writing(self.engine) as connection:
             # A row that is locked is left for the next time: another service takes it, or writes to the search.
-            lock = select(s.id, s.holder).where(among(s.id, numbers)).with_for_update(skip_locked=True, key_share=True)
-            found = connection.execute(lock).all()
+            asked = select(s.id, s.holder).where(among(s.id, numbers), s.state.not_in(_OVER))
+            found = connection.execute(asked.with_for_update(skip_locked=True, key_share=True)).all()
             live = {row.holder for row in _live_rows(connection)}
             if self.holder not in live:
                 return set()  # It was halted, and another service may take its searches: `renew` comes first.
@@ -132,7 +135,7 @@ class Lease:
             with reading(self.engine) as connection:
                 other = connection.execute(_steerer(number)).one_or_none()
             if other is None:
-                raise LeaseHeldError("run", f"another process has just had search {number}: try again")
+                raise LeaseHeldError("run", f"search {number} has just ended, or another process has it: try again")
             raise LeaseHeldError(
                 other.mode, f"{_name(other)} is steering search {other.name!r}: wait for it, or stop it"
             )
@@ -217,9 +220,8 @@ def lease_holder_in(connection: Connection) -> Holder | None:
     service = next((row for row in live if row.mode == "serve"), None)
     if service is not None:
         return Holder(service.mode, service.server)
-    over = [state.value for state in SearchState if state.is_over]
     s = searches.c
-    held = select(s.id).where(s.holder.in_([row.holder for row in live]), s.state.not_in(over))
+    held = select(s.id).where(s.holder.in_([row.holder for row in live]), s.state.not_in(_OVER))
     return Holder(live[0].mode, live[0].server, frozenset(connection.scalars(held)))
 
 

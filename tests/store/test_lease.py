@@ -99,6 +99,9 @@ def test_a_search_has_one_holder(store, numbers):
     one.release()
     assert other.take(numbers) == set(numbers)
     assert lease.lease_holder(store.engine) == lease.Holder("run", URL, frozenset(numbers))
+    for number, state in ((a, SearchState.STOPPED), (b, SearchState.STOPPING)):
+        store.set_state(number, state, "me")
+    assert other.take(numbers) == {b, c}, "a search that is over needs nobody"
 
 
 def test_one_of_another_host_lasts_until_it_expires(store, numbers):
