@@ -49,8 +49,11 @@ def test_waiting_pilots_of_both_processes_get_jobs_of_one_submission(server: Run
     found: list[int] = []
 
     def wait() -> None:
-        reply = server.api("pilot").post("pilot/acquire_jobs", headers={"X-HPO-Pilot-Wait": "30"}, site_name="LOCAL")
-        found.extend(job["PandaID"] for job in reply["data"]["jobs"])
+        headers = {"X-HPO-Pilot-Wait": "30"}
+        end = time.monotonic() + _SECONDS
+        while not (jobs := server.api("pilot").acquire(headers=headers)) and time.monotonic() < end:
+            pass  # the server ends a wait after 15 to 30 s
+        found.extend(job["PandaID"] for job in jobs)
 
     pilots = [threading.Thread(target=wait) for _ in range(16)]
     for pilot in pilots:
