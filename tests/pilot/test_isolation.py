@@ -9,9 +9,13 @@ from typing import Any
 
 import pytest
 
+from hpo_pilot.pilot.execution import Execution, InContainer
 from hpo_pilot.pilot.isolation import Isolation
+from hpo_pilot.pilot.job import JobFailure, parse_job
 from hpo_pilot.pilot.settings import PilotWorkDir
 from hpo_pilot.transformation import landlock
+from hpo_pilot.transformation.job import PayloadSettings
+from hpo_pilot.transformation.transformation import Prepared
 from tests.pilot.conftest import GOOD
 
 needs_landlock = pytest.mark.skipif(landlock.version() < landlock.LEAST, reason="this kernel has no Landlock")
@@ -111,6 +115,31 @@ def test_what_a_payload_links_to_is_not_sent(panda, pilot, place, target):
     assert pilot.end() == 0
     assert "geheim" not in json.dumps(panda.reports) + "".join(map(repr, panda.stored.values())), report
     assert (secret.parent / "payload.log").read_text() == '{"secret": "geheim"}'
+
+
+@pytest.mark.parametrize("link", ["runner.log", "hpo_pilot_ca.pem", "hpo_pilot_stop.txt", "../7.1"])
+def test_the_pilot_writes_through_no_link(make_settings, panda, tmp_path, link):
+    """Other jobs of the search can put links into the folder of one that is being prepared."""
+    (secret := tmp_path / "secret").mkdir()
+    (folder := tmp_path / "jobs" / "7.1").mkdir(parents=True)
+    for name in ("runner.log", "hpo_pilot_ca.pem", "hpo_pilot_stop.txt", "ca"):
+        (secret / name).write_text("whole")
+    panda.add_job("true")
+    (job,) = map(parse_job, panda.waiting)
+    settings, given = make_settings(ca=secret / "ca"), Prepared(str(folder), ["true"], "true", [])
+    execution = Execution(settings, job, PayloadSettings("true"), given, folder, 0, {}, InContainer("auto", ""))
+    if link == "../7.1":
+        folder.rename(tmp_path / "gone")
+        folder.symlink_to(secret)
+        with pytest.raises((OSError, JobFailure)):
+            execution.start()
+    else:
+        (folder / link).symlink_to(secret / link)
+        execution.start()
+        execution.stop_payload("too much")
+        execution.wait()
+        assert not (folder / link).is_symlink() and (folder / "hpo_pilot_stop.txt").read_text() == "too much"
+    assert {path.read_text() for path in secret.iterdir()} == {"whole"}
 
 
 @needs_landlock
