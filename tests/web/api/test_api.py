@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import http.client
 import json
+import os
 import secrets
 import socket
 import sys
@@ -321,6 +322,13 @@ def test_quotas_are_for_each_user_and_hold_when_they_change(api, call):
         path = f"payloads/{hashlib.sha256(content).hexdigest()}"
         assert call("PUT", path, "greedy", data=content).json()["code"] == "quota"
         assert call("PUT", path, "modest", data=content).ok
+        small, large = secrets.token_bytes(300_000), secrets.token_bytes(300_001)  # of no announced length
+        path = f"payloads/{hashlib.sha256(small).hexdigest()}"
+        assert call("PUT", path, "greedy", data=iter([small])).ok
+        later = f"payloads/{hashlib.sha256(large).hexdigest()}"
+        assert call("PUT", later, "greedy", data=iter([large])).json()["code"] == "quota"
+        (stored,) = (api.workdir / "uploads").glob(f"{hashlib.sha256(small).hexdigest()}*")
+        os.utime(stored, (1, 1))  # it is removed at the next upload, and does not count until then
         quotas = call("GET", "service", "greedy").json()["quotas"]
         assert quotas["searches"] == {"used": 1, "most": 1} and quotas["uploads_mb"]["used"] == 0
         assert call("POST", "searches/greedy-1/stop", "greedy").ok  # it is over: no service runs it
