@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +149,18 @@ def test_a_hidden_input_is_refused(make_settings, panda, place):
     settings = make_settings(panda.url)
     isolation = Isolation(settings, PilotWorkDir(settings))
     assert [isolation.hides(path) for path in (settings.token_file, place["job"], place["data"])] == [True, True, False]
+
+
+@needs_landlock
+def test_libraries_find_their_folders_in_a_closed_home(make_settings, tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    isolation = Isolation(settings := make_settings(), workdir := PilotWorkDir(settings))
+    assert (tmp_path / ".cache").is_dir() and (tmp_path / ".config").is_dir()
+    if tmp_path.is_relative_to("/tmp"):
+        assert [record.levelname for record in caplog.records if "/tmp" in record.message] == ["WARNING"]
+    shutil.rmtree(workdir.jobs)
+    isolation.close()
 
 
 @needs_landlock
