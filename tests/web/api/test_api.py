@@ -335,6 +335,11 @@ def test_quotas_are_for_each_user_and_hold_when_they_change(api, call):
         assert submitted("greedy-2").status_code == 201
         for change, body in (("resume", None), ("retry", {}), ("extend", {"hours": 1})):
             assert call("POST", f"searches/greedy-1/{change}", "greedy", json=body).status_code == 422, change
+        limit(searches=2)
+        with ThreadPoolExecutor(4) as threads:
+            answers = [each.status_code for each in threads.map(submitted, [f"beside-{n}" for n in range(4)])]
+        assert sorted(answers) == [201, 422, 422, 422]
+        assert call("POST", "searches/greedy-2/stop", "greedy").ok
         limit(searches="many")
         assert "quotas.json" in submitted("greedy-3").json()["message"]
         limit(searches=2)
