@@ -40,6 +40,8 @@ def folder(tmp_path: Path) -> Path:
         ("cat out/secret", False),
         (": >token", False),
         ("truncate -s 0 state/secret", False),
+        ("python3 -c 'import os; os.truncate(\"token\", 0)'", landlock.version() < 3),  # Linux 6.2
+        ("chmod 640 state/secret && touch state/secret", True),  # Landlock leaves these
         ("rm token", False),
         ("mv state x/", False),
         ("ln token data/t", False),
