@@ -76,7 +76,7 @@ class Isolation:
         if usual in closed:  # unusable: nothing new can be made directly in it. Sockets need a short path.
             self._temporary = temporary_folder(settings.workdir, settings.worker_name)
             self.close()
-        home = os.path.realpath(os.path.expanduser("~"))
+        home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111 - there may be none
         if home in closed:  # many libraries make a folder of their own below these at their first use
             for name in _OF_LIBRARIES:
                 with contextlib.suppress(OSError):

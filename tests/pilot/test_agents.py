@@ -17,9 +17,9 @@ import requests
 from hpo_pilot.files import try_lock
 from hpo_pilot.hpc.launchers import make_launcher
 from hpo_pilot.pilot.agent import remove_left
-from hpo_pilot.pilot.isolation import temporary_folder
 from hpo_pilot.pilot.agents import Pace
 from hpo_pilot.pilot.execution import InContainer
+from hpo_pilot.pilot.isolation import temporary_folder
 from hpo_pilot.pilot.job import parse_job
 from hpo_pilot.pilot.launch import WithLauncher
 from hpo_pilot.pilot.machine import AssignedResources
