@@ -294,7 +294,7 @@ class Execution:
         plain = os.O_NOFOLLOW | os.O_CLOEXEC
         place = os.open(self._root.parent, os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            for part in self.folder.relative_to(self._root.parent).parts:
+            for part in (self._root.name, *Path(os.path.relpath(self.folder, self._root)).parts):
                 place, above = os.open(part, os.O_DIRECTORY | plain, dir_fd=place), place
                 os.close(above)
             with contextlib.suppress(FileNotFoundError):

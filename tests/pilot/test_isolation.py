@@ -129,7 +129,8 @@ def test_the_pilot_writes_through_no_link(make_settings, panda, tmp_path, link):
     panda.add_job("true")
     (job,) = map(parse_job, panda.waiting)
     settings, given = make_settings(ca=secret / "ca"), Prepared(str(folder), ["true"], "true", [])
-    execution = Execution(settings, job, PayloadSettings("true"), given, folder, 0, {}, InContainer("auto", ""))
+    root = tmp_path / "jobs" / ".." / "jobs" / "7.1"  # as --workdir may be written
+    execution = Execution(settings, job, PayloadSettings("true"), given, root, 0, {}, InContainer("auto", ""))
     if link == "../7.1":
         folder.rename(tmp_path / "gone")
         folder.symlink_to(secret)
