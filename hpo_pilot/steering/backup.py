@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import sqlite3
@@ -30,20 +31,24 @@ from hpo_pilot.databases import Kind, tables_are_current
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.files import rename_whole
 from hpo_pilot.jobs import JobState, TaskState
+from hpo_pilot.pilot.checkpoints import KeptCheckpoint
 from hpo_pilot.server import DATABASE_VARIABLE, chains
 from hpo_pilot.server.database import Database, jobs, lock_server, tasks
 from hpo_pilot.server.file_store import Folder
-from hpo_pilot.steering.invariants import unknown_tasks
+from hpo_pilot.steering.invariants import open_at_embedded, unknown_tasks
 from hpo_pilot.steering.workdir import WorkDir, nickname
 from hpo_pilot.store import Store
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.database import database_errors, open_engine, read_rows, url_without_password, writing
 from hpo_pilot.store.lease import lease_holder_in
 
+log = logging.getLogger(__name__)
+
 _FORMAT = 1
 _MANIFEST = "manifest.json"
 _DUMP = "store.pgdump"
-_FIRST, _LATER = ("checkpoints",), ("panda-files", "sandboxes", "environments", "tokens", "tls")
+_CHECKPOINTS, _LATER = "checkpoints", ("panda-files", "sandboxes", "environments", "tokens", "tls")
+_PAUSES = (0.2, 0.5, 1.0, 2.0)  # seconds, between copies of a checkpoint that changes
 
 #: Added to the ids that the restored server gives next: pilots may still hold ids from after the backup.
 _IDS = 10**9
@@ -56,12 +61,14 @@ def backup(workdir: WorkDir, url: str, file: Path) -> int:
     """Writes a backup, mode 0600; returns the number of files in it.
 
     Raises:
-        InputError: the file exists or cannot be written, or a program is missing.
+        InputError: the file exists or cannot be written, a program is missing, or the server's database is elsewhere.
         TryAgainError: a database cannot be copied now.
     """
     if file.exists():
         raise InputError(f"{file} exists: name another file")
     _refuse_other_database(workdir)
+    if not workdir.panda_database.exists():
+        _refuse_missing_database(url)
     part = file.with_name(f".{file.name}.part")
     digests: dict[str, str] = {}
     try:
@@ -71,8 +78,9 @@ def backup(workdir: WorkDir, url: str, file: Path) -> int:
             # Dereferenced, the second of two hard links is a file of its own.
             tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT, dereference=True) as archive,
         ):
-            for folder in _FIRST:
-                digests |= _add_folder(archive, workdir.root, folder)
+            for point in sorted(workdir.checkpoints.glob("*/[!.]*")):
+                if not point.parent.is_symlink():
+                    digests |= _add_checkpoint(archive, point, Path(scratch))
             copy = Path(scratch) / "copy"
             if make_url(url).get_backend_name() == "sqlite":
                 _copy_database(Path(make_url(url).database or ""), copy)
@@ -173,6 +181,19 @@ def _refuse_other_database(workdir: WorkDir) -> None:
         )
 
 
+def _refuse_missing_database(url: str) -> None:
+    engine = open_engine(url)
+    try:
+        is_used = bool(open_at_embedded(engine))
+    finally:
+        engine.dispose()
+    if is_used:
+        raise InputError(
+            "the store has tasks at the embedded server, whose database is not in the work folder: if it is in "
+            f"PostgreSQL, set {DATABASE_VARIABLE} as for the service; if it is lost, start the service first"
+        )
+
+
 def _copy_database(source: Path, target: Path) -> None:
     """Copies a SQLite database in one read transaction, which no writer waits for."""
     try:
@@ -196,6 +217,25 @@ def _add_folder(archive: tarfile.TarFile, root: Path, folder: str) -> dict[str, 
             with suppress(FileNotFoundError):
                 digests |= _add(archive, path, path.relative_to(root).as_posix())
     return digests
+
+
+def _add_checkpoint(archive: tarfile.TarFile, point: Path, scratch: Path) -> dict[str, str]:
+    """Adds the checkpoint of one point, whose job may write it meanwhile, if it stays the same for one copy of it."""
+    kept = KeptCheckpoint(point.parent, (point.name,), 0, "")
+    for pause in _PAUSES:
+        with tempfile.TemporaryDirectory(dir=scratch) as copy, suppress(FileNotFoundError):
+            before = kept.signature()
+            for name, _, _ in before:
+                target = Path(copy, name)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(point.parent / name, target)
+            if kept.signature() == before:
+                place = f"{_CHECKPOINTS}/{point.parent.name}"
+                added = [_add(archive, Path(copy, name), f"{place}/{name}") for name, _, _ in before]
+                return {name: digest for each in added for name, digest in each.items()}
+        time.sleep(pause)
+    log.warning("%s is not in the backup, because its files change all the time: that trial starts anew", point)
+    return {}
 
 
 class _Hashing:
@@ -258,7 +298,7 @@ def _unpack(file: Path, root: Path) -> None:
 def _is_known(parts: tuple[str, ...]) -> bool:
     if len(parts) == 1:
         return parts[0] in {_MANIFEST, _DUMP, "hpo-pilot.db", "panda.db"}
-    return bool(parts) and parts[0] in (*_FIRST, *_LATER)
+    return bool(parts) and parts[0] in (_CHECKPOINTS, *_LATER)
 
 
 def _check_database(kind: Kind, path: Path) -> None:
@@ -308,8 +348,9 @@ def _unused(workdir: WorkDir, url: str, used: bool) -> Iterator[None]:
         engine = open_engine(url)
         try:
             if (mode := _user_of(engine)) is not None:
+                name = url_without_password(url)
                 raise TryAgainError(
-                    f"`hpo-pilot {mode}` uses the store {url_without_password(url)}: stop it first; after a kill, wait a minute"
+                    f"`hpo-pilot {mode}` uses the store {name}: stop it first; after a kill, wait a minute"
                 )
         except InputError:
             if not is_file:

@@ -143,6 +143,37 @@ def test_a_restored_search_goes_on_from_no_checkpoint_of_a_later_trial(work, sto
     }
 
 
+def test_a_checkpoint_is_saved_whole_or_not_at_all(work, monkeypatch):
+    point, real, copies = work.checkpoints / "u/t1f0.1", shutil.copy2, []
+    changes: set[int] = set()
+    (point / ".kept").mkdir()
+    (point / ".kept/model").write_bytes(b"1")
+
+    def copy(source, target):
+        real(source, target)
+        copies.append(source)
+        if len(copies) in changes:  # the runner puts a new copy in its place
+            shutil.rmtree(point / ".kept")
+            (point / ".kept").mkdir()
+            (point / ".kept/model").write_bytes(str(len(copies)).encode() * 9)
+
+    monkeypatch.setattr(backups.shutil, "copy2", copy)
+    monkeypatch.setattr(backups, "_PAUSES", (0, 0))
+    for name, numbers in {"once": {2}, "always": range(100)}.items():
+        copies.clear()
+        changes.update(numbers)
+        backups.backup(work, work.store_url(), work.root / f"{name}.tar")
+        root = restored(work.root / f"{name}.tar", work.root / name)[0].checkpoints
+        found = {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+        assert found == ({"u/t1f0.1/c": b"half", "u/t1f0.1/.kept/model": b"2" * 9} if name == "once" else {})
+
+
+def test_a_backup_without_the_servers_database_is_refused(work, store):
+    work.panda_database.rename(work.root / "elsewhere")
+    with pytest.raises(InputError, match="HPO_PILOT_SERVER_DATABASE"):
+        backups.backup(work, work.store_url(), work.root / "scan.tar")
+
+
 def test_a_flipped_bit_is_found_wherever_it_counts(saved):
     whole = saved.read_bytes()
     with tarfile.open(saved) as archive:
