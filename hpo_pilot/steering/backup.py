@@ -4,7 +4,7 @@ A backup is a tar archive of checkpoints, store, the embedded server's database 
 with their SHA-256. The order makes it consistent without a lock. What is copied later knows all that is copied before:
 a trial is committed before it has a checkpoint; the store registers a task before the server gets it, and never forgets
 one; the server names a file after the file is whole. So results that the server has and the store does not are
-collected again. Tasks that the server alone knows are ended, and checkpoints of later trials, are removed.
+collected again. Tasks that the server alone knows are ended, and its checkpoints of later trials are removed.
 """
 
 from __future__ import annotations
