@@ -338,7 +338,7 @@ class Database:
         self._clock = clock
         self._cache: dict[Any, Any] = {}
         self.waiting = WaitingTasks()
-        self._engine = _engine(place)
+        self._engine = server_engine(place)
         #: Whether several processes may use it.
         self.is_postgresql = self._engine.dialect.name == "postgresql"
         self._name = self._engine.url.render_as_string() if self.is_postgresql else str(self._engine.url.database)
@@ -505,7 +505,12 @@ _CHANGED = (
 _WAITING = sa.select(jobs.c.queue, jobs.c.task_id, sa.func.count()).where(WAITS).group_by(jobs.c.queue, jobs.c.task_id)
 
 
-def _engine(place: Path | str) -> sa.Engine:
+def server_engine(place: Path | str) -> sa.Engine:
+    """Makes an engine for the database of a server.
+
+    Raises:
+        InputError: the URL is wrong, or its driver is missing.
+    """
     if "://" not in str(place):
         return sqlite_engine(sa.URL.create("sqlite", database=str(Path(place).absolute())))
     try:
