@@ -1,4 +1,4 @@
-"""Settings of SQLite and versions of tables, for the store and the embedded server's database.
+"""Settings of connections and versions of tables, for the store and the embedded server's database.
 
 A new database gets its tables as they are declared, and the newest version's number. An older one is upgraded by
 alembic with the migrations in the folder of its kind, `store/` or `server/`. A change to declared tables needs a
@@ -32,6 +32,17 @@ from sqlalchemy import (
 from hpo_pilot.errors import InputError
 
 _BUSY_MS = 30_000
+
+#: Settings of libpq that a URL may change.
+_LIBPQ = {
+    "connect_timeout": "10",
+    "tcp_user_timeout": "20000",
+    **{"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "2"},
+}
+_LIMIT_IDLENESS = """
+    SELECT set_config('idle_in_transaction_session_timeout', '20000', false)
+    WHERE current_setting('idle_in_transaction_session_timeout') = '0'
+"""
 
 #: Alembic's own table.
 version_table = Table(
@@ -96,6 +107,29 @@ def sqlite_engine(url: URL, *, foreign_keys: bool = False) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
     return engine
+
+
+def remote_engine(url: URL, **settings: Any) -> Engine:
+    """Makes an engine for a database that is no SQLite file.
+
+    On PostgreSQL, a process that was halted or cut off in a transaction loses it, with its locks; it notices that the
+    database does not answer in about that time. The URL, or the role's settings, may have other times.
+
+    Args:
+        url: URL of the database.
+        settings: further arguments of `create_engine`.
+    """
+    connect = {**_LIBPQ, **url.query} if url.get_driver_name().startswith("psycopg") else {}
+    engine = create_engine(url, pool_pre_ping=True, connect_args=connect, **settings)
+    if engine.dialect.name == "postgresql":
+        event.listen(engine, "connect", _limit_idleness)
+    return engine
+
+
+def _limit_idleness(connection: Any, _record: Any) -> None:
+    # By a statement: connection poolers such as PgBouncer refuse unknown startup parameters.
+    connection.cursor().execute(_LIMIT_IDLENESS)
+    connection.commit()
 
 
 def tables_are_current(connection: Connection, kind: Kind, name: str) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -124,6 +124,19 @@ def existing_task(tx: Transaction, task_id: int) -> AnyRow:
 def job_row(tx: Transaction, panda_id: int) -> AnyRow | None:
     """Returns one attempt's row, for a change; None: there is no such job."""
     return tx.connection.execute(_JOB, {"id": panda_id}).one_or_none()
+
+
+def lock_rows(tx: Transaction, panda_ids: Collection[int]) -> None:
+    """Locks attempts and their tasks, in the order of their numbers: two transactions must not wait for each other."""
+    if tx.connection.dialect.name != "postgresql":
+        return
+    task_ids: set[int] = set()
+    for some in in_slices(sorted(panda_ids)):
+        query = select(jobs.c.task_id).where(jobs.c.panda_id.in_(some)).order_by(jobs.c.panda_id)
+        task_ids.update(tx.connection.scalars(query.with_for_update()))
+    for some in in_slices(sorted(task_ids)):
+        query = select(tasks.c.task_id).where(tasks.c.task_id.in_(some)).order_by(tasks.c.task_id)
+        tx.connection.execute(query.with_for_update())
 
 
 def change_task(tx: Transaction, task: AnyRow, *, outcome: bool = False, **values: Any) -> None:

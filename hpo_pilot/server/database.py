@@ -18,12 +18,13 @@ from typing import Any, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import Column as C
+from sqlalchemy import event
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
-from hpo_pilot.databases import WRITES, among, make_tables, sqlite_engine
+from hpo_pilot.databases import WRITES, among, make_tables, remote_engine, sqlite_engine
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.files import try_lock
-from hpo_pilot.jobs import JobState, TaskState
+from hpo_pilot.jobs import ASKED_QUEUE, JobState, TaskState
 from hpo_pilot.server.brokerage import WaitingTasks
 from hpo_pilot.server.file_store import Folder, plain_name
 
@@ -251,6 +252,7 @@ _WITH_OTHERS = sa.select(sa.func.pg_advisory_xact_lock_shared(_WRITE_LOCK))
 _NEXT = sa.select(_changes.next_value())
 _IN_ORDER = sa.select(sa.func.pg_advisory_xact_lock(_CHANGE_LOCK))
 _LOOK_SECONDS = 0.2  # between two looks for changes by other processes
+_AWAY_SECONDS = 1.0  # the same, while the database does not answer
 #: Seconds between two looks at all waiting jobs: a process that was killed may have held some that others passed over.
 _FULL_LOOK_SECONDS = 10.0
 
@@ -338,26 +340,27 @@ class Database:
         self._clock = clock
         self._cache: dict[Any, Any] = {}
         self.waiting = WaitingTasks()
-        self._engine = server_engine(place)
+        self._engine = engine_of(place)
         #: Whether several processes may use it.
         self.is_postgresql = self._engine.dialect.name == "postgresql"
         self._name = self._engine.url.render_as_string() if self.is_postgresql else str(self._engine.url.database)
         self._lock = None if self.is_postgresql else lock_server(Path(self._name))
+        self._alone = alone
+        self._readers = self._engine
+        if self.is_postgresql:
+            # Settings of the engines, not of the connections: they hold after a reconnect too.
+            event.listen(self._engine, "connect", self._lock_postgresql)
+            self._readers = engine_of(place, isolation_level="REPEATABLE READ")
         try:
             self._writing = self._engine.connect().execution_options(**{WRITES: True})
-            if self.is_postgresql:
-                self._lock_postgresql(alone=alone)
             with self.writing() as tx:
                 make_tables(tx.connection, "server", metadata, f"database {self._name}")
-            self._reading = self._engine.connect()
-            if self.is_postgresql:
-                self._reading.execution_options(isolation_level="REPEATABLE READ")
+            self._reading = self._readers.connect()
             with self._reading.begin():
                 #: The newest cursor that is known.
                 self.change = self._reading.scalar(sa.select(sa.func.max(tasks.c.change))) or 0
         except BaseException as error:
-            self._engine.dispose()
-            self._unlock()
+            self._dispose()
             if not isinstance(error, DBAPIError):
                 raise
             if self.is_postgresql:
@@ -369,25 +372,30 @@ class Database:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="database-writer")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="database-reader")
         self._full_look = 0.0
+        #: The number of waiting jobs at the last look, and the newest one, by queue and task.
+        self._known_waiting: dict[tuple[str, int], tuple[int, int]] = {}
         #: Called in the event loop after every commit that changed something for others.
         self.announce: Callable[[Transaction], None] = lambda transaction: None
 
-    def _lock_postgresql(self, *, alone: bool) -> None:
-        """Keeps another server from the database as long as the writing connection of one of its processes lives."""
-        deadline, f = time.monotonic() + _LOCK_WAIT, sa.func
-        lock = f.pg_try_advisory_lock if alone else f.pg_try_advisory_lock_shared
-        while True:
-            with self._writing.begin():
-                if self._writing.scalar(sa.select(lock(_SERVER_LOCK))):
-                    if alone:  # from now on shared with further processes
-                        self._writing.execute(sa.select(f.pg_advisory_lock_shared(_SERVER_LOCK)))
-                        self._writing.execute(sa.select(f.pg_advisory_unlock(_SERVER_LOCK)))
-                    return
+    def _lock_postgresql(self, connection: Any, _record: Any) -> None:
+        """Keeps another server from the database as long as this session of the writing connection lives."""
+        deadline, cursor = time.monotonic() + _LOCK_WAIT, connection.cursor()
+        shared = "" if self._alone else "_shared"
+        while not cursor.execute(f"SELECT pg_try_advisory_lock{shared}({_SERVER_LOCK})").fetchone()[0]:
+            connection.rollback()
             if time.monotonic() > deadline:
+                connection.close()
                 raise TryAgainError(f"another hpo-pilot server uses the database {self._name}; stop it first")
             time.sleep(0.1)
+        if self._alone:  # from now on shared with further processes
+            cursor.execute(f"SELECT pg_advisory_lock_shared({_SERVER_LOCK})")
+            cursor.execute(f"SELECT pg_advisory_unlock({_SERVER_LOCK})")
+            self._alone = False
+        connection.commit()
 
-    def _unlock(self) -> None:
+    def _dispose(self) -> None:
+        self._readers.dispose()
+        self._engine.dispose()
         if self._lock is not None:
             self._lock.close()
 
@@ -459,13 +467,19 @@ class Database:
         Args:
             changed: called after each change.
         """
+        trouble = ""
         while self.is_postgresql:
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_AWAY_SECONDS if trouble else _LOOK_SECONDS)
             try:
+                if trouble:  # the writing connection has the server's lock
+                    await self.write(lambda tx: None, rows=True)
                 tx = await self.read(self._look)
-            except DBAPIError as error:
-                log.error("looking for changes by other processes: %s", error.orig)
+            except (DBAPIError, TryAgainError) as error:
+                if not trouble:
+                    trouble = str(error.orig if isinstance(error, DBAPIError) else error)
+                    log.error("looking for changes by other processes: %s", trouble)
                 continue
+            trouble = ""
             if tx.activated or tx.users:
                 note = self.waiting.note
                 await asyncio.get_running_loop().run_in_executor(self._writer, note, tx.activated, tx.moved)
@@ -473,18 +487,28 @@ class Database:
                 changed()
 
     def _look(self, tx: Transaction) -> Transaction:
+        """Finds changed tasks, and the number of their jobs that began to wait after the last look."""
         found = tx.connection.execute(_CHANGED, {"after": self.change}).all()
-        if found:
-            self.change = found[-1].change
         tx.users |= {row.user_name for row in found}
         tx.moved |= {row.task_id for row in found}
-        query = _WAITING
-        if time.monotonic() - self._full_look < _FULL_LOOK_SECONDS:
-            query = query.where(among(jobs.c.task_id, tx.moved))
+        now, query, known = time.monotonic(), _WAITING, self._known_waiting
+        if is_full := now - self._full_look >= _FULL_LOOK_SECONDS:
+            kept = {}
         else:
-            self._full_look = time.monotonic()
-        for queue, task_id, count in tx.connection.execute(query) if found or query is _WAITING else ():
-            tx.activated[queue, task_id] = count
+            query = query.where(among(jobs.c.task_id, tx.moved))
+            kept = {key: seen for key, seen in known.items() if key[1] not in tx.moved}
+        for queue, task_id, count, newest in tx.connection.execute(query) if found or is_full else ():
+            before, newest_before = known.get((queue, task_id), (0, 0))
+            if queue.startswith(ASKED_QUEUE):
+                before = 0  # a client that has told its result may have a job that waits already
+            kept[queue, task_id] = count, newest
+            # All are read again; as many pilots are woken as there are new jobs. Some have gone, so new ones may be
+            # more than the difference, but not more than the difference of the numbers.
+            tx.activated[queue, task_id] = max(count - before, min(count, newest - newest_before))
+        # Only now: if a query fails, the next look finds the same.
+        self._known_waiting = kept
+        self.change = found[-1].change if found else self.change
+        self._full_look = now if is_full else self._full_look
         return tx
 
     def close(self) -> None:
@@ -493,8 +517,7 @@ class Database:
         self._reader.shutdown()
         self._writing.close()
         self._reading.close()
-        self._engine.dispose()
-        self._unlock()
+        self._dispose()
 
 
 _CHANGED = (
@@ -502,11 +525,19 @@ _CHANGED = (
     .where(tasks.c.change > sa.bindparam("after"))
     .order_by(tasks.c.change)
 )
-_WAITING = sa.select(jobs.c.queue, jobs.c.task_id, sa.func.count()).where(WAITS).group_by(jobs.c.queue, jobs.c.task_id)
+_WAITING = (
+    sa.select(jobs.c.queue, jobs.c.task_id, sa.func.count(), sa.func.max(jobs.c.panda_id))
+    .where(WAITS)
+    .group_by(jobs.c.queue, jobs.c.task_id)
+)
 
 
-def server_engine(place: Path | str) -> sa.Engine:
-    """Makes an engine for the database of a server.
+def engine_of(place: Path | str, **settings: Any) -> sa.Engine:
+    """Returns the engine of a server's database.
+
+    Args:
+        place: SQLite file, or URL of a PostgreSQL database.
+        settings: further arguments of `create_engine`, for PostgreSQL.
 
     Raises:
         InputError: the URL is wrong, or its driver is missing.
@@ -515,7 +546,7 @@ def server_engine(place: Path | str) -> sa.Engine:
         return sqlite_engine(sa.URL.create("sqlite", database=str(Path(place).absolute())))
     try:
         if (url := sa.make_url(str(place))).get_backend_name() == "postgresql":
-            return sa.create_engine(url)
+            return remote_engine(url, **settings)
         trouble = f"{url.get_backend_name()} is not supported"
     except (ArgumentError, NoSuchModuleError, ValueError):  # ValueError: a port that is no number
         trouble = "it cannot be read"

@@ -25,6 +25,7 @@ from hpo_pilot.server.attempts import (
     REPORT_FIELDS,
     WORKER_STATES,
     NotThePilotsJob,
+    lock_rows,
     record_report,
     reported_state,
     update_worker,
@@ -317,13 +318,13 @@ async def update_many(call: Call, *, job_list: list[dict[str, Any]], harvester_i
     if missing := [name for job in job_list for name in ("job_id", "job_status") if name not in job]:
         return failure(f"failed with KeyError {missing[0]!r}", [])
     try:
-        many = sorted(enumerate(job_list), key=lambda one: str(one[1]["job_id"]))  # rows are locked in one order
 
-        def record(tx: Transaction) -> dict[int, Envelope]:
-            return {place: _update_one_of(tx, call, job) for place, job in many}
+        def record(tx: Transaction) -> list[Envelope]:
+            ids = [job["job_id"] for job in job_list]
+            lock_rows(tx, {one for one in ids if isinstance(one, int) and 0 < one <= _LARGEST})
+            return [_update_one_of(tx, call, job) for job in job_list]
 
-        answers = await call.server.database.write(record, rows=True)
-        return success([answers[place] for place in range(len(job_list))])
+        return success(await call.server.database.write(record, rows=True))
     except DBAPIError:
         raise
     except Exception as error:

@@ -67,8 +67,8 @@ class ServerState:
         database.announce = self._announce
 
     def _announce(self, transaction: Transaction) -> None:
-        if transaction.activated:
-            self.pilots.announce(transaction.activated_at)
+        if activated := +transaction.activated_at:
+            self.pilots.announce(activated)
         if transaction.users:
             self.clients.announce(transaction.users)
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, case, func, select
 from hpo_pilot.databases import among, sqlite_engine, tables_are_current
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import JobState
-from hpo_pilot.server.database import AT_PILOT, OVER, in_slices, jobs, server_engine, tasks
+from hpo_pilot.server.database import AT_PILOT, OVER, in_slices, jobs, engine_of, tasks
 from hpo_pilot.store import EMBEDDED, Store, TaskStage
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.database import database_errors, read_rows, url_without_password
@@ -37,7 +37,7 @@ def check_all(store: Store, database: str | Path) -> list[Breach]:
         StoreAwayError: the store cannot be read now.
     """
     if "://" in str(database):
-        engine = server_engine(str(database))
+        engine = engine_of(str(database))
     elif (path := Path(database).absolute()).exists():
         engine = sqlite_engine(sa.URL.create("sqlite", database=f"file:{path}", query={"mode": "ro", "uri": "true"}))
     else:

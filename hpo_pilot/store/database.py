@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, Row, Select, create_engine
+from sqlalchemy import URL, Connection, Engine, Row, Select
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -22,17 +22,8 @@ from sqlalchemy.exc import (
     OperationalError,
 )
 
-from hpo_pilot.databases import WRITES, sqlite_engine
+from hpo_pilot.databases import WRITES, remote_engine, sqlite_engine
 from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
-
-#: Settings of PostgreSQL's connections that a URL may change. A process that was halted or cut off in a transaction
-#: loses it, with its locks, sooner than its lease; it notices that the database does not answer in about that time.
-_LIBPQ = {
-    "connect_timeout": "10",
-    "tcp_user_timeout": "20000",
-    **{"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "2"},
-    "options": "-c idle_in_transaction_session_timeout=20000",
-}
 
 
 class NameTakenError(InputError):
@@ -68,8 +59,7 @@ def open_engine(url: str) -> Engine:
     try:
         parsed = make_url(url)
         if parsed.get_backend_name() != "sqlite":
-            settings = {**_LIBPQ, **parsed.query} if parsed.get_driver_name().startswith("psycopg") else {}
-            return create_engine(parsed, pool_pre_ping=True, connect_args=settings)
+            return remote_engine(parsed)
         if parsed.database and parsed.database != ":memory:":
             _make_file(parsed)
         return sqlite_engine(parsed, foreign_keys=True)

@@ -1,15 +1,20 @@
-"""The database: full disks, two threads."""
+"""The database: full disks, two threads, lost connections, other processes."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 from sqlalchemy.exc import DBAPIError
 
+from hpo_pilot.errors import TryAgainError
+from hpo_pilot.jobs import JobState
 from hpo_pilot.server import tasks
+from hpo_pilot.server.attempts import lock_rows, record_report
 from hpo_pilot.server.database import Database, Transaction, jobs
+from hpo_pilot.server.database import tasks as task_table
 from hpo_pilot.server.dispatch import JobRequest, acquire
 from hpo_pilot.server.tokens import Caller
 from tests.task_parameters import make_params
@@ -55,3 +60,63 @@ def test_the_query_for_changes_uses_an_index(database: Database) -> None:
             plan = str(tx.connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}").all())
             assert f"user_name=? AND {column}>?" in plan, plan
             assert "TEMP B-TREE" not in plan
+
+
+def test_a_lost_connection_keeps_its_lock_and_isolation(
+    database: Database, place: Path | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not database.is_postgresql:
+        pytest.skip("a file needs no connection")
+    for connection in (database._writing, database._reading):
+        with pytest.raises(DBAPIError), connection.begin():
+            connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+        with connection.begin():
+            assert connection.scalar(text("SHOW idle_in_transaction_session_timeout")) == "20s"
+    with database.reading() as tx:
+        assert tx.connection.scalar(text("SHOW transaction_isolation")) == "repeatable read"
+    monkeypatch.setattr("hpo_pilot.server.database._LOCK_WAIT", 0.2)
+    with pytest.raises(TryAgainError, match="another"):
+        Database(place)
+    Database(place, alone=False).close()
+
+
+def test_other_processes_learn_of_new_jobs_once(database: Database, place: Path | str, me: Caller) -> None:
+    if not database.is_postgresql:
+        pytest.skip("a file has one process")
+    other = Database(place, alone=False)
+
+    def look() -> list[int]:
+        with database.reading() as tx:
+            return list(database._look(tx).activated.values())
+
+    try:
+        with other.writing() as tx:
+            tasks.submit(tx, me, make_params("user.me.new/", 5))
+        assert look() == [5] and look() == []
+        with other.writing(rows=True) as tx:
+            (job,) = acquire(tx, JobRequest(site="LOCAL"))
+        assert look() == [0]
+        with other.writing(rows=True) as tx:
+            acquire(tx, JobRequest(site="LOCAL"))
+            record_report(tx, JobState.FAILED, {"job_id": job["PandaID"]}, None)
+        assert look() == [1], "the number is the same, but one is new"
+        database._full_look = 0.0
+        assert look() == [0]
+    finally:
+        other.close()
+
+
+def test_reports_on_several_jobs_lock_their_tasks_first(database: Database, place: Path | str, me: Caller) -> None:
+    if not database.is_postgresql:
+        pytest.skip("a file has one process")
+    with database.writing() as tx:
+        for name in "abc":
+            tasks.submit(tx, me, make_params(f"user.me.{name}/", 600))
+    other = Database(place, alone=False)
+    free = {table: select(table).with_for_update(skip_locked=True) for table in (jobs, task_table)}
+    try:
+        with database.writing(rows=True) as tx, other.writing(rows=True) as another:
+            lock_rows(tx, range(1100, 0, -1))
+            assert [len(another.connection.execute(query).all()) for query in free.values()] == [700, 1]
+    finally:
+        other.close()
