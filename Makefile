@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 SERVICE := $(VENV)/.service
 STAMP := $(VENV)/.installed
 LOCKS := deploy/locks
-# Nothing is installed, nor used to build, that the lock files do not name with its hash.
+# Nothing is installed, nor used to build, that the lock files do not name with its hash; but `make pilot` builds with the
+# newest setuptools, because it works without .venv.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation
 
 # One BLAS thread: the optimizer's points are then the same, bit for bit, from run to run.

@@ -1,8 +1,8 @@
 """The number by which programs of two versions know whether they understand each other.
 
-Pilots and users' commands send it with each call. The server or service refuses callers of whom it is more than one
-apart: it knows its own version's calls and those of the version before, and the caller does too. Other programs (Pilot
-3, panda-client, scripts) send none and are not refused.
+Pilots and users' commands send it with each call. The server or service refuses callers whose number differs by more
+than one: it knows its own version's calls and those of the version before, and the caller does too. Other programs
+(Pilot 3, panda-client, scripts) send none and are not refused.
 """
 
 from __future__ import annotations

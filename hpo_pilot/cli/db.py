@@ -85,7 +85,7 @@ def backup(
 def restore(
     file: Annotated[Path, argument(metavar="FILE", help="The backup.")],
     replace: Annotated[
-        bool, typer.Option("--replace", help="Move an existing work folder aside; replace tables in PostgreSQL.")
+        bool, typer.Option("--replace", help="Move the work folder's contents aside; replace tables in PostgreSQL.")
     ] = False,
     workdir: WorkDirOption = None,
     store: StoreOption = None,
@@ -96,4 +96,8 @@ def restore(
 
     folder = WorkDir.at(workdir)
     former = backups.restore(folder, folder.store_url(store), file, replace=replace)
-    typer.echo(f"{folder.root} is restored" + (f"; the former one is {former}" if former else ""))
+    typer.echo(f"{folder.root} is restored" + (f"; its former contents are in {former}" if former else ""))
+    typer.echo(
+        "Before pilots with a --checkpoints folder of their own take jobs of restored searches, empty it: trials after "
+        "the backup have left checkpoints there, and their numbers are given again."
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -337,6 +338,8 @@ def login_token(
     named = service_of(None, None, service)
     if named is None:
         raise InputError("give --service URL (or HPO_PILOT_SERVICE): the service at which to sign in")
+    if output.is_dir() or not os.access(output.parent, os.W_OK):
+        raise InputError(f"{output} cannot be written: name a file in an existing folder of yours")
     token = device_token(named.rstrip("/").removesuffix("/api/v1"), ca, typer.echo)
     write_whole(output, token, 0o600)
     typer.echo(f"the token is in {output}; it expires as its issuer decides, then sign in again")

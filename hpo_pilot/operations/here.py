@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +27,9 @@ R = TypeVar("R")
 #: Characters of a user name that the store keeps, and of the digest that replaces the end of a longer one.
 _NAME_LENGTH = 60
 _DIGEST_LENGTH = 16
+
+#: Held from the check of a user's quotas until its searches are open, so that calls side by side cannot pass them.
+_ADMISSION = threading.Lock()
 
 #: Seconds between two looks at a watched search.
 _LOOK_SECONDS = 0.5
@@ -211,12 +216,18 @@ class Here:
 
     # --- changes ---
 
-    def _admit(self, more: int) -> None:
-        """Checks the quotas of the user for more open searches, at a service."""
-        if more and not (self.owns_store or self.user.changes_all):
-            from hpo_pilot.operations.quotas import check_quotas
+    @contextmanager
+    def _admitted(self, count: Callable[[], int]) -> Iterator[None]:
+        """Checks the user's quotas at a service for a change that opens `count()` searches, made in the block."""
+        if self.owns_store or self.user.changes_all:
+            yield
+            return
+        from hpo_pilot.operations.quotas import check_quotas
 
-            check_quotas(self.store, self.folder, self.user.name, more)
+        with _ADMISSION:
+            if more := count():
+                check_quotas(self.store, self.folder, self.user.name, more)
+            yield
 
     def change(
         self, identity: str, change: Callable[[Store, SearchRecord, str], R], *, resumes: bool = False
@@ -232,8 +243,8 @@ class Here:
             The document of the search, and the results of `change`.
         """
         family, who = self.own_family(identity), self.user.name
-        self._admit(sum(resumes and record.state.is_over for record in family))
-        results = for_each(family, lambda record: change(self.store, record, who))
+        with self._admitted(lambda: sum(each.state.is_over for each in family)) if resumes else nullcontext():
+            results = for_each(family, lambda record: change(self.store, record, who))
         return self._document([self.store.search(record.id) for record in family]), results
 
     def resume(self, identity: str, sandbox: Path | None = None) -> SearchDocument:
@@ -276,16 +287,20 @@ class Here:
         from hpo_pilot.steering.registration import register_family
 
         store = self.made_store()
-        known = [store.find_search(packed.search.name) for packed in family]
-        self._admit(sum(found is None or (go_on and found.state.is_over) for found in known))
-        records = register_family(
-            store,
-            family,
-            go_on=go_on,
-            who=self.user.name,
-            uid=uid,
-            check=lambda found: self.user.check(found.name, found.owner),
-        )
+
+        def opened() -> int:
+            known = [store.find_search(packed.search.name) for packed in family]
+            return sum(found is None or (go_on and found.state.is_over) for found in known)
+
+        with self._admitted(opened):
+            records = register_family(
+                store,
+                family,
+                go_on=go_on,
+                who=self.user.name,
+                uid=uid,
+                check=lambda found: self.user.check(found.name, found.owner),
+            )
         if server is not None:
             for record in records:
                 store.bind_server(record.id, server)

@@ -8,6 +8,7 @@ The operator writes `quotas.json` in the work folder; it is read at each call. O
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from hpo_pilot.steering.workdir import WorkDir, nickname
 from hpo_pilot.store import SearchState, Store
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.database import read_values
+
+log = logging.getLogger(__name__)
 
 _NAMES = ("searches", "stored_mb", "uploads_mb")
 _OVER = [state.value for state in SearchState if state.is_over]
@@ -44,7 +47,8 @@ def quotas_of(workdir: WorkDir, user: str) -> dict[str, float]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise InputError(f"the quotas {path} cannot be used: {error}") from error
+        log.error("the quotas %s cannot be used: %s", path, error)
+        raise InputError("the service's quotas.json cannot be used: tell its operator, whose log says why") from error
 
 
 def usage(store: Store, workdir: WorkDir, user: str, uploaded: float = 0.0) -> dict[str, dict[str, float]]:
@@ -92,11 +96,9 @@ def _stored(store: Store, workdir: WorkDir, searches: Any) -> float:
     """Returns the bytes of kept outputs and checkpoints of searches at the embedded server."""
     jobs = select(t.jobs.c.output).join(t.searches, t.searches.c.id == t.jobs.c.search_id)
     outputs = read_values(store.engine, jobs.where(searches, t.jobs.c.output.is_not(None)).distinct())
-    starts = tuple(
-        files_of(nickname(), uid) for uid in read_values(store.engine, select(t.searches.c.uid).where(searches))
-    )
-    cache = workdir.panda_files / "cache"
-    kept = [path for path in cache.iterdir() if path.name.startswith(starts)] if cache.is_dir() else []
+    starts = {files_of(nickname(), uid) for uid in read_values(store.engine, select(t.searches.c.uid).where(searches))}
+    length, cache = len(files_of("", "")), workdir.panda_files / "cache"
+    kept = [path for path in cache.iterdir() if path.name[:length] in starts] if cache.is_dir() else []
     return sum(_size(path) for path in [*kept, *(workdir.panda_files / "storage" / name for name in outputs)])
 
 

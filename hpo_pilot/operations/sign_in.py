@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import requests
 
+from hpo_pilot.advice import printable
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.http import open_session
 from hpo_pilot.trust import require_tls
 
 _ANSWER = 30.0  # seconds
+_LONGEST = 1800.0  # seconds in which the user must sign in
 _INTERVAL = 5.0  # seconds between two questions, and what RFC 8628 adds after `slow_down`
 _GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 _REMEDY = "paste a token of your operator into the file (hpo-pilot token create), or ask for the issuer's device flow"
@@ -35,29 +38,53 @@ def device_token(
         InputError: the service has no issuer, or the issuer refuses.
         TryAgainError: one of them does not answer.
     """
+    try:
+        return _device_token(service, ca, say, sleep)
+    except KeyError as error:
+        raise InputError(f"the answer of the service or its issuer has no {error}; {_REMEDY}") from error
+
+
+def _device_token(service: str, ca: Path | None, say: Callable[[str], None], sleep: Callable[[float], None]) -> str:
     client = _asked("GET", f"{service}/login/issuer.json", ca)
     places = _asked("GET", client["oidc_config_url"])
     if "device_authorization_endpoint" not in places:
         raise InputError(f"{client['oidc_config_url']} has no device_authorization_endpoint: {_REMEDY}")
-    who = {"client_id": client["client_id"]}
+    who = {name: client[name] for name in ("client_id", "client_secret") if client.get(name) or name == "client_id"}
     scope = " ".join(["openid profile email", *(["wlcg wlcg.groups"] if client.get("jwt_profile") == "wlcg" else [])])
     asked = _asked("POST", places["device_authorization_endpoint"], audience=client["audience"], scope=scope, **who)
+    if "error" in asked:
+        raise _refused(asked)
     whole = asked.get("verification_uri_complete") or asked["verification_uri"]
-    say(f"sign in at {whole}" + (f", with the code {asked['user_code']}" if "user_code" in asked else ""))
-    if client.get("client_secret"):
-        who["client_secret"] = client["client_secret"]
-    interval, left = float(asked.get("interval", _INTERVAL)), float(asked["expires_in"])
-    while left > 0:
-        sleep(interval)
-        left -= max(interval, 1.0)
-        answer = _asked("POST", places["token_endpoint"], grant_type=_GRANT, device_code=asked["device_code"], **who)
+    say(printable(f"sign in at {whole}" + (f", with the code {asked['user_code']}" if "user_code" in asked else "")))
+    try:
+        interval = max(1.0, float(asked.get("interval", _INTERVAL)))
+        left = min(float(asked["expires_in"]), _LONGEST)
+    except (TypeError, ValueError):
+        raise InputError("the issuer gives no valid times for the sign-in: tell its operator") from None
+    ends = time.monotonic() + left  # slow answers take time too
+    while left > 0 and time.monotonic() < ends:
+        sleep(min(interval, left))
+        left -= interval
+        try:
+            answer = _asked(
+                "POST", places["token_endpoint"], grant_type=_GRANT, device_code=asked["device_code"], **who
+            )
+        except TryAgainError:  # RFC 8628, 3.5: ask again, less often
+            interval *= 2
+            continue
         if "id_token" in answer:
             return str(answer["id_token"])
         if answer.get("error") == "slow_down":
             interval += _INTERVAL
         elif answer.get("error") != "authorization_pending":
-            raise InputError(f"the issuer refused: {answer.get('error_description') or answer.get('error')}")
-    raise InputError("nobody has signed in in time: repeat the command")
+            raise _refused(answer)
+    raise InputError("nobody has signed in in time, or the issuer did not answer: repeat the command")
+
+
+def _refused(answer: dict[str, Any]) -> InputError:
+    if "error" not in answer:
+        return InputError(f"the issuer has sent no id_token; {_REMEDY}")
+    return InputError(printable(f"the issuer refused: {answer.get('error_description') or answer['error']}"))
 
 
 def _asked(method: str, url: str, ca: Path | None = None, **form: str) -> dict[str, Any]:
@@ -71,4 +98,7 @@ def _asked(method: str, url: str, ca: Path | None = None, **form: str) -> dict[s
             return dict(found)
     except (requests.RequestException, ValueError, TypeError) as error:
         raise TryAgainError(f"{url} does not answer as it should: {error}") from error
-    raise InputError(f"{url}: {found.get('error') or answer.reason}; {_REMEDY}")
+    if answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        raise TryAgainError(f"{url}: {answer.status_code} {printable(answer.reason)}")
+    said = found.get("error") if isinstance(found, dict) else None
+    raise InputError(printable(f"{url}: {said or answer.reason}; {_REMEDY}"))

@@ -458,6 +458,7 @@ class EvolutionaryOptimizer(Optimizer):
 
     def parents(self) -> list[Individual]:
         """Returns the present population, the fittest first, then the newest."""
+        self._catch_up()
         if self.objectives > 1:
             return self._crowd.parents()
         chosen = dict.fromkeys(self._elite())

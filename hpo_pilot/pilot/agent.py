@@ -37,6 +37,7 @@ from hpo_pilot.pilot.agents import ASSIGNED, DEBUG, NODES, SCRATCH, SHARED_CHECK
 from hpo_pilot.pilot.checkpoints import CheckpointShipping, KeptCheckpoint, Level
 from hpo_pilot.pilot.client import JobServer, retried
 from hpo_pilot.pilot.execution import ended_with_all
+from hpo_pilot.pilot.isolation import temporary_folder
 from hpo_pilot.pilot.job import Identity, Job, job_identity
 from hpo_pilot.pilot.machine import HERE, AssignedResources, FreeResources, JobReservation, ResourcePool
 from hpo_pilot.pilot.pilot import Pilot
@@ -377,6 +378,7 @@ def remove_left(folder: Path, node: str) -> None:
             is_ours = left != folder and left.stat().st_uid == os.getuid()
             if is_ours and lock.stat().st_mtime < time.time() - _LEFT_SECONDS and try_lock(file.fileno()):
                 log.warning("%s of an agent that was killed is removed", left)
+                shutil.rmtree(temporary_folder(left, lock.stem), ignore_errors=True)
                 shutil.rmtree(left, ignore_errors=True)
 
 

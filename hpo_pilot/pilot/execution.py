@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -14,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import BinaryIO
 
 from hpo_pilot.hpc.launcher import GPU_VARIABLES, index_gpus_once
 from hpo_pilot.pilot.checkpoints import kept_checkpoint
@@ -147,7 +149,7 @@ class Execution:
             variables: added to its environment.
             wrapper: container and launcher of the command.
         """
-        self.job, self.folder = job, Path(prepared.folder)
+        self.job, self.folder, self._root = job, Path(prepared.folder), root
         self.progress, self.report_seconds = Progress(self.folder, document), document.report_seconds
         self.started = 0.0
         self._python = "" if job.container else document.python
@@ -238,7 +240,7 @@ class Execution:
         own = self._wrapper.confinement.checkpoints if isinstance(self._wrapper, InContainer) else None
         binds = [*self._binds, own or self._settings.checkpoint_root]
         argv, env = self._wrapper.wrap(self._argv, env, binds, self.folder)
-        with self._lock, (self.folder / LOG_FILE).open("wb") as output:
+        with self._lock, self._new_file(LOG_FILE) as output:
             if self._failure is not None:
                 raise self._failure
             self._pid = self._forked(env, output.fileno()) or self._started(argv, env, output.fileno())
@@ -280,10 +282,32 @@ class Execution:
         process.returncode = 0  # `wait` waits for it, so this object need not
         return _claimed(process.pid)
 
+    def _new_file(self, name: str) -> BinaryIO:
+        """Opens a new file of the pilot in the job's folder.
+
+        It follows no link: payloads of the search may have put one there, or in place of a folder, to make the pilot
+        overwrite what they cannot.
+
+        Raises:
+            OSError: it cannot be made, or a folder is a link.
+        """
+        plain = os.O_NOFOLLOW | os.O_CLOEXEC
+        place = os.open(self._root.parent, os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for part in (self._root.name, *Path(os.path.relpath(self.folder, self._root)).parts):
+                place, above = os.open(part, os.O_DIRECTORY | plain, dir_fd=place), place
+                os.close(above)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=place)
+            return os.fdopen(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | plain, 0o600, dir_fd=place), "wb")
+        finally:
+            os.close(place)
+
     def _copy_authority(self, authority: Path) -> None:
         """Copies the certificates of the server's authorities into the job's folder, which a container can read."""
         try:
-            (self.folder / AUTHORITY_FILE).write_bytes(authority.read_bytes())
+            with self._new_file(AUTHORITY_FILE) as file:
+                file.write(authority.read_bytes())
         except OSError as error:
             raise JobFailure(f"{authority} cannot be copied into the job's folder: {error}") from error
 
@@ -324,11 +348,8 @@ class Execution:
             if self._insist_at != float("inf"):
                 return
             try:
-                flags = (
-                    os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-                )  # the payload may make a link
-                with os.fdopen(os.open(self.folder / STOP_FILE, flags, 0o600), "w") as file:
-                    file.write(reason)
+                with self._new_file(STOP_FILE) as file:
+                    file.write(reason.encode())
             except OSError as error:
                 log.error("job %s: the reason for its end cannot be written: %s", self.job.panda_id, error)
             self._terminate()

@@ -26,6 +26,15 @@ from hpo_pilot.transformation.job import TransformationFailure
 
 log = logging.getLogger(__name__)
 
+#: Folders of the account in which libraries keep caches and settings.
+_OF_LIBRARIES = (".cache", ".config")
+
+
+def temporary_folder(workdir: Path, worker_name: str) -> str:
+    """Returns the folder for temporary files of a pilot's jobs, where the usual one cannot be used."""
+    name = zlib.crc32(os.fsencode(f"{workdir}/{worker_name}"))
+    return f"{os.path.realpath(tempfile.gettempdir())}/hpo-{os.getuid()}-{name:08x}"
+
 
 @dataclass(frozen=True)
 class Confinement:
@@ -65,12 +74,18 @@ class Isolation:
         closed = landlock.above(self.hidden)
         usual = os.path.realpath(tempfile.gettempdir())
         if usual in closed:  # unusable: nothing new can be made directly in it. Sockets need a short path.
-            name = zlib.crc32(os.fsencode(f"{settings.workdir}/{settings.worker_name}"))
-            self._temporary = f"{usual}/hpo-{os.getuid()}-{name:08x}"
+            self._temporary = temporary_folder(settings.workdir, settings.worker_name)
             self.close()
+        home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111 - there may be none
+        if home in closed:  # many libraries make a folder of their own below these at their first use
+            for name in _OF_LIBRARIES:
+                with contextlib.suppress(OSError):
+                    Path(home, name).mkdir(mode=PRIVATE, exist_ok=True)
         writable = [folder for folder in closed if os.access(folder, os.W_OK) and not self.hides(Path(folder))]
         if writable:
-            log.info("payloads are isolated, and can make nothing new directly in %s", ", ".join(writable))
+            is_unusual = {"/tmp", "/dev/shm"} & set(writable) - {usual}  # noqa: S108 - programs name these themselves
+            level = logging.WARNING if is_unusual else logging.INFO
+            log.log(level, "payloads are isolated, and can make nothing new directly in %s", ", ".join(writable))
 
     def of(self, data: Mapping[str, Any]) -> Confinement:
         """Returns how a job is confined, and makes the folders that it may use.
@@ -131,6 +146,7 @@ class Isolation:
         """Deletes temporary files and the empty folders of searches, when no job runs."""
         if self._temporary:
             shutil.rmtree(self._temporary, ignore_errors=True)
-        for folder in self._workdir.jobs.iterdir():
-            with contextlib.suppress(OSError):  # not empty: a kept job, or a job of another version
-                folder.rmdir()
+        with contextlib.suppress(OSError):  # it is gone
+            for folder in self._workdir.jobs.iterdir():
+                with contextlib.suppress(OSError):  # not empty: a kept job, or a job of another version
+                    folder.rmdir()

@@ -458,7 +458,7 @@ class PilotWorkDir:
         for folder in self.stale:
             shutil.rmtree(folder, ignore_errors=True)
         if self.stale:
-            log.info("%d job folders of an earlier pilot removed", len(self.stale))
+            log.info("%d folders of an earlier pilot's jobs or searches removed", len(self.stale))
         self.stale = []
 
     def keep_report(self, report: dict[str, Any]) -> None:

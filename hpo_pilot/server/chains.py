@@ -11,7 +11,7 @@ import hashlib
 import logging
 import re
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, case, func, or_, select, update
@@ -78,6 +78,12 @@ def forget(tx: Transaction, cache: Folder, owner: str, uid: str, keep: Collectio
     names = tx.connection.scalars(select(cache_files.c.name).where(_begins(search))).all()
     remove_cached(tx, cache, [name for name in names if name.removeprefix(search).partition("f")[0] not in kept])
     tx.connection.execute(update(cache_files).where(_begins(search)).values(created=_DONE))
+
+
+def forget_later(tx: Transaction, cache: Folder, newest: Mapping[str, int]) -> None:
+    """Removes the checkpoints of trials after the newest one, by the beginnings of their searches' files."""
+    found = [(name, name.rpartition("t")[0]) for name in (path.name for path in cache)]
+    remove_cached(tx, cache, [name for name, search in found if search in newest and _trial(name) > newest[search]])
 
 
 def _begins(start: str) -> ColumnElement[bool]:

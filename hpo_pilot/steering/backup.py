@@ -2,15 +2,16 @@
 
 A backup is a tar archive of checkpoints, store, the embedded server's database and files, in this order, and a manifest
 with their SHA-256. The order makes it consistent without a lock. What is copied later knows all that is copied before:
-a trial is committed before it has a checkpoint, so a restored trial finds no checkpoint of another one; the store
-registers a task before the server gets it, and never forgets one; the server names a file after the file is whole. So
-results that the server has and the store does not are collected again. Tasks that the server alone knows are ended.
+a trial is committed before it has a checkpoint; the store registers a task before the server gets it, and never forgets
+one; the server names a file after the file is whole. So results that the server has and the store does not are
+collected again. Tasks that the server alone knows are ended, and its checkpoints of later trials are removed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import sqlite3
@@ -23,51 +24,63 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
-from sqlalchemy import URL, column, delete, insert, inspect, make_url, select, table, update
+from sqlalchemy import URL, Engine, column, delete, func, insert, inspect, make_url, select, table, update
 
 from hpo_pilot import __version__
 from hpo_pilot.databases import Kind, tables_are_current
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.files import rename_whole
 from hpo_pilot.jobs import JobState, TaskState
-from hpo_pilot.server import DATABASE_VARIABLE
+from hpo_pilot.pilot.checkpoints import KeptCheckpoint
+from hpo_pilot.server import DATABASE_VARIABLE, chains
 from hpo_pilot.server.database import Database, jobs, lock_server, tasks
-from hpo_pilot.steering.invariants import unknown_tasks
-from hpo_pilot.steering.workdir import WorkDir
+from hpo_pilot.server.file_store import Folder
+from hpo_pilot.steering.invariants import open_at_embedded, unknown_tasks
+from hpo_pilot.steering.workdir import WorkDir, nickname
 from hpo_pilot.store import Store
 from hpo_pilot.store import tables as t
-from hpo_pilot.store.database import database_errors, open_engine, url_without_password, writing
-from hpo_pilot.store.lease import lease_holder
+from hpo_pilot.store.database import database_errors, open_engine, read_rows, url_without_password, writing
+from hpo_pilot.store.lease import lease_holder_in
+
+log = logging.getLogger(__name__)
 
 _FORMAT = 1
 _MANIFEST = "manifest.json"
 _DUMP = "store.pgdump"
-_FIRST, _LATER = ("checkpoints",), ("panda-files", "sandboxes", "environments", "tokens", "tls")
+_CHECKPOINTS, _LATER = "checkpoints", ("panda-files", "sandboxes", "environments", "tokens", "tls")
+_PAUSES = (0.2, 0.5, 1.0, 2.0)  # seconds, between copies of a checkpoint that changes
 
 #: Added to the ids that the restored server gives next: pilots may still hold ids from after the backup.
 _IDS = 10**9
+
+#: Folders in a work folder: its contents before a restoration, and a backup that is being unpacked.
+_FORMER, _SCRATCH = "before-", ".restore-"
 
 
 def backup(workdir: WorkDir, url: str, file: Path) -> int:
     """Writes a backup, mode 0600; returns the number of files in it.
 
     Raises:
-        InputError: the file exists or cannot be written, or a program is missing.
+        InputError: the file exists or cannot be written, a program is missing, or the server's database is elsewhere.
         TryAgainError: a database cannot be copied now.
     """
     if file.exists():
         raise InputError(f"{file} exists: name another file")
     _refuse_other_database(workdir)
+    if not workdir.panda_database.exists():
+        _refuse_missing_database(url)
     part = file.with_name(f".{file.name}.part")
     digests: dict[str, str] = {}
     try:
         with (
             tempfile.TemporaryDirectory(dir=file.parent, prefix=".backup-") as scratch,
             os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream,
-            tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as archive,
+            # Dereferenced, the second of two hard links is a file of its own.
+            tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT, dereference=True) as archive,
         ):
-            for folder in _FIRST:
-                digests |= _add_folder(archive, workdir.root, folder)
+            for point in sorted(workdir.checkpoints.glob("*/[!.]*")):
+                if not point.parent.is_symlink():
+                    digests |= _add_checkpoint(archive, point, Path(scratch))
             copy = Path(scratch) / "copy"
             if make_url(url).get_backend_name() == "sqlite":
                 _copy_database(Path(make_url(url).database or ""), copy)
@@ -99,25 +112,29 @@ def restore(workdir: WorkDir, url: str, file: Path, *, replace: bool = False) ->
         workdir: the work folder.
         url: the URL of its store.
         file: the backup.
-        replace: whether an existing work folder may be moved aside, or the tables of a PostgreSQL database replaced.
+        replace: whether the work folder's contents may be moved aside, or the tables in PostgreSQL be replaced.
 
     Returns:
-        The place of the former work folder; None: there was none.
+        The folder in it with its former contents; None: it was empty.
 
     Raises:
-        InputError: the backup is damaged or of a newer version, or the work folder or the database is not empty.
+        InputError: the backup is damaged or of a newer version, the work folder or the database is not empty,
+            or the work folder cannot be written.
         TryAgainError: a service uses them.
     """
     _refuse_other_database(workdir)
     root, is_file = workdir.root, make_url(url).get_backend_name() == "sqlite"
+    is_new = not root.exists()
     if is_file and Path(make_url(url).database or "").absolute() != workdir.store_file:
         raise InputError("a SQLite store is restored into its work folder: leave out --store")
-    used = root.exists() and any(root.iterdir())
-    if used and not replace:
-        raise InputError(f"the work folder {root} is not empty: name another --workdir, or --replace moves it aside")
-    with _unused(workdir, url, used):
-        root.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=root.parent, prefix=".restore-") as scratch:
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if (used := bool(_entries(root))) and not replace:
+            raise InputError(
+                f"the work folder {root} is not empty: name another --workdir, or --replace moves its files aside"
+            )
+        # In `root`, which may be a mount point, or in a folder that only its administrator can write.
+        with _unused(workdir, url, used), tempfile.TemporaryDirectory(dir=root, prefix=_SCRATCH) as scratch:
             fresh = WorkDir(Path(scratch) / "work")
             _unpack(file, fresh.root)
             dump = fresh.root / _DUMP
@@ -130,14 +147,30 @@ def restore(workdir: WorkDir, url: str, file: Path, *, replace: bool = False) ->
             if not is_file:
                 _restore_postgresql(url, dump, replace=replace)
                 dump.unlink()
-            _prepare(Store.open(f"sqlite:///{fresh.store_file}" if is_file else url), fresh.panda_database)
-            former = root.with_name(f"{root.name}.before-{time.strftime('%Y%m%d-%H%M%S')}") if used else None
+            _prepare(Store.open(f"sqlite:///{fresh.store_file}" if is_file else url), fresh)
+            former = root / f"{_FORMER}{time.strftime('%Y%m%d-%H%M%S')}" if used else None
             if former is not None:
-                root.rename(former)
-            elif root.exists():
+                former.mkdir(mode=0o700)
+                for path in _entries(root):
+                    path.rename(former / path.name)
+            # The store comes last: without it nothing takes the folder for a whole one.
+            for path in sorted(_entries(fresh.root), key=lambda path: path.name == fresh.store_file.name):
+                path.rename(root / path.name)
+            return former
+    except OSError as error:
+        raise InputError(f"cannot restore into {root}: {error.filename or ''} {error.strerror or error}") from error
+    finally:
+        if is_new:
+            with suppress(OSError):  # it is not empty: all went well
                 root.rmdir()
-            fresh.root.rename(root)
-    return former
+
+
+def _entries(root: Path) -> list[Path]:
+    """Returns what is in a work folder, without former contents, a file system's own folder, and the server's lock."""
+    others = ("lost+found", "panda.db.lock")
+    return sorted(
+        path for path in root.iterdir() if path.name not in others and not path.name.startswith((_FORMER, _SCRATCH))
+    )
 
 
 def _refuse_other_database(workdir: WorkDir) -> None:
@@ -145,6 +178,19 @@ def _refuse_other_database(workdir: WorkDir) -> None:
         raise InputError(
             f"the server's database is in PostgreSQL ({DATABASE_VARIABLE}), which this command does not copy: stop the "
             "service, and copy both databases with pg_dump and the work folder with tar"
+        )
+
+
+def _refuse_missing_database(url: str) -> None:
+    engine = open_engine(url)
+    try:
+        is_used = bool(open_at_embedded(engine))
+    finally:
+        engine.dispose()
+    if is_used:
+        raise InputError(
+            "the store has tasks at the embedded server, whose database is not in the work folder: if it is in "
+            f"PostgreSQL, set {DATABASE_VARIABLE} as for the service; if it is lost, start the service first"
         )
 
 
@@ -171,6 +217,25 @@ def _add_folder(archive: tarfile.TarFile, root: Path, folder: str) -> dict[str, 
             with suppress(FileNotFoundError):
                 digests |= _add(archive, path, path.relative_to(root).as_posix())
     return digests
+
+
+def _add_checkpoint(archive: tarfile.TarFile, point: Path, scratch: Path) -> dict[str, str]:
+    """Adds the checkpoint of one point, whose job may write it meanwhile, if it stays the same for one copy of it."""
+    kept = KeptCheckpoint(point.parent, (point.name,), 0, "")
+    for pause in _PAUSES:
+        with tempfile.TemporaryDirectory(dir=scratch) as copy, suppress(FileNotFoundError):
+            before = kept.signature()
+            for name, _, _ in before:
+                target = Path(copy, name)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(point.parent / name, target)
+            if kept.signature() == before:
+                place = f"{_CHECKPOINTS}/{point.parent.name}"
+                added = [_add(archive, Path(copy, name), f"{place}/{name}") for name, _, _ in before]
+                return {name: digest for each in added for name, digest in each.items()}
+        time.sleep(pause)
+    log.warning("%s is not in the backup, because its files change all the time: that trial starts anew", point)
+    return {}
 
 
 class _Hashing:
@@ -233,7 +298,7 @@ def _unpack(file: Path, root: Path) -> None:
 def _is_known(parts: tuple[str, ...]) -> bool:
     if len(parts) == 1:
         return parts[0] in {_MANIFEST, _DUMP, "hpo-pilot.db", "panda.db"}
-    return bool(parts) and parts[0] in (*_FIRST, *_LATER)
+    return bool(parts) and parts[0] in (_CHECKPOINTS, *_LATER)
 
 
 def _check_database(kind: Kind, path: Path) -> None:
@@ -245,14 +310,18 @@ def _check_database(kind: Kind, path: Path) -> None:
         engine.dispose()
 
 
-def _prepare(store: Store, database: Path) -> None:
-    """Ends the lease in a restored store, and the tasks that its server alone has; raises the server's next ids."""
+def _prepare(store: Store, workdir: WorkDir) -> None:
+    """Makes a restored store fit to its server.
+
+    Ends the lease, and the tasks that the server alone has; raises the server's next ids; removes checkpoints of trials
+    after the backup, whose numbers the store gives again to other points.
+    """
     with closing(store):
         with writing(store.engine) as connection:
             connection.execute(delete(t.leases))
-        if not database.exists():
+        if not workdir.panda_database.exists():
             return
-        with closing(Database(database)) as server, server.writing() as tx:
+        with closing(Database(workdir.panda_database)) as server, server.writing() as tx:
             over, at = [state.value for state in JobState if state.is_over], {"modified": tx.now, "ended": tx.now}
             for number, _, _ in unknown_tasks(tx.connection, store):
                 alive = (jobs.c.task_id == number, jobs.c.status.not_in(over))
@@ -264,18 +333,28 @@ def _prepare(store: Store, database: Path) -> None:
                 last = tx.connection.scalar(select(sequence.c.seq).where(sequence.c.name == name)) or 0
                 tx.connection.execute(delete(sequence).where(sequence.c.name == name))
                 tx.connection.execute(insert(sequence).values(name=name, seq=last + _IDS))
+            owners = {nickname(), *tx.connection.scalars(select(tasks.c.user_name).distinct())}
+            trials = select(func.max(t.trials.c.number)).where(t.trials.c.search_id == t.searches.c.id)
+            last = read_rows(store.engine, select(t.searches.c.uid, func.coalesce(trials.scalar_subquery(), 0)))
+            newest = {chains.files_of(owner, uid): trial for uid, trial in last for owner in owners}
+            chains.forget_later(tx, Folder(workdir.panda_files / "cache"), newest)
 
 
 @contextmanager
 def _unused(workdir: WorkDir, url: str, used: bool) -> Iterator[None]:
     """Refuses a store or work folder that a service uses."""
-    if make_url(url).get_backend_name() != "sqlite" or workdir.store_file.exists():
+    is_file = make_url(url).get_backend_name() == "sqlite"
+    if not is_file or workdir.store_file.exists():
         engine = open_engine(url)
         try:
-            if inspect(engine).has_table(t.leases.name) and (holder := lease_holder(engine)) is not None:
+            if (mode := _user_of(engine)) is not None:
+                name = url_without_password(url)
                 raise TryAgainError(
-                    f"`hpo-pilot {holder.mode}` uses the store {url_without_password(url)}: stop it first"
+                    f"`hpo-pilot {mode}` uses the store {name}: stop it first; after a kill, wait a minute"
                 )
+        except InputError:
+            if not is_file:
+                raise  # A damaged file is what a backup is for, and no service can work with it.
         finally:
             engine.dispose()
     if used and workdir.panda_database.exists():
@@ -285,13 +364,26 @@ def _unused(workdir: WorkDir, url: str, used: bool) -> Iterator[None]:
         yield
 
 
+def _user_of(engine: Engine) -> str | None:
+    """Returns the command of a process that steers a store of any version; None: there is none."""
+    c = t.leases.c
+    with database_errors(engine), engine.connect() as connection, connection.begin():
+        if not inspect(connection).has_table(t.leases.name):
+            return None
+        if {each["name"] for each in inspect(connection).get_columns(t.leases.name)} >= set(c.keys()):
+            return holder.mode if (holder := lease_holder_in(connection)) is not None else None
+        return connection.scalar(select(c.mode).where(c.expires > time.time()))
+
+
 def _restore_postgresql(url: str, dump: Path, *, replace: bool) -> None:
     engine = open_engine(url)
     try:
-        if inspect(engine).get_table_names() and not replace:
-            raise InputError(f"the database {url_without_password(url)} has tables: name another, or give --replace")
+        with database_errors(engine):
+            has_tables = bool(inspect(engine).get_table_names())
     finally:
         engine.dispose()
+    if has_tables and not replace:
+        raise InputError(f"the database {url_without_password(url)} has tables: name another, or give --replace")
     clean = ("--clean", "--if-exists") if replace else ()
     _run_postgresql("pg_restore", url, "--single-transaction", "--no-owner", *clean, "--exit-on-error", str(dump))
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, case, func, select
+from sqlalchemy import Connection, Engine, case, func, select
 
 from hpo_pilot.databases import among, sqlite_engine, tables_are_current
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import JobState
-from hpo_pilot.server.database import AT_PILOT, OVER, in_slices, jobs, tasks
+from hpo_pilot.server.database import AT_PILOT, OVER, engine_of, in_slices, jobs, tasks
 from hpo_pilot.store import EMBEDDED, Store, TaskStage
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.database import database_errors, read_rows, url_without_password
@@ -37,7 +37,7 @@ def check_all(store: Store, database: str | Path) -> list[Breach]:
         StoreAwayError: the store cannot be read now.
     """
     if "://" in str(database):
-        engine = sa.create_engine(str(database))
+        engine = engine_of(str(database))
     elif (path := Path(database).absolute()).exists():
         engine = sqlite_engine(sa.URL.create("sqlite", database=f"file:{path}", query={"mode": "ro", "uri": "true"}))
     else:
@@ -50,7 +50,7 @@ def check_all(store: Store, database: str | Path) -> list[Breach]:
         with database_errors(engine), engine.connect() as connection, connection.begin():
             found = [*_file(connection), *_unknown(connection, store), *_jobs(connection, store)]
         found += check(store)
-        missing = _at_server(store)
+        missing = open_at_embedded(store.engine)
         with database_errors(engine), engine.connect() as connection, connection.begin():
             return [*found, *_missing(connection, missing), *_uncollected(connection, store)]
     finally:
@@ -84,11 +84,11 @@ def _unknown(connection: Connection, store: Store) -> Iterator[Breach]:
         yield Breach("known-tasks", what, "kill it with pbook, or restore a backup", search)
 
 
-def _at_server(store: Store) -> list[tuple[int, str]]:
+def open_at_embedded(engine: Engine) -> list[tuple[int, str]]:
     """Returns number at the server and search of all open tasks of the embedded server."""
     query = select(t.tasks.c.jedi_task_id, t.searches.c.name).join(t.searches, t.searches.c.id == t.tasks.c.search_id)
     mine = (t.tasks.c.state == TaskStage.SUBMITTED.value, t.searches.c.server == EMBEDDED)
-    return [(number, name) for number, name in read_rows(store.engine, query.where(*mine))]
+    return [(number, name) for number, name in read_rows(engine, query.where(*mine))]
 
 
 def _missing(connection: Connection, open_tasks: list[tuple[int, str]]) -> Iterator[Breach]:
@@ -116,7 +116,7 @@ def _jobs(connection: Connection, store: Store) -> Iterator[Breach]:
     over = select(c.panda_id).join(tasks, tasks.c.task_id == c.task_id).where(alive, tasks.c.status.in_(OVER))
     for job in connection.scalars(over):
         yield Breach("limbo", f"job {job} is not over, and its task is", "stop and start the service")
-    if lease_holder(store.engine) is not None:
+    if (holder := lease_holder(store.engine)) is not None and holder.server in (None, EMBEDDED):
         silent = select(c.panda_id).where(AT_PILOT, c.heartbeat < time.time() - _SILENCE)
         for job in connection.scalars(silent):
             what = f"the pilot of job {job} is silent for {_SILENCE / 60:g} minutes or more"

@@ -337,6 +337,9 @@ _SECRETS = frozenset(["TOKEN", "TOKENS", "X509", "OIDC"])
 #: Parts of names of secret variables, such as PGPASSWORD.
 _SECRET = re.compile("SECRET|PASSW(OR)?D|CREDENTIAL")
 
+#: Databases of the service, which may let its account in without a password.
+_DATABASES = frozenset(["HPO_PILOT_STORE", "HPO_PILOT_SERVER_DATABASE"])
+
 #: A URL with a password, such as a database's. Proxies are excepted: without them a job may have no network.
 _PASSWORD = re.compile(r"://[^/\s@:]*:[^/\s@]+@")
 _PROXY = "_PROXY"
@@ -366,12 +369,12 @@ def kept_environment(folder: str, name: str, here: Mapping[str, str]) -> Optiona
 
 
 def without_secrets(environment: Mapping[str, str]) -> Dict[str, str]:
-    """Returns a copy without variables that look like credentials."""
+    """Returns a copy without variables that look like credentials or name the service's databases."""
     return {name: value for name, value in environment.items() if not _is_secret(name.upper(), value)}
 
 
 def _is_secret(name: str, value: str) -> bool:
-    if _SECRETS & set(name.split("_")) or _SECRET.search(name):
+    if name in _DATABASES or _SECRETS & set(name.split("_")) or _SECRET.search(name):
         return True
     return _PASSWORD.search(value) is not None and not name.endswith(_PROXY)
 

@@ -70,7 +70,7 @@ def above(hidden: "Sequence[str]") -> "List[str]":
 
 def _everywhere(paths: "Sequence[str]") -> "List[str]":
     """Return real paths, also those at which the same files are mounted a second time."""
-    with open("/proc/self/mountinfo") as file:  # proc(5)
+    with open("/proc/self/mountinfo", errors="surrogateescape") as file:  # proc(5); names may be of any bytes
         lines = [[os.fsdecode(_unescaped(word)) for word in line.split()[2:5]] for line in file]
     found = []
     for path in map(os.path.realpath, paths):

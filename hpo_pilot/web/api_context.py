@@ -10,6 +10,7 @@ import re
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -220,6 +221,7 @@ class Uploads:
         self.limit = limit
         self._unpacked_limit = unpacked_limit
         self._owners: dict[str, str] = {}  # by file; of those that came since the start
+        self._coming: Counter[str] = Counter()  # bytes that may still come, by sender
         for left in folder.iterdir():  # left over from a killed process
             if left.is_dir():
                 shutil.rmtree(left, ignore_errors=True)
@@ -233,8 +235,9 @@ class Uploads:
         return True
 
     def used(self, user: str) -> int:
-        """Returns the bytes of a user's uploads."""
-        return sum(_age_and_size(path)[1] for path in self._folder if self._owners.get(path.name) == user)
+        """Returns the bytes of a user's uploads of one day."""
+        found = (_age_and_size(path) for path in self._folder if self._owners.get(path.name) == user)
+        return sum(size for when, size in found if time.time() - when <= _KEEP)
 
     async def receive(
         self, digest: str | None, size: int | None, parts: AsyncIterator[bytes], user: str, quota_mb: float | None
@@ -254,22 +257,26 @@ class Uploads:
         """
         if size is not None and size > self.limit:
             raise self._too_large()
-        most = size or self.limit
-        if quota_mb is not None and (used := self.used(user)) + most > quota_mb * 1e6:
-            raise ApiError(
-                413,
-                "quota",
-                f"this payload may take {most / 1e6:.0f} MB, {user}'s uploads of one day take {used / 1e6:.0f} MB, and "
-                f"this service allows {quota_mb:g} MB: move data out of the payload and name it under "
-                "payload.inputs, or try again tomorrow",
-            )
+        used = self.used(user) + self._coming[user]
+        most = self.limit if quota_mb is None else min(self.limit, int(quota_mb * 1e6) - used)
+        beyond = ApiError(
+            413,
+            "quota",
+            f"{user}'s uploads of one day take {used / 1e6:.1f} MB, and with this payload more than the "
+            f"{quota_mb or 0:g} MB that this service allows: move data out of the payload and name it under "
+            "payload.inputs, or try again tomorrow",
+        )
+        if most < (size or 1):
+            raise beyond
+        most = size or most
         self._make_room(most)
+        self._coming[user] += most
         content = hashlib.sha256()
         try:
             with self._folder.writing() as upload:
                 async for part in _in_time(parts):
                     content.update(part)
-                    upload.write(part, self.limit)
+                    upload.write(part, most)
                 found = content.hexdigest()
                 if found != (digest or found):
                     raise ApiError(422, "input", f"the payload does not match its digest {digest}: send it again")
@@ -277,9 +284,11 @@ class Uploads:
                 self._owners.setdefault(_name(found), user)
             return found
         except FileRefused:
-            raise self._too_large() from None
+            raise (self._too_large() if size or most == self.limit else beyond) from None
         except OSError as error:
             raise TryAgainError(f"the service cannot store the payload: {error.strerror}") from error
+        finally:
+            self._coming[user] -= most
 
     @contextmanager
     def unpacked(self, digest: str, most: int | None = None) -> Iterator[FilePath]:

@@ -46,12 +46,13 @@ def main() -> int:
     parser.add_argument("--isolated", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     needed = ("unshare", "nsenter", "ip", "tc", "iptables", "mkfs.ext4", "fsfreeze", "mount")
-    absent = [name for name in needed if not shutil.which(name)]
-    if not options.isolated and os.geteuid() == 0 and not absent:
-        own = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        os.execvp(own[0], [*own, sys.executable, "-m", "tests.chaos", *sys.argv[1:], "--isolated"])  # noqa: S606
     if not options.isolated:
-        print(f"no disks and networks of its own: {', '.join(absent) or 'not root'}")
+        absent = [name for name in needed if not shutil.which(name)] if os.geteuid() == 0 else ["not root"]
+        own = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        allowed = not absent and do(*own, "losetup", "-f", check=False).startswith("/dev/")
+        if allowed:
+            os.execvp(own[0], [*own, sys.executable, "-m", "tests.chaos", *sys.argv[1:], "--isolated"])  # noqa: S606
+        print(f"no disks and networks of its own: {', '.join(absent) or 'namespaces or loop devices are not allowed'}")
     root = Path(tempfile.mkdtemp(prefix="hpo-pilot-chaos-"))
     findings = [f"the program itself, see {root}"]
     try:

@@ -119,6 +119,23 @@ def test_ctrl_c_ends_in_order_and_the_same_command_goes_on(scan):
     assert [trial["state"] for trial in scan.trials()] == ["finished"] * 40
 
 
+def test_a_lost_panda_database_costs_no_result(scan):
+    scan.write({"budget": {"trials": 12, "parallel": 2}}, SLOW_BOWL)
+    process = scan.start("run", str(scan.file))
+    next(line for line in process.stdout if "trials, best" in line)
+    process.kill()
+    process.communicate()
+    done = [trial for trial in scan.trials() if trial["state"] == "finished"]
+    assert done
+    time.sleep(1.0)
+    for path in scan.workdir.glob("panda.db*"):
+        path.unlink()
+    scan("run", str(scan.file))
+    trials = scan.trials()
+    assert [trial["state"] for trial in trials] == ["finished"] * 12
+    assert [trial for trial in trials if trial["number"] in {t["number"] for t in done}] == done
+
+
 def test_a_second_run_in_the_same_folder_is_told_who_has_it(scan):
     scan.write({"budget": {"trials": 50}}, "import time; time.sleep(300)")
     process = scan.start("run", str(scan.file))

@@ -297,7 +297,7 @@ class World:
         begun = time.monotonic()
         try:
             whole = [*HPO_PILOT, *arguments, *self.where]
-            done = subprocess.run(whole, capture_output=True, text=True, timeout=180, check=False)
+            done = subprocess.run(whole, capture_output=True, text=True, timeout=600, check=False)
         except subprocess.TimeoutExpired:
             self.answers.append((time.time(), -1, f"hpo-pilot {arguments[0]}: no answer in 180 s"))
             return None

@@ -44,6 +44,8 @@ def test_every_lock_has_what_setup_cfg_asks_for_and_the_same_versions(release):
         asked = release.asked_for(name)
         assert asked
         for wanted in map(Requirement, asked):
+            if wanted.marker is not None and not wanted.marker.evaluate():
+                continue
             assert wanted.specifier.contains(found[canonicalize_name(wanted.name)]), f"{wanted}: `make lock`"
         for library, version in found.items():
             versions.setdefault(library, set()).add(version)

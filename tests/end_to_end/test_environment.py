@@ -65,6 +65,7 @@ def active(venv: Path, **more: str) -> dict[str, str]:
 def search(scan: Scan, monkeypatch: pytest.MonkeyPatch) -> Any:
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME"):
         monkeypatch.delenv(name, raising=False)
+    (scan.root / "seen.jsonl").touch()  # beside its work folder, the pilot of a service lets no payload make new files
     monkeypatch.setenv("SEEN", str(scan.root / "seen.jsonl"))
 
     def write(payload: dict[str, Any] | None = None, **document: Any) -> None:

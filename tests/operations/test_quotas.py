@@ -35,7 +35,9 @@ def test_files_of_a_users_searches_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["[]", "{", '{"serches": 1}', '{"searches": -1}', '{"users": {"ada": 1}}', '{"searches": true}']
 )
-def test_a_wrong_file_is_named(tmp_path: Path, text: str) -> None:
+def test_a_wrong_file_is_named(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Users are not told where the service's files are; its log says it."""
     (tmp_path / "quotas.json").write_text(text)
-    with pytest.raises(InputError, match=r"quotas\.json"):
+    with pytest.raises(InputError, match=r"quotas\.json") as raised:
         quotas_of(WorkDir.at(tmp_path), "ada")
+    assert str(tmp_path) not in str(raised.value) and str(tmp_path / "quotas.json") in caplog.text

@@ -19,7 +19,6 @@ from tests.made import made_search
 from tests.rest_api import store_of
 
 NAME = "scan"  #: of the first search, which runs
-_SHARE = 1 / 5  # of the trials, in the first of several searches
 _WIDTH, _FOLDS = 100, 2  # trials of a generation
 _REAL = {name: {"type": "real", "low": 0.0, "high": 1.0} for name in ("x", "y", "z")}
 _SPACE = {
@@ -30,10 +29,10 @@ _SPACE = {
 }
 
 
-def make(root: Path, count: int, searches: int) -> None:
-    """Makes the store of the work folder in `root`."""
+def make(root: Path, count: int, searches: int, share: float = 0.2) -> None:
+    """Makes the store of the work folder in `root`; `share`: of the trials, in the first of several searches."""
     (root / "work").mkdir(parents=True)
-    first = round(count * _SHARE) if searches > 1 else count
+    first = round(count * share) if searches > 1 else count
     rest, more = divmod(count - first, max(1, searches - 1))
     with closing(store_of(root / "work")) as store:
         for number in range(searches):

@@ -19,6 +19,7 @@ from hpo_pilot.hpc.launchers import make_launcher
 from hpo_pilot.pilot.agent import remove_left
 from hpo_pilot.pilot.agents import Pace
 from hpo_pilot.pilot.execution import InContainer
+from hpo_pilot.pilot.isolation import temporary_folder
 from hpo_pilot.pilot.job import parse_job
 from hpo_pilot.pilot.launch import WithLauncher
 from hpo_pilot.pilot.machine import AssignedResources
@@ -97,10 +98,15 @@ def test_folders_of_killed_agents_are_removed_a_day_later(tmp_path):
         (tmp_path / name / "jobs").mkdir(parents=True)
         (tmp_path / name / "jobs" / "w.lock").touch()
         os.utime(tmp_path / name / "jobs" / "w.lock", (when, when))
+    temporary = [Path(temporary_folder(tmp_path / name, "w")) for name in ("1-w-1-n1", "2-w-1-n1")]
+    for path in temporary:
+        path.mkdir()
     with (tmp_path / "4-w-1-n1" / "jobs" / "w.lock").open() as lives:
         assert try_lock(lives.fileno())
         remove_left(tmp_path / "mine-n1", "n1")
     assert {path.name for path in tmp_path.iterdir()} == ages.keys() - {"2-w-1-n1"}
+    assert [path.exists() for path in temporary] == [True, False]
+    temporary[0].rmdir()
 
 
 def test_many_jobs_take_one_job_step(panda, pilot, begin, tools):

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hpo_pilot.pilot.execution import Execution, InContainer
 from hpo_pilot.pilot.isolation import Isolation
+from hpo_pilot.pilot.job import JobFailure, parse_job
 from hpo_pilot.pilot.settings import PilotWorkDir
 from hpo_pilot.transformation import landlock
+from hpo_pilot.transformation.job import PayloadSettings
+from hpo_pilot.transformation.transformation import Prepared
 from tests.pilot.conftest import GOOD
 
 needs_landlock = pytest.mark.skipif(landlock.version() < landlock.LEAST, reason="this kernel has no Landlock")
@@ -113,11 +119,49 @@ def test_what_a_payload_links_to_is_not_sent(panda, pilot, place, target):
     assert (secret.parent / "payload.log").read_text() == '{"secret": "geheim"}'
 
 
+@pytest.mark.parametrize("link", ["runner.log", "hpo_pilot_ca.pem", "hpo_pilot_stop.txt", "../7.1"])
+def test_the_pilot_writes_through_no_link(make_settings, panda, tmp_path, link):
+    """Other jobs of the search can put links into the folder of one that is being prepared."""
+    (secret := tmp_path / "secret").mkdir()
+    (folder := tmp_path / "jobs" / "7.1").mkdir(parents=True)
+    for name in ("runner.log", "hpo_pilot_ca.pem", "hpo_pilot_stop.txt", "ca"):
+        (secret / name).write_text("whole")
+    panda.add_job("true")
+    (job,) = map(parse_job, panda.waiting)
+    settings, given = make_settings(ca=secret / "ca"), Prepared(str(folder), ["true"], "true", [])
+    root = tmp_path / "jobs" / ".." / "jobs" / "7.1"  # as --workdir may be written
+    execution = Execution(settings, job, PayloadSettings("true"), given, root, 0, {}, InContainer("auto", ""))
+    if link == "../7.1":
+        folder.rename(tmp_path / "gone")
+        folder.symlink_to(secret)
+        with pytest.raises((OSError, JobFailure)):
+            execution.start()
+    else:
+        (folder / link).symlink_to(secret / link)
+        execution.start()
+        execution.stop_payload("too much")
+        execution.wait()
+        assert not (folder / link).is_symlink() and (folder / "hpo_pilot_stop.txt").read_text() == "too much"
+    assert {path.read_text() for path in secret.iterdir()} == {"whole"}
+
+
 @needs_landlock
 def test_a_hidden_input_is_refused(make_settings, panda, place):
     settings = make_settings(panda.url)
     isolation = Isolation(settings, PilotWorkDir(settings))
     assert [isolation.hides(path) for path in (settings.token_file, place["job"], place["data"])] == [True, True, False]
+
+
+@needs_landlock
+def test_libraries_find_their_folders_in_a_closed_home(make_settings, tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    isolation = Isolation(settings := make_settings(), workdir := PilotWorkDir(settings))
+    assert (tmp_path / ".cache").is_dir() and (tmp_path / ".config").is_dir()
+    if tmp_path.is_relative_to("/tmp"):
+        assert [record.levelname for record in caplog.records if "/tmp" in record.message] == ["WARNING"]
+    shutil.rmtree(workdir.jobs)
+    isolation.close()
 
 
 @needs_landlock

@@ -42,8 +42,9 @@ while not os.path.exists(f"{FOLDER}-{int(trial) - 1}"):
 json.dump({"status": 0, "loss": json.load(open("input.json"))["x"]}, open("output.json", "w"))
 """
 
-#: A network for documentation (RFC 5737), so that no machine uses it.
-HERE, THERE = "198.51.100.1", "198.51.100.2"
+#: A network for documentation (RFC 5737), so that no machine uses it; another part of it in each run.
+_PART = 4 * secrets.randbelow(64)
+HERE, THERE = (f"198.51.100.{_PART + number}" for number in (1, 2))
 
 #: The other service's clock is a day ahead.
 AHEAD = 86400.0

@@ -27,7 +27,7 @@ _TRIALS, _SAMPLE, _LAST = 200, 50, 30
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("searches")
-    make(root, 256, 4)
+    make(root, 256, 4, share=_TRIALS / 256)
     return root
 
 

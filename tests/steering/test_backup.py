@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import sqlite3
 import tarfile
 from contextlib import closing
 
 import pytest
-from sqlalchemy import insert, select, text
+from sqlalchemy import insert, select
 
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.jobs import task_name
-from hpo_pilot.server import database
+from hpo_pilot.server import chains, database
 from hpo_pilot.server.database import Database
 from hpo_pilot.steering import backup as backups
 from hpo_pilot.steering.invariants import check_all
@@ -96,8 +97,81 @@ def test_a_folder_in_use_is_refused_and_another_one_is_kept(work, saved, store):
         restored(saved, again, replace=True)
     folder, former = restored(saved, again, replace=True)
     assert folder.store_file.exists() and (former / "logs" / "service.log").exists()
+    assert former.parent == again
     with pytest.raises(InputError, match="another file"):
         backups.backup(work, work.store_url(), saved)
+
+
+@pytest.mark.parametrize("state", ["damaged", "older", "older and used"])
+def test_a_folder_whose_store_cannot_be_used_is_replaced(saved, state):
+    root = saved.parent / "again"
+    root.mkdir(mode=0o700)
+    if state == "damaged":
+        (root / "hpo-pilot.db").write_bytes(b"garbage" * 1000)
+    else:
+        with closing(sqlite3.connect(root / "hpo-pilot.db")) as older, older:
+            older.execute("CREATE TABLE leases (name TEXT, host TEXT, pid INTEGER, mode TEXT, expires FLOAT)")
+            row = ("steering", "h", 1, "serve", 4e9 if "used" in state else 1)
+            older.execute("INSERT INTO leases VALUES (?, ?, ?, ?, ?)", row)
+    if "used" in state:
+        with pytest.raises(TryAgainError, match="serve"):
+            restored(saved, root, replace=True)
+        return
+    folder = root.stat().st_ino  # It stays: it may be a mount point, or in a folder that only root can write.
+    root.parent.chmod(0o500)
+    try:
+        former = restored(saved, root, replace=True)[1]
+    finally:
+        root.parent.chmod(0o700)
+    assert root.stat().st_ino == folder and (former / "hpo-pilot.db").exists()
+    Store.open(f"sqlite:///{root / 'hpo-pilot.db'}").close()
+
+
+def test_a_restored_search_goes_on_from_no_checkpoint_of_a_later_trial(work, store):
+    start = chains.files_of("me", store.search(1).uid)
+    cache = work.panda_files / "cache"
+    cache.mkdir()
+    for trial in (1, 60):
+        (cache / f"{start}t1f0.{trial}").write_bytes(b"level")
+    os.link(cache / f"{start}t1f0.1", cache / "another")  # it is kept as a file
+    file = work.root / "scan.tar"
+    backups.backup(work, work.store_url(), file)
+    folder, _ = restored(file, work.root / "again")
+    assert {path.name: path.read_bytes() for path in (folder.panda_files / "cache").iterdir()} == {
+        f"{start}t1f0.1": b"level",
+        "another": b"level",
+    }
+
+
+def test_a_checkpoint_is_saved_whole_or_not_at_all(work, monkeypatch):
+    point, real, copies = work.checkpoints / "u/t1f0.1", shutil.copy2, []
+    changes: set[int] = set()
+    (point / ".kept").mkdir()
+    (point / ".kept/model").write_bytes(b"1")
+
+    def copy(source, target):
+        real(source, target)
+        copies.append(source)
+        if len(copies) in changes:  # the runner puts a new copy in its place
+            shutil.rmtree(point / ".kept")
+            (point / ".kept").mkdir()
+            (point / ".kept/model").write_bytes(str(len(copies)).encode() * 9)
+
+    monkeypatch.setattr(backups.shutil, "copy2", copy)
+    monkeypatch.setattr(backups, "_PAUSES", (0, 0))
+    for name, numbers in {"once": {2}, "always": range(100)}.items():
+        copies.clear()
+        changes.update(numbers)
+        backups.backup(work, work.store_url(), work.root / f"{name}.tar")
+        root = restored(work.root / f"{name}.tar", work.root / name)[0].checkpoints
+        found = {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+        assert found == ({"u/t1f0.1/c": b"half", "u/t1f0.1/.kept/model": b"2" * 9} if name == "once" else {})
+
+
+def test_a_backup_without_the_servers_database_is_refused(work, store):
+    work.panda_database.rename(work.root / "elsewhere")
+    with pytest.raises(InputError, match="HPO_PILOT_SERVER_DATABASE"):
+        backups.backup(work, work.store_url(), work.root / "scan.tar")
 
 
 def test_a_flipped_bit_is_found_wherever_it_counts(saved):
@@ -131,7 +205,7 @@ def test_nothing_is_written_elsewhere(tmp_path, name, kind):
 
 
 @pytest.mark.parametrize("part", ["format", "store", "server"])
-def test_a_backup_of_a_newer_version_is_refused(work, saved, store, part):
+def test_a_backup_of_a_newer_version_is_refused(work, saved, part):
     if part == "format":
         with tarfile.open(saved, "w") as archive:
             content = json.dumps({"format": 2, "hpo_pilot": "9.9", "sha256": {}}).encode()
@@ -141,11 +215,11 @@ def test_a_backup_of_a_newer_version_is_refused(work, saved, store, part):
     else:
         path = work.store_file if part == "store" else work.panda_database
         with closing(sqlite3.connect(path)) as changed, changed:
+            (known,) = changed.execute("SELECT version_num FROM alembic_version").fetchone()
             changed.execute("UPDATE alembic_version SET version_num = '9999'")
         saved.unlink()
         backups.backup(work, work.store_url(), saved)
+        with closing(sqlite3.connect(path)) as changed, changed:
+            changed.execute("UPDATE alembic_version SET version_num = ?", (known,))
     with pytest.raises(InputError, match="upgrade"):
         restored(saved, saved.parent / "again")
-    if part == "store":
-        with store.engine.connect() as connection, connection.begin():
-            connection.execute(text("UPDATE alembic_version SET version_num = '0015'"))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
 from sqlalchemy import insert
 
+from hpo_pilot.errors import InputError
 from hpo_pilot.server import database
 from hpo_pilot.server.database import Database
 from hpo_pilot.steering.invariants import check_all
 from hpo_pilot.steering.ledger import MAX_RESUBMISSIONS
 from hpo_pilot.store import EMBEDDED
 from hpo_pilot.store.invariants import TASKS_OF_FOLD, check, repair
+from hpo_pilot.store.lease import held_lease
 from tests.steering.memory_panda import finish_all, go
 
 #: Its tests break the invariants.
@@ -149,6 +151,21 @@ def test_each_breach_at_the_server_is_found(server, store, statements, invariant
 def test_a_result_that_nobody_collects_is_found(server, store):
     change(store, "UPDATE tasks SET state = 'ended'; UPDATE jobs SET state = 'closed'")
     assert {one.fold for one in check_all(store, server) if one.invariant == "collected-once"} == {0, 1}
+
+
+@pytest.mark.parametrize(("place", "breaches"), [(EMBEDDED, 2), ("https://panda.example.org", 0), (None, 0)])
+def test_a_pilot_is_silent_only_for_a_server_that_runs(server, store, place, breaches):
+    with closing(sqlite3.connect(server)) as there:
+        there.executescript("UPDATE tasks SET status = 'running'; UPDATE jobs SET status = 'running', heartbeat = 1")
+    with held_lease(store.engine, "serve", place) if place else nullcontext():
+        found = [one.what for one in check_all(store, server)]
+    assert len([what for what in found if "silent" in what]) == breaches
+
+
+@pytest.mark.parametrize("url", ["postgresql+psycopg://host:port/x", "oracle://host/x"])
+def test_a_wrong_url_of_the_servers_database_is_named(store, url):
+    with pytest.raises(InputError, match="server's database"):
+        check_all(store, url)
 
 
 def test_the_tasks_of_a_lost_fold_are_the_ledgers():

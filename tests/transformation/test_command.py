@@ -52,7 +52,8 @@ def test_outputs_by_their_real_names():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("HPO_PILOT_STORE", "postgresql+psycopg://hpo_pilot:open-sesame@db/hpo_pilot"),
+        ("HPO_PILOT_STORE", "postgresql+psycopg://hpo-pilot@/hpo?host=/run/postgresql"),
+        ("HPO_PILOT_SERVER_DATABASE", "postgresql+psycopg://hpo-pilot@/panda?host=/run/postgresql"),
         ("DATABASE_URL", "mysql://:open-sesame@db"),
         ("PGPASSWORD", "x"),
         ("OIDC_AUTH_ID_TOKEN", "x"),
@@ -71,7 +72,6 @@ def test_credentials_stay_with_the_pilot(name, value):
     ("name", "value"),
     [
         ("http_proxy", "http://me:pass@proxy:3128"),
-        ("HPO_PILOT_STORE", "postgresql+psycopg://hpo_pilot@/hpo_pilot"),
         ("SERVER", "https://example.org:8443/a@b"),
         ("TOKENIZERS_PARALLELISM", "false"),
         ("PASSAGE", "x"),

@@ -93,7 +93,8 @@ def _suite(family: str, instance: int, dimension: int) -> Any:
     try:
         import cocoex
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("COCO's functions need coco-experiment: pip install hpo-pilot[bench]") from error
+        text = "COCO's functions need coco-experiment, which has no wheel for Python 3.13: pip install hpo-pilot[bench]"
+        raise ModuleNotFoundError(text) from error
     return cocoex.Suite(_SUITES[family], f"instances: {instance}", f"dimensions: {dimension}")
 
 

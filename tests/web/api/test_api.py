@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import http.client
 import json
+import os
 import secrets
 import socket
 import sys
@@ -321,12 +322,24 @@ def test_quotas_are_for_each_user_and_hold_when_they_change(api, call):
         path = f"payloads/{hashlib.sha256(content).hexdigest()}"
         assert call("PUT", path, "greedy", data=content).json()["code"] == "quota"
         assert call("PUT", path, "modest", data=content).ok
+        small, large = secrets.token_bytes(300_000), secrets.token_bytes(300_001)  # of no announced length
+        path = f"payloads/{hashlib.sha256(small).hexdigest()}"
+        assert call("PUT", path, "greedy", data=iter([small])).ok
+        later = f"payloads/{hashlib.sha256(large).hexdigest()}"
+        assert call("PUT", later, "greedy", data=iter([large])).json()["code"] == "quota"
+        (stored,) = (api.workdir / "uploads").glob(f"{hashlib.sha256(small).hexdigest()}*")
+        os.utime(stored, (1, 1))  # it is removed at the next upload, and does not count until then
         quotas = call("GET", "service", "greedy").json()["quotas"]
         assert quotas["searches"] == {"used": 1, "most": 1} and quotas["uploads_mb"]["used"] == 0
         assert call("POST", "searches/greedy-1/stop", "greedy").ok  # it is over: no service runs it
         assert submitted("greedy-2").status_code == 201
         for change, body in (("resume", None), ("retry", {}), ("extend", {"hours": 1})):
             assert call("POST", f"searches/greedy-1/{change}", "greedy", json=body).status_code == 422, change
+        limit(searches=2)
+        with ThreadPoolExecutor(4) as threads:
+            answers = [each.status_code for each in threads.map(submitted, [f"beside-{n}" for n in range(4)])]
+        assert sorted(answers) == [201, 422, 422, 422]
+        assert call("POST", "searches/greedy-2/stop", "greedy").ok
         limit(searches="many")
         assert "quotas.json" in submitted("greedy-3").json()["message"]
         limit(searches=2)
