@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, case, func, select
 from hpo_pilot.databases import among, sqlite_engine, tables_are_current
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import JobState
-from hpo_pilot.server.database import AT_PILOT, OVER, in_slices, jobs, engine_of, tasks
+from hpo_pilot.server.database import AT_PILOT, OVER, engine_of, in_slices, jobs, tasks
 from hpo_pilot.store import EMBEDDED, Store, TaskStage
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.database import database_errors, read_rows, url_without_password
