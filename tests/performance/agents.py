@@ -111,7 +111,7 @@ def _agents(folder: Path) -> list[psutil.Process]:
 
 def _shared_files(folder: Path) -> float:
     """The files that a trial has written below the work folder, which nodes share."""
-    jobs = [path for path in folder.glob("work/jobs/*/*") if path.is_dir()]
+    jobs = [path for path in folder.glob("work/jobs/**/[0-9]*.[0-9]*") if path.is_dir()]
     return sum(1 for job in jobs for path in job.rglob("*")) / max(1, len(jobs))
 
 

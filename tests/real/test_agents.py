@@ -141,14 +141,14 @@ def test_a_trial_on_several_nodes_takes_no_job_step(here: Site, torchrun: dict[s
     """Agents start torchrun on its nodes; its signal and checkpoint are those of a job step."""
     short = here.submit(f"python3 spread.py 20 {here.folder}/go", 1, TWO_BY_TWO, search="short")
     job = here.allocate(**torchrun)
-    until(lambda: list(here.folder.glob("work/jobs/*/*/rank-3")))
+    until(lambda: list(here.folder.glob("work/jobs/**/rank-3")))
     assert [said.split()[0] for said in here.steps().values()] == ["hpo-pilot-agents"]
     (here.folder / "go").touch()
     verdict = here.verdict(short)
     assert verdict["status"] == 0, verdict
     assert verdict["metrics"] == {"on_n1": 1, "on_n2": 1, "ranks": 4, "began": 0, "steps": 0}
     long = here.submit("python3 spread.py 3000", 1, TWO_BY_TWO, checkpoint=["count"], search="long")
-    until(lambda: list(here.folder.glob("work/jobs/*/2.1/count")))
+    until(lambda: list(here.folder.glob("work/jobs/**/2.1/count")))
     here.end(job)
     assert "1 checkpointed" in here.said(job)
     (count,) = here.folder.glob("work/checkpoints/*/*/.kept/count")
@@ -161,8 +161,8 @@ def test_a_lost_node_gives_its_trial_on_several_nodes_back(of_three: Site, torch
     task = here.submit("python3 spread.py 300", 1, TWO_BY_TWO, checkpoint=["count"])
     job = here.allocate("--debug", nodes=3, **torchrun)
     here.wait_for_count(21)
-    until(lambda: len(list(here.folder.glob("work/jobs/*/*/rank-?"))) == 4)  # the first counts before the others start
-    ranks = [json.loads(path.read_text()) for path in here.folder.glob("work/jobs/*/*/rank-?")]
+    until(lambda: len(list(here.folder.glob("work/jobs/**/rank-?"))) == 4)  # the first counts before the others start
+    ranks = [json.loads(path.read_text()) for path in here.folder.glob("work/jobs/**/rank-?")]
     node = max(rank["node"] for rank in ranks)  # n1: the pilot
     if how == "its power is cut":
         here.slurm.kill_node(node)
@@ -189,7 +189,7 @@ def test_a_cancelled_allocation_gives_its_trial_on_several_nodes_back(here: Site
     """Slurm signals the agents, and the pilot of the allocation later or at the same time."""
     here.submit("python3 spread.py 3000", 1, TWO_BY_TWO, checkpoint=["count"])
     job = here.allocate(**torchrun)
-    until(lambda: list(here.folder.glob("work/jobs/*/*/count")))
+    until(lambda: list(here.folder.glob("work/jobs/**/count")))
     here.slurm.run("scancel", job)
     here.slurm.wait(job, "CANCELLED")
     said = here.said(job)

@@ -139,7 +139,7 @@ class Site:
 
     def wait_for_count(self, most: int = 5) -> None:
         """Waits until a payload has counted so far."""
-        until(lambda: any(int(path.read_text()) >= most for path in self.folder.glob("work/jobs/*/*/count")))
+        until(lambda: any(int(path.read_text()) >= most for path in self.folder.glob("work/jobs/**/count")))
 
     def said(self, job: str) -> str:
         """The log of an allocation's pilot."""
@@ -265,7 +265,7 @@ def test_a_trial_goes_on_in_the_next_allocation(here: Site, end: tuple[str, ...]
     """Cancelled, ranks and runner hear of it when the pilot does, or before."""
     task = here.submit("python3 counting.py 60 again", 1, replace(ONE, minutes=1.0), checkpoint=["count"])
     first = here.allocate(warning=4)
-    until(lambda: list(here.folder.glob("work/jobs/*/*/hpo_pilot_launch.json")) and here.steps())
+    until(lambda: list(here.folder.glob("work/jobs/**/hpo_pilot_launch.json")) and here.steps())
     here.wait_for_count()
     here.slurm.run("scancel", *end, first)
     here.slurm.wait(first, "COMPLETED" if end else "CANCELLED")
