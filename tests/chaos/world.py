@@ -94,6 +94,14 @@ def words(process: psutil.Process) -> str:
         return ""
 
 
+def _has_ended(process: psutil.Process) -> bool:
+    """Whether a process waits for its parent's look."""
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.Error:  # another thread has just waited for it
+        return False
+
+
 @dataclass
 class Kept:
     """A process that is started again when it has ended, as systemd does; `down`: it is not, for the time being."""
@@ -276,7 +284,7 @@ class World:
         """Starts again what has ended, and waits for the processes that have no other parent any more."""
         for kept in self.every:
             kept.look()
-        ended = [child.pid for child in psutil.Process().children() if child.status() == psutil.STATUS_ZOMBIE]
+        ended = [child.pid for child in psutil.Process().children() if _has_ended(child)]
         for pid in self._ended.intersection(ended):  # twice: those of `subprocess` are waited for at once
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
