@@ -291,6 +291,7 @@ def audit() -> None:
         if run("git", "tag", "--points-at", "HEAD").strip():
             raise ReleaseError(text)
         print(text)
+        return
     skipped = [str(one["skip_reason"]) for one in found if "skip_reason" in one]
     if len(found) > len(skipped):
         print(f"{len(found) - len(skipped)} libraries have no known vulnerability")

@@ -441,6 +441,8 @@ def run_all(
     """
     folder = WorkDir.make(workdir)
     with contextlib.closing(SteeringStore.open(folder.store_url(store))) as database:
+        if lease_holder(database.engine) is None:  # else another process may read them where they are
+            database.note_sandboxes(folder.sandboxes)
         whole = _Run(database, folder, pack_searches(Path(search_file), folder))
         if whole.goes_on:
             target = chosen_server(server, whole.bound)
@@ -537,7 +539,6 @@ class _Run:
         with contextlib.ExitStack() as stack:
             workdir.check_space()
             lease = stack.enter_context(_held_lease(self._store, workdir, "run", server))
-            _note_sandboxes(self._store, workdir, lease)
             aside = ThreadPoolExecutor(1)
             stack.callback(aside.shutdown, wait=False)
             aside.submit(optimizer_of, first.search, ())  # its libraries take a second to load, while the server starts
@@ -602,11 +603,6 @@ def _held_lease(
             Database(workdir.server_database).close()
 
     return held_lease(store.engine, mode, server, check_server)
-
-
-def _note_sandboxes(store: SteeringStore, workdir: WorkDir, lease: Lease) -> None:
-    if len(lease.live()) == 1:  # another process may read them where they are
-        store.note_sandboxes(workdir.sandboxes)
 
 
 #: Seconds in which `stop` tries to kill the jobs of a search that nothing steers.
@@ -706,7 +702,8 @@ def serve(
     folder = WorkDir.make(workdir)
     with contextlib.closing(SteeringStore.open(folder.store_url(store))) as database, contextlib.ExitStack() as stack:
         lease = stack.enter_context(_held_lease(database, folder, "serve", target))
-        _note_sandboxes(database, folder, lease)
+        if len(lease.live()) == 1:  # another service may read them where they are
+            database.note_sandboxes(folder.sandboxes)
         # Reports have one thread: what the largest one took stays with malloc for its thread, 200 MB and more.
         waiting, writing = (stack.enter_context(ThreadPoolExecutor(1)) for _ in range(2))
         api = ApiProcess(folder, store=store, reach=reach or NetworkOptions(), port=api_port)

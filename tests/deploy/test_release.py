@@ -95,7 +95,7 @@ def test_a_library_that_may_not_be_used_is_named(release, monkeypatch):
         ("", "NOT AUDITED"),
         ({"dependencies": [{"name": "a", "skip_reason": "not found"}]}, "NOT AUDITED .*1 of 1 libraries; not found"),
         ({"dependencies": [{"name": "a", "version": "1", "vulns": []}]}, "^1 libraries have no known"),
-        ({"dependencies": [{"name": "a", "version": "1", "vulns": [{"id": "CVE-1"}]}]}, None),
+        ({"dependencies": [{"name": "a", "version": "1", "vulns": [{"id": "CVE-1"}]}]}, "a 1: CVE-1\n$"),
     ],
 )
 def test_an_audit_that_saw_nothing_never_passes_as_one(release, monkeypatch, tmp_path, capsys, answer, said):
@@ -103,9 +103,10 @@ def test_an_audit_that_saw_nothing_never_passes_as_one(release, monkeypatch, tmp
     program.write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(answer) if answer else ''}\nEND\n")
     program.chmod(0o755)
     monkeypatch.setattr(release, "tool", lambda name: tmp_path / name)
-    if said is None:
-        with pytest.raises(release.ReleaseError, match="a 1: CVE-1"):
-            release.audit()
-        return
+    monkeypatch.setattr(release, "run", lambda *_: "")  # no tag
     release.audit()
     assert re.search(said, capsys.readouterr().out)
+    if "CVE" in said:
+        monkeypatch.setattr(release, "run", lambda *_: "v1\n")
+        with pytest.raises(release.ReleaseError, match=said.strip("\n$")):
+            release.audit()
