@@ -470,7 +470,10 @@ class PilotWorkDir:
 
     def drop_report(self, report: dict[str, Any]) -> None:
         """Deletes a stored report after it was sent or refused."""
-        self._report(report).unlink(missing_ok=True)
+        try:
+            self._report(report).unlink(missing_ok=True)
+        except OSError as error:  # the next pilot sends it again, and the server refuses it
+            log.warning("the report on job %s stays on disk: %s", report["job_id"], error)
 
     def kept_reports(self) -> Iterator[dict[str, Any]]:
         """Yields the unsent reports of an earlier pilot with this name."""

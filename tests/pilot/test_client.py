@@ -8,13 +8,23 @@ import socket
 import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
 import requests
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.pilot.client import CallRefused, FormFile, JobOfAnotherPilot, JobServer, PilotTokenRefused, ServerAway
+from hpo_pilot.pilot.client import (
+    CallRefused,
+    Delivery,
+    FormFile,
+    JobOfAnotherPilot,
+    JobServer,
+    PilotTokenRefused,
+    ServerAway,
+)
 from hpo_pilot.pilot.machine import FreeResources, MachineGpu
+from hpo_pilot.pilot.settings import PilotWorkDir
 from tests.certificates import self_signed
 from tests.pilot.conftest import TOKEN
 
@@ -235,3 +245,18 @@ def test_a_form_with_one_file():
     prepared = requests.Request("POST", "http://127.0.0.1/", data=form).prepare()
     assert prepared.headers["Content-Length"] == str(len(form))
     assert "Transfer-Encoding" not in prepared.headers
+
+
+def test_reports_go_on_if_a_sent_one_cannot_be_deleted(make_settings):
+    """As on a disk that is read-only after an error."""
+    reports = [{"job_id": number, "attempt_nr": 1, "job_status": "finished"} for number in (1, 2)]
+    settings = make_settings()
+    workdir, sent = PilotWorkDir(settings), []
+    for report in reports:
+        workdir.keep_report(report)
+    delivery = Delivery(SimpleNamespace(update=sent.append), workdir)
+    for path in settings.workdir.glob("unsent/*/1.1.json"):
+        path.unlink()
+        path.mkdir()
+    assert delivery.try_all() == 0
+    assert sent == reports
