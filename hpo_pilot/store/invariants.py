@@ -199,15 +199,18 @@ def _budget(connection: Connection, row: Row[Any], search: Search) -> Iterator[B
 
 
 def _tasks(connection: Connection, row: Row[Any], search: Search) -> Iterator[Breach]:
-    """A submitted task has an id of the server, and no two tasks have the same."""
+    """A submitted task has an id of the server, and no two have the same.
+
+    An ended one may have the id of another: a server that has lost its database begins again with the first.
+    """
     c = t.tasks.c
     of_search = select(c.jedi_task_id, func.count(), func.min(c.name)).where(c.search_id == row.id)
-    submitted = or_(c.jedi_task_id.is_not(None), c.state == TaskStage.SUBMITTED.value)
+    submitted = c.state == TaskStage.SUBMITTED.value
     for number, count, name in connection.execute(of_search.where(submitted).group_by(c.jedi_task_id)):
         if number is None:
             yield Breach("known-tasks", f"task {name} is submitted, and has no number at the server", search=row.name)
         elif count > 1:
-            yield Breach("known-tasks", f"{count} tasks have the number {number} at the server", search=row.name)
+            yield Breach("known-tasks", f"{count} open tasks have the number {number} at the server", search=row.name)
 
 
 def _limbo(connection: Connection, row: Row[Any], search: Search) -> Iterator[Breach]:

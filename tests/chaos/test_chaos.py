@@ -13,6 +13,10 @@ import pytest
 from tests.real.processes import missing
 
 
+@pytest.mark.skipif(
+    os.environ.get("HPO_PILOT_TEST_LONG") != "1",
+    reason="with HPO_PILOT_TEST_LONG=1; in CI once ten runs in turn have found nothing new",
+)
 @pytest.mark.parametrize(("store", "seed"), [("sqlite", 1), ("postgresql", 2)])
 def test_after_any_faults_all_invariants_hold(store, seed):
     if store == "postgresql" and not (shutil.which("initdb") or list(Path("/usr/lib/postgresql").glob("*/bin/initdb"))):

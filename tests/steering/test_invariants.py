@@ -34,7 +34,8 @@ BREACHES = [
     ("""UPDATE searches SET definition = json_set(definition, '$.budget.trials', 3);
         UPDATE generations SET budget = NULL""", "budget", None, False),
     ("UPDATE tasks SET jedi_task_id = NULL, state = 'submitted' WHERE id = 1", "known-tasks", None, False),
-    (_COPY.format("tasks", _TASK, _TASK.replace("name", "'b'"), "id = 1"), "known-tasks", None, False),
+    ("UPDATE tasks SET state = 'submitted' WHERE id = 1;"
+     + _COPY.format("tasks", _TASK, _TASK.replace("name", "'b'"), "id = 1"), "known-tasks", None, False),
     ("UPDATE tasks SET state = 'submitted' WHERE id = 1", "limbo", None, False),
     ("UPDATE trials SET state = 'running', value = NULL, told = NULL WHERE number = 4", "limbo", None, False),
     ("""UPDATE searches SET state = 'running';
