@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -122,7 +122,9 @@ class Promotion:
         self._went_on: set[int] = set()
         self._unselected: defaultdict[float, list[int]] = defaultdict(list)  # go on whatever their results
         self._reached: defaultdict[Hashable, dict[float, Sequence[float]]] = defaultdict(dict)
-        self._pairs: defaultdict[float, list[tuple[Sequence[float], Sequence[float]]]] = defaultdict(list)
+        self._pairs: defaultdict[float, deque[tuple[Sequence[float], Sequence[float]]]]
+        self._pairs = defaultdict(lambda: deque(maxlen=MOST_PAIRS))
+        self._misleading: set[float] = set()  # levels whose ranks disagree with the last one's
 
     def tell(self, number: int, level: float, costs: Sequence[float] | None, point: Hashable = None) -> None:
         """Takes a result of a trial at a level, in the order of results.
@@ -137,11 +139,12 @@ class Promotion:
             self._failed[level] += 1
             return
         insort(self._results[level], (tuple(costs), number))
-        if len(self._results[level]) <= self._first or not self._agrees(level):
+        if len(self._results[level]) <= self._first or level in self._misleading:
             self._unselected[level].append(number)
         if level == self._levels[-1]:
             for below, cost in self._reached.pop(point, {}).items():
-                self._pairs[below] = [*self._pairs[below], (cost, costs)][-MOST_PAIRS:]
+                self._pairs[below].append((cost, costs))
+                (self._misleading.discard if self._agrees(below) else self._misleading.add)(below)
         elif point is not None:
             self._reached[point][level] = costs
 

@@ -35,7 +35,7 @@ from hpo_pilot.pilot.checkpoints import KeptCheckpoint
 from hpo_pilot.server import DATABASE_VARIABLE, chains
 from hpo_pilot.server.database import Database, jobs, lock_server, tasks
 from hpo_pilot.server.file_store import Folder
-from hpo_pilot.steering.invariants import open_at_embedded, unknown_tasks
+from hpo_pilot.steering.invariants import OVER_JOBS, open_at_embedded, unknown_tasks
 from hpo_pilot.steering.workdir import WorkDir, nickname
 from hpo_pilot.store import Store
 from hpo_pilot.store import tables as t
@@ -322,9 +322,9 @@ def _prepare(store: Store, workdir: WorkDir) -> None:
         if not workdir.panda_database.exists():
             return
         with closing(Database(workdir.panda_database)) as server, server.writing() as tx:
-            over, at = [state.value for state in JobState if state.is_over], {"modified": tx.now, "ended": tx.now}
+            at = {"modified": tx.now, "ended": tx.now}
             for number, _, _ in unknown_tasks(tx.connection, store):
-                alive = (jobs.c.task_id == number, jobs.c.status.not_in(over))
+                alive = (jobs.c.task_id == number, jobs.c.status.not_in(OVER_JOBS))
                 tx.connection.execute(update(jobs).where(*alive).values(status=JobState.CLOSED.value, **at))
                 aborted = {"status": TaskState.ABORTED.value, **at}
                 tx.connection.execute(update(tasks).where(tasks.c.task_id == number).values(aborted))

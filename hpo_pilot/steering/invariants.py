@@ -23,7 +23,7 @@ from hpo_pilot.store.lease import lease_holder
 #: Seconds of silence after which a job at a pilot is lost, with some time for the server to find it.
 _SILENCE = 600.0
 
-_OVER_JOBS = [state.value for state in JobState if state.is_over]
+OVER_JOBS = [state.value for state in JobState if state.is_over]
 _NAME = re.compile(r"\.([0-9a-f]{8})\.g\d+(?:\.r\d+)?/$")  # the end of `hpo_pilot.jobs.task_name`
 
 
@@ -103,7 +103,7 @@ def _missing(connection: Connection, open_tasks: list[tuple[int, str]]) -> Itera
 
 def _jobs(connection: Connection, store: Store) -> Iterator[Breach]:
     """A job has one live attempt at most, a task counts its finished jobs, and nothing is in limbo."""
-    c, alive = jobs.c, jobs.c.status.not_in(_OVER_JOBS)
+    c, alive = jobs.c, jobs.c.status.not_in(OVER_JOBS)
     twice = select(c.task_id, c.number).where(alive).group_by(c.task_id, c.number).having(func.count() > 1)
     for task, number in connection.execute(twice):
         yield Breach("one-attempt", f"job {number} of task {task} has several live attempts")
