@@ -28,7 +28,7 @@ from typing import Any
 from tests.chaos.faults import FAULTS, Act, Fault, NothingThereError, begin
 from tests.chaos.world import KINDS, SITES, World, do
 
-#: Mean seconds between two faults; and how long the searches may take after the last one.
+#: Mean seconds between two faults; and how long after the last one no payload may begin or end.
 _PAUSE, _PATIENCE = 2.0, 600.0
 #: How often a fault is tried that finds nothing to act on, such as a runner between two jobs.
 _TRIES = 20
@@ -87,8 +87,12 @@ class Chaos:
                 self._inject()
             finally:
                 self.over = True
-            users_end = time.monotonic() + _PATIENCE
-            while users.is_alive() and time.monotonic() < users_end:
+            size, end = 0, 0.0
+            while users.is_alive():  # as long as something happens: the machine may be slow
+                if (now := self.world.notes.stat().st_size) != size:
+                    size, end = now, time.monotonic() + _PATIENCE
+                elif time.monotonic() > end:
+                    break
                 self.world.look()
                 time.sleep(0.5)
             return self._report()
@@ -98,7 +102,6 @@ class Chaos:
 
     def _use(self) -> None:
         """Users: they look at all searches, and submit the next of each kind when one has ended."""
-        end = None
         while True:
             states = self.world.states()
             if states is not None:
@@ -108,10 +111,6 @@ class Chaos:
                 for kind in KINDS:
                     if not self.over and not {n for n in self.world.submitted if n.startswith(kind)} - ended:
                         self.world.submit(kind)
-            if self.over:
-                end = end or time.monotonic() + _PATIENCE
-                if time.monotonic() > end:
-                    return
             time.sleep(2.0)
 
     def _inject(self) -> None:

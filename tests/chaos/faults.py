@@ -27,7 +27,7 @@ class Fault:
 
     Attributes:
         name: for the report.
-        act: injects in the part of the world that it gets, yields, heals; False or nothing found: it did not happen.
+        act: injects in the part of the world that it gets, yields, heals.
         part: service or site: two faults never act on the same part at the same time.
         needs: what the world must have: isolated, sqlite or postgresql.
         repeats: whether an execution that has ended may be repeated because of it, since its report can be lost.

@@ -250,7 +250,7 @@ class World:
         do(*as_postgres, found / "initdb", "-D", data, "-U", "test", "-A", "trust", "--no-sync")
         options = f"-c listen_addresses= -c unix_socket_directories={socket} -c fsync=off"
         self._pg_ctl = [*as_postgres, str(found / "pg_ctl"), "-D", str(data), "-s", "-w", "-l", str(data / "log")]
-        self._pg_ctl += ["-o", options]
+        self._pg_ctl += ["-t", "600", "-o", options]
         self.pg_ctl("start")
         os.environ["HPO_PILOT_STORE"] = f"postgresql+psycopg://test@/postgres?host={socket}"
 
@@ -307,7 +307,7 @@ class World:
             whole = [*HPO_PILOT, *arguments, *self.where]
             done = subprocess.run(whole, capture_output=True, text=True, timeout=600, check=False)
         except subprocess.TimeoutExpired:
-            self.answers.append((time.time(), -1, f"hpo-pilot {arguments[0]}: no answer in 180 s"))
+            self.answers.append((time.time(), -1, f"hpo-pilot {arguments[0]}: no answer in 600 s"))
             return None
         self.slowest = max(self.slowest, (time.monotonic() - begun, arguments[0]))
         said = f"hpo-pilot {' '.join(arguments)}: {done.stderr.strip()[-300:]}"
