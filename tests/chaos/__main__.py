@@ -45,6 +45,7 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="keep the folder, also where all holds")
     parser.add_argument("--isolated", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    os.environ["PATH"] = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"  # not in everybody's
     needed = ("unshare", "nsenter", "ip", "tc", "iptables", "mkfs.ext4", "fsfreeze", "mount")
     if not options.isolated:
         absent = [name for name in needed if not shutil.which(name)] if os.geteuid() == 0 else ["not root"]
@@ -53,6 +54,8 @@ def main() -> int:
         if allowed:
             os.execvp(own[0], [*own, sys.executable, "-m", "tests.chaos", *sys.argv[1:], "--isolated"])  # noqa: S606
         print(f"no disks and networks of its own: {', '.join(absent) or 'namespaces or loop devices are not allowed'}")
+    amount = f"--seconds {options.seconds:g}" if options.seconds else f"--faults {options.faults}"
+    print(f"python -m tests.chaos --seed {options.seed} --store {options.store} {amount}", flush=True)
     root = Path(tempfile.mkdtemp(prefix="hpo-pilot-chaos-"))
     findings = [f"the program itself, see {root}"]
     try:
@@ -177,8 +180,6 @@ class Chaos:
         print(f"lost {lost}, double {double}")
         for each in findings:
             print(f"DOES NOT HOLD: {each}")
-        print(f"again: python -m tests.chaos --seed {self.options.seed} --store {self.options.store}", end=" ")
-        print(f"--seconds {self.options.seconds:g}" if self.options.seconds else f"--faults {self.options.faults}")
         return findings
 
     def _runs(self) -> dict[tuple[str, int, int], list[tuple[float, float | None]]]:
