@@ -363,4 +363,4 @@ class World:
         shutil.copytree(self.workdir.root / "logs", self.root / "logs", dirs_exist_ok=True)
         if self.isolated:
             for name in ("service", *SITES):
-                do("umount", self.root / name, check=False)
+                do("umount", "--lazy", self.root / name, check=False)  # something may still end
