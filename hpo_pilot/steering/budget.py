@@ -20,7 +20,6 @@ from hpo_pilot.steering.ledger import Ledger
 from hpo_pilot.store import SearchRecord, SearchState, Store
 from hpo_pilot.store.queries import measured_runs, spent
 
-
 #: Limits of a budget that may end a search before its number of trials.
 _LIMITS = ("hours", "gpu_hours", "core_hours", "fidelity")
 
