@@ -13,6 +13,7 @@ import hashlib
 import json
 import logging
 import os
+import secrets
 import shutil
 import sqlite3
 import subprocess
@@ -31,7 +32,7 @@ from hpo_pilot.databases import Kind, tables_are_current
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.files import rename_whole
 from hpo_pilot.jobs import OVER_JOBS, JobState, TaskState
-from hpo_pilot.pilot.checkpoints import KeptCheckpoint
+from hpo_pilot.pilot.checkpoints import LIFE, KeptCheckpoint, search_folders
 from hpo_pilot.server import DATABASE_VARIABLE, chains
 from hpo_pilot.server.database import Database, jobs, lock_server, tasks
 from hpo_pilot.server.file_store import Folder
@@ -53,9 +54,6 @@ _LATER = [
     str(each) for each in (_PLACES.panda_files, _PLACES.sandboxes, _PLACES.environments, _PLACES.tokens, _PLACES.tls)
 ]
 _PAUSES = (0.2, 0.5, 1.0, 2.0)  # seconds, between copies of a checkpoint that changes
-
-#: Added to the ids that the restored server gives next: pilots may still hold ids from after the backup.
-_IDS = 10**9
 
 #: Folders in a work folder: its contents before a restoration, and a backup that is being unpacked.
 _FORMER, _SCRATCH = "before-", ".restore-"
@@ -82,9 +80,10 @@ def backup(workdir: WorkDir, url: str, file: Path) -> int:
             # Dereferenced, the second of two hard links is a file of its own.
             tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT, dereference=True) as archive,
         ):
-            for point in sorted(workdir.checkpoints.glob("*/[!.]*")):
-                if not point.parent.is_symlink():
-                    digests |= _add_checkpoint(archive, point, Path(scratch))
+            for search in sorted(search_folders(workdir.checkpoints)):
+                for point in sorted(search.glob("[!.]*")) if not search.is_symlink() else ():
+                    place = point.relative_to(workdir.root).parent
+                    digests |= _add_checkpoint(archive, point, place, Path(scratch))
             copy = Path(scratch) / "copy"
             if make_url(url).get_backend_name() == "sqlite":
                 _copy_database(Path(make_url(url).database or ""), copy)
@@ -220,7 +219,7 @@ def _add_folder(archive: tarfile.TarFile, root: Path, folder: str) -> dict[str, 
     return digests
 
 
-def _add_checkpoint(archive: tarfile.TarFile, point: Path, scratch: Path) -> dict[str, str]:
+def _add_checkpoint(archive: tarfile.TarFile, point: Path, place: Path, scratch: Path) -> dict[str, str]:
     """Adds the checkpoint of one point, whose job may write it meanwhile, if it stays the same for one copy of it."""
     kept = KeptCheckpoint(point.parent, (point.name,), 0, "")
     for pause in _PAUSES:
@@ -231,7 +230,6 @@ def _add_checkpoint(archive: tarfile.TarFile, point: Path, scratch: Path) -> dic
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(point.parent / name, target)
             if kept.signature() == before:
-                place = f"{_CHECKPOINTS}/{point.parent.name}"
                 added = [_add(archive, Path(copy, name), f"{place}/{name}") for name, _, _ in before]
                 return {name: digest for each in added for name, digest in each.items()}
         time.sleep(pause)
@@ -310,8 +308,9 @@ def _check_database(kind: Kind, path: Path) -> None:
 def _prepare(store: Store, workdir: WorkDir) -> None:
     """Makes a restored store fit to its server.
 
-    Ends the lease, and the tasks that the server alone has; raises the server's next ids; removes checkpoints of trials
-    after the backup, whose numbers the store gives again to other points.
+    Ends the lease, and the tasks that the server alone has; removes checkpoints of trials after the backup, whose
+    numbers the store gives again to other points; raises the server's next ids, because pilots may still hold ids and
+    checkpoints from after the backup, or from after its restoration before.
     """
     with closing(store):
         with writing(store.engine) as connection:
@@ -325,11 +324,12 @@ def _prepare(store: Store, workdir: WorkDir) -> None:
                 tx.connection.execute(update(jobs).where(*alive).values(status=JobState.CLOSED.value, **at))
                 aborted = {"status": TaskState.ABORTED.value, **at}
                 tx.connection.execute(update(tasks).where(tasks.c.task_id == number).values(aborted))
+            life = LIFE * (1 + secrets.randbelow(100_000))
             sequence = table("sqlite_sequence", column("name"), column("seq"))
             for name in (tasks.name, jobs.name):
                 last = tx.connection.scalar(select(sequence.c.seq).where(sequence.c.name == name)) or 0
                 tx.connection.execute(delete(sequence).where(sequence.c.name == name))
-                tx.connection.execute(insert(sequence).values(name=name, seq=last + _IDS))
+                tx.connection.execute(insert(sequence).values(name=name, seq=last + life))
             owners = {nickname(), *tx.connection.scalars(select(tasks.c.user_name).distinct())}
             trials = select(func.max(t.trials.c.number)).where(t.trials.c.search_id == t.searches.c.id)
             last = read_rows(store.engine, select(t.searches.c.uid, func.coalesce(trials.scalar_subquery(), 0)))
