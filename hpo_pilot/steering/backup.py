@@ -31,16 +31,16 @@ from hpo_pilot import __version__
 from hpo_pilot.databases import Kind, tables_are_current
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.files import rename_whole
-from hpo_pilot.jobs import JobState, TaskState
+from hpo_pilot.jobs import OVER_JOBS, JobState, TaskState
 from hpo_pilot.pilot.checkpoints import LIFE, KeptCheckpoint, search_folders
 from hpo_pilot.server import DATABASE_VARIABLE, chains
 from hpo_pilot.server.database import Database, jobs, lock_server, tasks
 from hpo_pilot.server.file_store import Folder
-from hpo_pilot.steering.invariants import OVER_JOBS, open_at_embedded, unknown_tasks
+from hpo_pilot.steering.invariants import open_at_embedded, unknown_tasks
 from hpo_pilot.steering.workdir import WorkDir, nickname
 from hpo_pilot.store import Store
 from hpo_pilot.store import tables as t
-from hpo_pilot.store.database import database_errors, open_engine, read_rows, url_without_password, writing
+from hpo_pilot.store.database import database_errors, engine_for, read_rows, url_without_password, writing
 from hpo_pilot.store.lease import lease_holder_in
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,11 @@ log = logging.getLogger(__name__)
 _FORMAT = 1
 _MANIFEST = "manifest.json"
 _DUMP = "store.pgdump"
-_CHECKPOINTS, _LATER = "checkpoints", ("panda-files", "sandboxes", "environments", "tokens", "tls")
+_PLACES = WorkDir(Path())
+_CHECKPOINTS = _PLACES.checkpoints.name
+_LATER = [
+    str(each) for each in (_PLACES.panda_files, _PLACES.sandboxes, _PLACES.environments, _PLACES.tokens, _PLACES.tls)
+]
 _PAUSES = (0.2, 0.5, 1.0, 2.0)  # seconds, between copies of a checkpoint that changes
 
 #: Folders in a work folder: its contents before a restoration, and a backup that is being unpacked.
@@ -166,7 +170,7 @@ def restore(workdir: WorkDir, url: str, file: Path, *, replace: bool = False) ->
 
 def _entries(root: Path) -> list[Path]:
     """Returns what is in a work folder, without former contents, a file system's own folder, and the server's lock."""
-    others = ("lost+found", "panda.db.lock")
+    others = ("lost+found", f"{_PLACES.panda_database}.lock")
     return sorted(
         path for path in root.iterdir() if path.name not in others and not path.name.startswith((_FORMER, _SCRATCH))
     )
@@ -181,11 +185,8 @@ def _refuse_other_database(workdir: WorkDir) -> None:
 
 
 def _refuse_missing_database(url: str) -> None:
-    engine = open_engine(url)
-    try:
+    with engine_for(url) as engine:
         is_used = bool(open_at_embedded(engine))
-    finally:
-        engine.dispose()
     if is_used:
         raise InputError(
             "the store has tasks at the embedded server, whose database is not in the work folder: if it is in "
@@ -295,17 +296,13 @@ def _unpack(file: Path, root: Path) -> None:
 
 def _is_known(parts: tuple[str, ...]) -> bool:
     if len(parts) == 1:
-        return parts[0] in {_MANIFEST, _DUMP, "hpo-pilot.db", "panda.db"}
+        return parts[0] in {_MANIFEST, _DUMP, str(_PLACES.store_file), str(_PLACES.panda_database)}
     return bool(parts) and parts[0] in (_CHECKPOINTS, *_LATER)
 
 
 def _check_database(kind: Kind, path: Path) -> None:
-    engine = open_engine(f"sqlite:///{path}")
-    try:
-        with database_errors(engine), engine.connect() as connection:
-            tables_are_current(connection, kind, f"{kind} database of the backup")
-    finally:
-        engine.dispose()
+    with engine_for(f"sqlite:///{path}") as engine, database_errors(engine), engine.connect() as connection:
+        tables_are_current(connection, kind, f"{kind} database of the backup")
 
 
 def _prepare(store: Store, workdir: WorkDir) -> None:
@@ -345,18 +342,16 @@ def _unused(workdir: WorkDir, url: str, used: bool) -> Iterator[None]:
     """Refuses a store or work folder that a service uses."""
     is_file = make_url(url).get_backend_name() == "sqlite"
     if not is_file or workdir.store_file.exists():
-        engine = open_engine(url)
         try:
-            if (mode := _user_of(engine)) is not None:
-                name = url_without_password(url)
-                raise TryAgainError(
-                    f"`hpo-pilot {mode}` uses the store {name}: stop it first; after a kill, wait a minute"
-                )
+            with engine_for(url) as engine:
+                mode = _user_of(engine)
         except InputError:
             if not is_file:
-                raise  # A damaged file is what a backup is for, and no service can work with it.
-        finally:
-            engine.dispose()
+                raise
+            mode = None  # A damaged file is what a backup is for, and no service can work with it.
+        if mode is not None:
+            name = url_without_password(url)
+            raise TryAgainError(f"`hpo-pilot {mode}` uses the store {name}: stop it first; after a kill, wait a minute")
     if used and workdir.panda_database.exists():
         with closing(lock_server(workdir.panda_database)):
             yield
@@ -376,12 +371,8 @@ def _user_of(engine: Engine) -> str | None:
 
 
 def _restore_postgresql(url: str, dump: Path, *, replace: bool) -> None:
-    engine = open_engine(url)
-    try:
-        with database_errors(engine):
-            has_tables = bool(inspect(engine).get_table_names())
-    finally:
-        engine.dispose()
+    with engine_for(url) as engine, database_errors(engine):
+        has_tables = bool(inspect(engine).get_table_names())
     if has_tables and not replace:
         raise InputError(f"the database {url_without_password(url)} has tables: name another, or give --replace")
     clean = ("--clean", "--if-exists") if replace else ()
