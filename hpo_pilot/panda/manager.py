@@ -42,6 +42,7 @@ from hpo_pilot.panda.workflow_manager import (
     UnknownOutcomeError,
     WorkflowManager,
 )
+from hpo_pilot.pilot.checkpoints import search_folders
 
 #: How far back to look for a task of unknown outcome, if the server has no look-up by name.
 _LOOK_BACK = timedelta(days=30)
@@ -294,11 +295,12 @@ class PandaManager(WorkflowManager):
     def forget(self, uid: str, keep: Collection[int] = ()) -> None:
         if self._checkpoints is not None:
             kept = {f"t{chain}" for chain in keep}
-            for folder in (self._checkpoints / uid).glob("*"):
-                if folder.name.partition("f")[0] not in kept:
-                    shutil.rmtree(folder, ignore_errors=True)
-            with contextlib.suppress(OSError):  # it is not empty, or was never made
-                (self._checkpoints / uid).rmdir()
+            for search in (path for path in search_folders(self._checkpoints) if path.name == uid):
+                for folder in search.glob("*"):
+                    if folder.name.partition("f")[0] not in kept:
+                        shutil.rmtree(folder, ignore_errors=True)
+                with contextlib.suppress(OSError):  # it is not empty
+                    search.rmdir()
         try:
             if self._feed.is_there():
                 url, headers = f"{self._server.url}/api/v1/hpo_pilot/forget", self._server.headers()

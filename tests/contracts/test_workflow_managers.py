@@ -196,8 +196,9 @@ def test_a_server_that_is_gone_is_a_reason_to_try_again(ground):
 
 def test_the_checkpoints_of_a_search_that_is_done_are_deleted(ground, tmp_path):
     local = tmp_path / "checkpoints" / ground.uid
-    for name in ("t1f0", "t1f0.4", "t11f0", "series-1"):
-        (local / name).mkdir(parents=True)
+    after = tmp_path / "checkpoints" / "restored.7" / ground.uid
+    for folder in (*(local / name for name in ("t1f0", "t1f0.4", "t11f0", "series-1")), after / "t12f0"):
+        folder.mkdir(parents=True)
     task = replace(ground.task(jobs=[(1, 0)]), levels={1: TrialLevel(1, None, keep_checkpoint=True)})
     ref = ground.manager.submit(task)
     assert ground.pilot.acquire()
@@ -211,6 +212,7 @@ def test_the_checkpoints_of_a_search_that_is_done_are_deleted(ground, tmp_path):
     assert (stored(), len(list(local.iterdir()))) == (before, 4)
     ground.manager.forget(ground.uid, {1})
     assert (stored(), {path.name for path in local.iterdir()}) == (before, {"t1f0", "t1f0.4"})
+    assert not after.exists()
     ground.manager.forget(ground.uid)
     assert (stored(), local.exists()) == (before - (ground.foreign is None), False)
     ground.server.stop()

@@ -138,7 +138,10 @@ def _figures(pid: int, workdir: Path) -> Iterator[tuple[str, float]]:
         try:
             line = " ".join(process.cmdline())
             kind = next((kind for kind in _KINDS if kind in line), "other").removeprefix("hpo_pilot.")
-            found[f"{kind} MB"] += process.memory_info().rss / 1e6
+            memory = process.memory_info()
+            mapped = getattr(memory, "shared", 0)
+            found[f"{kind} MB"] += (memory.rss - mapped) / 1e6
+            found[f"mapped {kind} MB"] += mapped / 1e6
             found[f"{kind} files"] += process.num_fds()
             found[f"{kind} connections"] += len(process.net_connections())
             found[f"{kind} threads"] += process.num_threads()
