@@ -16,8 +16,6 @@ from hpo_pilot.cli.options import (
     IdArgument,
     JsonOption,
     argument,
-    complete_form,
-    complete_trial,
     on_client,
     option,
 )
@@ -376,12 +374,7 @@ def log(client: SearchClient, identity: IdArgument, as_json: JsonOption = False)
 def logs(
     client: SearchClient,
     identity: IdArgument,
-    number: Annotated[
-        int,
-        argument(
-            metavar="TRIAL", min=1, max=MOST_NUMBER, help="The number of the trial.", autocompletion=complete_trial
-        ),
-    ],
+    number: Annotated[int, argument(metavar="TRIAL", min=1, max=MOST_NUMBER, help="The number of the trial.")],
     fold: Annotated[int | None, option(min=0, max=MOST_NUMBER, help="Only this fold.")] = None,
 ) -> None:
     """Print the end of the log of a trial's payload: 64 KB of a failed fold, 2000 characters of a finished one."""
@@ -427,9 +420,7 @@ def report(
 def export(
     client: SearchClient,
     identity: IdArgument,
-    form: Annotated[
-        str, typer.Option("--format", help=f"One of {', '.join(EXPORTS)}.", autocompletion=complete_form)
-    ] = "csv",
+    form: Annotated[str, typer.Option("--format", help=f"One of {', '.join(EXPORTS)}.")] = "csv",
     output: Annotated[
         Path | None,
         option("--output", "-o", help="A file; default: standard output. mlflow: a database, such as runs.db."),
