@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from hpo_pilot.protocol import PROTOCOL_HEADER, disagreement
 from hpo_pilot.server import (
@@ -91,7 +92,7 @@ class Server:
 
         return Starlette(
             routes=[
-                Route("/api/{version}/{group}/{function}", self._api, methods=_METHODS),
+                Route("/api/{version}/{group}/{function}", self, methods=_METHODS),
                 Route("/server/panda/{function}", partial(pilot_calls.legacy, state), methods=["GET", "POST"]),
                 *queues.queue_routes(state.queues),
                 queues.route(),
@@ -108,6 +109,10 @@ class Server:
             ],
             lifespan=lifespan,
         )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers an API call, without Starlette's layers around functions: each waiting call would hold them."""
+        await (await self._api(Request(scope, receive, send)))(scope, receive, send)
 
     async def _api(self, request: Request) -> Response:
         path = request.path_params

@@ -496,6 +496,10 @@ class WaitingTasks:
         """Returns whether jobs may wait for a pilot of this queue."""
         return any(place in ("", queue) for _, place in self._tasks)
 
+    def may_have(self, queue: str) -> bool:
+        """Returns whether a look for a pilot of this queue may find jobs. Any thread may call."""
+        return not self.complete or bool(self._changed or self._groups.get("") or self._groups.get(queue))
+
     def waiting_tasks(self) -> Iterator[WaitingTask]:
         """Returns all waiting tasks."""
         return iter(list(self._tasks.values()))

@@ -158,7 +158,7 @@ async def wait_at(
         queue: the queue.
         seconds: the longest time; the wait takes at least half of it.
         look: takes jobs, given the seconds for which the call has waited.
-        rows: whether it locks the rows that it changes.
+        rows: whether it locks the rows that it changes, and finds waiting jobs only.
 
     Returns:
         The jobs; none: there were none in this time.
@@ -166,21 +166,22 @@ async def wait_at(
     begun = time.monotonic()
     # Pilots that came together, as after a restart, must not all ask again in the same moment.
     seconds *= random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-    pilots = call.server.pilots
+    pilots, database = call.server.pilots, call.server.database
     waiter = pilots.enter(queue)
     try:
         while True:
             called = pilots.looks(waiter)
             waited = time.monotonic() - begun
-            found, others = await call.server.database.write(
-                lambda tx: (look(tx, waited), tx.waiting.any_at(queue)),  # noqa: B023 - it is awaited here
-                rows=rows,
-            )
-            if found:
-                call.server.watch.job_sent()
-                return found
-            if called and others:
-                pilots.found_nothing(waiter)
+            if not rows or database.waiting.may_have(queue):
+                found, others = await database.write(
+                    lambda tx: (look(tx, waited), tx.waiting.any_at(queue)),  # noqa: B023 - it is awaited here
+                    rows=rows,
+                )
+                if found:
+                    call.server.watch.job_sent()
+                    return found
+                if called and others:
+                    pilots.found_nothing(waiter)
             if not await pilots.wait(waiter, begun + seconds - time.monotonic()):
                 return []
             # If the pilot has closed the connection, a job given to it would stay silent until it counts as lost.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import logging
 import os
 import secrets
@@ -96,7 +95,6 @@ def _run(options: argparse.Namespace) -> None:
             # With TLS, pages are for other users as well, who have no access to the work folder.
             place=None if secure else workdir.place(),
         )
-        gc.freeze()  # modules and routes stay: the collector would take 0.2 s to look at them
         serve(api, listener, options.lifeline_fd, certificate)
 
 

@@ -368,3 +368,18 @@ def test_stored_needs_keep_their_text() -> None:
     assert (str(parse_needs(shared)), parse_needs(shared).job.gpus_per_node) == (shared, Fraction(1, 3))
     earlier = parse_needs(stored.replace(',"site":"x"', "").replace('"checkpoints":true,', ""))  # without these keys
     assert (earlier.site, earlier.job.checkpoints) == ("", False)
+
+
+def test_a_look_is_left_out_only_while_nothing_waits_for_a_queue(queue: Queue) -> None:
+    def may_have() -> tuple[bool, ...]:
+        return tuple(queue.database.waiting.may_have(site) for site in ("LOCAL", "B"))
+
+    assert may_have() == (True, True)  # nothing is known yet
+    assert not queue.acquire() and may_have() == (False, False)
+    queue.submit(site="B")
+    assert may_have() == (True, True)
+    assert not queue.acquire() and may_have() == (False, True)
+    assert queue.acquire(site="B") and not queue.acquire(site="B") and may_have() == (False, False)
+    queue.submit(site=None)  # at any queue
+    assert queue.acquire(n_jobs=1, site="B") and may_have() == (True, True)
+    assert not queue.acquire() and may_have() == (False, False)
