@@ -54,6 +54,9 @@ class Spent:
     def __add__(self, other: Spent) -> Spent:
         return Spent(self.seconds + other.seconds, self.metered + other.metered, self.joules + other.joules)
 
+    def __sub__(self, other: Spent) -> Spent:
+        return Spent(self.seconds - other.seconds, self.metered - other.metered, self.joules - other.joules)
+
 
 @dataclass(frozen=True)
 class Cost:
