@@ -36,6 +36,7 @@ from hpo_pilot.panda.server import (
     write_address,
 )
 from hpo_pilot.panda.workflow_manager import WorkflowManager
+from hpo_pilot.pilot.settings import CHECKPOINT_MB
 from hpo_pilot.search.yaml_document import read_model
 from hpo_pilot.server import DATABASE_VARIABLE
 from hpo_pilot.server.queues import QueueFile
@@ -130,6 +131,8 @@ class EmbeddedPanda:
                 *(python, "-m", "hpo_pilot.pilot", "--server", self.url, "--queue", queue, "--slots", str(slots)),
                 *("--token-file", str(self._tokens[Role.PILOT]), "--workdir", str(workdir.pilots)),
                 *("--checkpoints", str(workdir.checkpoints), "--heartbeat", "2"),
+                # Another pilot may get its jobs, or the next levels of its trials.
+                *(("--checkpoint-mb", str(CHECKPOINT_MB)) if reach.is_open else ()),
                 *("--environments", str(workdir.environments)),
                 *(("--hide", str(workdir.root)) if isolated else ("--no-isolation",)),
                 *("--worker-id", str(WORKER), "--harvester-id", HARVESTER, "--lifeline-fd", "{lifeline}", "--wait"),

@@ -195,7 +195,9 @@ class World:
             self._make_networks()
         self.port, api = free_port(), free_port()
         self.workdir = WorkDir.at(root / "service" / "work")
-        serve = ["serve", "--slots", "1", "--host", self.host, "--port", str(self.port), "--api-port", str(api), *tls]
+        # On loopback its pilot takes itself for the only one, and keeps its checkpoints to itself.
+        serve = ["serve", "--slots", "1" if isolated else "0", "--host", self.host, *tls]
+        serve += ["--port", str(self.port), "--api-port", str(api)]
         self.service = Kept([*HPO_PILOT, *serve, *self.where], root / "service.log")
         self.service.look()
         self.wait_for((self.workdir.tokens / "pilot.token").exists, 600.0)
