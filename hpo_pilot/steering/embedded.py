@@ -58,7 +58,7 @@ HARVESTER = "hpo-pilot-local"
 WORKER = 1
 
 #: Seconds for the pilot to end its jobs and to report them. A payload may take 15 s to end.
-_PILOT_STOP_SECONDS = 30.0
+_PILOT_STOP_SECONDS = 40.0
 
 #: Seconds to wait for the port of the previous server, which may be about to end.
 _PORT_SECONDS = 3.0

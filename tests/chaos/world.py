@@ -144,7 +144,7 @@ class Kept:
             psutil.wait_procs(every, timeout=60)
         self.look()
 
-    def stop(self, seconds: float = 90.0) -> None:
+    def stop(self, seconds: float = 600.0) -> None:
         """Ends it in order; it stays down."""
         self.down = True
         if self.process is not None:
