@@ -9,6 +9,8 @@ from hpo_pilot.jobs.resources import JobNeeds
 from hpo_pilot.jobs.results import Attempt, JobReport, RunReport
 from hpo_pilot.jobs.tasks import (
     ASKED_QUEUE,
+    OVER_JOBS,
+    OVER_TASKS,
     JobState,
     Member,
     Members,
@@ -22,6 +24,8 @@ from hpo_pilot.jobs.tasks import (
 
 __all__ = [
     "ASKED_QUEUE",
+    "OVER_JOBS",
+    "OVER_TASKS",
     "Attempt",
     "JobNeeds",
     "JobReport",

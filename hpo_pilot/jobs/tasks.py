@@ -37,10 +37,10 @@ class JobState(StrEnum):
     @property
     def is_over(self) -> bool:
         """True if this attempt will not change any more."""
-        return self in _JOB_OVER
+        return self in OVER_JOBS
 
 
-_JOB_OVER = frozenset({JobState.FINISHED, JobState.FAILED, JobState.CANCELLED, JobState.CLOSED, JobState.NOT_RUN})
+OVER_JOBS = (JobState.FINISHED, JobState.FAILED, JobState.CANCELLED, JobState.CLOSED, JobState.NOT_RUN)
 
 
 class TaskState(StrEnum):
@@ -69,7 +69,7 @@ class TaskState(StrEnum):
     @property
     def is_over(self) -> bool:
         """True if no job of the task will start or go on without an action of the user."""
-        return self in _TASK_OVER
+        return self in OVER_TASKS
 
     @property
     def is_waiting(self) -> bool:
@@ -77,8 +77,8 @@ class TaskState(StrEnum):
         return self in _TASK_WAITING
 
 
-_TASK_OVER = frozenset(
-    {TaskState.DONE, TaskState.FINISHED, TaskState.FAILED, TaskState.ABORTED, TaskState.BROKEN, TaskState.EXHAUSTED}
+OVER_TASKS = (
+    *(TaskState.DONE, TaskState.FINISHED, TaskState.FAILED, TaskState.ABORTED, TaskState.BROKEN, TaskState.EXHAUSTED),
 )
 _TASK_WAITING = frozenset(
     {TaskState.REGISTERED, TaskState.DEFINED, TaskState.READY, TaskState.PENDING, TaskState.PAUSED, TaskState.THROTTLED}

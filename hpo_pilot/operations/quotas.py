@@ -17,14 +17,13 @@ from sqlalchemy import func, select
 from hpo_pilot.errors import InputError
 from hpo_pilot.server.chains import files_of
 from hpo_pilot.steering.workdir import WorkDir, nickname
-from hpo_pilot.store import SearchState, Store
+from hpo_pilot.store import ENDED_SEARCHES, Store
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.database import read_values
 
 log = logging.getLogger(__name__)
 
 _NAMES = ("searches", "stored_mb", "uploads_mb")
-_OVER = [state.value for state in SearchState if state.is_over]
 _MB = 1e6
 
 
@@ -57,7 +56,7 @@ def usage(store: Store, workdir: WorkDir, user: str, uploaded: float = 0.0) -> d
     found: dict[str, dict[str, float]] = {}
     for name, most in quotas_of(workdir, user).items():
         if name == "searches":
-            query: Any = select(func.count()).where(searches, t.searches.c.state.not_in(_OVER))
+            query: Any = select(func.count()).where(searches, t.searches.c.state.not_in(ENDED_SEARCHES))
             used = float(read_values(store.engine, query)[0])
         else:
             used = (_stored(store, workdir, searches) if name == "stored_mb" else uploaded) / _MB

@@ -271,10 +271,10 @@ class SharedCheckpoints(CheckpointShipping):
     def _remove(self, kept: KeptCheckpoint, level: Level | None = None) -> None:
         if level is None:  # the pilot of the allocation deletes those of trials with a level
             for name in {*kept.names} - {each.name for each in kept.levels}:
-                shutil.rmtree(self._shared / kept.folder.name / name, ignore_errors=True)
+                shutil.rmtree(self._there(kept).folder / name, ignore_errors=True)
 
     def _there(self, kept: KeptCheckpoint) -> KeptCheckpoint:
-        return replace(kept, folder=self._shared / kept.folder.name)
+        return replace(kept, folder=self._shared / kept.folder.relative_to(self._settings.checkpoint_root))
 
 
 class ImageCopies:

@@ -55,6 +55,9 @@ _STALE = 3600.0  # seconds after which such a folder is left over from a dead pi
 _OURS = re.compile(r"t\d+f\d+(\.\d+)?|series-[0-9a-f]{16}", re.ASCII)  # folders of a search
 _KEPT_SECONDS = 30 * 86_400.0  # after the last change of a search's checkpoints; the server has the same limit
 
+#: Numbers of tasks and jobs that one life of a server has; `db restore` begins another, far above.
+LIFE = 10**9
+
 #: Each file with its size in bytes and the time of its last change in ns.
 Signature = tuple[tuple[str, int, int], ...]
 
@@ -248,6 +251,20 @@ class KeptCheckpoint:
             os.close(lock)
 
 
+def life_root(root: Path, task_id: int) -> Path:
+    """Returns the folder below `root` for the searches of a task's server, in its present life.
+
+    After `db restore` trials get numbers again that other points had, whose checkpoints may still be here.
+    """
+    life = task_id // LIFE
+    return root / f"restored.{life}" if life else root  # the point is in no uid
+
+
+def search_folders(root: Path) -> list[Path]:
+    """Returns the folders of all searches below `root`."""
+    return [path for path in (*root.glob("*"), *root.glob("*.*/*")) if "." not in path.name]
+
+
 def kept_checkpoint(job: Job, root: Path) -> KeptCheckpoint | None:
     """Returns the checkpoint folders of a job below `root`; None: the job belongs to no search."""
     found = _RUNNER.search(job.arguments.command)
@@ -272,7 +289,7 @@ def kept_checkpoint(job: Job, root: Path) -> KeptCheckpoint | None:
     if _is_series(members):
         key = hashlib.sha256("\0".join((task, number, str(job.task_id))).encode()).hexdigest()
         names.append(f"series-{key[:16]}")
-    return KeptCheckpoint(root / uid, tuple(names), job.task_id, number, tuple(levels))
+    return KeptCheckpoint(life_root(root, job.task_id) / uid, tuple(names), job.task_id, number, tuple(levels))
 
 
 def _is_series(members: Any) -> bool:
@@ -608,7 +625,7 @@ def _sub_id(kept: KeptCheckpoint, level: Level | None) -> str:
 def remove_old(root: Path) -> None:
     """Deletes the checkpoints of searches whose jobs have left none in a folder for 30 days."""
     try:
-        for search in root.iterdir():
+        for search in search_folders(root):
             ours = [path for path in search.glob("*") if _OURS.fullmatch(path.name)]
             if ours and max(path.stat().st_mtime for path in (search, *ours)) < time.time() - _KEPT_SECONDS:
                 log.info("the checkpoints in %s are removed: none has come for 30 days", search)

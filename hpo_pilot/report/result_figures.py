@@ -537,8 +537,9 @@ def _level_figures(results: Results) -> list[Figure]:
         plot(
             "levels",
             "Levels",
-            f"{axis.name} of {count(len(chains), 'point')} over {name}. {_levels_text(results, chains, name)}",
+            f"{axis.name} of {count(len(chains), 'point')} over {name}.",
             traces,
+            _levels_text(results, chains, name),
             sample_note(len(shown), len(chains), "an even sample"),
             view_note(axis),
             xaxis={"title": {"text": label(name)}, "type": "log"},
@@ -566,7 +567,7 @@ def _levels_text(results: Results, chains: Mapping[int, Sequence[Trial]], name: 
             found = correlation(*np.array(both).T)
             text += "" if found is None else f", rank correlation with {top:g}: {number(found)}"
         texts.append(text)
-    return "; ".join(texts) + "."
+    return "; ".join(texts)
 
 
 def mean_curve(folds: Mapping[int, Sequence[tuple[int, float]]]) -> _Curve:

@@ -156,7 +156,10 @@ class TrialState(StrEnum):
     @property
     def is_over(self) -> bool:
         """True if the trial has ended."""
-        return self in (TrialState.FINISHED, TrialState.INFEASIBLE, TrialState.FAILED, TrialState.STOPPED)
+        return self in ENDED_TRIALS
+
+
+ENDED_TRIALS = (TrialState.FINISHED, TrialState.INFEASIBLE, TrialState.FAILED, TrialState.STOPPED)
 
 
 @dataclass(frozen=True)

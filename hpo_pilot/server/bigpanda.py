@@ -26,10 +26,10 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from hpo_pilot.databases import among
-from hpo_pilot.jobs import JobState, TaskState
+from hpo_pilot.jobs import OVER_TASKS, JobState, TaskState
 from hpo_pilot.jobs.results import HPOGRID_KEYS
 from hpo_pilot.server.calls import guarded
-from hpo_pilot.server.database import OVER, AnyRow, Transaction, in_slices, jobs, last_attempts, tasks
+from hpo_pilot.server.database import AnyRow, Transaction, in_slices, jobs, last_attempts, tasks
 from hpo_pilot.server.descriptions import NO_JOB, dataset_id, file_fields, job_fields, task_fields, task_part
 from hpo_pilot.server.job_records import ERRORS, FindFile, JobRecord, job_counts, job_records, job_reports
 from hpo_pilot.server.monitoring import newest_jobs
@@ -506,7 +506,7 @@ def _files(job: JobRecord, find: FindFile) -> list[dict[str, Any]]:
 # Tasks.
 
 _TYPE = "anal"  # of every task here: users submit them
-_SUPERSTATUS = case((tasks.c.status.in_(OVER), tasks.c.status), else_="running")
+_SUPERSTATUS = case((tasks.c.status.in_(OVER_TASKS), tasks.c.status), else_="running")
 
 
 def find_tasks(tx: Transaction, question: Question) -> list[int]:

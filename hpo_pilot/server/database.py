@@ -24,7 +24,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from hpo_pilot.databases import WRITES, among, make_tables, remote_engine, sqlite_engine
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.files import try_lock
-from hpo_pilot.jobs import ASKED_QUEUE, JobState, TaskState
+from hpo_pilot.jobs import ASKED_QUEUE, JobState
 from hpo_pilot.server.brokerage import WaitingTasks
 from hpo_pilot.server.file_store import Folder, plain_name
 
@@ -98,8 +98,6 @@ TASK_COLUMNS = tuple(column for column in tasks.c if column.name != "params")
 
 #: States in which a pilot has a job.
 AT_PILOT_STATES = (*(JobState.SENT, JobState.STARTING, JobState.RUNNING), *(JobState.TRANSFERRING, JobState.HOLDING))
-#: States of tasks that are over, as the database has them.
-OVER = [state.value for state in TaskState if state.is_over]
 #: A job that waits for a pilot.
 WAITS = sa.text("jobs.status = 'activated'")
 #: A job that a pilot has; the pilot must send heartbeats for it.

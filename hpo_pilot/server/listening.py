@@ -31,6 +31,26 @@ from hpo_pilot.trust import LISTEN_WITH_TLS, require_tls
 
 log = logging.getLogger(__name__)
 
+#: The variable with the addresses and networks of proxies whose ``X-Forwarded-For`` and ``-Proto`` are believed.
+PROXIES_VARIABLE = "HPO_PILOT_PROXIES"
+
+
+def proxies() -> list[str]:
+    """Returns the addresses and networks of the named proxies.
+
+    Raises:
+        InputError: one of them is none; uvicorn would ignore it.
+    """
+    named = [each.strip() for each in os.environ.get(PROXIES_VARIABLE, "").split(",") if each.strip()]
+    for each in named:
+        try:
+            ipaddress.ip_network(each)
+        except ValueError as error:
+            raise InputError(
+                f"{PROXIES_VARIABLE}: {error}: give addresses or networks, as in 127.0.0.1,10.1.0.0/16"
+            ) from error
+    return named
+
 
 def add_security(parser: argparse.ArgumentParser) -> None:
     """Adds the options; `certificate_of` and `tokens_of` read them, and ``--tokens``."""
@@ -412,7 +432,11 @@ def serve(
         lifeline: a file descriptor; the server ends at its end of file, and writes a byte when it listens; None: no
             lifeline.
         certificate: certificate for TLS; None: plain HTTP.
+
+    Raises:
+        InputError: the proxies are not valid.
     """
+    named = proxies()
     _allow_many_connections()
     # A look of the collector at all objects takes 0.3 s with 5,000 waiting calls, and by default it comes every few
     # seconds, because those that wait are others each time. Young objects are looked at often instead, in milliseconds.
@@ -429,8 +453,9 @@ def serve(
         server_header=False,
         timeout_keep_alive=120,
         timeout_graceful_shutdown=_GRACE,
-        # The caller's address is that of the connection; a header must not change it.
-        proxy_headers=False,
+        # The caller's address is that of the connection, unless a named proxy says whose request it forwards.
+        proxy_headers=bool(named),
+        forwarded_allow_ips=named,
         ssl_certfile=certificate.chain if certificate else None,
         ssl_keyfile=certificate.key if certificate else None,
     )

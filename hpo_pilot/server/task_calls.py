@@ -11,10 +11,10 @@ from typing import Any
 import regex
 from sqlalchemy import select
 
-from hpo_pilot.jobs import TaskState
+from hpo_pilot.jobs import OVER_TASKS, TaskState
 from hpo_pilot.server import descriptions, dispatch
 from hpo_pilot.server.calls import ANYBODY_KNOWN, EVERYBODY, MAX_WAIT, PILOTS, USERS, Access, Call, endpoint
-from hpo_pilot.server.database import OVER, AnyRow, Transaction, jobs, tasks
+from hpo_pilot.server.database import AnyRow, Transaction, jobs, tasks
 from hpo_pilot.server.queues import Queue
 from hpo_pilot.server.replies import Envelope, failure, load, success
 from hpo_pilot.server.tasks import Outcome, command, incremental_execution, kill_job, set_debug
@@ -435,7 +435,7 @@ def _changed(tx: Transaction, caller: Caller, cursor: int, *, outcomes: bool) ->
         query = query.where(tasks.c.user_name == caller.name)
     if cursor < 0 or cursor > last:
         # The cursor is of a database that was lost: the caller starts again.
-        query = query.where(tasks.c.status.not_in(OVER))
+        query = query.where(tasks.c.status.not_in(OVER_TASKS))
         return {"cursor": last, "task_ids": [row.task_id for row in tx.connection.execute(query)]}
     rows = tx.connection.execute(query.where(column > cursor).limit(_MAX_TASKS)).all()
     return {"cursor": rows[-1].change if rows else cursor, "task_ids": [row.task_id for row in rows]}

@@ -14,13 +14,12 @@ from sqlalchemy import delete, func, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
 
 from hpo_pilot.databases import among
-from hpo_pilot.jobs import JobState, TaskState
+from hpo_pilot.jobs import OVER_TASKS, JobState, TaskState
 from hpo_pilot.server import attempts
 from hpo_pilot.server.brokerage import campaign_of
 from hpo_pilot.server.chains import KEPT_SECONDS
 from hpo_pilot.server.database import (
     AT_PILOT,
-    OVER,
     AnyRow,
     Database,
     Transaction,
@@ -525,7 +524,12 @@ class Housekeeping:
         newest = select(func.max(tasks.c.change)).scalar_subquery()
         task_id = tx.connection.scalar(
             select(tasks.c.task_id)
-            .where(tasks.c.ended < before, tasks.c.modified < before, tasks.c.status.in_(OVER), tasks.c.change < newest)
+            .where(
+                tasks.c.ended < before,
+                tasks.c.modified < before,
+                tasks.c.status.in_(OVER_TASKS),
+                tasks.c.change < newest,
+            )
             .order_by(tasks.c.ended)
             .limit(1)
         )

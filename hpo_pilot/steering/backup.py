@@ -13,6 +13,7 @@ import hashlib
 import json
 import logging
 import os
+import secrets
 import shutil
 import sqlite3
 import subprocess
@@ -30,16 +31,16 @@ from hpo_pilot import __version__
 from hpo_pilot.databases import Kind, tables_are_current
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.files import rename_whole
-from hpo_pilot.jobs import JobState, TaskState
-from hpo_pilot.pilot.checkpoints import KeptCheckpoint
+from hpo_pilot.jobs import OVER_JOBS, JobState, TaskState
+from hpo_pilot.pilot.checkpoints import LIFE, KeptCheckpoint, search_folders
 from hpo_pilot.server import DATABASE_VARIABLE, chains
 from hpo_pilot.server.database import Database, jobs, lock_server, tasks
 from hpo_pilot.server.file_store import Folder
-from hpo_pilot.steering.invariants import OVER_JOBS, open_at_embedded, unknown_tasks
+from hpo_pilot.steering.invariants import open_at_embedded, unknown_tasks
 from hpo_pilot.steering.workdir import WorkDir, nickname
 from hpo_pilot.store import Store
 from hpo_pilot.store import tables as t
-from hpo_pilot.store.database import database_errors, open_engine, read_rows, url_without_password, writing
+from hpo_pilot.store.database import database_errors, engine_for, read_rows, url_without_password, writing
 from hpo_pilot.store.lease import lease_holder_in
 
 log = logging.getLogger(__name__)
@@ -47,11 +48,12 @@ log = logging.getLogger(__name__)
 _FORMAT = 1
 _MANIFEST = "manifest.json"
 _DUMP = "store.pgdump"
-_CHECKPOINTS, _LATER = "checkpoints", ("panda-files", "sandboxes", "environments", "tokens", "tls")
+_PLACES = WorkDir(Path())
+_CHECKPOINTS = _PLACES.checkpoints.name
+_LATER = [
+    str(each) for each in (_PLACES.panda_files, _PLACES.sandboxes, _PLACES.environments, _PLACES.tokens, _PLACES.tls)
+]
 _PAUSES = (0.2, 0.5, 1.0, 2.0)  # seconds, between copies of a checkpoint that changes
-
-#: Added to the ids that the restored server gives next: pilots may still hold ids from after the backup.
-_IDS = 10**9
 
 #: Folders in a work folder: its contents before a restoration, and a backup that is being unpacked.
 _FORMER, _SCRATCH = "before-", ".restore-"
@@ -78,9 +80,10 @@ def backup(workdir: WorkDir, url: str, file: Path) -> int:
             # Dereferenced, the second of two hard links is a file of its own.
             tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT, dereference=True) as archive,
         ):
-            for point in sorted(workdir.checkpoints.glob("*/[!.]*")):
-                if not point.parent.is_symlink():
-                    digests |= _add_checkpoint(archive, point, Path(scratch))
+            for search in sorted(search_folders(workdir.checkpoints)):
+                for point in sorted(search.glob("[!.]*")) if not search.is_symlink() else ():
+                    place = point.relative_to(workdir.root).parent
+                    digests |= _add_checkpoint(archive, point, place, Path(scratch))
             copy = Path(scratch) / "copy"
             if make_url(url).get_backend_name() == "sqlite":
                 _copy_database(Path(make_url(url).database or ""), copy)
@@ -167,7 +170,7 @@ def restore(workdir: WorkDir, url: str, file: Path, *, replace: bool = False) ->
 
 def _entries(root: Path) -> list[Path]:
     """Returns what is in a work folder, without former contents, a file system's own folder, and the server's lock."""
-    others = ("lost+found", "panda.db.lock")
+    others = ("lost+found", f"{_PLACES.panda_database}.lock")
     return sorted(
         path for path in root.iterdir() if path.name not in others and not path.name.startswith((_FORMER, _SCRATCH))
     )
@@ -182,11 +185,8 @@ def _refuse_other_database(workdir: WorkDir) -> None:
 
 
 def _refuse_missing_database(url: str) -> None:
-    engine = open_engine(url)
-    try:
+    with engine_for(url) as engine:
         is_used = bool(open_at_embedded(engine))
-    finally:
-        engine.dispose()
     if is_used:
         raise InputError(
             "the store has tasks at the embedded server, whose database is not in the work folder: if it is in "
@@ -219,7 +219,7 @@ def _add_folder(archive: tarfile.TarFile, root: Path, folder: str) -> dict[str, 
     return digests
 
 
-def _add_checkpoint(archive: tarfile.TarFile, point: Path, scratch: Path) -> dict[str, str]:
+def _add_checkpoint(archive: tarfile.TarFile, point: Path, place: Path, scratch: Path) -> dict[str, str]:
     """Adds the checkpoint of one point, whose job may write it meanwhile, if it stays the same for one copy of it."""
     kept = KeptCheckpoint(point.parent, (point.name,), 0, "")
     for pause in _PAUSES:
@@ -230,7 +230,6 @@ def _add_checkpoint(archive: tarfile.TarFile, point: Path, scratch: Path) -> dic
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(point.parent / name, target)
             if kept.signature() == before:
-                place = f"{_CHECKPOINTS}/{point.parent.name}"
                 added = [_add(archive, Path(copy, name), f"{place}/{name}") for name, _, _ in before]
                 return {name: digest for each in added for name, digest in each.items()}
         time.sleep(pause)
@@ -297,24 +296,21 @@ def _unpack(file: Path, root: Path) -> None:
 
 def _is_known(parts: tuple[str, ...]) -> bool:
     if len(parts) == 1:
-        return parts[0] in {_MANIFEST, _DUMP, "hpo-pilot.db", "panda.db"}
+        return parts[0] in {_MANIFEST, _DUMP, str(_PLACES.store_file), str(_PLACES.panda_database)}
     return bool(parts) and parts[0] in (_CHECKPOINTS, *_LATER)
 
 
 def _check_database(kind: Kind, path: Path) -> None:
-    engine = open_engine(f"sqlite:///{path}")
-    try:
-        with database_errors(engine), engine.connect() as connection:
-            tables_are_current(connection, kind, f"{kind} database of the backup")
-    finally:
-        engine.dispose()
+    with engine_for(f"sqlite:///{path}") as engine, database_errors(engine), engine.connect() as connection:
+        tables_are_current(connection, kind, f"{kind} database of the backup")
 
 
 def _prepare(store: Store, workdir: WorkDir) -> None:
     """Makes a restored store fit to its server.
 
-    Ends the lease, and the tasks that the server alone has; raises the server's next ids; removes checkpoints of trials
-    after the backup, whose numbers the store gives again to other points.
+    Ends the lease, and the tasks that the server alone has; removes checkpoints of trials after the backup, whose
+    numbers the store gives again to other points; raises the server's next ids, because pilots may still hold ids and
+    checkpoints from after the backup, or from after its restoration before.
     """
     with closing(store):
         with writing(store.engine) as connection:
@@ -328,11 +324,12 @@ def _prepare(store: Store, workdir: WorkDir) -> None:
                 tx.connection.execute(update(jobs).where(*alive).values(status=JobState.CLOSED.value, **at))
                 aborted = {"status": TaskState.ABORTED.value, **at}
                 tx.connection.execute(update(tasks).where(tasks.c.task_id == number).values(aborted))
+            life = LIFE * (1 + secrets.randbelow(100_000))
             sequence = table("sqlite_sequence", column("name"), column("seq"))
             for name in (tasks.name, jobs.name):
                 last = tx.connection.scalar(select(sequence.c.seq).where(sequence.c.name == name)) or 0
                 tx.connection.execute(delete(sequence).where(sequence.c.name == name))
-                tx.connection.execute(insert(sequence).values(name=name, seq=last + _IDS))
+                tx.connection.execute(insert(sequence).values(name=name, seq=last + life))
             owners = {nickname(), *tx.connection.scalars(select(tasks.c.user_name).distinct())}
             trials = select(func.max(t.trials.c.number)).where(t.trials.c.search_id == t.searches.c.id)
             last = read_rows(store.engine, select(t.searches.c.uid, func.coalesce(trials.scalar_subquery(), 0)))
@@ -345,18 +342,16 @@ def _unused(workdir: WorkDir, url: str, used: bool) -> Iterator[None]:
     """Refuses a store or work folder that a service uses."""
     is_file = make_url(url).get_backend_name() == "sqlite"
     if not is_file or workdir.store_file.exists():
-        engine = open_engine(url)
         try:
-            if (mode := _user_of(engine)) is not None:
-                name = url_without_password(url)
-                raise TryAgainError(
-                    f"`hpo-pilot {mode}` uses the store {name}: stop it first; after a kill, wait a minute"
-                )
+            with engine_for(url) as engine:
+                mode = _user_of(engine)
         except InputError:
             if not is_file:
-                raise  # A damaged file is what a backup is for, and no service can work with it.
-        finally:
-            engine.dispose()
+                raise
+            mode = None  # A damaged file is what a backup is for, and no service can work with it.
+        if mode is not None:
+            name = url_without_password(url)
+            raise TryAgainError(f"`hpo-pilot {mode}` uses the store {name}: stop it first; after a kill, wait a minute")
     if used and workdir.panda_database.exists():
         with closing(lock_server(workdir.panda_database)):
             yield
@@ -376,12 +371,8 @@ def _user_of(engine: Engine) -> str | None:
 
 
 def _restore_postgresql(url: str, dump: Path, *, replace: bool) -> None:
-    engine = open_engine(url)
-    try:
-        with database_errors(engine):
-            has_tables = bool(inspect(engine).get_table_names())
-    finally:
-        engine.dispose()
+    with engine_for(url) as engine, database_errors(engine):
+        has_tables = bool(inspect(engine).get_table_names())
     if has_tables and not replace:
         raise InputError(f"the database {url_without_password(url)} has tables: name another, or give --replace")
     clean = ("--clean", "--if-exists") if replace else ()

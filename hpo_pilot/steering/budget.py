@@ -20,6 +20,9 @@ from hpo_pilot.steering.ledger import Ledger
 from hpo_pilot.store import SearchRecord, SearchState, Store
 from hpo_pilot.store.queries import measured_runs, spent
 
+#: Limits of a budget that may end a search before its number of trials.
+_LIMITS = ("hours", "gpu_hours", "core_hours", "fidelity")
+
 
 class Spending:
     """Trials, job time, levels and failures in a row of one search."""
@@ -224,9 +227,10 @@ def _final_state(search: Search, trials: Sequence[Trial], told: int, *, exhauste
     if exhausted:
         where = "grid" if search.optimizer.name == "grid" else "space"
         return SearchState.DONE, f"every point of the {where} was tried: {told} trial{'s' * (told != 1)}"
-    if (tried := sum(trial.counts for trial in trials)) < search.budget.trials:
-        spent = "the time, GPU-hours or core-hours" if search.budget.fidelity is None else "the levels or the time"
-        return SearchState.DONE, f"{spent} were spent after {tried} trials"
+    limits = [f"budget.{limit}" for limit in _LIMITS if getattr(search.budget, limit) is not None]
+    if limits and (tried := sum(trial.counts for trial in trials)) < search.budget.trials:
+        kind = "point" if search.fidelity else "trial"
+        return SearchState.DONE, f"{' or '.join(limits)} was spent after {tried} {kind}{'s' * (tried != 1)}"
     return SearchState.DONE, ""
 
 
@@ -252,7 +256,7 @@ def extend_command(name: str, budget: Budget, *limits: str) -> str:
         budget: its budget. Limits that it does not have are left out.
         limits: the limits to extend, of hours, gpu_hours, core_hours and fidelity; none named: all.
     """
-    every = limits or ("hours", "gpu_hours", "core_hours", "fidelity")
+    every = limits or _LIMITS
     options = [
         (f"--{limit.replace('_', '-')}", "+N" if limit == "fidelity" else "+H")
         for limit in every

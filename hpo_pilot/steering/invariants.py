@@ -12,8 +12,8 @@ from sqlalchemy import Connection, Engine, case, func, select
 
 from hpo_pilot.databases import among, sqlite_engine, tables_are_current
 from hpo_pilot.errors import InputError
-from hpo_pilot.jobs import JobState
-from hpo_pilot.server.database import AT_PILOT, OVER, engine_of, in_slices, jobs, tasks
+from hpo_pilot.jobs import OVER_JOBS, OVER_TASKS, JobState
+from hpo_pilot.server.database import AT_PILOT, engine_of, in_slices, jobs, tasks
 from hpo_pilot.store import EMBEDDED, Store, TaskStage
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.database import database_errors, read_rows, url_without_password
@@ -23,7 +23,6 @@ from hpo_pilot.store.lease import lease_holder
 #: Seconds of silence after which a job at a pilot is lost, with some time for the server to find it.
 _SILENCE = 600.0
 
-OVER_JOBS = [state.value for state in JobState if state.is_over]
 _NAME = re.compile(r"\.([0-9a-f]{8})\.g\d+(?:\.r\d+)?/$")  # the end of `hpo_pilot.jobs.task_name`
 
 
@@ -68,7 +67,7 @@ def _file(connection: Connection) -> Iterator[Breach]:
 
 def unknown_tasks(connection: Connection, store: Store) -> Iterator[tuple[int, str, str]]:
     """Yields number, name and search of tasks of the store's searches that are not over, and that it does not know."""
-    running = connection.execute(select(tasks.c.task_id, tasks.c.name).where(tasks.c.status.not_in(OVER))).all()
+    running = connection.execute(select(tasks.c.task_id, tasks.c.name).where(tasks.c.status.not_in(OVER_TASKS))).all()
     searches = {row.uid: row.name for row in read_rows(store.engine, select(t.searches.c.uid, t.searches.c.name))}
     for number, name in running:
         uid = _NAME.search(name)
@@ -113,7 +112,7 @@ def _jobs(connection: Connection, store: Store) -> Iterator[Breach]:
     wrong = sa.or_(finished != tasks.c.n_finished, finished != repeated)
     for task, counted, there in connection.execute(counts.group_by(tasks.c.task_id).having(wrong)):
         yield Breach("one-attempt", f"task {task} counts {counted} finished jobs, and {there} attempts finished")
-    over = select(c.panda_id).join(tasks, tasks.c.task_id == c.task_id).where(alive, tasks.c.status.in_(OVER))
+    over = select(c.panda_id).join(tasks, tasks.c.task_id == c.task_id).where(alive, tasks.c.status.in_(OVER_TASKS))
     for job in connection.scalars(over):
         yield Breach("limbo", f"job {job} is not over, and its task is", "stop and start the service")
     if (holder := lease_holder(store.engine)) is not None and holder.server in (None, EMBEDDED):

@@ -12,6 +12,7 @@ from hpo_pilot.store.annotations import Annotation
 from hpo_pilot.store.database import NameTakenError, StoreAwayError
 from hpo_pilot.store.records import (
     EMBEDDED,
+    ENDED_SEARCHES,
     Event,
     NewPointRequest,
     NewTask,
@@ -26,6 +27,7 @@ from hpo_pilot.store.store import Store, UnknownSearchError
 
 __all__ = [
     "EMBEDDED",
+    "ENDED_SEARCHES",
     "Annotation",
     "Event",
     "NameTakenError",

@@ -79,6 +79,16 @@ def open_engine(url: str) -> Engine:
         ) from error
 
 
+@contextmanager
+def engine_for(url: str) -> Iterator[Engine]:
+    """Opens an engine for the block, and closes its connections afterwards; see `open_engine`."""
+    engine = open_engine(url)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
 def _make_file(url: URL) -> None:
     """Makes SQLite's file with mode 0600: SQLite would use the umask. Its journals get the mode of the file."""
     if "uri" in url.query:

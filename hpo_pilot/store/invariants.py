@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import JobState
 from hpo_pilot.search.search import Search
-from hpo_pilot.search.trials import TrialState
+from hpo_pilot.search.trials import ENDED_TRIALS, TrialState
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.database import database_errors, reading, writing
 from hpo_pilot.store.lease import lease_holder_in
@@ -145,7 +145,7 @@ def _file(connection: Connection) -> Iterator[Breach]:
 
 
 _FINISHED = t.jobs.c.state == JobState.FINISHED.value
-_OPEN_TRIAL = t.trials.c.state.not_in([state.value for state in TrialState if state.is_over])
+_OPEN_TRIAL = t.trials.c.state.not_in(ENDED_TRIALS)
 _OPEN_TASK = t.tasks.c.state != TaskStage.ENDED.value
 _OF_JOB = and_(t.trials.c.search_id == t.jobs.c.search_id, t.trials.c.number == t.jobs.c.trial)
 #: A trial that was stopped keeps the run time of late results, which do not count.

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, te
 from hpo_pilot.databases import among
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.store.database import StoreAwayError, reading, writing
-from hpo_pilot.store.records import EMBEDDED, SearchState
+from hpo_pilot.store.records import EMBEDDED, ENDED_SEARCHES
 from hpo_pilot.store.tables import leases, searches
 
 #: Seconds from the last renewal to the expiry of a lease; with the renewal every quarter of it, a dead service's
@@ -29,9 +29,6 @@ LEASE_SECONDS = 45.0
 
 #: For readers, a lease counts as held until this many seconds after its expiry: its holder may renew it late.
 LATE_SECONDS = 15.0
-
-#: States of searches that are over, as the store has them.
-_OVER = [state.value for state in SearchState if state.is_over]
 
 
 class LeaseHeldError(TryAgainError):
@@ -114,7 +111,7 @@ class Lease:
         s = searches.c
         with writing(self.engine) as connection:
             # A row that is locked is left for the next time: another service takes it, or writes to the search.
-            asked = select(s.id, s.holder).where(among(s.id, numbers), s.state.not_in(_OVER))
+            asked = select(s.id, s.holder).where(among(s.id, numbers), s.state.not_in(ENDED_SEARCHES))
             found = connection.execute(asked.with_for_update(skip_locked=True, key_share=True)).all()
             live = {row.holder for row in _live_rows(connection)}
             if self.holder not in live:
@@ -221,7 +218,7 @@ def lease_holder_in(connection: Connection) -> Holder | None:
     if service is not None:
         return Holder(service.mode, service.server)
     s = searches.c
-    held = select(s.id).where(s.holder.in_([row.holder for row in live]), s.state.not_in(_OVER))
+    held = select(s.id).where(s.holder.in_([row.holder for row in live]), s.state.not_in(ENDED_SEARCHES))
     return Holder(live[0].mode, live[0].server, frozenset(connection.scalars(held)))
 
 

@@ -42,7 +42,10 @@ class SearchState(StrEnum):
     @property
     def is_over(self) -> bool:
         """True if no service steers it any more, unless it is extended or resumed."""
-        return self in (SearchState.DONE, SearchState.STOPPED, SearchState.FAILED)
+        return self in ENDED_SEARCHES
+
+
+ENDED_SEARCHES = (SearchState.DONE, SearchState.STOPPED, SearchState.FAILED)
 
 
 class TaskStage(StrEnum):

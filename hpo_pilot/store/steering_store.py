@@ -13,9 +13,9 @@ from typing import Any, Self
 from sqlalchemy import Connection, Select, Update, and_, bindparam, func, insert, or_, select, update
 from typing_extensions import override
 
-from hpo_pilot.jobs import Attempt, JobState
+from hpo_pilot.jobs import OVER_JOBS, Attempt, JobState
 from hpo_pilot.search.progress import SearchProgress
-from hpo_pilot.search.trials import EarlyStop, Trial, TrialState
+from hpo_pilot.search.trials import ENDED_TRIALS, EarlyStop, Trial, TrialState
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.database import read_rows, reading, writing
 from hpo_pilot.store.lease import LeaseLostError
@@ -216,7 +216,6 @@ class SteeringStore(Store):
 
         It includes jobs of trials that were stopped early while their task is open.
         """
-        over = [state.value for state in TrialState if state.is_over]
         query = (
             select(t.jobs)
             .join(t.trials, and_(t.trials.c.search_id == t.jobs.c.search_id, t.trials.c.number == t.jobs.c.trial))
@@ -224,7 +223,7 @@ class SteeringStore(Store):
             .where(
                 t.jobs.c.search_id == search_id,
                 or_(
-                    t.trials.c.state.not_in(over),
+                    t.trials.c.state.not_in(ENDED_TRIALS),
                     and_(t.trials.c.state == TrialState.STOPPED, t.tasks.c.state != TaskStage.ENDED),
                 ),
             )
@@ -286,10 +285,9 @@ class SteeringStore(Store):
                 )
                 _close_attempts(connection, task_id)
             if stop_rest is not None:
-                over = [state.value for state in TrialState if state.is_over]
                 connection.execute(
                     update(t.trials)
-                    .where(t.trials.c.search_id == search_id, t.trials.c.state.not_in(over))
+                    .where(t.trials.c.search_id == search_id, t.trials.c.state.not_in(ENDED_TRIALS))
                     .values(state=TrialState.STOPPED, error=stop_rest, ended=time.time())
                 )
             for what in events:
@@ -393,13 +391,14 @@ def _record_attempts(connection: Connection, search_id: int, attempts: Sequence[
 
 def _close_attempts(connection: Connection, task_id: int) -> None:
     """Closes the attempts of an ended task whose end nobody saw, e.g. because the server was lost."""
-    over = [state.value for state in JobState if state.is_over]
     closed = {
         "state": JobState.CLOSED,
         "ended": func.coalesce(t.jobs.c.ended, time.time()),
         "error": func.coalesce(t.jobs.c.error, "its task ended, and the end of this attempt is not known"),
     }
-    connection.execute(update(t.jobs).where(t.jobs.c.task_id == task_id, t.jobs.c.state.not_in(over)).values(closed))
+    connection.execute(
+        update(t.jobs).where(t.jobs.c.task_id == task_id, t.jobs.c.state.not_in(OVER_JOBS)).values(closed)
+    )
 
 
 def _record_progress(connection: Connection, search_id: int, attempt: Attempt, look: int | None) -> None:

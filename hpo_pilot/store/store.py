@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, Row, Text, cast, func,
 
 from hpo_pilot.databases import among, database_bytes, make_tables, tables_are_current
 from hpo_pilot.errors import InputError
-from hpo_pilot.search.trials import Generation, Trial, TrialState
+from hpo_pilot.search.trials import ENDED_TRIALS, Generation, Trial, TrialState
 from hpo_pilot.search.values import Point
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.annotations import Annotation, AnnotationChange, annotation_record
@@ -34,6 +34,7 @@ from hpo_pilot.store.lease import lease_holder_in
 from hpo_pilot.store.progress import add_progress
 from hpo_pilot.store.records import (
     EMBEDDED,
+    ENDED_SEARCHES,
     Event,
     NewPointRequest,
     PointRequest,
@@ -241,9 +242,8 @@ class Store:
 
     def search_states(self) -> dict[int, OpenSearch]:
         """Returns the searches that are not over, by number, the oldest first; cheap, because a service polls it."""
-        over = [state.value for state in SearchState if state.is_over]
         s = t.searches.c
-        query = select(s.id, s.state, s.version, s.holder, s.server, s.sandbox).where(s.state.not_in(over))
+        query = select(s.id, s.state, s.version, s.holder, s.server, s.sandbox).where(s.state.not_in(ENDED_SEARCHES))
         rows = read_rows(self.engine, query.order_by(s.id))
         return {number: OpenSearch(SearchState(state), *more) for number, state, *more in rows}
 
@@ -445,9 +445,8 @@ class Store:
         Returns:
             True if it was stopped.
         """
-        over = [state.value for state in TrialState if state.is_over]
         tasks = select(t.tasks.c.id).where(t.tasks.c.search_id == search_id, t.tasks.c.state != TaskStage.ENDED.value)
-        trials = select(t.trials.c.id).where(t.trials.c.search_id == search_id, t.trials.c.state.not_in(over))
+        trials = select(t.trials.c.id).where(t.trials.c.search_id == search_id, t.trials.c.state.not_in(ENDED_TRIALS))
         with writing(self.engine) as connection:
             row = self._locked(connection, search_id)
             steers = lease_holder_in(connection)

@@ -41,7 +41,7 @@ from hpo_pilot.store import Annotation, SearchRecord, SearchState, Store
 from hpo_pilot.store.annotations import search_annotations
 from hpo_pilot.store.progress import all_progress
 from hpo_pilot.store.queries import SearchHead, failure_of, records_of, search_heads, values_reported
-from hpo_pilot.store.trial_queries import confirmation_runs, trials_numbered
+from hpo_pilot.store.trial_queries import confirmation_runs, level_counts, trials_numbered
 from hpo_pilot.web.figure_worker import FigureWorker
 
 #: Searches among which those to compare are looked for.
@@ -275,12 +275,16 @@ class Headline:
 
     @property
     def limits(self) -> list[Limit]:
-        """The budget's limits in GPU-hours, core-hours and hours, in this order."""
+        """The budget's limits in GPU-hours, core-hours, hours and levels, in this order."""
         budget, cost = self.view.search.budget, self.view.cost
         hours = hours_used(self.view.record, self.now.timestamp()) or 0.0
         used = {"gpu_hours": cost.gpu_hours, "core_hours": cost.core_hours, "hours": hours}
         allowed = {key: getattr(budget, key) for key in UNITS}
-        return [Limit(unit, used[key], allowed[key]) for key, unit in UNITS.items() if allowed[key] is not None]
+        found = [Limit(unit, used[key], allowed[key]) for key, unit in UNITS.items() if allowed[key] is not None]
+        if budget.fidelity is not None and (levels := self.view.search.levels) is not None:
+            trained = sum(one.trained for one in level_counts(self.store.engine, self.view.record.id, levels))
+            found.append(Limit(self.view.search.level_name, trained, budget.fidelity))
+        return found
 
     @cached_property
     def trouble(self) -> list[str]:
@@ -313,8 +317,8 @@ class Headline:
         if state is SearchState.STOPPED:
             return "idle", f"Stopped after {count(over, 'trial')}."
         if state is SearchState.DONE:
-            message = f" {shortened(record.message, _REASON).rstrip('.')}." if record.message else ""
-            return "good", f"Done: {count(over, 'trial')} are over.{message}" + self._gain
+            message = f"; {shortened(record.message, _REASON).rstrip('.')}" if record.message else ""
+            return "good", f"Done: {count(over, 'trial')} are over{message}.{self._gain}"
         if self.trouble and not has_best and progress.told:
             return "bad", "Running, but no trial has succeeded yet."
         if in_a_row >= _IN_A_ROW:

@@ -28,7 +28,7 @@ from typing import Any
 from tests.chaos.faults import FAULTS, Act, Fault, NothingThereError, begin
 from tests.chaos.world import KINDS, SITES, World, do
 
-#: Mean seconds between two faults; and how long the searches may take after the last one.
+#: Mean seconds between two faults; and how long after the last one no payload may begin or end.
 _PAUSE, _PATIENCE = 2.0, 600.0
 #: How often a fault is tried that finds nothing to act on, such as a runner between two jobs.
 _TRIES = 20
@@ -45,6 +45,7 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="keep the folder, also where all holds")
     parser.add_argument("--isolated", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    os.environ["PATH"] = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"  # not in everybody's
     needed = ("unshare", "nsenter", "ip", "tc", "iptables", "mkfs.ext4", "fsfreeze", "mount")
     if not options.isolated:
         absent = [name for name in needed if not shutil.which(name)] if os.geteuid() == 0 else ["not root"]
@@ -53,6 +54,8 @@ def main() -> int:
         if allowed:
             os.execvp(own[0], [*own, sys.executable, "-m", "tests.chaos", *sys.argv[1:], "--isolated"])  # noqa: S606
         print(f"no disks and networks of its own: {', '.join(absent) or 'namespaces or loop devices are not allowed'}")
+    amount = f"--seconds {options.seconds:g}" if options.seconds else f"--faults {options.faults}"
+    print(f"python -m tests.chaos --seed {options.seed} --store {options.store} {amount}", flush=True)
     root = Path(tempfile.mkdtemp(prefix="hpo-pilot-chaos-"))
     findings = [f"the program itself, see {root}"]
     try:
@@ -87,8 +90,12 @@ class Chaos:
                 self._inject()
             finally:
                 self.over = True
-            users_end = time.monotonic() + _PATIENCE
-            while users.is_alive() and time.monotonic() < users_end:
+            size, end = 0, 0.0
+            while users.is_alive():  # as long as something happens: the machine may be slow
+                if (now := self.world.notes.stat().st_size) != size:
+                    size, end = now, time.monotonic() + _PATIENCE
+                elif time.monotonic() > end:
+                    break
                 self.world.look()
                 time.sleep(0.5)
             return self._report()
@@ -98,7 +105,6 @@ class Chaos:
 
     def _use(self) -> None:
         """Users: they look at all searches, and submit the next of each kind when one has ended."""
-        end = None
         while True:
             states = self.world.states()
             if states is not None:
@@ -108,10 +114,6 @@ class Chaos:
                 for kind in KINDS:
                     if not self.over and not {n for n in self.world.submitted if n.startswith(kind)} - ended:
                         self.world.submit(kind)
-            if self.over:
-                end = end or time.monotonic() + _PATIENCE
-                if time.monotonic() > end:
-                    return
             time.sleep(2.0)
 
     def _inject(self) -> None:
@@ -178,8 +180,6 @@ class Chaos:
         print(f"lost {lost}, double {double}")
         for each in findings:
             print(f"DOES NOT HOLD: {each}")
-        print(f"again: python -m tests.chaos --seed {self.options.seed} --store {self.options.store}", end=" ")
-        print(f"--seconds {self.options.seconds:g}" if self.options.seconds else f"--faults {self.options.faults}")
         return findings
 
     def _runs(self) -> dict[tuple[str, int, int], list[tuple[float, float | None]]]:

@@ -9,11 +9,13 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 from sqlalchemy import create_engine, text
+from sqlalchemy.exc import OperationalError
 
 from tests import outliving
 from tests.chaos.world import Kept, World, below, do, words
@@ -27,7 +29,7 @@ class Fault:
 
     Attributes:
         name: for the report.
-        act: injects in the part of the world that it gets, yields, heals; False or nothing found: it did not happen.
+        act: injects in the part of the world that it gets, yields, heals.
         part: service or site: two faults never act on the same part at the same time.
         needs: what the world must have: isolated, sqlite or postgresql.
         repeats: whether an execution that has ended may be repeated because of it, since its report can be lost.
@@ -62,10 +64,7 @@ def _kept(world: World, part: str) -> Kept:
 
 def _kill(what: str) -> Callable[[World, str, random.Random], Act]:
     def act(world: World, part: str, _dice: random.Random) -> Act:
-        try:
-            _find(_kept(world, part), what).kill()
-        except psutil.Error:
-            raise NothingThereError from None
+        _find(_kept(world, part), what).kill()
         yield 0.0
 
     return act
@@ -73,10 +72,10 @@ def _kill(what: str) -> Callable[[World, str, random.Random], Act]:
 
 def _kill_runner(world: World, part: str, dice: random.Random) -> Act:
     root = world.pilots[part].root
-    try:
-        dice.choice(list(outliving.runners(root.children() if root else ()))).kill()
-    except (psutil.Error, OSError, IndexError):
-        raise NothingThereError from None
+    found = list(outliving.runners(root.children() if root else ()))
+    if not found:
+        raise NothingThereError
+    dice.choice(found).kill()
     yield 0.0
 
 
@@ -136,9 +135,10 @@ def _aborted(world: World, part: str, dice: random.Random) -> Act:
     do("mount", "-o", "remount,abort", world.root / part)
     yield dice.uniform(3.0, 8.0)
     kept.kill_all()
-    world.wait_for(lambda: not do("umount", world.root / part, check=False) and not _is_mounted(world, part))
-    do("e2fsck", "-p", world.root / f"{part}.img", check=False)
-    world.mount(part)
+    with world.no_commands:  # one would make another store in the folder below
+        world.wait_for(lambda: not do("umount", world.root / part, check=False) and not _is_mounted(world, part))
+        do("e2fsck", "-p", world.root / f"{part}.img", check=False)
+        world.mount(part)
     kept.down = False
 
 
@@ -150,8 +150,9 @@ def _read_only(world: World, part: str, dice: random.Random) -> Act:
     """The disk is read-only when the processes start."""
     kept = _kept(world, part)
     kept.stop()
-    world.wait_for(lambda: not _users(world.root / part))
-    do("mount", "-o", "remount,ro", world.root / part)
+    with world.no_commands:
+        world.wait_for(lambda: not _users(world.root / part))
+        do("mount", "-o", "remount,ro", world.root / part)
     kept.down = False
     yield dice.uniform(4.0, 8.0)
     do("mount", "-o", "remount,rw", world.root / part)
@@ -252,11 +253,15 @@ def _restarted_postgresql(world: World, _part: str, dice: random.Random) -> Act:
 def _frozen_backends(world: World, _part: str, dice: random.Random) -> Act:
     postmaster = world.postmaster
     every = [postmaster, *below(postmaster)]
-    for process in every:
-        process.suspend()
+
+    def each(step: Callable[[psutil.Process], None]) -> None:
+        for process in every:
+            with suppress(psutil.NoSuchProcess):  # it ended before the main process stood still
+                step(process)
+
+    each(psutil.Process.suspend)
     yield dice.uniform(5.0, 15.0)
-    for process in every:
-        process.resume()
+    each(psutil.Process.resume)
 
 
 # --- networks ---
@@ -339,4 +344,11 @@ def begin(fault: Fault, world: World, part: str, dice: random.Random) -> tuple[A
         NothingThereError: it found nothing to act on.
     """
     act = fault.act(world, part, dice)
-    return act, time.monotonic() + next(act)
+    try:
+        return act, time.monotonic() + next(act)
+    except (
+        psutil.Error,
+        ProcessLookupError,
+        OperationalError,
+    ) as error:  # it has just ended; another transaction was in the way
+        raise NothingThereError from error

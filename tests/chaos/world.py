@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -173,13 +174,14 @@ class World:
         self.answers: list[tuple[float, int, str]] = []
         self.slowest = (0.0, "")
         self._ended: set[int] = set()
+        self.no_commands = threading.Lock()  # held while a disk is away
         for name in ("service", *SITES):
             (root / name).mkdir()
             if isolated:
                 image = root / f"{name}.img"
                 with image.open("wb") as file:
                     file.truncate(700_000_000 if name == "service" else 400_000_000)
-                do("mkfs.ext4", "-q", image)
+                do("mkfs.ext4", "-q", "-m", "0", image)  # nothing reserved for root: full is full
                 self.mount(name)
         os.environ["OMP_NUM_THREADS"] = "1"
         if postgresql:
@@ -196,7 +198,7 @@ class World:
         serve = ["serve", "--slots", "1", "--host", self.host, "--port", str(self.port), "--api-port", str(api), *tls]
         self.service = Kept([*HPO_PILOT, *serve, *self.where], root / "service.log")
         self.service.look()
-        self.wait_for((self.workdir.tokens / "pilot.token").exists)
+        self.wait_for((self.workdir.tokens / "pilot.token").exists, 600.0)
         token = root / "pilot.token"
         do(*HPO_PILOT, "token", "create", "--name", "sites", "--role", "pilot", "-o", token, *self.where)
         url = f"http{'s' if isolated else ''}://{self.host}:{self.port}"
@@ -250,7 +252,7 @@ class World:
         do(*as_postgres, found / "initdb", "-D", data, "-U", "test", "-A", "trust", "--no-sync")
         options = f"-c listen_addresses= -c unix_socket_directories={socket} -c fsync=off"
         self._pg_ctl = [*as_postgres, str(found / "pg_ctl"), "-D", str(data), "-s", "-w", "-l", str(data / "log")]
-        self._pg_ctl += ["-o", options]
+        self._pg_ctl += ["-t", "600", "-o", options]
         self.pg_ctl("start")
         os.environ["HPO_PILOT_STORE"] = f"postgresql+psycopg://test@/postgres?host={socket}"
 
@@ -305,9 +307,10 @@ class World:
         begun = time.monotonic()
         try:
             whole = [*HPO_PILOT, *arguments, *self.where]
-            done = subprocess.run(whole, capture_output=True, text=True, timeout=600, check=False)
+            with self.no_commands:
+                done = subprocess.run(whole, capture_output=True, text=True, timeout=600, check=False)
         except subprocess.TimeoutExpired:
-            self.answers.append((time.time(), -1, f"hpo-pilot {arguments[0]}: no answer in 180 s"))
+            self.answers.append((time.time(), -1, f"hpo-pilot {arguments[0]}: no answer in 600 s"))
             return None
         self.slowest = max(self.slowest, (time.monotonic() - begun, arguments[0]))
         said = f"hpo-pilot {' '.join(arguments)}: {done.stderr.strip()[-300:]}"
@@ -348,8 +351,8 @@ class World:
     def end(self) -> None:
         """Ends all of it."""
         for kept in self.every:
-            if kept.root is not None:
-                kept.root.send_signal(signal.SIGCONT)
+            if (root := kept.root) is not None:
+                root.send_signal(signal.SIGCONT)
         for kept in reversed(self.every):
             kept.stop()
         if self.postgresql:
@@ -360,4 +363,4 @@ class World:
         shutil.copytree(self.workdir.root / "logs", self.root / "logs", dirs_exist_ok=True)
         if self.isolated:
             for name in ("service", *SITES):
-                do("umount", self.root / name, check=False)
+                do("umount", "--lazy", self.root / name, check=False)  # something may still end

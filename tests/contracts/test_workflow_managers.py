@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import time
 from dataclasses import replace
@@ -12,6 +13,7 @@ import requests
 
 from hpo_pilot.errors import GiveUpError, TryAgainError
 from hpo_pilot.jobs import JobState, Member, TaskOptions, TaskRef, TaskState, TrialLevel
+from hpo_pilot.panda import tasks
 from hpo_pilot.panda.manager import CachedSandbox, SandboxUploads
 from hpo_pilot.panda.workflow_manager import TaskNameTakenError, UnknownTaskError
 from hpo_pilot.server.tokens import Role
@@ -179,6 +181,19 @@ def test_a_server_of_ours_tells_which_tasks_have_results(ground):
     assert ground.manager.wait(30.0) == {first.jedi_task_id}
 
 
+def test_a_task_that_is_over_and_read_stays_in_no_memory(ground):
+    def kept() -> int:
+        gc.collect()
+        return sum(type(each).__module__ == tasks.__name__ for each in gc.get_objects())
+
+    before = kept()
+    ref = ground.manager.submit(ground.task(jobs=[(1, 0)]))
+    (job,) = ground.pilot.acquire()
+    ground.pilot.finish(job, 1.0)
+    assert [report.state for report in ground.manager.results(ref, [1])] == [JobState.FINISHED]
+    assert kept() <= before
+
+
 def test_a_server_that_is_gone_is_a_reason_to_try_again(ground):
     ref = ground.manager.submit(ground.task())
     ground.server.stop()
@@ -196,8 +211,9 @@ def test_a_server_that_is_gone_is_a_reason_to_try_again(ground):
 
 def test_the_checkpoints_of_a_search_that_is_done_are_deleted(ground, tmp_path):
     local = tmp_path / "checkpoints" / ground.uid
-    for name in ("t1f0", "t1f0.4", "t11f0", "series-1"):
-        (local / name).mkdir(parents=True)
+    after = tmp_path / "checkpoints" / "restored.7" / ground.uid
+    for folder in (*(local / name for name in ("t1f0", "t1f0.4", "t11f0", "series-1")), after / "t12f0"):
+        folder.mkdir(parents=True)
     task = replace(ground.task(jobs=[(1, 0)]), levels={1: TrialLevel(1, None, keep_checkpoint=True)})
     ref = ground.manager.submit(task)
     assert ground.pilot.acquire()
@@ -211,6 +227,7 @@ def test_the_checkpoints_of_a_search_that_is_done_are_deleted(ground, tmp_path):
     assert (stored(), len(list(local.iterdir()))) == (before, 4)
     ground.manager.forget(ground.uid, {1})
     assert (stored(), {path.name for path in local.iterdir()}) == (before, {"t1f0", "t1f0.4"})
+    assert not after.exists()
     ground.manager.forget(ground.uid)
     assert (stored(), local.exists()) == (before - (ground.foreign is None), False)
     ground.server.stop()

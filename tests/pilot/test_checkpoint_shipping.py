@@ -310,11 +310,11 @@ def test_a_level_that_could_not_be_stored_wins_over_a_stored_lower_one(tmp_path,
 
 
 def test_old_checkpoints_are_removed(tmp_path):
-    old, young, foreign = (tmp_path / name for name in ("old", "young", "foreign"))
-    for folder in (old / "t1f0" / ".kept", old / "t1f0.5", young / "t1f0", foreign / "thesis"):
+    old, again, young, foreign = (tmp_path / name for name in ("old", "restored.7/old", "young", "foreign"))
+    for folder in (old / "t1f0" / ".kept", old / "t1f0.5", again / "t1f0", young / "t1f0", foreign / "thesis"):
         folder.mkdir(parents=True)
-    for folder in (old / "t1f0", old / "t1f0.5", old, young / "t1f0", foreign / "thesis", foreign):
+    for folder in (*old.iterdir(), *again.iterdir(), old, again, young / "t1f0", foreign / "thesis", foreign):
         os.utime(folder, (1e9, 1e9))
     remove_old(tmp_path)
-    assert not old.exists()
+    assert not old.exists() and not again.exists()
     assert (young / "t1f0").exists() and (foreign / "thesis").exists()

@@ -15,6 +15,7 @@ from urllib.parse import quote
 import pytest
 
 from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.pilot.checkpoints import LIFE
 from hpo_pilot.pilot.client import JobServer
 from hpo_pilot.pilot.pilot import Pilot
 from hpo_pilot.pilot.settings import PilotWorkDir, pilot_key
@@ -54,6 +55,21 @@ def test_a_job_runs_in_the_environment_of_its_search(panda, pilot, tmp_path):
     (tmp_path / "environments" / "1a2b3c4d.json").write_text(json.dumps({**theirs, "SHELL_TOKEN": "x"}))
     pilot.start("--environments", str(tmp_path / "environments"), variables={"WANTED": "not this one"})
     assert verdict(panda.final(panda.add_job(run)))["value"] == 0.5
+
+
+@pytest.mark.parametrize(("task", "folder", "found"), [(5, "", ["former"]), (7 * LIFE + 5, "restored.7", [])])
+def test_after_a_restoration_no_checkpoint_of_another_life_is_taken(panda, pilot, task, folder, found):
+    """The restored server gives far higher ids, and numbers of trials again."""
+    former = pilot.workdir / "checkpoints" / "1a2b3c4d" / "t101f0" / "former"
+    former.parent.mkdir(parents=True)
+    former.write_text("of another point")
+    run = "cd $HPO_PILOT_CHECKPOINT_DIR; ls > $OLDPWD/seen; pwd >> $OLDPWD/seen; cd $OLDPWD; " + GOOD
+    pilot.start(isolated=True)
+    assert panda.final(panda.add_job(run, job={"taskID": task}, outputs=["seen"]))["job_status"] == "finished"
+    with tarfile.open(fileobj=io.BytesIO(panda.stored["user.me.outputs.tar.gz"])) as archive:
+        seen = archive.extractfile("seen").read().decode().split()
+    assert seen == [*found, str(pilot.workdir / "checkpoints" / folder / "1a2b3c4d" / "t101f0")]
+    assert former.exists() == (not found)
 
 
 def test_no_other_account_looks_into_its_work_folder(make_settings, tmp_path):

@@ -6,13 +6,19 @@ import asyncio
 import base64
 import contextlib
 import json
+import socket
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import jwt
 import pytest
+import requests
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.server import listening
@@ -317,3 +323,53 @@ def test_wrong_tokens_of_one_address_delay_no_other() -> None:
     for number in range(10_000):
         slow.delay(str(number), 200)
     assert len(slow._seen) < 5000
+
+
+class Mirror:
+    """A server that answers with the address and scheme of the caller."""
+
+    name = "mirror"
+
+    def application(self) -> ASGIApp:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "http":
+                request = Request(scope)
+                assert request.client is not None
+                await PlainTextResponse(f"{request.client.host} {request.url.scheme}")(scope, receive, send)
+
+        return app
+
+    def close_waiting(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("named", "forwarded", "seen"),
+    [
+        ("", "198.51.100.7", "127.0.0.1 http"),
+        ("127.0.0.2, 10.0.0.0/8", "127.0.0.2", "127.0.0.1 http"),
+        ("127.0.0.1", "198.51.100.7", "198.51.100.7 https"),
+        ("127.0.0.0/8,::1", "127.0.0.1, 198.51.100.7, 127.0.0.9", "198.51.100.7 https"),  # the last that is no proxy
+    ],
+)
+def test_only_named_proxies_say_whose_request_it_is(
+    monkeypatch: pytest.MonkeyPatch, named: str, forwarded: str, seen: str
+) -> None:
+    monkeypatch.setenv("HPO_PILOT_PROXIES", named)
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")  # uvicorn's own
+    (listener,) = listening.listen("127.0.0.1", 0, secure=False)
+    ours, lifeline = socket.socketpair()
+    headers = {"X-Forwarded-For": forwarded, "X-Forwarded-Proto": "https"}
+    with listener, lifeline, ThreadPoolExecutor(1) as thread, ours:
+        served = thread.submit(listening.serve, Mirror(), listener, lifeline.fileno())
+        answer = requests.get(f"http://127.0.0.1:{listener.getsockname()[1]}", headers=headers, timeout=60)
+        assert answer.text == seen
+        ours.close()
+        served.result()
+
+
+@pytest.mark.parametrize("named", ["*", "proxy.example.org", "10.0.0.1/8"])
+def test_a_proxy_is_an_address_or_a_network(monkeypatch: pytest.MonkeyPatch, named: str) -> None:
+    monkeypatch.setenv("HPO_PILOT_PROXIES", f"127.0.0.1,{named}")
+    with pytest.raises(InputError, match="as in"):
+        listening.proxies()

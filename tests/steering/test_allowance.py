@@ -62,7 +62,7 @@ def test_it_ends_when_no_other_has_room(steer, store, panda, folds):
             for number in range(1, folds + 1):
                 panda.finish(task, number, seconds=30.0)
     assert len(panda.tasks) == 4 // folds and steering.state is SearchState.DONE
-    assert store.search(1).message == f"the time, GPU-hours or core-hours were spent after {4 // folds} trials"
+    assert store.search(1).message == f"budget.gpu_hours was spent after {4 // folds} trials"
     assert not panda.killed
     assert spent(store.engine, 1).seconds == 120.0 <= 0.35 * 360
 

@@ -15,6 +15,7 @@ from sqlalchemy import insert, select
 
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.jobs import task_name
+from hpo_pilot.pilot.checkpoints import LIFE
 from hpo_pilot.server import chains, database
 from hpo_pilot.server.database import Database
 from hpo_pilot.steering import backup as backups
@@ -26,6 +27,7 @@ from tests.steering.memory_panda import go
 
 FILES = {
     "checkpoints/u/t1f0.1/c": b"half",
+    "checkpoints/restored.7/u/t2f0/c": b"too",
     "panda-files/storage/o.tar.gz": b"out",
     "tokens/signing-key.pem": b"key",
     "logs/service.log": b"left out",
@@ -79,7 +81,8 @@ def test_a_restored_folder_has_everything_that_a_service_needs(work, saved, stor
     with closing(Database(folder.panda_database)) as server, server.writing() as tx:
         new = COMMON | {"task_id": 1, "number": 2, "attempt_nr": 1, "max_attempt": 3, "status": "activated"}
         new |= {"core_count": 1, "ram_mb": 1, "max_walltime": 1}
-        assert tx.connection.execute(insert(database.jobs).values(new)).inserted_primary_key[0] > 10**9
+        given = tx.connection.execute(insert(database.jobs).values(new)).inserted_primary_key[0]
+        assert LIFE < given < 2**53, "JSON's numbers are exact up to there"
         states = dict(tx.connection.execute(select(database.tasks.c.task_id, database.tasks.c.status)).all())
     assert states == {1: "running", 2: "aborted"}
 
@@ -144,6 +147,7 @@ def test_a_restored_search_goes_on_from_no_checkpoint_of_a_later_trial(work, sto
 
 
 def test_a_checkpoint_is_saved_whole_or_not_at_all(work, monkeypatch):
+    shutil.rmtree(work.checkpoints / "restored.7")
     point, real, copies = work.checkpoints / "u/t1f0.1", shutil.copy2, []
     changes: set[int] = set()
     (point / ".kept").mkdir()

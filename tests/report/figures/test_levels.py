@@ -19,7 +19,7 @@ def test_points_over_levels_and_what_each_level_says_of_the_highest():
     search = make_search(fidelity=EPOCHS, folds=1)
     (figure,) = draw("levels", search, leveled())
     assert "30 points over epochs" in figure.description
-    assert "epochs 1: 30 trials" in figure.description and "rank correlation with 3: 1" in figure.description
+    assert "Epochs 1: 30 trials" in figure.note and "rank correlation with 3: 1" in figure.note
     assert [trace["name"] for trace in figure.spec["data"]] == ["point", "best"]
     assert figure.spec["data"][1]["x"] == [1, 3]
 
