@@ -158,7 +158,7 @@ def _trial(subject: ExportedSearch, trial: TrialDocument, space: Mapping[str, Ba
             params={name: _parameter(subject.space[name], value) for name, value in point.items()},
             distributions={name: space[name] for name in point},
             user_attrs=_attributes(subject, trial),
-            intermediate_values={} if curve is None else dict(mean_curve(curve)),
+            intermediate_values={} if curve is None else dict(mean_curve(fold["values"] for fold in curve["folds"])),
         )
     except ValueError as error:
         raise InputError(f"Optuna refuses trial {trial['number']} of {subject.search['name']!r}: {error}") from error
