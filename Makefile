@@ -15,7 +15,7 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run pilot test test-real recorded check lock release site format schemas bench chaos soak curves pictures horovod clean
+.PHONY: help venv run pilot test test-real check lock release site format schemas bench chaos soak curves pictures horovod clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,11 +45,7 @@ pilot:  ## build/pilot: the pilot and its libraries in a folder that runs from a
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --target build/pilot .
 
 test: venv  ## all tests that need only Python
-	$(BIN)/pytest -n 3 --dist worksteal --durations 15 --ignore tests/chaos --ignore tests/real --ignore tests/recorded tests
-
-# OpenBLAS rounds as the processor's kernels do, and so do the points: those of Haswell run on all that have AVX2.
-recorded: venv  ## compare what users and other programs see with what tests/recorded keeps
-	OPENBLAS_CORETYPE=Haswell $(BIN)/pytest tests/recorded
+	$(BIN)/pytest -n 3 --dist worksteal --durations 15 --ignore tests/chaos --ignore tests/real tests
 
 test-real: venv  ## tests with real parts: PostgreSQL, Pilot 3, prun, pbook, kills; installs what is missing, if root
 	tests/real/run

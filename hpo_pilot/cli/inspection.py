@@ -16,8 +16,6 @@ from hpo_pilot.cli.options import (
     IdArgument,
     JsonOption,
     argument,
-    complete_form,
-    complete_trial,
     on_client,
     option,
 )
@@ -40,7 +38,7 @@ from hpo_pilot.errors import InputError
 from hpo_pilot.operations.client import SearchClient
 from hpo_pilot.operations.families import family_document
 from hpo_pilot.report.documents import SearchDocument, StatusDocument, is_unsteered, over_count, planned_count
-from hpo_pilot.report.exports import FILE_FORMS, TEXT_FORMS, export_file
+from hpo_pilot.report.exports import TEXT_FORMS, export_mlflow
 from hpo_pilot.report.formatting import (
     NOTHING,
     NOTHING_BEYOND,
@@ -64,7 +62,7 @@ _UNSTEERED = "not steered"
 _NOTHING_BEYOND = f"{NOTHING_BEYOND}: the hypervolume is 0"
 
 #: The formats of `export`.
-EXPORTS = (*TEXT_FORMS, *FILE_FORMS)
+EXPORTS = (*TEXT_FORMS, "mlflow")
 
 
 #: Searches on a page of `list`.
@@ -376,12 +374,7 @@ def log(client: SearchClient, identity: IdArgument, as_json: JsonOption = False)
 def logs(
     client: SearchClient,
     identity: IdArgument,
-    number: Annotated[
-        int,
-        argument(
-            metavar="TRIAL", min=1, max=MOST_NUMBER, help="The number of the trial.", autocompletion=complete_trial
-        ),
-    ],
+    number: Annotated[int, argument(metavar="TRIAL", min=1, max=MOST_NUMBER, help="The number of the trial.")],
     fold: Annotated[int | None, option(min=0, max=MOST_NUMBER, help="Only this fold.")] = None,
 ) -> None:
     """Print the end of the log of a trial's payload: 64 KB of a failed fold, 2000 characters of a finished one."""
@@ -427,18 +420,15 @@ def report(
 def export(
     client: SearchClient,
     identity: IdArgument,
-    form: Annotated[
-        str, typer.Option("--format", help=f"One of {', '.join(EXPORTS)}.", autocompletion=complete_form)
-    ] = "csv",
+    form: Annotated[str, typer.Option("--format", help=f"One of {', '.join(EXPORTS)}.")] = "csv",
     output: Annotated[
-        Path | None, option("--output", "-o", help="A file; default: standard output. mlflow: runs.db, or a folder.")
+        Path | None,
+        option("--output", "-o", help="A file; default: standard output. mlflow: a database, such as runs.db."),
     ] = None,
 ) -> None:
     """Export a search and its trials to another format."""
-    if form in FILE_FORMS:
-        if (note := FILE_FORMS[form].note) and output is not None:
-            typer.echo(f"hpo-pilot: {note}", err=True)
-        typer.echo(export_file(client, identity, form, output))
+    if form == "mlflow":
+        typer.echo(export_mlflow(client, identity, output))
         return
     if form not in TEXT_FORMS:
         raise InputError(f"there is no export to {form!r}; there is {', '.join(EXPORTS)}")

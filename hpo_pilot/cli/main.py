@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import gc
 import logging
@@ -20,9 +21,12 @@ from hpo_pilot.cli.output import about_place, advised
 from hpo_pilot.errors import HpoPilotError, TryAgainError
 from hpo_pilot.logs import configure_logging
 
+#: A disk is full, read-only, or ends.
+_DISK_FAILS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+
 
 def _with_advice(callback: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the needed options to the commands that the messages of `callback` name; Ctrl-C means "try again"."""
+    """Adds the needed options to the commands in messages of `callback`; Ctrl-C and a full disk mean "try again"."""
 
     @functools.wraps(callback)
     def called(*args: Any, **given: Any) -> Any:
@@ -34,6 +38,13 @@ def _with_advice(callback: Callable[..., Any]) -> Callable[..., Any]:
             except HpoPilotError as error:
                 error.args = (advised(str(error)),)
                 raise
+            except OSError as error:
+                if error.errno not in _DISK_FAILS:
+                    raise
+                where = error.filename or "the disk of the work folder, or of temporary files"
+                raise TryAgainError(
+                    f"{where}: {error.strerror}; nothing is lost: when it can be written, give the same command again"
+                ) from error
 
     return called
 

@@ -17,7 +17,7 @@ from hpo_pilot.errors import InputError
 
 
 def import_file(
-    tool: Annotated[str, argument(metavar="hpogrid|phpo|idds|wandb|katib|determined", help="The tool.")],
+    tool: Annotated[str, argument(metavar="hpogrid|phpo|idds|wandb|katib", help="The tool.")],
     words: Annotated[
         list[str] | None,
         argument(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing
@@ -17,7 +16,7 @@ from typer import Context
 from hpo_pilot.errors import InputError
 from hpo_pilot.operations.client import SearchClient
 
-# --- shell completion of names of searches, trials, parameters, formats and sites ---
+# --- shell completion of names of searches and sites ---
 #
 # The shell waits for it at every press of the tab key. It therefore imports nothing heavy: it reads a local SQLite
 # store with the standard library, and never asks a service, which may be slow. `hpo-pilot --install-completion` sets
@@ -34,44 +33,18 @@ _PATIENCE = 0.1
 
 
 def complete_search(ctx: Context, incomplete: str) -> list[Offer]:
-    """Names of searches, with their states."""
-    query = "SELECT name, state FROM searches WHERE name LIKE ? ESCAPE '!' ORDER BY id DESC LIMIT ?"
-    return _found(ctx, query, _beginning(incomplete), _MOST)
+    """Names of searches, with their states; none if the store is missing, locked or of another version."""
+    import sqlite3
 
-
-def complete_trial(ctx: Context, incomplete: str) -> list[Offer]:
-    """Offers the numbers of a search's trials; for `retry`, only failed trials."""
-    query = (
-        f"SELECT CAST(number AS TEXT), state FROM trials WHERE search_id = (SELECT id FROM searches WHERE {_NAMED}) "  # noqa: S608
-        "AND CAST(number AS TEXT) LIKE ? ESCAPE '!' AND (state = 'failed' OR NOT ?) ORDER BY number DESC LIMIT ?"
-    )
-    name = _identity(ctx)
-    return _found(ctx, query, name, name, _beginning(incomplete), ctx.info_name == "retry", _MOST)
-
-
-def complete_parameter(ctx: Context, incomplete: str) -> list[Offer]:
-    """Offers ``name=`` for each parameter of a search, or ``name=value`` for each of its choices."""
-    name = _identity(ctx)
-    offered: list[Offer] = []
-    for (definition,) in _found(ctx, f"SELECT definition FROM searches WHERE {_NAMED}", name, name):  # noqa: S608
-        for parameter, dimension in json.loads(definition)["space"].items():
-            for choice in dimension.get("choices", ()):
-                offered.append((f"{parameter}={choice if isinstance(choice, str) else json.dumps(choice)}", ""))
-            if "choices" not in dimension:
-                offered.append((f"{parameter}=", f"{dimension['low']} to {dimension['high']}"))
-    return [offer for offer in offered if offer[0].startswith(incomplete)]
-
-
-def complete_best(incomplete: str) -> list[Offer]:
-    """Offers `best` in place of a trial's number; the search is not known yet, as it follows on the command line."""
-    return [("best", "the best trial")] if "best".startswith(incomplete) else []
-
-
-def complete_form(incomplete: str) -> list[str]:
-    """Forms of `export`."""
-    from hpo_pilot.cli.inspection import EXPORTS
-
-    return [form for form in EXPORTS if form.startswith(incomplete)]
+    path = _store_path(ctx)
+    if path is None or not path.is_file():
+        return []
+    query = "SELECT name, state FROM searches ORDER BY id DESC"
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_PATIENCE)) as store:
+            return [offer for offer in store.execute(query) if offer[0].startswith(incomplete)][:_MOST]
+    except sqlite3.Error:
+        return []
 
 
 def complete_site(ctx: Context, incomplete: str) -> list[str]:
@@ -84,27 +57,6 @@ def complete_site(ctx: Context, incomplete: str) -> list[str]:
     return sorted(name for name in names if name.startswith(incomplete))
 
 
-def _beginning(text: str) -> str:
-    """Returns an SQL LIKE pattern for texts that begin with `text`; the escape character is !."""
-    for special in "!%_":
-        text = text.replace(special, "!" + special)
-    return text + "%"
-
-
-def _found(ctx: Context, query: str, *values: object) -> list[Any]:
-    """Returns the rows of a query of a local store; none if it is missing, locked or of another version."""
-    import sqlite3
-
-    path = _store_path(ctx)
-    if path is None or not path.is_file():
-        return []
-    try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_PATIENCE)) as store:
-            return store.execute(query, values).fetchall()
-    except sqlite3.Error:
-        return []
-
-
 def _store_path(ctx: Context) -> Path | None:
     """Returns the file of the store that the command line names; None: a service or another database."""
     given = ctx.params
@@ -114,16 +66,6 @@ def _store_path(ctx: Context) -> Path | None:
     if url:
         return Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
     return Path(given.get("workdir") or "hpo-pilot") / "hpo-pilot.db"
-
-
-#: SQL that finds the search with the name or number of `_identity`, which is given twice.
-_NAMED = "name = ? OR CAST(id AS TEXT) = ?"
-
-
-def _identity(ctx: Context) -> str | None:
-    """Returns the name or number of the search on the command line."""
-    # If the word to complete is the value of an option, click has not parsed the words before it yet.
-    return ctx.params.get("identity") or next(iter(ctx.args), None)
 
 
 SERVICE_VARIABLE = "HPO_PILOT_SERVICE"

@@ -20,9 +20,6 @@ from hpo_pilot.cli.options import (
     ServerOption,
     SlotsOption,
     argument,
-    complete_best,
-    complete_parameter,
-    complete_trial,
     on_client,
     option,
 )
@@ -250,9 +247,7 @@ def note(
     client: SearchClient,
     identity: IdArgument,
     text: Annotated[str | None, argument(metavar="TEXT", help="The note; empty: none.")] = None,
-    trial: Annotated[
-        int, option(metavar="N", min=0, help="A trial. Default: the search.", autocompletion=complete_trial)
-    ] = 0,
+    trial: Annotated[int, option(metavar="N", min=0, help="A trial. Default: the search.")] = 0,
     tags: Annotated[str | None, option(metavar="A,B", help="All tags, separated by commas; empty: none.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -277,7 +272,6 @@ def retry(
             "--trial",
             metavar="N",
             help="A failed trial; may be repeated. Default: all failed trials that have not been retried.",
-            autocompletion=complete_trial,
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -297,9 +291,7 @@ def try_point(
     values: Annotated[
         list[str],
         argument(
-            metavar="NAME=VALUE …",
-            help="All parameters that are active at the point, with values as in a search file.",
-            autocompletion=complete_parameter,
+            metavar="NAME=VALUE …", help="All parameters that are active at the point, with values as in a search file."
         ),
     ],
     as_json: JsonOption = False,
@@ -356,7 +348,7 @@ def ask(
 def tell(
     client: SearchClient,
     identity: IdArgument,
-    trial: Annotated[int, argument(metavar="TRIAL", min=1, help="The trial's number.", autocompletion=complete_trial)],
+    trial: Annotated[int, argument(metavar="TRIAL", min=1, help="The trial's number.")],
     values: Annotated[
         list[float] | None,
         option("--value", metavar="V", help="Its value; once for each objective, in their order. nan: it failed."),
@@ -393,12 +385,7 @@ def tell(
 @on_client
 def fetch(
     client: SearchClient,
-    which: Annotated[
-        str,
-        typer.Argument(
-            metavar="best|TRIAL", help="The best trial, or the number of a trial.", autocompletion=complete_best
-        ),
-    ],
+    which: Annotated[str, typer.Argument(metavar="best|TRIAL", help="The best trial, or the number of a trial.")],
     identity: IdArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="A folder for the files.")] = Path(),
     as_json: JsonOption = False,

@@ -560,21 +560,6 @@ class BatchAllocation(ABC):
         """
         return Remainder()
 
-    def keeps_cores(self) -> bool:
-        """Returns whether job steps keep their cores after their end if the allocation lost a node: see `reclaim`."""
-        return False
-
-    def reclaim(self, nodes: Sequence[str]) -> list[str]:
-        """Returns the nodes that are wholly free again after the loss of others.
-
-        Args:
-            nodes: nodes whose cores the batch system may have kept.
-
-        Raises:
-            InputError: the batch system does not tell.
-        """
-        return list(nodes)
-
     def gpus_per_node(self) -> int:
         """Returns the GPUs of each node, from the environment; 0: not known."""
         return 0

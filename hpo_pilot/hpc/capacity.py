@@ -247,25 +247,11 @@ class Capacity:
         for node in range(len(shapes)):
             level = self._level(node)
             self._levels[level] = self._levels.get(level, 0) | 1 << node
-        self.not_lost = (1 << len(shapes)) - 1  #: nodes that may get jobs now or later
-        self._held = 0
-
-    @property
-    def up(self) -> int:
-        """The nodes that may get jobs."""
-        return self.not_lost & ~self._held
+        self.up = (1 << len(shapes)) - 1  #: nodes that may get jobs
 
     def lose(self, node: int) -> None:
         """Stops jobs for a node for ever; parts of jobs there may still be given back."""
-        self.not_lost &= ~(1 << node)
-
-    def hold(self, nodes: int) -> None:
-        """Stops new jobs for nodes until `release`; running jobs go on."""
-        self._held |= nodes
-
-    def release(self, nodes: int) -> None:
-        """Allows new jobs for nodes again, unless they are lost."""
-        self._held &= ~nodes
+        self.up &= ~(1 << node)
 
     def free(self, node: int) -> tuple[int, int, int]:
         """Returns the free GPUs, cores and MB of a node."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, deque
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -450,7 +450,7 @@ class Scheduler:
 
     def usage(self, now: float) -> Usage:
         """Returns the usage of the allocation so far."""
-        return self._account.usage(((running.job.search, running.node_uses) for running in self._expected_ends), now)
+        return self._account.usage((use for running in self._expected_ends for use in running.node_uses), now)
 
     # --- events ---
 
@@ -529,8 +529,8 @@ class Scheduler:
         self._capacity.give_back(job.needs, running.parts)
         if 1 < job.needs.nodes == len(running.parts):
             self._keep_block(running, now)
-        self._account.end(job.search, running.node_uses, now, useful=ending.is_useful)
-        self._account.count(job.search, ending)
+        self._account.end(running.node_uses, now, useful=ending.is_useful)
+        self._account.count(ending)
         self._run_times[job.search].ended(running.start, now, finished=ending is Ending.FINISHED, staging=staging)
         for part in running.parts:
             self._on_node[part.node].discard(running.number)
@@ -543,18 +543,15 @@ class Scheduler:
         Returns:
             The jobs that ran there. End them on their other nodes, which they keep until then, and call `ended` for
             each.
-
-        Raises:
-            InputError: there is no such node.
         """
-        (node,) = members(self._set_of([name]))
-        if not self._capacity.not_lost >> node & 1:
+        node = self._places[name]
+        if not self._capacity.up >> node & 1:
             return ()
         victims = [self._by_number[number] for number in sorted(self._on_node[node])]
         for running in victims:
             self._capacity.give_back(running.job.needs, [part for part in running.parts if part.node == node])
             node_uses = [use for use in running.node_uses if use.node == node]
-            self._account.end(running.job.search, node_uses, now, useful=False)
+            self._account.end(node_uses, now, useful=False)
             running.parts = [part for part in running.parts if part.node != node]
             running.node_uses = [use for use in running.node_uses if use.node != node]
             running.nodes &= ~(1 << node)
@@ -566,28 +563,6 @@ class Scheduler:
             self._reservation = None
         self._changed = True
         return tuple(running.job for running in victims)
-
-    def hold(self, names: Collection[str]) -> None:
-        """Stops new jobs for nodes until `release`; running jobs go on.
-
-        Raises:
-            InputError: there is no such node.
-        """
-        nodes = self._set_of(names)
-        self._capacity.hold(nodes)
-        self._break_blocks(nodes)
-        if self._reservation and self._reservation.nodes & nodes:
-            self._reservation = None
-        self._changed = True
-
-    def release(self, names: Collection[str]) -> None:
-        """Allows new jobs for nodes after `hold`.
-
-        Raises:
-            InputError: there is no such node.
-        """
-        self._capacity.release(self._set_of(names))
-        self._changed = True
 
     def drain(self) -> None:
         """Stops all starts; `hand_back` then returns all waiting jobs."""
@@ -613,12 +588,6 @@ class Scheduler:
         return tuple(found)
 
     # --- decisions ---
-
-    def _set_of(self, names: Collection[str]) -> int:
-        for name in names:
-            if name not in self._places:
-                raise InputError(f"the allocation has no node {name!r}")
-        return node_set(self._places[name] for name in names)
 
     @property
     def _last_end(self) -> float:
@@ -651,10 +620,8 @@ class Scheduler:
     def _keep_block(self, running: PlacedJob, now: float) -> None:
         """Keeps the nodes that a job has left together.
 
-        It keeps none if one of them is held, or if they are reserved for a job that is not smaller.
+        It keeps none if they are reserved for a job that is not smaller.
         """
-        if running.nodes & ~self._capacity.up:
-            return
         held = self._reservation
         if held is not None and held.nodes & running.nodes:
             if held.job.needs.nodes >= running.job.needs.nodes:
@@ -676,7 +643,7 @@ class Scheduler:
     def _able(self, needs: JobNeeds) -> int:
         """Returns the number of nodes that could take a part of such a job if they were empty."""
         return sum(
-            (nodes & self._capacity.not_lost).bit_count()
+            (nodes & self._capacity.up).bit_count()
             for shape, nodes in self._by_shape.items()
             if needs.fit(shape.gpus, shape.cores, shape.memory_mb)
         )
@@ -705,8 +672,8 @@ class Scheduler:
         """
         closed, held = self._closed(job.needs), self._reservation
         found = self._expected_ends.reserve(job, self._capacity, closed, now)
-        if found is None and (closed or self._capacity.up != self._capacity.not_lost):
-            return False  # closed or held nodes may suffice later
+        if found is None and closed:
+            return False  # closed nodes may suffice later
         if found is not None and held is not None and held.job is job:
             found = replace(found, start=min(found.start, held.start))
         elif found is None or found.start + job.needs.seconds > self._last_end:

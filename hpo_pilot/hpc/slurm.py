@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import getpass
 import logging
-import random
 import re
 import shlex
 import time
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable
 from typing import ClassVar
 
 from typing_extensions import override
@@ -49,11 +47,6 @@ _SACCT_FIELDS = "JobIDRaw,State,Reason,Partition,QOS,JobName"
 _BARS = 5
 
 
-_FREES_CORES = (23, 2, 3)  # the first version without bug 16691
-
-_ALONE = 8  # nodes to try one by one, if not all of them are free
-
-
 class SlurmAllocation(BatchAllocation):
     """An allocation of sbatch or salloc."""
 
@@ -90,43 +83,6 @@ class SlurmAllocation(BatchAllocation):
             return Remainder(lost, _time(end) - now)
         except ValueError:  # NONE: the job has no limit
             return Remainder(lost)
-
-    def keeps_cores(self) -> bool:
-        """See BatchAllocation: True before Slurm 23.02.3, or if the version is not known."""
-        try:
-            found = re.search(r"(\d+)\.(\d+)\.(\d+)", self.ask(["scontrol", "--version"]))
-        except InputError:
-            return True
-        return found is None or tuple(map(int, found.groups())) < _FREES_CORES
-
-    def reclaim(self, nodes: Sequence[str]) -> list[str]:
-        """See BatchAllocation.
-
-        Before Slurm 23.02.3, the cores of every step that runs when the allocation loses a node, on whichever nodes,
-        stay allocated after its end (SchedMD's bug 16691). A step on a whole node frees all of its cores.
-        """
-        steps = self.ask(["squeue", "--steps", "--noheader", f"--jobs={self.job}", "--format=%i %N"]).splitlines()
-        listed = {line.split()[1] for line in steps if re.match(r"\S+\.\d+\s+\S", line)}  # not the steps of the script
-        busy = self._expanded(",".join(sorted(listed))) if listed else set()
-        free = [node for node in nodes if node not in busy]
-        try:
-            return self._wholly_free(free)
-        except InputError:
-            if len(free) == 1:
-                raise
-        found = []
-        for node in random.sample(free, min(_ALONE, len(free))):
-            with suppress(InputError):
-                found += self._wholly_free([node])
-        return found
-
-    def _wholly_free(self, nodes: list[str]) -> list[str]:
-        """Runs a step on all of these whole nodes, and returns them."""
-        if nodes:
-            count = str(len(nodes))
-            words = ["srun", "--immediate=5", "-N", count, "-n", count, f"--nodelist={','.join(nodes)}", "--whole"]
-            self.ask([*words, "--mem=16M", "--job-name=hpo-pilot-reclaim", "true"])
-        return nodes
 
     def _expanded(self, listed: str) -> set[str]:
         return set(self.ask(["scontrol", "show", "hostnames", listed]).split())

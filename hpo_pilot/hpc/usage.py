@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -89,15 +89,6 @@ class TimeBreakdown:
 
 
 @dataclass(frozen=True)
-class SearchUsage:
-    """The node-seconds and GPU-seconds of one search; of shared nodes, the shares of its jobs."""
-
-    nodes: TimeBreakdown
-    gpus: TimeBreakdown
-    endings: Mapping[Ending, int]
-
-
-@dataclass(frozen=True)
 class Usage:
     """The node-seconds and GPU-seconds of an allocation so far.
 
@@ -107,14 +98,7 @@ class Usage:
 
     nodes: TimeBreakdown
     gpus: TimeBreakdown
-    searches: Mapping[str, SearchUsage]
-
-
-class _Sums:
-    def __init__(self) -> None:
-        self.node_seconds = [0.0, 0.0]  # lost, used
-        self.gpu_seconds = [0.0, 0.0]
-        self.endings: Counter[Ending] = Counter()
+    endings: Mapping[Ending, int]
 
 
 class NodeUse:
@@ -142,7 +126,8 @@ class Account:
         self._weights = [0.0] * len(shapes)
         self._jobs_on = [0] * len(shapes)
         self._gone: dict[int, float] = {}
-        self._sums: dict[str, _Sums] = {}
+        self._node_seconds, self._gpu_seconds = [0.0, 0.0], [0.0, 0.0]  # lost, used
+        self._endings: Counter[Ending] = Counter()
 
     def begin(self, needs: JobNeeds, nodes: Iterable[int], now: float) -> list[NodeUse]:
         """Notes that a job starts on nodes."""
@@ -156,56 +141,39 @@ class Account:
             node_uses.append(NodeUse(node, float(needs.gpus_per_node), weight, self._meters[node], now))
         return node_uses
 
-    def end(self, search: str, node_uses: Iterable[NodeUse], now: float, *, useful: bool) -> None:
+    def end(self, node_uses: Iterable[NodeUse], now: float, *, useful: bool) -> None:
         """Notes that a job leaves nodes."""
-        sums = self._sums.setdefault(search, _Sums())
         for use in node_uses:
             node = use.node
             self._read_meter(node, now)
-            sums.node_seconds[useful] += (self._meters[node] - use.mark) * use.weight
-            sums.gpu_seconds[useful] += (now - use.began) * use.gpus
+            self._node_seconds[useful] += (self._meters[node] - use.mark) * use.weight
+            self._gpu_seconds[useful] += (now - use.began) * use.gpus
             self._jobs_on[node] -= 1
             # Without jobs the weight is 0: this removes rounding errors.
             self._weights[node] = self._weights[node] - use.weight if self._jobs_on[node] else 0.0
 
-    def count(self, search: str, ending: Ending) -> None:
-        """Notes how a job of a search ended."""
-        self._sums.setdefault(search, _Sums()).endings[ending] += 1
+    def count(self, ending: Ending) -> None:
+        """Notes how a job ended."""
+        self._endings[ending] += 1
 
     def lose(self, node: int, now: float) -> None:
         """Notes the loss of a node; no job is on it any more."""
         self._gone[node] = now
 
-    def usage(self, running: Iterable[tuple[str, Sequence[NodeUse]]], now: float) -> Usage:
-        """Returns the usage at the time `now`, which is not before the last change.
-
-        Args:
-            running: search and node uses of each running job.
-            now: seconds.
-        """
-        node_seconds: defaultdict[str, float] = defaultdict(float)
-        gpu_seconds: defaultdict[str, float] = defaultdict(float)
-        for search, node_uses in running:
-            for use in node_uses:
-                self._read_meter(use.node, now)
-                node_seconds[search] += (self._meters[use.node] - use.mark) * use.weight
-                gpu_seconds[search] += (now - use.began) * use.gpus
-        names = sorted(self._sums.keys() | node_seconds.keys())
-        searches = {}
-        for name in names:
-            sums = self._sums.get(name) or _Sums()
-            searches[name] = SearchUsage(
-                TimeBreakdown(sums.node_seconds[True], sums.node_seconds[False], node_seconds[name]),
-                TimeBreakdown(sums.gpu_seconds[True], sums.gpu_seconds[False], gpu_seconds[name]),
-                dict(sums.endings),
-            )
+    def usage(self, running: Iterable[NodeUse], now: float) -> Usage:
+        """Returns the usage at the time `now`, which is not before the last change, with what jobs use now."""
+        node_seconds = gpu_seconds = 0.0
+        for use in running:
+            self._read_meter(use.node, now)
+            node_seconds += (self._meters[use.node] - use.mark) * use.weight
+            gpu_seconds += (now - use.began) * use.gpus
         length = now - self._begins
         gone = {node: now - since for node, since in self._gone.items()}
-        gpus_gone = sum(self._shapes[node].gpus * seconds for node, seconds in gone.items())
+        gpus, gpus_gone = sum(s.gpus for s in self._shapes), sum(self._shapes[n].gpus * s for n, s in gone.items())
         return Usage(
-            _total([one.nodes for one in searches.values()], length * len(self._shapes), sum(gone.values())),
-            _total([one.gpus for one in searches.values()], length * sum(s.gpus for s in self._shapes), gpus_gone),
-            searches,
+            _breakdown(self._node_seconds, node_seconds, length * len(self._shapes), sum(gone.values())),
+            _breakdown(self._gpu_seconds, gpu_seconds, length * gpus, gpus_gone),
+            dict(self._endings),
         )
 
     def _read_meter(self, node: int, now: float) -> None:
@@ -214,6 +182,6 @@ class Account:
         self._read[node] = now
 
 
-def _total(parts: Sequence[TimeBreakdown], available: float, gone: float) -> TimeBreakdown:
-    used, lost, running = (sum(getattr(one, name) for one in parts) for name in ("used", "lost", "running"))
+def _breakdown(ended: Sequence[float], running: float, available: float, gone: float) -> TimeBreakdown:
+    lost, used = ended
     return TimeBreakdown(used, lost, running, available - used - lost - running - gone, gone)

@@ -1,8 +1,7 @@
-"""Imports sweeps of Weights & Biases, Experiments of Katib, and experiments of Determined.
+"""Imports sweeps of Weights & Biases and Experiments of Katib.
 
 Sources: https://docs.wandb.ai/models/sweeps/sweep-config-keys and wandb/wandb, `wandb/sdk/launch/sweeps/utils.py` (the
-macros of a command); kubeflow/katib, `pkg/apis/controller/experiments/v1beta1/` and `pkg/metricscollector/v1beta1/`;
-determined-ai/determined, `schemas/expconf/v0/` and `master/pkg/searcher/`.
+macros of a command); kubeflow/katib, `pkg/apis/controller/experiments/v1beta1/` and `pkg/metricscollector/v1beta1/`.
 """
 
 from __future__ import annotations
@@ -25,13 +24,12 @@ from hpo_pilot.search.mistakes import FieldPath, path_text
 from hpo_pilot.search.values import is_number, show
 from hpo_pilot.search.yaml_document import plain_tag, scalar_value
 
-#: Algorithms of the three tools, and our optimizers. Those that only stop trials early draw their points at random.
+#: Algorithms of the two tools, and our optimizers. Those that only stop trials early draw their points at random.
 _OPTIMIZERS = {
     "grid": "grid",
     "cmaes": "cma",
     **dict.fromkeys(("bayes", "bayesianoptimization", "tpe", "multivariate-tpe"), "bayesian"),
-    **dict.fromkeys(("random", "sobol", "hyperband", "single", "adaptive", "adaptive_simple"), "random"),
-    **dict.fromkeys(("adaptive_asha", "async_halving", "sync_halving"), "random"),
+    **dict.fromkeys(("random", "sobol", "hyperband"), "random"),
 }
 _MACRO = re.compile(r"\$\{([^{}]+)\}")
 
@@ -113,7 +111,7 @@ class _Sweep:
             self.warn((), "has no number of trials: budget.trials is 64, a guess")
             self.put("budget", "trials", 64, origin="a guess: the file has no number of trials")
 
-    def put_asha(self, path: FieldPath, eta: Any, most: Any, rungs: Any, least: Any = 0) -> None:
+    def put_asha(self, path: FieldPath, eta: Any, most: Any, rungs: Any, least: Any) -> None:
         """Sets `early_stopping`; `most` and `least` are steps, 0 if not known."""
         eta = min(max(round(eta or 3), 2), 100)
         least = int(least or (most or 0) / eta ** min(rungs or 1, 99))
@@ -150,18 +148,11 @@ class _Sweep:
             self.put("site", "profile", "grid", origin="a guess: name your machine, `hpo-pilot sites` lists them")
 
 
-def _leaves(given: dict[str, Any], path: FieldPath, key: str = "") -> Iterator[_Leaf]:
-    """Yields all parameters, with dots in the names of nested ones.
-
-    Args:
-        given: the parameters.
-        path: their place.
-        key: the key of nested parameters in an entry; empty: an entry without a type has them.
-    """
+def _leaves(given: dict[str, Any], path: FieldPath) -> Iterator[_Leaf]:
+    """Yields all parameters, with dots in the names of nested ones, which an entry has under `parameters`."""
     for name, entry in given.items():
-        inner = entry if not key else entry.get(key) if isinstance(entry, dict) else None
-        if isinstance(inner, dict) and inner and (key or "type" not in inner):
-            for below, place, value in _leaves(inner, (*path, name, key) if key else (*path, name), key):
+        if isinstance(entry, dict) and isinstance(inner := entry.get("parameters"), dict) and inner:
+            for below, place, value in _leaves(inner, (*path, name, "parameters")):
                 yield f"{name}.{below}", place, value
         else:
             yield name, (*path, name), entry
@@ -194,7 +185,7 @@ def _read_wandb(sweep: _Sweep) -> None:
     sweep.put_budget((), {"run_cap": "trials"}, {})
     default = ["${env}", "${interpreter}", "${program}", "${args}"]
     words = [str(word) for word in sweep.at("command", kind=list) or default]
-    leaves = list(_leaves(sweep.at("parameters"), ("parameters",), "parameters"))
+    leaves = list(_leaves(sweep.at("parameters"), ("parameters",)))
     for name, place, _ in leaves:
         if len(place) > 2:
             sweep.warn(place, f"is nested: the training gets it as {name}")
@@ -383,87 +374,10 @@ def _put_collector(sweep: _Sweep, metric: str, command: str) -> str:
     return command
 
 
-# --- experiments of Determined ---
-
-
-def _read_determined(sweep: _Sweep) -> None:
-    file, top, path = sweep.file, sweep.file.value, ("searcher",)
-    searcher = sweep.at(*path)
-    goal = "minimize" if searcher.get("smaller_is_better", True) else "maximize"
-    metric = sweep.put_head(("name",), top.get("name"), path, searcher.get("metric"), goal)
-    kind = str(searcher.get("name"))
-    sweep.put_optimizer((*path, "name"), kind)
-    counts = {"max_trials": "trials", "max_concurrent_trials": "parallel"}
-    sweep.put_budget(path, counts, {"max_concurrent_trials": 16})
-    leaves = list(_leaves(sweep.at("hyperparameters"), ("hyperparameters",)))
-    sweep.put_space(("hyperparameters",), leaves, partial(_add_determined, sweep, kind == "grid"))
-    if "asha" in kind or "adaptive" in kind:
-        length = searcher.get("max_time", searcher.get("max_length", 0))
-        length = next(iter(length.values()), 0) if isinstance(length, dict) else length
-        eta, rungs = (sweep.number(searcher, (*path, k), v) for k, v in {"divisor": 4, "max_rungs": 5}.items())
-        sweep.put_asha(path, eta, sweep.number({"max_time": length}, (*path, "max_time")), (rungs or 2) - 1)
-        steps = rf"steps_completed=(?P<step>\d+).*{re.escape(metric)}': (?P<value>[^,}}]+)"
-        sweep.put("payload", "progress", {"stdout": steps}, origin="determined.core logs this at level DEBUG")
-    used = ("name", "metric", "smaller_is_better", *counts, "max_time", "max_length", "divisor", "max_rungs")
-    sweep.warn_of_rest(path, *used, "time_metric")
-    entry = top.get("entrypoint")
-    command = shlex.join(map(str, entry)) if isinstance(entry, list) else str(entry or "").strip()
-    message = "the training gets its values from Determined's API: it must read input.json, or take arguments"
-    sweep.warn(("entrypoint",), message, "as in python train.py --lr {lr}; names of nested values have dots")
-    if re.fullmatch(r"[\w.]+:\w+", command):  # a class of a module, which only Determined can run
-        command = ""
-    bare = re.sub(r"^python3? -m determined\.launch\.\w+ (-- )?(?=python)", "", command)
-    if bare != command:
-        sweep.warn(("entrypoint",), "Determined's launcher is left out", "set resources.ranks_per_node")
-    environment = sweep.at("environment")
-    for variable in reversed(sweep.at("environment", "environment_variables", kind=list)):
-        name, _, value = str(variable).partition("=")
-        bare = bare and f"{shlex.quote(name)}={shlex.quote(value)} {bare}"
-    image = environment.get("image")
-    image = (
-        next((image[key] for key in ("gpu", "cuda", "rocm", "cpu") if key in image), None)
-        if isinstance(image, dict)
-        else image
-    )
-    sweep.put_payload(("entrypoint",), bare, file.folder, image)
-    resources = sweep.at("resources")
-    if slots := sweep.number(resources, ("resources", "slots_per_trial"), 0):
-        sweep.put_resource("gpus_per_node", slots, "slots_per_trial, which may be on several nodes")
-    sweep.warn_of_rest(("environment",), "image", "environment_variables")
-    sweep.warn_of_rest(("resources",), "slots_per_trial")
-    sweep.warn_of_rest((), "name", "searcher", "hyperparameters", "entrypoint", "environment", "resources")
-
-
-def _add_determined(sweep: _Sweep, grid: bool, space: ForeignSpace, name: str, path: FieldPath, entry: Any) -> None:
-    """Adds a parameter; with `grid` it has `count` values."""
-    kind = str(entry["type"]) if isinstance(entry, dict) and entry else "const"
-    if kind == "const":
-        space.fixed[name] = entry.get("val") if isinstance(entry, dict) and entry else entry
-    elif kind == "categorical":
-        _add_choices(space, name, (*path, "vals"), entry.get("vals"))
-    elif sweep.file.one_of((*path, "type"), kind, ["const", "categorical", "int", "double", "log"]):
-        keys = {"minval": None, "maxval": None, "base": 10}
-        low, high, base = (sweep.number(entry, (*path, key), default) for key, default in keys.items())
-        if low is None or high is None or base is None:
-            return
-        count = entry.get("count") if grid else None
-        values = [low, high]
-        if listed := type(count) is int and count > 1:
-            values = [low + index * (high - low) / (count - 1) for index in range(count)]
-        if kind == "log":  # the bounds are exponents
-            values = [float(f"{base ** min(value, 300):.12g}") for value in values]
-        values = list(map(round, values)) if kind == "int" else values
-        if listed:
-            _add_choices(space, name, path, values)
-        else:
-            space.add_range(name, path, values[0], values[1], kind, log=kind == "log", whole=kind == "int")
-
-
 #: For each tool: its document, and the function that reads it.
 _READERS: dict[str, tuple[str, Callable[[_Sweep], None]]] = {
     "wandb": ("a sweep", _read_wandb),
     "katib": ("an Experiment", _read_katib),
-    "determined": ("the configuration of an experiment", _read_determined),
 }
 SWEEPS = tuple(_READERS)
 

@@ -1,13 +1,16 @@
-"""Signs in at the issuer of a service by a device code (RFC 8628), for a token file."""
+"""Signs in at the issuer of a service: by a device code (RFC 8628) for a token file, or in a browser for the pages."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import requests
 
@@ -46,12 +49,9 @@ def device_token(
 
 def _device_token(service: str, ca: Path | None, say: Callable[[str], None], sleep: Callable[[float], None]) -> str:
     client = _asked("GET", f"{service}/login/issuer.json", ca)
-    places = _asked("GET", client["oidc_config_url"])
-    if "device_authorization_endpoint" not in places:
-        raise InputError(f"{client['oidc_config_url']} has no device_authorization_endpoint: {_REMEDY}")
-    who = {name: client[name] for name in ("client_id", "client_secret") if client.get(name) or name == "client_id"}
-    scope = " ".join(["openid profile email", *(["wlcg wlcg.groups"] if client.get("jwt_profile") == "wlcg" else [])])
-    asked = _asked("POST", places["device_authorization_endpoint"], audience=client["audience"], scope=scope, **who)
+    device, tokens = _places(client, "device_authorization_endpoint", "token_endpoint")
+    who = _credentials(client)
+    asked = _asked("POST", device, audience=client["audience"], scope=_scope(client), **who)
     if "error" in asked:
         raise _refused(asked)
     whole = asked.get("verification_uri_complete") or asked["verification_uri"]
@@ -66,9 +66,7 @@ def _device_token(service: str, ca: Path | None, say: Callable[[str], None], sle
         sleep(min(interval, left))
         left -= interval
         try:
-            answer = _asked(
-                "POST", places["token_endpoint"], grant_type=_GRANT, device_code=asked["device_code"], **who
-            )
+            answer = _asked("POST", tokens, grant_type=_GRANT, device_code=asked["device_code"], **who)
         except TryAgainError:  # RFC 8628, 3.5: ask again, less often
             interval *= 2
             continue
@@ -79,6 +77,63 @@ def _device_token(service: str, ca: Path | None, say: Callable[[str], None], sle
         elif answer.get("error") != "authorization_pending":
             raise _refused(answer)
     raise InputError("nobody has signed in in time, or the issuer did not answer: repeat the command")
+
+
+def browser_sign_in(client: Mapping[str, Any], redirect_uri: str) -> tuple[str, dict[str, str]]:
+    """Begins a sign-in in a browser, by an authorization code (RFC 6749, 4.1) with PKCE (RFC 7636).
+
+    Args:
+        client: audience and settings of the service's client at the issuer.
+        redirect_uri: address of the service to which the issuer sends the browser back.
+
+    Returns:
+        The issuer's address for the browser, and `state`, `nonce` and `verifier`, which the end of the sign-in needs.
+
+    Raises:
+        InputError: the issuer has no such flow.
+        TryAgainError: it does not answer.
+    """
+    (place,) = _places(client, "authorization_endpoint")
+    require_tls(place, urlsplit(place).hostname or "", has_tls=place.startswith("https:"), remedy=_REMEDY)
+    kept = {name: secrets.token_urlsafe(32) for name in ("state", "nonce", "verifier")}
+    challenge = base64.urlsafe_b64encode(hashlib.sha256(kept["verifier"].encode()).digest()).rstrip(b"=").decode()
+    query = {
+        **{"response_type": "code", "client_id": client["client_id"], "redirect_uri": redirect_uri},
+        **{"scope": _scope(client), "audience": client["audience"], "state": kept["state"], "nonce": kept["nonce"]},
+        **{"code_challenge": challenge, "code_challenge_method": "S256"},
+    }
+    return f"{place}{'&' if '?' in place else '?'}{urlencode(query)}", kept
+
+
+def token_for_code(client: Mapping[str, Any], redirect_uri: str, code: str, verifier: str) -> str:
+    """Returns the ID token for an authorization code; its signature and claims are not checked yet.
+
+    Raises:
+        InputError: the issuer refuses.
+        TryAgainError: it does not answer.
+    """
+    (place,) = _places(client, "token_endpoint")
+    form = {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect_uri, "code_verifier": verifier}
+    answer = _asked("POST", place, None, **form, **_credentials(client))
+    if "id_token" not in answer:
+        raise _refused(answer)
+    return str(answer["id_token"])
+
+
+def _places(client: Mapping[str, Any], *names: str) -> list[str]:
+    """Returns addresses of an issuer by their names in its configuration (OpenID Connect Discovery 1.0, 3)."""
+    found = _asked("GET", client["oidc_config_url"])
+    if missing := next((name for name in names if name not in found), ""):
+        raise InputError(f"{client['oidc_config_url']} has no {missing}: {_REMEDY}")
+    return [str(found[name]) for name in names]
+
+
+def _credentials(client: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: client[name] for name in ("client_id", "client_secret") if client.get(name) or name == "client_id"}
+
+
+def _scope(client: Mapping[str, Any]) -> str:
+    return " ".join(["openid profile email", *(["wlcg wlcg.groups"] if client.get("jwt_profile") == "wlcg" else [])])
 
 
 def _refused(answer: dict[str, Any]) -> InputError:

@@ -155,8 +155,7 @@ class PandaManager(WorkflowManager):
         ref = TaskRef(task.name, int(match[1])) if match else None
         reactivated = "reactivation" in str(message)
         if ref is not None and code == 0 and not reactivated:
-            self._watches.begin(ref.jedi_task_id)
-            return ref
+            return self._watched(ref)
         if code in _DUPLICATE_CODES or reactivated:
             # Either our own earlier submission without an answer, or another task of that name, most likely of a copied
             # store.
@@ -180,13 +179,18 @@ class PandaManager(WorkflowManager):
         if found is None:
             raise UnknownOutcomeError(f"task {ref.name}: the server does not say what task {ref.jedi_task_id} is")
         if submitted_points(found) == points_document(task):
-            self._watches.begin(ref.jedi_task_id)
-            return ref
+            return self._watched(ref)
         if reactivated:
             # The other task was over; reactivated, it would run its old points again.
             with contextlib.suppress(TryAgainError):
                 self.kill(ref)
         raise TaskNameTakenError(f"task {ref.name}: the server has another task of that name, {ref.jedi_task_id}")
+
+    def _watched(self, ref: TaskRef) -> TaskRef:
+        """Returns a task that we have submitted; our own server tells of its changes, others are looked at."""
+        if not self._feed.known:
+            self._watches.begin(ref.jedi_task_id)
+        return ref
 
     @override
     def find(self, name: str) -> TaskRef | None:

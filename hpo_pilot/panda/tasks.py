@@ -509,6 +509,7 @@ class ForeignServerReader:
         if over and all(report.state.is_over for report in reports):
             self._watches.forget(ref.jedi_task_id)
             self._delivered.pop(ref.jedi_task_id)
+            self._looks.pop(ref.jedi_task_id)
         return reports
 
     def _described(self, ref: TaskRef, missing: Collection[int]) -> tuple[list[dict[str, Any]], dict[str, object]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hpo_pilot.errors import InputError
@@ -25,15 +25,12 @@ class AllocatedNodes:
         seconds: remaining time; infinity: no limit.
         job: its name at the batch system.
         remainder: returns what the allocation still has.
-        reclaim: returns which of the given nodes are completely free, for batch systems that may keep cores of other
-            nodes when they take one away; None: this batch system keeps none.
     """
 
     nodes: tuple[Node, ...]
     seconds: float
     job: str = ""
     remainder: Callable[[], Remainder] = Remainder
-    reclaim: Callable[[Sequence[str]], Sequence[str]] | None = None
     gpus: tuple[str, ...] = ()
 
 
@@ -65,10 +62,9 @@ def find_allocation(
             "on other nodes: name another launcher in its profile, such as srun"
         )
     nodes = tuple(Node(node.name, _shape(site, node, batch)) for node in given)
-    reclaim = batch.reclaim if batch.keeps_cores() else None
     gpus = _gpu_names(nodes[0], env) if len(nodes) == 1 and not site.launcher.chooses_gpus else ()
     left = _seconds(batch, lifetime)
-    return AllocatedNodes(nodes, left, batch.job, lambda: batch.remainder(time.time()), reclaim, gpus)
+    return AllocatedNodes(nodes, left, batch.job, lambda: batch.remainder(time.time()), gpus)
 
 
 def _gpu_names(node: Node, env: Mapping[str, str]) -> tuple[str, ...]:

@@ -94,8 +94,6 @@ _PATIENCE = 1.0
 #: Reason for the loss of a node that the batch system has taken away.
 TAKEN_AWAY = "the batch system took it away"
 
-_WORD = 30.0  # seconds at most from a node's loss to the launcher's message
-
 _PARTS_END = 60.0  # seconds for agents to end their processes of a job, or to be lost
 
 _LOOK = 2.0  # seconds between checks whether a waiting job is still wanted
@@ -186,10 +184,7 @@ class AllocationPool(ResourcePool[AllocationReservation]):
         self._counts: Counter[bool] = Counter()
         self._waiting: dict[bool, deque[AllocationReservation]] = {True: deque(), False: deque()}  # for one to end
         self._up = set(self._names)
-        self._keeps_cores = allocation.reclaim is not None
-        self._taken: set[str] = set()  # nodes that the batch system took away
-        self._blocked: set[str] = set()  # nodes whose cores it may keep
-        self._freed: dict[str, float] = {}  # node -> end of its last job
+        self._is_smaller = False  # whether the batch system took a node away
         self._health = NodeHealth()
         self.failed_launches = 0  #: so far
         self._reservations: dict[Hashable, AllocationReservation] = {}
@@ -269,9 +264,7 @@ class AllocationPool(ResourcePool[AllocationReservation]):
                     waiting.remove(reservation)
             self._counts[reservation.takes_step] -= reservation.is_counted
             if reservation.start is not None:
-                now = self._clock()
-                self._scheduler.ended(reservation.key, ending, now, staging=reservation.staging)
-                self._freed.update((share.node, now) for share in reservation.start.shares)
+                self._scheduler.ended(reservation.key, ending, self._clock(), staging=reservation.staging)
             elif reservation.is_scheduled and reservation.failure is None:
                 self._reservations[reservation.key] = (
                     reservation  # the scheduler still has it: `_decide` ends it when its turn comes
@@ -289,9 +282,8 @@ class AllocationPool(ResourcePool[AllocationReservation]):
                 return
             self.failed_launches += 1
             bad = self._health.failed(nodes, failed)
-            since = self._clock() - _WORD
         for node in lost:
-            self.lose(node, TAKEN_AWAY, taken_since=since)
+            self.lose(node, TAKEN_AWAY)
         for node in bad:
             self.lose(node, "launches fail there")
 
@@ -343,13 +335,7 @@ class AllocationPool(ResourcePool[AllocationReservation]):
     def up(self) -> frozenset[str]:
         """Its usable nodes."""
         with self._changed:
-            return frozenset(self._up - self._blocked)
-
-    @property
-    def blocked(self) -> list[str]:
-        """Nodes that temporarily get no new jobs, in the allocation's order."""
-        with self._changed:
-            return [name for name in self._names if name in self._blocked]
+            return frozenset(self._up)
 
     @property
     def is_idle(self) -> bool:
@@ -370,20 +356,10 @@ class AllocationPool(ResourcePool[AllocationReservation]):
             self._scheduler.drain()
             self._decide(self._clock())
 
-    def lose(self, node: str, why: str, *, taken_since: float = math.inf) -> None:
-        """Removes a node: it gets no more jobs, and its jobs are ended.
-
-        Args:
-            node: its name.
-            why: reason in one line.
-            taken_since: for a node that the batch system took away: last time when the allocation still had it. Some
-                batch systems then keep cores of nodes where jobs ran since; these nodes get no new jobs until
-                `unblock`.
-        """
+    def lose(self, node: str, why: str) -> None:
+        """Removes a node for a reason in one line: it gets no more jobs, and its jobs are ended."""
         with self._changed:
-            if taken_since < math.inf and node not in self._taken:
-                self._taken.add(node)
-                self._block(node, taken_since)
+            self._is_smaller = self._is_smaller or why == TAKEN_AWAY
             if node not in self._up:
                 return
             self._up.discard(node)
@@ -393,15 +369,6 @@ class AllocationPool(ResourcePool[AllocationReservation]):
             self._decide(self._clock())
         for panda_id in lost:
             self._when_lost(panda_id, NodeLost(f"node {node} is lost: {why}"))
-
-    def unblock(self, nodes: Collection[str]) -> None:
-        """Lets blocked nodes, which are completely free now, get jobs again."""
-        with self._changed:
-            if free := [name for name in self._names if name in nodes and name in self._blocked]:
-                log.info("%s may get jobs again", nodes_text(free))
-                self._blocked.difference_update(free)
-                self._scheduler.release(free)
-                self._decide(self._clock())
 
     def usage(self) -> Usage:
         """Returns how the allocation was used so far."""
@@ -414,24 +381,6 @@ class AllocationPool(ResourcePool[AllocationReservation]):
             return self._scheduler.running, self._scheduler.waiting
 
     # --- helpers ---
-
-    def _block(self, lost: str, since: float) -> None:
-        """Blocks nodes where jobs run or ran lately: they get no new jobs."""
-        if not self._keeps_cores or self.has_agents:  # steps on shared nodes wait for no cores
-            return
-        used = {
-            share.node
-            for reservation in self._reservations.values()
-            if reservation.start
-            for share in reservation.start.shares
-        }
-        used |= {node for node, when in self._freed.items() if when >= since}
-        if more := [name for name in self._names if name in (used & self._up) - self._blocked - {lost}]:
-            log.info(
-                "%s get no new jobs until their jobs have ended: the batch system may keep cores", nodes_text(more)
-            )
-            self._blocked.update(more)
-            self._scheduler.hold(more)
 
     def _decide(self, now: float) -> None:
         """Lets the scheduler decide, and wakes the waiting threads."""
@@ -507,7 +456,7 @@ class AllocationPool(ResourcePool[AllocationReservation]):
             bound=start.shares[0].cores,
             memory_mb=planned.needs.memory_mb,
             allocation=self._names,
-            is_shared=self.has_agents and (bool(self._taken) or not all(map(self._is_whole, start.shares))),
+            is_shared=self.has_agents and (self._is_smaller or not all(map(self._is_whole, start.shares))),
             seconds=math.ceil(planned.needs.seconds),
             is_late=self._clock() > self._half_time,
             spread=() if takes_step or len(start.shares) == 1 else self.spread,

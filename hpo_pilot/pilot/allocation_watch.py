@@ -6,7 +6,6 @@ import logging
 import math
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Hashable
 
 from hpo_pilot.errors import HpoPilotError
@@ -19,7 +18,6 @@ log = logging.getLogger(__name__)
 
 _TICK = 1.0  # seconds
 _ASK = 60.0  # seconds between checks for nodes that were taken away
-_RECLAIM = 5.0  # seconds between checks whether blocked nodes are free
 _USAGE = 600.0  # seconds between log lines on the use of the allocation
 
 #: Batch systems may warn earlier than requested: Slurm by up to a minute (sbatch, --signal).
@@ -71,12 +69,10 @@ class AllocationWatch(threading.Thread):
         self._began = self._busy = time.monotonic()
         self._idle = idle or math.inf
         self._ends = self._began + allocation.seconds
-        self._remainder, self._reclaim = allocation.remainder, allocation.reclaim
+        self._remainder = allocation.remainder
         self._failed_launches, self._ask_at = 0, self._began + _ASK
-        self._asked = self._reclaim_at = self._began
-        self._asking, self._reclaiming = threading.Lock(), threading.Lock()
+        self._asked, self._asking = self._began, threading.Lock()
         self._cancelled: set[Hashable] = set()  # jobs whose steps were cancelled while the allocation went on
-        self._not_free: list[str] = []  # nodes whose hold by the batch system was logged
         self._warned = threading.Event()
         self._enough = threading.Event()
         self._over = threading.Event()
@@ -143,7 +139,6 @@ class AllocationWatch(threading.Thread):
                 drained = True
                 self._pool.drain()
             self._look_for_changes(now)
-            self._look_for_free_nodes(now)
             if self._pool.is_gone:
                 log.error("all nodes of the allocation are lost")
                 return self._end()
@@ -187,26 +182,8 @@ class AllocationWatch(threading.Thread):
             self._enough.set()
             self._pool.drain()  # at once: the caller may be about to free nodes
         for node in left.lost:
-            self._pool.lose(node, TAKEN_AWAY, taken_since=self._asked)
+            self._pool.lose(node, TAKEN_AWAY)
         self._asked = now
-
-    def _look_for_free_nodes(self, now: float) -> None:
-        """Checks, in a thread of its own, whether blocked nodes are free: the end must not wait for the answer."""
-        if now < self._reclaim_at or self._reclaiming.locked() or not (blocked := self._pool.blocked):
-            return
-        self._reclaim_at = now + _RECLAIM
-        threading.Thread(target=self._take_back, args=[blocked], name="reclaim", daemon=True).start()
-
-    def _take_back(self, blocked: list[str]) -> None:
-        if self._reclaim is None:
-            return
-        with self._reclaiming:
-            try:
-                self._pool.unblock(self._reclaim(blocked))
-            except (HpoPilotError, ValueError) as error:
-                if blocked != self._not_free:
-                    log.info("the batch system does not give %s back yet: %s", ", ".join(blocked), error)
-                self._not_free = blocked
 
     def _shorten(self, now: float) -> None:
         """Shortens the allocation if the warning comes long before the known end, as for a preemption."""
@@ -217,10 +194,7 @@ class AllocationWatch(threading.Thread):
 
     def _say_usage(self, whose: str) -> None:
         usage, (running, waiting) = self._pool.usage(), self._pool.counts()
-        endings: Counter[str] = Counter()
-        for search in usage.searches.values():
-            endings.update({ending.value: count for ending, count in search.endings.items()})
-        ended = ", ".join(f"{count} {name}" for name, count in sorted(endings.items())) or "no job has ended"
+        ended = ", ".join(f"{count} {name}" for name, count in sorted(usage.endings.items())) or "no job has ended"
         gpus = f"; its GPUs': {_shares(usage.gpus)}" if usage.gpus.total else ""
         log.info("%s node time: %s%s; %s; %d run, %d wait", whose, _shares(usage.nodes), gpus, ended, running, waiting)
 

@@ -36,6 +36,12 @@ def temporary_folder(workdir: Path, worker_name: str) -> str:
     return f"{os.path.realpath(tempfile.gettempdir())}/hpo-{os.getuid()}-{name:08x}"
 
 
+def _is_root() -> bool:
+    """Returns whether this process is root of the machine, and not only of its user namespace."""
+    whole = ["0", "0", "4294967295"]
+    return os.geteuid() == 0 and Path("/proc/self/uid_map").read_text().split() == whole
+
+
 @dataclass(frozen=True)
 class Confinement:
     """How the jobs of one search are confined; without values: not at all.
@@ -71,6 +77,11 @@ class Isolation:
         if self.trouble:
             log.warning("payloads are not isolated from this pilot's files: %s", self.trouble)
             return
+        if _is_root():
+            log.warning(
+                "this pilot runs as root, and so do its payloads, which then reach disks and kernel modules: "
+                "start it as another account (`User=` of systemd, or `setpriv --reuid`)"
+            )
         closed = landlock.above(self.hidden)
         usual = os.path.realpath(tempfile.gettempdir())
         if usual in closed:  # unusable: nothing new can be made directly in it. Sockets need a short path.

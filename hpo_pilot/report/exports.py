@@ -1,4 +1,4 @@
-"""Exports of a search: the list of formats, the text formats (CSV, JSON, hpogrid), and the data of all formats."""
+"""Exports of a search: the text formats (CSV, JSON, hpogrid), and the columns of tables of trials."""
 
 from __future__ import annotations
 
@@ -6,137 +6,26 @@ import csv
 import io
 import itertools
 import json
-import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs.results import MEASURES
-from hpo_pilot.report.documents import OVER_TRIALS
 from hpo_pilot.report.json_text import laid_out
-from hpo_pilot.report.trial_documents import IntermediateDocument, trial_documents
+from hpo_pilot.report.trial_documents import trial_documents
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from hpo_pilot.operations.client import SearchClient
-    from hpo_pilot.report.documents import StatusDocument
-    from hpo_pilot.report.trial_documents import FoldDocument, StoppedDocument, TrialDocument
+    from hpo_pilot.report.trial_documents import TrialDocument
     from hpo_pilot.search import Search, Trial
-
-
-@dataclass(frozen=True)
-class ExportedSearch:
-    """A search and its trials, as the file exports read them.
-
-    Attributes:
-        search: the status of the search, with its definition.
-        trials: all its trials, sorted by number.
-        curves: the intermediate values that trials reported, by trial number.
-    """
-
-    search: StatusDocument
-    trials: Sequence[TrialDocument]
-    curves: Mapping[int, IntermediateDocument] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, client: SearchClient, identity: str, *, curves: bool) -> ExportedSearch:
-        """Reads a search through a client; `curves`: also the intermediate values of its trials.
-
-        Raises:
-            InputError: there is no such search, or it is a family; the searches of a family are exported one by one.
-            TryAgainError: the store or the service cannot be reached.
-        """
-        # In this order, each intermediate value has its trial, and the status is never older than the trials.
-        reported = {one["number"]: one for one in client.intermediate(identity)} if curves else {}
-        trials = list(client.trials(identity, logs=False))
-        return cls(client.status(identity), trials, reported)
-
-    @property
-    def mark(self) -> str:
-        """Identifies this search, also among searches of the same name in other stores."""
-        return f"{self.search['name']} {self.search['created']}"
-
-    @property
-    def over(self) -> list[TrialDocument]:
-        """The trials that are over, sorted by number."""
-        return [trial for trial in self.trials if trial["state"] in OVER_TRIALS]
-
-    def counted(self, written: int) -> str:
-        """Returns a text for people: `written` trials of all, and why the others were not written."""
-        over = len(self.over)
-        present, running = over - written, len(self.trials) - over
-        return (
-            f"{written} of {len(self.trials)} trials"
-            + (f" ({present} {'was' if present == 1 else 'were'} already written)" if present else "")
-            + (f" ({running} {'is' if running == 1 else 'are'} not over; export again later)" if running else "")
-        )
-
-    @property
-    def metrics(self) -> list[str]:
-        """The names of the objectives, in order."""
-        return [objective["metric"] for objective in self.objectives]
-
-    @property
-    def suffixes(self) -> list[str]:
-        """For each objective, the end of its columns' names; one objective needs none."""
-        return [f"_{metric}" for metric in self.metrics] if len(self.objectives) > 1 else [""]
-
-    def values_of(self, document: TrialDocument | FoldDocument | StoppedDocument, key: str) -> Sequence[float | None]:
-        """Returns the entry `key` of a document (`value`, `std`, `projected`): one figure for each objective."""
-        value: float | Sequence[float] | None = document[key]  # type: ignore[literal-required]
-        if value is None:
-            return [None] * len(self.objectives)
-        return value if isinstance(value, Sequence) else [value]
-
-    @property
-    def objectives(self) -> list[Any]:
-        """The objectives, each a mapping with `metric` and `goal`."""
-        objective = self.search["objective"]
-        return objective if isinstance(objective, list) else [objective]
-
-    @property
-    def space(self) -> dict[str, Any]:
-        """The parameters as the search's definition has them, by name."""
-        space: dict[str, Any] = self.search["definition"]["space"]
-        return space
-
-    @property
-    def folds(self) -> int:
-        """The number of folds of each trial."""
-        k: int = self.search["definition"]["folds"]["k"]
-        return k
-
-
-def utf8(text: str) -> str:
-    """Returns `text` as valid UTF-8; the output of a payload may contain other bytes."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def trial_costs(trial: TrialDocument) -> dict[str, Any]:
     """Returns the cost of a trial by column name; None where it is not known."""
     return {name: trial["cost"][name] if "cost" in trial else None for name in COSTS}  # type: ignore[literal-required]
-
-
-def payload_metrics(trial: TrialDocument) -> dict[str, list[tuple[int, float]]]:
-    """Returns the numeric metrics of a trial's payload by name: (fold, number) for each fold that has one."""
-    found: dict[str, list[tuple[int, float]]] = {}
-    for fold in trial["folds"]:
-        for name, value in fold["metrics"].items():
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                try:
-                    found.setdefault(name, []).append((fold["fold"], float(value)))
-                except OverflowError:  # an integer larger than any float
-                    continue
-    return found
-
-
-def mean_metrics(trial: TrialDocument) -> dict[str, float]:
-    """Returns the means of the payload's metrics over the folds that have them, by name."""
-    return {name: statistics.fmean(value for _, value in values) for name, values in payload_metrics(trial).items()}
 
 
 def panda_ids(trial: TrialDocument) -> list[int]:
@@ -198,7 +87,7 @@ def trial_columns(
     columns["stopped_value"] = [stop and stop["value"] for stop in stops]
     columns |= {f"projected{end}": values for end, values in zip(ends, figures(stops, "projected"), strict=True)}
     columns |= {name: [trial_costs(trial)[name] for trial in trials] for name in COSTS}
-    # CSV and Parquet files also have `panda_ids`, and data frames `seconds`.
+    # CSV files also have `panda_ids`, and data frames `seconds`.
     taken = {*before, *columns, "panda_ids", "seconds"}
     named = {name: parameter_column(name, taken) for name in space}
     points = {column: [trial["point"].get(name) for trial in trials] for name, column in named.items()}
@@ -244,7 +133,7 @@ def as_csv(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
             del columns["retries"]
         if not search.early_stopping.is_on:
             columns = without_stops(columns, named)
-        for name in measures:  # named as in Parquet files
+        for name in measures:
             columns[f"metrics.{name}"] = [trial.mean_metric(name) for trial in some]
         return columns
 
@@ -380,65 +269,36 @@ def text_form(name: str) -> TextForm:
     return TEXT_FORMS[name]
 
 
-@dataclass(frozen=True)
-class FileForm:
-    """A format that is written to a file or folder.
-
-    Attributes:
-        target: what `-o` names.
-        curves: whether it contains the intermediate values of trials.
-        note: what users should know before it begins.
-    """
-
-    target: str
-    curves: bool
-    note: str = ""
-
-
-#: The file formats by name. The module that writes one, and the package's extra with its library, have the same name.
-FILE_FORMS = {
-    "parquet": FileForm("FILE.parquet", curves=False),
-    "mlflow": FileForm("FOLDER or FILE.db", curves=True, note="MLflow takes some 0.1 s a trial"),
-    "optuna": FileForm("FILE.log", curves=True),
-}
-
-
-def export_file(client: SearchClient, identity: str, form: str, path: Path | None) -> str:
-    """Writes a search in one of `FILE_FORMS`; a second export to the same place updates the first.
+def export_mlflow(client: SearchClient, identity: str, path: Path | None) -> str:
+    """Writes a search as MLflow runs; a second export to the same place adds the trials that are over since.
 
     Args:
         client: the client through which the search is read.
         identity: name or number of the search.
-        form: the name of the format.
-        path: the file or folder. Only an earlier export of the same search is overwritten.
+        path: an SQLite database, created if it is missing; it may have other searches too.
 
     Returns:
         A text for people: what was written, and how to open it.
 
     Raises:
-        InputError: no path was given, the path holds something else or cannot be written, or the format's library is
-            not installed.
+        InputError: no path was given, the path holds something else or cannot be written, or a library is missing.
         TryAgainError: the store or the service cannot be reached, or another program has locked the file.
     """
-    chosen = FILE_FORMS[form]
     if path is None:
-        raise InputError(f"--format {form} cannot be written to standard output; give a path with -o {chosen.target}")
+        raise InputError("MLflow runs cannot be written to standard output; give a path with -o FILE.db")
     try:
-        # Imported here, because their libraries take a second to load.
-        write = import_module(f"hpo_pilot.report.{form}").write
+        from hpo_pilot.report.mlflow import ExportedSearch, write  # noqa: PLC0415 - it takes a second to load
+
         if not path.absolute().parent.is_dir():
             raise InputError(
                 f"the folder {path.absolute().parent} does not exist; create it, or give another path with -o"
             )
-        written: str = write(ExportedSearch.read(client, identity, curves=chosen.curves), path)
-        return written
+        return write(ExportedSearch.read(client, identity), path)
     except ModuleNotFoundError as error:
         if (error.name or "hpo_pilot").split(".")[0] == "hpo_pilot":
             raise
-        # MLflow's database needs libraries of the service.
-        extras = f"service,{form}" if error.name in ("alembic", "sqlalchemy") else form
         raise InputError(
-            f"--format {form} needs {error.name}, which is not installed: pip install 'hpo-pilot[{extras}]'"
+            f"--format mlflow needs {error.name}, which is not installed: pip install 'hpo-pilot[service,mlflow]'"
         ) from error
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error

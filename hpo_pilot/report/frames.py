@@ -27,7 +27,7 @@ _WHOLE_NUMBERS = ("generation", "told", "confirms", "retries", "continues", "see
 def trials_frame(search: Search, documents: Sequence[TrialDocument]) -> pd.DataFrame:
     """Returns a data frame with one row per trial; the index is the trial's `number`.
 
-    The columns have the names of the CSV and Parquet exports: `generation`, `state`, `value` and `std`, with several
+    The columns have the names of the CSV export: `generation`, `state`, `value` and `std`, with several
     objectives `value_loss` and so on; one column per parameter, with the prefix ``point.`` if another column has the
     same name; `seed`, `error`, `submitted`, `started`, `ended` (UTC), `confirms`, `retries`, `told`, `stopped_step`,
     `stopped_value`, `projected`, the cost; with levels `level` and `continues`; and also `seconds` from start to end.

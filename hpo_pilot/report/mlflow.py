@@ -1,4 +1,4 @@
-"""Writes a search as MLflow runs, through MLflow's client: to an SQLite file or to a folder, its file store.
+"""Writes a search as MLflow runs, through MLflow's client, to an SQLite file.
 
 Folds are metrics of their trial's run (`fold_0`, `fold_1`, …, as in the CSV export), not nested runs. So every row in a
 table of runs is a point of the space, and 10,000 trials with five folds are 10,000 runs.
@@ -12,35 +12,35 @@ import math
 import os
 import re
 import sqlite3
+import statistics
 import tempfile
-import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpo_pilot.errors import InputError, TryAgainError
-from hpo_pilot.report.exports import ExportedSearch, mean_metrics, panda_ids, payload_metrics, trial_costs, utf8
+from hpo_pilot.report.documents import OVER_TRIALS
+from hpo_pilot.report.exports import panda_ids, trial_costs
+from hpo_pilot.report.formatting import count
 from hpo_pilot.report.trial_documents import mean_curve, time_of
 
 # MLflow sends usage data to its developers unless this variable is set when it is imported.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
-import mlflow
+from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, ViewType
 from mlflow.exceptions import MlflowException
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
-
-    from hpo_pilot.report.trial_documents import TrialDocument
+    from hpo_pilot.operations.client import SearchClient
+    from hpo_pilot.report.documents import StatusDocument
+    from hpo_pilot.report.trial_documents import FoldDocument, IntermediateDocument, TrialDocument
 
 #: The experiment's tag that identifies the search: only an experiment that has it is added to.
 MARK = "hpo_pilot.search_mark"
-
-#: Suffixes of databases; any other path is a folder.
-_DATABASES = (".db", ".sqlite", ".sqlite3")
 
 #: MLflow's run statuses (`mlflow.entities.RunStatus`) for our final states of trials.
 _STATUSES = dict.fromkeys(("finished", "infeasible", "paused"), "FINISHED") | {"failed": "FAILED", "stopped": "KILLED"}
@@ -51,8 +51,75 @@ _KEY, _PARAM, _TAG = 250, 6000, 8000
 _PARAMS, _METRICS = 100, 900
 _RUNS = 5000
 
-#: Characters that MLflow's keys must not contain, and `/`, which would create folders in a file store.
+#: Characters that MLflow's keys must not contain, and `/`, which would create folders of artifacts.
 _NO_KEY = re.compile(r"[^\w.\- ]")
+
+
+@dataclass(frozen=True)
+class ExportedSearch:
+    """A search and its trials.
+
+    Attributes:
+        search: the status of the search, with its definition.
+        trials: all its trials, sorted by number.
+        curves: the intermediate values that trials reported, by trial number.
+    """
+
+    search: StatusDocument
+    trials: Sequence[TrialDocument]
+    curves: Mapping[int, IntermediateDocument] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, client: SearchClient, identity: str) -> ExportedSearch:
+        """Reads a search through a client.
+
+        Raises:
+            InputError: there is no such search, or it is a family; the searches of a family are exported one by one.
+            TryAgainError: the store or the service cannot be reached.
+        """
+        # In this order, each intermediate value has its trial, and the status is never older than the trials.
+        reported = {one["number"]: one for one in client.intermediate(identity)}
+        trials = list(client.trials(identity, logs=False))
+        return cls(client.status(identity), trials, reported)
+
+    @property
+    def mark(self) -> str:
+        """Identifies this search, also among searches of the same name in other stores."""
+        return f"{self.search['name']} {self.search['created']}"
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of the objectives, in order."""
+        return [objective["metric"] for objective in self.objectives]
+
+    @property
+    def suffixes(self) -> list[str]:
+        """For each objective, the end of its columns' names; one objective needs none."""
+        return [f"_{metric}" for metric in self.metrics] if len(self.objectives) > 1 else [""]
+
+    def values_of(self, document: TrialDocument | FoldDocument, key: str) -> Sequence[float | None]:
+        """Returns the entry `key` of a document (`value` or `std`): one figure for each objective."""
+        value: float | Sequence[float] | None = document[key]  # type: ignore[literal-required]
+        if value is None:
+            return [None] * len(self.objectives)
+        return value if isinstance(value, Sequence) else [value]
+
+    @property
+    def objectives(self) -> list[Any]:
+        """The objectives, each a mapping with `metric` and `goal`."""
+        objective = self.search["objective"]
+        return objective if isinstance(objective, list) else [objective]
+
+    @property
+    def folds(self) -> int:
+        """The number of folds of each trial."""
+        k: int = self.search["definition"]["folds"]["k"]
+        return k
+
+
+def _utf8(text: str) -> str:
+    """Returns `text` as valid UTF-8; the output of a payload may contain other bytes."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def write(subject: ExportedSearch, path: Path) -> str:
@@ -67,50 +134,35 @@ def write(subject: ExportedSearch, path: Path) -> str:
         TryAgainError: another program has locked the store.
         OSError: the store cannot be written.
     """
-    place = path.absolute()
-    is_database = path.suffix in _DATABASES
-    (_check_database if is_database else _check_folder)(path)
-    uri = f"sqlite:///{place}" if is_database else place.as_uri()
+    _check_database(path)
+    uri = f"sqlite:///{path.absolute()}"
+    for name in ("mlflow", "alembic"):  # else every migration prints a line
+        logging.getLogger(name).setLevel(logging.WARNING)
     try:
-        with _client(uri) as client, tempfile.TemporaryDirectory() as scratch:
-            experiment = _experiment(client, subject, place, is_database=is_database)
+        with tempfile.TemporaryDirectory() as scratch:
+            client = MlflowClient(tracking_uri=uri)
+            experiment = _experiment(client, subject, path)
             known, unfinished = _known_runs(client, experiment)
-            new = [trial for trial in subject.over if str(trial["number"]) not in known]
+            over = [trial for trial in subject.trials if trial["state"] in OVER_TRIALS]
+            new = [trial for trial in over if str(trial["number"]) not in known]
             for trial in new:
                 _write_run(client, subject, trial, experiment, unfinished.get(str(trial["number"])), Path(scratch))
     except MlflowException as error:
         if error.error_code == "TEMPORARILY_UNAVAILABLE":
             raise TryAgainError(f"{path} is in use by another program: {error.message}") from error
         raise InputError(f"MLflow cannot use {path}: {error.message}") from error
-    opens = f"mlflow ui --backend-store-uri {uri}"
-    if not is_database:
-        opens = f"MLFLOW_ALLOW_FILE_STORE=true {opens}"
-    return f"wrote {subject.counted(len(new))} to {path}; open it with: {opens}"
+    said = f"wrote {len(new)} of {count(len(subject.trials), 'trial')}"
+    if before := len(over) - len(new):
+        said += f" ({before} {'was' if before == 1 else 'were'} already written)"
+    if running := len(subject.trials) - len(over):
+        said += f" ({running} {'is' if running == 1 else 'are'} not over; export again later)"
+    return f"{said} to {path}; open it with: mlflow ui --backend-store-uri {uri}"
 
 
 def key_of(name: str) -> str:
     """Returns a name as a valid key of MLflow."""
     key = _NO_KEY.sub("_", name.encode("utf-8", "replace").decode())[:_KEY]
     return key if key.strip(" .") else "_" * max(1, len(key))
-
-
-@contextmanager
-def _client(uri: str) -> Iterator[MlflowClient]:
-    """Returns MLflow's client of a store, which is created if necessary; silences MLflow's messages."""
-    for name in ("mlflow", "alembic"):  # else every migration prints a line
-        logging.getLogger(name).setLevel(logging.WARNING)
-    # MLflow 3 has file stores in maintenance mode, and opens one only if this variable is set.
-    allowed = os.environ.get("MLFLOW_ALLOW_FILE_STORE")
-    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            yield mlflow.MlflowClient(tracking_uri=uri)
-    finally:
-        if allowed is None:
-            del os.environ["MLFLOW_ALLOW_FILE_STORE"]
-        else:
-            os.environ["MLFLOW_ALLOW_FILE_STORE"] = allowed
 
 
 def _check_database(path: Path) -> None:
@@ -133,18 +185,7 @@ def _check_database(path: Path) -> None:
         raise InputError(f"{path} exists and is not a database of MLflow; give another path")
 
 
-def _check_folder(path: Path) -> None:
-    """Refuses a folder with anything but experiments, because MLflow would add its own files."""
-    if not path.exists():
-        return
-    if not path.is_dir():
-        raise InputError(f"{path} is a file; give a folder, or a database that ends in {' or '.join(_DATABASES)}")
-    for entry in path.iterdir():
-        if entry.name not in (".trash", "models") and not (entry / "meta.yaml").is_file():
-            raise InputError(f"{path} contains {entry.name}, so it is not an MLflow file store; give a new folder")
-
-
-def _experiment(client: MlflowClient, subject: ExportedSearch, place: Path, *, is_database: bool) -> str:
+def _experiment(client: MlflowClient, subject: ExportedSearch, path: Path) -> str:
     """Returns the id of the search's experiment; creates it if it does not exist."""
     search = subject.search
     note = f"Search {search['name']} of {search['owner']}, exported by hpo-pilot; see each run's tags."
@@ -158,11 +199,11 @@ def _experiment(client: MlflowClient, subject: ExportedSearch, place: Path, *, i
     }
     found = client.get_experiment_by_name(search["name"])
     if found is None:
-        location = (place.with_name(f"{place.stem}-artifacts") / search["name"]).as_uri() if is_database else None
+        location = (path.absolute().with_name(f"{path.stem}-artifacts") / search["name"]).as_uri()
         return str(client.create_experiment(search["name"], location, tags))
     if found.tags.get(MARK) != subject.mark:
         raise InputError(
-            f"{place} has an experiment {search['name']!r} that is not an export of this search; give another path"
+            f"{path} has an experiment {search['name']!r} that is not an export of this search; give another path"
         )
     for key, value in tags.items():
         if found.tags.get(key) != value:
@@ -201,7 +242,7 @@ def _write_run(
     ended = _milliseconds(trial["ended"]) or started or 0
     name = f"{subject.search['name']}-{trial['number']}"
     if run_id is None:
-        tags = {key: utf8(value)[:_TAG] for key, value in _tags(subject, trial).items() if value}
+        tags = {key: _utf8(value)[:_TAG] for key, value in _tags(subject, trial).items() if value}
         run_id = client.create_run(experiment, start_time=started, tags=tags, run_name=name).info.run_id
     params = [Param(key, value) for key, value in _params(trial).items()]
     metrics = [Metric(key, value, ended, step) for key, step, value in _metrics(subject, trial)]
@@ -224,7 +265,7 @@ def _write_artifacts(
     (folder / "search.yaml").write_text(json.dumps(subject.search["definition"], indent=1) + "\n")
     for fold in trial["folds"]:
         if tail := fold.get("log_tail"):
-            (folder / f"fold_{fold['fold']}.log").write_text(utf8(tail), encoding="utf-8")
+            (folder / f"fold_{fold['fold']}.log").write_text(_utf8(tail), encoding="utf-8")
     client.log_artifacts(run_id, str(folder))
 
 
@@ -235,7 +276,7 @@ def _milliseconds(text: str | None) -> int | None:
 
 def _params(trial: TrialDocument) -> dict[str, str]:
     return {
-        key_of(name): (utf8(value) if isinstance(value, str) else json.dumps(value))[:_PARAM]
+        key_of(name): (_utf8(value) if isinstance(value, str) else json.dumps(value))[:_PARAM]
         for name, value in trial["point"].items()
     }
 
@@ -250,16 +291,34 @@ def _metrics(subject: ExportedSearch, trial: TrialDocument) -> Iterator[tuple[st
             yield from ((key, step, math.nan if value is None else value) for step, value in points)
 
 
+def _payload_metrics(trial: TrialDocument) -> dict[str, list[tuple[int, float]]]:
+    """Returns the numeric metrics of a trial's payload by name: (fold, number) for each fold that has one."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for fold in trial["folds"]:
+        for name, value in fold["metrics"].items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                try:
+                    found.setdefault(name, []).append((fold["fold"], float(value)))
+                except OverflowError:  # an integer larger than any float
+                    continue
+    return found
+
+
+def _mean_metrics(trial: TrialDocument) -> dict[str, float]:
+    """Returns the means of the payload's metrics over the folds that have them, by name."""
+    return {name: statistics.fmean(value for _, value in values) for name, values in _payload_metrics(trial).items()}
+
+
 def _named_metrics(
     subject: ExportedSearch, trial: TrialDocument
 ) -> Iterator[tuple[str, Iterable[tuple[int, float | None]]]]:
     for name, value in _own_metrics(subject, trial):
         if value is not None:
             yield name, [(0, value)]
-    for name, value in mean_metrics(trial).items():
+    for name, value in _mean_metrics(trial).items():
         yield name, [(0, value)]
     if subject.folds > 1:
-        for name, values in payload_metrics(trial).items():
+        for name, values in _payload_metrics(trial).items():
             for fold, value in values:
                 yield f"fold_{fold}_{name}", [(0, value)]
     if (curve := subject.curves.get(trial["number"])) is not None:

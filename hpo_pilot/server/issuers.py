@@ -10,7 +10,8 @@ The file of issuers is JSON::
         "groups": "wlcg.groups",             the claim with the memberships (default: groups)
         "name": "preferred_username",        the claim with the name (this is the default)
         "algorithms": ["RS256"],             (default: RS256 and ES256)
-        "client": {…}                        for panda-client, at /auth/<vo>_auth_config.json
+        "client": {…},                       for panda-client, at /auth/<vo>_auth_config.json
+        "redirect_uri": "https://hpo.example.org:8443/login/return"   for browsers: that of `client` at the issuer
     }}
 
 A role is the first of `roles` whose group the caller is in; an `Origin` of ``vo:role`` asks for membership in that one.
@@ -25,7 +26,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import jwt
@@ -43,12 +44,16 @@ from hpo_pilot.server.tokens import (
     split_origin,
     verified,
 )
+from hpo_pilot.trust import require_tls
 
 log = logging.getLogger(__name__)
 
 _FRESH = 600.0  # seconds after which an issuer's keys are asked for again
 _AGAIN = 30.0  # seconds between tries while it does not answer, or after an unknown key
 _ANSWER = 10.0  # seconds that it may take to answer
+#: Path of the pages to which an issuer sends a browser back.
+RETURN_PATH = "/login/return"
+
 _CLAIMS = ("iss", "sub", "exp", "iat")
 
 _Keys = Mapping[str, jwt.PyJWK]
@@ -69,6 +74,19 @@ class _Issuer(BaseModel):
         default=["RS256", "ES256"], min_length=1
     )
     client: dict[str, Any] | None = None
+    redirect_uri: str | None = None
+
+    def client_settings(self) -> dict[str, Any]:
+        """Returns `client`, with the virtual organisation and the audience."""
+        return {"vo": self.vo, "audience": self.audience, **(self.client or {})}
+
+
+class BrowserClient(NamedTuple):
+    """What signing in with a browser at an issuer needs: the issuer, the redirect URI, and the client's settings."""
+
+    issuer: str
+    redirect_uri: str
+    settings: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -102,6 +120,8 @@ class Issuers:
         self._trusted = {issuer: self._trust(settings, path.parent) for issuer, settings in entries.items()}
 
     def _trust(self, settings: _Issuer, folder: Path) -> _Trusted:
+        if settings.redirect_uri is not None:
+            _check_redirect(settings.redirect_uri, settings.client or {})
         scheme = urlsplit(settings.keys).scheme
         if scheme in ("http", "https"):
             if scheme == "http":
@@ -170,8 +190,17 @@ class Issuers:
         """Returns a client's settings to get a token, for a virtual organisation or any; None: no issuer has some."""
         for trusted in self._trusted.values():
             if vo in ("", trusted.settings.vo) and trusted.settings.client is not None:
-                return {"vo": trusted.settings.vo, "audience": trusted.settings.audience} | trusted.settings.client
+                return trusted.settings.client_settings()
         return None
+
+    def browser_clients(self) -> dict[str, BrowserClient]:
+        """Returns what browsers need to sign in, by virtual organisation, for issuers with a redirect URI."""
+        known = ((issuer, trusted.settings) for issuer, trusted in self._trusted.items())
+        return {
+            each.vo: BrowserClient(issuer, each.redirect_uri, each.client_settings())
+            for issuer, each in known
+            if each.redirect_uri is not None
+        }
 
 
 class _RemoteKeys:
@@ -218,6 +247,16 @@ class _RemoteKeys:
             # The issuer is asked twice a minute at most, for any number of unknown keys.
             while not self._over and time.monotonic() - began < _AGAIN:
                 time.sleep(0.5)
+
+
+def _check_redirect(uri: str, client: Mapping[str, Any]) -> None:
+    parts = urlsplit(uri)
+    has_tls = parts.scheme == "https"
+    require_tls(uri, parts.hostname or "", has_tls=has_tls, remedy="give the https address of the pages")
+    if parts.path != RETURN_PATH or parts.query or parts.fragment or parts.scheme not in ("http", "https"):
+        raise InputError(f"the redirect_uri {uri} of an issuer is not the pages' address with {RETURN_PATH}")
+    if missing := {"client_id", "oidc_config_url"} - client.keys():
+        raise InputError(f"the redirect_uri {uri} of an issuer needs {' and '.join(sorted(missing))} in its client")
 
 
 def _key_set(content: Any) -> _Keys:

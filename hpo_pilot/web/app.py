@@ -29,6 +29,7 @@ from hpo_pilot.advice import Place
 from hpo_pilot.errors import HpoPilotError
 from hpo_pilot.files import MAX_SEARCH_FILE_BYTES
 from hpo_pilot.operations.here import Here
+from hpo_pilot.server.issuers import RETURN_PATH
 from hpo_pilot.server.metrics import PATH, exposition
 from hpo_pilot.server.tokens import TokenRefused, Tokens
 from hpo_pilot.steering.metrics import last_snapshot
@@ -295,6 +296,9 @@ _CHANGES = 3
 #: Maximum number of archives of kept outputs that are unpacked at the same time.
 _UNPACKING = 2
 
+#: Maximum number of concurrent calls of issuers; a slow issuer keeps no page waiting.
+_SIGN_INS = 2
+
 _ERROR_TITLES = {
     400: "Invalid request",
     403: "Not allowed",
@@ -348,6 +352,7 @@ class Pages:
             place=place,
             action_threads=CapacityLimiter(_CHANGES),
             output_threads=CapacityLimiter(_UNPACKING),
+            sign_in_threads=CapacityLimiter(_SIGN_INS),
             api=api,
         )
 
@@ -397,7 +402,9 @@ def _page_routes() -> list[Route]:
         Route("/login", forms.show_sign_in, methods=["GET"]),
         Route("/login", forms.sign_in, methods=["POST"]),
         Route("/login/link", forms.make_link, methods=["POST"]),
+        Route("/login/issuer", forms.begin_at_issuer),
         Route("/login/issuer.json", forms.issuer_settings),
+        Route(RETURN_PATH, forms.return_from_issuer),
         Route("/logout", forms.sign_out, methods=["POST"]),
         Route("/jobs", pages.jobs_page),
         Route("/jobs/live", _live_of_jobs),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +18,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
+from hpo_pilot.advice import printable
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.operations.client import OPERATIONS, SearchClient
 from hpo_pilot.operations.here import NotYoursError
 from hpo_pilot.operations.operation import Operation
+from hpo_pilot.operations.sign_in import browser_sign_in, token_for_code
 from hpo_pilot.report.formatting import count, exact, number, scalar, whole
 from hpo_pilot.search import Dimension
+from hpo_pilot.server.issuers import RETURN_PATH, BrowserClient
 from hpo_pilot.server.tokens import Role, TokenRefused
 from hpo_pilot.store import Annotation
 from hpo_pilot.store.annotations import trial_annotations
@@ -30,7 +34,7 @@ from hpo_pilot.store.trial_queries import failed_without_retry
 from hpo_pilot.web.api_context import error_answer
 from hpo_pilot.web.pages import client_of, context_of, page, place_of, session_of, view_of
 from hpo_pilot.web.search_views import SearchCache, SearchView
-from hpo_pilot.web.sessions import CODE_SECONDS, Login, check_form, is_secure, login_of, safe_target
+from hpo_pilot.web.sessions import CODE_SECONDS, Login, Sessions, check_form, is_for, is_secure, login_of, safe_target
 
 #: Limits of a budget that can be extended, with their labels.
 _LIMITS = {
@@ -393,7 +397,7 @@ def show_sign_in(request: Request) -> Response:
     code = request.query_params.get("code")
     # Link previews send HEAD before the user opens the link; they must not use up the code.
     if code is None or request.method != "GET":
-        return page(request, "login.j2", {"problem": "", "next": wanted})
+        return _login_page(request, wanted)
     codes = context_of(request).codes
     if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         # A link or script of another site may carry its author's code. Ask before a user is signed in as somebody else.
@@ -402,7 +406,7 @@ def show_sign_in(request: Request) -> Response:
             return page(request, "sign_in_as.j2", {"owner": owner, "code": code, "next": wanted})
     elif (found := codes.take(code)) is not None:
         return _session_answer(request, found, page(request, "signed_in.j2", {"next": wanted}))
-    return page(request, "login.j2", {"problem": _STALE_LINK, "next": wanted}, 403)
+    return _login_page(request, wanted, _STALE_LINK)
 
 
 async def sign_in(request: Request) -> Response:
@@ -410,14 +414,25 @@ async def sign_in(request: Request) -> Response:
     async with request.form(max_files=0, max_fields=10) as given:
         token, code, target = given.get("token", ""), given.get("code"), safe_target(str(given.get("next", "/")))
     if code is None:
-        return await run_in_threadpool(_sign_in_with_token, request, str(token).strip(), target)
+        answer = RedirectResponse(target, 303)
+        return await run_in_threadpool(_sign_in_with_token, request, str(token).strip(), target, answer)
     found = context_of(request).codes.take(str(code))
     if found is None:
-        return page(request, "login.j2", {"problem": _STALE_LINK, "next": target}, 403)
+        return _login_page(request, target, _STALE_LINK)
     return await run_in_threadpool(_session_answer, request, found, RedirectResponse(target, 303))
 
 
-def _sign_in_with_token(request: Request, token: str, wanted: str) -> Response:
+def _login_page(request: Request, wanted: str, problem: str = "") -> Response:
+    """Returns the page for signing in, with the reason if that failed."""
+    links = {}
+    for vo, client in _browser_clients(request).items():
+        # At the address to which the issuer sends the browser back: cookies of another name of this host stay there.
+        base = client.redirect_uri.removesuffix(RETURN_PATH)
+        links[vo] = f"{base}/login/issuer?{urlencode({'vo': vo, 'next': wanted})}"
+    return page(request, "login.j2", {"problem": problem, "next": wanted, "links": links}, 403 if problem else 200)
+
+
+def _sign_in_with_token(request: Request, token: str, wanted: str, answer: Response) -> Response:
     parts = context_of(request)
     try:
         caller = parts.gate.verify(f"Bearer {token}")
@@ -425,8 +440,8 @@ def _sign_in_with_token(request: Request, token: str, wanted: str) -> Response:
     except TokenRefused as error:
         problem = f"{error}."
     if problem:
-        return page(request, "login.j2", {"problem": problem, "next": wanted}, 403)
-    return _session_answer(request, login_of(caller, token, time.time()), RedirectResponse(wanted, 303))
+        return _login_page(request, wanted, problem)
+    return _session_answer(request, login_of(caller, token, time.time()), answer)
 
 
 def _session_answer(request: Request, login: Login, answer: Response) -> Response:
@@ -458,6 +473,64 @@ def make_link(request: Request) -> Response:
     token = (authorization or "").partition(" ")[2].strip()
     code = parts.codes.make(login_of(caller, token, time.time()))
     return JSONResponse({"path": f"/login?{urlencode({'code': code})}", "seconds": CODE_SECONDS})
+
+
+def _browser_clients(request: Request) -> dict[str, BrowserClient]:
+    others = context_of(request).gate.others
+    return {} if others is None else others.browser_clients()
+
+
+async def begin_at_issuer(request: Request) -> Response:
+    """Sends the browser to an issuer."""
+    return await to_thread.run_sync(_begin_at_issuer, request, limiter=context_of(request).sign_in_threads)
+
+
+def _begin_at_issuer(request: Request) -> Response:
+    parts, vo = context_of(request), request.query_params.get("vo", "")
+    client = _browser_clients(request).get(vo)
+    if client is None:
+        raise HTTPException(404, "This service has no such issuer for browsers.")
+    place, kept = browser_sign_in(client.settings, client.redirect_uri)
+    answer = RedirectResponse(place, 303)
+    answer.set_cookie(
+        _sign_in_cookie(parts.sessions),
+        parts.sessions.sealed({**kept, "vo": vo, "next": safe_target(request.query_params.get("next", "/"))}),
+        max_age=int(CODE_SECONDS),
+        path=RETURN_PATH,
+        httponly=True,
+        samesite="lax",  # the issuer's page leads back
+        secure=is_secure(request.scope, behind_proxy=parts.behind_proxy),
+    )
+    return answer
+
+
+async def return_from_issuer(request: Request) -> Response:
+    """Signs in a browser that an issuer has sent back."""
+    return await to_thread.run_sync(_return_from_issuer, request, limiter=context_of(request).sign_in_threads)
+
+
+def _return_from_issuer(request: Request) -> Response:
+    sessions, given = context_of(request).sessions, request.query_params
+    kept = sessions.unsealed(request.cookies.get(_sign_in_cookie(sessions), ""))
+    client = _browser_clients(request).get(kept.get("vo", ""))
+    if client is None or not hmac.compare_digest(kept["state"].encode(), given.get("state", "").encode()):
+        return _login_page(request, "/", "This sign-in began in another browser, or over ten minutes ago: begin again.")
+    if "code" not in given:
+        said = given.get("error_description") or given.get("error", "it sends no code")
+        return _login_page(request, kept["next"], f"The issuer refused: {printable(said[:500])}.")
+    try:
+        token = token_for_code(client.settings, client.redirect_uri, given["code"], kept["verifier"])
+    except InputError as error:
+        return _login_page(request, kept["next"], f"{error}.")
+    if not is_for(token, client.issuer, kept["nonce"]):
+        return _login_page(request, kept["next"], "The issuer's token is not for this sign-in: begin again.")
+    answer = page(request, "signed_in.j2", {"next": kept["next"]})
+    answer.delete_cookie(_sign_in_cookie(sessions), path=RETURN_PATH, httponly=True, samesite="lax")
+    return _sign_in_with_token(request, token, kept["next"], answer)
+
+
+def _sign_in_cookie(sessions: Sessions) -> str:
+    return f"{sessions.cookie}_issuer"
 
 
 def issuer_settings(request: Request) -> Response:

@@ -94,6 +94,7 @@ class PageContext:
         action_threads: limit of the threads that change searches. Each can wait up to half a minute for a locked store;
             pages must not wait with them.
         output_threads: limit of the threads that read kept outputs.
+        sign_in_threads: limit of the threads that wait for an issuer.
         api: the parts of the REST API.
     """
 
@@ -110,6 +111,7 @@ class PageContext:
     place: Place | None
     action_threads: CapacityLimiter
     output_threads: CapacityLimiter
+    sign_in_threads: CapacityLimiter
     api: Context
 
 

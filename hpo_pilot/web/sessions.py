@@ -167,6 +167,19 @@ class Sessions:
             return None
         return session
 
+    def sealed(self, values: Mapping[str, str]) -> str:
+        """Returns a cookie for the time of a sign-in at an issuer, ten minutes, that only this service can make."""
+        return jwt.encode({**values, "exp": self._clock() + CODE_SECONDS}, self._key, _ALGORITHM)
+
+    def unsealed(self, cookie: str) -> Mapping[str, str]:
+        """Returns the values of a `sealed` cookie; empty: it is not ours, or too old."""
+        options: Any = {"require": ["state", "exp"], "verify_exp": False}
+        try:
+            claims: dict[str, Any] = jwt.decode(cookie, self._key, [_ALGORITHM], options=options)
+        except (jwt.InvalidTokenError, ValueError):
+            return {}
+        return claims if claims["exp"] > self._clock() else {}
+
     def end(self, session: Session) -> None:
         """Ends a session: its cookie is no longer valid.
 
@@ -244,6 +257,15 @@ def login_of(caller: Caller, token: str, now: float) -> Login:
     """
     claims: Mapping[str, Any] = jwt.decode(token, options={"verify_signature": False})
     return Login(caller, float(claims.get("exp", now)), str(claims.get("jti", "")))
+
+
+def is_for(token: str, issuer: str, nonce: str) -> bool:
+    """Returns whether a token says that it is of an issuer and of one sign-in there; its signature is not checked."""
+    try:
+        claims: Mapping[str, Any] = jwt.decode(token, options={"verify_signature": False})
+    except jwt.InvalidTokenError:
+        return False
+    return claims.get("iss") == issuer and claims.get("nonce") == nonce
 
 
 def _digest(code: str) -> bytes:
@@ -341,7 +363,9 @@ def _log_call(scope: Scope, caller: Caller) -> None:
 FORM_LIMIT = 64_000
 
 #: Paths that need no session. Paths below /static/ need none either.
-_OPEN_PATHS = frozenset({"/login", "/login/link", "/login/issuer.json", "/favicon.ico"})
+_OPEN_PATHS = frozenset(
+    {"/login", "/login/link", "/login/issuer", "/login/issuer.json", "/login/return", "/favicon.ico"}
+)
 
 #: Forbids content from other sites, scripts inside a page, and frames around a page. Inline styles, and images from
 #: data: and blob: addresses, are allowed because figures need them. Frames show kept files of trials, and cannot leave

@@ -10,7 +10,7 @@ import pytest
 
 from hpo_pilot.operations.client import SearchClient
 from tests.command_here import command_here
-from tests.rest_api import add_results, store_of, write_search
+from tests.rest_api import store_of, write_search
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,6 @@ def root(tmp_path_factory):
     with SearchClient.local(made / "hpo-pilot") as client:
         for name in ("demo-one", "demo_two", "other"):
             client.submit(write_search(made, name))
-    add_results(made / "hpo-pilot", "demo-one")
     return made
 
 
@@ -37,11 +36,7 @@ def asked(line):
         ("status ", ["other", "demo_two", "demo-one"]),
         ("status demo_", ["demo_two"]),
         ("extend --workdir nowhere de", []),
-        ("retry demo-one --trial ", ["1"]),
-        ("try demo-one ", ["x=", "kind=a", "kind=b"]),
-        ("export other --format c", ["csv"]),
         ("sites show sum", ["summit"]),
-        ("fetch b", ["best"]),
     ],
 )
 def test_what_is_offered(root, line, offered):

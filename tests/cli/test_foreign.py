@@ -68,4 +68,4 @@ def test_a_wrong_import_is_status_2(folder: Path, words: list[str], expected: st
 
 
 def test_an_unknown_form_is_told_with_every_one_that_there_is() -> None:
-    assert "csv, json, hpogrid-report, parquet, mlflow, optuna" in refused("export", "any", "--format", "xml")
+    assert "csv, json, hpogrid-report, mlflow" in refused("export", "any", "--format", "xml")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from hpo_pilot.cli import searches
+from hpo_pilot.cli import main, searches
+from hpo_pilot.errors import TryAgainError
 from tests.cli.conftest import command, refused
 
 
@@ -36,6 +38,15 @@ def test_the_help_text_groups_the_commands():
 def test_a_wrong_command_line_is_status_2(words):
     said = refused(*words.split())
     assert words != "statsu" or "status" in said, "a near miss is named"
+
+
+def test_a_full_disk_is_a_reason_to_try_again():
+    def write() -> None:
+        with Path("/dev/full").open("wb", buffering=0) as full:
+            full.write(b"x")
+
+    with pytest.raises(TryAgainError, match="No space left on device; nothing is lost"):
+        main._with_advice(write)()
 
 
 def test_an_installation_for_pilots_names_what_is_missing():

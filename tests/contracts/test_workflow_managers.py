@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import time
 from dataclasses import replace
@@ -12,6 +13,7 @@ import requests
 
 from hpo_pilot.errors import GiveUpError, TryAgainError
 from hpo_pilot.jobs import JobState, Member, TaskOptions, TaskRef, TaskState, TrialLevel
+from hpo_pilot.panda import tasks
 from hpo_pilot.panda.manager import CachedSandbox, SandboxUploads
 from hpo_pilot.panda.workflow_manager import TaskNameTakenError, UnknownTaskError
 from hpo_pilot.server.tokens import Role
@@ -177,6 +179,19 @@ def test_a_server_of_ours_tells_which_tasks_have_results(ground):
     assert ground.manager.wait(30.0) == {second.jedi_task_id}
     ground.pilot.finish(jobs[0], 1.0)
     assert ground.manager.wait(30.0) == {first.jedi_task_id}
+
+
+def test_a_task_that_is_over_and_read_stays_in_no_memory(ground):
+    def kept() -> int:
+        gc.collect()
+        return sum(type(each).__module__ == tasks.__name__ for each in gc.get_objects())
+
+    before = kept()
+    ref = ground.manager.submit(ground.task(jobs=[(1, 0)]))
+    (job,) = ground.pilot.acquire()
+    ground.pilot.finish(job, 1.0)
+    assert [report.state for report in ground.manager.results(ref, [1])] == [JobState.FINISHED]
+    assert kept() <= before
 
 
 def test_a_server_that_is_gone_is_a_reason_to_try_again(ground):

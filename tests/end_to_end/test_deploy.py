@@ -49,7 +49,7 @@ def test_the_issuers():
     assert issuers.knows(issuer)
     settings = issuers.client_settings("atlas")
     assert settings is not None
-    assert settings["oidc_config_url"].startswith("https://")
+    assert settings["oidc_config_url"].startswith("https://") and issuers.browser_clients()["atlas"].issuer == issuer
 
 
 def test_a_pilot_3_is_set_up_as_the_tests_do_it():

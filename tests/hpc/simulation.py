@@ -33,10 +33,6 @@ class Outcome:
     handed_back: int
 
 
-#: Seconds from the end of the last job on a held node until a pilot has found it free, at most.
-RECLAIM = 5.0
-
-
 @dataclass
 class Simulation:
     """One allocation.
@@ -48,8 +44,6 @@ class Simulation:
         blind: the scheduler does not know the end of the allocation, so it starts jobs until then.
         turns: jobs come one by one in the server's order, as for a plain queue, which is blind too; else as the
             scheduler requests.
-        keeps_cores: when a node is lost, nodes with jobs get no new ones until they are empty, as under Slurm before
-            23.02.3.
     """
 
     nodes: Sequence[Node]
@@ -60,7 +54,6 @@ class Simulation:
     latency: float = 1.0
     blind: bool = False
     turns: bool = False
-    keeps_cores: bool = False
 
     def run(self) -> Outcome:
         """From the allocation's beginning to its end."""
@@ -72,8 +65,6 @@ class Simulation:
         self._agenda: list[tuple[float, int, str, object]] = []
         self._number = 0
         self._running: dict[Hashable, Start] = {}
-        self._on: dict[str, set[Hashable]] = {node.name: set() for node in self.nodes}
-        self._held: set[str] = set()
         self._asked = False
         self._handed_back = most = 0
         for when, node in self.losses:
@@ -107,22 +98,11 @@ class Simulation:
             for later in (self.server.pause, 60.0):  # the next trial is there; its nodes are kept no longer
                 self._plan(now + later, "ask", None)
             self.events.append(Event(now, ended=key, ending=ending))
-            for share in start.shares:
-                self._on[share.node].discard(key)
-                if share.node in self._held and not self._on[share.node]:
-                    self._held.discard(share.node)
-                    self._plan(now + RECLAIM, "release", share.node)
 
     def _lose(self, now: float, node: str) -> None:
         self.events.append(Event(now, lost=node))
-        if self.keeps_cores:
-            self._held |= {other for other, jobs in self._on.items() if jobs}
-            self.scheduler.hold(self._held)
         for job in self._timed("lose_node", node, now):
             self._end(now, (job.key, Ending.LOST))
-
-    def _release(self, now: float, node: str) -> None:
-        self.scheduler.release([node])
 
     def _arrive(self, now: float, jobs: list[ScheduledJob]) -> None:
         self._asked = False
@@ -163,8 +143,6 @@ class Simulation:
             self.others.setdefault("starts", []).append(cost)
         for start in found:
             self._running[start.job.key] = start
-            for share in start.shares:
-                self._on[share.node].add(start.job.key)
             self.events.append(Event(now, start))
             seconds, finished = self.server.fate(start.job)
             self._plan(now + seconds, "end", (start.job.key, Ending.FINISHED if finished else Ending.FAILED))

@@ -54,7 +54,6 @@ class Driver:
         self.checker = Checker(self.nodes)
         self.jobs = 0
         self.promised: dict[object, float] = {}
-        self.held: set[str] = set()
 
     def new_job(self, needs: JobNeeds) -> ScheduledJob:
         self.jobs += 1
@@ -74,7 +73,6 @@ class Driver:
         found = self.scheduler.starts(self.now)
         for start in found:
             key = str(start.job.key)
-            assert not self.held & {share.node for share in start.shares}
             self.checker.replay([Event(self.now, start)])
             self.running[key] = (self.waiting.pop(key), self.now)
             if key in self.promised:
@@ -109,19 +107,14 @@ class Driver:
         for job in self.scheduler.lose_node(node.name, self.now):
             self.end(str(job.key), Ending.LOST)
 
-    def hold(self, node: Node) -> None:
-        """No more jobs there for now, or again."""
-        (self.scheduler.release if node.name in self.held else self.scheduler.hold)([node.name])
-        self.held ^= {node.name}
-
     def hand_back(self) -> None:
         for job in self.scheduler.hand_back(self.now):
             del self.waiting[str(job.key)]
             self.returned += 1
 
     def step(self) -> None:
-        losing = ["lose", "hold", "hold"] if self.lose else ["end"]
-        what = self.data.draw(st.sampled_from(["add", "add", "end", "time", *losing, "back"]))
+        losing = "lose" if self.lose else "end"
+        what = self.data.draw(st.sampled_from(["add", "add", "end", "time", losing, "back"]))
         if what == "add":
             self.add(self.new_job(self.data.draw(st.sampled_from(self.shapes))))
         elif what == "end" and self.running:
@@ -130,8 +123,6 @@ class Driver:
             self.pass_time(self.data.draw(st.sampled_from([1.0, 100.0, 1000.0, 5000.0])))
         elif what == "lose":
             self.lose_node(self.data.draw(st.sampled_from(self.nodes)))
-        elif what == "hold":
-            self.hold(self.data.draw(st.sampled_from(self.nodes)))
         elif what == "back":
             self.hand_back()
         self.starts()
@@ -154,7 +145,7 @@ def test_nothing_is_given_twice_and_everything_is_given_back(data: st.DataObject
     driver.checker.finish()
     assert not driver.waiting
     assert driver.scheduler.running == driver.scheduler.waiting == 0
-    started = sum(sum(one.endings.values()) for one in driver.scheduler.usage(driver.now).searches.values())
+    started = sum(driver.scheduler.usage(driver.now).endings.values())
     assert started + driver.returned + driver.refused == driver.jobs
 
 

@@ -85,8 +85,6 @@ def test_an_allocation_that_makes_no_sense() -> None:
         Scheduler([])
     with pytest.raises(InputError, match="2 nodes have 1 names"):
         Scheduler(_nodes(1) * 2)
-    with pytest.raises(InputError, match="no node 'x'"):
-        _scheduler(1).lose_node("x", 0.0)
     with pytest.raises(InputError, match="1 or more"):
         NodeShape(cores=0, memory_mb=1)
 
@@ -341,38 +339,11 @@ def test_node_seconds_are_shared_by_what_jobs_have_of_the_node() -> None:
     scheduler.starts(0.0)
     scheduler.ended("sixth", Ending.FAILED, 40.0)
     usage = scheduler.usage(100.0)
-    assert usage.searches["h"].nodes.running == pytest.approx(40.0 * 3 / 4 + 60.0)
-    assert usage.searches["s"].nodes.lost == pytest.approx(40.0 / 4)
+    assert usage.nodes.running == pytest.approx(40.0 * 3 / 4 + 60.0)
+    assert usage.nodes.lost == pytest.approx(40.0 / 4)
     assert (usage.nodes.idle, usage.nodes.total) == pytest.approx((100.0, 200.0))
     assert (usage.gpus.running, usage.gpus.lost, usage.gpus.idle) == (300.0, 40.0, 860.0)
-    assert usage.searches["s"].endings == {Ending.FAILED: 1}
-
-
-def test_held_nodes_get_no_jobs_and_come_back_with_what_they_are_for() -> None:
-    scheduler = _scheduler(3)
-    scheduler.add(_job("runs", WHOLE))
-    assert _places(scheduler.starts(0.0)) == {"runs": ["n0"]}
-    scheduler.hold(["n0", "n1"])
-    for key in "ab":
-        scheduler.add(_job(key, WHOLE))
-    scheduler.add(_job("wide", WHOLE, nodes=3))
-    assert _places(scheduler.starts(1.0)) == {"a": ["n2"]}
-    assert sum(opening.nodes for opening in scheduler.request_jobs(1.0).now) == 0
-    scheduler.ended("runs", Ending.FINISHED, 5.0)
-    assert not scheduler.starts(5.0) and not scheduler.hand_back(5.0)  # it is not said that the nodes are gone
-    scheduler.release(["n0"])
-    assert _places(scheduler.starts(6.0)) == {"b": ["n0"]}
-    for key in "ab":
-        scheduler.ended(key, Ending.FINISHED, 9.0)
-    assert not scheduler.starts(9.0) and not scheduler.hand_back(9.0)
-    scheduler.release(["n1"])
-    assert _places(scheduler.starts(10.0)) == {"wide": ["n0", "n1", "n2"]}
-    scheduler.hold(["n1"])
-    assert [job.key for job in scheduler.lose_node("n1", 11.0)] == ["wide"]
-    scheduler.release(["n1"])
-    scheduler.ended("wide", Ending.LOST, 11.0)
-    scheduler.add(_job("c", WHOLE, nodes=2))
-    assert _places(scheduler.starts(12.0)) == {"c": ["n0", "n2"]}
+    assert usage.endings == {Ending.FAILED: 1}
 
 
 def test_what_was_handed_back_is_not_requested_again_at_once() -> None:
@@ -561,20 +532,7 @@ def test_a_smaller_job_that_waits_is_not_given_back_while_all_nodes_are_kept_for
     assert list(_places(scheduler.starts(1020.0))) == ["small"]
 
 
-@pytest.mark.parametrize("event", ["loss", "hold"])
-def test_nodes_are_not_kept_together_when_one_of_them_is_lost_or_held(event: str) -> None:
+def test_nodes_are_not_kept_together_when_one_of_them_is_lost() -> None:
     scheduler = _left_by_a_large_job()
-    if event == "loss":
-        scheduler.lose_node("n0", 1001.0)
-    else:
-        scheduler.hold(["n0"])
+    scheduler.lose_node("n0", 1001.0)
     assert list(_places(scheduler.starts(1001.0))) == ["small 6"]
-
-
-def test_nodes_that_are_held_when_a_large_job_ends_are_not_kept_together() -> None:
-    scheduler = _scheduler(4)
-    _add(scheduler, _job("large", WHOLE, nodes=3), _job("beside", WHOLE))
-    scheduler.starts(0.0)
-    scheduler.hold(["n0", "n1", "n2"])
-    scheduler.ended("large", Ending.FAILED, 1000.0)
-    assert not scheduler.request_jobs(1000.0).now

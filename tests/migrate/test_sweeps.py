@@ -1,4 +1,4 @@
-"""Sweeps of Weights & Biases, Experiments of Katib and experiments of Determined become searches that say the same."""
+"""Sweeps of Weights & Biases and Experiments of Katib become searches that say the same."""
 
 from __future__ import annotations
 
@@ -57,18 +57,8 @@ spec:
         command: [python3, train.py, --log=/katib/log.json, "--lr=${trialParameters.rate}"],
         resources: {limits: {cpu: 500m, memory: 1Gi, nvidia.com/gpu: 2, fpga: 1}}}]}}}
 """)
-DETERMINED: dict[str, Any] = yaml.safe_load("""
-name: tagger
-entrypoint: python3 -m determined.launch.torch_distributed python3 train.py --epochs 2
-hyperparameters:
-  optimizer: {lr: {type: log, base: 10, minval: -4, maxval: -1}, decay: 0.5}
-  width: {type: int, minval: 8, maxval: 64}
-searcher: {name: adaptive_asha, metric: auc, smaller_is_better: false, max_trials: 50, max_time: 64}
-environment: {image: {cpu: example.org/cpu, gpu: example.org/gpu}, environment_variables: [A=b c]}
-bind_mounts: [{host_path: /tmp}]
-""")
 LOGGED = {"path": "/katib/log.json"}
-DOCUMENTS = {"wandb": WANDB, "katib": KATIB, "determined": DETERMINED}
+DOCUMENTS = {"wandb": WANDB, "katib": KATIB}
 
 
 def with_katib(**spec: Any) -> dict[str, Any]:
@@ -137,10 +127,6 @@ wandb | values: [0.3, 0.1, 0.2] | type: ordinal, choices: [0.1, 0.2, 0.3]
 katib | parameterType: double, feasibleSpace: {min: "0", max: "1", step: "0.5"} | type: real, low: 0, step: 0.5
 katib | parameterType: int, feasibleSpace: {min: "1", max: "4", distribution: logUniform} | type: integer, scale: log
 katib | parameterType: discrete, feasibleSpace: {list: ["8", "1", "2"]} | type: ordinal, choices: [1, 2, 8]
-determined | type: int, minval: 1, maxval: 4 | type: integer, low: 1, high: 4
-determined | type: double, minval: 0, maxval: 1.0 | type: real, low: 0, high: 1.0
-determined | type: log, base: 10, minval: -2, maxval: 0 | type: real, low: 0.01, high: 1.0, scale: log
-determined | type: categorical, vals: [a, b] | type: categorical, choices: [a, b]
 """
 
 
@@ -152,7 +138,7 @@ def test_parameters(importing: Importing, line: str) -> None:
     if tool == "katib":
         document["spec"]["parameters"][1] = {"name": "x", **entry}
     else:
-        document["parameters" if tool == "wandb" else "hyperparameters"]["x"] = entry
+        document["parameters"]["x"] = entry
     found = {"scale": "linear", **importing(tool, document).search.to_dict()["space"]["x"]}
     assert {key: found[key] for key in expected} == expected
 
@@ -165,10 +151,6 @@ def test_a_grid_ends_with_its_last_point(importing: Importing) -> None:
         "parameters": {"a": {"values": [1, 5]}, "b": {"min": 1, "max": 3}},
     }
     assert importing("wandb", sweep).search.budget.trials == 6
-    double = {"type": "double", "minval": 0, "maxval": 1, "count": 3}
-    config = {**DETERMINED, "hyperparameters": {"x": double}, "searcher": {"name": "grid", "metric": "auc"}}
-    search = importing("determined", config).search
-    assert (search.budget.trials, search.space_dimensions["x"].choices) == (3, (0.0, 0.5, 1.0))
 
 
 def test_an_experiment_of_katib(importing: Importing) -> None:
@@ -214,23 +196,6 @@ def test_a_script_of_a_shell_keeps_its_own_quotes(importing: Importing) -> None:
     assert importing("katib", document).search.payload.command == "cd /opt && python t.py {lr} | tee 'a b'"
 
 
-def test_an_experiment_of_determined(importing: Importing) -> None:
-    imported = importing("determined", DETERMINED)
-    search = imported.search
-    assert (search.optimizer.name, search.objective.goal) == ("random", "maximize")
-    assert (search.budget.trials, search.budget.parallel) == (50, 16)
-    stopping = search.early_stopping
-    assert (stopping.eta, stopping.min_steps, stopping.max_steps) == (4, None, 64)
-    assert set(search.space_dimensions) == {"optimizer.lr", "width"}
-    assert search.payload.point.fixed == {"optimizer.decay": 0.5}
-    assert words(imported) == ["A=b c", "python3", "train.py", "--epochs", "2"]
-    assert search.payload.container == "docker://example.org/gpu"
-    logged = "_report_trial_metrics(group=validation, steps_completed=7,metrics={'loss': 1, 'auc': 0.5}), …)"
-    found = re.search(search.payload.progress.stdout, logged)
-    assert (found["step"], found["value"]) == ("7", "0.5")
-    assert {"entrypoint", "bind_mounts"} <= paths(imported)
-
-
 MISTAKES = """
 wandb | parameters: {x: {distribution: beta}} | parameters.x.distribution
 wandb | parameters: {x: {min: a, max: 1}} | parameters.x.min
@@ -241,8 +206,6 @@ wandb | run_cap: many | run_cap
 katib | parameters: [] | spec.parameters
 katib | parameters: [lr] | spec.parameters[0]
 katib | metricsCollectorSpec: [1] | spec.metricsCollectorSpec
-determined | hyperparameters: {x: {type: int, minval: 1}} | hyperparameters.x.maxval
-determined | searcher: random | searcher
 """
 
 
@@ -256,7 +219,7 @@ def test_mistakes_have_their_place(refused: Refused, line: str) -> None:
 
 @pytest.mark.parametrize("tool", SWEEPS)
 def test_what_must_be_filled_in_is_said(tmp_path: Path, importing: Importing, tool: str) -> None:
-    document = {key: value for key, value in DOCUMENTS[tool].items() if key not in ("program", "entrypoint")}
+    document = {key: value for key, value in DOCUMENTS[tool].items() if key != "program"}
     if tool == "katib":
         document = with_katib(trialTemplate={"configMap": {"configMapName": "x"}})
     imported = importing(tool, document)

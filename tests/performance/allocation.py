@@ -250,9 +250,6 @@ LOADS = [
     _new("trials of four hours with checkpoints", LONGER),
 ]
 RULES = ("hpo-pilot", "EASY backfill", "first come", "static split")
-OLD_SLURM = (
-    "hpo-pilot on Slurm before 23.02.3"  # after each loss, nodes with trials get no new ones until they are empty
-)
 
 
 def measure(*, quick: bool) -> dict[str, Any]:
@@ -264,7 +261,6 @@ def measure(*, quick: bool) -> dict[str, Any]:
         limit, saving = bound(load), bound(load, CHECKPOINT)
         print(f"{title}: at most {limit:.1%} of GPU-hours can be used, with checkpoints {saving:.1%}", flush=True)
         rules = RULES if len(load.sources) > 1 else ("hpo-pilot", "first come")  # of one search, all peers are the same
-        rules += (OLD_SLURM,) if load.lost else ()
         figures[title] = {"bound": limit, "bound_with_checkpoints": saving}
         figures[title] |= {rule: _rule(rule, load, seeds) for rule in rules}
     for load in (
@@ -364,8 +360,8 @@ def _simulation(rule: str, load: Load, seed: int) -> Simulation:
     ends = 3600.0 * load.hours
     losses = list(nodes_lost([node.name for node in nodes], load.lost, ends, seed))
     server = TrialServer(list(load.sources), seed=seed, failures=FAILURES, pause=PAUSE)
-    if rule in ("hpo-pilot", OLD_SLURM):
-        return Simulation(nodes, server, ends, losses, keeps_cores=rule == OLD_SLURM)
+    if rule == "hpo-pilot":
+        return Simulation(nodes, server, ends, losses)
     asked = Policy(measurements=10**9, block=0.0)  # no run time is ever known: the minutes asked for decide
     return Simulation(nodes, server, ends, losses, asked, blind=True, turns=rule == "first come")
 

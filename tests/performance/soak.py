@@ -3,7 +3,8 @@
 A real service steers one search after another: most with ``payload: none``, whose trials clients ask for over REST, and
 beside them some whose payload is a function in a kept interpreter of the local pilot. Every few seconds each process
 and each folder is measured. The first third is left out; a line through the means of ten parts of the rest, with its
-error, says what 10,000 trials more would cost. What is kept by policy (results, and the tasks of a year) may grow.
+error, says what 10,000 trials more would cost. What is kept by policy (results, and the tasks of a year) may grow; so
+do the server's caches of 512 tasks over the first 10,000 trials.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from tests.end_to_end.conftest import Scan
 _EACH, _CLIENTS, _PARTS, _EVERY = 1000, 6, 10, 3.0  # trials of a search, clients, parts of the line, seconds
 _SHARE = 0.02  # growth over 10,000 trials, as a share of the mean, that is no growth
 _KINDS = ("hpo_pilot.server", "hpo_pilot.web", "client_worker", "hpo_pilot.pilot", "hpo_pilot_function", "serve")
-#: Results, tasks of the last year, payload, environment and report of each search; logs, up to 40 MB each.
-_KEPT_BY_POLICY = ("hpo-pilot.db", "panda.db", "panda-files", "sandboxes", "environments", "reports", "logs")
+#: Results, tasks of the last year, payload, environment and report of each search; logs, up to 40 MB each;
+#: libraries, and the first 128 MB of a SQLite file, which every connection maps.
+_KEPT_BY_POLICY = ("hpo-pilot.db", "panda.db", "panda-files", "sandboxes", "environments", "reports", "logs", "mapped")
 _FUNCTION = "def objective(point):\n    return point['x']\n"
 
 

@@ -65,59 +65,6 @@ def test_what_slurm_takes_away():
     assert found.remainder() == Remainder((), 0.0)
 
 
-@pytest.mark.parametrize(
-    ("version", "keeps"),
-    [
-        ("slurm-wlm 22.05.8", True),
-        ("slurm 23.02.2", True),
-        ("slurm 23.02.3", False),
-        ("slurm 25.11.0-0rc1", False),
-        ("?", True),
-    ],
-)
-def test_the_versions_of_slurm_that_keep_cores(version, keeps):
-    env = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "SLURM_JOB_END_TIME": "4000000000"}
-    asked = saying({"scontrol show hostnames n1": "n1", "scontrol --version": version})
-    assert (find_allocation(Site(launcher=SRUN, batch="slurm"), 0.0, env, asked).reclaim is not None) == keeps
-
-
-@pytest.mark.parametrize(
-    ("steps", "wholly_free", "back"),
-    [
-        ("7.batch n1\n7.extern n[1-6]\n7.TBD \n", {"n1,n3,n4"}, ["n1", "n3", "n4"]),
-        ("7.batch n1\n7.5 n1\n7.8 n[3,5]\n", {"n4"}, ["n4"]),
-        ("7.batch n1\n", {"n3", "n4"}, ["n3", "n4"]),  # of n1 it keeps cores still
-        ("7.0 n1\n7.1 n[3,5]\n7.2 n4\n", set(), []),
-    ],
-)
-def test_slurm_gives_nodes_back(steps, wholly_free, back):
-    """By a step that has the whole node: what makes Slurm forget the cores that it kept."""
-    env = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-6]", "SLURM_JOB_END_TIME": "4000000000"}
-    answers = {
-        "scontrol show hostnames n[1-6]": "n1\nn2\nn3\nn4\nn5\nn6",
-        "scontrol show hostnames n1,n4,n[3,5]": "n1\nn4\nn3\nn5",
-        "scontrol show hostnames n1,n[3,5]": "n1\nn3\nn5",
-        "scontrol show hostnames n1": "n1",
-        "squeue --steps --noheader --jobs=7 --format=%i %N": steps,
-    }
-    launched: list[Sequence[str]] = []
-
-    def ask(words: Sequence[str]) -> str:
-        if words[0] != "srun":
-            return saying(answers)(words)
-        launched.append(words)
-        (nodes,) = [word.partition("=")[2] for word in words if word.startswith("--nodelist=")]
-        assert "--whole" in words and any(word.startswith("--immediate") for word in words)  # it waits for nothing
-        if nodes not in wholly_free:
-            raise InputError("srun ended with status 1: Unable to create step for job 7: Requested nodes are busy")
-        return ""
-
-    found = find_allocation(Site(launcher=SRUN, batch="slurm"), 0.0, env, ask)
-    assert found.reclaim is not None
-    assert sorted(found.reclaim(["n1", "n3", "n4"])) == back
-    assert bool(launched) == bool(back)
-
-
 def test_lsf(tmp_path):
     site = Site(launcher=make_launcher({"name": "jsrun"}), batch="lsf", cores=42, gpus=6, memory_mb=512000, close=3)
     env = {"LSB_JOBID": "9", "LSB_MCPU_HOSTS": "batch2 1 a01n01 42 a01n02 42"}
@@ -142,7 +89,6 @@ def test_pbs_and_flux(tmp_path):
     flux = saying({"flux hostlist": "t1 t2", "flux job timeleft": "55.5"})
     found = find_allocation(Site(launcher=SRUN, batch="flux"), 0.0, {"FLUX_URI": "local:///x"}, flux)
     assert [node.name for node in found.nodes] == ["t1", "t2"] and found.seconds == 55.5
-    assert found.reclaim is None  # only Slurm keeps cores
 
 
 def test_htcondor(tmp_path):

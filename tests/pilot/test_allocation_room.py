@@ -38,12 +38,11 @@ class Made:
         gpus: int = 0,
         seconds: float = 1e4,
         site: Site = SITE,
-        keeps: bool = False,
     ) -> None:
         self.lost: list[tuple[int, JobFailure]] = []
         shape = NodeShape(cores, 1000 * cores, gpus)
         named = tuple(Node(f"n{number}", shape) for number in range(1, nodes + 1))
-        given = AllocatedNodes(named, seconds, reclaim=list if keeps else None)
+        given = AllocatedNodes(named, seconds)
         self.now = 100.0
         self.pool = AllocationPool(
             given, site, margin=0.0, when_lost=lambda *what: self.lost.append(what), clock=lambda: self.now
@@ -109,7 +108,7 @@ def test_each_job_has_its_own():
     for one in runs:
         one.result(60)
     assert not used and not cores_used.total() and most[0] > 8
-    assert made.pool.is_empty and made.pool.usage().searches["s.tar.gz"].endings == {Ending.FINISHED: 50}
+    assert made.pool.is_empty and made.pool.usage().endings == {Ending.FINISHED: 50}
 
 
 def test_what_is_asked_for():
@@ -125,7 +124,7 @@ def test_what_is_asked_for():
     assert free.request is not None and free.patience == 1.0
     assert sorted((o.nodes, o.cores) for o in free.request.now) == [(1, 1), (1, 4)]
     made.pool.free(reserved[1])
-    assert set(made.pool.usage().searches) == {"mine"}
+    assert reserved[1].search == "mine"
 
 
 def test_no_more_steps_than_the_site_can_do():
@@ -265,35 +264,15 @@ def test_staging_is_no_run_time_of_the_search(monkeypatch):
     assert told == [{"staging": 12.5}, {"staging": 0.0}]
 
 
-def test_a_lost_node_takes_its_own_jobs_along_and_the_others_come_back_as_theirs_end():
-    made = Made(6, keeps=True)
-    (stays, on), (wide, across) = made.begin(coreCount=4), made.begin({"nodes": 2}, coreCount=4)
-    (early, freed), (late, freed_late) = made.begin(coreCount=4), made.begin(coreCount=4)
-    assert [given.nodes for given in (on, across, freed, freed_late)] == [("n1",), ("n2", "n3"), ("n4",), ("n5",)]
-    made.pool.free(early, Ending.FINISHED)
-    made.now = 200.0
-    made.pool.free(late, Ending.FINISHED)
-    made.now = 210.0
-    for _ in range(2):
-        made.pool.lose("n2", "gone", taken_since=150.0)
-    ((panda_id, failure),) = made.lost
-    assert panda_id == wide.key[0] and isinstance(failure, NodeLost)
-    assert made.pool.blocked == ["n1", "n3", "n5"] and made.pool.up == {"n4", "n6"} and not made.pool.is_gone
-    made.pool.free(wide, Ending.LOST)
-    assert {made.begin(coreCount=4)[1].nodes for _ in range(2)} == {("n4",), ("n6",)}
-    made.pool.free(stays, Ending.FINISHED)
-    made.pool.unblock(["n1", "n2", "n3"])
-    assert made.pool.blocked == ["n5"]
-    assert {made.begin(coreCount=4)[1].nodes for _ in range(2)} == {("n1",), ("n3",)}
-
-
-@pytest.mark.parametrize(("keeps", "blocked"), [(True, ["n1"]), (False, [])])
-def test_a_node_that_the_launcher_calls_lost_is_so_at_once(keeps, blocked):
-    made = Made(3, keeps=keeps)
-    _, (second, _) = made.begin(coreCount=4), made.begin(coreCount=4)
+def test_a_node_that_the_launcher_calls_lost_is_so_at_once():
+    made = Made(3)
+    (first, _), (second, _) = made.begin(coreCount=4), made.begin(coreCount=4)
     made.pool.note_launch(second, ["n2"], ["n2"])
-    assert [panda_id for panda_id, _ in made.lost] == [second.key[0]]
-    assert made.pool.blocked == blocked and made.pool.up == {"n1", "n2", "n3"} - {"n2", *blocked}
+    ((panda_id, failure),) = made.lost
+    assert panda_id == second.key[0] and isinstance(failure, NodeLost) and made.pool.up == {"n1", "n3"}
+    made.pool.free(second, Ending.LOST)
+    made.pool.free(first, Ending.FINISHED)
+    assert {made.begin(coreCount=4)[1].nodes for _ in range(2)} == {("n1",), ("n3",)}
 
 
 def test_a_node_that_is_named_twice_in_a_row_is_bad():

@@ -179,3 +179,13 @@ def test_without_isolation_the_pilot_says_so_and_works(make_settings, monkeypatc
     settings = make_settings(isolation=why != "--no-isolation")
     assert Isolation(settings, PilotWorkDir(settings)).of({"PandaID": 1}).words == ()
     assert why in caplog.text
+
+
+@needs_landlock
+@pytest.mark.parametrize("account", [0, 1000])
+def test_a_pilot_of_root_says_that_isolation_is_not_enough(make_settings, monkeypatch, caplog, account):
+    monkeypatch.setattr("os.geteuid", lambda: account)
+    is_whole = Path("/proc/self/uid_map").read_text().split()[-1] == "4294967295"
+    settings = make_settings(isolation=True)
+    Isolation(settings, PilotWorkDir(settings))
+    assert ("setpriv" in caplog.text) == (account == 0 and is_whole)

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import io
 import json
-import lzma
 import re
 import tarfile
 from collections import defaultdict
-from typing import Any
 
 import pytest
 
@@ -21,16 +19,12 @@ from hpo_pilot.pilot.job import parse_job
 from hpo_pilot.pilot.machine import FreeResources
 from hpo_pilot.protocol import PROTOCOL, PROTOCOL_HEADER
 from tests.operations.conftest import http_service
-from tests.recorded.stage import DATA
-
-
-def recorded() -> list[dict[str, Any]]:
-    return json.loads(lzma.decompress((DATA / "conversations" / "ours.json.xz").read_bytes()))
+from tests.recorded.conversations import recorded
 
 
 def test_a_server_of_the_version_before_gives_jobs_and_takes_reports(make_settings):
     kept = defaultdict(list)
-    for exchange in recorded():
+    for exchange in recorded("ours"):
         kept[exchange["path"]].append((exchange["status"], json.dumps(exchange["answer"]).encode()))
     asked, stated = [], set()
 
@@ -66,7 +60,7 @@ def test_a_server_that_is_further_apart_says_which_side_to_upgrade(make_settings
 
 def test_a_runner_of_an_earlier_version_runs_and_its_results_are_read(panda, pilot):
     """A search goes on over an upgrade of pilot and steering: jobs that were submitted before have their own runner."""
-    bodies = {exchange["path"].rpartition("/")[2]: exchange["body"] for exchange in recorded()}
+    bodies = {exchange["path"].rpartition("/")[2]: exchange["body"] for exchange in recorded("ours")}
     form = bodies["upload_cache_file"].encode("latin-1")
     panda.cache["sources.old.tar.gz"] = form[form.index(b"\x1f\x8b") : form.rindex(b"\r\n--")]
     with tarfile.open(fileobj=io.BytesIO(panda.cache["sources.old.tar.gz"])) as archive:

@@ -1,7 +1,5 @@
-"""A recording of what must not change for users, and the test that compares it with the code of today.
+"""Conversations of clients with the embedded server: recorded once with the real clients, replayed without them.
 
-`python -m tests.recorded --record [PART ...]` writes `data/<part>.json`, a line for each thing recorded; with `--work`
-it first makes `data/work.tar.xz` anew: the store, the server's database and the files that a story left behind
-(`scenario.py`). `pytest tests/recorded` compares. A part sees commands, HTTP and files; what it must take from within
-the package is in `inside.py`. To drop something that goes on purpose, change its part and record that part again.
+``python -m tests.recorded.conversations [CLIENT ...]`` records them in `data/`; `test_conversations.py` asks the server
+of today the same, and compares its answers. After a change on purpose, record again and read the difference.
 """

@@ -1,4 +1,4 @@
-"""What clients ask the embedded server, and what it answers: recorded once with the real ones, replayed without them.
+"""Records what clients ask the embedded server and what it answers, and replays it.
 
 ``python -m tests.recorded.conversations [CLIENT ...]`` records (prun, pbook and panda-client are in `.venv`; a Pilot 3
 wants root, see tests/real/pilot3.py; `HPO_PILOT_TEST_PILOT3` names a folder with the sources of a newer one).
@@ -23,15 +23,18 @@ from typing import Any
 from urllib.parse import parse_qsl, quote_plus, unquote_plus
 
 import requests
+import yaml
 
+from hpo_pilot.server.tokens import Role
+from tests.bearer import make_token_folder, token
 from tests.panda_environment import panda_environment
-from tests.recorded.inside import embedded_server
 from tests.recorded.neutral import Neutral
 from tests.recorded.proxy import RecordingProxy
-from tests.recorded.service import COMMAND, environment, until
-from tests.recorded.stage import DATA, Stage, definition, part
+from tests.server_process import ServerProcess
 
-_FOLDER = DATA / "conversations"
+DATA = Path(__file__).parent / "data"
+_PILOT = str(Path(sys.executable).parent / "hpo-pilot")
+_OURS = ("HPO_PILOT_STORE", "HPO_PILOT_SERVICE", "HPO_PILOT_TOKEN_FILE", "PANDA_URL_SSL")
 _PAYLOAD = """
 import json, os, sys
 open("model.txt", "w").write("a model")
@@ -39,6 +42,19 @@ if os.environ["HPO_PILOT_TRIAL"] == "2":
     sys.exit("no good")
 json.dump({"status": 0, "loss": json.load(open("input.json"))["x"]}, open("output.json", "w"))
 """
+
+
+@contextlib.contextmanager
+def embedded_server(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """An embedded server with an empty database; its URL, and a token by role, all of them ada's."""
+    tokens = {role: token("ada", Role(role)) for role in ("user", "pilot")}
+    database, made = folder / "panda.db", make_token_folder(folder / "tokens")
+    with ServerProcess(database=database, files=folder / "files", tokens=made, stderr=folder / "server.log") as server:
+        yield server.url, tokens
+
+
+def _environment(**more: str) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in _OURS} | {"COLUMNS": "200"} | more
 
 
 class Party:
@@ -52,7 +68,7 @@ class Party:
             (root / f"{role}.token").chmod(0o600)
         named = panda_environment(proxy.url, root / "user.token", None)
         named |= {"PANDA_NICKNAME": "ada", "PANDA_CONFIG_ROOT": str(root / ".panda"), "PANDA_SYS": sys.prefix}
-        self.environment = environment(**named, PANDA_PYTHON_EXEC=sys.executable, TERM="dumb")
+        self.environment = _environment(**named, PANDA_PYTHON_EXEC=sys.executable, TERM="dumb")
 
     def __call__(self, *words: str) -> str:
         program = str(Path(sys.executable).parent / words[0])
@@ -68,17 +84,19 @@ class Party:
         (self.desk / "training").mkdir(exist_ok=True)
         (self.desk / "training" / "train.py").write_text(_PAYLOAD)
         payload = {"files": "training", "command": "python3 -I -S train.py", "outputs": ["model.txt"]}
-        changes = {"budget": {"trials": 3, "parallel": 3}, "payload": payload, **changes}
-        (self.desk / "demo.yaml").write_text(definition("demo", **changes))
+        document = {"search": "demo", "space": {"x": {"type": "real", "low": 0.0, "high": 1.0}}, "optimizer": "random"}
+        document |= {"budget": {"trials": 3, "parallel": 3}, "payload": payload, **changes}
+        document["resources"] = {"minutes": 10, "memory_mb": 500}
+        (self.desk / "demo.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
         self("hpo-pilot", "run", "demo.yaml", "--workdir", "work", "--server", f"{self.proxy.url}/server/panda")
 
     @contextlib.contextmanager
     def pilot(self) -> Iterator[None]:
         """A pilot of ours."""
-        argv = [COMMAND, "pilot", "--server", self.proxy.url, "--queue", "LOCAL", "--slots", "1", "--heartbeat", "1"]
+        argv = [_PILOT, "pilot", "--server", self.proxy.url, "--queue", "LOCAL", "--slots", "1", "--heartbeat", "1"]
         argv += ["--token-file", str(self.root / "pilot.token"), "--workdir", str(self.root / "pilot")]
         with (self.root / "pilot.log").open("wb") as log:
-            process = subprocess.Popen(argv, stdout=log, stderr=log, env=environment())
+            process = subprocess.Popen(argv, stdout=log, stderr=log, env=_environment())
         try:
             yield
         finally:
@@ -107,7 +125,9 @@ def prun_pbook(party: Party) -> None:
 
     def wait(task: int, *states: str) -> None:
         row = re.compile(rf"^\s*{task}\s+\d+\s+({'|'.join(states)})\b", re.MULTILINE)
-        until(lambda: row.search(party("pbook", "-c", f"show({task})")), f"task {task}: {states}")
+        end = time.monotonic() + 120
+        while not row.search(party("pbook", "-c", f"show({task})")):
+            assert time.monotonic() < end, f"task {task} is not {' or '.join(states)}"
 
     with party.pilot():
         task = prun("python3 run.py", "--nJobs", "2")
@@ -174,8 +194,8 @@ def record(name: str) -> None:
         kept.append({**exchange, "answer": neutral(json.loads(json.dumps(answer).replace("<server>", url)))})
     text = json.dumps(kept)
     assert not any(token in text for token in tokens.values())
-    _FOLDER.mkdir(exist_ok=True)
-    (_FOLDER / f"{name}.json.xz").write_bytes(lzma.compress(text.encode(), preset=9))
+    DATA.mkdir(exist_ok=True)
+    (DATA / f"{name}.json.xz").write_bytes(lzma.compress(text.encode(), preset=9))
 
 
 def _read(text: str, kind: str) -> Any:
@@ -188,13 +208,17 @@ def _read(text: str, kind: str) -> Any:
     return text if len(text) < 200 else "<file>"
 
 
-def _replayed(name: str, folder: Path) -> dict[str, Any]:
-    """Asks a new server everything that a client asked; what it answers, beside what was recorded."""
-    exchanges = json.loads(lzma.decompress((_FOLDER / f"{name}.json.xz").read_bytes()))
+def recorded(name: str) -> list[dict[str, Any]]:
+    """The requests of a client with the answers, in their order."""
+    return json.loads(lzma.decompress((DATA / f"{name}.json.xz").read_bytes()))
+
+
+def differences(name: str, folder: Path) -> dict[str, Any]:
+    """Asks a new server everything that a client asked; the answers that differ, recorded and now, by the call."""
     neutral = Neutral({str(folder): "/recorded"})
-    found: dict[str, Any] = {"calls": sorted({_call(exchange) for exchange in exchanges})}
+    found: dict[str, Any] = {}
     with embedded_server(folder) as (url, tokens), requests.Session() as session:
-        for number, exchange in enumerate(exchanges):
+        for number, exchange in enumerate(recorded(name)):
             headers = {**exchange["headers"], "Accept-Encoding": "identity"}
             if exchange["role"]:
                 headers["Authorization"] = f"Bearer {tokens[exchange['role']]}"
@@ -209,7 +233,7 @@ def _replayed(name: str, folder: Path) -> dict[str, Any]:
             if "/hpo_pilot/changes" in path:  # what it tells of has been told of already, or not yet
                 was, now = ([one[0], sorted(one[1]["data"])] for one in (was, now))
             if neutral(was) != neutral(now):
-                found[f"{number} {_call(exchange)}"] = neutral([was, now])
+                found[f"{number} {exchange['method']} {exchange['path']}"] = neutral([was, now])
     return found
 
 
@@ -218,30 +242,6 @@ def _since(asked: str, at: float) -> str:
     then = calendar.timegm(time.strptime(unquote_plus(asked)[:19], "%Y-%m-%d %H:%M:%S"))
     moment = time.time() + (60 if then > at - 5 else -86_400)
     return quote_plus(time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(moment)))
-
-
-def _call(exchange: dict[str, Any]) -> str:
-    path, _, query = exchange["path"].partition("?")
-    path = re.sub(r"(/storage/|/cache/(?!schedconfig)|/trf/).*", r"\1…", path)
-    keys: list[str] = []
-    if exchange["body"][:1] == "{":
-        keys = sorted(json.loads(exchange["body"]))
-    elif "urlencoded" in exchange["headers"].get("Content-Type", ""):
-        keys = sorted(dict(parse_qsl(exchange["body"], keep_blank_values=True)))
-    asked = sorted(dict(parse_qsl(query, keep_blank_values=True)))
-    return f"{exchange['method']} {path} {' '.join(asked)} | {' '.join(keys)}".strip()
-
-
-@part
-def conversations(stage: Stage) -> dict[str, Any]:
-    """The calls of each client, with the keys that it sends; and every answer that is not as it was."""
-    root = stage.folder("conversations")
-    found = {}
-    for path in sorted(_FOLDER.glob("*.json.xz")):
-        name = path.name.partition(".")[0]
-        (root / name).mkdir()
-        found[name] = _replayed(name, root / name)
-    return found
 
 
 if __name__ == "__main__":

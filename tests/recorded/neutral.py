@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import json
-import math
 import re
 import socket
 import sys
@@ -85,49 +83,3 @@ def int_of(value: float) -> int:
         return int(value)
     except (OverflowError, ValueError):
         return 0
-
-
-def shape(value: Any) -> Any:
-    """The keys and the kinds of the values; of a list the shapes of its items, each once."""
-    if isinstance(value, Mapping):
-        return {name: shape(item) for name, item in sorted(value.items())}
-    if isinstance(value, list | tuple):
-        shapes = {json.dumps(shape(item), sort_keys=True): shape(item) for item in value}
-        return [shapes[key] for key in sorted(shapes)]
-    return {bool: "boolean", int: "number", float: "number", str: "text", type(None): "null"}[type(value)]
-
-
-#: How far two figures may be apart: another machine's linear algebra rounds otherwise.
-TOLERANCE = 1e-6
-
-
-def same(one: Any, other: Any) -> bool:
-    """Whether two documents agree, numbers to six digits."""
-    if isinstance(one, float) or isinstance(other, float):
-        number = isinstance(one, int | float) and isinstance(other, int | float)
-        return number and (
-            one == other or math.isclose(one, other, rel_tol=TOLERANCE) or (math.isnan(one) and math.isnan(other))
-        )
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
-    return type(one) is type(other) and bool(one == other)
-
-
-def differences(one: Any, other: Any, place: str = "") -> list[str]:
-    """Where two documents differ, one line each: place, recorded, now."""
-    if same(one, other):
-        return []
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        found = [
-            line for key in one.keys() & other.keys() for line in differences(one[key], other[key], f"{place}/{key}")
-        ]
-        found += [f"{place}/{key}: gone (was {str(one[key])[:200]})" for key in one.keys() - other.keys()]
-        found += [f"{place}/{key}: new ({str(other[key])[:200]})" for key in other.keys() - one.keys()]
-        return sorted(found)
-    if isinstance(one, list) and isinstance(other, list):
-        pairs = enumerate(zip(one, other, strict=False))
-        found = [line for number, pair in pairs for line in differences(*pair, f"{place}/{number}")]
-        return found + [f"{place}: had {len(one)} items, has {len(other)}"] * (len(one) != len(other))
-    return [f"{place}: was {str(one)[:400]!r}, is {str(other)[:400]!r}"]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -25,7 +26,7 @@ def documents(trials: list[Trial]) -> list[Any]:
     return [trial_document(trial, PRICE, logs=False) for trial in trials]
 
 
-def test_columns_have_the_types_of_what_they_hold() -> None:
+def test_columns_have_the_types_of_what_they_hold_also_in_a_parquet_file(tmp_path: Path) -> None:
     search = make_search()
     frame = trials_frame(search, documents(make_trials(search, 48)))
     assert frame.index.name == "number" and frame.index.tolist() == list(range(1, 49))
@@ -42,6 +43,8 @@ def test_columns_have_the_types_of_what_they_hold() -> None:
     assert frame.loc[11, "error"].startswith("the payload ended")
     assert (frame["batch"] > 64).any()
     assert frame["job_seconds"].tolist() == [0.0 if lost else pytest.approx(6.3) for lost in frame["value"].isna()]
+    frame.to_parquet(tmp_path / "trials.parquet")
+    pd.testing.assert_series_equal(pd.read_parquet(tmp_path / "trials.parquet")["value"], frame["value"])
 
 
 def test_no_trial_has_the_same_columns() -> None:

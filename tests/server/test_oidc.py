@@ -88,6 +88,21 @@ def test_outputs_may_have_the_name_that_panda_client_reads(folder: Path, clock: 
 
 
 @pytest.mark.parametrize(
+    ("uri", "client", "word"),
+    [
+        ("http://hpo.example.org/login/return", ["client_id", "oidc_config_url"], "https"),
+        ("https://hpo.example.org/", ["client_id", "oidc_config_url"], "/login/return"),
+        ("https://hpo.example.org/login/return?x", ["client_id", "oidc_config_url"], "/login/return"),
+        ("https://hpo.example.org/login/return", ["client_id"], "oidc_config_url"),
+    ],
+)
+def test_a_wrong_redirect_uri_is_named(folder: Path, uri: str, client: list[str], word: str) -> None:
+    describe_issuer(folder, redirect_uri=uri, client=dict.fromkeys(client, "x"))
+    with pytest.raises(InputError, match=word):
+        Issuers(folder / "issuers.json")
+
+
+@pytest.mark.parametrize(
     ("claims", "word"),
     [
         ({"aud": "other"}, "audience"),

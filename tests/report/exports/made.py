@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hpo_pilot.hpc.site_files import price_of
-from hpo_pilot.report.exports import ExportedSearch
+from hpo_pilot.report.mlflow import ExportedSearch
 from hpo_pilot.report.trial_documents import trial_document
 from hpo_pilot.search import EarlyStop, Search, Trial, TrialState
 from tests.made import made_fold, made_trial

@@ -1,4 +1,4 @@
-"""`export --format` of the forms that are files: where they go, and what is missing."""
+"""Where exports go, what is missing for them, and CSV and hpogrid's report; MLflow's runs: test_mlflow.py."""
 
 from __future__ import annotations
 
@@ -8,85 +8,50 @@ import json
 import sys
 from dataclasses import replace
 
-import pandas as pd
 import pytest
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.operations.client import SearchClient
-from hpo_pilot.report.exports import FILE_FORMS, as_csv, as_hpogrid_report, export_file, without_stops
+from hpo_pilot.report.exports import as_csv, as_hpogrid_report, export_mlflow, without_stops
 from tests.command_here import command_here
 from tests.made import made_fold
-from tests.report.exports.made import curves_of, every_kind, failed, finished, search_of, subject_of
+from tests.report.exports.made import failed, finished, search_of
 from tests.rest_api import add_results, store_of, write_search
 
 
-class Client:
-    """What an export asks a client for."""
-
-    def __init__(self, subject):
-        self.subject, self.asked = subject, []
-
-    def trials(self, identity, **_):
-        self.asked.append("trials")
-        return self.subject.trials
-
-    def status(self, identity):
-        assert identity == "digits"
-        return self.subject.search
-
-    def intermediate(self, identity):
-        self.asked.append("intermediate")
-        return list(self.subject.curves.values())
-
-
 @pytest.fixture
-def client():
-    return Client(subject_of(search_of(), every_kind(), curves_of([1])))
+def client(tmp_path):
+    """A client of a search with three trials."""
+    (tmp_path / "work").mkdir()
+    store_of(tmp_path / "work").close()
+    with SearchClient.local(tmp_path / "work") as opened:
+        opened.submit(write_search(tmp_path, "digits"))
+        add_results(tmp_path / "work", "digits")
+        yield opened
 
 
-@pytest.mark.parametrize(
-    ("form", "name", "asked"), [("parquet", "t.parquet", False), ("mlflow", "runs", True), ("optuna", "s.log", True)]
-)
-def test_each_is_written_and_says_what_opens_it(client, tmp_path, form, name, asked):
-    said = export_file(client, "digits", form, tmp_path / name)
-    assert (tmp_path / name).exists() and str(tmp_path / name) in said
-    assert ("intermediate" in client.asked) is asked
-
-
-def test_none_goes_to_the_terminal(client):
-    for form, chosen in FILE_FORMS.items():
-        with pytest.raises(InputError, match=f"-o {chosen.target}"):
-            export_file(client, "digits", form, None)
+def test_mlflow_from_the_command_line(client, tmp_path):
+    words = ("export", "digits", "--format", "mlflow", "--workdir", str(tmp_path / "work"))
+    done = command_here(*words, "-o", str(tmp_path / "runs.db"))
+    assert done.returncode == 0, done.stderr
+    assert "wrote 3 of 3 trials to" in done.stdout and f"sqlite:///{tmp_path}/runs.db" in done.stdout
+    assert "-o FILE.db" in command_here(*words).stderr
 
 
 def test_a_folder_that_is_not_there(client, tmp_path):
     with pytest.raises(InputError, match="no/such does not exist"):
-        export_file(client, "digits", "parquet", tmp_path / "no" / "such" / "t.parquet")
+        export_mlflow(client, "digits", tmp_path / "no" / "such" / "runs.db")
 
 
-@pytest.mark.parametrize(("form", "missing"), [("parquet", "pyarrow"), ("optuna", "optuna"), ("mlflow", "sqlalchemy")])
-def test_a_missing_library_is_named_with_its_remedy(client, tmp_path, monkeypatch, form, missing):
-    for name in [name for name in sys.modules if name.startswith(f"hpo_pilot.report.{form}")]:
-        monkeypatch.delitem(sys.modules, name)
+@pytest.mark.parametrize("missing", ["mlflow", "sqlalchemy"])
+def test_a_missing_library_is_named_with_its_remedy(client, tmp_path, monkeypatch, missing):
+    monkeypatch.delitem(sys.modules, "hpo_pilot.report.mlflow", raising=False)
+    monkeypatch.delattr("hpo_pilot.report.mlflow", raising=False)
+    client.status("digits")  # the store needs it too
     monkeypatch.setitem(sys.modules, missing, None)
-    monkeypatch.delattr(f"hpo_pilot.report.{form}", raising=False)
-    with pytest.raises(InputError, match=rf"{missing}.*pip install 'hpo-pilot\[(service,)?{form}\]'"):
-        export_file(client, "digits", form, tmp_path / "x.db")
-    assert not list(tmp_path.iterdir())
-
-
-def test_from_the_command_line(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    work = tmp_path / "work"
-    work.mkdir()
-    store_of(work).close()
-    with SearchClient.local(work) as local:
-        local.submit(write_search(tmp_path, "digits"))
-    add_results(work, "digits")
-    done = command_here("export", "digits", "--format", "parquet", "-o", "t.parquet", "--workdir", str(work))
-    assert done.returncode == 0, done.stderr
-    assert "wrote 3 trials to t.parquet" in done.stdout + done.stderr
-    assert list(pd.read_parquet("t.parquet")["state"]) == ["failed", "finished", "finished"]
+    with pytest.raises(InputError, match=rf"{missing}.*pip install 'hpo-pilot\[service,mlflow\]'"):
+        export_mlflow(client, "digits", tmp_path / "x.db")
+    assert not (tmp_path / "x.db").exists()
 
 
 def test_csv_has_means_of_measured_figures_in_columns_of_their_own():

@@ -1,4 +1,4 @@
-"""The MLflow exports, read back with MLflow's own client: a file store and a database."""
+"""The MLflow export, read back with MLflow's own client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 
 import mlflow
@@ -25,10 +24,10 @@ from tests.report.exports.made import curves_of, every_kind, finished, search_of
 
 
 class Place:
-    """Somewhere to export to, and MLflow's view of it."""
+    """A database to export to, and MLflow's view of it."""
 
-    def __init__(self, path, uri):
-        self.path, self.uri = path, uri
+    def __init__(self, path: Path) -> None:
+        self.path, self.uri = path, f"sqlite:///{path}"
 
     def client(self) -> MlflowClient:
         return MlflowClient(tracking_uri=self.uri)
@@ -40,15 +39,10 @@ class Place:
         return sorted(found, key=lambda run: int(run.data.tags.get("trial", 0)))
 
 
-def place_in(folder, kind: str) -> Place:
-    name, uri = ("runs", (folder / "runs").as_uri()) if kind == "files" else ("x.db", f"sqlite:///{folder}/x.db")
-    return Place(folder / name, uri)
-
-
-@pytest.fixture(scope="module", params=["files", "database"])
-def exported(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
     """A search with a trial of every kind, exported; only to be read."""
-    place = place_in(tmp_path_factory.mktemp("exported"), request.param)
+    place = Place(tmp_path_factory.mktemp("exported") / "runs.db")
     said = mlflow_export.write(subject_of(search_of(), every_kind(), curves_of([1])), place.path)
     assert "14 of 16 trials (2 are not over; export again later)" in said and place.uri in said
     return place
@@ -62,11 +56,10 @@ def empty_database(tmp_path_factory):
     return path
 
 
-@pytest.fixture(params=["files", "database"])
-def place(request, tmp_path, empty_database):
-    if request.param == "database":
-        shutil.copy(empty_database, tmp_path / "x.db")
-    return place_in(tmp_path, request.param)
+@pytest.fixture
+def place(tmp_path, empty_database):
+    shutil.copy(empty_database, tmp_path / "x.db")
+    return Place(tmp_path / "x.db")
 
 
 def test_runs_as_mlflow_knows_them(exported):
@@ -152,16 +145,12 @@ def test_nothing_of_others_is_overwritten(place):
     assert place.runs() == []
 
 
-@pytest.mark.parametrize(
-    ("target", "message"),
-    [("notes.db", "not a database of MLflow"), ("notes", "is a file"), ("", "not an MLflow file store")],
-)
-def test_other_files_and_folders_are_refused(tmp_path, target, message):
-    for name in ("notes.db", "notes"):
-        (tmp_path / name).write_text("notes")
+@pytest.mark.parametrize(("target", "message"), [("notes.db", "not a database of MLflow"), ("", "not a file")])
+def test_other_files_are_refused(tmp_path, target, message):
+    (tmp_path / "notes.db").write_text("notes")
     with pytest.raises(InputError, match=message):
         mlflow_export.write(subject_of(search_of(), []), tmp_path / target)
-    assert (tmp_path / "notes.db").read_text() == "notes" == (tmp_path / "notes").read_text()
+    assert (tmp_path / "notes.db").read_text() == "notes"
 
 
 def test_an_interrupted_export_is_completed_by_the_next(place, monkeypatch):
@@ -192,8 +181,6 @@ def test_many_metrics_and_parameters_go_in_several_calls(place):
 
 
 def test_a_database_that_another_program_has_locked(place, monkeypatch):
-    if place.path.suffix != ".db":
-        pytest.skip("file stores have no locks")
     connect = sqlite3.connect
     monkeypatch.setattr(sqlite3, "connect", lambda *given, **named: connect(*given, **{**named, "timeout": 0.01}))
     with closing(connect(place.path, isolation_level=None)) as other:

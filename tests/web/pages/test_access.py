@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import html
 import json
 import math
 import re
 import stat
 import time
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
+import jwt
 import pytest
+import requests
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from hpo_pilot.server.issuers import Issuers
 from hpo_pilot.server.tokens import Authority, Caller, Role, write_private
 from hpo_pilot.web.sessions import CODE_SECONDS, Codes, Login, Sessions
 from tests.bearer import make_token_folder, token
+from tests.operations.conftest import http_service
 from tests.web.pages.conftest import form_token
 
 
@@ -160,6 +168,124 @@ def test_a_link_that_was_typed_or_clicked_in_a_terminal_signs_in_at_once(pages, 
     del browser.headers["sec-fetch-site"]
     browser.get(link(), headers={"sec-fetch-site": site} if site else {})
     assert 'id="user">alice' in browser.get("/").text
+
+
+# --- issuers ---
+
+
+class Issuer:
+    """An issuer whose only user signs in at once; it checks what RFC 6749 and RFC 7636 want checked."""
+
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+    def __init__(self):
+        self.url, self.codes, self.claims, self.signs = "", {}, {}, self.key
+
+    def answer(self, _method, path, _headers, body):
+        parts, form = urlsplit(path), dict(parse_qsl(body.decode()))
+        if parts.path == "/known":
+            found = {f"{name}_endpoint": f"{self.url}/{name}" for name in ("authorization", "token")}
+            return 200, {}, json.dumps(found).encode()
+        if parts.path == "/authorization":
+            asked = dict(parse_qsl(parts.query))
+            assert asked["response_type"] == "code" and asked["code_challenge_method"] == "S256"
+            self.codes[code := f"code{len(self.codes)}"] = asked
+            back = urlencode({"code": code, "state": asked["state"]})
+            return 302, {"Location": f"{asked['redirect_uri']}?{back}"}, b""
+        asked = self.codes.pop(form["code"], {"code_challenge": ""})
+        digest = base64.urlsafe_b64encode(hashlib.sha256(form["code_verifier"].encode()).digest()).decode().strip("=")
+        if digest != asked["code_challenge"] or any(
+            form[name] != asked[name] for name in ("client_id", "redirect_uri")
+        ):
+            return 400, {}, json.dumps({"error": "invalid_grant", "error_description": "<b>wrong code"}).encode()
+        now = int(time.time())
+        claims = {"iss": self.url, "sub": "1", "preferred_username": "jane", "aud": asked["audience"], "iat": now}
+        claims |= {"exp": now + 600, "nonce": asked["nonce"], "groups": ["/atlas"]} | self.claims
+        return 200, {}, json.dumps({"id_token": jwt.encode(claims, self.signs, "RS256", {"kid": "k"})}).encode()
+
+
+@pytest.fixture
+def issuer(pages, tmp_path, monkeypatch):
+    """An issuer that the pages trust."""
+    made = Issuer()
+    public = jwt.algorithms.RSAAlgorithm.to_jwk(made.key.public_key(), as_dict=True) | {"kid": "k"}
+    (tmp_path / "keys.json").write_text(json.dumps({"keys": [public]}))
+    with http_service(made.answer) as made.url:
+        client = {"client_id": "hpo", "oidc_config_url": f"{made.url}/known"}
+        settings = {"keys": "keys.json", "audience": "panda", "vo": "atlas", "client": client}
+        settings |= {
+            "roles": {"atlas/pilot": "pilot", "atlas": "user"},
+            "redirect_uri": "https://testserver/login/return",
+        }
+        (tmp_path / "issuers.json").write_text(json.dumps({made.url: settings}))
+        monkeypatch.setattr(pages.monitor._parts.gate, "others", Issuers(tmp_path / "issuers.json"))
+        yield made
+
+
+def begun(browser, wanted="/jobs"):
+    """Clicks the issuer's link; returns the answer, and where the issuer sends the browser."""
+    found = re.search(r'href="(https://testserver/login/issuer[^"]*)"', browser.get(f"/login?next={wanted}").text)
+    answer = browser.get(html.unescape(found[1]))
+    assert answer.status_code == 303
+    return answer, requests.get(answer.headers["location"], allow_redirects=False, timeout=60).headers["location"]
+
+
+def test_an_issuer_signs_a_browser_in(pages, issuer):
+    browser = pages.browser(None)
+    first, back = begun(browser)
+    assert first.headers["location"].startswith(f"{issuer.url}/authorization?")
+    cookie = first.headers["set-cookie"].lower()
+    assert all(word in cookie for word in ("; httponly", "; secure", "; samesite=lax", "; path=/login/return"))
+    answer = browser.get(back, headers={"sec-fetch-site": "cross-site"})
+    assert answer.status_code == 200 and "url=/jobs" in answer.text
+    assert (
+        "; secure" in answer.headers["set-cookie"].lower() and "samesite=strict" in answer.headers["set-cookie"].lower()
+    )
+    assert 'id="user">jane' in browser.get("https://testserver/").text
+    assert browser.get(back).status_code == 403  # once
+    assert 'content="0;url=/"' in browser.get(begun(browser, "//evil.example")[1]).text
+
+
+@pytest.mark.parametrize(
+    ("claims", "changes"),
+    [
+        ({}, {"state": "other"}),
+        ({}, {"code": "code9"}),
+        ({}, {"code": None, "error": "access_denied", "error_description": "<b>no"}),
+        ({"nonce": "other"}, {}),
+        ({"iss": "https://other.example.org/"}, {}),
+        ({"aud": "other"}, {}),
+        ({"exp": 1}, {}),
+        ({"groups": ["/cms"]}, {}),
+        ({"groups": ["/atlas/pilot"]}, {}),
+        ({"signed": "by another"}, {}),
+    ],
+)
+def test_a_wrong_return_from_an_issuer_signs_nobody_in(pages, issuer, claims, changes):
+    issuer.claims = claims
+    if "signed" in claims:
+        issuer.signs = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    browser = pages.browser(None)
+    address, _, query = begun(browser)[1].partition("?")
+    given = {name: value for name, value in (dict(parse_qsl(query)) | changes).items() if value is not None}
+    answer = browser.get(f"{address}?{urlencode(given)}")
+    assert answer.status_code == 403 and 'role="alert"' in answer.text and "<b>" not in answer.text
+    assert "set-cookie" not in answer.headers
+    assert browser.get("https://testserver/").status_code == 303
+
+
+def test_a_return_belongs_to_the_browser_that_began(pages, issuer, monkeypatch):
+    """Else a link signs its reader in as its author, or a stolen code signs a thief in."""
+    victim, mallory = pages.browser(None), pages.browser(None)
+    (_, back), (_, other) = begun(victim), begun(mallory)
+    assert pages.browser(None).get(back).status_code == mallory.get(back).status_code == 403
+    stolen = dict(parse_qsl(urlsplit(back).query)) | {"state": dict(parse_qsl(urlsplit(other).query))["state"]}
+    assert "wrong code" in mallory.get(f"https://testserver/login/return?{urlencode(stolen)}").text
+    _, back = begun(victim)
+    monkeypatch.setattr(pages.sessions, "_clock", lambda: time.time() + CODE_SECONDS)
+    assert victim.get(back).status_code == 403
+    assert pages.sessions.of_cookie(pages.sessions.sealed({"state": "x"})) is None
+    assert pages.sessions.unsealed(pages.sessions.begin(login_of())[0]) == {}
 
 
 # --- sessions ---
