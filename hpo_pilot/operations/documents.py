@@ -41,7 +41,7 @@ from hpo_pilot.store.annotations import search_annotations
 from hpo_pilot.store.lease import Holder, lease_holder, steerer
 from hpo_pilot.store.progress import all_progress, progress_of
 from hpo_pilot.store.queries import best_trials, failure_of, first_failures, points_tried, trials_with_folds
-from hpo_pilot.store.trial_queries import best_numbers, confirmation_runs, level_counts, sampled_trials
+from hpo_pilot.store.trial_queries import confirmation_runs, level_counts
 
 if TYPE_CHECKING:
     from hpo_pilot.steering.results import RunResult
@@ -145,24 +145,16 @@ def best_documents(store: Store, record: SearchRecord) -> TrialDocument | list[T
     return {**best_document(best, price, levels=record.levels), "remarks": remarks}
 
 
-#: Of searches with more trials than this, a model sees the best ones, and a sample of the others.
-_MODELLED = 2_000
-
-
 def recommendation_document(store: Store, record: SearchRecord) -> RecommendationDocument | None:
     """Returns the trial that is probably the best; None while there is no figure of merit.
 
     Raises:
         InputError: the search has several objectives.
     """
-    from hpo_pilot.steering.recommendation import recommend  # noqa: PLC0415 - numerical libraries take a second
+    from hpo_pilot.steering.recommendation import modelled_trials, recommend  # noqa: PLC0415 - numerical libraries take a second
 
     progress, search, number = progress_of(store.engine, record.id), record.search, record.id
-    if progress.trials <= _MODELLED:
-        trials = store.trials(number, folds=search.folds.k > 1, without=("log_tail", "metrics", "metadata"))
-    else:
-        best = best_numbers(store.engine, number, search, _MODELLED // 2)
-        trials = sampled_trials(store.engine, number, progress, best, _MODELLED // 2)
+    trials = modelled_trials(store, record, progress)
     found = recommend(search, trials, store.earlier_results(number))
     standing = best_confirmed_first(search, trials)
     if standing is None:
@@ -178,7 +170,8 @@ def recommendation_document(store: Store, record: SearchRecord) -> Recommendatio
 def run_document(result: RunResult) -> RunDocument:
     """Returns the document of a finished run."""
     record, trials = result.record, result.trials
-    progress = ProgressTracker(record.search, trials, spent=Spent(), generations=0).progress
+    in_order = sorted(trials, key=lambda trial: trial.told or 0)
+    progress = ProgressTracker(record.search, in_order, spent=Spent(), generations=0, confirmed=trials).progress
     best = None if progress.front else best_confirmed_first(record.search, trials)
     document = search_document(record, progress, best, _price(record), steered=is_steered(record, None))
     return {**document, "report": str(result.report), "remarks": list(result.remarks)}
