@@ -3,8 +3,8 @@
 Policies choose points and how far to train each, on 8 and on 64 workers in simulated time. Trainings are those of
 recorded tables (`learning_curves`; a point trains as a mean of the nearest recorded ones) and MFHartmann
 (`mf_hartmann`). A job takes its epochs' time and a start-up of `START_UP` of a whole training. A training that was
-paused goes on from where it was, for peers too, though none of them keeps checkpoints by itself. `oracle` is the limit:
-the same optimizer with a perfect selection.
+paused goes on from where it was, for peers too, though none of them keeps checkpoints by itself. `oracle` is
+the same optimizer with a selection without mistakes.
 
 The target of a table is the median, over the seeds, of the best of `auto`'s full trainings within the budget, and 1% of
 its distance to the first full trainings' figure less (so that digits nobody needs do not count). `epochs` and `hours`
@@ -231,7 +231,7 @@ class Promoting(_WithOptimizer):
 
 
 class Oracle(Full):
-    """The selection that no rule can beat: it is told final values at the lowest level, and trains improvements on."""
+    """Selects without mistakes: it is told final values at the lowest level, and trains only improvements on."""
 
     def __init__(self, optimizer: str, problem: Trainings, workers: int, seed: int) -> None:
         super().__init__(optimizer, problem, workers, seed)

@@ -123,6 +123,11 @@ def test_nothing_is_begun_beyond_the_budget() -> None:
     assert simulate(Given([Job(number, POINT, 0, 81) for number in range(9)], 1), 100).end[0] == 162
 
 
+def test_a_run_ends_at_its_target() -> None:
+    jobs = [Job(number, POINT, 0, 81) for number in range(4)]
+    assert simulate(Given(jobs, 1), 1e9, math.inf).end[0] == 81
+
+
 def test_the_expected_cost_counts_runs_that_do_not_reach_the_target() -> None:
     good, bad = Course([(10, 1.0, 5.0), (20, 2.0, 3.0)], (40, 4.0)), Course([(10, 1.0, 9.0)], (40, 4.0))
     assert expected([good, good], 5.0) == (10, 1.0, 2)
