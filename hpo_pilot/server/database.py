@@ -260,6 +260,7 @@ _NUMBER = sa.text("""
 """)
 _LOOK_SECONDS = 0.2  # between two looks for changes by other processes
 _AWAY_SECONDS = 1.0  # the same, while the database does not answer
+_COME_BACK = 4.0  # seconds after the start of the database in which its former users have their lock again
 #: Seconds between two looks at all waiting jobs: a process that was killed may have held some that others passed over.
 _FULL_LOOK_SECONDS = 10.0
 
@@ -403,8 +404,11 @@ class Database:
     def _lock_postgresql(self, connection: Any, _record: Any) -> None:
         """Keeps another server from the database as long as this session of the writing connection lives."""
         deadline, cursor = time.monotonic() + _LOCK_WAIT, connection.cursor()
-        shared = "" if self._alone else "_shared"
-        while not cursor.execute(f"SELECT pg_try_advisory_lock{shared}({_SERVER_LOCK})").fetchone()[0]:
+        attempt = f"pg_try_advisory_lock_shared({_SERVER_LOCK})"
+        if self._alone:  # after a restart of the database, those that had used it come first
+            ago = "clock_timestamp() - pg_postmaster_start_time()"
+            attempt = f"CASE WHEN {ago} > interval '{_COME_BACK} s' THEN pg_try_advisory_lock({_SERVER_LOCK}) END"
+        while not cursor.execute(f"SELECT {attempt}").fetchone()[0]:
             connection.rollback()
             if time.monotonic() > deadline:
                 connection.close()
