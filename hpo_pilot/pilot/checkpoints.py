@@ -383,6 +383,7 @@ class CheckpointShipping(threading.Thread):
         self._settings = settings
         self._server = server
         self._limit = settings.shipped_mb << 20
+        self._ends = threading.Event()
         self._shipments: dict[Identity, _Shipment] = {}
         self._due: list[tuple[float, Identity]] = []
         self._changed = threading.Condition()
@@ -488,6 +489,10 @@ class CheckpointShipping(threading.Thread):
         except HpoPilotError as error:  # the server has none, or will remove it later
             log.debug("the checkpoint of job %s stays at the server: %s", job.panda_id, error)
 
+    def end(self) -> None:
+        """Waits for no server any more, because the pilot ends: a result must not be lost for its checkpoint."""
+        self._ends.set()
+
     def leave(self, identity: Identity) -> None:
         """Ends the uploads of an attempt that has ended."""
         self._take(identity)
@@ -528,7 +533,7 @@ class CheckpointShipping(threading.Thread):
                     signature = shipment.kept.pack(packed, self._limit)
                     size = packed.tell()
                     packed.flush()
-                    retried(lambda: self._upload(shipment.kept, packed), patience)
+                    retried(lambda: self._upload(shipment.kept, packed), patience, self._ends)
                 shipment.shipped = signature
                 log.debug("the checkpoint of job %s is stored: %.1f MB", job.panda_id, size / 1e6)
             except FilesChanging:
@@ -589,7 +594,7 @@ class CheckpointShipping(threading.Thread):
             with tempfile.NamedTemporaryFile(dir=self._settings.workdir) as packed:
                 own.pack(packed, self._limit)
                 packed.flush()
-                retried(lambda: self._upload(kept, packed, level), _LEVEL_PATIENCE)
+                retried(lambda: self._upload(kept, packed, level), _LEVEL_PATIENCE, self._ends)
                 return ""
         except CheckpointTooLarge:
             why = f"it has more than {self._limit >> 20} MB packed (--checkpoint-mb of the pilot)"

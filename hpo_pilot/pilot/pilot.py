@@ -447,6 +447,8 @@ class Pilot:
         if self._agents is not None:
             self._agents.stop()
         self._wait_until_idle(settings.grace + 5, or_at_once=False)
+        self._parts.checkpoints.end()
+        self._wait_until_idle(_LAST_REPORTS, or_at_once=False)
         end = time.monotonic() + _LAST_REPORTS
         while (left := self._parts.delivery.try_all()) and time.monotonic() < end:
             time.sleep(0.2)

@@ -25,7 +25,7 @@ from hpo_pilot.hpc.runtimes import know_runtime
 from hpo_pilot.transformation.container import Inside
 from hpo_pilot.transformation.process import GRACE, WORKER_MARK
 
-_CHECKPOINT_MB = 500  # what panda-server 1.0.4 takes
+CHECKPOINT_MB = 500  # what panda-server 1.0.4 takes
 _URL = "https://panda.example.org:25443"
 
 
@@ -194,7 +194,7 @@ class PilotSettings:
         """Largest checkpoint that is sent through the server, in MB; 0: none is sent."""
         if self.checkpoint_mb is not None:
             return self.checkpoint_mb
-        return 0 if self.checkpoints else _CHECKPOINT_MB
+        return 0 if self.checkpoints else CHECKPOINT_MB
 
     @property
     def storage_folder(self) -> Path:

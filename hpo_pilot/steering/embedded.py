@@ -36,6 +36,7 @@ from hpo_pilot.panda.server import (
     write_address,
 )
 from hpo_pilot.panda.workflow_manager import WorkflowManager
+from hpo_pilot.pilot.settings import CHECKPOINT_MB
 from hpo_pilot.search.yaml_document import read_model
 from hpo_pilot.server import DATABASE_VARIABLE
 from hpo_pilot.server.queues import QueueFile
@@ -57,7 +58,7 @@ HARVESTER = "hpo-pilot-local"
 WORKER = 1
 
 #: Seconds for the pilot to end its jobs and to report them. A payload may take 15 s to end.
-_PILOT_STOP_SECONDS = 30.0
+_PILOT_STOP_SECONDS = 40.0
 
 #: Seconds to wait for the port of the previous server, which may be about to end.
 _PORT_SECONDS = 3.0
@@ -130,6 +131,8 @@ class EmbeddedPanda:
                 *(python, "-m", "hpo_pilot.pilot", "--server", self.url, "--queue", queue, "--slots", str(slots)),
                 *("--token-file", str(self._tokens[Role.PILOT]), "--workdir", str(workdir.pilots)),
                 *("--checkpoints", str(workdir.checkpoints), "--heartbeat", "2"),
+                # Another pilot may get its jobs, or the next levels of its trials.
+                *(("--checkpoint-mb", str(CHECKPOINT_MB)) if reach.is_open else ()),
                 *("--environments", str(workdir.environments)),
                 *(("--hide", str(workdir.root)) if isolated else ("--no-isolation",)),
                 *("--worker-id", str(WORKER), "--harvester-id", HARVESTER, "--lifeline-fd", "{lifeline}", "--wait"),

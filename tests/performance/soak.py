@@ -40,7 +40,7 @@ def measure(*, quick: bool, trials: int = 100_000) -> dict[str, Any]:
     """Growth over 10,000 trials of each figure, its error, and whether it is flat."""
     count = min(trials, 2000) if quick else trials
     samples: list[tuple[int, dict[str, float]]] = []
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         scan = Scan(Path(name))
         with scan.serving("--slots", "2") as service:
             threading.Thread(target=_read, args=(service.stdout,), daemon=True).start()

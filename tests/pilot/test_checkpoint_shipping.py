@@ -11,7 +11,6 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from hpo_pilot.pilot import checkpoints
 from hpo_pilot.pilot.checkpoints import CheckpointShipping, remove_old
 from hpo_pilot.pilot.client import CallRefused, JobServer, ServerAway
 from hpo_pilot.pilot.job import JobFailure, PilotErrorCode
@@ -282,10 +281,10 @@ def test_pilots_with_a_folder_in_common_send_nothing(tmp_path, cache, ship):
     ("size", "fail", "said"),
     [(1 << 20, None, "more than 1 MB"), (1, CallRefused("no room"), "no room"), (1, ServerAway("down"), "down")],
 )
-def test_a_level_that_cannot_be_stored_is_a_remark(tmp_path, cache, ship, monkeypatch, size, fail, said):
-    monkeypatch.setattr(checkpoints, "_LEVEL_PATIENCE", 0.0)
+def test_a_level_that_cannot_be_stored_is_a_remark(tmp_path, cache, ship, size, fail, said):
     cache.fail = fail
     shipping = ship(checkpoint_mb=1)
+    shipping.end()  # else it waits for the server
     shipping.begin(trial(3))
     save(tmp_path, "t3f1", os.urandom(size).hex())
     (((number, fold), why),) = shipping.finish(trial(3)).items()

@@ -130,6 +130,13 @@ def test_the_local_pilot_needs_its_queue(tmp_path: Path) -> None:
     EmbeddedPanda(folder, slots=0, queues=file)
 
 
+def test_the_local_pilot_sends_its_checkpoints_if_there_may_be_others(tmp_path: Path) -> None:
+    folder = WorkDir.make(tmp_path / "work")
+    for url in (None, "https://panda.example.org:25443"):
+        panda = EmbeddedPanda(folder, slots=1, reach=NetworkOptions(public_url=url))
+        assert ("--checkpoint-mb" in panda._pilot._argv) == (url is not None)
+
+
 def test_the_example_is_right_and_the_server_can_read_it(tmp_path: Path) -> None:
     found = load_queues(EXAMPLE)
     assert set(found.queues) == {"LOCAL", "CLUSTER_GPU", "CLUSTER_OLD"}
