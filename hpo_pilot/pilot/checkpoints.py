@@ -251,13 +251,18 @@ class KeptCheckpoint:
             os.close(lock)
 
 
-def life_root(root: Path, task_id: int) -> Path:
-    """Returns the folder below `root` for the searches of a task's server, in its present life.
+def search_folder(root: Path, group: str, uid: str) -> Path:
+    """Returns the folder of a search below `root`, for the jobs of one user and one life of the server.
 
-    After `db restore` trials get numbers again that other points had, whose checkpoints may still be here.
+    Args:
+        root: the pilot's folder for checkpoints.
+        group: digest of the user's name, a point, and the number of the life; empty: the server names no user. Tasks
+            of other users may name the same search; and after `db restore` trials get numbers again that other points
+            had, whose checkpoints may be here.
+        uid: the search's identity.
     """
-    life = task_id // LIFE
-    return root / f"restored.{life}" if life else root  # the point is in no uid
+    former = root / uid  # that of earlier versions
+    return former if group.endswith(".0") and former.is_dir() else root / group / uid
 
 
 def search_folders(root: Path) -> list[Path]:
@@ -289,7 +294,9 @@ def kept_checkpoint(job: Job, root: Path) -> KeptCheckpoint | None:
     if _is_series(members):
         key = hashlib.sha256("\0".join((task, number, str(job.task_id))).encode()).hexdigest()
         names.append(f"series-{key[:16]}")
-    return KeptCheckpoint(life_root(root, job.task_id) / uid, tuple(names), job.task_id, number, tuple(levels))
+    life, user = job.task_id // LIFE, hashlib.sha256(job.user.encode()).hexdigest()[:12]
+    group = f"{user}.{life}" if job.user or life else ""
+    return KeptCheckpoint(search_folder(root, group, uid), tuple(names), job.task_id, number, tuple(levels))
 
 
 def _is_series(members: Any) -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hpo_pilot.hpc.launcher import GPU_VARIABLES, index_gpus_once
-from hpo_pilot.pilot.checkpoints import kept_checkpoint, life_root
+from hpo_pilot.pilot.checkpoints import kept_checkpoint
 from hpo_pilot.pilot.isolation import Confinement
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.report import Outcome, Progress
@@ -399,7 +399,8 @@ def _environment(settings: PilotSettings, job: Job, folder: Path, lifeline: int)
     env = _base(settings, job)
     env.setdefault("OMP_NUM_THREADS", str(job.cores))  # a function is imported before the runner sets it
     env["PanDA_TaskID"] = str(job.task_id)
-    env["HPO_PILOT_CHECKPOINT_ROOT"] = str(life_root(settings.checkpoint_root, job.task_id))
+    kept = kept_checkpoint(job, settings.checkpoint_root)
+    env["HPO_PILOT_CHECKPOINT_ROOT"] = str(kept.folder.parent if kept else settings.checkpoint_root)
     env["HPO_PILOT_LIFELINE_FD"] = str(lifeline)
     env |= _marks(settings, job)
     if job.points:

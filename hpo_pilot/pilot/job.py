@@ -28,6 +28,7 @@ class Job:
         may_lack: optional outputs, by their names in the storage.
         server_stores: whether the server stores outputs and logs, as the embedded one does.
         points: key with which the payload reads the job's hyper-parameter points at the server; empty: no access.
+        user: owner of its task.
     """
 
     panda_id: int
@@ -43,6 +44,7 @@ class Job:
     may_lack: frozenset[str] = frozenset()
     server_stores: bool = False
     points: str = ""
+    user: str = ""
 
     @property
     def identity(self) -> Identity:
@@ -85,6 +87,7 @@ def parse_job(data: Mapping[str, Any]) -> Job:
         may_lack=frozenset(_text(data.get("allowNoOutput")).split(",")) - {""},
         server_stores=data.get("hpoPilotStorage") is True,
         points=_text(data.get("hpoPilotPoints")),
+        user=_text(data.get("prodUserID")),
     )
 
 

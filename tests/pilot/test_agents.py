@@ -223,15 +223,15 @@ def test_without_agents_jobs_take_job_steps(panda, pilot, begin, tools, until):
 
 def test_the_end_of_the_allocation_keeps_checkpoints_on_shared_storage(panda, pilot, begin, until):
     panda.takes_back = True
-    saves = panda.add_job("echo 1 > ckpt; exec sleep 300", checkpoint=["ckpt"])
-    does_not = panda.add_job("exec sleep 300")
+    saves = panda.add_job("echo 1 > ckpt; exec sleep 300", checkpoint=["ckpt"], job={"prodUserID": "jane"})
+    does_not = panda.add_job("exec sleep 300", job={"prodUserID": "jane"})
     begin()
     until(lambda: panda.of(saves, "running") and panda.of(does_not, "running"))
-    until(lambda: list(pilot.folder.glob("disk/*/checkpoints/*/*/.kept/ckpt")))
+    until(lambda: list(pilot.folder.glob("disk/*/checkpoints/*/*/*/.kept/ckpt")))
     assert pilot.end() == 0
     assert panda.given_back == [[saves, 1]] and panda.of(does_not, "failed") and not panda.of(saves, "failed")
     assert "1 checkpointed" in pilot.said()
-    assert list(pilot.workdir.glob("checkpoints/*/*/.kept/ckpt"))
+    assert list(pilot.workdir.glob("checkpoints/*/*/*/.kept/ckpt"))
 
 
 def test_a_level_goes_on_at_any_node(panda, pilot, begin, until):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -57,15 +58,28 @@ def test_a_job_runs_in_the_environment_of_its_search(panda, pilot, tmp_path):
     assert verdict(panda.final(panda.add_job(run)))["value"] == 0.5
 
 
-@pytest.mark.parametrize(("task", "folder", "found"), [(5, "", ["former"]), (7 * LIFE + 5, "restored.7", [])])
-def test_after_a_restoration_no_checkpoint_of_another_life_is_taken(panda, pilot, task, folder, found):
-    """The restored server gives far higher ids, and numbers of trials again."""
-    former = pilot.workdir / "checkpoints" / "1a2b3c4d" / "t101f0" / "former"
+JANE, EVE = (hashlib.sha256(user.encode()).hexdigest()[:12] for user in ("jane", "eve"))
+
+
+@pytest.mark.parametrize(
+    ("user", "task", "before", "folder", "found"),
+    [
+        ("jane", 5, f"{JANE}.0", f"{JANE}.0", ["former"]),
+        ("jane", 5, "", "", ["former"]),  # of an earlier version
+        ("eve", 5, f"{JANE}.0", f"{EVE}.0", []),
+        ("jane", 7 * LIFE + 5, f"{JANE}.0", f"{JANE}.7", []),
+        ("jane", 7 * LIFE + 5, "", f"{JANE}.7", []),
+    ],
+)
+def test_no_checkpoint_of_another_user_or_life_is_taken(panda, pilot, user, task, before, folder, found):
+    """Another user's task may name the same search; a restored server gives numbers of trials again."""
+    former = pilot.workdir / "checkpoints" / before / "1a2b3c4d" / "t101f0" / "former"
     former.parent.mkdir(parents=True)
     former.write_text("of another point")
     run = "cd $HPO_PILOT_CHECKPOINT_DIR; ls > $OLDPWD/seen; pwd >> $OLDPWD/seen; cd $OLDPWD; " + GOOD
     pilot.start(isolated=True)
-    assert panda.final(panda.add_job(run, job={"taskID": task}, outputs=["seen"]))["job_status"] == "finished"
+    job = panda.add_job(run, job={"taskID": task, "prodUserID": user}, outputs=["seen"])
+    assert panda.final(job)["job_status"] == "finished"
     with tarfile.open(fileobj=io.BytesIO(panda.stored["user.me.outputs.tar.gz"])) as archive:
         seen = archive.extractfile("seen").read().decode().split()
     assert seen == [*found, str(pilot.workdir / "checkpoints" / folder / "1a2b3c4d" / "t101f0")]

@@ -97,7 +97,7 @@ def test_a_lost_node_takes_its_own_trials_along(of_three: Site, how: str) -> Non
     task = here.submit(f"python3 counting.py 300 {here.folder}", 4, ALONE, checkpoint=["count"], search="counting")
     job = here.allocate("--checkpoint-every", "2", nodes=3)
     until(lambda: len(payloads(here.folder)) >= 2)
-    until(lambda: len(list(here.folder.glob("work/checkpoints/*/*/.kept/count"))) == 4)
+    until(lambda: len(list(here.folder.glob("work/checkpoints/*/*/*/.kept/count"))) == 4)
     node = sorted(payloads(here.folder))[-1]
     if how == "its power is cut":
         here.slurm.kill_node(node)
@@ -151,7 +151,7 @@ def test_a_trial_on_several_nodes_takes_no_job_step(here: Site, torchrun: dict[s
     until(lambda: list(here.folder.glob("work/jobs/**/2.1/count")))
     here.end(job)
     assert "1 checkpointed" in here.said(job)
-    (count,) = here.folder.glob("work/checkpoints/*/*/.kept/count")
+    (count,) = here.folder.glob("work/checkpoints/*/*/*/.kept/count")
     assert int(count.read_text()) > 0 and here.server.state(long) != "done"
 
 

@@ -170,7 +170,7 @@ def test_a_search(pool: Pool, tmp_path: Path) -> None:
         scan("submit", str(scan.file))
         name = scan("pilots", "submit", *asked, "--nodes", "1").stdout.split()[1]
         log = scan.workdir / "allocations" / name / "output.log"
-        until(lambda: len(list((scan.workdir / "checkpoints").glob("*/t*f0/.kept"))) == 2, log)
+        until(lambda: len(list((scan.workdir / "checkpoints").glob("*/*/t*f0/.kept"))) == 2, log)
         assert name in scan("pilots", "cancel", name).stdout
         until(lambda: "pilot ends" in log.read_text(), log)
         assert log.read_text().count("is in the queue again") == 2, log.read_text()
