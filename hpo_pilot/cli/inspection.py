@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -37,7 +36,7 @@ from hpo_pilot.cli.output import (
 from hpo_pilot.errors import InputError
 from hpo_pilot.operations.client import SearchClient
 from hpo_pilot.operations.families import family_document
-from hpo_pilot.report.documents import SearchDocument, StatusDocument, is_unsteered, over_count, planned_count
+from hpo_pilot.report.documents import SearchDocument, StatusDocument, is_unsteered
 from hpo_pilot.report.exports import TEXT_FORMS, export_mlflow
 from hpo_pilot.report.formatting import (
     NOTHING,
@@ -149,7 +148,7 @@ def _add_search(table: list[Column], search: SearchDocument, indent: str = "") -
     value = ranked_text(search["best"], DIGITS) if search["best"] else NOTHING
     if front := search.get("front"):
         value = front_text(len(front["trials"]), front["hypervolume"])
-    progress = f"{whole(over_count(search))}/{whole(planned_count(search))}"
+    progress = f"{whole(search['over'])}/{whole(search['planned'])}"
     identity = "" if "segments" in search else str(search["id"])
     state = f"{search['state']} ({_UNSTEERED})" if is_unsteered(search) else search["state"]
     tags = ", ".join(search.get("tags", ()))
@@ -205,9 +204,7 @@ def _show_status(client: SearchClient, search: StatusDocument) -> None:
     detail = ", ".join(f"{whole(n)} {state}" for state, n in search["trials"].items())
     if again := search.get("confirmations"):
         detail += f"; {whole(again)} of them {'confirms' if again == 1 else 'confirm'} others"
-    table.add_row(
-        "trials", f"{whole(over_count(search))} of {whole(planned_count(search))} over ({detail or 'none yet'})"
-    )
+    table.add_row("trials", f"{whole(search['over'])} of {whole(search['planned'])} over ({detail or 'none yet'})")
     if levels := search.get("levels"):
         name, limit = _level_name(search), search["budget"].get("fidelity")
         for level in levels:
@@ -319,8 +316,7 @@ def best(client: SearchClient, identity: IdArgument, as_json: JsonOption = False
     found = client.best(identity)
     recommended = None
     if found is not None and not isinstance(found, list):
-        with suppress(InputError):  # older services do not recommend
-            recommended = found["recommended"] = client.recommend(identity)
+        recommended = found["recommended"] = client.recommend(identity)
     if found is not None and as_json:
         dump(found)
         return

@@ -82,13 +82,11 @@ def metrics_of(search: Mapping[str, Any]) -> list[str]:
 
 def outlook_rows(search: StatusDocument) -> Iterator[tuple[str, str]]:
     """Yields (heading, text) of the rows of `status` and of its live display that say what a search takes and does."""
-    if cost := search.get("cost"):  # older services send none
-        yield "cost", cost_text(cost, search["budget"], search.get("hours_used"))
+    yield "cost", cost_text(search["cost"], search["budget"], search.get("hours_used"))
     if eta := search.get("eta"):
         end = datetime.fromisoformat(eta["end"]).astimezone()
         day = "" if end.date() == datetime.now().astimezone().date() else f"{end:%a %d %b} "
-        seconds = eta["seconds"]
-        left = time_left(seconds, eta.get("earliest", seconds), eta.get("latest", seconds))  # older services send none
+        left = time_left(eta["seconds"], eta["earliest"], eta["latest"])
         yield "left", f"{left} ({day}{end:%H:%M}), {eta['basis']}"
     if state := search.get("optimizer_state"):
         yield "optimizer", state

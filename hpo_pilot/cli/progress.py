@@ -26,13 +26,10 @@ from hpo_pilot.report.documents import (
     SearchDocument,
     StatusDocument,
     is_unsteered,
-    over_count,
-    planned_count,
 )
 from hpo_pilot.report.formatting import (
     best_text,
     count,
-    duration,
     front_text,
     number,
     ranked_text,
@@ -71,7 +68,7 @@ class RunProgress:
         # The searches of a family are not compared.
         note = printable(result_text(now, DIGITS) if now["id"] else f"state {now['state']}")
         show = self._draw if self._console.is_terminal else self._print
-        show(now["name"], over_count(now), now["total"], note, ended=now["state"] in OVER_SEARCHES)
+        show(now["name"], now["over"], now["total"], note, ended=now["state"] in OVER_SEARCHES)
         self._say(now)
 
     def _say(self, now: ProgressDocument) -> None:
@@ -187,8 +184,6 @@ def _rows(search: StatusDocument, room: int) -> Iterator[tuple[str, str | Text]]
         yield "infeasible", f"{count(beyond, 'trial')} not known to be within the limits"
     if search["trials"].get("failed"):
         yield "failed", _failures(search)
-    if not search.get("cost"):  # an older service
-        yield "cost", f"{duration(search['job_seconds'])} of jobs"
     if is_unsteered(search):
         yield "left", "not known: nothing steers it now"
     elif search["state"] == "running" and not search.get("eta"):
@@ -198,7 +193,7 @@ def _rows(search: StatusDocument, room: int) -> Iterator[tuple[str, str | Text]]
 
 
 def _progress(search: SearchDocument, room: int) -> Text:
-    over, planned = over_count(search), planned_count(search)
+    over, planned = search["over"], search["planned"]
     text = f" {whole(over)} of {whole(planned)}"
     if again := search.get("confirmations"):
         text += f", {count(again, 'confirmation')} among them"
@@ -256,12 +251,10 @@ def _segment(segment: StatusDocument, room: int) -> Text:
     best = segment["best"]
     value = f" {ranked_text(best, DIGITS)}" if best else ""
     state = f"{segment['state']} (not steered)" if is_unsteered(segment) else segment["state"]
-    text = f" {whole(over_count(segment))} of {whole(planned_count(segment))} {state}{value}"
+    text = f" {whole(segment['over'])} of {whole(segment['planned'])} {state}{value}"
     name = segment["name"]
     line = Text(f"{name} ", no_wrap=True, overflow="ellipsis")
-    line.append_text(
-        _progress_bar(over_count(segment), planned_count(segment), min(12, room - len(name) - len(text) - 1))
-    )
+    line.append_text(_progress_bar(segment["over"], segment["planned"], min(12, room - len(name) - len(text) - 1)))
     line.append(text)
     return line
 

@@ -28,7 +28,7 @@ from hpo_pilot.errors import EndedError, InputError, Problem, SearchFileError, T
 from hpo_pilot.operations.asking import LEASE
 from hpo_pilot.operations.client import SearchClient
 from hpo_pilot.operations.families import segments_of
-from hpo_pilot.report.documents import RunDocument, SearchDocument, is_unsteered, over_count
+from hpo_pilot.report.documents import RunDocument, SearchDocument, is_unsteered
 from hpo_pilot.report.formatting import UNITS, best_text, count, front_text, number, whole
 
 
@@ -95,7 +95,7 @@ def run(
 def _show(search: SearchDocument) -> None:
     counts, found = search["trials"], search["best"]
     failed = "".join(f", {whole(counts[state])} {state}" for state in ("infeasible", "failed") if counts.get(state))
-    typer.echo(f"search {search['name']!r} is {search['state']}: {count(over_count(search), 'trial')}{failed}")
+    typer.echo(f"search {search['name']!r} is {search['state']}: {count(search['over'], 'trial')}{failed}")
     if search["message"]:
         typer.echo(f"  {printable(advised(search['message']))}")
     if found is not None:

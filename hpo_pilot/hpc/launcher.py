@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from hpo_pilot.errors import InputError
 from hpo_pilot.transformation.job import without_secrets
 
 #: The variable that names the GPUs of a process, by kind of GPU.
@@ -72,24 +71,6 @@ class Placement:
     port: int = 0
     is_shared: bool = False
     name: str = ""
-
-    def __post_init__(self) -> None:
-        """Checks that the values are consistent.
-
-        Raises:
-            InputError: they are not.
-        """
-        if not self.nodes or len(set(self.nodes)) != len(self.nodes):
-            raise InputError(f"a job needs one node or more, each once, not {', '.join(self.nodes) or 'none'}")
-        if min(self.ranks_per_node, self.cores_per_rank) < 1 or self.gpus_per_rank < 0:
-            raise InputError("a job needs one rank or more on each node, and each rank needs one core or more")
-        if self.gpus_per_rank and self.gpu_kind not in VISIBLE_GPUS:
-            raise InputError(f"the job asks for {self.gpus_per_rank} GPUs per rank, and its nodes have none")
-        for gpus in filter(None, (self.gpus, *self.gpus_on.values())):
-            if len(gpus) != self.gpus_per_node:
-                raise InputError(f"the job asks for {self.gpus_per_node} GPUs per node, and got {len(gpus)}")
-        if missing := [node for node in self.nodes if self.allocation and node not in self.allocation]:
-            raise InputError(f"{missing[0]} is not a node of the allocation: {', '.join(self.allocation)}")
 
     @property
     def ranks(self) -> int:

@@ -6,18 +6,18 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, cast
 
 from hpo_pilot.panda.server import bigpanda_link
 from hpo_pilot.report.documents import (
     FailureDocument,
+    LevelDocument,
     ProgressDocument,
     RunDocument,
     SearchDocument,
     StatusDocument,
     eta_document,
     failure_document,
-    level_documents,
     progress_document,
     search_document,
     status_document,
@@ -41,12 +41,10 @@ from hpo_pilot.store.annotations import search_annotations
 from hpo_pilot.store.lease import Holder, lease_holder, steerer
 from hpo_pilot.store.progress import all_progress, progress_of
 from hpo_pilot.store.queries import best_trials, failure_of, first_failures, points_tried, trials_with_folds
-from hpo_pilot.store.trial_queries import best_numbers, confirmation_runs, level_counts, sampled_trials
+from hpo_pilot.store.trial_queries import confirmation_runs, level_counts
 
 if TYPE_CHECKING:
     from hpo_pilot.steering.results import RunResult
-
-_Document = TypeVar("_Document", SearchDocument, StatusDocument)
 
 #: The most failure reasons in a progress document.
 _REASONS = 5
@@ -77,9 +75,10 @@ def search_documents(
     found = []
     for record in records:
         best = best_standing(trials.get(record.id), progress[record.id])
-        document = search_document(record, progress[record.id], best, _price(record) if costs else None)
+        price, steered = _price(record) if costs else None, is_steered(record, holder)
+        document = search_document(record, progress[record.id], best, price, steered=steered)
         add_annotation(document, notes.get(record.id))
-        found.append(_extended(document, record, progress[record.id], holder))
+        found.append(document)
     return found
 
 
@@ -88,8 +87,8 @@ def search_status(store: Store, record: SearchRecord, workdir: Path | None = Non
     progress, price, holder = progress_of(store.engine, record.id), _price(record), lease_holder(store.engine)
     trials = {} if progress.front else best_trials(store.engine, {record.id: progress.best_for_people or 0})
     best, now = best_standing(trials.get(record.id), progress), time.time()
-    steered = is_steered(record, holder) is not False
-    expected = expected_end(store, record, progress, now, steered=steered)
+    steered = is_steered(record, holder)
+    expected = expected_end(store, record, progress, now, steered=steered is not False)
     failed = None if progress.last_failure is None else failure_of(store.engine, record.id, progress.last_failure)
     document = status_document(
         record,
@@ -103,16 +102,18 @@ def search_status(store: Store, record: SearchRecord, workdir: Path | None = Non
             "course": _course(progress) if len(record.search.objectives) == 1 else None,
             "wishes": [wish_document(wish) for wish in store.requested_points(record.id)],
             "hours_used": hours_used(record, now),
-            "optimizer_state": words_of(store, record, progress, steered=steered),
+            "optimizer_state": words_of(store, record, progress, steered=steered is not False),
             "monitor": bigpanda_link(record.server, record.uid, monitor=record.search.panda.monitor),
         },
+        steered=steered,
     )
     if not record.state.is_over and (found := steerer(store.engine, record.id)) is not None:
         since = datetime.fromtimestamp(found["since"], UTC).isoformat(timespec="seconds")
         document["steered_by"] = {"mode": found["mode"], "host": found["host"], "pid": found["pid"], "since": since}
     if (levels := record.levels) is not None:
-        document["levels"] = level_documents(level_counts(store.engine, record.id, levels))
-    _extended(document, record, progress, holder)
+        document["levels"] = [
+            cast("LevelDocument", one._asdict()) for one in level_counts(store.engine, record.id, levels)
+        ]
     add_annotation(document, search_annotations(store.engine, [record.id]).get(record.id))
     unsteered = why_not(record, holder)
     document["remarks"] = [*([unsteered] if unsteered else []), *search_notes(store, record, progress, workdir)]
@@ -144,24 +145,16 @@ def best_documents(store: Store, record: SearchRecord) -> TrialDocument | list[T
     return {**best_document(best, price, levels=record.levels), "remarks": remarks}
 
 
-#: Of searches with more trials than this, a model sees the best ones, and a sample of the others.
-_MODELLED = 2_000
-
-
 def recommendation_document(store: Store, record: SearchRecord) -> RecommendationDocument | None:
     """Returns the trial that is probably the best; None while there is no figure of merit.
 
     Raises:
         InputError: the search has several objectives.
     """
-    from hpo_pilot.steering.recommendation import recommend  # noqa: PLC0415 - numerical libraries take a second
+    from hpo_pilot.steering.recommendation import modelled_trials, recommend  # noqa: PLC0415 - numerical libraries take a second
 
     progress, search, number = progress_of(store.engine, record.id), record.search, record.id
-    if progress.trials <= _MODELLED:
-        trials = store.trials(number, folds=search.folds.k > 1, without=("log_tail", "metrics", "metadata"))
-    else:
-        best = best_numbers(store.engine, number, search, _MODELLED // 2)
-        trials = sampled_trials(store.engine, number, progress, best, _MODELLED // 2)
+    trials = modelled_trials(store, record, progress)
     found = recommend(search, trials, store.earlier_results(number))
     standing = best_confirmed_first(search, trials)
     if standing is None:
@@ -177,10 +170,10 @@ def recommendation_document(store: Store, record: SearchRecord) -> Recommendatio
 def run_document(result: RunResult) -> RunDocument:
     """Returns the document of a finished run."""
     record, trials = result.record, result.trials
-    progress = ProgressTracker(record.search, trials, spent=Spent(), generations=0).progress
+    in_order = sorted(trials, key=lambda trial: trial.told or 0)
+    progress = ProgressTracker(record.search, in_order, spent=Spent(), generations=0, confirmed=trials).progress
     best = None if progress.front else best_confirmed_first(record.search, trials)
-    document = search_document(record, progress, best, _price(record))
-    _extended(document, record, progress, None)
+    document = search_document(record, progress, best, _price(record), steered=is_steered(record, None))
     return {**document, "report": str(result.report), "remarks": list(result.remarks)}
 
 
@@ -219,15 +212,6 @@ def best_standing(trial: Trial | None, progress: SearchProgress) -> Standing | N
     if progress.confirmed is not None and progress.confirmed_value is not None:
         return Standing(trial, (progress.confirmed_value,), progress.confirmed_runs, confirmed=True)
     return Standing(trial, trial.values)
-
-
-def _extended(document: _Document, record: SearchRecord, progress: SearchProgress, holder: Holder | None) -> _Document:
-    """Adds to a document the counters of the search, and whether a process steers it."""
-    extent = progress.extent(record.planned_trials, is_over=record.state.is_over)
-    document["over"], document["planned"] = extent.over, extent.planned
-    document["confirmations"] = extent.confirmations
-    document["steered"] = is_steered(record, holder)
-    return document
 
 
 def _failures(store: Store, record: SearchRecord) -> list[FailureDocument]:

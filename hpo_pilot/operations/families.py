@@ -12,8 +12,6 @@ from hpo_pilot.report.documents import (
     ProgressDocument,
     SearchDocument,
     StatusDocument,
-    over_count,
-    planned_count,
 )
 from hpo_pilot.report.trial_documents import CostDocument
 
@@ -39,9 +37,9 @@ def family_document(name: str, members: Sequence[SearchDocument]) -> SearchDocum
         "trials": _summed([member["trials"] for member in members]),
         "budget": {**first["budget"], "trials": sum(member["budget"]["trials"] for member in members)},
         "best": None,
-        "over": sum(over_count(member) for member in members),
-        "planned": sum(planned_count(member) for member in members),
-        "confirmations": sum(member.get("confirmations", 0) for member in members),
+        "over": sum(member["over"] for member in members),
+        "planned": sum(member["planned"] for member in members),
+        "confirmations": sum(member["confirmations"] for member in members),
         "steered": _all_steered([member.get("steered") for member in members]),
         "started": min((member["started"] for member in members if member["started"]), default=None),
         "ended": max(ends, default=None) if state in OVER_SEARCHES else None,
@@ -80,7 +78,7 @@ def family_progress(name: str, members: Sequence[ProgressDocument]) -> ProgressD
         "message": "",
         "metric": members[0]["metric"],
         "trials": _summed([member["trials"] for member in members]),
-        "over": sum(over_count(member) for member in members),
+        "over": sum(member["over"] for member in members),
         "total": sum(member["total"] for member in members),
         "best": None,
         "remarks": [f"{member['name']}: {remark}" for member in members for remark in member.get("remarks", ())],
@@ -100,17 +98,17 @@ def family_status(name: str, members: Sequence[StatusDocument]) -> StatusDocumen
         "remarks": [f"{one['name']}: {remark}" for one in members for remark in one.get("remarks", ())],
         "job_seconds": sum(member["job_seconds"] for member in members),
         "gpu_hours": sum(member["gpu_hours"] for member in members),
-        "gain": None,
         "wishes": [wish for member in members for wish in member.get("wishes", ())],
         "eta": _latest_eta(members),
+        "cost": _family_cost([member["cost"] for member in members]),
+        "source": members[0]["source"],
+        "definition": members[0]["definition"],
+        "gain": None,
         "last_failure": None,
         "course": None,
         "optimizer_state": None,
         "monitor": None,
         "hours_used": None,
-        "cost": _family_cost([member["cost"] for member in members]),
-        "source": members[0]["source"],
-        "definition": members[0]["definition"],
     }
 
 

@@ -21,8 +21,6 @@ from hpo_pilot.report.documents import (
     ProgressDocument,
     StatusDocument,
     is_unsteered,
-    over_count,
-    planned_count,
 )
 from hpo_pilot.report.figure import Figure, FigureData, PeerSearch, Reports, message_figure, plotly_spec, same_question
 from hpo_pilot.report.figure_svg import SVG_KINDS, figure_svg
@@ -304,7 +302,7 @@ class OpenedSearch:
 
     def _facts(self) -> list[tuple[str, str]]:
         status, advised = self.status, self._place.completed
-        over, planned, failed = over_count(status), planned_count(status), status["trials"].get("failed", 0)
+        over, planned, failed = status["over"], status["planned"], status["trials"].get("failed", 0)
         facts = [
             ("state", status["state"] + (f" ({advised(status['message'])})" if status["message"] else "")),
             ("trials", f"{whole(over)} of {whole(planned)} over, {whole(failed)} failed"),
@@ -390,7 +388,7 @@ class ProgressDisplay:
             else:
                 self._handle.update(bar)
             return
-        line, tenth = progress_line(now), 10 * over_count(now) // max(1, now["total"])
+        line, tenth = progress_line(now), 10 * now["over"] // max(1, now["total"])
         is_due = tenth != self._tenth or time.monotonic() >= self._due or now["state"] in OVER_SEARCHES
         if line != self._line and is_due:
             self.say(line)
@@ -398,7 +396,7 @@ class ProgressDisplay:
 
     def _figure_at(self, now: ProgressDocument) -> str:
         """Returns the figure, drawn again for new results, but for no more than a twentieth of the time."""
-        begun, over = time.monotonic(), over_count(now)
+        begun, over = time.monotonic(), now["over"]
         is_due = begun >= self._next or now["state"] in OVER_SEARCHES
         if self._draw is not None and over != self._drawn and is_due:
             with suppress(HpoPilotError):  # such as a store that is out of reach: progress and search go on
@@ -415,7 +413,7 @@ class ProgressDisplay:
 def progress_line(now: ProgressDocument) -> str:
     """Returns the progress of a search as one line of text."""
     steering = ", nothing steers it now" if is_unsteered(now) else ""
-    over = f"{whole(over_count(now))} of {count(now['total'], 'trial')}"
+    over = f"{whole(now['over'])} of {count(now['total'], 'trial')}"
     return f"{now['name']}: {now['state']}{steering}, {over}, {result_text(now)}"
 
 
@@ -424,7 +422,7 @@ class _ProgressBar:
 
     def __init__(self, now: ProgressDocument, figure: str) -> None:
         self._line, self._figure = progress_line(now), figure
-        self._over, self._total = over_count(now), max(1, now["total"])
+        self._over, self._total = now["over"], max(1, now["total"])
 
     def __repr__(self) -> str:
         return self._line

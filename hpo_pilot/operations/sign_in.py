@@ -23,7 +23,7 @@ _ANSWER = 30.0  # seconds
 _LONGEST = 1800.0  # seconds in which the user must sign in
 _INTERVAL = 5.0  # seconds between two questions, and what RFC 8628 adds after `slow_down`
 _GRANT = "urn:ietf:params:oauth:grant-type:device_code"
-_REMEDY = "paste a token of your operator into the file (hpo-pilot token create), or ask for the issuer's device flow"
+_REMEDY = "use a token of your operator instead (hpo-pilot token create)"
 
 
 def device_token(

@@ -36,21 +36,9 @@ from hpo_pilot.transformation.transformation import Prepared
 log = logging.getLogger(__name__)
 
 _FRESH = 10.0  # seconds for which a successful test counts for other jobs too
-
-
-@dataclass(frozen=True)
-class Patience:
-    """Times of an outage, in seconds.
-
-    Attributes:
-        first: pause before the first test; each further pause is twice as long.
-        longest: longest pause.
-        most: time from the first failure until the allocation is given up.
-    """
-
-    first: float = 2.0
-    longest: float = 300.0
-    most: float = 1800.0
+_FIRST_PAUSE = 2.0  # seconds before the first test of an outage; each further pause is twice as long
+_LONGEST_PAUSE = 300.0
+_OUTAGE = 1800.0  # seconds from the first failure until the allocation is given up
 
 
 class LauncherOutage:
@@ -68,7 +56,6 @@ class LauncherOutage:
         others: Callable[[], Sequence[str]],
         over: Callable[[], None],
         give_up: Callable[[GiveUpError], None],
-        patience: Patience | None = None,
     ) -> None:
         """Begins in the state that the launcher works.
 
@@ -77,10 +64,8 @@ class LauncherOutage:
             others: returns the usable nodes.
             over: is called when the launcher works again.
             give_up: is called when it has failed for too long.
-            patience: times of an outage.
         """
         self._attempt, self._others, self._over, self._give_up = attempt, others, over, give_up
-        self._patience = patience or Patience()
         self._lock = threading.Lock()
         self._trying = threading.Lock()
         self._stopped = threading.Event()
@@ -124,7 +109,7 @@ class LauncherOutage:
         self._stopped.set()
 
     def _run(self, why: str, nodes: Sequence[str]) -> None:
-        began, pause = time.monotonic(), self._patience.first
+        began, pause = time.monotonic(), _FIRST_PAUSE
         in_turn = itertools.cycle([*nodes, *(node for node in self._others() if node not in nodes)])
         while not self._stopped.wait(pause):
             why = self._attempt([next(in_turn)])
@@ -134,11 +119,11 @@ class LauncherOutage:
                 log.warning("the launcher works again after %.0f s", seconds)
                 self._over()
                 return
-            if seconds >= self._patience.most:
+            if seconds >= _OUTAGE:
                 text = f"the launcher has started nothing for {seconds:.0f} s ({why}): see the batch system's state"
                 self._give_up(GiveUpError(text))
                 return
-            pause = min(2 * pause, self._patience.longest, max(1.0, began + self._patience.most - time.monotonic()))
+            pause = min(2 * pause, _LONGEST_PAUSE, max(1.0, began + _OUTAGE - time.monotonic()))
             log.warning("the launcher still starts nothing, it is tried again in %.0f s: %s", pause, why)
 
 

@@ -7,7 +7,6 @@ lacks information that it needs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NotRequired, cast
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from hpo_pilot.search.trials import Gain, Price
     from hpo_pilot.store import Event, PointRequest, SearchRecord
     from hpo_pilot.store.queries import Failure
-    from hpo_pilot.store.trial_queries import LevelCount
 
 
 class GainDocument(TypedDict):
@@ -238,11 +236,11 @@ class SearchDocument(AnnotationDocument):
     started: str | None
     ended: str | None
     segments: NotRequired[list[Any]]
-    over: NotRequired[int]
-    planned: NotRequired[int]
-    confirmations: NotRequired[int]
+    over: int
+    planned: int
+    confirmations: int
     levels: NotRequired[list[LevelDocument]]
-    steered: NotRequired[bool | None]
+    steered: bool | None
     steered_by: NotRequired[SteererDocument]
     remarks: NotRequired[list[str]]
     added: NotRequired[int]
@@ -253,8 +251,8 @@ class StatusDocument(SearchDocument, OutlookDocument):
 
     job_seconds: float
     gpu_hours: float
-    cost: NotRequired[CostDocument]
-    gain: NotRequired[GainDocument | None]
+    cost: CostDocument
+    gain: GainDocument | None
     source: str
     definition: dict[str, Any]
 
@@ -300,7 +298,7 @@ class ProgressDocument(TypedDict):
     message: str
     metric: str
     trials: dict[str, int]
-    over: NotRequired[int]
+    over: int
     total: int
     best: FigureDocument | None
     confirmed: NotRequired[ConfirmedBestDocument | None]
@@ -352,23 +350,13 @@ class FindingDocument(TypedDict):
     needed: bool
 
 
-def level_documents(counts: Sequence[LevelCount]) -> list[LevelDocument]:
-    """Returns the counts of the levels of a search as documents."""
-    return [
-        {
-            "level": one.level,
-            "trials": one.trials,
-            "finished": one.finished,
-            "paused": one.paused,
-            "trained": one.trained,
-            "job_seconds": one.seconds,
-        }
-        for one in counts
-    ]
-
-
 def search_document(
-    record: SearchRecord, progress: SearchProgress, best: Standing | None, price: Price | None
+    record: SearchRecord,
+    progress: SearchProgress,
+    best: Standing | None,
+    price: Price | None,
+    *,
+    steered: bool | None,
 ) -> SearchDocument:
     """Returns a search with its progress as a document.
 
@@ -377,8 +365,10 @@ def search_document(
         progress: its progress.
         best: its best trial, with one objective.
         price: for the cost of the best trial; None: without it.
+        steered: whether a process steers it; None: it is over.
     """
     objectives: list[ObjectiveDocument] = [{"metric": o["metric"], "goal": o["goal"]} for o in record.objectives]
+    extent = progress.extent(record.planned_trials, is_over=record.state.is_over)
     document: SearchDocument = {
         "id": record.id,
         "name": record.name,
@@ -394,6 +384,10 @@ def search_document(
         "created": time_text(record.created),
         "started": time_text(record.started),
         "ended": time_text(record.ended),
+        "over": extent.over,
+        "planned": extent.planned,
+        "confirmations": extent.confirmations,
+        "steered": steered,
     }
     if len(objectives) > 1:
         document["front"] = _front_document(progress)
@@ -415,11 +409,13 @@ def status_document(
     price: Price,
     gain: Gain | None,
     outlook: OutlookDocument,
+    *,
+    steered: bool | None,
 ) -> StatusDocument:
     """Returns all that is known of one search as a document."""
     cost = cost_document(price.cost(progress.spent))
     return {
-        **search_document(record, progress, best, price),
+        **search_document(record, progress, best, price, steered=steered),
         "job_seconds": cost["job_seconds"],
         "gpu_hours": cost["gpu_hours"],
         "cost": cost,
@@ -466,15 +462,4 @@ def event_document(event: Event) -> EventDocument:
 
 def is_unsteered(document: SearchDocument | ProgressDocument) -> bool:
     """Tells whether the search is not over and nothing steers it."""
-    return document.get("steered") is False  # services of older versions omit the key
-
-
-def over_count(document: SearchDocument | ProgressDocument) -> int:
-    """Returns the number of trials that are over."""
-    # Services of older versions omit the key.
-    return document.get("over", sum(document["trials"].get(state, 0) for state in OVER_TRIALS))
-
-
-def planned_count(search: SearchDocument) -> int:
-    """Returns the number of trials that there will be."""
-    return max(search.get("planned", search["budget"]["trials"]), over_count(search))
+    return document.get("steered") is False

@@ -322,7 +322,7 @@ def _named_metrics(
             for fold, value in values:
                 yield f"fold_{fold}_{name}", [(0, value)]
     if (curve := subject.curves.get(trial["number"])) is not None:
-        yield "intermediate_value", mean_curve(curve)
+        yield "intermediate_value", mean_curve(fold["values"] for fold in curve["folds"])
         if subject.folds > 1:
             yield from ((f"fold_{fold['fold']}_intermediate_value", fold["values"]) for fold in curve["folds"])
 

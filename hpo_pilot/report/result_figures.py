@@ -45,6 +45,7 @@ from hpo_pilot.report.figure import (
     view_note,
 )
 from hpo_pilot.report.formatting import NOTHING_BEYOND, count, duration, number, plus_minus, span, utc
+from hpo_pilot.report.trial_documents import mean_curve
 from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.search.promotion import first_of_chain
 from hpo_pilot.search.ranking import (
@@ -454,7 +455,7 @@ def curve_figures(data: FigureData) -> list[Figure]:
     """Draws intermediate values over steps; empty where no trial reported two values."""
     results = data.reported
     search = results.search
-    curves = {number: mean_curve(folds) for number, folds in data.reports.items()}
+    curves = {number: _thinned(mean_curve(folds.values())) for number, folds in data.reports.items()}
     known = [trial for trial in results.trials if len(curves.get(trial.number, ())) > 1]
     if not known:
         return []
@@ -570,14 +571,8 @@ def _levels_text(results: Results, chains: Mapping[int, Sequence[Trial]], name: 
     return "; ".join(texts)
 
 
-def mean_curve(folds: Mapping[int, Sequence[tuple[int, float]]]) -> _Curve:
-    """Returns the means over a trial's folds at the steps that most of them reported; at most `PLACE_LIMIT` points."""
-    at: dict[int, list[float]] = {}
-    for values in folds.values():
-        for step, value in values:
-            at.setdefault(step, []).append(value)
-    most = max(map(len, at.values()), default=0)
-    curve = [(step, sum(one / most for one in values)) for step, values in sorted(at.items()) if len(values) == most]
+def _thinned(curve: _Curve) -> _Curve:
+    """Returns at most `PLACE_LIMIT` points of a curve, with the last one."""
     return curve if len(curve) <= PLACE_LIMIT else [*evenly(curve[:-1], PLACE_LIMIT - 1), curve[-1]]
 
 

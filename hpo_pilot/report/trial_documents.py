@@ -364,11 +364,15 @@ def all_intermediate(store: Store, search_id: int, page: int = 500) -> list[Inte
     return found
 
 
-def mean_curve(document: IntermediateDocument) -> list[tuple[int, float]]:
-    """Returns the means over a trial's folds at the steps that all of them reported; NaN where one is not finite."""
+def mean_curve(folds: Iterable[Iterable[Sequence[Any]]]) -> list[tuple[int, float]]:
+    """Returns the means over a trial's folds at the steps that most of them reported; NaN where one is not finite.
+
+    Args:
+        folds: (step, value) of each fold; value None: not finite.
+    """
     at: dict[int, list[float]] = {}
-    for fold in document["folds"]:
-        for step, value in fold["values"]:
+    for values in folds:
+        for step, value in values:
             at.setdefault(step, []).append(math.nan if value is None else value)
-    folds = len(document["folds"])
-    return [(step, sum(one / folds for one in values)) for step, values in sorted(at.items()) if len(values) == folds]
+    most = max(map(len, at.values()), default=0)
+    return [(step, sum(one / most for one in values)) for step, values in sorted(at.items()) if len(values) == most]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -360,30 +359,8 @@ def _kind_hint(key: str, expected: Sequence[str], value: Any) -> str:
     return ""
 
 
-#: Units of sizes in bytes, and of times in seconds.
-_SIZES = {
-    name: base**power
-    for power, prefix in enumerate("kmgt", 1)
-    for name, base in ((prefix, 1000.0), (f"{prefix}b", 1000.0), (f"{prefix}i", 1024.0), (f"{prefix}ib", 1024.0))
-}
-_TIMES = {
-    name: seconds
-    for names, seconds in (("s sec second", 1.0), ("m min minute", 60.0), ("h hr hour", 3600.0), ("d day", 86400.0))
-    for word in names.split()
-    for name in (word, f"{word}s")
-}
-#: Keys end in the unit of their values.
-_KEY_UNITS = {"mb": 1e6, "seconds": 1.0, "minutes": 60.0, "hours": 3600.0}
-
-
-def _in_unit_of(key: str, number: float, unit: str) -> float | None:
-    """Returns the number in the unit that the key has; None: it is not clear."""
-    own = key.rpartition("_")[2]
-    if own not in _KEY_UNITS or key in ("gpu_hours", "core_hours"):
-        return None
-    unit = unit.casefold()
-    known = _SIZES if own == "mb" else _TIMES
-    return number * known[unit] / _KEY_UNITS[own] if unit in known else None
+#: Units of values, by the ends of their keys.
+_KEY_UNITS = {"mb": "MB", "seconds": "seconds", "minutes": "minutes", "hours": "hours"}
 
 
 def _number_hint(key: str, text: str, whole: bool) -> str:
@@ -391,13 +368,10 @@ def _number_hint(key: str, text: str, whole: bool) -> str:
     try:
         number = float(bare)
     except ValueError:
-        found = re.fullmatch(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*([A-Za-z%]+)", text.strip())
-        if found is None:
+        if re.fullmatch(r"[-+.\de]+\s*[A-Za-z%]+", text.strip()) is None:
             return ""
-        converted = _in_unit_of(key, float(found[1]), found[2])
-        if converted is None:
-            return "leave the unit out"
-        return f"write {math.ceil(converted - 1e-9) if whole else f'{converted:.6g}'}"
+        unit = _KEY_UNITS.get(key.rpartition("_")[2])
+        return f"give the number alone; the unit is {unit}" if unit else "leave the unit out"
     if not is_number(number) or (whole and number != int(number)):
         return ""
     if bare == text.strip():

@@ -167,14 +167,23 @@ class SearchProgress:
 class ProgressTracker:
     """Computes the progress of a search, and keeps it up to date. Call its methods before the change is committed."""
 
-    def __init__(self, search: Search, trials: Iterable[Trial], *, spent: Spent, generations: int) -> None:
+    def __init__(
+        self,
+        search: Search,
+        trials: Iterable[Trial],
+        *,
+        spent: Spent,
+        generations: int,
+        confirmed: Iterable[Trial] = (),
+    ) -> None:
         """Computes the progress.
 
         Args:
             search: the search.
-            trials: all its trials; folds are not needed.
+            trials: all its trials, results in their order; folds are not needed.
             spent: time and energy of all attempts of its jobs.
             generations: number of its generations.
+            confirmed: the trials that have confirmation runs.
         """
         self._search = search
         self._spent = spent
@@ -191,28 +200,27 @@ class ProgressTracker:
         self._course: list[tuple[int, float]] = []
         self._level: float = 0  # the highest level with a result
         self._early: list[Trial] = []  # the first results: the reference point depends on them
-        self._over: dict[int, Trial] = {}
+        self._confirmed = {trial.number: trial for trial in confirmed}
+        self._over: list[Trial] = []  # with several objectives
         self._own_front: list[Standing] = []  # the front without confirmation runs
         self._front: tuple[int, ...] = ()
         self._volume: tuple[float | None, tuple[float, ...]] = (None, ())
         self._front_is_old = False
-        over = []
         for trial in trials:
             self._add(trial)
             if trial.state is TrialState.RUNNING:
                 self._start(trial.number)
             elif trial.state.is_over:
-                over.append(trial)
-        for trial in sorted(over, key=lambda trial: (trial.told or 0, trial.number)):
-            self._end(trial)
+                self._end(trial)
         if self._several:
-            self._own_front = front_of(search, [trial for trial in over if trial.confirms is None])
+            self._own_front = front_of(search, [trial for trial in self._over if trial.confirms is None])
             self._front_is_old = True
-            self._course = _improvements(convergence(search, over))
+            self._course = _improvements(convergence(search, self._over))
 
-    def add(self, trials: Iterable[Trial]) -> SearchProgress:
-        """Takes a new generation."""
+    def add(self, trials: Iterable[Trial], confirmed: Iterable[Trial] = ()) -> SearchProgress:
+        """Takes a new generation; `confirmed`: the trials that it confirms."""
         self._generations += 1
+        self._confirmed.update((trial.number, trial) for trial in confirmed)
         for trial in trials:
             self._add(trial)
         return self.progress
@@ -252,7 +260,8 @@ class ProgressTracker:
             self._counts["running"] += 1
 
     def _end(self, trial: Trial) -> None:
-        self._over[trial.number] = trial
+        if self._several:
+            self._over.append(trial)
         counts = self._counts
         counts["running" if trial.number in self._running else "pending"] -= 1
         self._running.discard(trial.number)
@@ -323,7 +332,8 @@ class ProgressTracker:
         best, confirmed = self._best, None
         if self._confirming and not self._several:
             again = {trial.confirms for trial in self._confirming if trial.confirms is not None}
-            standing = best_confirmed_first(self._search, [self._over[number] for number in again] + self._confirming)
+            confirmed_trials = [self._confirmed[number] for number in again]
+            standing = best_confirmed_first(self._search, confirmed_trials + self._confirming)
             confirmed = standing if standing is not None and standing.confirmed else None
             if confirmed is not None and (confirmed.trial.level or 0) < self._level:
                 confirmed = None
@@ -331,7 +341,7 @@ class ProgressTracker:
             self._renewed_volume()
             front = self._own_front
             if self._confirming:
-                front = front_of(self._search, list(self._over.values()))
+                front = front_of(self._search, self._over)
             self._front, self._front_is_old = tuple(one.trial.number for one in front), False
         return SearchProgress(
             **self._counts,

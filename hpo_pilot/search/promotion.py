@@ -16,7 +16,7 @@ expected improvement per rest of the training; points that start one level highe
 from __future__ import annotations
 
 import math
-from bisect import insort
+from bisect import bisect_right, insort
 from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -57,8 +57,18 @@ def planned_counts(points: int, levels: int, eta: int) -> list[int]:
 @lru_cache(maxsize=256)
 def counts_within(points: int, levels: tuple[float, ...], eta: int, limit: float) -> tuple[int, ...]:
     """Returns the expected number of trials at each level, if the sum of the levels that they train is limited."""
-    counts, left = [0] * len(levels), limit * (1 + 1e-9)
-    parts, first = _parts(levels), first_points(points)
+    parts, first, left = _parts(levels), first_points(points), limit * (1 + 1e-9)
+
+    def due_of(points: int) -> list[int]:
+        counts = [points]
+        for _ in levels[1:]:
+            counts.append(max(counts[-1] // eta, min(counts[-1], first)))
+        return counts
+
+    # As many points as can be trained with all that they lead to, then one trial after another.
+    whole = bisect_right(range(1, points + 1), left, key=lambda each: level_sum(due_of(each), levels))
+    counts = due_of(whole)
+    left -= level_sum(counts, levels)
     while True:
         quotas = [max(below // eta, min(below, first)) for below in counts]
         due = (at for at in range(len(levels) - 1, 0, -1) if quotas[at - 1] > counts[at] and parts[at] <= left)

@@ -6,15 +6,17 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import bindparam, exists, func, insert, select, update
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Column, Select, TextClause, bindparam, exists, func, insert, select, text, update
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.server import metrics
@@ -28,11 +30,11 @@ from hpo_pilot.server.database import (
     Transaction,
     cache_files,
     in_slices,
-    job_documents,
     jobs,
     last_attempts,
     moved_to,
     set_columns,
+    set_columns_of,
     tasks,
     workers,
 )
@@ -104,6 +106,14 @@ NO_SANDBOX = "user sandbox file unavailable. resubmit the task with --useNewCode
 _TASK = select(*TASK_COLUMNS).where(tasks.c.task_id == bindparam("id")).with_for_update()
 _JOB = select(jobs).where(jobs.c.panda_id == bindparam("id")).with_for_update()
 
+
+def _locked(query: Select[Any], key: Column[Any]) -> Select[Any]:
+    """Returns the query of the rows with these `ids`, locked in this order."""
+    return query.where(key.in_(bindparam("ids", expanding=True))).order_by(key).with_for_update()
+
+
+_JOBS, _TASKS = _locked(select(jobs), jobs.c.panda_id), _locked(select(tasks.c.task_id), tasks.c.task_id)
+
 #: Rows inserted by one statement; all rows of a task in one statement would take too much memory.
 _ROWS_AT_ONCE = 1000
 
@@ -113,12 +123,16 @@ NO_RETRY = frozenset({TaskState.ABORTING, TaskState.FINISHING})
 
 def task_row(tx: Transaction, task_id: int) -> AnyRow | None:
     """Returns a task's row without its parameters, for a change; None: there is no such task."""
-    return tx.connection.execute(_TASK, {"id": task_id}).one_or_none()
+    if (row := tx.connection.execute(_TASK, {"id": task_id}).one_or_none()) is not None:
+        tx.revisions[task_id] = row.revision
+    return row
 
 
 def existing_task(tx: Transaction, task_id: int) -> AnyRow:
     """Returns the row of a task that must exist, without its parameters."""
-    return tx.connection.execute(_TASK, {"id": task_id}).one()
+    row = task_row(tx, task_id)
+    assert row is not None
+    return row
 
 
 def job_row(tx: Transaction, panda_id: int) -> AnyRow | None:
@@ -126,21 +140,19 @@ def job_row(tx: Transaction, panda_id: int) -> AnyRow | None:
     return tx.connection.execute(_JOB, {"id": panda_id}).one_or_none()
 
 
-def lock_rows(tx: Transaction, panda_ids: Collection[int]) -> None:
-    """Locks attempts and their tasks, in the order of their numbers: two transactions must not wait for each other."""
-    if tx.connection.dialect.name != "postgresql":
-        return
-    task_ids: set[int] = set()
-    for some in in_slices(sorted(panda_ids)):
-        query = select(jobs.c.task_id).where(jobs.c.panda_id.in_(some)).order_by(jobs.c.panda_id)
-        task_ids.update(tx.connection.scalars(query.with_for_update()))
-    for some in in_slices(sorted(task_ids)):
-        query = select(tasks.c.task_id).where(tasks.c.task_id.in_(some)).order_by(tasks.c.task_id)
-        tx.connection.execute(query.with_for_update())
+def _lock_rows(tx: Transaction, reports: Iterable[Report]) -> dict[int, AnyRow]:
+    """Locks jobs, and tasks that change with them; returns the jobs' rows by PandaID."""
+    # In the order of their numbers: two transactions must not wait for each other.
+    by_id = {report.panda_id: report for report in reports}
+    found = [row for some in in_slices(sorted(by_id)) for row in tx.connection.execute(_JOBS, {"ids": some})]
+    ids = {row.task_id for row in found if by_id[row.panda_id].changes_task(row)}
+    if len(ids) > 1:
+        tx.connection.execute(_TASKS, {"ids": list(ids)})
+    return {row.panda_id: row for row in found}
 
 
 def change_task(tx: Transaction, task: AnyRow, *, outcome: bool = False, **values: Any) -> None:
-    """Writes `values` and marks the task as changed.
+    """Writes `values` and marks the task as changed; its `modified` is written with its cursor.
 
     Args:
         tx: a writing transaction.
@@ -151,9 +163,11 @@ def change_task(tx: Transaction, task: AnyRow, *, outcome: bool = False, **value
     if "status" in values and values["status"] != task.status:
         values["state_changed"] = tx.now
         outcome = outcome or TaskState(values["status"]).is_over
-    values |= {"modified": tx.now}
     tx.changed[task.task_id] = outcome or tx.changed.get(task.task_id, False)
-    set_columns(tx, tasks.c.task_id, task.task_id, values)
+    if "revision" in values:
+        tx.revisions[task.task_id] = values["revision"]
+    if values:
+        set_columns(tx, tasks.c.task_id, task.task_id, values)
     tx.users.add(task.user_name)
     if not BROKERED.isdisjoint(values):
         tx.moved.add(task.task_id)
@@ -372,15 +386,15 @@ def _late(state: JobState, reported: JobState) -> str | None:
 
 
 def _heartbeat(
-    tx: Transaction, job: AnyRow, state: JobState, reported: JobState, columns: dict[str, Any]
+    tx: Transaction, job: AnyRow, state: JobState, reported: JobState, columns: dict[str, Any], changes: _Changes
 ) -> str | None:
     status = max(state, reported, key=AT_PILOT_STATES.index)
+    columns |= {"modified": tx.now, "heartbeat": tx.now + job.patience}
+    changes[job.panda_id] = columns
     if status is not state:
-        columns["state_changed"] = tx.now
+        columns |= moved_to(tx, status)
         if job.started is None and status is not JobState.STARTING:
             columns.setdefault("started", tx.now)
-    columns |= {"status": status.value, "modified": tx.now, "heartbeat": tx.now + job.patience}
-    set_columns(tx, jobs.c.panda_id, job.panda_id, columns)
     if status is not state and (task := task_row(tx, job.task_id)) is not None:
         change_task(tx, task)
     elif "hpoStep=" in (columns.get("job_metrics") or "") and columns["job_metrics"] != job.job_metrics:
@@ -403,8 +417,16 @@ def _store_documents(tx: Transaction, panda_id: int, status: JobState, documents
     for name in ("pilot_log", "stdout"):
         if name in documents:
             documents[name] = documents[name][-_DOCUMENT_LIMIT:]
-    if documents and not set_columns(tx, job_documents.c.panda_id, panda_id, documents):
-        tx.connection.execute(insert(job_documents).values(panda_id=panda_id, **documents))
+    if documents:
+        tx.connection.execute(_stored(tuple(documents)), {"panda_id": panda_id, **documents})
+
+
+@lru_cache(maxsize=32)
+def _stored(names: tuple[str, ...]) -> TextClause:
+    """Returns the statement that stores documents of a job, which may have others."""
+    values, new = ", ".join(f":{name}" for name in names), ", ".join(f"{name} = excluded.{name}" for name in names)
+    row = f"(panda_id, {', '.join(names)}) VALUES (:panda_id, {values})"
+    return text(f"INSERT INTO job_documents {row} ON CONFLICT (panda_id) DO UPDATE SET {new}")
 
 
 # Fields of a report. Both APIs use this table; a report has the names of the new API.
@@ -516,16 +538,38 @@ def reported_state(text: str) -> JobState | None:
     return status if status in _REPORTABLE else None
 
 
-def record_report(
-    tx: Transaction, status: JobState, arguments: Mapping[str, Any], pilot: PilotIdentity | None
-) -> str | None:
-    """Records a report. A repeated report has no further effect.
+@dataclass(frozen=True)
+class Report:
+    """A report on a job.
 
-    Args:
-        tx: a writing transaction.
+    Attributes:
         status: as `reported_state` gave it.
         arguments: as ``pilot/update_job`` declares them; other keys are ignored.
         pilot: the pilot that reports; None: the server itself.
+    """
+
+    status: JobState
+    arguments: Mapping[str, Any]
+    pilot: PilotIdentity | None
+
+    @property
+    def panda_id(self) -> int:
+        """The job."""
+        return int(self.arguments["job_id"])
+
+    def changes_task(self, job: AnyRow) -> bool:
+        """Returns whether it may change the job's task as well."""
+        return self.status.value != job.status or "hpoStep=" in (self.arguments.get("job_metrics") or "")
+
+
+#: Columns to write, by PandaID.
+_Changes = dict[int, dict[str, Any]]
+
+
+def record_report(
+    tx: Transaction, status: JobState, arguments: Mapping[str, Any], pilot: PilotIdentity | None
+) -> str | None:
+    """Records a report, see `Report` for the arguments. A repeated report has no further effect.
 
     Returns:
         The command to the pilot.
@@ -533,12 +577,100 @@ def record_report(
     Raises:
         NotThePilotsJob: another pilot has the job.
     """
-    panda_id, attempt_nr = arguments["job_id"], arguments.get("attempt_nr")
-    job = job_row(tx, panda_id)
+    (answer,) = record_reports(tx, [Report(status, arguments, pilot)])
+    if isinstance(answer, NotThePilotsJob):
+        raise answer
+    return answer
+
+
+def record_reports(tx: Transaction, reports: Sequence[Report]) -> list[str | NotThePilotsJob | None]:
+    """Records several reports as `record_report`, and returns what that returns or raises for each."""
+    rows, columns = _lock_rows(tx, reports), dict[int, dict[str, Any]]()
+    answers: list[str | NotThePilotsJob | None] = []
+    for report in reports:
+        if report.panda_id in columns:  # its second report
+            set_columns_of(tx, jobs.c.panda_id, columns)
+            columns.clear()
+        job = rows.pop(report.panda_id, None) or job_row(tx, report.panda_id)
+        try:
+            answers.append(_record(tx, report, job, columns))
+        except NotThePilotsJob as error:
+            answers.append(error)
+    set_columns_of(tx, jobs.c.panda_id, columns)
+    return answers
+
+
+class Reports:
+    """Records reports on single jobs. Those that wait for the database go into one transaction.
+
+    While several come at a time, heartbeats of running jobs wait for each other: one more costs little.
+    """
+
+    most = 32  #: reports of a transaction
+    pause = 0.05  #: seconds that a heartbeat waits for others
+    remembered = 100_000  #: running jobs; reports on others do not wait
+
+    def __init__(self, database: Database) -> None:
+        """Takes the database in which they are recorded."""
+        self._database = database
+        self._due: deque[tuple[Report, asyncio.Future[str | None]]] = deque()
+        self._running: set[int] = set()
+        self._are_many, self._now = False, asyncio.Event()
+        self._work: asyncio.Task[None] | None = None
+
+    async def record(self, report: Report) -> str | None:
+        """Records a report, as `record_report`."""
+        future = asyncio.get_running_loop().create_future()
+        self._due.append((report, future))
+        is_heartbeat = report.status is JobState.RUNNING and report.panda_id in self._running
+        if not is_heartbeat or len(self._due) >= self.most:
+            self._now.set()
+        self._work = self._work or asyncio.create_task(self._record_due())
+        answer: str | None = await future
+        return answer
+
+    async def _record_due(self) -> None:
+        while self._due:
+            if self._are_many:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._now.wait(), self.pause)
+            some = [self._due.popleft() for _ in range(min(self.most, len(self._due)))]
+            self._are_many = len(some) > 1
+            if not self._due:
+                self._now.clear()
+            await self._record(some)
+        self._work = None
+
+    async def _record(self, some: Sequence[tuple[Report, asyncio.Future[str | None]]]) -> None:
+        reports = [report for report, _ in some]
+        answers: Sequence[str | Exception | None]
+        try:
+            answers = await self._database.write(lambda tx: record_reports(tx, reports), rows=True)
+        except Exception as error:  # noqa: BLE001  # the callers get it
+            if len(some) > 1 and not isinstance(error, OperationalError):
+                for one in some:  # one of them is to blame
+                    await self._record([one])
+                return
+            answers = [error] * len(some)
+        for (report, future), answer in zip(some, answers, strict=True):
+            is_running = report.status is JobState.RUNNING and len(self._running) < self.remembered
+            (self._running.add if is_running else self._running.discard)(report.panda_id)
+            if future.done():
+                continue
+            if isinstance(answer, Exception):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+
+def _record(tx: Transaction, report: Report, job: AnyRow | None, changes: _Changes) -> str | None:
+    """Records a report, except for the columns that it adds to `changes`."""
+    status, arguments, panda_id = report.status, report.arguments, report.panda_id
     if job is None or job.status in (JobState.DEFINED, JobState.ACTIVATED):
         return "tobekilled"
-    if pilot is not None and not pilot.has(job, arguments.get("node") or ""):
+    if report.pilot is not None and not report.pilot.has(job, arguments.get("node") or ""):
         raise NotThePilotsJob(panda_id)
+    attempt_nr = arguments.get("attempt_nr")
     if attempt_nr is not None and attempt_nr != job.attempt_nr:
         return "badattemptnr"
     state = JobState(job.status)
@@ -559,7 +691,7 @@ def record_report(
     if status.is_over:
         end_attempt(tx, job, status, **columns)
         return None
-    return _heartbeat(tx, job, state, status, columns)
+    return _heartbeat(tx, job, state, status, columns, changes)
 
 
 # Jobs whose pilot is silent or has ended. Their attempt ends, and the next one may start. The error is PanDA's

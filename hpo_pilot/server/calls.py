@@ -193,7 +193,6 @@ class Access(Enum):
     NOTHING = "nothing"  #: neither database nor files: ``handler(call, …)``
     READ = "read"  #: reads the database: ``handler(tx, call, …)`` in the reading thread
     WRITE = "write"  #: changes the database: ``handler(tx, call, …)`` in the writing thread, in one transaction
-    ROWS = "rows"  #: as `WRITE`; it locks the rows that it changes, so that other processes may write at the same time
     WAIT = "wait"  #: waits for others or for the disk: ``async handler(call, …)`` in the event loop
 
 
@@ -204,8 +203,6 @@ async def carry_out(database: Database, access: Access, handler: Callable[..., A
             return await database.read(lambda tx: handler(tx, *call, **more))
         case Access.WRITE:
             return await database.write(lambda tx: handler(tx, *call, **more))
-        case Access.ROWS:
-            return await database.write(lambda tx: handler(tx, *call, **more), rows=True)
         case Access.WAIT:
             return await handler(*call, **more)
         case Access.NOTHING:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -245,10 +245,19 @@ _LOCK_WAIT = 10.0  # seconds: how long an ending server may take to let go
 
 # PostgreSQL's advisory locks; any numbers, but always the same.
 _SERVER_LOCK, _WRITE_LOCK, _CHANGE_LOCK = 0x68706F70, 0x68706F71, 0x68706F72
-_ALONE = sa.select(sa.func.pg_advisory_xact_lock(_WRITE_LOCK))
-_WITH_OTHERS = sa.select(sa.func.pg_advisory_xact_lock_shared(_WRITE_LOCK))
+_ALONE = f"BEGIN; SELECT pg_advisory_xact_lock({_WRITE_LOCK})"
+_WITH_OTHERS = f"BEGIN; SELECT pg_advisory_xact_lock_shared({_WRITE_LOCK})"
 _NEXT = sa.select(_changes.next_value())
-_IN_ORDER = sa.select(sa.func.pg_advisory_xact_lock(_CHANGE_LOCK))
+#: Gives changed tasks their cursors.
+_NUMBER = sa.text("""
+    WITH in_order AS MATERIALIZED (SELECT pg_advisory_xact_lock(:lock)), numbered AS MATERIALIZED (
+        SELECT id, ended, nextval('task_changes') AS change
+        FROM in_order, unnest(CAST(:ids AS bigint[]), CAST(:ended AS boolean[])) AS changed (id, ended)
+    )
+    UPDATE tasks SET modified = :now, change = numbered.change,
+        outcome = CASE WHEN numbered.ended THEN numbered.change ELSE outcome END
+    FROM numbered WHERE task_id = id
+""")
 _LOOK_SECONDS = 0.2  # between two looks for changes by other processes
 _AWAY_SECONDS = 1.0  # the same, while the database does not answer
 #: Seconds between two looks at all waiting jobs: a process that was killed may have held some that others passed over.
@@ -266,6 +275,7 @@ class Transaction:
         waiting: the waiting jobs; only for the writing thread.
         activated: number of jobs that started to wait, by queue (empty: any queue) and task.
         changed: tasks that get a new cursor at the end, and whether an attempt or the task has ended.
+        revisions: `revision` of tasks that it has locked.
         moved: tasks with a change in a column that brokerage reads.
         users: users whose tasks changed.
         cache: the tasks that `known_tasks` has read; kept as long as the database is open.
@@ -278,6 +288,7 @@ class Transaction:
     waiting: WaitingTasks
     activated: Counter[tuple[str, int]] = field(default_factory=Counter)
     changed: dict[int, bool] = field(default_factory=dict)
+    revisions: dict[int, int] = field(default_factory=dict)
     moved: set[int] = field(default_factory=set)
     users: set[str] = field(default_factory=set)
 
@@ -303,8 +314,20 @@ def set_columns(tx: Transaction, key: sa.Column[Any], value: int, columns: Mappi
     Returns:
         1; 0: there is no such row.
     """
-    parameters = {f"new_{name}": content for name, content in columns.items()} | {"the_key": value}
-    return tx.connection.execute(_update(key, tuple(columns)), parameters).rowcount
+    return tx.connection.execute(_update(key, tuple(columns)), _new(value, columns)).rowcount
+
+
+def set_columns_of(tx: Transaction, key: sa.Column[Any], changes: Mapping[int, Mapping[str, Any]]) -> None:
+    """Writes the columns of several rows, as `set_columns`, with a statement for each set of columns."""
+    alike: defaultdict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
+    for value, columns in changes.items():
+        alike[tuple(columns)].append(_new(value, columns))
+    for names, parameters in alike.items():
+        tx.connection.execute(_update(key, names), parameters)
+
+
+def _new(value: int, columns: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"new_{name}": content for name, content in columns.items()} | {"the_key": value}
 
 
 @lru_cache(maxsize=512)
@@ -346,7 +369,9 @@ class Database:
         self._alone = alone
         self._readers = self._engine
         if self.is_postgresql:
-            # Settings of the engines, not of the connections: they hold after a reconnect too.
+            # Settings of the engines, not of the connections: they hold after a reconnect too. The driver begins no
+            # transaction, because `writing` begins it together with its lock: each message costs time on both sides.
+            self._engine = engine_of(place, isolation_level="AUTOCOMMIT")
             event.listen(self._engine, "connect", self._lock_postgresql)
             self._readers = engine_of(place, isolation_level="REPEATABLE READ")
         try:
@@ -428,7 +453,8 @@ class Database:
         try:
             with self._writing.begin():
                 if self.is_postgresql:
-                    self._writing.execute(_WITH_OTHERS if rows else _ALONE)
+                    begin = _WITH_OTHERS if rows else _ALONE
+                    self._writing.exec_driver_sql(begin, execution_options={"no_parameters": True})
                 yield transaction
                 self._number(transaction)
         except BaseException:
@@ -441,11 +467,13 @@ class Database:
     def _number(self, tx: Transaction) -> None:
         """Gives the changed tasks their cursors."""
         if tx.changed and self.is_postgresql:
-            self._writing.execute(_IN_ORDER)
+            changed = {"ids": list(tx.changed), "ended": list(tx.changed.values())}
+            self._writing.execute(_NUMBER, {"lock": _CHANGE_LOCK, "now": tx.now, **changed})
+            return
         for task_id, outcome in tx.changed.items():
             change = self._new_change()
             columns = {"change": change, "outcome": change} if outcome else {"change": change}
-            set_columns(tx, tasks.c.task_id, task_id, columns)
+            set_columns(tx, tasks.c.task_id, task_id, {"modified": tx.now} | columns)
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:

@@ -175,7 +175,10 @@ def take(tx: Transaction, request: JobRequest) -> list[AnyRow]:
         send(tx, request, [job.panda_id for job in found])
     for task_id in sorted({job.task_id for job in found}):
         task = existing_task(tx, task_id)
-        change_task(tx, task, started=task.started or tx.now)
+        if task.started:
+            change_task(tx, task)
+        else:
+            change_task(tx, task, started=tx.now)
     return found
 
 

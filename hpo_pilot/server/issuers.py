@@ -48,12 +48,12 @@ from hpo_pilot.trust import require_tls
 
 log = logging.getLogger(__name__)
 
-_FRESH = 600.0  # seconds after which an issuer's keys are asked for again
-_AGAIN = 30.0  # seconds between tries while it does not answer, or after an unknown key
-_ANSWER = 10.0  # seconds that it may take to answer
 #: Path of the pages to which an issuer sends a browser back.
 RETURN_PATH = "/login/return"
 
+_FRESH = 600.0  # seconds after which an issuer's keys are asked for again
+_AGAIN = 30.0  # seconds between tries while it does not answer, or after an unknown key
+_ANSWER = 10.0  # seconds that it may take to answer
 _CLAIMS = ("iss", "sub", "exp", "iat")
 
 _Keys = Mapping[str, jwt.PyJWK]
@@ -82,7 +82,13 @@ class _Issuer(BaseModel):
 
 
 class BrowserClient(NamedTuple):
-    """What signing in with a browser at an issuer needs: the issuer, the redirect URI, and the client's settings."""
+    """The service's client at an issuer, for browsers.
+
+    Attributes:
+        issuer: the `iss` of its tokens.
+        redirect_uri: address of the pages to which it sends browsers back.
+        settings: settings of the client.
+    """
 
     issuer: str
     redirect_uri: str

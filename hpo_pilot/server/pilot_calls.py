@@ -25,8 +25,8 @@ from hpo_pilot.server.attempts import (
     REPORT_FIELDS,
     WORKER_STATES,
     NotThePilotsJob,
-    lock_rows,
-    record_report,
+    Report,
+    record_reports,
     reported_state,
     update_worker,
 )
@@ -275,11 +275,10 @@ def _gpus(target_architecture: dict[str, Any] | str | None) -> tuple[GpuOffer, .
     "pilot/update_job",
     "POST",
     PILOTS,
-    Access.ROWS,
+    Access.WAIT,
     more=[Parameter(one.name, (one.kind,), None, required=False, default=None) for one in REPORT_FIELDS],
 )
-def update_one(
-    tx: Transaction,
+async def update_one(
     call: Call,
     *,
     job_id: int,
@@ -288,17 +287,30 @@ def update_one(
     site_name: str | None = None,
     corrupted_files: str | None = None,
     timeout: int = 60,
-    **report: Any,
+    **more: Any,
 ) -> Envelope:
-    """Records a pilot's report on one job: a heartbeat, or the final report; `report` has `attempts.REPORT_FIELDS`."""
-    if (status := reported_state(job_status)) is None:
-        return failure(f"Invalid job status: {job_status}", {"StatusCode": StatusCode.INVALID})
-    report |= {"job_id": job_id, "attempt_nr": attempt_nr}
+    """Records a pilot's report on one job: a heartbeat, or the final report; `more` has `attempts.REPORT_FIELDS`."""
+    report = _report_of(call, more | {"job_id": job_id, "job_status": job_status, "attempt_nr": attempt_nr})
+    if not isinstance(report, Report):
+        return report
     try:
-        return success({"StatusCode": StatusCode.SUCCESS, "command": record_report(tx, status, report, call.pilot)})
+        return _answer_to(call, await call.server.reports.record(report))
     except NotThePilotsJob as error:
-        log.warning("a report by %s is refused: %s", call.caller.name, error)
-        return failure(str(error), {"StatusCode": StatusCode.PERMISSION, "command": "tobekilled"})
+        return _answer_to(call, error)
+
+
+def _report_of(call: Call, arguments: Mapping[str, Any]) -> Report | Envelope:
+    """Returns the report with these arguments of ``pilot/update_job``, or its refusal."""
+    if (status := reported_state(arguments["job_status"])) is None:
+        return failure(f"Invalid job status: {arguments['job_status']}", {"StatusCode": StatusCode.INVALID})
+    return Report(status, arguments, call.pilot)
+
+
+def _answer_to(call: Call, recorded: str | NotThePilotsJob | None) -> Envelope:
+    if isinstance(recorded, NotThePilotsJob):
+        log.warning("a report by %s is refused: %s", call.caller.name, recorded)
+        return failure(str(recorded), {"StatusCode": StatusCode.PERMISSION, "command": "tobekilled"})
+    return success({"StatusCode": StatusCode.SUCCESS, "command": recorded})
 
 
 @endpoint("pilot/update_jobs_bulk", "POST", PILOTS, Access.WAIT)
@@ -319,13 +331,10 @@ async def update_many(call: Call, *, job_list: list[dict[str, Any]], harvester_i
     if missing := [name for job in job_list for name in ("job_id", "job_status") if name not in job]:
         return failure(f"failed with KeyError {missing[0]!r}", [])
     try:
-
-        def record(tx: Transaction) -> list[Envelope]:
-            ids = [job["job_id"] for job in job_list]
-            lock_rows(tx, {one for one in ids if isinstance(one, int) and 0 < one <= _LARGEST})
-            return [_update_one_of(tx, call, job) for job in job_list]
-
-        return success(await call.server.database.write(record, rows=True))
+        checked = [_checked_report(call, job) for job in job_list]
+        reports = [report for report in checked if isinstance(report, Report)]
+        recorded = iter(await call.server.database.write(lambda tx: record_reports(tx, reports), rows=True))
+        return success([_answer_to(call, next(recorded)) if isinstance(one, Report) else one for one in checked])
     except DBAPIError:
         raise
     except Exception as error:
@@ -333,11 +342,11 @@ async def update_many(call: Call, *, job_list: list[dict[str, Any]], harvester_i
         return failure(f"failed with {type(error).__name__} {error}", [])
 
 
-def _update_one_of(tx: Transaction, call: Call, job: dict[str, Any]) -> Envelope:
+def _checked_report(call: Call, job: dict[str, Any]) -> Report | Envelope:
     if "meta_data" in job:
         job = job | {"meta_data": str(job["meta_data"])}
     try:
-        return update_one(tx, call, **TABLE["pilot/update_job"].check(job, from_query=False))
+        return _report_of(call, TABLE["pilot/update_job"].check(job, from_query=False))
     except ArgumentError as error:
         return failure(str(error))
 
@@ -513,7 +522,7 @@ def _for_pilot3(job: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in job.items() if name not in left_out}
 
 
-def _update_job(tx: Transaction, request: LegacyRequest) -> Response:
+async def _update_job(request: LegacyRequest) -> Response:
     """Records a pilot's report on one job: a heartbeat, or the final report."""
     if request.required("jobId") == "NULL":  # a pilot that aborts before it has a job
         return request.coded(StatusCode.SUCCESS)
@@ -521,7 +530,7 @@ def _update_job(tx: Transaction, request: LegacyRequest) -> Response:
     if (status := reported_state(report["job_status"])) is None:
         return request.coded(StatusCode.SUCCESS)
     try:
-        command = record_report(tx, status, report, request.call.pilot)
+        command = await request.call.server.reports.record(Report(status, report, request.call.pilot))
     except NotThePilotsJob as error:
         log.warning("a report by %s is refused: %s", request.call.caller.name, error)
         return request.coded(StatusCode.PERMISSION, str(error), command="tobekilled")
@@ -565,7 +574,7 @@ def _get_access_token(request: LegacyRequest) -> Response:
 LEGACY: dict[str, tuple[Access, Callable[..., Any]]] = {
     "isAlive": (Access.NOTHING, _is_alive),
     "getJob": (Access.WAIT, _get_job),
-    "updateJob": (Access.ROWS, _update_job),
+    "updateJob": (Access.WAIT, _update_job),
     "getStatus": (Access.READ, _get_status),
     "updateWorkerPilotStatus": (Access.WRITE, _update_worker_pilot_status),
     "getResourceTypes": (Access.NOTHING, _get_resource_types),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
-from hpo_pilot.server.attempts import HeartbeatWatch
+from hpo_pilot.server.attempts import HeartbeatWatch, Reports
 from hpo_pilot.server.database import Database, Transaction
 from hpo_pilot.server.file_store import Folder
 from hpo_pilot.server.pilots import KnownPilots, WaitingClients, WaitingPilots
@@ -23,6 +23,7 @@ class ServerState:
         pilots: pilots that wait for jobs.
         known_pilots: pilots that asked for jobs in the last hour.
         clients: clients that wait for changes to tasks.
+        reports: records the reports of pilots.
         watch: ends attempts whose pilots are silent.
     """
 
@@ -63,6 +64,7 @@ class ServerState:
         self.pilots = WaitingPilots()
         self.known_pilots = KnownPilots()
         self.clients = WaitingClients()
+        self.reports = Reports(database)
         self.watch = HeartbeatWatch(database, heartbeat_timeout)
         database.announce = self._announce
 

@@ -454,7 +454,9 @@ _TASK = select(tasks.c.name, tasks.c.user_name, tasks.c.vo, tasks.c.params).wher
 
 def known_task(tx: Transaction, task_id: int, row: AnyRow | None = None) -> KnownTask:
     """Returns a task with its parameters. It must exist and not be broken. `row`: its whole row, if there is one."""
-    revision = tx.connection.execute(_REVISION, {"task_id": task_id}).scalar_one() if row is None else row.revision
+    revision = tx.revisions.get(task_id) if row is None else row.revision
+    if revision is None:
+        revision = tx.connection.execute(_REVISION, {"task_id": task_id}).scalar_one()
     known = tx.cache.get((task_id, revision))
     if known is None:
         row = tx.connection.execute(_TASK, {"task_id": task_id}).one() if row is None else row

@@ -6,7 +6,7 @@ import itertools
 import math
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -14,7 +14,7 @@ from hpo_pilot.advice import command
 from hpo_pilot.errors import GiveUpError
 from hpo_pilot.jobs import Attempt, JobState
 from hpo_pilot.search import Budget, Search, Trial, TrialState
-from hpo_pilot.search.ranking import best_by_folds
+from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.search.trials import seconds_allowed
 from hpo_pilot.steering.ledger import Ledger
 from hpo_pilot.store import SearchRecord, SearchState, Store
@@ -27,19 +27,14 @@ _LIMITS = ("hours", "gpu_hours", "core_hours", "fidelity")
 class Spending:
     """Trials, job time, levels and failures in a row of one search."""
 
-    def __init__(self, record: SearchRecord, store: Store, trials: int, levels: float = 0) -> None:
-        """Loads the spending of a search from the store.
-
-        Args:
-            record: the search.
-            store: its store.
-            trials: number of trials that count against the budget: no confirmation runs, no trials ended by a stop.
-            levels: sum of the levels that trials were or are being trained to.
-        """
+    def __init__(self, record: SearchRecord, store: Store) -> None:
+        """Loads the time spent by a search from the store; the caller then sets `trials` and `levels`."""
         self._search = record.search
         self._forgiven = record.forgiven  # failures up to this place in the order of results do not count
-        self.trials = trials
-        self.levels = levels
+        self.trials = 0
+        """Number of trials that count against the budget: no confirmation runs, no trials ended by a stop."""
+        self.levels = 0.0
+        """Sum of the levels that trials were or are being trained to."""
         self.job_seconds = spent(store.engine, record.id).seconds
         self._runs, self._run_seconds = measured_runs(store.engine, record.id)
         self._failures_in_a_row = 0
@@ -197,18 +192,18 @@ class Allowance:
 
 
 def final_state(
-    search: Search, trials: Sequence[Trial], told: int, *, exhausted: bool, waiting: int = 0
+    search: Search, progress: SearchProgress, told: int, *, exhausted: bool, waiting: int = 0
 ) -> tuple[SearchState, str]:
     """Returns the final state of a search and its message, which may be empty.
 
     Args:
         search: the search.
-        trials: all its trials.
+        progress: its progress.
         told: number of results.
         exhausted: whether the optimizer has no point left.
         waiting: number of requested points that were not tried, for lack of time or GPU-hours.
     """
-    state, message = _final_state(search, trials, told, exhausted=exhausted)
+    state, message = _final_state(search, progress, told, exhausted=exhausted)
     if waiting:
         wait = "a point that was asked for waits" if waiting == 1 else f"{waiting} points that were asked for wait"
         more = extend_command(search.name, search.budget)
@@ -216,34 +211,33 @@ def final_state(
     return state, message
 
 
-def _final_state(search: Search, trials: Sequence[Trial], told: int, *, exhausted: bool) -> tuple[SearchState, str]:
-    if best_by_folds(search, trials) is None:
-        if exhausted and not trials:
+def _final_state(search: Search, progress: SearchProgress, told: int, *, exhausted: bool) -> tuple[SearchState, str]:
+    if progress.best_for_people is None:
+        if exhausted and not progress.trials:
             return SearchState.FAILED, "no point that satisfies the constraints was found"
         reason = f"none of its {told} trials gave a figure of merit" if told else "its budget allowed no trial"
-        if any(trial.state is TrialState.INFEASIBLE for trial in trials):
+        if progress.infeasible:
             reason = f"none of its {told} trials is known to be within the limits"
         return SearchState.FAILED, f"{reason}; see `hpo-pilot trials {search.name}`"
     if exhausted:
         where = "grid" if search.optimizer.name == "grid" else "space"
         return SearchState.DONE, f"every point of the {where} was tried: {told} trial{'s' * (told != 1)}"
     limits = [f"budget.{limit}" for limit in _LIMITS if getattr(search.budget, limit) is not None]
-    if limits and (tried := sum(trial.counts for trial in trials)) < search.budget.trials:
+    if limits and (tried := progress.counted) < search.budget.trials:
         kind = "point" if search.fidelity else "trial"
         return SearchState.DONE, f"{' or '.join(limits)} was spent after {tried} {kind}{'s' * (tried != 1)}"
     return SearchState.DONE, ""
 
 
-def overspent(search: Search, trials: Mapping[int, Trial], limits: str, out: int) -> tuple[SearchState, str]:
+def overspent(progress: SearchProgress, limits: str, out: int) -> tuple[SearchState, str]:
     """Returns the final state and message of a search that has used up its GPU-hours or core-hours.
 
     Args:
-        search: the search.
-        trials: all its trials, by number.
+        progress: the progress of the search.
         limits: the limits in words.
         out: number of open trials.
     """
-    state = SearchState.FAILED if best_by_folds(search, trials.values()) is None else SearchState.DONE
+    state = SearchState.FAILED if progress.best_for_people is None else SearchState.DONE
     others = "the trial that was still out was" if out == 1 else f"the {out} trials that were still out were"
     return state, f"the budget of {limits} is used up; {others} stopped"
 

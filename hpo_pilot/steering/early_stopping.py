@@ -38,6 +38,8 @@ class TrialStopper:
             store: the store.
             manager: kills jobs.
             trials: all trials by number. The caller keeps them equal to the store.
+
+        `told` then takes the ended folds that the store has.
         """
         search = record.search
         self._search = search
@@ -51,20 +53,34 @@ class TrialStopper:
         self._look = 0
         self._seen: dict[tuple[int, int], set[int]] = defaultdict(set)
         self._killed: dict[int, float] = {}
+        self._finished: list[tuple[float, ...]] = []  # figures of merit, of several objectives
         # Trials that have stopped. Some servers retry their killed jobs.
-        self._over: set[int] = {number for number, trial in trials.items() if trial.stopped_early}
+        self._over = set(store.stopped_early(record.id))
         if self._rule is not None:
             looks = store.values_by_look(record.id)
             self._look = len(looks) - 1
+            kept = self._over.union(number for number, trial in trials.items() if not trial.state.is_over)
             for look in looks:
                 self._rule.look([self._report(*value) for value in look], ())
                 for number, fold, step, _ in look:
-                    if number in self._over or not trials[number].state.is_over:
+                    if number in kept:
                         self._seen[number, fold].add(step)
-            for number, trial in trials.items():
-                if trial.confirms is None:
-                    ended = {(number, each.number): each.values for each in trial.folds if each.values}
-                    self._rule.look([], (), self._costs(ended))
+
+    def told(self, trial: Trial) -> None:
+        """Takes the ended folds of a trial; results in their order."""
+        if self._rule is not None and trial.confirms is None:
+            ended = {(trial.number, each.number): each.values for each in trial.folds if each.values}
+            self._rule.look([], (), self._costs(ended))
+            self._keep_figures(trial)
+
+    def _keep_figures(self, trial: Trial) -> None:
+        if trial.values and trial.confirms is None and len(self._search.objectives) > 1:
+            self._finished.append(trial.values)
+
+    def _ended(self, attempts: Iterable[Attempt]) -> dict[tuple[int, int], Sequence[float]]:
+        """Returns the figures of merit of folds, except of confirmation runs."""
+        good = (each for each in attempts if each.values and self._trials[each.trial].confirms is None)
+        return {(each.trial, each.fold): each.values for each in good}
 
     @property
     def is_on(self) -> bool:
@@ -90,16 +106,11 @@ class TrialStopper:
         if self._rule is None:
             return
         reports = [report for attempt in changes.attempts for report in self._new(attempt)]
-        ended = {
-            (attempt.trial, attempt.fold): attempt.values
-            for attempt in changes.attempts
-            if attempt.values and self._trials[attempt.trial].confirms is None
-        }
         if reports:
             self._look += 1
             changes.look = self._look
         judged = [n for n, each in trials.items() if each.stop is None and each.trial.confirms is None]
-        self._decide(changes, self._rule.look(reports, judged, self._costs(ended)))
+        self._decide(changes, self._rule.look(reports, judged, self._costs(self._ended(changes.attempts))))
         self._complete(changes)
 
     def _decide(self, changes: Changes, stops: Mapping[int, Stop]) -> None:
@@ -152,8 +163,7 @@ class TrialStopper:
         """
         assert self._rule is not None
         value = self._rule.curves.projected(number)
-        finished = [trial.values for trial in self._trials.values() if trial.confirms is None and trial.values]
-        several = len(self._search.objectives)
+        finished, several = self._finished, len(self._search.objectives)
         if value is None or (several > 1 and not finished):
             return None
         usual = [statistics.median(figures[i] for figures in finished) for i in range(several)] if finished else [0.0]
@@ -170,6 +180,7 @@ class TrialStopper:
             if end.state is TrialState.STOPPED:
                 self._over.add(end.number)
             else:
+                self._keep_figures(end)
                 for fold in range(self._search.folds.k):
                     self._seen.pop((end.number, fold), None)
 

@@ -8,18 +8,21 @@ depends on it: a kill at any instant repeats at most a query to the server, neve
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
+from typing import TypeAlias
 
 from hpo_pilot.errors import ExhaustedError, GiveUpError, TryAgainError
 from hpo_pilot.jobs import JobState, TaskRef, TaskState
-from hpo_pilot.optimizers.base import Optimizer, Result
+from hpo_pilot.optimizers.base import Optimizer
 from hpo_pilot.optimizers.level_results import LevelResults
 from hpo_pilot.panda.workflow_manager import UnknownTaskError, WorkflowManager
 from hpo_pilot.search import Generation, Point, Search, Trial, TrialState, point_key
@@ -33,18 +36,22 @@ from hpo_pilot.steering.budget import Allowance, Spending, final_state, overspen
 from hpo_pilot.steering.early_stopping import TrialStopper
 from hpo_pilot.steering.ledger import Changes, Ledger, OpenTrial
 from hpo_pilot.steering.metrics import ASK_SECONDS
-from hpo_pilot.steering.recommendation import confirmation_runs, optimizer_of, told_result
+from hpo_pilot.steering.recommendation import confirmation_runs, modelled_trials, optimizer_of, told_result
 from hpo_pilot.steering.results import KeptOutputs
 from hpo_pilot.steering.submissions import LOOK_SECONDS, Lookahead, PointRequests, Refill, Submissions, new_trials
 from hpo_pilot.store import NewTask, PointRequest, SearchRecord, SearchState, SteeringStore, StoreAwayError, TaskRecord
 from hpo_pilot.store.progress import stored_progress
-from hpo_pilot.store.queries import fold_seconds, spent
+from hpo_pilot.store.queries import fold_seconds, levels_trained, spent
+from hpo_pilot.store.steering_store import NumberedTrials
 
 #: Sums of fractional levels differ in the last digits from what they should be.
 _ROUNDING = 1e-9
 
 #: Results told to the optimizer in one call, which needs about a kilobyte for each.
 _TOLD_AT_ONCE = 2_000
+
+#: The arguments of `Proposer.tell`.
+Told: TypeAlias = tuple[Trial, int, float | None]
 
 #: The largest number of points in one ask. A wider search asks several times in a row.
 _ASK_LIMIT = 500
@@ -77,41 +84,49 @@ class SearchSteering:
         self._search = search = record.search
         self._store = store
         self._manager = manager
-        if search.early_stopping.method != "none" or search.limit_texts:  # need the folds, until they are told
-            without = ("log_tail", "metrics", "metadata")
-            found = store.trials(record.id, without=without, figures=search.limit_texts)
-        else:
-            found = store.counted_trials(record.id)
-        self._trials = {trial.number: trial for trial in found}
-        last = max((trial.generation for trial in self._trials.values()), default=0)
-        self._next = Generation(last + 1, 0, (), ())  # its trials follow when there are points
+        self._trials = NumberedTrials(store, record.id)
+        levels_of = search.levels
+        first = first_points(search.budget.trials)
+        self._promotion = Promotion(levels_of.values, levels_of.eta, first) if levels_of is not None else None
+        self._stopper = TrialStopper(record, store, manager, self._trials)
+        self._spent = Spending(record, store)
+        self._progress = self._replayed()
+        progress = self._progress.progress
+        self._made = progress.trials  # number of the last trial
+        self._next = Generation(progress.generations + 1, 0, (), ())  # its trials follow when there are points
 
         # The next points.
-        counted = [trial for trial in self._trials.values() if trial.counts]
         starts = [search.space.canonical(point) for point in search.start]
-        tried = {point_key(trial.point) for trial in counted} if starts else set()
+        tried = {point_key(trial.point) for trial in store.trials_at(record.id, starts) if trial.counts}
         self._starts = [point for point in starts if point_key(point) not in tried]
         self._requests = PointRequests(record.id, store)
-        self._proposer = Proposer(search, executor, wake, store.earlier_results(record.id))
+        told = store.last_told(record.id)
+        self._proposer = Proposer(search, executor, wake, store.earlier_results(record.id), self._results(told))
 
         # Submitted tasks and their results.
-        history = sorted((t for t in self._trials.values() if t.told is not None), key=lambda t: t.told or 0)
         self._tasks = Submissions(record, store, manager)
         folds, objectives = search.folds, len(search.objectives)
         self._ledger = Ledger(
             uid=record.uid,
             folds=folds.k,
             needed=folds.needed,
-            told=len(history),
+            told=told,
             objectives=objectives,
             limits=search.measured_limits,
         )
-        self._stopper = TrialStopper(record, store, manager, self._trials)
-        self._outputs = KeptOutputs(record, store, manager, self._trials.values())
+        for trial in self._trials.values():
+            if not trial.state.is_over:
+                self._ledger.add(OpenTrial(trial))
+        self._ledger.restore(store.open_attempts(record.id))
+        self._outputs = KeptOutputs(record, store, manager, self._trials)
 
         # Limits on further submissions.
-        levels = sum(trained(self._trials, trial) for trial in self._trials.values() if trial.trains_point)
-        self._spent = Spending(record, store, len(counted), levels)
+        self._spent.trials = progress.counted
+        if levels_of is not None:
+            out = (one.trial for one in self._ledger.open.values() if one.trial.trains_point)
+            self._spent.levels = levels_trained(store.engine, record.id) + sum(
+                trained(self._trials, one) for one in out
+            )
         self._allowance = Allowance(search, self._spent, self._ledger)
         budget, per_job, asked = search.budget, search.resources.trials_per_job, search.payload.is_none
         self._lookahead = Lookahead(budget.parallel, budget.queued, per_job, for_clients=asked)
@@ -125,25 +140,37 @@ class SearchSteering:
         self._ending: tuple[SearchState, str] | None = None
         self._collects_at_end = True
 
-        seconds = fold_seconds(store.engine, record.id)
-        levels_of = search.levels
-        first = first_points(budget.trials)
-        self._promotion = Promotion(levels_of.values, levels_of.eta, first) if levels_of is not None else None
-        for trial in history:
-            self._tell(trial, seconds.get(trial.number))
-        for trial in self._trials.values():
-            if self._promotion is not None and trial.continues is not None and not trial.ended_with_search:
-                self._promotion.go_on(trial.continues)
-            if not trial.state.is_over:
-                self._ledger.add(OpenTrial(trial))
-        self._trials.update({number: trial.without_folds for number, trial in self._trials.items() if trial.folds})
-        self._ledger.restore(store.open_attempts(record.id))
-        self._progress = self._checked_progress(last)
+    def _replayed(self) -> ProgressTracker:
+        """Passes the trials of the store to promotion, early stopping and budget, and computes the progress.
 
-    def _checked_progress(self, generations: int) -> ProgressTracker:
-        """Computes the progress from the trials, and corrects the row of the store if it says something else."""
-        trials, used = self._trials.values(), spent(self._store.engine, self.record.id)
-        tracker = ProgressTracker(self._search, trials, spent=used, generations=generations)
+        It corrects the row of the store if that says something else.
+        """
+        number, engine, chains = self.record.id, self._store.engine, dict[int, int]()
+
+        def trials() -> Iterator[Trial]:
+            for trial in self._store.trials_without_result(number, folds=self._stopper.is_on):
+                if trial.told is None:
+                    self._stopper.told(trial)
+                    yield trial
+            for trial in itertools.chain.from_iterable(self._store.results(number, folds=self._stopper.is_on)):
+                if self._promotion is not None:
+                    chains[trial.number] = _first_of(chains, trial)
+                    self._promote(trial, chains[trial.number])
+                self._stopper.told(trial)
+                self._spent.told(trial)
+                yield trial
+
+        confirmed = self._trials.fetch({one.confirms for one in self._trials.values() if one.confirms is not None})
+        tracker = ProgressTracker(
+            self._search,
+            trials(),
+            spent=spent(engine, number),
+            generations=self._store.last_generation(number),
+            confirmed=confirmed,
+        )
+        if self._promotion is not None:
+            for trial in self._store.went_on(number):
+                self._promotion.go_on(trial)
         stored = stored_progress(self._store.engine, self.record.id)
         if stored is None or not stored.agrees(tracker.progress):
             text = None if stored is None else "its row of progress did not agree with its trials and was corrected"
@@ -151,6 +178,18 @@ class SearchSteering:
                 log.warning("search %s: %s", self.record.name, text)
             self._store.correct_progress(self.record.id, tracker.progress, text)
         return tracker
+
+    def _results(self, last: int) -> Iterator[Told]:
+        """Yields the arguments of `Proposer.tell` for the results of the store up to the `last`, in their order."""
+        chains = dict[int, int]()
+        limits, number = self._search.limit_texts, self.record.id
+        for page in self._store.results(number, folds=bool(limits), figures=limits, last=last):
+            seconds = fold_seconds(self._store.engine, number, [trial.number for trial in page])
+            for trial in page:
+                chain = _first_of(chains, trial)
+                if self._search.levels is not None:
+                    chains[trial.number] = chain
+                yield trial, chain, seconds.get(trial.number)
 
     # --- the loop body ---
 
@@ -204,7 +243,7 @@ class SearchSteering:
         else:
             self._slot_freed = None  # A paused search does not refill its slots.
         if self._allowance.is_used_up:
-            self._ending = overspent(self._search, self._trials, str(self._allowance), len(self._ledger.open))
+            self._ending = overspent(self._progress.progress, str(self._allowance), len(self._ledger.open))
             return 0.0
         if unanswered is not None:
             raise unanswered
@@ -352,15 +391,20 @@ class SearchSteering:
         self._tasks.look_again(changes.stops)
         if changes.ends:
             self._outputs.keep_best((end.number for end in changes.ends), self._trials)
+            self._trials.drop(end.number for end in changes.ends if end.confirms is None)
 
     def _tell(self, trial: Trial, seconds: float | None) -> None:
         """Passes a result to optimizer, promotion and budget, in the order of results; `seconds`: of a fold."""
         chain = first_of_chain(self._trials, trial)
         self._proposer.tell(trial, chain, seconds)
+        self._promote(trial, chain)
+        self._spent.told(trial)
+
+    def _promote(self, trial: Trial, chain: int) -> None:
+        """Passes a result to the promotion; `chain`: number of the first trial of its point."""
         if self._promotion is not None and trial.level is not None:
             figures = figures_of_merit(self._search, trial)
             self._promotion.tell(trial.number, trial.level, figures and costs(self._search.objectives, figures), chain)
-        self._spent.told(trial)
 
     # --- ask and submit ---
 
@@ -383,7 +427,7 @@ class SearchSteering:
         count = min(count, self._tasks.trials_per_task)
         out = {number: one.trial for number, one in sorted(self._ledger.open.items()) if one.trial.confirms is None}
         pending = tuple(out)
-        requests = self._requests.next(count, self._trials)
+        requests = self._requests.next(count)
         asked = None if requests or self._starts else count
         told, budget = self._ledger.told, self._search.budget.trials
         self._next = Generation(self._next.number, told, pending, (), asked, budget)
@@ -442,6 +486,7 @@ class SearchSteering:
         """
         waiting = [] if self._promotion is None else list(self._promotion.waiting())
         waiting += [number for number in self._ledger.open if self._trials[number].continues is not None]
+        self._trials.fetch(waiting)
         return {first_of_chain(self._trials, self._trials[number]) for number in waiting}
 
     def _go_on(self, promoted: list[tuple[Trial, float]]) -> None:
@@ -473,8 +518,9 @@ class SearchSteering:
         """
         if not points:
             return
-        number, first = self._next.number, len(self._trials) + 1
-        retries = [self._trials.get(request.retries or 0) for request in requests] if requests else None
+        number, first = self._next.number, self._made + 1
+        failed = [request.retries for request in requests or ()]
+        retries = [None if one is None else self._trials[one] for one in failed] if requests else None
         trials = new_trials(
             self._search, number, first, points, confirms=confirms, retries=retries, continues=continues
         )
@@ -490,9 +536,10 @@ class SearchSteering:
             trials=trials,
             task=NewTask(name, number, 0, self._tasks.jobs(trials)),
             fulfilled=fulfilled,
-            progress=self._progress.add(trials),
+            progress=self._progress.add(trials, confirms or ()),
         )
         self._next = replace(self._next, number=number + 1)
+        self._made += len(trials)
         for trial in trials:
             self._trials[trial.number] = trial
             self._ledger.add(OpenTrial(trial))
@@ -518,9 +565,9 @@ class SearchSteering:
             return
         if self._confirm():
             return
-        trials, told = list(self._trials.values()), self._ledger.told
+        progress, told = self._progress.progress, self._ledger.told
         exhausted, waiting = self._proposer.exhausted, len(self._requests)
-        state, message = final_state(self._search, trials, told, exhausted=exhausted, waiting=waiting)
+        state, message = final_state(self._search, progress, told, exhausted=exhausted, waiting=waiting)
         self._set_state(state, message, only_from=(SearchState.RUNNING,) if state is SearchState.DONE else ())
 
     def _confirm(self) -> bool:
@@ -528,7 +575,8 @@ class SearchSteering:
         if not self._search.confirm.top:
             return False
         earlier, lasting = self._store.earlier_results(self.record.id), self._outputs.lasting(self._trials)
-        due = confirmation_runs(self._search, self._trials.values(), earlier, lasting)
+        trials = modelled_trials(self._store, self.record, self._progress.progress, lasting or ())
+        due = confirmation_runs(self._search, trials, earlier, lasting)
         again = due[: self._allowance.trials]
         self._next = Generation(self._next.number, self._ledger.told, (), ())
         self._register([trial.point for trial in again], again)
@@ -571,7 +619,12 @@ class Proposer:
     """Asks the optimizer of one search in another thread. Each ask sees every result told before it."""
 
     def __init__(
-        self, search: Search, executor: Executor, wake: Callable[[], None], earlier: Sequence[EarlierResults] = ()
+        self,
+        search: Search,
+        executor: Executor,
+        wake: Callable[[], None],
+        earlier: Sequence[EarlierResults] = (),
+        stored: Iterable[Told] = (),
     ) -> None:
         """Makes no optimizer yet: the first ask makes it, in the executor.
 
@@ -580,12 +633,14 @@ class Proposer:
             executor: runs the optimizer.
             wake: called from another thread when an ask is done.
             earlier: results of earlier searches, which the optimizer learns before all others.
+            stored: the arguments of `tell` for results before those told; read in the executor.
         """
         self._search = search
+        self._stored = stored
         self._earlier = earlier
         self._executor = executor
         self._wake = wake
-        self._untold: list[tuple[Trial, int, float | None]] = []  # the arguments of `tell`
+        self._untold: list[Told] = []
         self._levels = LevelResults() if search.levels is not None else None  # only `_ask` uses it
         self._asking: Future[list[Point]] | None = None
         self.exhausted = False
@@ -599,7 +654,7 @@ class Proposer:
             chain: number of the first trial of its point; None: of the trial itself.
             seconds: its `Trial.fold_seconds`; of a level it is not told, because it depends on the level.
         """
-        self._untold.append((trial, chain or trial.number, seconds if self._levels is None else None))
+        self._untold.append((trial, chain or trial.number, seconds))
 
     @cached_property
     def _optimizer(self) -> Optimizer:
@@ -628,18 +683,22 @@ class Proposer:
             self.exhausted = True
             return []
 
-    def _ask(self, untold: list[tuple[Trial, int, float | None]], count: int, pending: list[Point]) -> list[Point]:
+    def _ask(self, untold: list[Told], count: int, pending: list[Point]) -> list[Point]:
         """Tells and asks the optimizer; runs in the executor, and nothing else uses the optimizer."""
         with ASK_SECONDS.labels(self._search.optimizer.name).time():
+            told, self._stored = itertools.chain(self._stored, untold), ()
             if self._levels is not None:  # results of lower levels change as others come: a new optimizer is told all
-                for trial, chain, _ in untold:
+                for trial, chain, _ in told:  # without run times, which depend on the level
                     self._levels.tell(chain, trial.level or 0, told_result(self._search, trial))
                 self.__dict__.pop("_optimizer", None)
                 self._optimizer.tell(self._levels.results())
-                untold = []
-            for first in range(0, len(untold), _TOLD_AT_ONCE):
-                self._optimizer.tell(self._results(untold[first : first + _TOLD_AT_ONCE]))
+            while some := [
+                told_result(self._search, trial, seconds) for trial, _, seconds in islice(told, _TOLD_AT_ONCE)
+            ]:
+                self._optimizer.tell(some)
             return self._optimizer.ask(count, pending)
 
-    def _results(self, untold: list[tuple[Trial, int, float | None]]) -> list[Result]:
-        return [told_result(self._search, trial, seconds) for trial, _, seconds in untold]
+
+def _first_of(chains: Mapping[int, int], trial: Trial) -> int:
+    """Returns the number of the first trial of a point; `chains`: those of the trials before."""
+    return trial.number if trial.continues is None else chains.get(trial.continues, trial.continues)

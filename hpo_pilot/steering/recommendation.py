@@ -11,7 +11,10 @@ from hpo_pilot.optimizers.level_results import LevelResults
 from hpo_pilot.search import Search, Trial, TrialState, point_key
 from hpo_pilot.search.earlier_results import EarlierResults
 from hpo_pilot.search.measured_limits import measured_figures
+from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.search.ranking import costs, ranked_by_folds
+from hpo_pilot.store import SearchRecord, Store
+from hpo_pilot.store.trial_queries import best_numbers, sampled_trials
 
 
 def told_result(search: Search, trial: Trial, seconds: float | None = None) -> Result:
@@ -44,6 +47,28 @@ def optimizer_of(search: Search, earlier: Sequence[EarlierResults], name: str = 
     objectives = search.objectives
     optimizer.tell((known.point, known.figures and costs(objectives, known.figures)) for known in search.known)
     return optimizer
+
+
+#: Of searches with more trials than this, a model sees the best ones, and a sample of the others.
+_MODELLED = 1_000
+
+
+def modelled_trials(
+    store: Store, record: SearchRecord, progress: SearchProgress, numbers: Collection[int] = ()
+) -> list[Trial]:
+    """Returns the trials for `recommend`: of a large search the best ones and an even sample, half of each.
+
+    Args:
+        store: the store.
+        record: the search.
+        progress: its progress.
+        numbers: numbers of further trials.
+    """
+    if progress.trials <= _MODELLED:
+        without = ("log_tail", "metrics", "metadata")
+        return store.trials(record.id, folds=record.search.folds.k > 1, without=without)
+    best = best_numbers(store.engine, record.id, record.search, _MODELLED // 2)
+    return sampled_trials(store.engine, record.id, progress, {*best, *numbers}, _MODELLED // 2)
 
 
 def recommend(

@@ -36,6 +36,7 @@ from hpo_pilot.store import EMBEDDED, SearchRecord, SteeringStore, Store, StoreA
 from hpo_pilot.store.database import url_without_password
 from hpo_pilot.store.progress import progress_of
 from hpo_pilot.store.queries import trials_with_folds
+from hpo_pilot.store.steering_store import NumberedTrials
 from hpo_pilot.store.store import is_search_number
 from hpo_pilot.store.trial_queries import best_numbers, failed_trials, repeated_attempts, sampled_trials
 from hpo_pilot.transformation.sandbox import UnsafeArchive, bounded, opened
@@ -250,22 +251,23 @@ class KeptOutputs:
     """The trials of a search that have outputs at the server."""
 
     def __init__(
-        self, record: SearchRecord, store: SteeringStore, manager: WorkflowManager, trials: Iterable[Trial]
+        self, record: SearchRecord, store: SteeringStore, manager: WorkflowManager, trials: NumberedTrials
     ) -> None:
-        """Loads the trials with outputs from the store."""
+        """Loads the trials with outputs from the store; `trials`: all trials."""
         self._record = record
         self._store = store
         self._manager = manager
         top, several = record.search.confirm.top, len(record.search.objectives) > 1
         self._count = max(_KEPT_FOR_CHOICE if several or top else _KEPT, _KEPT_PER_CONFIRMED * top)
         self._numbers: set[int] = set()
-        if self._declared:
-            over = {trial.number for trial in trials if trial.state.is_over}
-            self._numbers = over & store.trials_with_outputs(record.id)
+        if self._are_discarded:
+            found = trials.fetch(store.trials_with_outputs(record.id))
+            self._numbers = {trial.number for trial in found if trial.state.is_over}
 
     @property
-    def _declared(self) -> bool:
-        return bool(self._record.search.payload.kept_files)
+    def _are_discarded(self) -> bool:
+        """Whether there are outputs, and those of most trials are deleted."""
+        return bool(self._record.search.payload.kept_files) and not self._manager.policy.keeps_outputs
 
     def keep_best(self, new: Iterable[int], trials: Mapping[int, Trial]) -> None:
         """Adds trials that are over, and deletes the outputs of all trials that are not among the best.
@@ -279,7 +281,7 @@ class KeptOutputs:
         Raises:
             TryAgainError: the server does not answer. The remaining outputs are deleted at the next call.
         """
-        if not self._declared or self._manager.policy.keeps_outputs:
+        if not self._are_discarded:
             return
         self._numbers |= set(new)
         gone = sorted(self._numbers - self._best(self._numbers, trials))
@@ -294,7 +296,7 @@ class KeptOutputs:
 
         It asks the store: after a restart the answer must be the same.
         """
-        if not self._declared or self._manager.policy.keeps_outputs:
+        if not self._are_discarded:
             return None
         return self._best(self._store.trials_with_outputs(self._record.id), trials)
 

@@ -533,16 +533,17 @@ class PointRequests:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def next(self, count: int, trials: Mapping[int, Trial]) -> list[PointRequest]:
+    def next(self, count: int) -> list[PointRequest]:
         """Returns the next requests, at most `count`; they stay waiting until `sent`.
 
         A request whose point has become a trial meanwhile, proposed by the optimizer, is fulfilled by that trial.
         """
         if not self._waiting:
             return []
+        new = [request.point for request in self._waiting if request.retries is None]
         existing = {
             point_key(trial.point): trial.number
-            for trial in trials.values()
+            for trial in self._store.trials_at(self._search_id, new)
             if trial.counts and trial.state is not TrialState.FAILED
         }
         for request in list(self._waiting):

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 VERSION = 1
 
 _OUT_OF_DATE = 0
+
+#: Rows in memory while trials are read.
+_AT_ONCE = 1000
+
 _NAMES = [field.name for field in fields(SearchProgress)]
 #: Made once: to make it takes as long as to execute it, and it is executed with every result.
 _CHANGE = (
@@ -89,11 +93,15 @@ def _value(row: Row[Any]) -> SearchProgress:
 
 def computed_progress(connection: Connection, search_id: int, search: Search) -> SearchProgress:
     """Computes the progress of a search from all its trials, within the caller's transaction."""
-    trials = connection.execute(t.trial_rows.where(t.trials.c.search_id == search_id))
+    c = t.trials.c
+    trials = t.trial_rows.where(c.search_id == search_id)
+    in_parts = connection.execution_options(yield_per=_AT_ONCE)
+    confirmed = trials.where(c.number.in_(select(c.confirms).where(c.search_id == search_id, c.confirms.is_not(None))))
     last = select(func.max(t.generations.c.number)).where(t.generations.c.search_id == search_id)
     return ProgressTracker(
         search,
-        (trial_record(trial, {}) for trial in trials),
+        (trial_record(trial, {}) for trial in in_parts.execute(trials.order_by(c.told))),
         spent=spent_in(connection, search_id),
         generations=connection.execute(last).scalar() or 0,
+        confirmed=[trial_record(trial, {}) for trial in connection.execute(confirmed)],
     ).progress

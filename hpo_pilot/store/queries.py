@@ -81,13 +81,13 @@ def measured_runs(engine: Engine, search_id: int) -> tuple[int, float]:
     return int(count), float(seconds or 0.0)
 
 
-def fold_seconds(engine: Engine, search_id: int) -> dict[int, float]:
-    """Returns `Trial.fold_seconds` of the trials of a search by number, where it is known."""
+def fold_seconds(engine: Engine, search_id: int, numbers: Collection[int]) -> dict[int, float]:
+    """Returns `Trial.fold_seconds` of the trials with these numbers, where it is known."""
     jobs, measured = t.jobs.c, defaultdict(list)
     query = select(jobs.trial, jobs.seconds).where(
         jobs.search_id == search_id, jobs.state == JobState.FINISHED.value, jobs.attempt == 1, jobs.seconds > 0
     )
-    for trial, seconds in read_rows(engine, query):
+    for trial, seconds in read_rows(engine, query.where(among(jobs.trial, numbers))):
         measured[trial].append(seconds)
     return {trial: statistics.fmean(values) for trial, values in measured.items()}
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import Connection, Select, Update, and_, bindparam, func, insert, or_, select, update
+from sqlalchemy import Connection, Select, Update, and_, bindparam, func, insert, not_, or_, select, update
 from typing_extensions import override
 
 from hpo_pilot.jobs import OVER_JOBS, Attempt, JobState
 from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.search.trials import ENDED_TRIALS, EarlyStop, Trial, TrialState
 from hpo_pilot.store import tables as t
-from hpo_pilot.store.database import read_rows, reading, writing
+from hpo_pilot.store.database import read_rows, read_values, reading, writing
 from hpo_pilot.store.lease import LeaseLostError
 from hpo_pilot.store.progress import write_progress
 from hpo_pilot.store.records import (
@@ -31,6 +31,7 @@ from hpo_pilot.store.records import (
     trial_end_row,
 )
 from hpo_pilot.store.store import Store
+from hpo_pilot.store.trial_queries import trials_numbered
 
 #: The holder of a search. The lock makes others who take the search wait for the end of the transaction.
 _HOLDER = select(t.searches.c.holder).where(t.searches.c.id == bindparam("number")).with_for_update(key_share=True)
@@ -303,6 +304,29 @@ class SteeringStore(Store):
             if event is not None:
                 self._event(connection, search_id, "service", event)
 
+    def last_told(self, search_id: int) -> int:
+        """Returns the number of results, confirmation runs included."""
+        (last,) = read_values(self.engine, select(func.max(t.trials.c.told)).where(t.trials.c.search_id == search_id))
+        return last or 0
+
+    def stopped_early(self, search_id: int) -> list[int]:
+        """Returns the numbers of the trials that a rule stopped early."""
+        c = t.trials.c
+        stopped = select(c.number).where(c.search_id == search_id, c.state == TrialState.STOPPED, c.told.is_not(None))
+        return read_values(self.engine, stopped)
+
+    def last_generation(self, search_id: int) -> int:
+        """Returns the number of the last generation; 0: there is none."""
+        c = t.generations.c
+        (last,) = read_values(self.engine, select(func.max(c.number)).where(c.search_id == search_id))
+        return last or 0
+
+    def went_on(self, search_id: int) -> list[int]:
+        """Returns the numbers of the trials that others go on from, without those stopped together with the search."""
+        c = t.trials.c
+        query = select(c.continues).where(c.search_id == search_id, c.continues.is_not(None))
+        return read_values(self.engine, query.where(not_(t.ended_with_search(t.trials))))
+
     def values_by_look(self, search_id: int) -> list[list[tuple[int, int, int, float]]]:
         """Returns the intermediate values of all trials except confirmation runs, look by look.
 
@@ -411,3 +435,35 @@ def _record_progress(connection: Connection, search_id: int, attempt: Attempt, l
     if rows:
         where = {"search_id": search_id, "trial": attempt.trial, "fold": attempt.fold, "look": look}
         connection.execute(insert(table), [{**where, "step": step, "value": value} for step, value in rows.items()])
+
+
+class NumberedTrials(dict[int, Trial]):
+    """The trials of a search by number, without folds.
+
+    It has the open trials, those stopped with the search, and confirmation runs. Others are read from the store when
+    they are asked for: a large search has many, and they are seldom needed again.
+    """
+
+    def __init__(self, store: SteeringStore, search_id: int) -> None:
+        """Reads the trials that have no place in the order of results, and confirmation runs."""
+        super().__init__((trial.number, trial) for trial in store.trials_without_result(search_id))
+        self._engine, self._search_id = store.engine, search_id
+
+    @override
+    def __contains__(self, number: object) -> bool:
+        return super().__contains__(number) or bool(isinstance(number, int) and self.fetch([number]))
+
+    def __missing__(self, number: int) -> Trial:
+        (trial,) = self.fetch([number])
+        return trial
+
+    def fetch(self, numbers: Collection[int]) -> list[Trial]:
+        """Reads those of the trials with these numbers that are not here, in one go; returns the trials."""
+        missing = [number for number in numbers if not super(NumberedTrials, self).__contains__(number)]
+        self.update((trial.number, trial) for trial in trials_numbered(self._engine, self._search_id, missing))
+        return [dict.__getitem__(self, number) for number in numbers if dict.__contains__(self, number)]
+
+    def drop(self, numbers: Iterable[int]) -> None:
+        """Forgets trials that are over; the store has them."""
+        for number in numbers:
+            self.pop(number, None)

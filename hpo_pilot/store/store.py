@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, Unpack
 
-from sqlalchemy import ColumnElement, Connection, Engine, Row, Text, cast, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, Row, Text, cast, func, insert, or_, select, update
 
 from hpo_pilot.databases import among, database_bytes, make_tables, tables_are_current
 from hpo_pilot.errors import InputError
@@ -289,7 +289,7 @@ class Store:
             rows: Iterable[Row[Any]] = in_parts.execute(wanted)
             if not folds:
                 return [trial_record(row, {}) for row in rows]
-            if after or limit is not None:
+            if after or limit is not None or where is not None:
                 rows = page = list(rows)
                 if not page:
                     return []
@@ -299,12 +299,43 @@ class Store:
             of_jobs = of_jobs.order_by(t.jobs.c.fold, t.jobs.c.task_id, t.jobs.c.attempt)
             return trial_records(rows, in_parts.execute(of_jobs))
 
-    def counted_trials(self, search_id: int) -> list[Trial]:
-        """Returns all trials by number, without folds and promotions, but with the numbers of good folds."""
-        wanted = t.counted_rows.where(t.trials.c.search_id == search_id).order_by(t.trials.c.number)
+    def results(
+        self, search_id: int, *, folds: bool = False, figures: Collection[str] = (), last: int = 2**31 - 1
+    ) -> Iterator[list[Trial]]:
+        """Yields the results of a search in their order, confirmation runs included, some hundred at a time.
+
+        Promotions are left out, and folds too, but not the numbers of good ones.
+
+        Args:
+            search_id: the search.
+            folds: with folds, as `trials` without `log_tail`, `metrics` and `metadata`.
+            figures: metrics that are read with the folds.
+            last: the last result.
+        """
+        told, jobs, page = t.trials.c.told, t.jobs.c, list[Row[Any]]()
+        some = json_parts(self.engine, jobs.metrics, figures) if figures else None
+        of_jobs = select(*columns_without(("log_tail", "metrics", "metadata"), some)).where(jobs.search_id == search_id)
+        of_jobs = of_jobs.order_by(jobs.fold, jobs.task_id, jobs.attempt)
+        query = t.counted_rows.where(t.trials.c.search_id == search_id).order_by(told).limit(_AT_ONCE)
+        while True:
+            with reading(self.engine) as connection:
+                page = list(connection.execute(query.where(told.between(page[-1].told + 1 if page else 1, last))))
+                of_page = of_jobs.where(among(jobs.trial, [row.number for row in page]))
+                if page:
+                    found = trial_records(page, connection.execute(of_page) if folds else ())
+            if not page:
+                return
+            yield found
+
+    def trials_without_result(self, search_id: int, *, folds: bool = False) -> list[Trial]:
+        """Returns the trials without a place in the order of results, and confirmation runs; `folds`: with folds."""
+        wanted = or_(t.trials.c.told.is_(None), t.trials.c.confirms.is_not(None))
+        return self.trials(search_id, folds=folds, without=("log_tail", "metrics", "metadata"), where=wanted)
+
+    def trials_at(self, search_id: int, points: Collection[Point]) -> list[Trial]:
+        """Returns the trials at these canonical points, without folds."""
         with reading(self.engine) as connection:
-            rows = connection.execution_options(yield_per=_AT_ONCE).execute(wanted)
-            return [trial_record(row, {}) for row in rows]
+            return KnownTrials(connection, search_id).at(points)
 
     def trial(self, search_id: int, number: int) -> Trial | None:
         """Returns one trial with its folds; None: there is none with that number."""

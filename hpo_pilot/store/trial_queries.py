@@ -195,7 +195,7 @@ class LevelCount(NamedTuple):
         finished: trials that finished.
         paused: trials that finished below the highest level and were not promoted.
         trained: sum of the levels that their own jobs train, as 18 for a trial from 9 to 27 epochs.
-        seconds: run time of their jobs, in seconds.
+        job_seconds: run time of their jobs, in seconds.
     """
 
     level: float
@@ -203,7 +203,7 @@ class LevelCount(NamedTuple):
     finished: int
     paused: int
     trained: float
-    seconds: float
+    job_seconds: float
 
 
 def level_counts(engine: Engine, search_id: int, levels: Levels) -> list[LevelCount]:

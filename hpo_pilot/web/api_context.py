@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path as FilePath
 from typing import Annotated, Any, cast
 
@@ -90,26 +91,11 @@ class ApiError(Exception):
         self.code = code
 
 
-_TITLES = {
-    400: "Bad Request",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    409: "Conflict",
-    413: "Content Too Large",
-    422: "Unprocessable Content",
-    500: "Internal Server Error",
-    503: "Service Unavailable",
-    507: "Insufficient Storage",
-}
-
-
 def problem_response(status: int, code: str, message: str, problems: list[dict[str, Any]] | None = None) -> Response:
     """Returns an error as an RFC 9457 document."""
     document = {
         "type": f"urn:hpo-pilot:problem:{code}",
-        "title": _TITLES.get(status, "Error"),
+        "title": HTTPStatus(status).phrase,
         "status": status,
         "code": code,
         "message": message,

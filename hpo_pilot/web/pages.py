@@ -36,7 +36,7 @@ from hpo_pilot.report.figure import same_objectives
 from hpo_pilot.report.formatting import as_yaml, figures, span, whole
 from hpo_pilot.report.result_figures import COMPARED_LIMIT, ComparedSearch, comparison_figures
 from hpo_pilot.report.summary import failure_groups
-from hpo_pilot.search import Search, Trial, TrialState
+from hpo_pilot.search import Search, Trial
 from hpo_pilot.search.command import filled_command
 from hpo_pilot.server.tokens import Tokens
 from hpo_pilot.steering.workdir import WorkDir
@@ -58,7 +58,7 @@ from hpo_pilot.store.trial_queries import (
 from hpo_pilot.web.api_context import Context, client_for, user_of
 from hpo_pilot.web.live import JobFilter, JobFragments, LiveUpdates, away_text
 from hpo_pilot.web.rendering import curves_svg, download, json_answer, packed_answer, paged, rendered, streamed_answer
-from hpo_pilot.web.search_views import FigureCache, SearchCache, SearchView
+from hpo_pilot.web.search_views import FigureCache, SearchCache, SearchView, shown_counts
 from hpo_pilot.web.server_jobs import LOG_MOST, NoJobError, ServerJobs
 from hpo_pilot.web.sessions import Codes, Session, Sessions
 
@@ -343,11 +343,7 @@ def trials_page(request: Request) -> Response:
     record, progress, query = view.record, view.progress, request.query_params
     order = order_of(query.get("sort", ""), view.search)
     levels, where, problem = view.search.levels, query.get("where", "").strip(), ""
-    counts = {state.value: progress.counts.get(state, 0) for state in TrialState}
-    if levels is not None:
-        counts["paused"] = count_trials(store.engine, record.id, TrialFilter("paused", levels=levels))
-        # The progress was read before: trials may have finished since.
-        counts["finished"] = max(0, counts["finished"] - counts["paused"])
+    counts = shown_counts(store.engine, view)
     state = given if (given := query.get("state", "")) in counts else ""
     wanted = TrialFilter(state, query.get("q", "")[:100], levels=levels)
     try:

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 
+from sqlalchemy import Engine
+
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.site_files import price_of
 from hpo_pilot.operations.documents import best_standing, hours_used
@@ -35,13 +37,13 @@ from hpo_pilot.search import Search
 from hpo_pilot.search.estimate import Estimate
 from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.search.ranking import Standing, front_of
-from hpo_pilot.search.trials import Cost, TrialCounts
+from hpo_pilot.search.trials import Cost, TrialCounts, TrialState
 from hpo_pilot.steering.status import expected_end
 from hpo_pilot.store import Annotation, SearchRecord, SearchState, Store
 from hpo_pilot.store.annotations import search_annotations
 from hpo_pilot.store.progress import all_progress
 from hpo_pilot.store.queries import SearchHead, failure_of, records_of, search_heads, values_reported
-from hpo_pilot.store.trial_queries import confirmation_runs, level_counts, trials_numbered
+from hpo_pilot.store.trial_queries import TrialFilter, confirmation_runs, count_trials, level_counts, trials_numbered
 from hpo_pilot.web.figure_worker import FigureWorker
 
 #: Searches among which those to compare are looked for.
@@ -99,6 +101,16 @@ class SearchView:
         if progress.confirmed is not None:
             return plus_minus(progress.confirmed_value, None)
         return "" if progress.best is None else plus_minus(progress.best_value, progress.best_std)
+
+
+def shown_counts(engine: Engine, view: SearchView) -> dict[str, int]:
+    """Returns the number of trials in each state as users see it."""
+    counts = {state.value: view.progress.counts.get(state, 0) for state in TrialState}
+    if (levels := view.search.levels) is not None:
+        counts["paused"] = count_trials(engine, view.record.id, TrialFilter("paused", levels=levels))
+        # The progress was read before: trials may have finished since.
+        counts["finished"] = max(0, counts["finished"] - counts["paused"])
+    return counts
 
 
 class SearchCache:
@@ -285,6 +297,11 @@ class Headline:
             trained = sum(one.trained for one in level_counts(self.store.engine, self.view.record.id, levels))
             found.append(Limit(self.view.search.level_name, trained, budget.fidelity))
         return found
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """Number of trials in each state as users see it."""
+        return shown_counts(self.store.engine, self.view)
 
     @cached_property
     def trouble(self) -> list[str]:

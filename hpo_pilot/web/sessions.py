@@ -32,6 +32,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.protocol import PROTOCOL_HEADER, disagreement
+from hpo_pilot.server.issuers import RETURN_PATH
 from hpo_pilot.server.listening import LimitedBody
 from hpo_pilot.server.tokens import REVOKED, Caller, Role, TokenRefused, Tokens, WatchedFile, write_private
 from hpo_pilot.web.api_context import problem_response
@@ -363,9 +364,7 @@ def _log_call(scope: Scope, caller: Caller) -> None:
 FORM_LIMIT = 64_000
 
 #: Paths that need no session. Paths below /static/ need none either.
-_OPEN_PATHS = frozenset(
-    {"/login", "/login/link", "/login/issuer", "/login/issuer.json", "/login/return", "/favicon.ico"}
-)
+_OPEN_PATHS = frozenset({"/login", "/login/link", "/login/issuer", "/login/issuer.json", RETURN_PATH, "/favicon.ico"})
 
 #: Forbids content from other sites, scripts inside a page, and frames around a page. Inline styles, and images from
 #: data: and blob: addresses, are allowed because figures need them. Frames show kept files of trials, and cannot leave

@@ -110,8 +110,8 @@ def test_a_pilot_says_what_it_does_and_debug_says_more(tmp_path):
 def test_names_of_parameters_do_not_steer_the_terminal(capsys):
     """A bidirectional override in a name would turn the rest of the line around."""
     best = {"number": 1, "value": 0.5, "std": None, "point": {"lr\u202e\x1b[31m": "\u202e"}}
-    search = {"name": "s", "state": "done", "trials": {"finished": 1}, "message": "", "best": best, "report": "r.html"}
-    searches._show({**search, "objective": {"metric": "loss", "goal": "minimize"}})
+    search = {"name": "s", "state": "done", "trials": {"finished": 1}, "over": 1, "message": "", "best": best}
+    searches._show({**search, "report": "r.html", "objective": {"metric": "loss", "goal": "minimize"}})
     printed = capsys.readouterr().out
     assert "lr??[31m:" in printed
     assert all(c.isprintable() or c == "\n" for c in printed)

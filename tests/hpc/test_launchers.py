@@ -14,23 +14,6 @@ from hpo_pilot.hpc.launchers import LAUNCHERS, make_launcher
 from hpo_pilot.hpc.site_files import load_site
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"nodes": ()}, "needs one node"),
-        ({"nodes": ("a", "a")}, "each once"),
-        ({"ranks_per_node": 0}, "one rank or more"),
-        ({"cores_per_rank": 0}, "one core or more"),
-        ({"gpus_per_rank": 1}, "its nodes have none"),
-        ({"gpus_per_rank": 1, "gpu_kind": "nvidia", "gpus": ("0", "1")}, "1 GPUs per node, and got 2"),
-        ({"allocation": ("b", "c")}, "a is not a node of the allocation"),
-    ],
-)
-def test_what_does_not_fit_is_refused(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        Placement(**{"nodes": ("a",), **given})
-
-
 def test_launchers_refuse_what_they_cannot_place() -> None:
     two = Placement(("a",), 2)
     with pytest.raises(InputError, match="starts one process, not 2"):

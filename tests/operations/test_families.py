@@ -14,6 +14,7 @@ from hpo_pilot.report.documents import SearchDocument
 def member(name: str, state: str, **more: Any) -> SearchDocument:
     document = {"id": 1, "name": name, "state": state, "message": "", "owner": "me", "family": "demo", "trials": {}}
     document |= {"budget": {"trials": 5, "parallel": 2}, "best": {"number": 1}, "started": None, "ended": None}
+    document |= {"over": sum(more.get("trials", {}).values()), "planned": 5, "confirmations": 0, "steered": True}
     return cast(SearchDocument, {**document, **more})
 
 

@@ -1,15 +1,16 @@
 """``python -m tests.performance fidelity``: the cost of the figure of merit that full trainings come to, by policy.
 
 Policies choose points and how far to train each, on 8 and on 64 workers in simulated time. Trainings are those of
-recorded tables (`learning_curves`; a point trains as the nearest recorded one) and MFHartmann (`mf_hartmann`). A job
-takes its epochs' time and a start-up of `START_UP` of a whole training. A training that was paused goes on from where
-it was, for peers too, though none of them keeps checkpoints by itself.
+recorded tables (`learning_curves`; a point trains as a mean of the nearest recorded ones) and MFHartmann
+(`mf_hartmann`). A job takes its epochs' time and a start-up of `START_UP` of a whole training. A training that was
+paused goes on from where it was, for peers too, though none of them keeps checkpoints by itself. `oracle` is
+the same optimizer with a selection without mistakes.
 
 The target of a table is the median, over the seeds, of the best of `auto`'s full trainings within the budget, and 1% of
-its distance to the first full trainings' figure less (so that digits nobody needs do not count). `epochs`
-and `hours` are the expected costs to reach it, in epochs of all trainings and in simulated wall time: the sum over all
-runs divided by the number of runs that reach it (Hansen et al. 2009, expected running time), as a ratio to that of
-`auto`'s full trainings; `>` where no run reaches it, so the true ratio is larger.
+its distance to the first full trainings' figure less (so that digits nobody needs do not count). `epochs` and `hours`
+are the expected costs to reach it, in epochs of all trainings, with those in progress, and in simulated wall time: the
+sum over all runs divided by the number of runs that reach it (Hansen et al. 2009, expected running time), as a ratio to
+that of `auto`'s full trainings; `>` where no run reaches it, so the true ratio is larger.
 
 Runs are stored as they end, in `STORE`; those that are stored are not done again. `--seeds`, `--problem` and `--runner`
 choose; `--show` runs nothing. Rules are developed on made-up curves, `--problem dev:KIND:INSTANCE`. The
@@ -94,10 +95,10 @@ class Course:
     end: tuple[float, float] = (0.0, 0.0)
 
 
-def simulate(policy: Policy, budget: float) -> Course:
-    """Runs jobs until `budget` epochs were trained or nothing is left to run."""
+def simulate(policy: Policy, budget: float, until: float = -math.inf) -> Course:
+    """Runs jobs until `budget` epochs were trained, nothing is left to run, or the cost is `until` or lower."""
     problem, course = policy.problem, Course()
-    running: list[tuple[float, int, Job, int]] = []
+    running: list[tuple[float, int, Job, int, int, float]] = []
     order = itertools.count()
     start_up = START_UP * problem.typical_seconds
     now = epochs = 0.0
@@ -106,7 +107,10 @@ def simulate(policy: Policy, budget: float) -> Course:
     def push(job: Job, step: int, at: float) -> None:
         following = step + 1 if policy.reads_steps else job.end
         lasts = problem.seconds(job.point, following) - problem.seconds(job.point, step)
-        heapq.heappush(running, (at + lasts, next(order), job, following))
+        heapq.heappush(running, (at + lasts, next(order), job, step, following, at))
+
+    def in_progress() -> float:
+        return sum((to - since) * max(0.0, now - at) / (end - at) for end, _, _, since, to, at in running if end > at)
 
     while True:
         if epochs < budget and len(running) < policy.workers:
@@ -114,8 +118,8 @@ def simulate(policy: Policy, budget: float) -> Course:
                 push(job, job.begin, now + start_up)
         if not running:
             return course
-        now, _, job, step = heapq.heappop(running)
-        epochs += 1 if policy.reads_steps else step - job.begin
+        now, _, job, since, step, _ = heapq.heappop(running)
+        epochs += step - since
         value = problem.value(job.point, step)
         if step < job.end and math.isfinite(value) and policy.goes_on(job, step, value):
             push(job, step, now)
@@ -123,8 +127,10 @@ def simulate(policy: Policy, budget: float) -> Course:
         policy.over(job, step, value)
         if step == problem.steps and value < best:
             best = value
-            course.points.append((epochs, now, best))
+            course.points.append((epochs + in_progress(), now, best))
         course.end = (epochs, now)
+        if best <= until:
+            return course
 
 
 # Ours.
@@ -222,6 +228,27 @@ class Promoting(_WithOptimizer):
         chain = self.chains.get(job.trial, job.trial)
         self.promotion.tell(job.trial, job.end, cost, chain)
         self.results.tell(chain, job.end, Result(job.point, cost))
+
+
+class Oracle(Full):
+    """Selects without mistakes: it is told final values at the lowest level, and trains only improvements on."""
+
+    def __init__(self, optimizer: str, problem: Trainings, workers: int, seed: int) -> None:
+        super().__init__(optimizer, problem, workers, seed)
+        self.best, self.better = math.inf, list[Job]()
+
+    def jobs(self, free: int) -> Sequence[Job]:
+        made = [Job(job.trial, job.point, job.end, self.problem.steps) for job in self.better[:free]]
+        del self.better[:free]
+        return [*made, *self.new(free - len(made), self.levels[0])] if free > len(made) else made
+
+    def over(self, job: Job, step: int, value: float) -> None:
+        if job.begin == 0:
+            final = self.problem.value(job.point, self.problem.steps)
+            super().over(job, step, final)
+            if final < self.best:
+                self.best = final
+                self.better.append(job)
 
 
 # Peers.
@@ -396,6 +423,7 @@ POLICIES: dict[str, Callable[[Trainings, int, int], Policy]] = {
     "full, random": _with(Full, "random"),
     REFERENCE: _with(Full, "auto"),
     STOPPING: _with(Stopping, "auto"),
+    "oracle, auto": _with(Oracle, "auto"),
     "fidelity, random": _with(Promoting, "random"),
     OURS: _with(Promoting, "auto"),
     "optuna Hyperband + TPE": OptunaHyperband,
@@ -403,27 +431,28 @@ POLICIES: dict[str, Callable[[Trainings, int, int], Policy]] = {
     "Syne Tune ASHA": _with(SyneTune, "ASHA"),
     "Syne Tune ASHACQR": _with(SyneTune, "ASHACQR"),
 }
-_PEERS = tuple(POLICIES)[5:]
+_PEERS = tuple(POLICIES)[6:]
 
 
 # Runs, and their table.
 
 
 #: Raised when a change of this file changes results.
-_REVISION = 1
+_REVISION = 2
 
 
 def _version(policy: str) -> str:
     return f"r{_REVISION} {runner_version('auto') if policy.endswith('auto') else ''}"
 
 
-def _stored() -> dict[tuple[Any, ...], Course]:
+def _stored() -> dict[tuple[Any, ...], tuple[Course, float]]:
+    """Runs, each with the cost at which it was ended."""
     found = {}
     for line in STORE.read_text().splitlines() if STORE.exists() else ():
         row = json.loads(line)
         if row["version"] == _version(row["policy"]):
             course = Course([tuple(point) for point in row["course"]], tuple(row["end"]))
-            found[row["problem"], row["workers"], row["policy"], row["seed"]] = course
+            found[row["problem"], row["workers"], row["policy"], row["seed"]] = course, row["until"]
     return found
 
 
@@ -433,12 +462,17 @@ def measure(*, quick: bool, options: argparse.Namespace) -> dict[str, Any]:
     workers = [8] if quick else list(WORKERS)
     seeds = range(options.seeds or (2 if quick else 20))
     policies = [name for name in POLICIES if not options.runner or name in options.runner]
-    runs = _stored()
+    stored = _stored()
     missing: set[str] = set()
     STORE.parent.mkdir(parents=True, exist_ok=True)
+    runs: dict[tuple[Any, ...], Course] = {}
     for key in _keys(names, workers, policies, seeds):
         name, slots, policy, seed = key
-        if key in runs or policy in missing or options.show:
+        until = -math.inf if policy == REFERENCE else _target(runs, name, slots)
+        if key in stored and (stored[key][1] <= until or options.show):
+            runs[key] = stored[key][0]
+            continue
+        if policy in missing or options.show:
             continue
         try:
             begun, made = time.process_time(), POLICIES[policy](trainings(name), slots, seed)
@@ -446,20 +480,30 @@ def measure(*, quick: bool, options: argparse.Namespace) -> dict[str, Any]:
             print(f"{policy} is left out: {error}")
             missing.add(policy)
             continue
-        runs[key] = course = simulate(made, WORKERS[slots] * trainings(name).steps)
+        runs[key] = course = simulate(made, WORKERS[slots] * trainings(name).steps, until)
         row = {"problem": name, "workers": slots, "policy": policy, "seed": seed, "version": _version(policy)}
-        row |= {"course": course.points, "end": course.end, "cpu_seconds": time.process_time() - begun}
+        row |= {"until": until, "course": course.points, "end": course.end}
         with STORE.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-    return _print({key: runs[key] for key in _keys(names, workers, policies, seeds) if key in runs})
+            file.write(json.dumps(row | {"cpu_seconds": time.process_time() - begun}) + "\n")
+    return _print(runs)
 
 
-def _keys(*parts: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """Seed after seed, so that all problems have some runs before any has all."""
-    names, workers, policies, seeds = parts
-    for seed in seeds:
-        for key in itertools.product(names, workers, policies):
-            yield (*key, seed)
+def _keys(names: Sequence[str], workers: Sequence[int], policies: Sequence[str], seeds: Sequence[int]) -> Iterator[Any]:
+    """The reference first, which sets the targets; then seed after seed, so that all problems have some runs first."""
+    others = [policy for policy in policies if policy != REFERENCE]
+    for some in ([REFERENCE] if REFERENCE in policies else [], others):
+        for seed in seeds:
+            for key in itertools.product(names, workers, some):
+                yield (*key, seed)
+
+
+def _target(runs: Mapping[tuple[Any, ...], Course], name: str, workers: int) -> float:
+    """Returns the target of a table; minus infinity without runs of the reference."""
+    found = [course for key, course in runs.items() if key[:3] == (name, workers, REFERENCE) and course.points]
+    if not found:
+        return -math.inf
+    best, first = (statistics.median_high(course.points[place][2] for course in found) for place in (-1, 0))
+    return best + TOLERANCE * (first - best)
 
 
 def expected(courses: Sequence[Course], target: float) -> tuple[float, float, int]:
@@ -484,9 +528,7 @@ def _print(runs: Mapping[tuple[Any, ...], Course]) -> dict[str, Any]:
                 courses.setdefault(key[2], []).append(course)
         if REFERENCE not in courses:
             continue
-        whole_trainings = [course for course in courses[REFERENCE] if course.points]
-        best, first = (statistics.median_high(c.points[place][2] for c in whole_trainings) for place in (-1, 0))
-        target = best + TOLERANCE * (first - best)
+        target = _target(runs, name, slots)
         whole = expected(courses[REFERENCE], target)
         for policy, found in courses.items():
             epochs, seconds, reached = expected(found, target)

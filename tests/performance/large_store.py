@@ -74,16 +74,18 @@ def measure(*, quick: bool, trials: int) -> dict[str, Any]:
 
 
 def _copy_kept(root: Path, count: int) -> None:
-    """Puts a copy of the store of `count` trials into the work folder; makes the store if it is not kept yet."""
+    """Puts a copy of the store of `count` trials into the work folder; makes the store if none is kept yet.
+
+    A kept store of an older version stays as it is: what opens the copy migrates that.
+    """
     version = max(path.stem[:4] for path in Path(databases.__file__).parent.glob("store/[0-9]*.py"))
     kept = Path("~/.cache/hpo_pilot").expanduser() / f"large-store-{count}-{version}.db"
     kept.parent.mkdir(parents=True, exist_ok=True)
+    kept = max(kept.parent.glob(f"large-store-{count}-*.db"), default=kept)
     if not kept.exists():
         begun = time.perf_counter()
         with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
             make(Path(folder), count, max(8, min(_SEARCHES, count // 100)))
-            for old in kept.parent.glob(f"large-store-{count}-*.db"):
-                old.unlink()
             Path(folder, "work/hpo-pilot.db").rename(kept)
         print(f"made {kept} in {time.perf_counter() - begun:.0f} s", flush=True)
     (root / "work").mkdir(parents=True)

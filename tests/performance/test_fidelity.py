@@ -34,6 +34,10 @@ def test_a_recorded_point_trains_as_it_was_recorded() -> None:
         finals = [fold.final for fold in folds]
         if None not in finals:
             assert it.value(point, it.steps) == pytest.approx(sum(finals) / len(finals))
+    middle = [it.space.decode([place] * len(it.space.names)) for place in (0.45, 0.46)]
+    means = [[sum(fold.curve[40] for fold in folds) / len(folds) for folds in table.points]] * 2
+    assert all(min(of) < it.value(point, 41) < max(of) for point, of in zip(middle, means, strict=True))
+    assert it.value(middle[0], 41) != it.value(middle[1], 41)
 
 
 def test_hartmann_at_full_fidelity_has_its_published_minimum() -> None:
@@ -90,6 +94,23 @@ def test_a_training_that_goes_on_pays_what_is_new_and_counts_at_the_highest_leve
     assert course.points == [(81, course.end[1], policy.problem.value(POINT, 81))]
 
 
+def test_epochs_of_trainings_in_progress_count() -> None:
+    course = simulate(Given([Job(1, POINT, 0, 81), Job(2, POINT, 27, 81)], 2), 1e9)
+    assert course.points[0][0] == pytest.approx(54 + 81 * (1.0 - trainings("mfhartmann3").seconds(POINT, 27)))
+
+
+def test_the_oracle_trains_only_improvements_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    oracle = fidelity.Oracle("random", trainings("digits"), 8, 1)
+    whole: dict[int, float] = {}
+    over = oracle.over
+    monkeypatch.setattr(
+        oracle, "over", lambda job, *end: (whole.update({job.trial: end[1]} if job.begin else {}), over(job, *end))
+    )
+    course = simulate(oracle, 12 * 81)
+    assert course.points[-1][2] == min(whole.values())
+    assert 1 < len(whole) < 15
+
+
 def test_a_stopped_training_frees_its_worker() -> None:
     policy = Given([Job(number, POINT, 0, 81) for number in range(3)], 1, stops_at=9)
     course = simulate(policy, 1e9)
@@ -100,6 +121,11 @@ def test_a_stopped_training_frees_its_worker() -> None:
 
 def test_nothing_is_begun_beyond_the_budget() -> None:
     assert simulate(Given([Job(number, POINT, 0, 81) for number in range(9)], 1), 100).end[0] == 162
+
+
+def test_a_run_ends_at_its_target() -> None:
+    jobs = [Job(number, POINT, 0, 81) for number in range(4)]
+    assert simulate(Given(jobs, 1), 1e9, math.inf).end[0] == 81
 
 
 def test_the_expected_cost_counts_runs_that_do_not_reach_the_target() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hpo_pilot.errors import GiveUpError
 from hpo_pilot.hpc.launchers import make_launcher
 from hpo_pilot.pilot import launch
-from hpo_pilot.pilot.launch import LauncherOutage, Patience, probe_launcher
+from hpo_pilot.pilot.launch import LauncherOutage, probe_launcher
 from hpo_pilot.pilot.settings import Site
 from tests.programs import program
 
@@ -17,15 +17,14 @@ from tests.programs import program
 class Launcher:
     """Says why it starts nothing, as a test has it."""
 
-    def __init__(self, most: float = 60.0) -> None:
+    def __init__(self) -> None:
         self.why = "away"
         self.good: set[str] = set()  # nodes where it works all the same
         self.tried: list[tuple[str, ...]] = []
         self.over, self.given_up = threading.Event(), threading.Event()
         self.errors: list[GiveUpError] = []
-        patience = Patience(first=0.02, longest=0.05, most=most)
         self.outage = LauncherOutage(
-            self.attempt, others=lambda: ["n1", "n2", "n3"], over=self.over.set, give_up=self.give_up, patience=patience
+            self.attempt, others=lambda: ["n1", "n2", "n3"], over=self.over.set, give_up=self.give_up
         )
 
     def attempt(self, nodes: Sequence[str]) -> str:
@@ -35,6 +34,12 @@ class Launcher:
     def give_up(self, error: GiveUpError) -> None:
         self.errors.append(error)
         self.given_up.set()
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch):
+    monkeypatch.setattr(launch, "_FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(launch, "_LONGEST_PAUSE", 0.05)
 
 
 def test_it_is_tried_until_it_works():
@@ -53,8 +58,9 @@ def test_it_is_tried_until_it_works():
     launcher.outage.stop()
 
 
-def test_it_is_not_waited_for_for_ever():
-    launcher = Launcher(most=0.2)
+def test_it_is_not_waited_for_for_ever(monkeypatch):
+    monkeypatch.setattr(launch, "_OUTAGE", 0.2)
+    launcher = Launcher()
     launcher.outage.begin("away", ["n1"])
     assert launcher.given_up.wait(60) and launcher.outage.is_on
     assert "the launcher has started nothing for" in str(launcher.errors[0]) and "(away)" in str(launcher.errors[0])

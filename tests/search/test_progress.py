@@ -22,7 +22,8 @@ STATES = st.sampled_from([TrialState.FINISHED] * 4 + [TrialState.FAILED, TrialSt
 
 
 def fresh(search, trials, seconds=0.0, generations=0) -> SearchProgress:
-    return ProgressTracker(search, trials.values(), spent=Spent(seconds), generations=generations).progress
+    known = sorted(trials.values(), key=lambda trial: (trial.told or 0, trial.number))
+    return ProgressTracker(search, known, spent=Spent(seconds), generations=generations, confirmed=known).progress
 
 
 @given(data=st.data(), several=st.booleans(), maximize=st.booleans())
@@ -46,7 +47,7 @@ def test_changes_one_by_one_give_what_all_trials_give(data, several, maximize):
                 level = (trials[before].level or 1) * (1 if confirms else 3)
             again.add(continues)
             new.append(Trial(number, step, {"x": number}, confirms=confirms, continues=continues, level=level))
-        tracker.add(new)
+        tracker.add(new, [trials[trial.confirms] for trial in new if trial.confirms is not None])
         generations += 1
         trials |= {trial.number: trial for trial in new}
         open_trials = [trial for trial in trials.values() if not trial.state.is_over]

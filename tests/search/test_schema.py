@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
-import hpo_pilot
 from hpo_pilot.search import Search
 from hpo_pilot.search.yaml_document import parse_document
-from schemas.write import main, schema_of, stale_schemas, write_schemas
+from schemas.write import schema_of
 
 from .conftest import GOOD
 from .test_search_file import PRODUCT
@@ -68,22 +66,3 @@ def test_payload_formats() -> None:
     assert valid("payload_output.json", {"status": 1, "message": "no data", "metrics": {"auc": 0.9}, "accuracy": 0.3})
     assert not valid("payload_output.json", {"status": "0", "loss": 0.3})
     assert not valid("payload_output.json", {"loss": "0.3"})
-
-
-def test_stale_schemas_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path / "new"), "--check"]) == 1
-    write_schemas(tmp_path)
-    first = {file: (tmp_path / file).read_bytes() for file in FILES}
-    assert main([str(tmp_path), "--check"]) == 0
-    assert main([str(tmp_path)]) == 0
-    assert first == {file: (tmp_path / file).read_bytes() for file in FILES}
-    (tmp_path / "payload_input.json").write_text("{}")
-    capsys.readouterr()
-    assert main(["--check", str(tmp_path)]) == 1
-    error = capsys.readouterr().err
-    assert "payload_input.json differs from its model" in error
-    assert "search.json" not in error
-
-
-def test_the_schemas_in_the_repository_are_fresh() -> None:
-    assert stale_schemas(Path(hpo_pilot.__file__).parents[1] / "schemas") == []

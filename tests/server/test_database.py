@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.jobs import JobState
 from hpo_pilot.server import tasks
-from hpo_pilot.server.attempts import lock_rows, record_report
+from hpo_pilot.server.attempts import Report, record_report, record_reports
 from hpo_pilot.server.database import Database, Transaction, jobs
 from hpo_pilot.server.database import tasks as task_table
 from hpo_pilot.server.dispatch import JobRequest, acquire
@@ -116,7 +116,8 @@ def test_reports_on_several_jobs_lock_their_tasks_first(database: Database, plac
     free = {table: select(table).with_for_update(skip_locked=True) for table in (jobs, task_table)}
     try:
         with database.writing(rows=True) as tx, other.writing(rows=True) as another:
-            lock_rows(tx, range(1100, 0, -1))
+            reports = [Report(JobState.RUNNING, {"job_id": panda_id}, None) for panda_id in range(1100, 0, -1)]
+            assert set(record_reports(tx, reports)) == {"tobekilled"}
             assert [len(another.connection.execute(query).all()) for query in free.values()] == [700, 1]
     finally:
         other.close()

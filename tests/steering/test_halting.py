@@ -121,7 +121,7 @@ def test_projections_are_stored_and_the_same_after_a_restart(steer, store, panda
     again = steer()
     go(again, 1)
     told = [(o.point, o.values, o.stopped) for o in steering._proposer._optimizer.history]
-    again._proposer._optimizer.tell(again._proposer._results(again._proposer._untold))
+    again._proposer._ask([], 1, [])
     assert [(o.point, o.values, o.stopped) for o in again._proposer._optimizer.history] == told != []
 
 
@@ -289,6 +289,7 @@ def test_of_several_objectives_one_decides_and_the_others_are_guessed(store, pan
     over = Changes(ends=[made_end(3, STOPPED, told=3, ended=0.0)])
     for number, figures in ((1, (2.0, 0.95)), (2, (4.0, 0.85))):
         trials[number] = replace(trials[number], state=FINISHED, values=figures)
+        halting.told(trials[number])
         over.attempts.append(made_attempt(1, number, 0, 1, JobState.FINISHED, values=figures))
     halting.judge(over, {})
     # The first objective by its median; the second one below the worse of the two, by what it was below it at step 1.

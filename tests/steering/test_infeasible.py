@@ -31,8 +31,7 @@ def test_infeasible_trials_are_kept_and_never_the_best(steer, store, panda):
     assert best_by_folds(steering._search, store.trials(1)).number == 3
     expected = [{"size": 6, "memory_mb": 50}, {"size": 5}, {"size": 4, "memory_mb": 100}, {"memory_mb": float("inf")}]
     assert told(steering) == expected
-    again = steer()  # the figures are read again, and only they
-    assert again._proposer._untold[0][0].folds[0].metrics == expected[0]
+    again = steer()  # the figures are read again
     finish_all(again, panda)
     assert told(again)[:4] == expected
     assert [trial.confirms for trial in store.trials(1) if trial.confirms is not None] == [3]

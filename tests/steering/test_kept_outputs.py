@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,7 +34,8 @@ def finish(store, record, values, archive, confirms=None):
 def kept(store, record, numbers):
     panda = Panda()
     trials = {trial.number: trial for trial in store.trials(record.id)}
-    KeptOutputs(record, store, panda, []).keep_best(numbers, trials)
+    none = SimpleNamespace(fetch=lambda _: [])
+    KeptOutputs(record, store, panda, none).keep_best(numbers, trials)
     return panda.discarded, {n for n in trials if store.outputs(record.id, n)}
 
 

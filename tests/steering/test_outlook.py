@@ -42,7 +42,7 @@ def trials(over: int, out: int = 0) -> list[Trial]:
 
 def words(state: SearchState = SearchState.RUNNING, found: list[Trial] | None = None, **more) -> str:
     known, scan = trials(10, 2) if found is None else found, search(**more)
-    progress = ProgressTracker(scan, known, spent=Spent(), generations=1).progress
+    progress = ProgressTracker(scan, known, spent=Spent(), generations=1, confirmed=known).progress
     return optimizer_words(scan, state, progress, lambda limit: [one.point for one in known if one.counts][:limit])
 
 

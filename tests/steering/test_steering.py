@@ -47,6 +47,17 @@ def test_known_results_are_learnt_from_and_are_there_again_after_a_restart(steer
         assert replayed(store, record, generation) == [store.trials(1)[generation.trials[0] - 1].point]
 
 
+def test_only_open_trials_and_confirmation_runs_stay_in_memory(steer, store, panda):
+    steering = steer({"confirm": {"top": 1, "repeats": 2}}, trials=6, parallel=2)
+    finish_all(steering, panda, rounds=2)
+    over = {trial.number for trial in store.trials(1) if trial.state.is_over}
+    for each in (steering, steer()):
+        assert over and set(each._trials) == {trial.number for trial in store.trials(1)} - over
+        assert each._trials[min(over)].value == store.trials(1)[min(over) - 1].value, "read again"
+    finish_all(steer(), panda)
+    assert {trial.number for trial in store.trials(1) if trial.confirms} < set(steer()._trials)
+
+
 def test_the_optimizer_gets_the_run_time_of_a_fold_also_after_a_restart(steer, panda):
     steering = steer({"folds": 2, "optimizer": "bayesian"}, trials=3, parallel=1)
     for task, (first, second) in enumerate([(2.0, 4.0), (10.0, 30.0)], start=1):
@@ -55,8 +66,7 @@ def test_the_optimizer_gets_the_run_time_of_a_fold_also_after_a_restart(steer, p
         panda.finish(task, 2, seconds=second)
     go(steering, 2)
     assert [o.seconds for o in steering._proposer._optimizer.history] == [3.0, 20.0]
-    again = steer()._proposer
-    assert [result.seconds for result in again._results(again._untold)] == [3.0, 20.0]
+    assert [seconds for _, _, seconds in steer()._proposer._stored] == [3.0, 20.0]
 
 
 def test_a_false_row_of_progress_is_corrected_when_the_search_is_loaded(steer, store, panda):

@@ -110,7 +110,7 @@ def test_results_are_recorded_with_their_trials(store, record):
     assert {o.trial for o in store.open_attempts(record.id)} == {2}
 
 
-def test_trials_without_folds_have_the_number_of_good_ones(store, record):
+def test_results_without_folds_have_the_number_of_good_ones(store, record):
     task = add_generation(store, record, [{"x": 0.5, "kind": 1}, {"x": 0.25, "kind": 1}])
     good = [
         made_attempt(task.id, 1, fold, attempt, JobState.FINISHED, 0.5) for fold, attempt in [(0, 1), (1, 1), (1, 2)]
@@ -118,9 +118,12 @@ def test_trials_without_folds_have_the_number_of_good_ones(store, record):
     other = made_attempt(task.id, 2, 0, 1, JobState.FINISHED, 0.5)
     ends = [made_end(1, TrialState.FINISHED, 0.5, told=1, stds=(0.0,)), made_end(2, TrialState.FAILED, told=2)]
     store.record(record.id, [*good, other], ends)
-    counted = store.counted_trials(record.id)
-    assert [(trial.number, trial.good, trial.folds) for trial in counted] == [(1, 2, ()), (2, None, ())]
-    assert counted[0] == replace(store.trials(record.id)[0].without_folds, promoted=None)
+    (results,) = store.results(record.id)
+    assert [(trial.number, trial.good, trial.folds) for trial in results] == [(1, 2, ()), (2, None, ())]
+    assert results[0] == replace(store.trials(record.id)[0].without_folds, promoted=None)
+    assert [trial.folds for page in store.results(record.id, folds=True, last=1) for trial in page] == [
+        store.trials(record.id)[0].folds
+    ]
 
 
 def test_trials_are_found_by_point_and_number(store, record):

@@ -17,7 +17,7 @@ from hpo_pilot.operations.notebook import (
     search_of,
     show_progress,
 )
-from hpo_pilot.report.documents import ProgressDocument, over_count
+from hpo_pilot.report.documents import ProgressDocument
 from tests.rest_api import start_api, steered
 
 PLOTS = ("convergence", "parallel", "importance", "correlations", "slices", "contours", "folds", "curves", "slots")
@@ -144,7 +144,7 @@ def test_the_live_figure_is_drawn_for_new_results_and_never_in_the_way(workdir: 
     drawn: list[int] = []
 
     def draw(now: ProgressDocument) -> str:
-        drawn.append(over_count(now))
+        drawn.append(now["over"])
         if len(drawn) == 2:
             raise TryAgainError("the store is away")
         return f"<svg>{len(drawn)}</svg>"
@@ -162,7 +162,15 @@ def test_the_live_figure_is_drawn_for_new_results_and_never_in_the_way(workdir: 
 
 def test_an_interrupt_ends_the_watching(capsys: pytest.CaptureFixture[str]) -> None:
     def news():
-        yield {"name": "s", "state": "running", "metric": "loss", "trials": {"finished": 1}, "total": 4, "best": None}
+        yield {
+            "name": "s",
+            "state": "running",
+            "metric": "loss",
+            "trials": {"finished": 1},
+            "over": 1,
+            "total": 4,
+            "best": None,
+        }
         raise KeyboardInterrupt
 
     show_progress(news())
@@ -175,7 +183,7 @@ def test_an_interrupt_ends_the_watching(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_front_in_progress() -> None:
     front = {"size": 3, "hypervolume": 0.25}
     line = progress_line(
-        {"id": 1, "name": "s", "state": "running", "message": "", "metric": "a, b", "trials": {"failed": 1}, "total": 4,
-         "best": None, "front": front}
+        {"id": 1, "name": "s", "state": "running", "message": "", "metric": "a, b", "trials": {"failed": 1},
+         "over": 1, "total": 4, "best": None, "front": front}
     )  # fmt: skip
     assert line == "s: running, 1 of 4 trials, 1 failed, 3 trials on the front, hypervolume 0.25"

@@ -43,10 +43,16 @@ class Trainings(ABC):
 
 
 class Recorded(Trainings):
-    """A table: a point trains as the recorded one that is nearest, and its value is the mean over the folds.
+    """A table: a point trains as the weighted mean of the recorded ones that are nearest, with the mean over folds.
+
+    The weights are those of Franke and Little, ((R - d) / (R d))^2 at the distance d, with the distance R of the fifth
+    nearest: a recorded point trains as recorded, and no two points train alike. As the nearest recorded one alone would
+    train, optimizers repeat the same training again and again: 65 trainings of `wine` were of 19 recorded points.
 
     Distance is that in the unit cube. Two values of a choice differ by 1, and so do a value and none by a half.
     """
+
+    _NEAREST = 4
 
     def __init__(self, name: str) -> None:
         table = load(name)
@@ -54,16 +60,17 @@ class Recorded(Trainings):
         self.steps = table.steps
         sign = 1.0 if table.goal == "minimize" else -1.0
         self._places = np.array([self._place(point) for point in table.at])
-        self._curves, self._seconds = [], []
+        made, seconds = [], []
         for folds in table.points:
             curves = np.full((len(folds), table.steps), math.inf)
             for row, fold in zip(curves, folds, strict=True):
                 row[: len(fold.curve)] = sign * np.array(fold.curve)
                 row[-1] = math.inf if fold.final is None else sign * fold.final
-            self._curves.append(curves.mean(axis=0))
-            self._seconds.append(sum(fold.seconds for fold in folds) / table.steps)
-        self.typical_seconds = statistics.median(self._seconds) * self.steps
-        self._rows: dict[tuple[Any, ...], int] = {}
+            made.append(curves.mean(axis=0))
+            seconds.append(sum(fold.seconds for fold in folds) / table.steps)
+        self._curves, self._seconds = np.array(made), np.array(seconds)
+        self.typical_seconds = statistics.median(seconds) * self.steps
+        self._mixed: dict[tuple[Any, ...], tuple[Any, float]] = {}
 
     def _place(self, point: Mapping[str, Any]) -> list[float]:
         place = []
@@ -76,17 +83,23 @@ class Recorded(Trainings):
                     place.append(0.0 if name in point else 0.5)
         return place
 
-    def _row(self, point: Mapping[str, Any]) -> int:
+    def _training(self, point: Mapping[str, Any]) -> tuple[Any, float]:
+        """Returns the values after each step and the seconds of a step."""
         key = tuple(point.items())
-        if key not in self._rows:
-            self._rows[key] = int(np.argmin(((self._places - self._place(point)) ** 2).sum(axis=1)))
-        return self._rows[key]
+        if key not in self._mixed:
+            distances = np.sqrt(((self._places - self._place(point)) ** 2).sum(axis=1))
+            rows = np.argsort(distances, kind="stable")[: self._NEAREST + 1]
+            *near, radius = np.maximum(distances[rows], 1e-9)
+            weights = (1 / np.array(near) - 1 / radius) ** 2 + 1e-12
+            weights, rows = weights / weights.sum(), rows[:-1]
+            self._mixed[key] = weights @ self._curves[rows], float(weights @ self._seconds[rows])
+        return self._mixed[key]
 
     def value(self, point: Mapping[str, Any], step: int) -> float:
-        return float(self._curves[self._row(point)][step - 1])
+        return float(self._training(point)[0][step - 1])
 
     def seconds(self, point: Mapping[str, Any], step: int) -> float:
-        return self._seconds[self._row(point)] * step
+        return self._training(point)[1] * step
 
 
 class MfHartmann(Trainings):

@@ -18,7 +18,7 @@ from hpo_pilot.pilot.launch import NOTHING_STAGED, Staged, WithLauncher
 from hpo_pilot.pilot.machine import AssignedResources
 from hpo_pilot.pilot.report import StartingJob
 from hpo_pilot.pilot.settings import Site
-from hpo_pilot.pilot.staging import Staging
+from hpo_pilot.pilot.staging import NodeCopies, Staging
 from hpo_pilot.transformation.job import PayloadSettings
 from tests.pilot.conftest import in_background
 from tests.programs import program
@@ -190,6 +190,17 @@ def test_more_than_it_may_have(here, tmp_path, caplog):
     (folder / "1").write_bytes(b"1" * 4 * MB)
     small.stage(20, folder)
     assert small.copy_of(20, "set") == folder and "it has more than --staging-mb, 3 MB" in caplog.text
+
+
+def test_all_nodes_of_a_job_must_have_it():
+    book = NodeCopies()
+    a, b = ("n1", "k"), ("n2", "k")
+    book.take([a, b])
+    book.settle([a, b], {a: "/x"})
+    assert book.paths(["n1"], "k") == {"/x"} and book.paths(["n1", "n2"], "k") == set()
+    book.take([b])
+    book.settle([b], {b: "/y"})
+    assert book.paths(["n1", "n2"], "k") == {"/x", "/y"}, "a scratch whose path differs"
 
 
 @pytest.mark.parametrize("killed", [False, True])

@@ -78,7 +78,8 @@ def rendered(
     search: Search, trials: list[Trial], events: Any, facts: ReportFacts, reports: Reports | None = None
 ) -> str:
     """The report of a search with these trials."""
-    progress = ProgressTracker(search, trials, spent=Spent(), generations=0).progress
+    in_order = sorted(trials, key=lambda trial: trial.told or 0)
+    progress = ProgressTracker(search, in_order, spent=Spent(), generations=0, confirmed=trials).progress
     by_number = sorted(trials, key=lambda trial: trial.number)
     data = FigureData(search, by_number, reports or {}, now=facts.ended)
     return render_report(search, progress, trials, events, facts, lambda _key: data)

@@ -8,7 +8,8 @@ from math import inf
 import pytest
 
 from hpo_pilot.report.figure import FigureData
-from hpo_pilot.report.result_figures import CURVE_LIMIT, PLACE_LIMIT, drawn_trials, mean_curve
+from hpo_pilot.report.result_figures import CURVE_LIMIT, PLACE_LIMIT, _thinned, drawn_trials
+from hpo_pilot.report.trial_documents import mean_curve
 from hpo_pilot.search import Search, Trial, TrialState
 from tests.report.figures.made_up import STOP, TWO, draw, make_search, make_trial, make_trials, trace
 
@@ -50,9 +51,9 @@ def test_there_is_none_where_nothing_was_reported(search: Search, few: list[Tria
 
 
 def test_a_curve_has_means_over_folds_where_most_have_come() -> None:
-    assert mean_curve({0: [(1, 1.0), (2, 2.0), (3, 9.0)], 1: [(1, 3.0), (2, 4.0)]}) == [(1, 2.0), (2, 3.0)]
-    assert mean_curve({}) == []
-    long = mean_curve({0: [(step, float(step)) for step in range(1000)]})
+    assert mean_curve([[(1, 1.0), (2, 2.0), (3, 9.0)], [(1, 3.0), (2, 4.0)]]) == [(1, 2.0), (2, 3.0)]
+    assert mean_curve([]) == []
+    long = _thinned([(step, float(step)) for step in range(1000)])
     assert len(long) == PLACE_LIMIT and (long[0], long[-1]) == ((0, 0.0), (999, 999.0))
 
 

@@ -368,7 +368,8 @@ def test_levels_of_trials_and_of_their_search(pages):
     table = check(alice.get(f"/searches/{name}/trials?state=paused&sort=state"))
     assert "paused (2)" in table and "finished (1)" in table and "after trial 1" in table
     assert all((f"/trials/{n}" in table) is shown for n, shown in ((1, False), (2, True), (3, True)))
-    assert "epochs: 1, 3, 9" in check(alice.get(f"/searches/{name}"))
+    overview = check(alice.get(f"/searches/{name}"))
+    assert "epochs: 1, 3, 9" in overview and ">1 finished<" in overview and ">2 paused<" in overview
     client = SearchClient.local(pages.workdir, opened=pages.store)
     assert [trial["state"] for trial in client.trials(name)] == ["finished", "paused", "paused"]
     assert [trial["number"] for trial in client.trials(name, where="state == 'paused' and value > 0.25")] == [3]
