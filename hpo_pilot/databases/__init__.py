@@ -73,12 +73,13 @@ def database_bytes(connection: Connection) -> int:
     return sum(part.stat().st_size for part in (path, path.with_name(f"{path.name}-wal")) if part.exists())
 
 
-def sqlite_engine(url: URL, *, foreign_keys: bool = False) -> Engine:
+def sqlite_engine(url: URL, *, foreign_keys: bool = False, durable: bool = False) -> Engine:
     """Makes an engine in WAL mode; its connections may move between threads, used by one at a time.
 
     Args:
         url: URL of a SQLite database.
         foreign_keys: whether to enforce foreign keys.
+        durable: whether a commit is on the disk when it returns.
     """
     # None: the driver's own transaction handling commits before DDL; ours (below) keeps migrations whole.
     settings: dict[str, Any] = {"connect_args": {"timeout": _BUSY_MS / 1000, "isolation_level": None}}
@@ -92,7 +93,7 @@ def sqlite_engine(url: URL, *, foreign_keys: bool = False) -> Engine:
         cursor.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
         cursor.execute("PRAGMA journal_mode=WAL")
         # NORMAL: a killed process loses nothing; a power cut may lose the last commits, never the file's integrity.
-        cursor.execute("PRAGMA synchronous=NORMAL")
+        cursor.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
         # A write by one connection empties the page caches of the others: mapped, pages are read again without a call.
         # Only the first 128 MB: what is mapped and was read counts as memory of the process.
         cursor.execute("PRAGMA mmap_size=134217728")

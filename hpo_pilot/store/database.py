@@ -50,8 +50,12 @@ def _without_password(text: str) -> str:
     return re.sub(r"(//[^/@:\s]*:)[^@\s]*@", r"\1***@", text)
 
 
-def open_engine(url: str) -> Engine:
+def open_engine(url: str, *, durable: bool = False) -> Engine:
     """Makes an engine for `url`; SQLite in WAL mode, so that readers never wait for the writer.
+
+    Args:
+        url: the URL.
+        durable: whether a commit survives a power cut; PostgreSQL's always do.
 
     Raises:
         InputError: the URL is malformed, its driver is missing, or its folder cannot be made.
@@ -62,7 +66,7 @@ def open_engine(url: str) -> Engine:
             return remote_engine(parsed)
         if parsed.database and parsed.database != ":memory:":
             _make_file(parsed)
-        return sqlite_engine(parsed, foreign_keys=True)
+        return sqlite_engine(parsed, foreign_keys=True, durable=durable)
     except (ArgumentError, NoSuchModuleError, ValueError) as error:  # ValueError: a port that is no number
         raise InputError(
             f"store {url_without_password(url)}: not a database URL that works here ({_without_password(str(error))}); "

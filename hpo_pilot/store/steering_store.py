@@ -46,6 +46,8 @@ _HOLDER_OF_TASK = (
 class SteeringStore(Store):
     """The store with the methods of the steering loop."""
 
+    durable = False  # results that were lost are collected again
+
     #: Name of the process that steers (`Lease.holder`): it may write its own searches only. None: no check.
     holder: str | None = None
 

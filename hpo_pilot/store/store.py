@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, Unpack
 
 from sqlalchemy import ColumnElement, Connection, Engine, Row, Text, cast, func, insert, or_, select, update
 
@@ -113,7 +113,13 @@ _POINTS = 500
 
 
 class Store:
-    """The searches of one database; see the package for its guarantees."""
+    """The searches of one database; see the package for its guarantees.
+
+    Attributes:
+        durable: whether commits survive a power cut, as users expect of what a command has told them.
+    """
+
+    durable: ClassVar = True
 
     def __init__(self, engine: Engine) -> None:
         """Wraps an engine with current tables, as `Store.open` provides."""
@@ -127,7 +133,7 @@ class Store:
             InputError: the URL is wrong, the store cannot be written, or its version is newer or too old.
             TryAgainError: the database is locked or out of reach.
         """
-        engine = open_engine(url)
+        engine = open_engine(url, durable=cls.durable)
         named = f"store {url_without_password(engine.url)}"
         with database_errors(engine):
             with engine.connect() as connection:

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.store import Store
+from hpo_pilot.store import SteeringStore, Store
 from hpo_pilot.store.database import url_without_password
 
 
@@ -60,3 +60,13 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     path.write_text("not a database at all, but long enough to look at" * 20)
     with pytest.raises(InputError, match="not a database"):
         Store.open(f"sqlite:///{path}")
+
+
+@pytest.mark.parametrize(("kind", "level"), [(Store, 2), (SteeringStore, 1)])
+def test_what_a_command_has_told_is_on_the_disk_and_results_can_be_collected_again(kind, level, tmp_path):
+    store = kind.open(f"sqlite:///{tmp_path}/scan.db")
+    try:
+        with store.engine.connect() as connection:
+            assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == level
+    finally:
+        store.close()
