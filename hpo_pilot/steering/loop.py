@@ -152,7 +152,9 @@ class SearchSteering:
                 if trial.told is None:
                     self._stopper.told(trial)
                     yield trial
-            for trial in itertools.chain.from_iterable(self._store.results(number, folds=self._stopper.is_on)):
+            for trial in itertools.chain.from_iterable(
+                self._store.results(number, points=False, folds=self._stopper.is_on)
+            ):
                 if self._promotion is not None:
                     chains[trial.number] = _first_of(chains, trial)
                     self._promote(trial, chains[trial.number])

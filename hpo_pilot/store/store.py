@@ -300,7 +300,13 @@ class Store:
             return trial_records(rows, in_parts.execute(of_jobs))
 
     def results(
-        self, search_id: int, *, folds: bool = False, figures: Collection[str] = (), last: int = 2**31 - 1
+        self,
+        search_id: int,
+        *,
+        points: bool = True,
+        folds: bool = False,
+        figures: Collection[str] = (),
+        last: int = 2**31 - 1,
     ) -> Iterator[list[Trial]]:
         """Yields the results of a search in their order, confirmation runs included, some hundred at a time.
 
@@ -308,6 +314,7 @@ class Store:
 
         Args:
             search_id: the search.
+            points: False: without points and numbers of good folds, which is quicker.
             folds: with folds, as `trials` without `log_tail`, `metrics` and `metadata`.
             figures: metrics that are read with the folds.
             last: the last result.
@@ -316,7 +323,8 @@ class Store:
         some = json_parts(self.engine, jobs.metrics, figures) if figures else None
         of_jobs = select(*columns_without(("log_tail", "metrics", "metadata"), some)).where(jobs.search_id == search_id)
         of_jobs = of_jobs.order_by(jobs.fold, jobs.task_id, jobs.attempt)
-        query = t.counted_rows.where(t.trials.c.search_id == search_id).order_by(told).limit(_AT_ONCE)
+        query = t.counted_rows if points else t.pointless_rows
+        query = query.where(t.trials.c.search_id == search_id).order_by(told).limit(_AT_ONCE)
         while True:
             with reading(self.engine) as connection:
                 page = list(connection.execute(query.where(told.between(page[-1].told + 1 if page else 1, last))))

@@ -121,6 +121,8 @@ def test_results_without_folds_have_the_number_of_good_ones(store, record):
     (results,) = store.results(record.id)
     assert [(trial.number, trial.good, trial.folds) for trial in results] == [(1, 2, ()), (2, None, ())]
     assert results[0] == replace(store.trials(record.id)[0].without_folds, promoted=None)
+    (bare,) = store.results(record.id, points=False)
+    assert bare == [replace(trial, point={}, good=None) for trial in results]
     assert [trial.folds for page in store.results(record.id, folds=True, last=1) for trial in page] == [
         store.trials(record.id)[0].folds
     ]
