@@ -7,6 +7,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from hpo_pilot.trust import require_tls
 _ANSWER = 30.0  # seconds
 _LONGEST = 1800.0  # seconds in which the user must sign in
 _INTERVAL = 5.0  # seconds between two questions, and what RFC 8628 adds after `slow_down`
+_FRESH = 600.0  # seconds for which an issuer's configuration is kept
 _GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 _REMEDY = "use a token of your operator instead (hpo-pilot token create)"
 
@@ -122,10 +124,15 @@ def token_for_code(client: Mapping[str, Any], redirect_uri: str, code: str, veri
 
 def _places(client: Mapping[str, Any], *names: str) -> list[str]:
     """Returns addresses of an issuer by their names in its configuration (OpenID Connect Discovery 1.0, 3)."""
-    found = _asked("GET", client["oidc_config_url"])
+    found = _configuration(client["oidc_config_url"], time.time() // _FRESH)
     if missing := next((name for name in names if name not in found), ""):
         raise InputError(f"{client['oidc_config_url']} has no {missing}: {_REMEDY}")
     return [str(found[name]) for name in names]
+
+
+@lru_cache(maxsize=8)
+def _configuration(url: str, _period: float) -> dict[str, Any]:
+    return _asked("GET", url)
 
 
 def _credentials(client: Mapping[str, Any]) -> dict[str, Any]:

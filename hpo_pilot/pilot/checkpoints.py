@@ -261,8 +261,7 @@ def search_folder(root: Path, group: str, uid: str) -> Path:
             had, whose checkpoints may be here.
         uid: the search's identity.
     """
-    former = root / uid  # that of earlier versions
-    return former if group.endswith(".0") and former.is_dir() else root / group / uid
+    return root / group / uid
 
 
 def search_folders(root: Path) -> list[Path]:

@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -140,15 +140,15 @@ def job_row(tx: Transaction, panda_id: int) -> AnyRow | None:
     return tx.connection.execute(_JOB, {"id": panda_id}).one_or_none()
 
 
-def _lock_rows(tx: Transaction, reports: Iterable[Report]) -> dict[int, AnyRow]:
+def _lock_rows(tx: Transaction, reports: Sequence[Report]) -> dict[int, AnyRow]:
     """Locks jobs, and tasks that change with them; returns the jobs' rows by PandaID."""
     # In the order of their numbers: two transactions must not wait for each other.
-    by_id = {report.panda_id: report for report in reports}
-    found = [row for some in in_slices(sorted(by_id)) for row in tx.connection.execute(_JOBS, {"ids": some})]
-    ids = {row.task_id for row in found if by_id[row.panda_id].changes_task(row)}
-    if len(ids) > 1:
-        tx.connection.execute(_TASKS, {"ids": list(ids)})
-    return {row.panda_id: row for row in found}
+    ids = sorted({report.panda_id for report in reports})
+    found = {row.panda_id: row for some in in_slices(ids) for row in tx.connection.execute(_JOBS, {"ids": some})}
+    known = [(report, found[report.panda_id]) for report in reports if report.panda_id in found]
+    if len(changed := {row.task_id for report, row in known if report.changes_task(row)}) > 1:
+        tx.connection.execute(_TASKS, {"ids": list(changed)})
+    return found
 
 
 def change_task(tx: Transaction, task: AnyRow, *, outcome: bool = False, **values: Any) -> None:
@@ -653,7 +653,9 @@ class Reports:
                 return
             answers = [error] * len(some)
         for (report, future), answer in zip(some, answers, strict=True):
-            is_running = report.status is JobState.RUNNING and len(self._running) < self.remembered
+            if len(self._running) >= self.remembered:
+                self._running.clear()  # among them are jobs that ended without a report here
+            is_running = report.status is JobState.RUNNING and answer is None
             (self._running.add if is_running else self._running.discard)(report.panda_id)
             if future.done():
                 continue

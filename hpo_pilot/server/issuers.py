@@ -123,6 +123,9 @@ class Issuers:
             where = ".".join(map(str, first["loc"])) or "the file"
             raise InputError(f"the file of issuers {path}: {where}: {first['msg']}") from error
         self._remote: list[_RemoteKeys] = []
+        browsers = [settings.vo for settings in entries.values() if settings.redirect_uri is not None]
+        if len(browsers) > len(set(browsers)):
+            raise InputError(f"the file of issuers {path}: two issuers of one vo have a redirect_uri: leave one out")
         self._trusted = {issuer: self._trust(settings, path.parent) for issuer, settings in entries.items()}
 
     def _trust(self, settings: _Issuer, folder: Path) -> _Trusted:

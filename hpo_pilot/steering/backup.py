@@ -326,15 +326,26 @@ def _prepare(store: Store, workdir: WorkDir) -> None:
                 tx.connection.execute(update(tasks).where(tasks.c.task_id == number).values(aborted))
             life = LIFE * (1 + secrets.randbelow(100_000))
             sequence = table("sqlite_sequence", column("name"), column("seq"))
-            for name in (tasks.name, jobs.name):
+            for name in (jobs.name, tasks.name):
                 last = tx.connection.scalar(select(sequence.c.seq).where(sequence.c.name == name)) or 0
                 tx.connection.execute(delete(sequence).where(sequence.c.name == name))
                 tx.connection.execute(insert(sequence).values(name=name, seq=last + life))
+            _copy_to_life(workdir.checkpoints, (last + life) // LIFE)
             owners = {nickname(), *tx.connection.scalars(select(tasks.c.user_name).distinct())}
             trials = select(func.max(t.trials.c.number)).where(t.trials.c.search_id == t.searches.c.id)
-            last = read_rows(store.engine, select(t.searches.c.uid, func.coalesce(trials.scalar_subquery(), 0)))
-            newest = {chains.files_of(owner, uid): trial for uid, trial in last for owner in owners}
+            found = read_rows(store.engine, select(t.searches.c.uid, func.coalesce(trials.scalar_subquery(), 0)))
+            newest = {chains.files_of(owner, uid): trial for uid, trial in found for owner in owners}
             chains.forget_later(tx, Folder(workdir.panda_files / "cache"), newest)
+
+
+def _copy_to_life(checkpoints: Path, life: int) -> None:
+    """Links the restored checkpoints for new tasks too, whose trials may go on from them."""
+    for search in search_folders(checkpoints):
+        owner, has_owner, _ = search.parent.name.partition(".")
+        if has_owner:
+            place = checkpoints / f"{owner}.{life}" / search.name
+            place.parent.mkdir(mode=0o700, exist_ok=True)
+            shutil.copytree(search, place, symlinks=True, copy_function=os.link, dirs_exist_ok=True)
 
 
 @contextmanager

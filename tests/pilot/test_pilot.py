@@ -65,10 +65,8 @@ JANE, EVE = (hashlib.sha256(user.encode()).hexdigest()[:12] for user in ("jane",
     ("user", "task", "before", "folder", "found"),
     [
         ("jane", 5, f"{JANE}.0", f"{JANE}.0", ["former"]),
-        ("jane", 5, "", "", ["former"]),  # of an earlier version
         ("eve", 5, f"{JANE}.0", f"{EVE}.0", []),
         ("jane", 7 * LIFE + 5, f"{JANE}.0", f"{JANE}.7", []),
-        ("jane", 7 * LIFE + 5, "", f"{JANE}.7", []),
     ],
 )
 def test_no_checkpoint_of_another_user_or_life_is_taken(panda, pilot, user, task, before, folder, found):

@@ -71,6 +71,8 @@ def test_a_restored_folder_has_everything_that_a_service_needs(work, saved, stor
     folder, former = restored(saved, saved.parent / "again")
     there = {path.relative_to(folder.root).as_posix() for path in folder.root.rglob("*") if path.is_file()}
     assert there & FILES.keys() == FILES.keys() - {"logs/service.log"} and former is None
+    kept = sorted(path.parents[2].name for path in folder.checkpoints.glob("restored.*/u/t2f0/c"))
+    assert len(kept) == 2 and "restored.7" in kept, "the jobs of new tasks go on from it too"
     assert (folder.root / "tokens/signing-key.pem").read_bytes() == b"key"
     assert {path.stat().st_mode & 0o077 for path in folder.root.rglob("*")} == {0}
     opened = Store.open(f"sqlite:///{folder.store_file}")
