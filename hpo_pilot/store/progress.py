@@ -95,12 +95,12 @@ def computed_progress(connection: Connection, search_id: int, search: Search) ->
     """Computes the progress of a search from all its trials, within the caller's transaction."""
     c = t.trials.c
     trials = t.trial_rows.where(c.search_id == search_id)
-    in_parts = connection.execution_options(yield_per=_AT_ONCE)
+    in_order = connection.execute(trials.order_by(c.told), execution_options={"yield_per": _AT_ONCE})
     confirmed = trials.where(c.number.in_(select(c.confirms).where(c.search_id == search_id, c.confirms.is_not(None))))
     last = select(func.max(t.generations.c.number)).where(t.generations.c.search_id == search_id)
     return ProgressTracker(
         search,
-        (trial_record(trial, {}) for trial in in_parts.execute(trials.order_by(c.told))),
+        (trial_record(trial, {}) for trial in in_order),
         spent=spent_in(connection, search_id),
         generations=connection.execute(last).scalar() or 0,
         confirmed=[trial_record(trial, {}) for trial in connection.execute(confirmed)],

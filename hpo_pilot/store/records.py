@@ -255,7 +255,7 @@ def trial_record(row: Sequence[Any], attempts: Mapping[int, Sequence[Attempt]]) 
     return Trial(
         number=number,
         generation=generation,
-        point={intern(name): value for name, value in point.items()},  # one text for all trials
+        point={intern(name): value for name, value in (point or {}).items()},  # one text for all trials
         state=TrialState(state),
         values=_one_or_more(value, figures),
         stds=_one_or_more(std, spreads),

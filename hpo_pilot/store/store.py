@@ -285,8 +285,8 @@ class Store:
         if where is not None:
             wanted = wanted.where(where)
         with reading(self.engine) as connection:
-            in_parts = connection.execution_options(yield_per=_AT_ONCE)
-            rows: Iterable[Row[Any]] = in_parts.execute(wanted)
+            in_parts = {"yield_per": _AT_ONCE}
+            rows: Iterable[Row[Any]] = connection.execute(wanted, execution_options=in_parts)
             if not folds:
                 return [trial_record(row, {}) for row in rows]
             if after or limit is not None or where is not None:
@@ -297,7 +297,7 @@ class Store:
                 if where is not None:
                     of_jobs = of_jobs.where(among(t.jobs.c.trial, [row.number for row in page]))
             of_jobs = of_jobs.order_by(t.jobs.c.fold, t.jobs.c.task_id, t.jobs.c.attempt)
-            return trial_records(rows, in_parts.execute(of_jobs))
+            return trial_records(rows, connection.execute(of_jobs, execution_options=in_parts))
 
     def results(
         self,

@@ -242,9 +242,9 @@ counted_rows = sa.select(
     trials, sa.null().label("promoted"), sa.case((trials.c.std.is_not(None), _good_folds)).label("good")
 )
 
-#: As `trial_rows`, with empty points and without the promotion.
+#: As `trial_rows`, without points and promotions.
 pointless_rows = sa.select(
-    *(sa.literal_column("'{}'", sa.JSON).label("point") if c is trials.c.point else c for c in trials.c),
+    *(sa.null().label("point") if c is trials.c.point else c for c in trials.c),
     sa.null().label("promoted"),
 )
 

@@ -371,7 +371,7 @@ def results_of(engine: Engine, search_id: int, search: Search, told: Collection[
     with reading(engine) as connection:
         begun = connection.execute(begin).scalar()
         passed = spent = 0.0
-        for row in connection.execution_options(yield_per=_AT_ONCE).execute(query):
+        for row in connection.execute(query, execution_options={"yield_per": _AT_ONCE}):
             spent += row.seconds or 0.0
             if begun is not None and row.ended is not None:
                 passed = max(passed, row.ended - begun)

@@ -107,7 +107,7 @@ def test_a_search_from_its_file_to_its_report(slurm: Slurm, folder: Path, image:
         scan("submit", str(scan.file))
         _, job, log = allocate()
         kept = scan.workdir / "checkpoints"
-        until(lambda: len(list(kept.glob("*/t*f0/.kept"))) == TRIALS, log, 120)
+        until(lambda: len(list(kept.glob("*/*/t*f0/.kept"))) == TRIALS, log, 120)
         steps = slurm.run("squeue", "--steps", "--noheader", "--format=%j %N").splitlines()
         named = [line for line in steps if line.startswith("hpo-pilot-")]
         running = [line.split()[1] for line in named if not line.startswith("hpo-pilot-agents ")]
