@@ -342,7 +342,9 @@ def test_the_files_of_a_trial_reach_nothing(sign_in, site):
         until(lambda: picture.evaluate("image => image.complete && image.naturalWidth"), "the picture is not shown")
         before, title = page.url, page.title()
         page.locator(".shown summary", has_text="report.html").first.click()
-        said = json.loads(page.frame_locator("iframe").first.locator("#said", has_text="fetch").inner_text())
+        said = json.loads(
+            page.frame_locator("iframe").first.locator("#said", has_text="fetch").inner_text(timeout=120_000)
+        )
         assert said == {
             "origin": "null",
             **dict.fromkeys(("cookie", "storage", "parent", "top", "fetch"), "refused"),
