@@ -64,11 +64,11 @@ def modelled_trials(
         progress: its progress.
         numbers: numbers of further trials.
     """
-    if progress.trials <= _MODELLED:
+    if progress.told <= _MODELLED:  # not all trials: confirmation runs must not change the choice
         without = ("log_tail", "metrics", "metadata")
         return store.trials(record.id, folds=record.search.folds.k > 1, without=without)
     best = best_numbers(store.engine, record.id, record.search, _MODELLED // 2)
-    return sampled_trials(store.engine, record.id, progress, {*best, *numbers}, _MODELLED // 2)
+    return sampled_trials(store.engine, record.id, progress, {*best, *numbers}, _MODELLED // 2, count=progress.told)
 
 
 def recommend(

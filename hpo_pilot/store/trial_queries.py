@@ -316,7 +316,13 @@ def best_numbers(engine: Engine, search_id: int, search: Search, limit: int) -> 
 
 
 def sampled_trials(
-    engine: Engine, search_id: int, progress: SearchProgress, numbers: Collection[int], limit: int
+    engine: Engine,
+    search_id: int,
+    progress: SearchProgress,
+    numbers: Collection[int],
+    limit: int,
+    *,
+    count: int | None = None,
 ) -> list[Trial]:
     """Returns a sample of a large search's trials without folds, by number.
 
@@ -329,10 +335,11 @@ def sampled_trials(
         progress: its progress.
         numbers: numbers of further trials.
         limit: size of the even sample.
+        count: number of trials of which it is one; None: of all.
     """
     told = [*range(1, FIRST_RESULTS + 1), progress.told, *(place for place, _ in progress.course)]
     again = select(_c.confirms).where(_c.search_id == search_id, _c.confirms.is_not(None))
-    every = sampling_step(progress.trials, limit)
+    every = sampling_step(progress.trials if count is None else count, limit)
     query = t.trial_rows.where(
         _c.search_id == search_id,
         or_(

@@ -9,8 +9,13 @@ import pytest
 
 from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.search.ranking import ranked_by_folds
-from hpo_pilot.steering.recommendation import confirmation_runs, recommend
+from hpo_pilot.steering import recommendation
+from hpo_pilot.steering.recommendation import confirmation_runs, modelled_trials, recommend
+from hpo_pilot.store.progress import progress_of
 from tests.made import made_search
+from tests.store.test_trial_queries import filled
+
+TRIALS_WITHOUT_JOBS = True
 
 
 def trials(noise: float, sign: int) -> list[Trial]:
@@ -70,3 +75,13 @@ def test_levels_of_a_sample_and_figures_that_were_not_read():
     search = made_search("s", fidelity={"epochs": {"low": 1, "high": 3}}, limits={"size": "<= 1"})
     done = [replace(trial, level=3, continues=100 + trial.number) for trial in trials(0.0, 1)]
     assert recommend(search, done, ())[0][0].number == 9
+
+
+@pytest.mark.parametrize("most", [44, 20])
+def test_confirmation_runs_do_not_change_the_trials_that_the_model_sees(store, monkeypatch, most):
+    """Else further trials would be confirmed after the first ones were."""
+    filled(store)
+    monkeypatch.setattr(recommendation, "_MODELLED", most)
+    record, progress = store.search(1), progress_of(store.engine, 1)
+    before = modelled_trials(store, record, replace(progress, finished=progress.finished - 6))
+    assert [one.number for one in modelled_trials(store, record, progress)] == [one.number for one in before]
