@@ -299,7 +299,7 @@ class PandaManager(WorkflowManager):
     def forget(self, uid: str, keep: Collection[int] = ()) -> None:
         if self._checkpoints is not None:
             kept = {f"t{chain}" for chain in keep}
-            for search in (path for path in search_folders(self._checkpoints) if path.name == uid):
+            for search in search_folders(self._checkpoints, uid):
                 for folder in search.glob("*"):
                     if folder.name.partition("f")[0] not in kept:
                         shutil.rmtree(folder, ignore_errors=True)

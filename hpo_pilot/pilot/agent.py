@@ -34,7 +34,7 @@ from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.logs import configure_logging
 from hpo_pilot.pilot import spread
 from hpo_pilot.pilot.agents import ASSIGNED, DEBUG, NODES, SCRATCH, SHARED_CHECKPOINTS
-from hpo_pilot.pilot.checkpoints import CheckpointShipping, KeptCheckpoint, Level, search_folder
+from hpo_pilot.pilot.checkpoints import CheckpointShipping, KeptCheckpoint, Level
 from hpo_pilot.pilot.client import JobServer, retried
 from hpo_pilot.pilot.execution import ended_with_all
 from hpo_pilot.pilot.isolation import temporary_folder
@@ -274,8 +274,7 @@ class SharedCheckpoints(CheckpointShipping):
                 shutil.rmtree(self._there(kept).folder / name, ignore_errors=True)
 
     def _there(self, kept: KeptCheckpoint) -> KeptCheckpoint:
-        group = kept.folder.parent.relative_to(self._settings.checkpoint_root).name
-        return replace(kept, folder=search_folder(self._shared, group, kept.folder.name))
+        return replace(kept, folder=self._shared / kept.folder.relative_to(self._settings.checkpoint_root))
 
 
 class ImageCopies:

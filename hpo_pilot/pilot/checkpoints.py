@@ -251,22 +251,9 @@ class KeptCheckpoint:
             os.close(lock)
 
 
-def search_folder(root: Path, group: str, uid: str) -> Path:
-    """Returns the folder of a search below `root`, for the jobs of one user and one life of the server.
-
-    Args:
-        root: the pilot's folder for checkpoints.
-        group: digest of the user's name, a point, and the number of the life; empty: the server names no user. Tasks
-            of other users may name the same search; and after `db restore` trials get numbers again that other points
-            had, whose checkpoints may be here.
-        uid: the search's identity.
-    """
-    return root / group / uid
-
-
-def search_folders(root: Path) -> list[Path]:
-    """Returns the folders of all searches below `root`."""
-    return [path for path in (*root.glob("*"), *root.glob("*.*/*")) if "." not in path.name]
+def search_folders(root: Path, uid: str = "*") -> list[Path]:
+    """Returns the folders of a search below `root`, or those of all searches."""
+    return [path for path in (*root.glob(uid), *root.glob(f"*.*/{uid}")) if "." not in path.name]
 
 
 def kept_checkpoint(job: Job, root: Path) -> KeptCheckpoint | None:
@@ -293,9 +280,11 @@ def kept_checkpoint(job: Job, root: Path) -> KeptCheckpoint | None:
     if _is_series(members):
         key = hashlib.sha256("\0".join((task, number, str(job.task_id))).encode()).hexdigest()
         names.append(f"series-{key[:16]}")
+    # Tasks of other users may name the same search; and after `db restore` trials get numbers again that other points
+    # had, whose checkpoints may be here. A server that names no user has no such folder.
     life, user = job.task_id // LIFE, hashlib.sha256(job.user.encode()).hexdigest()[:12]
     group = f"{user}.{life}" if job.user or life else ""
-    return KeptCheckpoint(search_folder(root, group, uid), tuple(names), job.task_id, number, tuple(levels))
+    return KeptCheckpoint(root / group / uid, tuple(names), job.task_id, number, tuple(levels))
 
 
 def _is_series(members: Any) -> bool:

@@ -585,7 +585,7 @@ def record_report(
 
 def record_reports(tx: Transaction, reports: Sequence[Report]) -> list[str | NotThePilotsJob | None]:
     """Records several reports as `record_report`, and returns what that returns or raises for each."""
-    rows, columns = _lock_rows(tx, reports), dict[int, dict[str, Any]]()
+    rows, columns = _lock_rows(tx, reports), _Changes()
     answers: list[str | NotThePilotsJob | None] = []
     for report in reports:
         if report.panda_id in columns:  # its second report

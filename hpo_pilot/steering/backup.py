@@ -325,12 +325,13 @@ def _prepare(store: Store, workdir: WorkDir) -> None:
                 aborted = {"status": TaskState.ABORTED.value, **at}
                 tx.connection.execute(update(tasks).where(tasks.c.task_id == number).values(aborted))
             life = LIFE * (1 + secrets.randbelow(100_000))
-            sequence = table("sqlite_sequence", column("name"), column("seq"))
-            for name in (jobs.name, tasks.name):
+            sequence, given = table("sqlite_sequence", column("name"), column("seq")), dict[str, int]()
+            for name in (tasks.name, jobs.name):
                 last = tx.connection.scalar(select(sequence.c.seq).where(sequence.c.name == name)) or 0
+                given[name] = last + life
                 tx.connection.execute(delete(sequence).where(sequence.c.name == name))
-                tx.connection.execute(insert(sequence).values(name=name, seq=last + life))
-            _copy_to_life(workdir.checkpoints, (last + life) // LIFE)
+                tx.connection.execute(insert(sequence).values(name=name, seq=given[name]))
+            _copy_to_life(workdir.checkpoints, given[tasks.name] // LIFE)
             owners = {nickname(), *tx.connection.scalars(select(tasks.c.user_name).distinct())}
             trials = select(func.max(t.trials.c.number)).where(t.trials.c.search_id == t.searches.c.id)
             found = read_rows(store.engine, select(t.searches.c.uid, func.coalesce(trials.scalar_subquery(), 0)))

@@ -77,11 +77,6 @@ class TrialStopper:
         if trial.values and trial.confirms is None and len(self._search.objectives) > 1:
             self._finished.append(trial.values)
 
-    def _ended(self, attempts: Iterable[Attempt]) -> dict[tuple[int, int], Sequence[float]]:
-        """Returns the figures of merit of folds, except of confirmation runs."""
-        good = (each for each in attempts if each.values and self._trials[each.trial].confirms is None)
-        return {(each.trial, each.fold): each.values for each in good}
-
     @property
     def is_on(self) -> bool:
         """Whether the search has an early-stopping rule."""
@@ -110,7 +105,9 @@ class TrialStopper:
             self._look += 1
             changes.look = self._look
         judged = [n for n, each in trials.items() if each.stop is None and each.trial.confirms is None]
-        self._decide(changes, self._rule.look(reports, judged, self._costs(self._ended(changes.attempts))))
+        good = (each for each in changes.attempts if each.values and self._trials[each.trial].confirms is None)
+        ended = {(each.trial, each.fold): each.values for each in good}
+        self._decide(changes, self._rule.look(reports, judged, self._costs(ended)))
         self._complete(changes)
 
     def _decide(self, changes: Changes, stops: Mapping[int, Stop]) -> None:

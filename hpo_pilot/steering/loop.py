@@ -12,7 +12,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from functools import cached_property
@@ -155,9 +155,7 @@ class SearchSteering:
             for trial in itertools.chain.from_iterable(
                 self._store.results(number, points=False, folds=self._stopper.is_on)
             ):
-                if self._promotion is not None:
-                    chains[trial.number] = _first_of(chains, trial)
-                    self._promote(trial, chains[trial.number])
+                self._promote(trial, _first_of(chains, trial))
                 self._stopper.told(trial)
                 self._spent.told(trial)
                 yield trial
@@ -188,10 +186,7 @@ class SearchSteering:
         for page in self._store.results(number, folds=bool(limits), figures=limits, last=last):
             seconds = fold_seconds(self._store.engine, number, [trial.number for trial in page])
             for trial in page:
-                chain = _first_of(chains, trial)
-                if self._search.levels is not None:
-                    chains[trial.number] = chain
-                yield trial, chain, seconds.get(trial.number)
+                yield trial, _first_of(chains, trial), seconds.get(trial.number)
 
     # --- the loop body ---
 
@@ -701,6 +696,13 @@ class Proposer:
             return self._optimizer.ask(count, pending)
 
 
-def _first_of(chains: Mapping[int, int], trial: Trial) -> int:
-    """Returns the number of the first trial of a point; `chains`: those of the trials before."""
-    return trial.number if trial.continues is None else chains.get(trial.continues, trial.continues)
+def _first_of(chains: dict[int, int], trial: Trial) -> int:
+    """Returns the number of the first trial of a point, in the order of results.
+
+    Args:
+        chains: the first trials of the trials before that go on from others, by number; this one is added.
+        trial: a trial of the point.
+    """
+    if trial.continues is None:
+        return trial.number
+    return chains.setdefault(trial.number, chains.get(trial.continues, trial.continues))

@@ -305,7 +305,7 @@ class SteeringStore(Store):
                 self._event(connection, search_id, "service", event)
 
     def last_told(self, search_id: int) -> int:
-        """Returns the number of results, confirmation runs included."""
+        """Returns the number of results, without confirmation runs."""
         (last,) = read_values(self.engine, select(func.max(t.trials.c.told)).where(t.trials.c.search_id == search_id))
         return last or 0
 

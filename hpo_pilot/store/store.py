@@ -308,7 +308,7 @@ class Store:
         figures: Collection[str] = (),
         last: int = 2**31 - 1,
     ) -> Iterator[list[Trial]]:
-        """Yields the results of a search in their order, confirmation runs included, some hundred at a time.
+        """Yields the results of a search in their order, at most a thousand at a time.
 
         Promotions are left out, and folds too, but not the numbers of good ones.
 
