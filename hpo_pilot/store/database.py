@@ -83,6 +83,13 @@ def open_engine(url: str, *, durable: bool = False) -> Engine:
         ) from error
 
 
+#: Rows in memory while many are read.
+ROWS_AT_ONCE = 1000
+#: Option of a statement whose rows are read in parts. A connection must not have it: PostgreSQL would make cursors of
+#: later updates.
+IN_PARTS = {"yield_per": ROWS_AT_ONCE}
+
+
 @contextmanager
 def engine_for(url: str) -> Iterator[Engine]:
     """Opens an engine for the block, and closes its connections afterwards; see `open_engine`."""

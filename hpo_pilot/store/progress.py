@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, Row, bindparam, func, insert, select,
 from hpo_pilot.databases import among
 from hpo_pilot.search.progress import ProgressTracker, SearchProgress
 from hpo_pilot.store import tables as t
-from hpo_pilot.store.database import reading, writing
+from hpo_pilot.store.database import IN_PARTS, reading, writing
 from hpo_pilot.store.queries import spent_in
 from hpo_pilot.store.records import stored_search, trial_record
 
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 VERSION = 1
 
 _OUT_OF_DATE = 0
-
-#: Rows in memory while trials are read.
-_AT_ONCE = 1000
-
 _NAMES = [field.name for field in fields(SearchProgress)]
 #: Made once: to make it takes as long as to execute it, and it is executed with every result.
 _CHANGE = (
@@ -95,7 +91,7 @@ def computed_progress(connection: Connection, search_id: int, search: Search) ->
     """Computes the progress of a search from all its trials, within the caller's transaction."""
     c = t.trials.c
     trials = t.trial_rows.where(c.search_id == search_id)
-    in_order = connection.execute(trials.order_by(c.told), execution_options={"yield_per": _AT_ONCE})
+    in_order = connection.execute(trials.order_by(c.told), execution_options=IN_PARTS)
     confirmed = trials.where(c.number.in_(select(c.confirms).where(c.search_id == search_id, c.confirms.is_not(None))))
     last = select(func.max(t.generations.c.number)).where(t.generations.c.search_id == search_id)
     return ProgressTracker(

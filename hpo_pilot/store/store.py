@@ -20,6 +20,8 @@ from hpo_pilot.search.values import Point
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.annotations import Annotation, AnnotationChange, annotation_record
 from hpo_pilot.store.database import (
+    IN_PARTS,
+    ROWS_AT_ONCE,
     NameTakenError,
     database_errors,
     open_engine,
@@ -285,8 +287,7 @@ class Store:
         if where is not None:
             wanted = wanted.where(where)
         with reading(self.engine) as connection:
-            in_parts = {"yield_per": _AT_ONCE}
-            rows: Iterable[Row[Any]] = connection.execute(wanted, execution_options=in_parts)
+            rows: Iterable[Row[Any]] = connection.execute(wanted, execution_options=IN_PARTS)
             if not folds:
                 return [trial_record(row, {}) for row in rows]
             if after or limit is not None or where is not None:
@@ -297,7 +298,7 @@ class Store:
                 if where is not None:
                     of_jobs = of_jobs.where(among(t.jobs.c.trial, [row.number for row in page]))
             of_jobs = of_jobs.order_by(t.jobs.c.fold, t.jobs.c.task_id, t.jobs.c.attempt)
-            return trial_records(rows, connection.execute(of_jobs, execution_options=in_parts))
+            return trial_records(rows, connection.execute(of_jobs, execution_options=IN_PARTS))
 
     def results(
         self,
@@ -324,7 +325,7 @@ class Store:
         of_jobs = select(*columns_without(("log_tail", "metrics", "metadata"), some)).where(jobs.search_id == search_id)
         of_jobs = of_jobs.order_by(jobs.fold, jobs.task_id, jobs.attempt)
         query = t.counted_rows if points else t.pointless_rows
-        query = query.where(t.trials.c.search_id == search_id).order_by(told).limit(_AT_ONCE)
+        query = query.where(t.trials.c.search_id == search_id).order_by(told).limit(ROWS_AT_ONCE)
         while True:
             with reading(self.engine) as connection:
                 page = list(connection.execute(query.where(told.between(page[-1].told + 1 if page else 1, last))))
@@ -664,9 +665,6 @@ class Store:
     def _event(connection: Any, search_id: int, who: str, what: str) -> None:
         connection.execute(insert(t.events).values(search_id=search_id, time=time.time(), who=who, what=what))
 
-
-#: Rows in memory while trials are read.
-_AT_ONCE = 1000
 
 #: Trials that `StoredTrials` reads at once: with all log tails, these are some megabytes.
 _PAGE = 200

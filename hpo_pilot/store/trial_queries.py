@@ -16,7 +16,7 @@ from hpo_pilot.search.ranking import FIRST_RESULTS, TimedResult, figure_of_merit
 from hpo_pilot.search.trials import Trial, TrialState
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.annotations import trial_annotations
-from hpo_pilot.store.database import read_rows, read_values, reading
+from hpo_pilot.store.database import IN_PARTS, read_rows, read_values, reading
 from hpo_pilot.store.queries import trials_with_folds
 from hpo_pilot.store.records import trial_record
 
@@ -378,7 +378,7 @@ def results_of(engine: Engine, search_id: int, search: Search, told: Collection[
     with reading(engine) as connection:
         begun = connection.execute(begin).scalar()
         passed = spent = 0.0
-        for row in connection.execute(query, execution_options={"yield_per": _AT_ONCE}):
+        for row in connection.execute(query, execution_options=IN_PARTS):
             spent += row.seconds or 0.0
             if begun is not None and row.ended is not None:
                 passed = max(passed, row.ended - begun)
@@ -386,7 +386,3 @@ def results_of(engine: Engine, search_id: int, search: Search, told: Collection[
                 figures = figures_of_merit(search, trial_record(row[:-1], {}))
                 found.append(TimedResult(row.told, row.number, figures, passed, spent))
     return found
-
-
-#: Rows in memory while results are read.
-_AT_ONCE = 1000
