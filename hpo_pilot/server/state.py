@@ -5,11 +5,12 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
-from hpo_pilot.server.attempts import HeartbeatWatch, Reports
+from hpo_pilot.server.attempts import HeartbeatWatch
 from hpo_pilot.server.database import Database, Transaction
 from hpo_pilot.server.file_store import Folder
 from hpo_pilot.server.pilots import KnownPilots, WaitingClients, WaitingPilots
 from hpo_pilot.server.queues import Queues, find_output
+from hpo_pilot.server.reports import Reports
 from hpo_pilot.server.tokens import BIGMON_KEY, Capabilities, Tokens, read_secret
 
 
