@@ -59,9 +59,11 @@ class TrialStopper:
         if self._rule is not None:
             looks = store.values_by_look(record.id)
             self._look = len(looks) - 1
-            kept = self._over.union(number for number, trial in trials.items() if not trial.state.is_over)
+            running = {number for number, trial in trials.items() if not trial.state.is_over}
+            kept = self._over | running
             for look in looks:
-                self._rule.look([self._report(*value) for value in look], ())
+                # The rule notes what it judged. Its decisions are in the store.
+                self._rule.look([self._report(*value) for value in look], running)
                 for number, fold, step, _ in look:
                     if number in kept:
                         self._seen[number, fold].add(step)

@@ -161,6 +161,23 @@ def test_a_restart_at_any_moment_loses_and_doubles_nothing(steer, store, panda, 
     assert [trial.told for trial in store.trials(1)[:2]] == [1, 2] and len(panda.tasks) == 2
 
 
+@pytest.mark.parametrize("rule", [{"method": "asha", "min_steps": 2, "max_steps": 40}, {"method": "median"}])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_trial_is_judged_once_at_a_step_also_after_a_restart(steer, panda, rule, restarts):
+    steering = steer({"early_stopping": {**rule, "warmup_trials": 2}}, trials=6, parallel=6)
+    go(steering, 2)
+    panda.report(1, 1, (20, 0.5))
+    go(steering, 1)
+    for job in range(2, 6):  # Each is better than those before it, which had come to this step already.
+        panda.report(1, job, (20, 0.1 - job / 100))
+        go(steering, 1)
+    if restarts:
+        steering = steer()
+    panda.report(1, 1, (20, 0.5), (21, 0.4))
+    go(steering, 2)
+    assert panda.killed_jobs == []
+
+
 def test_what_a_server_revives_is_killed_again_and_its_result_does_not_count(steer, store, panda, monkeypatch):
     monkeypatch.setattr(Panda, "policy", replace(EAGER, revives=True))
     steering = steer(ASHA, **TWO)
