@@ -15,7 +15,7 @@ def open_session(server: str, authorities: Path | None = None) -> requests.Sessi
 
     Args:
         server: its URL.
-        authorities: a PEM file with the authorities to trust, or a folder with hashed names; None: those of the
+        authorities: a PEM file with the authorities to trust, or a folder with hashed names; None: from the
             environment (REQUESTS_CA_BUNDLE, SSL_CERT_FILE), else the usual authorities.
     """
     session = requests.Session()

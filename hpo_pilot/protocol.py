@@ -1,7 +1,7 @@
 """The number by which programs of two versions know whether they understand each other.
 
 Pilots and users' commands send it with each call. The server or service refuses callers whose number differs by more
-than one: it knows its own version's calls and those of the version before, and the caller does too. Other programs
+than one: each side knows the calls of its own version and of the version before. Other programs
 (Pilot 3, panda-client, scripts) send none and are not refused.
 """
 

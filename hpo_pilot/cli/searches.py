@@ -52,7 +52,7 @@ def validate(client: SearchClient, file: FileArgument, as_json: JsonOption = Fal
     size = f"{times}{count(trials, 'trial')} x {count(folds, 'fold')} = {count(jobs, 'job')}"
     for name, levels in search.get("fidelity", {}).items():
         size = f"{times}{count(trials, 'point')} x {count(folds, 'fold')} at {name} {levels['low']:g}, "
-        size += f"of which the best go on to {levels['high']:g}"
+        size += f"the best go on to {levels['high']:g}"
     typer.echo(
         f"{file}: search {search['search']!r} is valid: {count(len(search['space']), 'parameter')}, "
         f"{search['optimizer']['name']}, {size}"

@@ -435,7 +435,7 @@ class BatchSystem(ABC):
 
     @abstractmethod
     def options(self, spec: AllocationSpec) -> list[str]:
-        """Returns the options of the script, one a line, without those of the site profile."""
+        """Returns the options of the script, one per line, without the site profile's options."""
 
     def queue_and_account(self, spec: AllocationSpec) -> list[str]:
         """Returns the options that name the queue and the account, where there are any."""

@@ -167,7 +167,7 @@ def remaining_pattern(pattern: Pattern, count: int | Fraction) -> tuple[int, Pat
 
 @lru_cache(maxsize=1 << 16)
 def choose_cores(shape: NodeShape, cores: int, count: int, gpus: int) -> int:
-    """Returns `count` of the free cores: first those of the groups of these GPUs, then the lowest."""
+    """Returns `count` free cores: first the cores in the groups of these GPUs, then the lowest ones."""
     chosen = 0
     if gpus:
         beside = 0

@@ -138,7 +138,7 @@ class Srun(Launcher):
             f"--ntasks-per-node={placement.ranks_per_node}",
             f"-c{placement.cores_per_rank * self.settings.threads_per_core}",
             # A step with --overlap shares all resources with all other steps (srun(1), Slurm 20.11 and later), and
-            # without an option for GPUs it has those of the job.
+            # without an option for GPUs it has the job's GPUs.
             *(["--overlap", "--cpu-bind=none"] if placement.is_shared else self._gpus(placement)),
             *nodes,
             "--exact",

@@ -29,7 +29,7 @@ class SteeringCall:
 
     Attributes:
         count: largest number of new points of all models together.
-        limit: largest number of points in all, including those of the file; None: no limit.
+        limit: largest number of points in all, including the points of the file; None: no limit.
         optimizer: name of the optimizer.
         settings: settings of the optimizer.
         sign: +1 where a smaller loss is better, -1 where a larger one is.

@@ -122,7 +122,7 @@ def run(
             if not isinstance(search, str | Path):
                 raise InputError(f"the first argument must be a function or a search file, not {search!r}")
             if space is not None or name is not None or files is not None or sections:
-                raise InputError("space, name, files and sections are those of the search file")
+                raise InputError("space, name, files and sections belong in the search file; leave them out")
             return run_at(Path(search))
         if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
             raise InputError(f"name: {name!r} is no name of a search: letters, digits, '.', '_' and '-'")

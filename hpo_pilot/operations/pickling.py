@@ -1,7 +1,7 @@
 """Python functions that are sent to jobs: their pickles, and what identifies them.
 
-cloudpickle sends functions, classes and modules by value that a job cannot import: those of the script or notebook and
-of the modules beside it. The bytes of such a pickle differ between two runs of an unchanged script: line numbers, the
+cloudpickle sends by value what a job cannot import: functions, classes and modules of the script or notebook and of
+the modules beside it. The bytes of such a pickle differ between two runs of an unchanged script: line numbers, the
 order of sets, identities of classes. `identity_of` depends only on what the function does.
 """
 
@@ -46,7 +46,7 @@ def pickled(function: Callable[..., Any], files: Path | None) -> tuple[bytes, st
     stream = io.BytesIO()
     try:
         _Pickler(stream, names).dump(function)
-    except Exception as error:  # any type, by what the function refers to
+    except Exception as error:  # any type: it depends on the objects that the function uses
         causes = [f"'{name}' ({type(value).__name__})" for name, value in _not_pickled(function, names, {})]
         remedy = f"; create {' and '.join(causes)} inside the function instead" if causes else ""
         raise InputError(f"the function cannot be sent to a job: {error}{remedy}") from error

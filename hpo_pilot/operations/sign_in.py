@@ -35,7 +35,7 @@ def device_token(
 
     Args:
         service: URL of the service.
-        ca: authorities of its certificate; None: those of the environment.
+        ca: authorities of its certificate; None: from the environment.
         say: tells the user where to sign in.
         sleep: waits, in seconds.
 

@@ -238,7 +238,7 @@ class Surrogate:
             reached: costs of the data and the pending points, shape (n, n_objectives).
             reference: the reference point, shape (n_objectives,).
             leaders: see above.
-            limits: one for each limit on a measured figure of which enough is known.
+            limits: one for each limit on a measured figure with enough data.
         """
         self._limits = limits
         self._posteriors = list(posteriors)

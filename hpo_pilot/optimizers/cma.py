@@ -98,7 +98,7 @@ def mirrored_steps(rng: np.random.Generator, count: int, coordinates: int) -> Ar
 #: again, which breaks the mirrored pairs; where the best point is on bounds, it was better than both.
 _SHORTENED = 0.5
 
-#: Rate at which the shares of the choices move towards those of the better half per update. On 30 mixed development
+#: Rate at which the shares of the choices move towards the better half's shares per update. On 30 mixed development
 #: problems (96 trials, 4 seeds) 0.5 was better than 0.3; 0.8 was as good.
 _SHARE_RATE = 0.5
 

@@ -264,7 +264,7 @@ _SECONDS = Histogram(
 )
 _ERRORS = Counter(
     "hpo_pilot_panda_call_errors",
-    "Calls of panda-client that failed, by what came of them.",
+    "Failed calls of panda-client, by kind of error.",
     ["call", "error"],
     registry=CALL_METRICS,
 )

@@ -196,7 +196,7 @@ class JobServer:
             half = len(reports) // 2
             return self._update_some(reports[:half]) + self._update_some(reports[half:]) if half else [error]
         except HpoPilotError as error:
-            self.most_reports = max(self._fewest_reports, len(reports) // 2)  # it may be too slow for so many
+            self.most_reports = max(self._fewest_reports, len(reports) // 2)  # it may be too slow for this number
             return [error] * len(reports)
         self.most_reports = min(_MOST_REPORTS, 2 * self.most_reports)
         return [self._tried(self._command, one) for one in data]

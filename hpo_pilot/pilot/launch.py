@@ -550,7 +550,7 @@ def _text_of_runners(folder: Path) -> str:
 
 
 def _others(by_node: Mapping[str, tuple[str, ...]], first: str) -> dict[str, tuple[str, ...]]:
-    """Returns the nodes whose GPUs differ from those of the first node."""
+    """Returns the nodes whose GPUs differ from the first node's."""
     return {node: own for node, own in by_node.items() if own != by_node[first]}
 
 

@@ -125,9 +125,9 @@ class Pilot:
 
         Args:
             settings: settings of the pilot.
-            server: the server; None: that of the settings.
-            site: the site; None: that of the settings.
-            pool: the resources of an agent; None: those of the allocation or of this machine.
+            server: the server; None: from the settings.
+            site: the site; None: from the settings.
+            pool: the resources of an agent; None: from the allocation or this machine.
             checkpoints: stores checkpoints; None: at the server.
             local_image: see PilotParts.
 

@@ -5,7 +5,7 @@
 
 `start` listens, and asks the pilot of the allocation, which tells the agents of the job's nodes. Each `part` connects
 to it, starts the command there, and sends its output and exit status. Processes get the variables with these NAMES
-besides those of the agent. SIGTERM reaches the processes of all nodes. If one fails, or its connection is lost, the
+besides the agent's variables. SIGTERM reaches the processes of all nodes. If one fails, or its connection is lost, the
 others are ended; each also ends when its connection or its agent ends. Agents run parts below hpo_pilot_orphans.py,
 which ends all that a part leaves.
 

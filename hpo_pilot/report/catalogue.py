@@ -102,7 +102,7 @@ def build(key: str, data: FigureData) -> list[Figure]:
     return [replace(one, note=f"{one.note} {data.note}".strip()) for one in figures] if data.note else figures
 
 
-#: Figures of the best results so far, which are those of the highest level.
+#: Figures of the best results so far; only results of the highest level count.
 _OF_HIGHEST = ("convergence", "front", "timeline")
 
 

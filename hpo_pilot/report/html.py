@@ -143,7 +143,7 @@ def render_report(
         search: the search.
         progress: its counts and best trials.
         trials: its trials with their folds, in any order and state. With more than `VERSION_TRIALS`, an even sample of
-            that many is enough, together with those of the table (`row_limit`), the front, and all that
+            that many is enough, together with the trials of the table (`row_limit`), of the front, and all that
             `failure_groups` reads.
         events: (time, user, action), in their order.
         facts: facts about its run.

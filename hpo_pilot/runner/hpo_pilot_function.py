@@ -156,7 +156,7 @@ def seed_one(generator: "Any", seed: int) -> None:
     elif hasattr(generator, "bit_generator"):  # numpy.random.Generator
         bits = generator.bit_generator
         bits.state = type(bits)(mixed(bits.state, seed)).state
-    elif hasattr(generator, "manual_seed"):  # torch.Generator; torch's own together with those of the GPUs
+    elif hasattr(generator, "manual_seed"):  # torch.Generator; torch's own seeds the GPUs too
         torch = sys.modules["torch"]
         seeded = torch if generator is torch.default_generator else generator
         seeded.manual_seed(mixed(generator.get_state(), seed) >> 65)

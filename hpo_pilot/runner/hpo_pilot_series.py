@@ -146,7 +146,7 @@ class Series:
         """Return why a point has no verdict. SystemExit: PanDA should retry the job."""
         if self.told:
             sys.exit("hpo_pilot_runner: told to stop")
-        if said.endswith("the job step was cancelled"):  # those of the points after it would be too
+        if said.endswith("the job step was cancelled"):  # the steps of the next points would be too
             sys.exit(said)
         lifeline = os.environ.get("HPO_PILOT_LIFELINE_FD", "-")
         if os.path.exists("/dev/fd/" + lifeline):

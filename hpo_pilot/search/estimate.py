@@ -163,7 +163,7 @@ def _pace(spans: Sequence[Span], each: float, parallel: int, now: float) -> tupl
     return slots, len(ends), max(0.0, now - ends[-1] - round_seconds)
 
 
-#: Number of simulations; in each at most so many slots and so many trials that have not begun.
+#: Number of simulations, and the largest number of slots and of waiting trials in each.
 _SIMULATIONS, _MOST_SLOTS, _MOST_DRAWN = 24, 200, 200
 
 #: The least deviation of the logarithm of run times, and the steps to find it.
@@ -239,7 +239,7 @@ class RunTimeSample:
     """
 
     def __init__(self, known: Sequence[float], still: Sequence[float]) -> None:
-        """Takes run times, and others of which each is longer than one of `still`."""
+        """Takes complete run times, and lower limits (`still`) for runs that have not ended."""
         self._seconds = [(seconds, False) for seconds in known] + [(seconds, True) for seconds in still]
         self._mean, self._deviation = _log_normal(known, still)
         self._known = len(known)

@@ -6,7 +6,7 @@ the best 1/eta of the results of its level; until then it is paused.
 
 Low levels may mislead: of recorded trainings (`bdt`) the rank at a third of the epochs says little of the last one
 among the better half. So the first points go on whatever their results, and a level selects none as long as its ranks
-do not agree with those of the last level. Figures: `tests/performance/optimizers/results/README.md`.
+do not agree with the ranks of the last level. Figures: `tests/performance/optimizers/results/README.md`.
 
 Other rules were tried on made-up curves whose ranks agree, and none needed clearly fewer epochs: at most 1/eta of all
 results go on; a share by the rank correlation; an order by figures that a process over point and figure projects;
@@ -42,7 +42,7 @@ def levels_between(low: float, high: float, eta: int) -> tuple[float, ...]:
 
 
 def first_points(points: int) -> int:
-    """Returns the number of points that are trained to the end whatever their results, of so many in the budget."""
+    """Returns how many of the budget's points are trained to the end whatever their results."""
     return min(_FIRST, points // _FIRST)
 
 
@@ -123,7 +123,7 @@ class Promotion:
         Args:
             levels: the levels, in ascending order.
             eta: one point in this number goes on from each level.
-            first: so many first results of each level go on in any case.
+            first: number of first results of each level that go on in any case.
         """
         self._levels, self._eta, self._first = levels, eta, first
         # By level, sorted.

@@ -296,7 +296,7 @@ class TaskNeeds:
     """The needs of a task's jobs. Zero and empty: none, or not known.
 
     Attributes:
-        job: resources of one job; its minutes are those of the payload, or else of the walltime.
+        job: resources of one job; its minutes are the payload's, or else the walltime.
         walltime: time limit of one job in seconds, with the time for its start and end.
         disk_mb: disk space for one job, in MB.
         architecture: the hardware in the format of prun.

@@ -74,8 +74,8 @@ def resource_type(core_count: int, ram_mb: int) -> str:
 #   ``${SN}`` elsewhere has no leading zeros;
 # - ``${SEQNUMBER}`` is the piece's offset plus the job's number; ``$JEDITASKID`` is the task's id.
 #
-# Unlike there, a retried job keeps its ``${SN}``: its outputs replace those of the attempt before, and task and
-# number alone give their names.
+# Unlike there, a retried job keeps its ``${SN}``: its outputs replace the previous attempt's. Their names consist of
+# task and number only.
 
 #: Largest number of jobs in one task; more are taken as a mistake.
 MAX_JOBS = 100_000

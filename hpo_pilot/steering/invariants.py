@@ -27,7 +27,7 @@ _NAME = re.compile(r"\.([0-9a-f]{8})\.g\d+(?:\.r\d+)?/$")  # the end of `hpo_pil
 
 
 def check_all(store: Store, database: str | Path) -> list[Breach]:
-    """Returns the breaches of all invariants, those of the embedded server's database included, if it exists.
+    """Returns the breaches of all invariants; checks the embedded server's database too, if it exists.
 
     A service may work meanwhile: the server is read before the store where it must not know more, else after it.
 

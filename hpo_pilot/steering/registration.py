@@ -438,7 +438,7 @@ def _results(store: Store | None, search: Search, source: str, files: Mapping[st
 
 
 def _of_store(store: Store | None, search: Search, name: str) -> EarlierSearch:
-    """Returns the results of a search in the store; of a family, those of the same segment."""
+    """Returns the results of a search in the store; of a family, the results of the same segment."""
     if store is None:
         raise InputError(f"there is no store with a search {name!r} (yet)")
     record = None

@@ -301,7 +301,7 @@ class KeptOutputs:
         return self._best(self._store.trials_with_outputs(self._record.id), trials)
 
     def _best(self, numbers: Iterable[int], trials: Mapping[int, Trial]) -> set[int]:
-        """Returns those of the trials with these numbers that keep their outputs."""
+        """Returns the numbers, among these, of the trials that keep their outputs."""
         candidates = [trials[number] for number in numbers if trials[number].confirms is None]
         kept = {trial.number for trial in ranked_by_folds(self._record.search, candidates)[: self._count]}
         if self._record.search.confirm.top:

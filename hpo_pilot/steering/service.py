@@ -65,7 +65,7 @@ _END_SECONDS = 60
 #: Seconds before the next turn of a search after an internal error.
 _ERROR_PAUSE = 2.0
 
-#: A service with so many times its equal share of the searches, and one more, lets the rest go.
+#: A service keeps this multiple of its equal share of the searches, and one more; it lets the rest go.
 _FAR_MORE = 1.25
 
 log = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """Notes and tags that users write on searches and trials.
 
-Each field of `Annotation` is a column of the table `notes`, with the same name. Whoever reads or writes the table takes
-the columns from the class.
+Each field of `Annotation` is a column of the table `notes`, with the same name. Code that reads or writes the table
+takes the columns from the class.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class TrialFilter(NamedTuple):
         state: the state, as users see it; empty: any.
         text: a part of the note, a tag or the error, in any case (in SQLite, that of ASCII letters in errors).
         where: a condition of `hpo_pilot.store.trial_expressions`; None: none.
-        levels: those of the search.
+        levels: levels of the search.
     """
 
     state: str = ""
@@ -335,7 +335,7 @@ def sampled_trials(
         progress: its progress.
         numbers: numbers of further trials.
         limit: size of the even sample.
-        count: number of trials of which it is one; None: of all.
+        count: number of trials to sample from; None: all.
     """
     told = [*range(1, FIRST_RESULTS + 1), progress.told, *(place for place, _ in progress.course)]
     again = select(_c.confirms).where(_c.search_id == search_id, _c.confirms.is_not(None))

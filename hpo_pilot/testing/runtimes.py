@@ -111,7 +111,7 @@ def mounts_more_folders(bench: RuntimeBench, *, protects: bool) -> None:
 
 
 def puts_the_machines_mpi_first(bench: RuntimeBench) -> None:
-    """Finds the libraries of the machine's MPI before those of the image."""
+    """Checks that the machine's MPI libraries are found before the image's."""
     mpi = bench.folder.parent / "mpi"
     (mpi / "lib").mkdir(parents=True, exist_ok=True)
     (mpi / "lib" / "libmpi.so").write_text("")

@@ -46,7 +46,7 @@ def three(point, trial, more):
         (len, {"space": {"x": {"type": "real", "low": 1, "high": 0}}}, "space.x"),
         (len, {"space": SPACE, "files": "nowhere"}, "files: there is no folder 'nowhere'"),
         (len, {"space": SPACE, "service": "http://127.0.0.1:1"}, "token_file is missing"),
-        ("search.yaml", {"budget": {"trials": 4}}, "those of the search file"),
+        ("search.yaml", {"budget": {"trials": 4}}, "search file"),
     ],
 )
 def test_mistakes(search, options, message, tmp_path):
