@@ -1,4 +1,4 @@
-"""The board against a real server in a process of its own."""
+"""Jobs, pilots and queues of a real server in a process of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ import pytest
 
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.jobs import JobState, TaskSpec
-from hpo_pilot.panda import server as board_address
 from hpo_pilot.panda.server import ADDRESS_FILE, PandaServer, read_address, remove_address, write_address
 from hpo_pilot.panda.task_parameters import encode_points
 from hpo_pilot.server.tokens import Role
@@ -53,13 +52,13 @@ class Site(RunningServer):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    running = Site(tmp_path_factory.mktemp("board"))
+    running = Site(tmp_path_factory.mktemp("server"))
     yield running
     running.stop()
 
 
 @pytest.fixture
-def board(site: Site) -> ServerJobs:
+def server_jobs(site: Site) -> ServerJobs:
     return ServerJobs(site.folder)
 
 
@@ -73,17 +72,17 @@ def packed(**texts: str) -> bytes:
     return made.getvalue()
 
 
-def test_jobs_of_a_search(site: Site, board: ServerJobs, task: TaskSpec) -> None:
+def test_jobs_of_a_search(site: Site, server_jobs: ServerJobs, task: TaskSpec) -> None:
     task_id = site.submit("user.me.demo.cafecafe.g1/", task, 4, site="ONE", campaign="demo.cafecafe", nGPU=2)
     (given,) = site.acquire("ONE", harvester_id="h", worker_id=7, target_architecture={"gpus": [{}, {}]})
     metrics = "hpoStep=3 hpoValue=0.25 hpoPast=1:0.5,2:nan"
     site.pilot.update(given["PandaID"], "running", job_metrics=metrics, node="node7", job_sub_status="fun")
 
-    page = board.jobs(search="demo")
+    page = server_jobs.jobs(search="demo")
     assert [job.number for job in page.jobs] == [4, 3, 2, 1] and page.before is None
     assert page.counts == {JobState.ACTIVATED: 3, JobState.RUNNING: 1}
-    assert board.jobs(search="cafecafe").jobs == page.jobs
-    assert not board.jobs(search="afecafe").jobs and not board.jobs(search="dem").jobs
+    assert server_jobs.jobs(search="cafecafe").jobs == page.jobs
+    assert not server_jobs.jobs(search="afecafe").jobs and not server_jobs.jobs(search="dem").jobs
 
     job = page.jobs[-1]
     assert (job.panda_id, job.task_id, job.task) == (given["PandaID"], task_id, "user.me.demo.cafecafe.g1/")
@@ -94,20 +93,20 @@ def test_jobs_of_a_search(site: Site, board: ServerJobs, task: TaskSpec) -> None
     assert job.started and job.heard and not job.ended and not job.error and not job.has_log
     assert abs(job.heard.timestamp() - time.time()) < 30
 
-    assert [one.number for one in board.jobs(search="cafecafe", states=[JobState.RUNNING]).jobs] == [1]
-    assert board.jobs(search="cafecafe", states=[JobState.FAILED]).counts == page.counts
-    first = board.jobs(search="cafecafe", limit=3)
-    assert [one.number for one in board.jobs(search="cafecafe", limit=3, before=first.before).jobs] == [1]
-    assert len(board.jobs(queue="ONE").jobs) == 4 and not board.jobs(queue="NOWHERE").jobs
+    assert [one.number for one in server_jobs.jobs(search="cafecafe", states=[JobState.RUNNING]).jobs] == [1]
+    assert server_jobs.jobs(search="cafecafe", states=[JobState.FAILED]).counts == page.counts
+    first = server_jobs.jobs(search="cafecafe", limit=3)
+    assert [one.number for one in server_jobs.jobs(search="cafecafe", limit=3, before=first.before).jobs] == [1]
+    assert len(server_jobs.jobs(queue="ONE").jobs) == 4 and not server_jobs.jobs(queue="NOWHERE").jobs
 
-    view = board.job(job.panda_id)
+    view = server_jobs.job(job.panda_id)
     assert view.job == job == view.attempts[0] and view.job.job_metrics == metrics
     assert view.job.progress[0] == (1, 0.5) and len(view.job.progress) == 3
     with pytest.raises(NoJobError, match="no job 123456789"):
-        board.job(123456789)
+        server_jobs.job(123456789)
 
 
-def test_files_errors_and_attempts_of_a_failed_job(site: Site, board: ServerJobs) -> None:
+def test_files_errors_and_attempts_of_a_failed_job(site: Site, server_jobs: ServerJobs) -> None:
     site.submit("user.me.other/", n_jobs=1, site="TWO")
     (given,) = site.acquire("TWO")
     site.keep(given["logFile"], packed(**{"payload.log": "before\x1b[31m\nit broke", "core.bin": "\x00"}))
@@ -115,45 +114,45 @@ def test_files_errors_and_attempts_of_a_failed_job(site: Site, board: ServerJobs
     site.pilot.update(given["PandaID"], "failed", max_rss=12345.0, **errors)
     (again,) = site.acquire("TWO")
 
-    view = board.job(given["PandaID"])
+    view = server_jobs.job(given["PandaID"])
     assert view.job.state is JobState.FAILED and view.job.has_log and view.measures["maxRSS"] == 12345
     assert view.job.error == "exe error 3: why; pilot error 1305: it broke"
     assert (view.job.search, view.job.members, view.job.pilot) == (None, (), "node7 at TWO")
     assert [one.attempt for one in view.attempts] == [1, 2]
     (log,) = (file for file in view.files if file.kind == "log")
     assert log.name == given["logFile"] and log.size
-    shown = board.log(given["PandaID"])
+    shown = server_jobs.log(given["PandaID"])
     assert shown.is_whole and shown.text == "==> payload.log <==\nbefore\N{REPLACEMENT CHARACTER}[31m\nit broke\n"
-    assert board.log(given["PandaID"], LOG_MOST).text == shown.text
-    assert board.log(given["PandaID"], 5).text == "roke\n" and not board.log(given["PandaID"], 5).is_whole
+    assert server_jobs.log(given["PandaID"], LOG_MOST).text == shown.text
+    assert server_jobs.log(given["PandaID"], 5).text == "roke\n" and not server_jobs.log(given["PandaID"], 5).is_whole
 
     # The second attempt's log takes the place of the first one's: it is nobody else's.
-    assert not board.job(again["PandaID"]).job.has_log and board.log(again["PandaID"]).text == ""
+    assert not server_jobs.job(again["PandaID"]).job.has_log and server_jobs.log(again["PandaID"]).text == ""
     time.sleep(0.6)
     site.keep(again["logFile"], packed(**{"payload.log": "second"}))
     site.pilot.update(again["PandaID"], "finished")
-    assert "second" in board.log(again["PandaID"]).text
-    assert board.log(given["PandaID"]).text == "" and not board.job(given["PandaID"]).job.has_log
+    assert "second" in server_jobs.log(again["PandaID"]).text
+    assert server_jobs.log(given["PandaID"]).text == "" and not server_jobs.job(given["PandaID"]).job.has_log
 
 
-def test_the_log_tail_of_a_finished_job(site: Site, board: ServerJobs) -> None:
+def test_the_log_tail_of_a_finished_job(site: Site, server_jobs: ServerJobs) -> None:
     site.submit("user.me.said/", n_jobs=1, site="THREE")
     (given,) = site.acquire("THREE")
     verdict = {**IDENTITY, "trial": 3, "fold": 0, "status": 1, "log_tail": "Traceback: x"}
     report = {"user_job_metadata": {"hpo_pilot": verdict}}
     site.pilot.update(given["PandaID"], "finished", meta_data=json.dumps(report))
-    assert board.job(given["PandaID"]).job.has_log
-    assert board.log(given["PandaID"]).text == "==> payload.log of trial 3, fold 0 <==\nTraceback: x\n"
+    assert server_jobs.job(given["PandaID"]).job.has_log
+    assert server_jobs.log(given["PandaID"]).text == "==> payload.log of trial 3, fold 0 <==\nTraceback: x\n"
 
 
-def test_pilots_and_queues(site: Site, board: ServerJobs) -> None:
+def test_pilots_and_queues(site: Site, server_jobs: ServerJobs) -> None:
     site.submit("user.me.pilots/", n_jobs=3, site="FOUR")
     jobs = site.acquire("FOUR", n_jobs=2, harvester_id="farm", worker_id=1)
     released = {"User-Agent": "pilot/3.7.0.36 (Python 3)"}
     idle_one = {"site_name": "FIVE", "node": "slot2@idle", "n_jobs": 4, "prod_source_label": "user"}
     assert "No jobs" in site.pilot.post("pilot/acquire_jobs", headers=released, **idle_one)["message"]
 
-    pilots = {pilot.key: pilot for pilot in board.pilots()}
+    pilots = {pilot.key: pilot for pilot in server_jobs.pilots()}
     farm, idle = pilots["farm/1"], pilots["idle at FIVE"]
     assert (farm.state, farm.queue, farm.host, farm.slots) == (PilotState.BUSY, "FOUR", "node7", 2)
     assert farm.jobs == tuple(job["PandaID"] for job in jobs) and (farm.kind, farm.version) == ("hpo-pilot", "9.9")
@@ -161,7 +160,7 @@ def test_pilots_and_queues(site: Site, board: ServerJobs) -> None:
         *(PilotState.WAITING, "Pilot 3", "3.7.0.36"),
         *(4, ()),
     )
-    queues = {queue.name: queue for queue in board.queues()}
+    queues = {queue.name: queue for queue in server_jobs.queues()}
     assert (queues["FOUR"].waiting, queues["FOUR"].running, queues["FOUR"].pilots, queues["FOUR"].slots) == (1, 2, 1, 2)
     assert (queues["FIVE"].waiting, queues["FIVE"].pilots, queues["FIVE"].slots) == (0, 1, 4)
 
@@ -169,18 +168,18 @@ def test_pilots_and_queues(site: Site, board: ServerJobs) -> None:
         site.pilot.update(job["PandaID"], "finished")
     gone = site.pilot.post("pilot/update_worker_status", worker_id=1, harvester_id="farm", status="finished")
     assert gone["success"]
-    assert {pilot.key: pilot for pilot in board.pilots()}["farm/1"].state is PilotState.ENDED
+    assert {pilot.key: pilot for pilot in server_jobs.pilots()}["farm/1"].state is PilotState.ENDED
 
 
 def test_the_address_of_the_server_is_read_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    board = ServerJobs(tmp_path)
-    assert board.url is None
+    server_jobs = ServerJobs(tmp_path)
+    assert server_jobs.url is None
     with pytest.raises(NoServerError, match="no embedded PanDA server runs"):
-        board.jobs()
+        server_jobs.jobs()
     server = PandaServer("http://127.0.0.1:9", None, "me", authorities=tmp_path / "ca")
     write_address(tmp_path, server)
     assert stat.S_IMODE((tmp_path / ADDRESS_FILE).stat().st_mode) == 0o600
-    assert (tmp_path / ADDRESS_FILE).read_text().splitlines()[0] == board.url == server.url
+    assert (tmp_path / ADDRESS_FILE).read_text().splitlines()[0] == server_jobs.url == server.url
     found = read_address(tmp_path)
     assert found and found.token_file == tmp_path / "tokens" / "user.token" and found.authorities == tmp_path / "ca"
 
@@ -201,7 +200,7 @@ def test_the_address_of_the_server_is_read_and_removed(tmp_path: Path, monkeypat
     assert (tmp_path / ADDRESS_FILE).exists()  # another's
     monkeypatch.undo()
     remove_address(tmp_path)
-    assert not (tmp_path / ADDRESS_FILE).exists() and board_address.read_address(tmp_path) is None
+    assert not (tmp_path / ADDRESS_FILE).exists() and read_address(tmp_path) is None
 
 
 def test_a_server_of_somebody_else(site: Site, tmp_path: Path) -> None:
@@ -218,7 +217,7 @@ def test_a_server_of_somebody_else(site: Site, tmp_path: Path) -> None:
         ServerJobs(tmp_path).jobs()
 
 
-def test_a_finished_job_whose_payload_failed(site: Site, board: ServerJobs) -> None:
+def test_a_finished_job_whose_payload_failed(site: Site, server_jobs: ServerJobs) -> None:
     site.submit("user.me.verdicts/", n_jobs=4, site="SIX")
     given = [job["PandaID"] for job in site.acquire("SIX", n_jobs=4)]
 
@@ -238,7 +237,7 @@ def test_a_finished_job_whose_payload_failed(site: Site, board: ServerJobs) -> N
     ]
     for panda_id, report in zip(given, reports, strict=True):
         site.pilot.update(panda_id, "finished", meta_data=json.dumps({"user_job_metadata": report}))
-    listed = {job.panda_id: (job.state, job.error, job.payload_error) for job in board.jobs(queue="SIX").jobs}
+    listed = {job.panda_id: (job.state, job.error, job.payload_error) for job in server_jobs.jobs(queue="SIX").jobs}
     said = [
         "exit code 3 no data",
         "trial 1, fold 0: the payload failed without a reason; trial 3, fold 0: no result",
@@ -246,20 +245,20 @@ def test_a_finished_job_whose_payload_failed(site: Site, board: ServerJobs) -> N
         "",
     ]
     assert [listed[panda_id] for panda_id in given] == [(JobState.FINISHED, "", text) for text in said]
-    assert board.job(given[0]).job.payload_error == said[0]
+    assert server_jobs.job(given[0]).job.payload_error == said[0]
 
 
-def test_a_log_that_would_fill_the_memory_is_not_read(site: Site, board: ServerJobs) -> None:
+def test_a_log_that_would_fill_the_memory_is_not_read(site: Site, server_jobs: ServerJobs) -> None:
     """The extended header of a member is kept in memory, and gigabytes of zeros pack to megabytes."""
     site.submit("user.me.bomb/", n_jobs=1, site="BOMB")
     (given,) = site.acquire("BOMB")
     site.keep(given["logFile"], packed(**{f"{'0' * 2_000_000}.log": "text"}))
     site.pilot.update(given["PandaID"], "finished")
-    assert "cannot be read" in board.log(given["PandaID"]).text
+    assert "cannot be read" in server_jobs.log(given["PandaID"]).text
 
 
 def test_jobs_and_logs_of_a_server_that_has_ended(tmp_path: Path, task: TaskSpec) -> None:
-    site, board = Site(tmp_path), ServerJobs(tmp_path)
+    site, server_jobs = Site(tmp_path), ServerJobs(tmp_path)
     try:
         (tmp_path / "panda-files").symlink_to(tmp_path / "files")  # their names in a work folder
         stopped = site.submit("user.me.demo.cafecafe.g1/", task, 1, site="ONE", campaign="demo.cafecafe")
@@ -270,22 +269,22 @@ def test_jobs_and_logs_of_a_server_that_has_ended(tmp_path: Path, task: TaskSpec
         (given,) = site.acquire("TWO")
         site.keep(given["logFile"], packed(**{"payload.log": "epoch 1\n"}))
         site.pilot.update(given["PandaID"], "failed")
-        seen, log = board.jobs(search="demo"), board.log(given["PandaID"])
-        everything = board.jobs()
+        seen, log = server_jobs.jobs(search="demo"), server_jobs.log(given["PandaID"])
+        everything = server_jobs.jobs()
         assert everything.counts[JobState.CANCELLED] == 1  # a trial that was stopped early has not failed
         assert seen.is_live and log.text == "==> payload.log <==\nepoch 1\n"
     finally:
         site.stop()
     for _ in ("its address is left, as a killed server leaves it", "it is gone"):
-        left = board.jobs(search="demo")
+        left = server_jobs.jobs(search="demo")
         assert (left.jobs, left.counts, left.is_live) == (seen.jobs, seen.counts, False)
-        assert board.jobs().counts == everything.counts
-        assert board.job(given["PandaID"]).job.has_log and board.log(given["PandaID"]) == log
+        assert server_jobs.jobs().counts == everything.counts
+        assert server_jobs.job(given["PandaID"]).job.has_log and server_jobs.log(given["PandaID"]) == log
         with pytest.raises(NoJobError):
-            board.job(99_999)
+            server_jobs.job(99_999)
         with pytest.raises(NoServerError):
-            board.pilots()
+            server_jobs.pilots()
         (tmp_path / ADDRESS_FILE).unlink(missing_ok=True)
     (tmp_path / "panda.db").write_bytes(b"no database")
     with pytest.raises(NoServerError):
-        board.jobs()
+        server_jobs.jobs()

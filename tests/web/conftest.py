@@ -1,0 +1,1 @@
+from tests.panda.conftest import task  # noqa: F401  # a fixture
