@@ -123,17 +123,17 @@ def address(url: str, where: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def environment_server(environment: Mapping[str, str] = os.environ) -> str | None:
+def environment_server() -> str | None:
     """Returns the server that the user's environment names for panda-client; None: none."""
-    url = environment.get("PANDA_URL_SSL")
+    url = os.environ.get("PANDA_URL_SSL")
     return address(url, "PANDA_URL_SSL") if url else None
 
 
-def environment_vo(environment: Mapping[str, str] = os.environ) -> str:
+def environment_vo() -> str:
     """Returns the user's virtual organisation from panda-client's environment."""
-    if environment.get("PANDA_AUTH") != "oidc":
+    if os.environ.get("PANDA_AUTH") != "oidc":
         return _DEFAULT_VO
-    return environment.get("PANDA_AUTH_VO") or environment.get("OIDC_AUTH_VO") or _DEFAULT_VO
+    return os.environ.get("PANDA_AUTH_VO") or os.environ.get("OIDC_AUTH_VO") or _DEFAULT_VO
 
 
 # BigPanDA has web pages with the tasks and jobs of a PanDA server. The server does not know their address.

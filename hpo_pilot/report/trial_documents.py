@@ -354,12 +354,12 @@ def intermediate_documents(
     return found, after + limit if last > after + limit else None
 
 
-def all_intermediate(store: Store, search_id: int, page: int = 500) -> list[IntermediateDocument]:
-    """Returns the intermediate values of all trials, sorted by number; queries `page` trials at a time."""
+def all_intermediate(store: Store, search_id: int) -> list[IntermediateDocument]:
+    """Returns the intermediate values of all trials, sorted by number; queries 500 trials at a time."""
     found: list[IntermediateDocument] = []
     after: int | None = 0
     while after is not None:
-        some, after = intermediate_documents(store, search_id, after, page)
+        some, after = intermediate_documents(store, search_id, after, 500)
         found += some
     return found
 

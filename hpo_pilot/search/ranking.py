@@ -173,11 +173,6 @@ def ranked_by_folds(search: Search, trials: Iterable[Trial]) -> list[Trial]:
     return [standing.trial for standing in ranking(search, [trial for trial in trials if trial.confirms is None])]
 
 
-def best_by_folds(search: Search, trials: Iterable[Trial]) -> Trial | None:
-    """Returns the best trial by its folds; None while no trial has a figure of merit."""
-    return next(iter(ranked_by_folds(search, trials)), None)
-
-
 def best_confirmed_first(search: Search, trials: Sequence[Trial]) -> Standing | None:
     """Returns the best trial for people: among confirmed trials if there are any; None while there is no figure."""
     return next(iter(ranking(search, trials)), None)

@@ -11,7 +11,7 @@ from hpo_pilot.cli.inspection import _state
 from hpo_pilot.report.exports import as_csv
 from hpo_pilot.report.trial_documents import trial_document
 from hpo_pilot.search import EarlyStop, Trial, TrialState
-from hpo_pilot.search.ranking import best_by_folds, convergence
+from hpo_pilot.search.ranking import convergence, ranked_by_folds
 from hpo_pilot.search.trials import Price
 from tests.made import made_fold
 from tests.report.figures.made_up import make_search
@@ -60,9 +60,9 @@ def test_documents(trial: Trial, stopped: dict | None, words: str) -> None:
 
 def test_they_are_never_the_best_and_count_where_they_have_a_place() -> None:
     search = make_search(**SPACE)
-    assert best_by_folds(search, TRIALS) == TRIALS[0]
+    assert ranked_by_folds(search, TRIALS)[0] == TRIALS[0]
     assert convergence(search, TRIALS) == [(1, 0.5), (2, 0.5), (3, 0.5)]
-    assert best_by_folds(search, TRIALS[1:3]) is None
+    assert ranked_by_folds(search, TRIALS[1:3]) == []
     assert [trial.counts for trial in TRIALS] == [True, True, False, True]
     assert [trial.stopped_early for trial in TRIALS] == [False, True, False, False]
     assert not replace(TRIALS[0], confirms=2).counts

@@ -8,7 +8,6 @@ import pytest
 
 from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.search.ranking import (
-    best_by_folds,
     best_confirmed_first,
     best_remarks,
     convergence,
@@ -35,7 +34,6 @@ def test_best_is_the_lowest_or_the_highest() -> None:
     for goal, order in (("minimize", [2, 3, 1]), ("maximize", [1, 3, 2])):
         search = make_search(objective={"goal": goal})
         assert numbers(ranked_by_folds(search, trials)) == order
-        assert best_by_folds(search, trials) is trials[order[0] - 1]
 
 
 def test_without_a_figure_there_is_no_best(search: Search) -> None:
@@ -43,7 +41,7 @@ def test_without_a_figure_there_is_no_best(search: Search) -> None:
     stopped = make_trial(3, 0.1, state=TrialState.STOPPED)
     unusable = [make_trial(4, math.nan), make_trial(5, math.inf)]
     trials = [make_trial(1, None), running, stopped, *unusable]
-    assert best_by_folds(search, trials) is None
+    assert ranked_by_folds(search, trials) == []
     assert best_confirmed_first(search, []) is None
     assert convergence(search, trials) == []
 
@@ -68,7 +66,7 @@ def test_a_lucky_trial_that_nothing_confirmed_does_not_overtake(search: Search) 
     trials = [lucky, steady, make_trial(3, 0.13, confirms=2)]
     best = best_confirmed_first(search, trials)
     assert best is not None and best.trial == steady
-    assert best_by_folds(search, trials) == lucky
+    assert ranked_by_folds(search, trials)[0] == lucky
 
 
 def test_a_good_confirmation_does_not_rescue_a_trial_without_a_figure(search: Search) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpo_pilot.search import TrialState
-from hpo_pilot.search.ranking import best_by_folds
+from hpo_pilot.search.ranking import ranked_by_folds
 from hpo_pilot.store import SearchState
 from hpo_pilot.store.progress import progress_of
 from tests.steering.memory_panda import finish_all, go
@@ -28,7 +28,7 @@ def test_infeasible_trials_are_kept_and_never_the_best(steer, store, panda):
     assert states[0] == (INFEASIBLE, (0.1,), "size is 6, not <= 5")
     assert (states[1][0], states[1][2].startswith("memory_mb was not reported")) == (INFEASIBLE, True)
     assert (states[2][0], states[2][2]) == (FINISHED, None)
-    assert best_by_folds(steering._search, store.trials(1)).number == 3
+    assert ranked_by_folds(steering._search, store.trials(1))[0].number == 3
     expected = [{"size": 6, "memory_mb": 50}, {"size": 5}, {"size": 4, "memory_mb": 100}, {"memory_mb": float("inf")}]
     assert told(steering) == expected
     again = steer()  # the figures are read again
