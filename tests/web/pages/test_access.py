@@ -323,7 +323,7 @@ def test_without_tls_a_session_ends_with_its_run_of_the_pages(folder):
     ],
     ids=["removed", "spoilt", "another key"],
 )
-def test_whoever_removes_or_spoils_the_key_ends_every_session_at_once(folder, spoil):
+def test_removing_or_spoiling_the_key_ends_every_session(folder, spoil):
     sessions, other = (Sessions(folder, run="one") for _ in range(2))
     cookie, _ = sessions.begin(login_of())
     assert other.of_cookie(cookie) is not None
