@@ -9,7 +9,7 @@ from pydantic import Field
 
 from hpo_pilot.search.fields import Section, StrictFloat, StrictInt, Text
 from hpo_pilot.search.mistakes import Mistake
-from hpo_pilot.search.promotion import counts_within, level_sum, levels_between, planned_counts
+from hpo_pilot.search.promotion import counts_within, first_points, level_sum, levels_between, planned_counts
 from hpo_pilot.search.space import SearchSpace, name_mistakes
 
 if TYPE_CHECKING:
@@ -41,10 +41,11 @@ class Levels(Section):
 
     def planned(self, points: int, limit: float | None) -> Sequence[int]:
         """Returns the expected number of trials at each level; `limit`: of the sum of the levels, None: none."""
-        counts = planned_counts(points, len(self.values), self.eta)
+        first = first_points(points, self.high, limit)
+        counts = planned_counts(points, len(self.values), self.eta, first)
         if limit is None or level_sum(counts, self.values) <= limit:
             return counts
-        return counts_within(points, self.values, self.eta, limit)
+        return counts_within(points, self.values, self.eta, first, limit)
 
 
 #: The levels by the name that payloads know them by; empty: every trial is a whole training.

@@ -25,8 +25,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hpo_pilot.search.trials import Trial
 
-#: The first points are trained to the end: this number, and at most one in as many of the budget.
+#: The first points are trained to the end: this number, and at most one in as many of the budget,
 _FIRST = 8
+#: and for at most this share of a limited sum of levels, but at least one.
+_FIRST_SHARE = 0.25
 #: A level selects points while its rank correlation with the last level is not known to be lower,
 _AGREES = 0.9
 #: from this number of points that reached both on; the last ones count.
@@ -41,23 +43,30 @@ def levels_between(low: float, high: float, eta: int) -> tuple[float, ...]:
     return (*below, high)
 
 
-def first_points(points: int) -> int:
-    """Returns how many of the budget's points are trained to the end whatever their results."""
-    return min(_FIRST, points // _FIRST)
+def first_points(points: int, high: float, limit: float | None) -> int:
+    """Returns how many of the budget's points are trained to the end whatever their results.
+
+    Args:
+        points: the number of points in the budget.
+        high: the highest level.
+        limit: the largest sum of the levels of all trials; None: none.
+    """
+    most = min(_FIRST, points // _FIRST)
+    return most if limit is None else min(most, max(1, int(_FIRST_SHARE * limit / high)))
 
 
-def planned_counts(points: int, levels: int, eta: int) -> list[int]:
+def planned_counts(points: int, levels: int, eta: int, first: int) -> list[int]:
     """Returns the expected number of trials at each level, if the levels' ranks agree: at least one to the end."""
     counts = [points]
     for _ in range(levels - 1):
-        counts.append(max(1, first_points(points), counts[-1] // eta))
+        counts.append(max(1, first, counts[-1] // eta))
     return counts
 
 
 @lru_cache(maxsize=256)
-def counts_within(points: int, levels: tuple[float, ...], eta: int, limit: float) -> tuple[int, ...]:
+def counts_within(points: int, levels: tuple[float, ...], eta: int, first: int, limit: float) -> tuple[int, ...]:
     """Returns the expected number of trials at each level, if the sum of the levels that they train is limited."""
-    parts, first, left = _parts(levels), first_points(points), limit * (1 + 1e-9)
+    parts, left = _parts(levels), limit * (1 + 1e-9)
 
     def due_of(points: int) -> list[int]:
         counts = [points]

@@ -86,8 +86,10 @@ class SearchSteering:
         self._manager = manager
         self._trials = NumberedTrials(store, record.id)
         levels_of = search.levels
-        first = first_points(search.budget.trials)
-        self._promotion = Promotion(levels_of.values, levels_of.eta, first) if levels_of is not None else None
+        self._promotion: Promotion | None = None
+        if levels_of is not None:
+            first = first_points(search.budget.trials, levels_of.high, search.budget.fidelity)
+            self._promotion = Promotion(levels_of.values, levels_of.eta, first)
         self._stopper = TrialStopper(record, store, manager, self._trials)
         self._spent = Spending(record, store)
         self._progress = self._replayed()

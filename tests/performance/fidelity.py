@@ -198,7 +198,7 @@ class Promoting(_WithOptimizer):
 
     def __init__(self, optimizer: str, problem: Trainings, workers: int, seed: int) -> None:
         super().__init__(optimizer, problem, workers, seed)
-        self.promotion = Promotion(self.levels, ETA, first_points(WORKERS[workers]))
+        self.promotion = Promotion(self.levels, ETA, first_points(WORKERS[workers], problem.steps, None))
         self.results = LevelResults()
         self.done: dict[int, Job] = {}
         self.asked: list[Job] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpo_pilot.search.fidelity import Levels
-from hpo_pilot.search.promotion import Promotion, levels_between, mean_share, planned_counts
+from hpo_pilot.search.promotion import Promotion, first_points, levels_between, mean_share, planned_counts
 
 
 @pytest.mark.parametrize(
@@ -99,12 +99,21 @@ def test_one_point_is_trained_to_the_end(results, on, last):
     assert told((1, 3, 9), *results, on=on).last() == last
 
 
+@pytest.mark.parametrize(
+    ("points", "limit", "first"),
+    [(64, None, 8), (24, None, 3), (7, None, 0), (64, 9999, 8), (64, 300, 2), (64, 107, 1), (8, 300, 1)],
+)
+def test_first_points_take_at_most_a_quarter_of_a_limited_sum_of_levels(points, limit, first):
+    assert first_points(points, 27, limit) == first
+    assert min(Levels(low=1, high=27, eta=3).planned(points, limit)) >= first
+
+
 @pytest.mark.parametrize(("limit", "counts"), [(20, [10, 2, 1]), (1, [1, 0, 0]), (26, [12, 4, 1]), (999, [12, 4, 1])])
 def test_expected_trials_where_the_sum_of_levels_is_limited(limit, counts):
     assert list(Levels(low=1, high=9, eta=3).planned(12, limit)) == counts
 
 
 def test_expected_trials_and_the_mean_length_of_their_jobs():
-    counts = planned_counts(64, 5, 3)
+    counts = planned_counts(64, 5, 3, 8)
     assert counts == [64, 21, 8, 8, 8]
     assert mean_share(counts, (1, 3, 9, 27, 81)) == (64 * 1 + 21 * 2 + 8 * 6 + 8 * 18 + 8 * 54) / 109 / 54

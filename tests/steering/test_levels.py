@@ -103,6 +103,12 @@ def test_the_sum_of_levels_is_limited(steer, store, panda, limit, levels):
     assert store.search(1).state is SearchState.DONE
 
 
+@pytest.mark.parametrize(("limit", "whole"), [(None, 2), (72, 2), (64, 1)])
+def test_points_trained_in_whole_whatever_their_figures_take_a_quarter_of_a_limit(steer, store, panda, limit, whole):
+    finish_all(steer({"fidelity": {"epochs": {"low": 1, "high": 9, "eta": 9}}}, trials=16, fidelity=limit), panda)
+    assert Counter(trial.level for trial in store.trials(1)) == {1: 16, 9: whole}
+
+
 @pytest.mark.parametrize(
     ("document", "budget", "highest"),
     [
