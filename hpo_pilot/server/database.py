@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import sqlalchemy as sa
+from prometheus_client import Counter as PrometheusCounter
 from sqlalchemy import Column as C
 from sqlalchemy import event
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
@@ -279,6 +280,7 @@ class Transaction:
         revisions: `revision` of tasks that it has locked.
         moved: tasks with a change in a column that brokerage reads.
         users: users whose tasks changed.
+        counts: metrics that are one higher after the commit.
         cache: the tasks that `known_tasks` has read; kept as long as the database is open.
     """
 
@@ -292,6 +294,7 @@ class Transaction:
     revisions: dict[int, int] = field(default_factory=dict)
     moved: set[int] = field(default_factory=set)
     users: set[str] = field(default_factory=set)
+    counts: list[PrometheusCounter] = field(default_factory=list)
 
     @property
     def activated_at(self) -> Counter[str]:
@@ -467,6 +470,8 @@ class Database:
             self._cache.clear()
             raise
         self.waiting.note(transaction.activated, transaction.moved)
+        for metric in transaction.counts:
+            metric.inc()
 
     def _number(self, tx: Transaction) -> None:
         """Gives the changed tasks their cursors."""
