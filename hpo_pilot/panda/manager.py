@@ -42,7 +42,7 @@ from hpo_pilot.panda.workflow_manager import (
     UnknownOutcomeError,
     WorkflowManager,
 )
-from hpo_pilot.pilot.checkpoints import search_folders
+from hpo_pilot.pilot.checkpoints import remove_empty, search_folders
 
 #: How far back to look for a task of unknown outcome, if the server has no look-up by name.
 _LOOK_BACK = timedelta(days=30)
@@ -303,8 +303,7 @@ class PandaManager(WorkflowManager):
                 for folder in search.glob("*"):
                     if folder.name.partition("f")[0] not in kept:
                         shutil.rmtree(folder, ignore_errors=True)
-                with contextlib.suppress(OSError):  # it is not empty
-                    search.rmdir()
+                remove_empty(search)
         try:
             if self._feed.is_there():
                 url, headers = f"{self._server.url}/api/v1/hpo_pilot/forget", self._server.headers()

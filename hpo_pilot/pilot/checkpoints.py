@@ -31,6 +31,7 @@ import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -256,10 +257,23 @@ def search_folders(root: Path, uid: str = "*") -> list[Path]:
     return [path for path in (*root.glob(uid), *root.glob(f"*.*/{uid}")) if "." not in path.name]
 
 
+def remove_empty(search: Path) -> None:
+    """Deletes the folder of a search, and that of its owner, where nothing is in them any more."""
+    with suppress(OSError):  # it is not empty
+        search.rmdir()
+        if "." in search.parent.name:
+            search.parent.rmdir()
+
+
 def kept_checkpoint(job: Job, root: Path) -> KeptCheckpoint | None:
     """Returns the checkpoint folders of a job below `root`; None: the job belongs to no search."""
-    found = _RUNNER.search(job.arguments.command)
-    if found is None or not job.task_id:
+    return _kept_checkpoint(job.arguments.command, job.task_id, job.user, root)
+
+
+@lru_cache(128)  # a job is asked for several times, and its task may have many points
+def _kept_checkpoint(command: str, task_id: int, user: str, root: Path) -> KeptCheckpoint | None:
+    found = _RUNNER.search(command)
+    if found is None or not task_id:
         return None
     task, number = found[1], found[2]
     try:
@@ -278,13 +292,13 @@ def kept_checkpoint(job: Job, root: Path) -> KeptCheckpoint | None:
     if not _UID.fullmatch(uid) or not 1 <= len(names) <= 1000:
         return None
     if _is_series(members):
-        key = hashlib.sha256("\0".join((task, number, str(job.task_id))).encode()).hexdigest()
+        key = hashlib.sha256("\0".join((task, number, str(task_id))).encode()).hexdigest()
         names.append(f"series-{key[:16]}")
     # Tasks of other users may name the same search; and after `db restore` trials get numbers again that other points
     # had, whose checkpoints may be here. A server that names no user has no such folder.
-    life, user = job.task_id // LIFE, hashlib.sha256(job.user.encode()).hexdigest()[:12]
-    group = f"{user}.{life}" if job.user or life else ""
-    return KeptCheckpoint(root / group / uid, tuple(names), job.task_id, number, tuple(levels))
+    life, owner = task_id // LIFE, hashlib.sha256(user.encode()).hexdigest()[:12]
+    group = f"{owner}.{life}" if user or life else ""
+    return KeptCheckpoint(root / group / uid, tuple(names), task_id, number, tuple(levels))
 
 
 def _is_series(members: Any) -> bool:
@@ -626,12 +640,14 @@ def remove_old(root: Path) -> None:
     """Deletes the checkpoints of searches whose jobs have left none in a folder for 30 days."""
     try:
         for search in search_folders(root):
-            ours = [path for path in search.glob("*") if _OURS.fullmatch(path.name)]
-            if ours and max(path.stat().st_mtime for path in (search, *ours)) < time.time() - _KEPT_SECONDS:
+            every = list(search.glob("*"))
+            ours = [path for path in every if _OURS.fullmatch(path.name)]
+            if (ours or not every) and max(
+                path.stat().st_mtime for path in (search, *ours)
+            ) < time.time() - _KEPT_SECONDS:
                 log.info("the checkpoints in %s are removed: none has come for 30 days", search)
                 for path in ours:
                     shutil.rmtree(path, ignore_errors=True)
-                with suppress(OSError):  # it has files of others
-                    search.rmdir()
+                remove_empty(search)
     except OSError as error:  # another pilot may use the folder
         log.info("old checkpoints are not removed: %s", error)

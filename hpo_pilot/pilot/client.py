@@ -467,6 +467,7 @@ class Delivery(threading.Thread):
         super().__init__(name="delivery", daemon=True)
         self._server, self._workdir = server, workdir
         self._waiting: deque[dict[str, Any]] = deque(workdir.kept_reports())
+        self._sent: list[dict[str, Any]] = []  # without an answer yet
         self._changed = threading.Condition()
         self._sending = threading.Lock()
         self._never = threading.Event()
@@ -475,12 +476,24 @@ class Delivery(threading.Thread):
         """Sends a report; if the server does not answer, keeps it for later."""
         with self._changed:
             queued = bool(self._waiting)
-        if not queued and self._try(report):
-            return
-        self._workdir.keep_report(report)
+            self._sent.append(report)
+        is_done = not queued and self._try(report)
+        if not is_done:
+            self._workdir.keep_report(report)
         with self._changed:
-            self._waiting.append(report)
-            self._changed.notify()
+            self._sent.remove(report)
+            if not is_done:
+                self._waiting.append(report)
+                self._changed.notify()
+        if is_done:
+            self._workdir.drop_report(report)  # if `keep_all` has kept it
+
+    def keep_all(self) -> int:
+        """Keeps also the reports without an answer yet, when the pilot ends; returns the number of kept ones."""
+        with self._changed:
+            for report in self._sent:
+                self._workdir.keep_report(report)
+            return len(self._sent) + len(self._waiting)
 
     def try_all(self) -> int:
         """Tries to send the kept reports; returns the number of unsent ones."""

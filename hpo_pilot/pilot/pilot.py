@@ -245,10 +245,10 @@ class Pilot:
             "pilot %s/%s: up to %d jobs at a time for queue %s of %s",
             *(settings.harvester_id, settings.worker_id, parts.pool.most, settings.queue, settings.server),
         )
-        parts.delivery.try_all()
+        unsent = parts.delivery.try_all()
         self._end_leftovers("an earlier pilot", settings.grace)
         remove_old(settings.checkpoint_root)
-        if parts.workdir.stale or settings.lifeline_fd is not None:
+        if not unsent and (parts.workdir.stale or settings.lifeline_fd is not None):
             self._say_finished()  # jobs of an earlier pilot go back to the queue: none of them runs
         keeper = self._keeper()
         for thread in (parts.delivery, parts.heartbeats, parts.watchdog, parts.checkpoints, self._watch):
@@ -449,15 +449,17 @@ class Pilot:
         self._wait_until_idle(settings.grace + 5, or_at_once=False)
         self._parts.checkpoints.end()
         self._wait_until_idle(_LAST_REPORTS, or_at_once=False)
-        end = time.monotonic() + _LAST_REPORTS
-        while (left := self._parts.delivery.try_all()) and time.monotonic() < end:
+        end, delivery = time.monotonic() + _LAST_REPORTS, self._parts.delivery
+        while (left := delivery.keep_all()) and time.monotonic() < end:
+            delivery.try_all()
             time.sleep(0.2)
         if left:
             log.warning("%d reports stay in %s for the next pilot", left, self._parts.workdir.root / "unsent")
         with self._changed:
             self._over = True
         self._jobs.shutdown(wait=False, cancel_futures=True)
-        self._say_finished()
+        if not left:  # else the jobs whose results are kept would be run again
+            self._say_finished()
 
     def _last_failure(self) -> JobFailure:
         if self._watch is not None or self._settings.agent:

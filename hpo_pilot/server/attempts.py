@@ -235,7 +235,7 @@ def end_attempt(tx: Transaction, job: AnyRow, status: JobState, **values: Any) -
         tx, jobs.c.panda_id, job.panda_id, {"ended": tx.now, **values, "heartbeat": tx.now, **moved_to(tx, status)}
     )
     task = existing_task(tx, job.task_id)
-    metrics.ATTEMPTS_ENDED.labels(status.value).inc()
+    tx.counts.append(metrics.ATTEMPTS_ENDED.labels(status.value))
     if status is JobState.FINISHED:
         settle(tx, task, finished=1)
     elif status is JobState.FAILED and job.attempt_nr < job.max_attempt and task.status not in NO_RETRY:
@@ -642,7 +642,7 @@ WORKER_STATES = ("started", "finished", "failed", "cancelled")
 
 def _lose(tx: Transaction, panda_id: int, diag: str) -> None:
     if (job := job_row(tx, panda_id)) is not None and not JobState(job.status).is_over:
-        metrics.HEARTBEATS_LOST.inc()
+        tx.counts.append(metrics.HEARTBEATS_LOST)
         error = {"dispatcher_error_code": LOST_HEARTBEAT, "dispatcher_error_diag": f"lost heartbeat : {diag}"}
         end_attempt(tx, job, JobState.FAILED, **error)
 

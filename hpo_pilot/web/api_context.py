@@ -91,11 +91,15 @@ class ApiError(Exception):
         self.code = code
 
 
+#: Titles by RFC 9110, where those of Python 3.13 and of older versions differ.
+_TITLES = {413: "Content Too Large", 422: "Unprocessable Content"}
+
+
 def problem_response(status: int, code: str, message: str, problems: list[dict[str, Any]] | None = None) -> Response:
     """Returns an error as an RFC 9457 document."""
     document = {
         "type": f"urn:hpo-pilot:problem:{code}",
-        "title": HTTPStatus(status).phrase,
+        "title": _TITLES.get(status) or HTTPStatus(status).phrase,
         "status": status,
         "code": code,
         "message": message,

@@ -227,7 +227,7 @@ def test_the_checkpoints_of_a_search_that_is_done_are_deleted(ground, tmp_path):
     assert (stored(), len(list(local.iterdir()))) == (before, 4)
     ground.manager.forget(ground.uid, {1})
     assert (stored(), {path.name for path in local.iterdir()}) == (before, {"t1f0", "t1f0.4"})
-    assert not after.exists()
+    assert not after.parent.exists()
     ground.manager.forget(ground.uid)
     assert (stored(), local.exists()) == (before - (ground.foreign is None), False)
     ground.server.stop()

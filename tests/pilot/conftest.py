@@ -103,6 +103,8 @@ class FakePanda:
         self.lists: list[int] | None = []  # lengths of lists of reports; None: it has no call for them
         self.given_back: list[list[int]] = []
         self.refuse_with: int | None = None
+        self.is_frozen = False  # it takes no final report
+        self.untaken = 0  # final reports that came meanwhile
         self.tokens = {TOKEN}
         self.changed = threading.Condition()
         self._last_id = 100
@@ -240,6 +242,12 @@ class _Handler(BaseHTTPRequestHandler):
         if function == "acquire_jobs":
             self._acquire(body)
         elif function == "update_job":
+            if panda.is_frozen and body["job_status"] in ("finished", "failed"):
+                panda.untaken += 1
+                while panda.is_frozen and panda.is_up:
+                    time.sleep(0.05)
+                self.close_connection = True
+                return
             self._answer(self._report(body))
         elif function == "update_jobs_bulk" and panda.lists is not None:
             panda.lists.append(len(body["job_list"]))

@@ -309,11 +309,13 @@ def test_a_level_that_could_not_be_stored_wins_over_a_stored_lower_one(tmp_path,
 
 
 def test_old_checkpoints_are_removed(tmp_path):
-    old, again, young, foreign = (tmp_path / name for name in ("old", "restored.7/old", "young", "foreign"))
+    names = ("old", "restored.7/old", "young", "foreign", "other.7/empty")
+    old, again, young, foreign, empty = (tmp_path / name for name in names)
+    empty.mkdir(parents=True)
     for folder in (old / "t1f0" / ".kept", old / "t1f0.5", again / "t1f0", young / "t1f0", foreign / "thesis"):
         folder.mkdir(parents=True)
-    for folder in (*old.iterdir(), *again.iterdir(), old, again, young / "t1f0", foreign / "thesis", foreign):
+    for folder in (*old.iterdir(), *again.iterdir(), old, again, empty, young / "t1f0", foreign / "thesis", foreign):
         os.utime(folder, (1e9, 1e9))
     remove_old(tmp_path)
-    assert not old.exists() and not again.exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"young", "foreign"}
     assert (young / "t1f0").exists() and (foreign / "thesis").exists()

@@ -196,6 +196,19 @@ def test_the_server_may_be_away(panda, pilot, until):
     assert "pilots-own-token" not in said
 
 
+def test_the_next_pilot_sends_a_result_that_a_frozen_server_did_not_take(panda, pilot, until):
+    panda.is_frozen = True
+    job = panda.add_job(GOOD)
+    pilot.start()
+    until(lambda: panda.untaken)
+    assert pilot.end() == 0
+    assert panda.workers == [], "the server would give the job to another pilot"
+    assert len(list(pilot.workdir.glob("unsent/*/*.json"))) == 1
+    panda.is_frozen = False
+    pilot.start()
+    assert verdict(panda.final(job))["value"] == 0.5
+
+
 def test_drain_lets_running_jobs_end(panda, pilot, until):
     gate = pilot.folder / "gate"
     job = panda.add_job(f"until [ -e {gate} ]; do sleep 0.05; done; {GOOD}")

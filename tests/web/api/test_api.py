@@ -137,7 +137,7 @@ def test_errors_are_problem_documents(call):
     assert problem["message"].startswith("no search 'nope':")
     assert "sqlite" not in problem["message"]
     wrong = call("POST", "searches", data="search: x\nspace: {}\n")
-    assert wrong.status_code == 422
+    assert (wrong.status_code, wrong.json()["title"]) == (422, "Unprocessable Content")
     assert {found["path"] for found in wrong.json()["problems"]} >= {"space", "payload"}
     assert wrong.json()["problems"][0]["file"] == "search.yaml"
     assert call("GET", "nope").json()["code"] == "not_found"
