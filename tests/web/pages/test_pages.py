@@ -378,7 +378,7 @@ def test_levels_of_trials_and_of_their_search(pages):
     assert status["best"]["state"] == client.best(name)["state"] == "paused"
     rows = [tuple(level.values()) for level in status["levels"]]
     assert rows == [(1.0, 2, 2, 1, 2.0, 6.0), (3.0, 1, 1, 1, 2.0, 6.0)]
-    assert (status["best"]["level"], status["best"]["continues"], status["planned"]) == (3, 1, 12 + 6 + 4)
+    assert (status["best"]["level"], status["best"]["continues"], status["planned"]) == (3, 1, 30 + 9 + 2)
 
 
 def test_searches_are_compared_on_one_page(pages):
