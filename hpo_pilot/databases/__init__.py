@@ -55,6 +55,8 @@ Kind = Literal["store", "server"]
 
 #: The execution option of connections whose transactions write.
 WRITES = "hpo_pilot_write"
+#: The execution option of connections for whether a commit is on the disk when it returns; on SQLite only.
+DURABLE = "hpo_pilot_durable"
 
 
 def among(column: ColumnElement[Any], values: Collection[Any]) -> ColumnElement[bool]:
@@ -73,13 +75,17 @@ def database_bytes(connection: Connection) -> int:
     return sum(part.stat().st_size for part in (path, path.with_name(f"{path.name}-wal")) if part.exists())
 
 
+#: NORMAL: a killed process loses nothing; a power cut may lose the last commits, never the file's integrity.
+_SYNCHRONOUS = {False: "PRAGMA synchronous=NORMAL", True: "PRAGMA synchronous=FULL"}
+
+
 def sqlite_engine(url: URL, *, foreign_keys: bool = False, durable: bool = False) -> Engine:
     """Makes an engine in WAL mode; its connections may move between threads, used by one at a time.
 
     Args:
         url: URL of a SQLite database.
         foreign_keys: whether to enforce foreign keys.
-        durable: whether a commit is on the disk when it returns.
+        durable: whether a commit is on the disk when it returns; a writing connection's option `DURABLE` goes before.
     """
     # None: the driver's own transaction handling commits before DDL; ours (below) keeps migrations whole.
     settings: dict[str, Any] = {"connect_args": {"timeout": _BUSY_MS / 1000, "isolation_level": None}}
@@ -92,8 +98,7 @@ def sqlite_engine(url: URL, *, foreign_keys: bool = False, durable: bool = False
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
         cursor.execute("PRAGMA journal_mode=WAL")
-        # NORMAL: a killed process loses nothing; a power cut may lose the last commits, never the file's integrity.
-        cursor.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+        cursor.execute(_SYNCHRONOUS[durable])
         # A write by one connection empties the page caches of the others: mapped, pages are read again without a call.
         # Only the first 128 MB: what is mapped and was read counts as memory of the process.
         cursor.execute("PRAGMA mmap_size=134217728")
@@ -104,8 +109,10 @@ def sqlite_engine(url: URL, *, foreign_keys: bool = False, durable: bool = False
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
         # IMMEDIATE takes the write lock at once: a transaction that reads first and writes later could not be retried.
-        write = connection.get_execution_options().get(WRITES, False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+        options = connection.get_execution_options()
+        if DURABLE in options:
+            connection.exec_driver_sql(_SYNCHRONOUS[options[DURABLE]])
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get(WRITES) else "BEGIN")
 
     return engine
 

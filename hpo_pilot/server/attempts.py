@@ -599,6 +599,12 @@ def record_reports(tx: Transaction, reports: Sequence[Report]) -> list[str | Not
     return answers
 
 
+async def write_reports(database: Database, reports: Sequence[Report]) -> list[str | NotThePilotsJob | None]:
+    """Records reports in one transaction; results are on the disk then, heartbeats may be lost in a power cut."""
+    is_final = any(report.status.is_over for report in reports)
+    return await database.write(lambda tx: record_reports(tx, reports), rows=True, durable=is_final)
+
+
 def _record(tx: Transaction, report: Report, job: AnyRow | None, changes: _Changes) -> str | None:
     """Records a report, except for the columns that it adds to `changes`."""
     status, arguments, panda_id = report.status, report.arguments, report.panda_id
@@ -739,7 +745,7 @@ class HeartbeatWatch:
             `absent` for the next look.
         """
         if absent:
-            await self._database.write(reset_silence)
+            await self._database.write(reset_silence, durable=False)
         self._jobs_out.clear()
         self._sooner.clear()
         due = await self._database.write(lambda tx: end_silent_attempts(tx, self.timeout))

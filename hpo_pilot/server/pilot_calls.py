@@ -26,9 +26,9 @@ from hpo_pilot.server.attempts import (
     WORKER_STATES,
     NotThePilotsJob,
     Report,
-    record_reports,
     reported_state,
     update_worker,
+    write_reports,
 )
 from hpo_pilot.server.brokerage import GpuOffer, HardwareError, offered_gpus
 from hpo_pilot.server.calls import (
@@ -176,6 +176,7 @@ async def wait_at(
                 found, others = await database.write(
                     lambda tx: (look(tx, waited), tx.waiting.any_at(queue)),  # noqa: B023 - it is awaited here
                     rows=rows,
+                    durable=False,
                 )
                 if found:
                     call.server.watch.job_sent()
@@ -333,7 +334,7 @@ async def update_many(call: Call, *, job_list: list[dict[str, Any]], harvester_i
     try:
         checked = [_checked_report(call, job) for job in job_list]
         reports = [report for report in checked if isinstance(report, Report)]
-        recorded = iter(await call.server.database.write(lambda tx: record_reports(tx, reports), rows=True))
+        recorded = iter(await write_reports(call.server.database, reports))
         return success([_answer_to(call, next(recorded)) if isinstance(one, Report) else one for one in checked])
     except DBAPIError:
         raise

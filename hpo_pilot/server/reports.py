@@ -10,7 +10,7 @@ from contextlib import suppress
 from sqlalchemy.exc import OperationalError
 
 from hpo_pilot.jobs import JobState
-from hpo_pilot.server.attempts import Report, record_reports
+from hpo_pilot.server.attempts import Report, write_reports
 from hpo_pilot.server.database import Database
 
 
@@ -59,7 +59,7 @@ class Reports:
         reports = [report for report, _ in some]
         answers: Sequence[str | Exception | None]
         try:
-            answers = await self._database.write(lambda tx: record_reports(tx, reports), rows=True)
+            answers = await write_reports(self._database, reports)
         except Exception as error:  # noqa: BLE001  # the callers get it
             if len(some) > 1 and not isinstance(error, OperationalError):
                 for one in some:  # one of them is to blame

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
-from sqlalchemy import func, select, text
+from sqlalchemy import event, func, select, text
 from sqlalchemy.exc import DBAPIError
 
 from hpo_pilot.errors import TryAgainError
-from hpo_pilot.jobs import JobState
+from hpo_pilot.jobs import ASKED_QUEUE, JobState
 from hpo_pilot.server import tasks
+from hpo_pilot.server.app import Server
 from hpo_pilot.server.attempts import Report, record_report, record_reports
 from hpo_pilot.server.database import Database, Transaction, jobs
 from hpo_pilot.server.database import tasks as task_table
 from hpo_pilot.server.dispatch import JobRequest, acquire
-from hpo_pilot.server.tokens import Caller
+from hpo_pilot.server.helpers import Helpers
+from hpo_pilot.server.state import ServerState
+from hpo_pilot.server.tokens import Caller, Tokens
+from tests.bearer import make_token_folder
+from tests.server.conftest import bearer
+from tests.server.test_points import encode, with_points
 from tests.task_parameters import make_params
 
 
@@ -46,6 +55,59 @@ def test_readers_see_whole_transactions(database: Database, me: Caller) -> None:
 
         counts = await asyncio.gather(*(database.write(write) if i % 2 else database.read(read) for i in range(60)))
         assert all(count is None or count % 20 == 0 for count in counts)
+
+    asyncio.run(scenario())
+
+
+def test_what_a_caller_was_told_is_on_the_disk(database: Database, tmp_path: Path) -> None:
+    """Pilots send heartbeats and requests for jobs again: they do not wait for the disk."""
+    if database.is_postgresql:
+        pytest.skip("PostgreSQL's commits are on the disk, unless its operator decides otherwise")
+    levels: list[Any] = []
+
+    @event.listens_for(database._engine, "commit")
+    def _note(connection: Any) -> None:
+        if connection is database._writing:
+            levels.append(connection.connection.driver_connection.execute("PRAGMA synchronous").fetchone()[0])
+
+    state = ServerState(database, tmp_path / "files", Tokens(make_token_folder(tmp_path / "tokens")), 60.0, 0, None)
+    transport = httpx.ASGITransport(Server(state, Helpers([], [])).application())
+
+    async def scenario() -> None:
+        async with httpx.AsyncClient(transport=transport, base_url="http://panda") as client:
+
+            async def call(who: str, path: str, **request: Any) -> tuple[Any, set[int]]:
+                """Returns the answer and the levels of its commits: 1 is NORMAL, 2 is FULL."""
+                levels.clear()
+                headers = {"Authorization": f"Bearer {bearer(f'token-of-{who}')}"}
+                answer = (await client.post(f"/api/v1/{path}", headers=headers, **request)).json()
+                assert answer["success"], answer
+                return answer["data"], set(levels)
+
+            async def report(path: str, *states: str) -> set[int]:
+                said = [{"job_id": panda_id, "job_status": state} for panda_id, state in zip(ids, states, strict=True)]
+                arguments = said[0] if path == "pilot/update_job" else {"job_list": said}
+                return (await call("pilot", path, json=arguments))[1]
+
+            for queue, n_jobs in (("LOCAL", 2), (f"{ASKED_QUEUE}u", 1)):
+                points = {"search": "s", "uid": "u", "generation": 1, "jobs": [[1, 0, 5], [2, 0, 6]][:n_jobs]}
+                encoded = encode(points | {"points": {str(one[0]): {"x": 1} for one in points["jobs"]}})
+                params = with_points(make_params(f"user.me.{n_jobs}/", n_jobs, site=queue, campaign="s.u"), encoded)
+                assert (await call("me", "task/submit", json={"task_parameters": params}))[1] == {2}
+            data, levels_of = await call("pilot", "pilot/acquire_jobs", json={"site_name": "LOCAL", "n_jobs": 2})
+            ids = [job["PandaID"] for job in data["jobs"]]
+            assert levels_of == {1}
+            assert await report("pilot/update_jobs_bulk", "running", "running") == {1}
+            assert await report("pilot/update_jobs_bulk", "running", "finished") == {2}
+            del ids[1]
+            assert await report("pilot/update_job", "running") == {1}
+            assert await report("pilot/update_job", "finished") == {2}
+            asked = {"search": "s", "uid": "u", "most": 1, "asks": [{"key": "k", "lease": 9, "node": "n"}]}
+            assert (await call("me", "hpo_pilot/ask", json=asked))[1] == {1}
+            told = {"task": "user.me.1/", "number": 1, "values": [0.5], "message": "", "metrics": {}, "node": "n"}
+            assert (await call("me", "hpo_pilot/tell", json=told))[1] == {2}
+            file = {"file": ("sources.1.tar.gz", gzip.compress(b"x"))}
+            assert (await call("me", "file_server/upload_cache_file", files=file))[1] == {2}
 
     asyncio.run(scenario())
 
