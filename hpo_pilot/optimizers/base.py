@@ -9,7 +9,7 @@ import random
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -34,7 +34,7 @@ def finite(value: Any) -> float | None:
 
 def is_several(value: Any) -> bool:
     """Tells whether `value` is a sequence with one entry per objective."""
-    return isinstance(value, Sequence | np.ndarray) and not isinstance(value, str | bytes)
+    return type(value) is tuple or (isinstance(value, Sequence | np.ndarray) and not isinstance(value, str | bytes))
 
 
 def _no_numbers(value: Any) -> list[Any]:
@@ -273,6 +273,11 @@ class Observation:
         return self.unit is not None and all(0.0 <= place <= 1.0 for place in self.unit)
 
 
+def _merit(seen: Observation) -> tuple[float, ...] | None:
+    """Returns the values by which old results are kept; None: it is not among the best."""
+    return None if seen.stopped else seen.ranked.values
+
+
 @dataclass(frozen=True)
 class Recommendation:
     """A told point that is probably one of the best.
@@ -435,6 +440,41 @@ class Optimizer(ABC):
             InputError: a name is unknown or missing, a value is neither a number nor None, or the number of values
                 differs from the number of objectives; the message says where. No result of the call was taken.
         """
+        for seen in self._all_observed(trials):
+            self.take(seen)
+
+    def tell_stored(self, brief: Iterable[Told], whole: Callable[[list[int]], Iterable[Told]]) -> None:
+        """Takes results as `tell`, before the first `ask`; only those that it does not forget at once are read whole.
+
+        Args:
+            brief: all results in their order, with canonical points, and with the measured figures that have a limit.
+                Stopped trials have no values.
+            whole: returns the results at these places of `brief`, from 0, in their order.
+
+        Raises:
+            InputError: as `tell`, of a whole result.
+        """
+        merits = [_merit(seen) for seen in self.history]
+        for result in map(_as_result, brief):
+            key = point_key(result.point)
+            self._told_keys.add(key)
+            values = None if result.stopped else self._numbers(result.values)
+            if self.limits:
+                values = Observation({}, values, None, key, None, excesses=self._excesses(result)).ranked.values
+            merits.append(values)
+        kept, first = list[int](), 0
+        while first < len(merits):
+            end = first + _MOST + 1 - len(kept)
+            kept, first = [*kept, *range(len(merits))[first:end]], end
+            if len(kept) > _MOST:
+                kept = [kept[place] for place in self._remembered([merits[place] for place in kept])]
+        known = [self.history[place] for place in kept if place < len(self.history)]
+        stored = self._all_observed(whole([place - len(self.history) for place in kept[len(known) :]]))
+        self.forgotten += len(merits) - len(kept)
+        self.history = known + stored
+
+    def _all_observed(self, trials: Iterable[Told]) -> list[Observation]:
+        """Returns results as observations; the errors are those of `tell`."""
         observed = []
         for number, result in enumerate(map(_as_result, trials)):
             seen = self._observed(result)
@@ -446,8 +486,7 @@ class Optimizer(ABC):
                 message = f"a standard error must be a number, or None, not {show(wrong[0])}"
                 raise InputError(f"result {number} of those told: {message}")
             observed.append(seen)
-        for seen in observed:
-            self.take(seen)
+        return observed
 
     def recommend(self, count: int = 1) -> list[Recommendation]:
         """Returns the told points that are probably the best, best first; at most `count`.
@@ -484,19 +523,24 @@ class Optimizer(ABC):
 
     def _forget(self) -> None:
         """Forgets old results, except the best of them."""
-        older, newest = self.history[:-_NEWEST], self.history[-_NEWEST:]
-        good = [one for one in older if one.values is not None and not one.stopped]
-        values = np.array([one.ranked.values for one in good]).reshape(len(good), self.objectives)
+        kept = self._remembered([_merit(seen) for seen in self.history])
+        self.forgotten += len(self.history) - len(kept)
+        self.history = [self.history[place] for place in kept]
+        self._learned = 0
+        self._start_over()
+
+    def _remembered(self, merits: Sequence[tuple[float, ...] | None]) -> list[int]:
+        """Returns the places of the results that are not forgotten, in their order; `merits`: of each result."""
+        older = range(len(merits) - _NEWEST)
+        good = [place for place in older if merits[place] is not None]
+        values = np.array([merits[place] for place in good]).reshape(len(good), self.objectives)
         merit = values[:, 0]
         if self.objectives > 1:
             from hpo_pilot.search.nondominated import ranks  # noqa: PLC0415 - loads DEAP
 
             merit = np.array(ranks(values))
         best = [good[place] for place in sorted(np.argsort(merit, kind="stable")[:_BEST])]
-        self.forgotten += len(older) - len(best)
-        self.history = best + newest
-        self._learned = 0
-        self._start_over()
+        return [*best, *range(len(older), len(merits))]
 
     def _catch_up(self) -> None:
         """Learns from the results that came since the last call and are not forgotten yet."""
@@ -527,8 +571,11 @@ class Optimizer(ABC):
             bool(result.stopped),
             result.measured,
             result.seconds,
-            tuple(_excess(limit, result.measured.get(limit.name)) for limit in self.limits),
+            self._excesses(result),
         )
+
+    def _excesses(self, result: Result) -> tuple[float, ...]:
+        return tuple(_excess(limit, result.measured.get(limit.name)) for limit in self.limits)
 
     def _numbers(self, value: Any) -> tuple[float, ...] | None:
         """Returns one finite number for each objective; None where one is missing."""

@@ -17,9 +17,13 @@ def value_key(value: Any) -> str:
     return json.dumps(value)
 
 
+#: `json.dumps` would make one for each call, which takes as long again.
+_SORTED = json.JSONEncoder(sort_keys=True)
+
+
 def point_key(point: Mapping[str, Any]) -> str:
     """Returns the identity of a point, which does not depend on the order of the names."""
-    return json.dumps(point, sort_keys=True)
+    return _SORTED.encode(point)
 
 
 def is_number(value: Any) -> bool:

@@ -20,6 +20,7 @@ from hpo_pilot.panda.workflow_manager import WorkflowManager
 from hpo_pilot.search import EarlyStop, Trial, TrialState
 from hpo_pilot.steering.ledger import Changes, OpenTrial
 from hpo_pilot.store import SearchRecord, SteeringStore, TaskRecord
+from hpo_pilot.store.steering_store import NumberedTrials
 
 #: A job that still runs this many seconds after a kill is killed again.
 _KILLED_AGAIN = 60.0
@@ -29,7 +30,7 @@ class TrialStopper:
     """The early stopping of one search."""
 
     def __init__(
-        self, record: SearchRecord, store: SteeringStore, manager: WorkflowManager, trials: dict[int, Trial]
+        self, record: SearchRecord, store: SteeringStore, manager: WorkflowManager, trials: NumberedTrials
     ) -> None:
         """Makes the rule and replays the values of the store to it.
 
@@ -102,6 +103,7 @@ class TrialStopper:
         """
         if self._rule is None:
             return
+        self._trials.fetch({attempt.trial for attempt in changes.attempts})
         reports = [report for attempt in changes.attempts for report in self._new(attempt)]
         if reports:
             self._look += 1

@@ -12,17 +12,16 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any
 
 from hpo_pilot.errors import ExhaustedError, GiveUpError, TryAgainError
 from hpo_pilot.jobs import JobState, TaskRef, TaskState
-from hpo_pilot.optimizers.base import Optimizer
+from hpo_pilot.optimizers.base import Optimizer, Result, Told
 from hpo_pilot.optimizers.level_results import LevelResults
 from hpo_pilot.panda.workflow_manager import UnknownTaskError, WorkflowManager
 from hpo_pilot.search import Generation, Point, Search, Trial, TrialState, point_key
@@ -46,12 +45,6 @@ from hpo_pilot.store.steering_store import NumberedTrials
 
 #: Sums of fractional levels differ in the last digits from what they should be.
 _ROUNDING = 1e-9
-
-#: Results told to the optimizer in one call, which needs about a kilobyte for each.
-_TOLD_AT_ONCE = 2_000
-
-#: The arguments of `Proposer.tell`.
-Told: TypeAlias = tuple[Trial, int, float | None]
 
 #: The largest number of points in one ask. A wider search asks several times in a row.
 _ASK_LIMIT = 500
@@ -92,7 +85,8 @@ class SearchSteering:
             self._promotion = Promotion(levels_of.values, levels_of.eta, first)
         self._stopper = TrialStopper(record, store, manager, self._trials)
         self._spent = Spending(record, store)
-        self._progress = self._replayed()
+        told = store.last_told(record.id)
+        self._progress = self._replayed(told)
         progress = self._progress.progress
         self._made = progress.trials  # number of the last trial
         self._next = Generation(progress.generations + 1, 0, (), ())  # its trials follow when there are points
@@ -102,8 +96,8 @@ class SearchSteering:
         tried = {point_key(trial.point) for trial in store.trials_at(record.id, starts) if trial.counts}
         self._starts = [point for point in starts if point_key(point) not in tried]
         self._requests = PointRequests(record.id, store)
-        told = store.last_told(record.id)
-        self._proposer = Proposer(search, executor, wake, store.earlier_results(record.id), self._results(told))
+        stored = StoredResults(store, record, told)
+        self._proposer = Proposer(search, executor, wake, store.earlier_results(record.id), stored)
 
         # Submitted tasks and their results.
         self._tasks = Submissions(record, store, manager)
@@ -142,10 +136,13 @@ class SearchSteering:
         self._ending: tuple[SearchState, str] | None = None
         self._collects_at_end = True
 
-    def _replayed(self) -> ProgressTracker:
+    def _replayed(self, last: int) -> ProgressTracker:
         """Passes the trials of the store to promotion, early stopping and budget, and computes the progress.
 
         It corrects the row of the store if that says something else.
+
+        Args:
+            last: number of results.
         """
         number, engine, chains = self.record.id, self._store.engine, dict[int, int]()
 
@@ -155,7 +152,7 @@ class SearchSteering:
                     self._stopper.told(trial)
                     yield trial
             for trial in itertools.chain.from_iterable(
-                self._store.results(number, points=False, folds=self._stopper.is_on)
+                self._store.results(number, range(1, last + 1), points=False, folds=self._stopper.is_on)
             ):
                 self._promote(trial, _first_of(chains, trial))
                 self._stopper.told(trial)
@@ -180,15 +177,6 @@ class SearchSteering:
                 log.warning("search %s: %s", self.record.name, text)
             self._store.correct_progress(self.record.id, tracker.progress, text)
         return tracker
-
-    def _results(self, last: int) -> Iterator[Told]:
-        """Yields the arguments of `Proposer.tell` for the results of the store up to the `last`, in their order."""
-        chains = dict[int, int]()
-        limits, number = self._search.limit_texts, self.record.id
-        for page in self._store.results(number, folds=bool(limits), figures=limits, last=last):
-            seconds = fold_seconds(self._store.engine, number, [trial.number for trial in page])
-            for trial in page:
-                yield trial, _first_of(chains, trial), seconds.get(trial.number)
 
     # --- the loop body ---
 
@@ -390,7 +378,7 @@ class SearchSteering:
         self._tasks.look_again(changes.stops)
         if changes.ends:
             self._outputs.keep_best((end.number for end in changes.ends), self._trials)
-            self._trials.drop(end.number for end in changes.ends if end.confirms is None)
+            self._trials.drop_over()
 
     def _tell(self, trial: Trial, seconds: float | None) -> None:
         """Passes a result to optimizer, promotion and budget, in the order of results; `seconds`: of a fold."""
@@ -469,8 +457,9 @@ class SearchSteering:
         if self._promotion is None or (room := min(self._room(), self._tasks.trials_per_task)) <= 0:
             return found
         left = self._spent.levels_left
-        due = [self._promotion.last()] if last else self._promotion.due()
-        for number, level in filter(None, due):
+        due = list(filter(None, [self._promotion.last()] if last else self._promotion.due()))
+        self._trials.fetch([number for number, _ in due])
+        for number, level in due:
             before = self._trials[number]
             if (cost := level - (before.level or 0)) <= left * (1 + _ROUNDING) and len(found) < room:
                 found.append((before, level))
@@ -623,7 +612,7 @@ class Proposer:
         executor: Executor,
         wake: Callable[[], None],
         earlier: Sequence[EarlierResults] = (),
-        stored: Iterable[Told] = (),
+        stored: StoredResults | None = None,
     ) -> None:
         """Makes no optimizer yet: the first ask makes it, in the executor.
 
@@ -632,14 +621,14 @@ class Proposer:
             executor: runs the optimizer.
             wake: called from another thread when an ask is done.
             earlier: results of earlier searches, which the optimizer learns before all others.
-            stored: the arguments of `tell` for results before those told; read in the executor.
+            stored: the results before those told; read in the executor.
         """
         self._search = search
         self._stored = stored
         self._earlier = earlier
         self._executor = executor
         self._wake = wake
-        self._untold: list[Told] = []
+        self._untold: list[tuple[Trial, int, float | None]] = []
         self._levels = LevelResults() if search.levels is not None else None  # only `_ask` uses it
         self._asking: Future[list[Point]] | None = None
         self.exhausted = False
@@ -682,20 +671,52 @@ class Proposer:
             self.exhausted = True
             return []
 
-    def _ask(self, untold: list[Told], count: int, pending: list[Point]) -> list[Point]:
+    def _ask(self, untold: list[tuple[Trial, int, float | None]], count: int, pending: list[Point]) -> list[Point]:
         """Tells and asks the optimizer; runs in the executor, and nothing else uses the optimizer."""
         with ASK_SECONDS.labels(self._search.optimizer.name).time():
-            told, self._stored = itertools.chain(self._stored, untold), ()
+            stored, self._stored = self._stored, None
             if self._levels is not None:  # results of lower levels change as others come: a new optimizer is told all
-                for trial, chain, _ in told:  # without run times, which depend on the level
+                of_levels = ((trial, chain) for trial, chain, _ in untold)  # run times depend on the level
+                for trial, chain in itertools.chain(stored.with_chains() if stored else (), of_levels):
                     self._levels.tell(chain, trial.level or 0, told_result(self._search, trial))
                 self.__dict__.pop("_optimizer", None)
                 self._optimizer.tell(self._levels.results())
-            while some := [
-                told_result(self._search, trial, seconds) for trial, _, seconds in islice(told, _TOLD_AT_ONCE)
-            ]:
-                self._optimizer.tell(some)
+            else:
+                if stored is not None:
+                    self._optimizer.tell_stored(stored.brief(), stored.whole)
+                self._optimizer.tell(told_result(self._search, trial, seconds) for trial, _, seconds in untold)
             return self._optimizer.ask(count, pending)
+
+
+class StoredResults:
+    """The results of a search in the store, for the first ask of `Proposer`; read when they are asked for."""
+
+    def __init__(self, store: SteeringStore, record: SearchRecord, last: int) -> None:
+        """Reads nothing yet; `last`: number of the results."""
+        self._store, self._number, self._search, self._last = store, record.id, record.search, last
+        self._limits: dict[str, Any] = {"folds": bool(record.search.limit_texts), "figures": record.search.limit_texts}
+
+    def brief(self) -> Iterator[Told]:
+        """Yields all results without what only some need: errors, run times, and values of stopped trials."""
+        if self._search.measured_limits:
+            yield from self.whole(range(self._last))
+        else:
+            for point, figures in self._store.brief_results(self._number, self._last):
+                yield point, costs(self._search.objectives, figures) if figures else None
+
+    def whole(self, places: Sequence[int]) -> Iterator[Result]:
+        """Yields the results at these places in `brief`."""
+        for page in self._store.results(self._number, [place + 1 for place in places], **self._limits):
+            seconds = fold_seconds(self._store.engine, self._number, [trial.number for trial in page])
+            for trial in page:
+                yield told_result(self._search, trial, seconds.get(trial.number))
+
+    def with_chains(self) -> Iterator[tuple[Trial, int]]:
+        """Yields all results, each with the number of the first trial of its point."""
+        chains = dict[int, int]()
+        for page in self._store.results(self._number, range(1, self._last + 1), **self._limits):
+            for trial in page:
+                yield trial, _first_of(chains, trial)
 
 
 def _first_of(chains: dict[int, int], trial: Trial) -> int:

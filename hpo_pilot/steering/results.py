@@ -8,7 +8,7 @@ import platform
 import tarfile
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -269,7 +269,7 @@ class KeptOutputs:
         """Whether there are outputs, and those of most trials are deleted."""
         return bool(self._record.search.payload.kept_files) and not self._manager.policy.keeps_outputs
 
-    def keep_best(self, new: Iterable[int], trials: Mapping[int, Trial]) -> None:
+    def keep_best(self, new: Iterable[int], trials: NumberedTrials) -> None:
         """Adds trials that are over, and deletes the outputs of all trials that are not among the best.
 
         An archive with outputs of several trials stays while one of them is kept.
@@ -291,7 +291,7 @@ class KeptOutputs:
             self._store.discard_outputs(self._record.id, gone)
             self._numbers -= set(gone)
 
-    def lasting(self, trials: Mapping[int, Trial]) -> set[int] | None:
+    def lasting(self, trials: NumberedTrials) -> set[int] | None:
         """Returns the trials that have outputs and keep them; None where that is no reason to prefer any.
 
         It asks the store: after a restart the answer must be the same.
@@ -300,9 +300,9 @@ class KeptOutputs:
             return None
         return self._best(self._store.trials_with_outputs(self._record.id), trials)
 
-    def _best(self, numbers: Iterable[int], trials: Mapping[int, Trial]) -> set[int]:
+    def _best(self, numbers: Collection[int], trials: NumberedTrials) -> set[int]:
         """Returns the numbers, among these, of the trials that keep their outputs."""
-        candidates = [trials[number] for number in numbers if trials[number].confirms is None]
+        candidates = [trial for trial in trials.fetch(numbers) if trial.confirms is None]
         kept = {trial.number for trial in ranked_by_folds(self._record.search, candidates)[: self._count]}
         if self._record.search.confirm.top:
             # Confirmed trials keep their outputs too, even if an extended search finds better trials later.

@@ -248,7 +248,7 @@ def stored_search(definition: Mapping[str, Any]) -> Search:
 
 
 def trial_record(row: Sequence[Any], attempts: Mapping[int, Sequence[Attempt]]) -> Trial:
-    """Returns a row of `trial_rows` or `counted_rows` as a value; `attempts`: of its jobs by fold, oldest first."""
+    """Returns a row of `trial_rows`, also with `good_folds`, as a value; `attempts`: of its jobs by fold, in order."""
     _, _, number, generation, point, state, seed, confirms, retries, told, value, std, figures, spreads, *more = row
     error, look, reason, step, stop_value, projected, submitted, started, ended, level, continues, *counted = more
     promoted, good = counted[0], counted[1] if len(counted) > 1 else None
@@ -257,8 +257,8 @@ def trial_record(row: Sequence[Any], attempts: Mapping[int, Sequence[Attempt]]) 
         generation=generation,
         point={intern(name): value for name, value in (point or {}).items()},  # one text for all trials
         state=TrialState(state),
-        values=_one_or_more(value, figures),
-        stds=_one_or_more(std, spreads),
+        values=one_or_more(value, figures),
+        stds=one_or_more(std, spreads),
         folds=tuple(Fold(fold, tuple(of_fold)) for fold, of_fold in sorted(attempts.items())),
         error=error,
         stop=None if look is None else EarlyStop(look, reason, step, stop_value, projected and tuple(projected)),
@@ -311,10 +311,8 @@ def stop_row(stop: EarlyStop) -> dict[str, Any]:
     }
 
 
-# One figure has a column of numbers, by which SQL sorts; several figures are together in a column of JSON.
-
-
-def _one_or_more(first: float | None, several: list[float] | None) -> tuple[float, ...]:
+def one_or_more(first: float | None, several: list[float] | None) -> tuple[float, ...]:
+    """Returns the figures of a row: one has a column of numbers, by which SQL sorts; several have a column of JSON."""
     return tuple(several) if several else () if first is None else (first,)
 
 
@@ -335,7 +333,7 @@ def attempt_record(row: Sequence[Any]) -> Attempt:
         attempt=attempt,
         state=JobState(state),
         panda_id=panda_id,
-        values=_one_or_more(value, figures),
+        values=one_or_more(value, figures),
         metrics=metrics,
         metadata=metadata,
         error=error,

@@ -454,8 +454,9 @@ class NumberedTrials(dict[int, Trial]):
         return super().__contains__(number) or bool(isinstance(number, int) and self.fetch([number]))
 
     def __missing__(self, number: int) -> Trial:
-        (trial,) = self.fetch([number])
-        return trial
+        if not (found := self.fetch([number])):
+            raise KeyError(number)
+        return found[0]
 
     def fetch(self, numbers: Collection[int]) -> list[Trial]:
         """Returns the trials with these numbers; reads the missing ones in one query."""
@@ -463,7 +464,7 @@ class NumberedTrials(dict[int, Trial]):
         self.update((trial.number, trial) for trial in trials_numbered(self._engine, self._search_id, missing))
         return [dict.__getitem__(self, number) for number in numbers if dict.__contains__(self, number)]
 
-    def drop(self, numbers: Iterable[int]) -> None:
-        """Forgets trials that are over; the store has them."""
-        for number in numbers:
-            self.pop(number, None)
+    def drop_over(self) -> None:
+        """Forgets the trials with a place in the order of results, except confirmation runs; the store has them."""
+        for number in [each.number for each in self.values() if each.told is not None and each.confirms is None]:
+            del self[number]

@@ -47,6 +47,7 @@ from hpo_pilot.store.records import (
     columns_without,
     earlier_of,
     from_seconds,
+    one_or_more,
     point_request,
     search_record,
     trial_record,
@@ -303,38 +304,48 @@ class Store:
     def results(
         self,
         search_id: int,
+        places: Sequence[int],
         *,
         points: bool = True,
         folds: bool = False,
         figures: Collection[str] = (),
-        last: int = 2**31 - 1,
     ) -> Iterator[list[Trial]]:
-        """Yields the results of a search in their order, at most a thousand at a time.
+        """Yields results of a search in their order, at most a thousand at a time.
 
         Promotions are left out, and folds too, but not the numbers of good ones.
 
         Args:
             search_id: the search.
+            places: the places of the results in their order, ascending, from 1.
             points: False: without points and numbers of good folds, which is quicker.
             folds: with folds, as `trials` without `log_tail`, `metrics` and `metadata`.
             figures: metrics that are read with the folds.
-            last: the last result.
         """
-        told, jobs, page = t.trials.c.told, t.jobs.c, list[Row[Any]]()
+        told, jobs = t.trials.c.told, t.jobs.c
         some = json_parts(self.engine, jobs.metrics, figures) if figures else None
         of_jobs = select(*columns_without(("log_tail", "metrics", "metadata"), some)).where(jobs.search_id == search_id)
         of_jobs = of_jobs.order_by(jobs.fold, jobs.task_id, jobs.attempt)
         query = t.counted_rows if points else t.pointless_rows
-        query = query.where(t.trials.c.search_id == search_id).order_by(told).limit(ROWS_AT_ONCE)
-        while True:
+        query = query.where(t.trials.c.search_id == search_id).order_by(told)
+        for first in range(0, len(places), ROWS_AT_ONCE):
             with reading(self.engine) as connection:
-                page = list(connection.execute(query.where(told.between(page[-1].told + 1 if page else 1, last))))
+                page = connection.execute(query.where(among(told, places[first : first + ROWS_AT_ONCE]))).all()
                 of_page = of_jobs.where(among(jobs.trial, [row.number for row in page]))
-                if page:
-                    found = trial_records(page, connection.execute(of_page) if folds else ())
-            if not page:
-                return
+                found = trial_records(page, connection.execute(of_page) if folds else ())
             yield found
+
+    def brief_results(self, search_id: int, last: int) -> Iterator[tuple[Point, tuple[float, ...]]]:
+        """Yields the results of a search up to the last one in their order, as points and figures of merit.
+
+        Trials that were stopped early have no figures.
+        """
+        c = t.trials.c
+        stopped = (c.state == TrialState.STOPPED.value) & c.stop_look.is_not(None)
+        query = select(c.point, c.figures, c.value, stopped).where(c.search_id == search_id).order_by(c.told)
+        for first in range(1, last + 1, ROWS_AT_ONCE):
+            some = c.told.between(first, min(last, first + ROWS_AT_ONCE - 1))
+            for point, figures, value, is_stopped in read_rows(self.engine, query.where(some)):
+                yield point, () if is_stopped else one_or_more(value, figures)
 
     def trials_without_result(self, search_id: int, *, folds: bool = False) -> list[Trial]:
         """Returns the trials without a place in the order of results, and confirmation runs; `folds`: with folds."""

@@ -237,10 +237,11 @@ _good_folds = (
     .scalar_subquery()
 )
 
-#: As `trial_rows`, with the number of good folds of trials with a standard deviation instead of the promotion.
-counted_rows = sa.select(
-    trials, sa.null().label("promoted"), sa.case((trials.c.std.is_not(None), _good_folds)).label("good")
-)
+#: The number of good folds of trials with a standard deviation.
+good_folds = sa.case((trials.c.std.is_not(None), _good_folds)).label("good")
+
+#: As `trial_rows`, with the numbers of good folds instead of promotions.
+counted_rows = sa.select(trials, sa.null().label("promoted"), good_folds)
 
 #: As `trial_rows`, without points and promotions.
 pointless_rows = sa.select(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from typing import Any
 
 from hpo_pilot.optimizers import create_optimizer, optimizer_names
 from hpo_pilot.optimizers.base import Optimizer
@@ -21,7 +22,9 @@ def names_here() -> list[str]:
     return [*names, *(["gest"] if importlib.util.find_spec("libensemble") else [])]
 
 
-def make(name: str, space: SearchSpace, seed: int = 3, trials: int | None = 60, objectives: int = 1) -> Optimizer:
+def make(
+    name: str, space: SearchSpace, seed: int = 3, trials: int | None = 60, objectives: int = 1, **options: Any
+) -> Optimizer:
     # The grid of a finite space is made to hold every point of it, so that it can keep the promises of the others.
     grown = {"points_per_dimension": 1000} if name == "grid" and space.size < 1e5 else NEEDED.get(name)
-    return create_optimizer(name, space, seed=seed, settings=grown, trials=trials, objectives=objectives)
+    return create_optimizer(name, space, seed=seed, settings=grown, trials=trials, objectives=objectives, **options)

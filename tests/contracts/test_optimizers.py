@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.optimizers import base, create_optimizer, optimizer_class
+from hpo_pilot.optimizers.base import Result
 from hpo_pilot.search import Point, SearchSpace
+from hpo_pilot.search.measured_limits import MeasuredLimit, measured_limit
 from hpo_pilot.testing.optimizers import (
     MIXED,
     OPTIMIZER_CHECKS,
@@ -188,6 +191,37 @@ def test_old_results_are_forgotten_but_never_proposed_again(name: str, monkeypat
     asked = at_once.ask(6, [])
     check_points(SPACE, asked, points)
     assert asked == one_by_one.ask(6, [])
+
+
+@pytest.mark.parametrize(("count", "limits"), [(18, []), (60, []), (60, [measured_limit("size", "<= 0.5")])])
+def test_stored_results_are_as_told_ones_and_only_those_kept_are_read_whole(
+    name: str, count: int, limits: list[MeasuredLimit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit, value in (("_MOST", 24), ("_NEWEST", 12), ("_BEST", 4)):
+        monkeypatch.setattr(base, limit, value)
+    points = make("random", SPACE, seed=9).ask(count + 14)
+    known, later = points[:6], points[-8:]
+    told = [
+        Result(point, None if place % 10 == 5 else value_of(point), 0.1, place % 10 == 3, {"size": place % 7 / 7}, 9.0)
+        for place, point in enumerate(points[6:-8])
+    ]
+    brief = [(one.point, None) if one.stopped and not limits else replace(one, errors=None) for one in told]
+    read: list[int] = []
+
+    def whole(places: list[int]) -> list[Result]:
+        read.extend(places)
+        return [told[place] for place in places]
+
+    told_all, stored = (make(name, SPACE, trials=90, limits=limits) for _ in range(2))
+    for optimizer in (told_all, stored):
+        optimizer.tell([(point, value_of(point)) for point in known])
+    told_all.tell(told)
+    stored.tell_stored(brief, whole)
+    assert len(read) == (count if count == 18 else sum(seen.seconds == 9.0 for seen in told_all.history))
+    for optimizer in (told_all, stored):
+        optimizer.tell([(point, value_of(point)) for point in later])
+    assert (stored.history, stored.forgotten) == (told_all.history, told_all.forgotten)
+    assert stored.ask(6, []) == told_all.ask(6, [])
 
 
 def test_one_by_one_with_nothing_but_an_earlier_search(name: str) -> None:

@@ -20,6 +20,7 @@ from hpo_pilot.steering.registration import payload_document
 from hpo_pilot.store import SearchState
 from hpo_pilot.store.progress import progress_of
 from hpo_pilot.store.queries import spent
+from hpo_pilot.store.steering_store import NumberedTrials
 from tests.made import made_attempt, made_end, made_search
 from tests.steering.memory_panda import AtOnce, Panda, go
 from tests.steering.memory_slots import Training, replay
@@ -282,8 +283,10 @@ def test_confirmation_runs_are_never_stopped(steer, store, panda):
 
 
 def test_no_trial_is_compared_with_confirmation_runs(store, panda, register):
-    trials = {n: Trial(n, 1, {"x": n / 9}, confirms=1 if n > 3 else None) for n in range(1, 10)}
-    halting = TrialStopper(register(made_search(**ASHA)), store, panda, trials)
+    record = register(made_search(**ASHA))
+    trials = NumberedTrials(store, record.id)
+    trials.update({n: Trial(n, 1, {"x": n / 9}, confirms=1 if n > 3 else None) for n in range(1, 10)})
+    halting = TrialStopper(record, store, panda, trials)
     values = {n: 0.05 if trial.confirms else 0.1 for n, trial in trials.items()}
     running = (made_attempt(1, n, 0, 1, JobState.RUNNING, progress=((1, value),)) for n, value in values.items())
     look = Changes(list(running))
@@ -295,7 +298,8 @@ def test_of_several_objectives_one_decides_and_the_others_are_guessed(store, pan
     objectives = [{"metric": "loss"}, {"metric": "auc", "goal": "maximize"}]
     search = made_search(objective=objectives, early_stopping={"method": "asha", "eta": 2, "metric": "auc"})
     record = register(search)
-    trials = {n: Trial(n, 1, {"x": n / 9}) for n in (1, 2, 3)}
+    trials = NumberedTrials(store, record.id)
+    trials.update({n: Trial(n, 1, {"x": n / 9}) for n in (1, 2, 3)})
     halting = TrialStopper(record, store, panda, trials)
     out = {n: OpenTrial(trial) for n, trial in trials.items()}
     values = ((1, 0.9), (2, 0.8), (3, 0.5))

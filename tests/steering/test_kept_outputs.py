@@ -14,6 +14,7 @@ from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.search.ranking import ranked_by_folds
 from hpo_pilot.steering.results import KeptOutputs, _keep_only, kept_outputs
 from hpo_pilot.store import SearchState
+from hpo_pilot.store.steering_store import NumberedTrials
 from tests.made import made_attempt, made_end, made_search
 from tests.rest_api import add_trials
 from tests.steering.memory_panda import Panda, go
@@ -33,10 +34,12 @@ def finish(store, record, values, archive, confirms=None):
 
 def kept(store, record, numbers):
     panda = Panda()
-    trials = {trial.number: trial for trial in store.trials(record.id)}
+    trials = NumberedTrials(store, record.id)
     none = SimpleNamespace(fetch=lambda _: [])
     KeptOutputs(record, store, panda, none).keep_best(numbers, trials)
-    return panda.discarded, {n for n in trials if store.outputs(record.id, n)}
+    return panda.discarded, {
+        trial.number for trial in store.trials(record.id) if store.outputs(record.id, trial.number)
+    }
 
 
 OUTPUTS = {"payload": {"command": "true", "outputs": ["m"]}}

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from hpo_pilot.jobs import JobState
 from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.search.ranking import ranked_by_folds
 from hpo_pilot.steering import recommendation
-from hpo_pilot.steering.recommendation import confirmation_runs, modelled_trials, recommend
+from hpo_pilot.steering.recommendation import confirmation_runs, modelled_trials, recommend, told_result
 from hpo_pilot.store.progress import progress_of
-from tests.made import made_search
+from tests.made import made_attempt, made_end, made_search
 from tests.store.test_trial_queries import filled
 
 TRIALS_WITHOUT_JOBS = True
@@ -85,3 +86,12 @@ def test_confirmation_runs_do_not_change_the_trials_that_the_model_sees(store, m
     record, progress = store.search(1), progress_of(store.engine, 1)
     before = modelled_trials(store, record, replace(progress, finished=progress.finished - 6))
     assert [one.number for one in modelled_trials(store, record, progress)] == [one.number for one in before]
+
+
+def test_the_model_of_a_large_search_sees_the_noise_of_the_folds(store, monkeypatch):
+    filled(store)
+    folds = [made_attempt(1, 3, fold, 1, JobState.FINISHED, 0.4 + fold / 5) for fold in (0, 1)]
+    store.record(1, folds, [made_end(3, TrialState.FINISHED, 0.5, told=3, stds=(0.2,))])
+    monkeypatch.setattr(recommendation, "_MODELLED", 20)
+    seen = modelled_trials(store, store.search(1), progress_of(store.engine, 1), [3])
+    assert {one.number: told_result(store.search(1).search, one).errors for one in seen}[3] == (0.2 / 2**0.5,)

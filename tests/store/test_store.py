@@ -118,14 +118,16 @@ def test_results_without_folds_have_the_number_of_good_ones(store, record):
     other = made_attempt(task.id, 2, 0, 1, JobState.FINISHED, 0.5)
     ends = [made_end(1, TrialState.FINISHED, 0.5, told=1, stds=(0.0,)), made_end(2, TrialState.FAILED, told=2)]
     store.record(record.id, [*good, other], ends)
-    (results,) = store.results(record.id)
+    (results,) = store.results(record.id, [1, 2])
     assert [(trial.number, trial.good, trial.folds) for trial in results] == [(1, 2, ()), (2, None, ())]
     assert results[0] == replace(store.trials(record.id)[0].without_folds, promoted=None)
-    (bare,) = store.results(record.id, points=False)
+    (bare,) = store.results(record.id, [1, 2], points=False)
     assert bare == [replace(trial, point={}, good=None) for trial in results]
-    assert [trial.folds for page in store.results(record.id, folds=True, last=1) for trial in page] == [
+    assert [trial.folds for page in store.results(record.id, [1], folds=True) for trial in page] == [
         store.trials(record.id)[0].folds
     ]
+    assert list(store.brief_results(record.id, 2)) == [(results[0].point, (0.5,)), (results[1].point, ())]
+    assert list(store.brief_results(record.id, 1)) == [(results[0].point, (0.5,))]
 
 
 def test_trials_are_found_by_point_and_number(store, record):
