@@ -6,11 +6,12 @@ import csv
 import io
 import itertools
 import json
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from hpo_pilot.errors import InputError
+from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.jobs.results import MEASURES
 from hpo_pilot.report.json_text import laid_out
 from hpo_pilot.report.trial_documents import trial_documents
@@ -86,7 +87,8 @@ def trial_columns(
     columns["stopped_step"] = [stop and stop["step"] for stop in stops]
     columns["stopped_value"] = [stop and stop["value"] for stop in stops]
     columns |= {f"projected{end}": values for end, values in zip(ends, figures(stops, "projected"), strict=True)}
-    columns |= {name: [trial_costs(trial)[name] for trial in trials] for name in COSTS}
+    costs = [trial_costs(trial) for trial in trials]
+    columns |= {name: [cost[name] for cost in costs] for name in COSTS}
     # CSV files also have `panda_ids`, and data frames `seconds`.
     taken = {*before, *columns, "panda_ids", "seconds"}
     named = {name: parameter_column(name, taken) for name in space}
@@ -114,35 +116,46 @@ def as_csv(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
 
     Args:
         search: the search.
-        trials: its trials. They are read twice, because some columns are there only if a trial has a value.
+        trials: its trials. They are read before the first row, which depends on all: some columns are there only if a
+            trial has a value. Meanwhile the rows are in a temporary file.
+
+    Raises:
+        TryAgainError: there is no room for this file.
     """
+    try:
+        with tempfile.TemporaryFile() as rows:
+            yield from _csv_parts(search, trials, rows)
+    except OSError as error:
+        raise TryAgainError(f"no room in {tempfile.gettempdir()} for a table: {error.strerror}") from error
+
+
+def _csv_parts(search: Search, trials: Iterable[Trial], rows: IO[bytes]) -> Iterator[str]:
+    known = {measure.name for measure in MEASURES}
     measured: set[str] = set()
-    retried = False
-    for trial in trials:
-        retried = retried or bool(trial.retries)
-        for fold in trial.folds:
-            measured.update(fold.metrics)
-    measures = [measure.name for measure in MEASURES if measure.name in measured]
-
-    def columns(some: Sequence[Trial]) -> dict[str, list[Any]]:
-        documents = list(trial_documents(search, some, logs=False))
-        metrics, levels = [objective.metric for objective in search.objectives], search.levels is not None
-        columns, named = trial_columns(documents, metrics, search.folds.k, search.space.names, levels=levels)
-        columns["panda_ids"] = [" ".join(map(str, panda_ids(document))) for document in documents]
-        if not retried:
-            del columns["retries"]
-        if not search.early_stopping.is_on:
-            columns = without_stops(columns, named)
-        for name in measures:
-            columns[f"metrics.{name}"] = [trial.mean_metric(name) for trial in some]
-        return columns
-
-    yield _csv_text([list(columns(()))])
-    rest = iter(trials)
+    retried, rest = False, iter(trials)
     while some := list(itertools.islice(rest, _ROWS)):
-        yield _csv_text(
-            zip(*([_csv_cell(value) for value in column] for column in columns(some).values()), strict=True)
-        )
+        retried = retried or any(trial.retries for trial in some)
+        measured.update(name for trial in some for fold in trial.folds for name in known & fold.metrics.keys())
+        rows.write(json.dumps(_csv_columns(search, some, measured)).encode() + b"\n")
+    rows.seek(0)
+    names = list(_csv_columns(search, (), [measure.name for measure in MEASURES if measure.name in measured]))
+    if not retried:
+        names.remove("retries")
+    yield _csv_text([names])
+    for columns in map(json.loads, rows):
+        missing = [None] * len(columns["number"])
+        yield _csv_text(zip(*(_csv_cells(columns.get(name, missing)) for name in names), strict=True))
+
+
+def _csv_columns(search: Search, trials: Sequence[Trial], measured: Iterable[str]) -> dict[str, list[Any]]:
+    """Returns the columns of some trials in their order; `measured`: the names of figures with a column."""
+    documents = list(trial_documents(search, trials, logs=False))
+    metrics, levels = [objective.metric for objective in search.objectives], search.levels is not None
+    columns, named = trial_columns(documents, metrics, search.folds.k, search.space.names, levels=levels)
+    columns["panda_ids"] = [" ".join(map(str, panda_ids(document))) for document in documents]
+    if not search.early_stopping.is_on:
+        columns = without_stops(columns, named)
+    return columns | {f"metrics.{name}": [trial.mean_metric(name) for trial in trials] for name in measured}
 
 
 def _csv_text(rows: Iterable[Iterable[Any]]) -> str:
@@ -151,16 +164,17 @@ def _csv_text(rows: Iterable[Iterable[Any]]) -> str:
     return buffer.getvalue()
 
 
-def _csv_cell(value: Any) -> Any:
+def _csv_cells(column: Sequence[Any]) -> list[Any]:
+    """Returns values as cells of a table; the writer itself makes texts of numbers and of None."""
+    return [_csv_cell(value) if isinstance(value, str | bool) else value for value in column]
+
+
+def _csv_cell(value: str | bool) -> str:
     """Returns a value as one cell. A text that a spreadsheet would run as a formula gets a leading apostrophe."""
-    if value is None:
-        return ""
     if isinstance(value, bool):
         return json.dumps(value)
-    if isinstance(value, str):
-        value = value.replace("\r\n", "\n").replace("\r", "\n")  # the writer would not quote a carriage return
-        return f"'{value}" if value[:1] in ("=", "+", "-", "@", "\t", "\n") else value
-    return repr(value) if isinstance(value, float) else value
+    value = value.replace("\r\n", "\n").replace("\r", "\n")  # the writer would not quote a carriage return
+    return f"'{value}" if value[:1] in ("=", "+", "-", "@", "\t", "\n") else value
 
 
 _HPOGRID_TIME = "%m/%d/%Y, %H:%M:%S"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from json.encoder import encode_basestring
+from math import isfinite
 from typing import Any
 
 
@@ -23,11 +25,35 @@ def laid_out(brackets: str, members: Iterable[tuple[str, Any]], indent: int = 0)
     line = "\n" + " " * indent
     lead = brackets[0]
     for before, value in members:
-        text = json.dumps(value, indent=1, ensure_ascii=False)
-        # In JSON, strings contain no line ends.
-        yield f"{lead}{line} {before}" + text.replace("\n", f"{line} ")
+        yield f"{lead}{line} {before}{_text(value, f'{line} ')}"
         lead = ","
     yield f"{line}{brackets[1]}" if lead == "," else brackets
+
+
+_encoded = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def _text(value: Any, line: str) -> str:
+    """Returns a value with texts as keys; json's own encoder with an indent takes five times as long.
+
+    Args:
+        value: the value.
+        line: a line end and the indentation of the value.
+    """
+    kind = type(value)
+    if kind is str:
+        return encode_basestring(value)
+    if value is None:
+        return "null"
+    if kind is int or (kind is float and isfinite(value)):
+        return repr(value)
+    within = f"{line} "
+    if value and isinstance(value, dict):
+        members = [f"{encode_basestring(key)}: {_text(each, within)}" for key, each in value.items()]
+        return f"{{{within}{f',{within}'.join(members)}{line}}}"
+    if value and isinstance(value, list | tuple):
+        return f"[{within}{f',{within}'.join([_text(each, within) for each in value])}{line}]"
+    return _encoded(value)
 
 
 #: Least characters of a part of a text that is sent or written at once.

@@ -242,12 +242,12 @@ def _fold_document(fold: Fold, logs: bool) -> FoldDocument:
     result = fold.result
     document = {
         "fold": fold.number,
-        "value": _one_or_more(fold.values),
+        "value": _one_or_more(result.values),
         "error": result.error,
         "log_tail": result.log_tail,
         "attempt": fold.attempt,
         "seconds": result.seconds,
-        "metrics": _finite(fold.metrics),
+        "metrics": _finite(result.metrics or {}),
         "metadata": result.metadata,
         "panda_id": result.panda_id,
         "node": result.node,
@@ -287,7 +287,7 @@ def _seconds(text: str | None) -> float | None:
 
 def _one_or_more(figures: Sequence[float]) -> float | list[float] | None:
     """Returns the figure of one objective, a list for several, and None without figures."""
-    return list(figures) if len(figures) > 1 else next(iter(figures), None)
+    return list(figures) if len(figures) > 1 else figures[0] if figures else None
 
 
 def _several(figures: float | list[float] | None) -> tuple[float, ...]:
@@ -306,7 +306,7 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: item if type(item) in (int, str) else _finite(item) for key, item in value.items()}
     return [_finite(item) for item in value] if isinstance(value, list) else value
 
 

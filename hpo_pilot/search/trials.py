@@ -187,6 +187,8 @@ class Fold:
     @property
     def attempt(self) -> int:
         """Number of `result` among the attempts that have begun, from 1."""
+        if len(self.attempts) == 1:
+            return self.earlier + 1
         return self.earlier + self._begun.index(self.result) + 1
 
     @property

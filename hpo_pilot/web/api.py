@@ -130,6 +130,8 @@ def service(request: Request, parts: Parts) -> Response:
     )
 
 
+_encoded = json.JSONEncoder(allow_nan=False).encode
+
 #: Bytes after which a page of trials ends: log tails may be long.
 _PAGE_BYTES = 4_000_000
 
@@ -209,7 +211,7 @@ def trials(
         if page and size > _PAGE_BYTES:
             more = True
             break
-        page.append(json.dumps(trial, allow_nan=False))
+        page.append(_encoded(trial))
         size, last = size + len(page[-1]), trial["number"]
     following = json.dumps(last if more or len(page) == limit else None)
     content = f'{{"trials": [{", ".join(page)}], "next": {following}}}'
@@ -239,11 +241,11 @@ def intermediate(
     response_class=Response,
     responses={**answers(None, 404), 200: {"content": {"text/html": {"schema": {"type": "string"}}}}},
 )
-def report(request: Request, client: Client, identity: Identity) -> Response:
+def report(request: Request, client: Client, parts: Parts, identity: Identity) -> Response:
     """Returns the report as one self-contained HTML document."""
     return packed_answer(
         request,
-        client.report(identity).encode("utf-8", "replace"),
+        parts.report(client.here.search(identity)).encode("utf-8", "replace"),
         "text/html; charset=utf-8",
         headers={"Content-Disposition": 'attachment; filename="report.html"'},
     )

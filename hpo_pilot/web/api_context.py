@@ -36,8 +36,9 @@ from hpo_pilot.server.file_store import FileRefused, Folder
 from hpo_pilot.server.tokens import Caller
 from hpo_pilot.steering.changes import ChangedMeanwhileError
 from hpo_pilot.steering.workdir import WorkDir
-from hpo_pilot.store import Store, StoreAwayError, UnknownSearchError
+from hpo_pilot.store import SearchRecord, Store, StoreAwayError, UnknownSearchError
 from hpo_pilot.web.asking import AskCalls
+from hpo_pilot.web.figure_worker import FigureWorker
 from hpo_pilot.web.live import ChangeWatcher, Snapshot
 
 # --- errors: RFC 9457 documents with our own `code` and all mistakes of a search file ---
@@ -357,6 +358,7 @@ class Context:
         uploads: uploaded payloads.
         news: tells waiting calls about changes of searches.
         asking: the calls that wait for a trial.
+        worker: draws slow figures and reports.
     """
 
     store: Store
@@ -364,6 +366,11 @@ class Context:
     uploads: Uploads
     news: ChangeWatcher[bytes]
     asking: AskCalls = field(default_factory=AskCalls)
+    worker: FigureWorker = field(default_factory=FigureWorker)
+
+    def report(self, record: SearchRecord) -> str:
+        """Returns the HTML report of a search; see `FigureWorker.report`."""
+        return self.worker.report(self.store, record.id, self.workdir.place())
 
 
 def context_of(request: Request) -> Context:

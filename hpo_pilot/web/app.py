@@ -344,7 +344,7 @@ class Pages:
             gate=gate,
             sessions=sessions,
             codes=Codes(),
-            figures=FigureCache(library),
+            figures=FigureCache(library, api.worker),
             live=LiveUpdates(SearchFragments(library, place, workdir.place()), job_fragments),
             server_jobs=server_jobs,
             job_fragments=job_fragments,

@@ -1,23 +1,32 @@
-"""Draws figures in a process of their own: scikit-learn would add 160 MB to the process of the pages, for good."""
+"""Draws slow figures and reports in a process of their own: they would add 300 MB to that of the pages, for good."""
 
 from __future__ import annotations
 
 import pickle
+import resource
 import select
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from typing import Any
 
+from hpo_pilot.advice import Place
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.report.catalogue import build
 from hpo_pilot.report.figure import Figure, FigureData
+from hpo_pilot.steering.results import render_search_report
+from hpo_pilot.store import Store
 
 #: Seconds without work after which the process ends and frees its memory; its start takes some seconds.
 _IDLE = 300.0
 
+#: Largest resident set in MB with which it waits for further work: Python does not give all memory back.
+_LARGEST = 400
+
 
 class FigureWorker:
-    """A process that draws figures, one at a time. It starts with the first one, and ends with this process."""
+    """A process that draws figures and reports, one at a time. It starts with the first, and ends with this process."""
 
     def __init__(self) -> None:
         """Starts nothing yet."""
@@ -30,6 +39,25 @@ class FigureWorker:
         Raises:
             TryAgainError: the process ended before it had drawn them.
         """
+        figures: list[Figure] = self._call("the figure", build, key, data)
+        return figures
+
+    def report(self, store: Store, number: int, place: Place) -> str:
+        """Returns the HTML report of a search.
+
+        Args:
+            store: the store, which the process opens too.
+            number: number of the search.
+            place: work folder and store for the commands in the report.
+
+        Raises:
+            TryAgainError: the process ended before it had drawn the report.
+        """
+        url = store.engine.url.render_as_string(hide_password=False)
+        text: str = self._call("the report", _report, url, number, place)
+        return text
+
+    def _call(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
         with self._lock:
             if self._process is None or self._process.poll() is not None:
                 command = [sys.executable, "-m", "hpo_pilot.web.figure_worker"]
@@ -37,24 +65,37 @@ class FigureWorker:
             asked, answers = self._process.stdin, self._process.stdout
             assert asked is not None and answers is not None
             try:
-                pickle.dump((key, data), asked)
+                pickle.dump((function, arguments), asked)
                 asked.flush()
-                figures: list[Figure] = pickle.load(answers)  # noqa: S301 - of our own process
+                answer, stays = pickle.load(answers)  # noqa: S301 - of our own process
             except (OSError, EOFError, pickle.UnpicklingError) as error:
                 self._process.kill()
                 self._process.wait()
-                raise TryAgainError("the figure could not be drawn: its process ended, see the log") from error
-            return figures
+                raise TryAgainError(f"{what} could not be drawn: its process ended, see the log") from error
+            if not stays:
+                self._process.wait()
+            return answer
+
+
+def _report(store_url: str, number: int, place: Place) -> str:
+    store = Store.open(store_url)
+    try:
+        return render_search_report(store, store.search(str(number)), place)
+    finally:
+        store.close()
 
 
 def _serve() -> None:
-    """Draws until there is no work for a while, or the process of the pages has ended."""
-    while select.select([sys.stdin], [], [], _IDLE)[0]:
+    """Draws until there is no work for a while, its memory has grown, or the process of the pages has ended."""
+    stays = True
+    while stays and select.select([sys.stdin], [], [], _IDLE)[0]:
         try:
-            key, data = pickle.load(sys.stdin.buffer)  # noqa: S301 - of our own process
+            function, arguments = pickle.load(sys.stdin.buffer)  # noqa: S301 - of our own process
         except EOFError:
             return
-        pickle.dump(build(key, data), sys.stdout.buffer)
+        answer = function(*arguments)
+        stays = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < _LARGEST * 1000
+        pickle.dump((answer, stays), sys.stdout.buffer)
         sys.stdout.buffer.flush()
 
 

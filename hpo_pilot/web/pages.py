@@ -499,13 +499,12 @@ def trial_log(request: Request) -> Response:
 def search_download(request: Request) -> Response:
     """Downloads a search and its trials in an export format, or its report."""
     view, form = view_of(request), request.path_params["form"]
-    client = client_of(request)
     if form == "report":
-        return download(client.report(view.record.name), _DOWNLOAD_TYPES[form], f"{view.record.name}.html")
+        return download(context_of(request).api.report(view.record), _DOWNLOAD_TYPES[form], f"{view.record.name}.html")
     if form not in TEXT_FORMS or form not in _DOWNLOAD_TYPES:
         raise HTTPException(404, f"there is no download {quote(form)}; there is {', '.join(_DOWNLOAD_TYPES)}")
     headers = {"Content-Disposition": f'attachment; filename="{view.record.name}.{form}"'}
-    return streamed_answer(request, client.export(view.record.name, form), _DOWNLOAD_TYPES[form], headers)
+    return streamed_answer(request, client_of(request).export(view.record.name, form), _DOWNLOAD_TYPES[form], headers)
 
 
 #: Most search names offered in the filter of jobs.

@@ -413,11 +413,10 @@ class FigureCache:
     It draws at most one quick and one slow figure at the same time, so that threads remain free for pages.
     """
 
-    def __init__(self, library: SearchCache) -> None:
+    def __init__(self, library: SearchCache, worker: FigureWorker) -> None:
         """Draws the searches of `library`."""
-        self._library = library
+        self._library, self._worker = library, worker
         self._making, self._making_slow = threading.Lock(), threading.Lock()
-        self._worker = FigureWorker()
         self._keeping = threading.Lock()
         self._drawn: OrderedDict[tuple[int, str, tuple[str, ...]], DrawnFigures] = OrderedDict()
 

@@ -6,11 +6,13 @@ import csv
 import io
 import json
 import sys
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from hpo_pilot.errors import InputError
+from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.operations.client import SearchClient
 from hpo_pilot.report.exports import as_csv, as_hpogrid_report, export_mlflow, without_stops
 from tests.command_here import command_here
@@ -52,6 +54,18 @@ def test_a_missing_library_is_named_with_its_remedy(client, tmp_path, monkeypatc
     with pytest.raises(InputError, match=rf"{missing}.*pip install 'hpo-pilot\[service,mlflow\]'"):
         export_mlflow(client, "digits", tmp_path / "x.db")
     assert not (tmp_path / "x.db").exists()
+
+
+def test_csv_has_a_column_that_only_a_late_trial_has():
+    late = finished(301, folds=(made_fold(1, 0.5, metrics={"memory_mb": 7}),))
+    rows = list(csv.DictReader("".join(as_csv(search_of(), [*map(finished, range(1, 301)), late])).splitlines()))
+    assert [row["metrics.memory_mb"] for row in rows] == [""] * 300 + ["7.0"]
+
+
+def test_csv_on_a_full_disk_says_where(monkeypatch):
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: Path("/dev/full").open("wb"))  # noqa: SIM115
+    with pytest.raises(TryAgainError, match=r"no room in .*: No space left on device"):
+        next(as_csv(search_of(), [finished(1)]))
 
 
 def test_csv_has_means_of_measured_figures_in_columns_of_their_own():

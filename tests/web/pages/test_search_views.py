@@ -13,6 +13,8 @@ import pytest
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.report.figure import Figure, FigureData
 from hpo_pilot.search import Trial, TrialState
+from hpo_pilot.steering.results import render_search_report
+from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import SearchState
 from hpo_pilot.store.progress import progress_of
 from hpo_pilot.web import search_views
@@ -160,7 +162,7 @@ def test_no_figure_waits_for_the_slow_one(pages, library, monkeypatch):
         return []
 
     monkeypatch.setattr(FigureWorker, "build", slow_build)
-    desk, view = FigureCache(library), library.view(name)
+    desk, view = FigureCache(library, FigureWorker()), library.view(name)
     slow = threading.Thread(target=desk.drawn, args=(view, "importance"))
     slow.start()
     assert begun.wait(60)
@@ -178,7 +180,7 @@ def test_no_figure_waits_for_the_slow_one(pages, library, monkeypatch):
 def test_the_slow_one_is_made_again_for_new_results_alone(pages, library, made):
     name = pages.submit("anew")
     pages.results(name, count=3)
-    desk = FigureCache(library)
+    desk = FigureCache(library, FigureWorker())
     for key in ("importance", "convergence"):
         desk.drawn(library.view(name), key)
         desk.drawn(library.view(name), key)
@@ -199,7 +201,7 @@ def test_the_slow_one_is_made_again_for_new_results_alone(pages, library, made):
 def test_chosen_axes_are_drawn_beside_the_important_ones(pages, library, made):
     name = pages.submit("chosen")
     pages.results(name, count=30)
-    desk, view = FigureCache(library), library.view(name)
+    desk, view = FigureCache(library, FigureWorker()), library.view(name)
     for axes, title in (((), " and "), (("kind", "x"), "kind and x"), (("x", "kind"), "x and kind"), ((), " and ")):
         (figure,) = json.loads(gzip.decompress(desk.drawn(view, "ranks", axes).packed))["figures"]
         assert title in figure["title"]
@@ -224,3 +226,14 @@ def test_a_worker_draws_again_after_it_was_killed(pages, library):
             worker._process.kill()
             worker._process.wait()
     assert worker._process.poll() is not None
+
+
+def test_reports_are_drawn_by_the_worker(pages, monkeypatch):
+    name = pages.submit("reported")
+    pages.results(name)
+    worker, place = FigureWorker(), WorkDir.at(pages.workdir).place()
+    made = worker.report(pages.store, pages.store.find_search(name).id, place)
+    assert made == render_search_report(pages.store, pages.store.find_search(name), place)
+    monkeypatch.setattr(FigureWorker, "report", lambda *_: "drawn elsewhere")
+    browser = pages.browser()
+    assert browser.get(f"/searches/{name}/download/report").text == "drawn elsewhere"
