@@ -84,8 +84,7 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
         tokens = tokens_of(options, stack)
         # Open the database first: this waits for a server that is just ending, so the port of that server is free.
         further, count = options.listener_fd is not None, options.processes
-        holder = f"{socket.gethostname()}:{options.files.resolve()}"
-        database = stack.enter_context(closing(Database(place, alone=not further, holder=holder)))
+        database = stack.enter_context(closing(Database(place, alone=not further)))
         secure = certificate is not None or options.insecure_behind_proxy
         if further:
             listeners = [socket.socket(fileno=options.listener_fd)]

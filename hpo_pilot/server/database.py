@@ -261,10 +261,7 @@ _NUMBER = sa.text("""
 """)
 _LOOK_SECONDS = 0.2  # between two looks for changes by other processes
 _AWAY_SECONDS = 1.0  # the same, while the database does not answer
-_COME_BACK = 4.0  # seconds in which a server has its lock again, if only its session or the database had ended
-#: The server that had the lock last. A comment, since it must outlive sessions and the database's end.
-_HOLDER = "SELECT obj_description(to_regclass('task_changes'), 'pg_class')"
-_SIGN = "SELECT format('COMMENT ON SEQUENCE task_changes IS %%L', %s::text)"
+_COME_BACK = 4.0  # seconds after the start of the database in which its former users have their lock again
 #: Seconds between two looks at all waiting jobs: a process that was killed may have held some that others passed over.
 _FULL_LOOK_SECONDS = 10.0
 
@@ -353,22 +350,13 @@ def in_slices(values: Iterable[_Result], size: int = 500) -> Iterator[list[_Resu
 class Database:
     """Opens the database, keeps its two connections and their threads."""
 
-    def __init__(
-        self,
-        place: Path | str,
-        *,
-        clock: Callable[[], float] = time.time,
-        alone: bool = True,
-        holder: str = "hpo-pilot",
-    ) -> None:
+    def __init__(self, place: Path | str, *, clock: Callable[[], float] = time.time, alone: bool = True) -> None:
         """Opens or makes the database.
 
         Args:
             place: SQLite file, or URL of a PostgreSQL database.
             clock: returns seconds since the epoch.
             alone: whether another server that uses it is an error; False for further processes of a server.
-            holder: the server, the same after each start; another takes a database of PostgreSQL over from it only
-                after some seconds without it.
 
         Raises:
             InputError: the file cannot be written, is no database, or a newer program wrote it; or the URL is wrong.
@@ -382,7 +370,7 @@ class Database:
         self.is_postgresql = self._engine.dialect.name == "postgresql"
         self._name = self._engine.url.render_as_string() if self.is_postgresql else str(self._engine.url.database)
         self._lock = None if self.is_postgresql else lock_server(Path(self._name))
-        self._alone, self._holder = alone, holder
+        self._alone = alone
         self._readers = self._engine
         if self.is_postgresql:
             # Settings of the engines, not of the connections: they hold after a reconnect too. The driver begins no
@@ -394,8 +382,6 @@ class Database:
             self._writing = self._engine.connect().execution_options(**{WRITES: True})
             with self.writing() as tx:
                 make_tables(tx.connection, "server", metadata, f"database {self._name}")
-                if self.is_postgresql:
-                    self._sign(tx.connection.connection.cursor())
             self._reading = self._readers.connect()
             with self._reading.begin():
                 #: The newest cursor that is known.
@@ -419,39 +405,23 @@ class Database:
         self.announce: Callable[[Transaction], None] = lambda transaction: None
 
     def _lock_postgresql(self, connection: Any, _record: Any) -> None:
-        """Keeps another server from the database as long as this session of the writing connection lives.
-
-        A lock ends with its session, also if the server lives on: the database was restarted, or ended the session.
-        Then the server has it again within a second or two. Another one, which must see the lock free for longer than
-        that while the database answers, finds it taken.
-        """
-        deadline, cursor, free_since = time.monotonic() + _LOCK_WAIT, connection.cursor(), None
-        while True:
-            holder = cursor.execute(_HOLDER).fetchone()[0]
-            is_mine = holder in (None, self._holder)
-            kind = "_shared" if is_mine and not self._alone else ""
-            is_locked = cursor.execute(f"SELECT pg_try_advisory_lock{kind}({_SERVER_LOCK})").fetchone()[0]
-            is_same, now = cursor.execute(_HOLDER).fetchone()[0] == holder, time.monotonic()
-            free_since = (free_since or now) if is_locked and is_same else None
-            if free_since is not None and (is_mine or now - free_since > _COME_BACK):
-                break
-            if is_locked:
-                cursor.execute(f"SELECT pg_advisory_unlock{kind}({_SERVER_LOCK})")
-            if now > deadline:
+        """Keeps another server from the database as long as this session of the writing connection lives."""
+        deadline, cursor = time.monotonic() + _LOCK_WAIT, connection.cursor()
+        attempt = f"pg_try_advisory_lock_shared({_SERVER_LOCK})"
+        if self._alone:  # after a restart of the database, those that had used it come first
+            ago = "clock_timestamp() - pg_postmaster_start_time()"
+            attempt = f"CASE WHEN {ago} > interval '{_COME_BACK} s' THEN pg_try_advisory_lock({_SERVER_LOCK}) END"
+        while not cursor.execute(f"SELECT {attempt}").fetchone()[0]:
+            connection.rollback()
+            if time.monotonic() > deadline:
                 connection.close()
-                which = f"hpo-pilot server ({holder})" if holder and not is_mine else "hpo-pilot server"
-                raise TryAgainError(f"another {which} uses the database {self._name}; stop it first")
+                raise TryAgainError(f"another hpo-pilot server uses the database {self._name}; stop it first")
             time.sleep(0.1)
-        if not kind:  # from now on shared with further processes
+        if self._alone:  # from now on shared with further processes
             cursor.execute(f"SELECT pg_advisory_lock_shared({_SERVER_LOCK})")
-            if not is_mine:
-                self._sign(cursor)
             cursor.execute(f"SELECT pg_advisory_unlock({_SERVER_LOCK})")
             self._alone = False
-
-    def _sign(self, cursor: Any) -> None:
-        """Writes that this server has the lock."""
-        cursor.execute(cursor.execute(_SIGN, [self._holder]).fetchone()[0])
+        connection.commit()
 
     def _dispose(self) -> None:
         self._readers.dispose()

@@ -142,49 +142,6 @@ def test_a_lost_connection_keeps_its_lock_and_isolation(
     Database(place, alone=False).close()
 
 
-def test_a_server_that_lost_its_session_comes_before_another(
-    database: Database, place: Path | str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As after a restart of the database or the crash of one of its sessions."""
-    if not database.is_postgresql:
-        pytest.skip("a file needs no connection")
-    with pytest.raises(DBAPIError), database.writing() as tx:
-        tx.connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
-    waits: list[float] = []
-
-    def wait(seconds: float) -> None:
-        waits.append(seconds)
-        if len(waits) == 1:
-            with database.writing():  # it connects again
-                pass
-
-    monkeypatch.setattr("hpo_pilot.server.database._LOCK_WAIT", 0.5)
-    monkeypatch.setattr("hpo_pilot.server.database.time.sleep", wait)
-    with pytest.raises(TryAgainError, match="another"):
-        Database(place, holder="node2:/work")
-    assert len(waits) > 1
-
-
-def test_another_server_takes_over_and_the_first_does_not_come_back(
-    database: Database, place: Path | str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not database.is_postgresql:
-        pytest.skip("a file needs no connection")
-    with pytest.raises(DBAPIError), database.writing() as tx:
-        tx.connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
-    monkeypatch.setattr("hpo_pilot.server.database._LOCK_WAIT", 1.0)
-    monkeypatch.setattr("hpo_pilot.server.database._COME_BACK", 0.2)
-    second = Database(place, holder="node2:/work")
-    try:
-        Database(place, alone=False, holder="node2:/work").close()
-        with pytest.raises(TryAgainError, match="node2:/work"), database.writing():
-            pass
-    finally:
-        second.close()
-    with database.writing():
-        assert not database._alone
-
-
 def test_other_processes_learn_of_new_jobs_once(database: Database, place: Path | str, me: Caller) -> None:
     if not database.is_postgresql:
         pytest.skip("a file has one process")
