@@ -472,6 +472,8 @@ class Optimizer(ABC):
         stored = self._all_observed(whole([place - len(self.history) for place in kept[len(known) :]]))
         self.forgotten += len(merits) - len(kept)
         self.history = known + stored
+        self._learned = 0
+        self._start_over()
 
     def _all_observed(self, trials: Iterable[Told]) -> list[Observation]:
         """Returns results as observations; the errors are those of `tell`."""

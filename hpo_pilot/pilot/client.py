@@ -467,7 +467,8 @@ class Delivery(threading.Thread):
         super().__init__(name="delivery", daemon=True)
         self._server, self._workdir = server, workdir
         self._waiting: deque[dict[str, Any]] = deque(workdir.kept_reports())
-        self._sent: list[dict[str, Any]] = []  # without an answer yet
+        self._sent: dict[int, dict[str, Any]] = {}  # without an answer yet, by identity
+        self._kept: set[int] = set()  # those of them that `keep_all` has kept
         self._changed = threading.Condition()
         self._sending = threading.Lock()
         self._never = threading.Event()
@@ -476,23 +477,26 @@ class Delivery(threading.Thread):
         """Sends a report; if the server does not answer, keeps it for later."""
         with self._changed:
             queued = bool(self._waiting)
-            self._sent.append(report)
+            self._sent[id(report)] = report
         is_done = not queued and self._try(report)
         if not is_done:
             self._workdir.keep_report(report)
         with self._changed:
-            self._sent.remove(report)
+            del self._sent[id(report)]
+            is_kept = id(report) in self._kept
+            self._kept.discard(id(report))
             if not is_done:
                 self._waiting.append(report)
                 self._changed.notify()
-        if is_done:
-            self._workdir.drop_report(report)  # if `keep_all` has kept it
+            elif is_kept:
+                self._workdir.drop_report(report)
 
     def keep_all(self) -> int:
         """Keeps also the reports without an answer yet, when the pilot ends; returns the number of kept ones."""
         with self._changed:
-            for report in self._sent:
-                self._workdir.keep_report(report)
+            for key in self._sent.keys() - self._kept:
+                self._workdir.keep_report(self._sent[key])
+                self._kept.add(key)
             return len(self._sent) + len(self._waiting)
 
     def try_all(self) -> int:

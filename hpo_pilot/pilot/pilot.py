@@ -370,7 +370,10 @@ class Pilot:
                         self._placing.submit(self._place, self._agents, data, reservation)
                 return
         log.info("%d jobs came when the pilot had ended, and go back to the queue", len(found))
-        self._say_finished()
+        try:
+            self._server.give_back([(data["PandaID"], data["attemptNr"]) for data in found])
+        except HpoPilotError as error:
+            log.info("they do so later, without a heartbeat: %s", error)
 
     def _place(self, agents: Agents, data: dict[str, Any], reservation: AllocationReservation) -> None:
         """Gives a job to the agents if it takes no job step, or runs it here."""

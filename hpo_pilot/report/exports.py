@@ -125,8 +125,8 @@ def as_csv(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
     try:
         with tempfile.TemporaryFile() as rows:
             yield from _csv_parts(search, trials, rows)
-    except OSError as error:
-        raise TryAgainError(f"no room in {tempfile.gettempdir()} for a table: {error.strerror}") from error
+    except OSError as error:  # it may be that there is no folder for it at all
+        raise TryAgainError(f"no room for the temporary file of a table: {error}") from error
 
 
 def _csv_parts(search: Search, trials: Iterable[Trial], rows: IO[bytes]) -> Iterator[str]:

@@ -124,7 +124,11 @@ def estimate(
     planned: float = search.planned_trials - confirming
     done, whole = float(over), 1.0
     if levels is not None:
-        planned, done, whole = level_sum(levels.planned(budget.trials, None), levels.values), trained, levels.high
+        planned, done, whole = (
+            level_sum(levels.wanted(budget.trials, budget.fidelity), levels.values),
+            trained,
+            levels.high,
+        )
     limit = "trials"
     if budget.fidelity is not None and budget.fidelity < planned:
         planned, limit = budget.fidelity, "fidelity"

@@ -41,11 +41,14 @@ class Levels(Section):
 
     def planned(self, points: int, limit: float | None) -> Sequence[int]:
         """Returns the expected number of trials at each level; `limit`: of the sum of the levels, None: none."""
-        first = first_points(points, self.high, limit)
-        counts = planned_counts(points, len(self.values), self.eta, first)
+        counts = self.wanted(points, limit)
         if limit is None or level_sum(counts, self.values) <= limit:
             return counts
-        return counts_within(points, self.values, self.eta, first, limit)
+        return counts_within(points, self.values, self.eta, first_points(points, self.high, limit), limit)
+
+    def wanted(self, points: int, limit: float | None) -> Sequence[int]:
+        """Returns as `planned`, but the sum of the levels may be more than its limit."""
+        return planned_counts(points, len(self.values), self.eta, first_points(points, self.high, limit))
 
 
 #: The levels by the name that payloads know them by; empty: every trial is a whole training.

@@ -52,7 +52,7 @@ def first_points(points: int, high: float, limit: float | None) -> int:
         limit: the largest sum of the levels of all trials; None: none.
     """
     most = min(_FIRST, points // _FIRST)
-    return most if limit is None else min(most, max(1, int(_FIRST_SHARE * limit / high)))
+    return most if limit is None else min(most, max(1, int(_FIRST_SHARE * limit / high + 1e-9)))  # rounded
 
 
 def planned_counts(points: int, levels: int, eta: int, first: int) -> list[int]:

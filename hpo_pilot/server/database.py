@@ -261,7 +261,7 @@ _NUMBER = sa.text("""
 """)
 _LOOK_SECONDS = 0.2  # between two looks for changes by other processes
 _AWAY_SECONDS = 1.0  # the same, while the database does not answer
-_COME_BACK = 4.0  # seconds after the start of the database in which its former users have their lock again
+_COME_BACK = 4.0  # seconds after a start or crash of the database in which its former users have their lock again
 #: Seconds between two looks at all waiting jobs: a process that was killed may have held some that others passed over.
 _FULL_LOOK_SECONDS = 10.0
 
@@ -408,8 +408,10 @@ class Database:
         """Keeps another server from the database as long as this session of the writing connection lives."""
         deadline, cursor = time.monotonic() + _LOCK_WAIT, connection.cursor()
         attempt = f"pg_try_advisory_lock_shared({_SERVER_LOCK})"
-        if self._alone:  # after a restart of the database, those that had used it come first
-            ago = "clock_timestamp() - pg_postmaster_start_time()"
+        if self._alone:  # after a start or crash of the database, those that had used it come first
+            # A crash ends all sessions, and resets the statistics; the start time stays.
+            begun = "greatest(pg_postmaster_start_time(), pg_stat_get_bgwriter_stat_reset_time())"
+            ago = f"clock_timestamp() - {begun}"
             attempt = f"CASE WHEN {ago} > interval '{_COME_BACK} s' THEN pg_try_advisory_lock({_SERVER_LOCK}) END"
         while not cursor.execute(f"SELECT {attempt}").fetchone()[0]:
             connection.rollback()

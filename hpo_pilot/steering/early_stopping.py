@@ -40,7 +40,7 @@ class TrialStopper:
             manager: kills jobs.
             trials: all trials by number. The caller keeps them equal to the store.
 
-        `told` then takes the ended folds that the store has.
+        `told` then takes the ended folds that the store has, and `note_judged` comes last.
         """
         search = record.search
         self._search = search
@@ -60,11 +60,9 @@ class TrialStopper:
         if self._rule is not None:
             looks = store.values_by_look(record.id)
             self._look = len(looks) - 1
-            running = {number for number, trial in trials.items() if not trial.state.is_over}
-            kept = self._over | running
+            kept = self._over.union(number for number, trial in trials.items() if not trial.state.is_over)
             for look in looks:
-                # The rule notes what it judged. Its decisions are in the store.
-                self._rule.look([self._report(*value) for value in look], running)
+                self._rule.look([self._report(*value) for value in look], ())
                 for number, fold, step, _ in look:
                     if number in kept:
                         self._seen[number, fold].add(step)
@@ -75,6 +73,13 @@ class TrialStopper:
             ended = {(trial.number, each.number): each.values for each in trial.folds if each.values}
             self._rule.look([], (), self._costs(ended))
             self._keep_figures(trial)
+
+    def note_judged(self) -> None:
+        """Lets the rule note where the running trials were judged before; its decisions are in the store."""
+        if self._rule is not None:
+            for number, trial in self._trials.items():
+                if not trial.state.is_over:
+                    self._rule.judge(number)
 
     def _keep_figures(self, trial: Trial) -> None:
         if trial.values and trial.confirms is None and len(self._search.objectives) > 1:

@@ -167,6 +167,7 @@ class SearchSteering:
             generations=self._store.last_generation(number),
             confirmed=confirmed,
         )
+        self._stopper.note_judged()
         if self._promotion is not None:
             for trial in self._store.went_on(number):
                 self._promotion.go_on(trial)
@@ -364,6 +365,7 @@ class SearchSteering:
         """Applies committed changes to the objects in memory."""
         self._spent.job_seconds += changes.spent.seconds
         self._spent.ran(changes.attempts)
+        self._trials.fetch([end.continues for end in changes.ends if end.continues is not None])
         for end in changes.ends:
             self._trials[end.number] = end.without_folds
             if seconds := [fold.result.seconds for fold in end.folds if fold.result.seconds is not None]:
@@ -697,9 +699,10 @@ class StoredResults:
         self._limits: dict[str, Any] = {"folds": bool(record.search.limit_texts), "figures": record.search.limit_texts}
 
     def brief(self) -> Iterator[Told]:
-        """Yields all results without what only some need: errors, run times, and values of stopped trials."""
+        """Yields all results as `Optimizer.tell_stored` wants them."""
         if self._search.measured_limits:
-            yield from self.whole(range(self._last))
+            for page in self._store.results(self._number, range(1, self._last + 1), **self._limits):
+                yield from (told_result(self._search, trial) for trial in page)
         else:
             for point, figures in self._store.brief_results(self._number, self._last):
                 yield point, costs(self._search.objectives, figures) if figures else None

@@ -68,7 +68,10 @@ def modelled_trials(
         without = ("log_tail", "metrics", "metadata")
         return store.trials(record.id, folds=record.search.folds.k > 1, without=without)
     best = best_numbers(store.engine, record.id, record.search, _MODELLED // 2)
-    return sampled_trials(store.engine, record.id, progress, {*best, *numbers}, _MODELLED // 2, count=progress.told)
+    wanted = {*best, *numbers}
+    return sampled_trials(
+        store.engine, record.id, progress, wanted, _MODELLED // 2, count=progress.told, good_folds=True
+    )
 
 
 def recommend(

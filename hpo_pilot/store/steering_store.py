@@ -461,7 +461,8 @@ class NumberedTrials(dict[int, Trial]):
     def fetch(self, numbers: Collection[int]) -> list[Trial]:
         """Returns the trials with these numbers; reads the missing ones in one query."""
         missing = [number for number in numbers if not super(NumberedTrials, self).__contains__(number)]
-        self.update((trial.number, trial) for trial in trials_numbered(self._engine, self._search_id, missing))
+        if missing:
+            self.update((trial.number, trial) for trial in trials_numbered(self._engine, self._search_id, missing))
         return [dict.__getitem__(self, number) for number in numbers if dict.__contains__(self, number)]
 
     def drop_over(self) -> None:

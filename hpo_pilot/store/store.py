@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, Unpack
 
-from sqlalchemy import ColumnElement, Connection, Engine, Row, Select, Text, cast, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, Row, Text, cast, func, insert, or_, select, update
 
 from hpo_pilot.databases import among, database_bytes, make_tables, tables_are_current
 from hpo_pilot.errors import InputError
@@ -287,14 +287,9 @@ class Store:
             wanted = wanted.where(t.trials.c.number > after)
         if where is not None:
             wanted = wanted.where(where)
+        options = IN_PARTS if limit is None else {}  # to read a page at once is quicker
         with reading(self.engine) as connection:
-
-            def read(query: Select[Any]) -> Iterable[Row[Any]]:
-                if limit is not None:  # a page; to read it at once is quicker
-                    return connection.execute(query).all()
-                return connection.execute(query, execution_options=IN_PARTS)
-
-            rows = read(wanted)
+            rows: Iterable[Row[Any]] = connection.execute(wanted, execution_options=options)
             if not folds:
                 return [trial_record(row, {}) for row in rows]
             if after or limit is not None or where is not None:
@@ -305,7 +300,7 @@ class Store:
                 if where is not None:
                     of_jobs = of_jobs.where(among(t.jobs.c.trial, [row.number for row in page]))
             of_jobs = of_jobs.order_by(t.jobs.c.fold, t.jobs.c.task_id, t.jobs.c.attempt)
-            return trial_records(rows, read(of_jobs))
+            return trial_records(rows, connection.execute(of_jobs, execution_options=options))
 
     def results(
         self,

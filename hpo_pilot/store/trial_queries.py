@@ -323,8 +323,9 @@ def sampled_trials(
     limit: int,
     *,
     count: int | None = None,
+    good_folds: bool = False,
 ) -> list[Trial]:
-    """Returns a sample of a large search's trials without folds but with the numbers of good ones, by number.
+    """Returns a sample of a large search's trials without folds, by number.
 
     It has an even sample of all trials; open trials; confirmation runs and the trials that they confirm; the Pareto
     front; the first results, and all results that improved the best value.
@@ -336,11 +337,12 @@ def sampled_trials(
         numbers: numbers of further trials.
         limit: size of the even sample.
         count: number of trials to sample from; None: all.
+        good_folds: whether to read the numbers of good folds.
     """
     told = [*range(1, FIRST_RESULTS + 1), progress.told, *(place for place, _ in progress.course)]
     again = select(_c.confirms).where(_c.search_id == search_id, _c.confirms.is_not(None))
     every = sampling_step(progress.trials if count is None else count, limit)
-    query = t.trial_rows.add_columns(t.good_folds).where(
+    query = (t.trial_rows.add_columns(t.good_folds) if good_folds else t.trial_rows).where(
         _c.search_id == search_id,
         or_(
             _c.number % every == 0,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import pickle
-import resource
 import select
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from hpo_pilot.advice import Place
-from hpo_pilot.errors import TryAgainError
+from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.report.catalogue import build
 from hpo_pilot.report.figure import Figure, FigureData
 from hpo_pilot.steering.results import render_search_report
@@ -37,6 +38,7 @@ class FigureWorker:
         """Returns the figures of a kind as `hpo_pilot.report.catalogue.build`.
 
         Raises:
+            InputError: there is no such figure.
             TryAgainError: the process ended before it had drawn them.
         """
         figures: list[Figure] = self._call("the figure", build, key, data)
@@ -51,7 +53,8 @@ class FigureWorker:
             place: work folder and store for the commands in the report.
 
         Raises:
-            TryAgainError: the process ended before it had drawn the report.
+            InputError: there is no such search any more.
+            TryAgainError: the process ended before it had drawn the report, or the store does not answer.
         """
         url = store.engine.url.render_as_string(hide_password=False)
         text: str = self._call("the report", _report, url, number, place)
@@ -67,14 +70,16 @@ class FigureWorker:
             try:
                 pickle.dump((function, arguments), asked)
                 asked.flush()
-                answer, stays = pickle.load(answers)  # noqa: S301 - of our own process
+                answer, failure, stays = pickle.load(answers)  # noqa: S301 - of our own process
             except (OSError, EOFError, pickle.UnpicklingError) as error:
                 self._process.kill()
                 self._process.wait()
                 raise TryAgainError(f"{what} could not be drawn: its process ended, see the log") from error
             if not stays:
                 self._process.wait()
-            return answer
+        if failure is not None:
+            raise failure
+        return answer
 
 
 def _report(store_url: str, number: int, place: Place) -> str:
@@ -93,10 +98,23 @@ def _serve() -> None:
             function, arguments = pickle.load(sys.stdin.buffer)  # noqa: S301 - of our own process
         except EOFError:
             return
-        answer = function(*arguments)
-        stays = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < _LARGEST * 1000
-        pickle.dump((answer, stays), sys.stdout.buffer)
+        answer: Any = None
+        failure: Exception | None = None
+        try:
+            answer = function(*arguments)
+        except (InputError, TryAgainError) as error:  # not all of their subclasses can be pickled
+            failure = (InputError if isinstance(error, InputError) else TryAgainError)(str(error))
+        except Exception:  # noqa: BLE001  # the caller gets it
+            failure = RuntimeError(traceback.format_exc())
+        stays = _peak_mb() < _LARGEST
+        pickle.dump((answer, failure, stays), sys.stdout.buffer)
         sys.stdout.buffer.flush()
+
+
+def _peak_mb() -> float:
+    """Returns the largest resident set of this process; that of `getrusage` begins with its parent's."""
+    status = Path("/proc/self/status").read_text("ascii", "replace")
+    return float(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 if __name__ == "__main__":

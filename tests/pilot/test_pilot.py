@@ -10,6 +10,7 @@ import sys
 import tarfile
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -242,15 +243,20 @@ def test_a_drained_job_is_given_back(panda, pilot, alive, until, how):
 def test_a_job_that_comes_when_the_pilot_has_ended_goes_back(make_settings):
     asked, ended = threading.Event(), threading.Event()
     told: list[bool] = []
+    given: list[tuple[int, int]] = []
 
     class LateServer(JobServer):
         def acquire(self, *_: Any) -> list[dict[str, Any]]:
             asked.set()
             ended.wait(60)
-            return [{"PandaID": 1}]
+            return [{"PandaID": 1, "attemptNr": 2}]
 
         def worker_finished(self) -> None:
             told.append(ended.is_set())
+
+        def give_back(self, attempts: Sequence[tuple[int, int]]) -> list[int]:
+            given.extend(attempts)
+            return [1]
 
     settings = make_settings()
     pilot = Pilot(settings, LateServer(settings))
@@ -263,7 +269,7 @@ def test_a_job_that_comes_when_the_pilot_has_ended_goes_back(make_settings):
     for thread in threading.enumerate():
         if thread.name == "acquire":
             thread.join(60)
-    assert told == [False, True], "the server must hear at once that nobody runs the job"
+    assert (told, given) == ([False], [(1, 2)]), "the server must hear at once that nobody runs the job"
 
 
 def test_the_starters_death_is_the_pilots_end(panda, pilot, alive, until):

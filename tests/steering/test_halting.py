@@ -179,6 +179,29 @@ def test_a_trial_is_judged_once_at_a_step_also_after_a_restart(steer, panda, rul
     assert panda.killed_jobs == []
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_where_a_trial_was_judged_depends_on_the_length_of_whole_trainings(steer, panda, restarts):
+    """A rung near the end of a training saves nothing: a trial is judged at the one before."""
+    rule = {"method": "asha", "min_steps": 27, "eta": 3, "warmup_trials": 2}
+    steering = steer({"early_stopping": rule, "folds": 2}, trials=6, parallel=6)
+    go(steering, 2)
+    for job in (1, 2):  # both folds of the first trial
+        panda.report(1, job, *((step, 0.6) for step in (27, 81, 100)))
+        go(steering, 1)
+        panda.finish(1, job)
+        go(steering, 1)
+    panda.report(1, 3, (27, 0.5), (81, 0.4), (85, 0.4))
+    go(steering, 1)
+    for job in (5, 7, 9, 11):
+        panda.report(1, job, (27, 0.2 - job / 100))
+        go(steering, 1)
+    if restarts:
+        steering = steer()
+    panda.report(1, 3, (27, 0.5), (81, 0.4), (85, 0.4), (86, 0.4))
+    go(steering, 2)
+    assert panda.killed_jobs == []
+
+
 def test_what_a_server_revives_is_killed_again_and_its_result_does_not_count(steer, store, panda, monkeypatch):
     monkeypatch.setattr(Panda, "policy", replace(EAGER, revives=True))
     steering = steer(ASHA, **TWO)

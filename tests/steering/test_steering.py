@@ -12,6 +12,7 @@ from sqlalchemy import select
 
 from hpo_pilot.errors import GiveUpError, TryAgainError
 from hpo_pilot.jobs import JobReport, JobState, TaskState
+from hpo_pilot.optimizers import base
 from hpo_pilot.panda.workflow_manager import EAGER, TaskNameTakenError, UnknownTaskError
 from hpo_pilot.search import TrialState
 from hpo_pilot.steering.status import search_notes
@@ -66,7 +67,21 @@ def test_the_optimizer_gets_the_run_time_of_a_fold_also_after_a_restart(steer, p
         panda.finish(task, 2, seconds=second)
     go(steering, 2)
     assert [o.seconds for o in steering._proposer._optimizer.history] == [3.0, 20.0]
-    assert [seconds for _, _, seconds in steer()._proposer._stored] == [3.0, 20.0]
+    again = steer()._proposer
+    again._ask([], 1, [])
+    assert [o.seconds for o in again._optimizer.history] == [3.0, 20.0]
+
+
+def test_results_of_the_store_are_kept_and_forgotten_as_those_that_were_told(steer, panda, monkeypatch):
+    for limit, value in (("_MOST", 8), ("_NEWEST", 4), ("_BEST", 2)):
+        monkeypatch.setattr(base, limit, value)
+    steering = steer({"objective": {"metric": "auc", "goal": "maximize"}}, trials=16, parallel=2)
+    finish_all(steering, panda, rounds=7)
+    told, again = steering._proposer._optimizer, steer()._proposer
+    told.tell([])
+    again._ask([], 1, [])
+    assert (again._optimizer.history, again._optimizer.forgotten) == (told.history, told.forgotten)
+    assert told.forgotten
 
 
 def test_a_false_row_of_progress_is_corrected_when_the_search_is_loaded(steer, store, panda):

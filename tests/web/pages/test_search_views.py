@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import threading
 import time
 from datetime import UTC, datetime
@@ -216,16 +217,20 @@ def test_a_worker_draws_again_after_it_was_killed(pages, library):
     pages.results(name)
     record = pages.store.find_search(name)
     data, worker = FigureData(record.search, pages.store.trials(record.id)), FigureWorker()
-    for end in ("idle", "killed", "wrong"):
+    for end in ("idle", "killed", "ended meanwhile", "wrong"):
         assert [figure.title for figure in worker.build("convergence", data)] == ["Convergence"], end
         assert worker._process.poll() is None
-        if end == "wrong":
-            with pytest.raises(TryAgainError):
-                worker.build("no such figure", data)
         if end == "killed":
             worker._process.kill()
             worker._process.wait()
-    assert worker._process.poll() is not None
+        if end == "ended meanwhile":
+            with pytest.raises(TryAgainError, match="the figure could not be drawn"):
+                worker._call("the figure", os._exit, 1)
+    with pytest.raises(InputError, match="no such figure"):
+        worker.build("no such figure", data)
+    with pytest.raises(RuntimeError, match="ValueError"):
+        worker._call("the figure", int, "a defect")
+    assert worker._process.poll() is None
 
 
 def test_reports_are_drawn_by_the_worker(pages, monkeypatch):
