@@ -250,6 +250,12 @@ def _restarted_postgresql(world: World, _part: str, dice: random.Random) -> Act:
     world.pg_ctl("start")
 
 
+def _crashed_backend(world: World, _part: str, dice: random.Random) -> Act:
+    """PostgreSQL then ends all sessions and recovers, without a new start."""
+    dice.choice(below(world.postmaster)).kill()
+    yield 0.0
+
+
 def _frozen_backends(world: World, _part: str, dice: random.Random) -> Act:
     postmaster = world.postmaster
     every = [postmaster, *below(postmaster)]
@@ -317,6 +323,7 @@ FAULTS = [
     Fault("tables locked", _locked_tables, "service", "postgresql"),
     Fault("connections ended", _ended_connections, "service", "postgresql"),
     Fault("PostgreSQL restarted", _restarted_postgresql, "service", "postgresql"),
+    Fault("a process of PostgreSQL killed", _crashed_backend, "service", "postgresql"),
     Fault("PostgreSQL frozen", _frozen_backends, "service", "postgresql"),
     Fault("pilot killed", _kill(""), "site", repeats=True),
     Fault("pilot stopped and started", _away, "site"),
