@@ -121,8 +121,8 @@ def sqlite_engine(url: URL, *, foreign_keys: bool = False, durable: bool = False
     def _begin(connection: Connection) -> None:
         # IMMEDIATE takes the write lock at once: a transaction that reads first and writes later could not be retried.
         options = connection.get_execution_options()
-        if DURABLE in options:
-            connection.exec_driver_sql(_SYNCHRONOUS[options[DURABLE]])
+        if options.get(WRITES):
+            connection.exec_driver_sql(_SYNCHRONOUS[options.get(DURABLE, durable)])
         connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get(WRITES) else "BEGIN")
 
     return engine

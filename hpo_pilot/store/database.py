@@ -113,11 +113,11 @@ def _make_file(url: URL) -> None:
 
 
 @contextmanager
-def writing(engine: Engine) -> Iterator[Connection]:
-    """Opens a writing transaction: commits at the end of the block, rolls back on any error."""
+def writing(engine: Engine, **options: bool) -> Iterator[Connection]:
+    """Opens a writing transaction: commits at the end of the block, rolls back on any error; `options`: `DURABLE`."""
     with (
         database_errors(engine),
-        engine.connect().execution_options(**{WRITES: True}) as connection,
+        engine.connect().execution_options(**{WRITES: True}, **options) as connection,
         connection.begin(),
     ):
         yield connection

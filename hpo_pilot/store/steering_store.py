@@ -13,6 +13,7 @@ from typing import Any, Self
 from sqlalchemy import Connection, Select, Update, and_, bindparam, func, insert, not_, or_, select, update
 from typing_extensions import override
 
+from hpo_pilot.databases import DURABLE
 from hpo_pilot.jobs import OVER_JOBS, Attempt, JobState
 from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.search.trials import ENDED_TRIALS, EarlyStop, Trial, TrialState
@@ -46,7 +47,9 @@ _HOLDER_OF_TASK = (
 class SteeringStore(Store):
     """The store with the methods of the steering loop."""
 
-    durable = False  # results that were lost are collected again
+    #: Results that were lost in a power cut are collected again. Tasks are there before the server has them: else it
+    #: would run the trials of a task that nobody knows.
+    durable = False
 
     #: Name of the process that steers (`Lease.holder`): it may write its own searches only. None: no check.
     holder: str | None = None
@@ -68,15 +71,17 @@ class SteeringStore(Store):
 
     @contextmanager
     @override
-    def _writing(self, search_id: int, of: Select[str | None] = _HOLDER) -> Iterator[Connection]:
-        with writing(self.engine) as connection:
+    def _writing(
+        self, search_id: int, of: Select[str | None] = _HOLDER, *, durable: bool = False
+    ) -> Iterator[Connection]:
+        with writing(self.engine, **{DURABLE: durable}) as connection:
             if self.holder is not None and connection.scalar(of, {"number": search_id}) != self.holder:
                 raise LeaseLostError("another service steers this search now; this one leaves it")
             yield connection
 
-    def _writing_task(self, task_id: int) -> AbstractContextManager[Connection]:
+    def _writing_task(self, task_id: int, *, durable: bool = False) -> AbstractContextManager[Connection]:
         """Opens a writing transaction for the search of a task."""
-        return self._writing(task_id, _HOLDER_OF_TASK)
+        return self._writing(task_id, _HOLDER_OF_TASK, durable=durable)
 
     def note_sandboxes(self, folder: Path) -> None:
         """Corrects the paths of payload archives after their work folder was moved; `folder`: where they are now."""
@@ -115,7 +120,7 @@ class SteeringStore(Store):
         """
         cut = {"history": history, "pending": list(pending), "asked": asked, "budget": budget}
         now = time.time()
-        with self._writing(search_id) as connection:
+        with self._writing(search_id, durable=True) as connection:
             connection.execute(
                 insert(t.generations).values(search_id=search_id, number=task.generation, created=now, **cut)
             )
@@ -196,7 +201,7 @@ class SteeringStore(Store):
 
     def rename_task(self, task_id: int, name: str) -> None:
         """Changes the name of a task that is not submitted yet, because another task has that name."""
-        with self._writing_task(task_id) as connection:
+        with self._writing_task(task_id, durable=True) as connection:
             connection.execute(
                 update(t.tasks).where(t.tasks.c.id == task_id, t.tasks.c.state == TaskStage.INTENT).values(name=name)
             )
@@ -268,7 +273,7 @@ class SteeringStore(Store):
             The task of `resubmit`.
         """
         attempts, started, ends = list(attempts), list(started), list(ends)
-        with self._writing(search_id) as connection:
+        with self._writing(search_id, durable=resubmit is not None) as connection:
             _record_attempts(connection, search_id, attempts, look)
             if progress is not None or attempts or started or ends or stop_rest is not None:
                 write_progress(connection, search_id, progress)

@@ -8,8 +8,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import event, select
 
+from hpo_pilot.databases import WRITES
 from hpo_pilot.errors import GiveUpError, TryAgainError
 from hpo_pilot.jobs import JobReport, JobState, TaskState
 from hpo_pilot.optimizers import base
@@ -82,6 +83,29 @@ def test_results_of_the_store_are_kept_and_forgotten_as_those_that_were_told(ste
     again._ask([], 1, [])
     assert (again._optimizer.history, again._optimizer.forgotten) == (told.history, told.forgotten)
     assert told.forgotten
+
+
+def test_a_task_is_on_the_disk_before_the_server_gets_it(steer, store, panda):
+    """The server keeps submitted tasks in a power cut; what steering has collected, it collects again."""
+    commits = []
+
+    @event.listens_for(store.engine, "commit")
+    def _note(connection):
+        ask = connection.connection.driver_connection.execute
+        if connection.get_execution_options().get(WRITES):
+            (level,), (tasks,) = ask("PRAGMA synchronous").fetchone(), ask("SELECT count(*) FROM tasks").fetchone()
+            commits.append((tasks, level))
+
+    steering = steer(trials=3, parallel=2)
+    go(steering, 2)
+    panda.finish(1, 1)
+    panda.finish(1, 2, ran=0)  # it goes out again
+    go(steering, 3)
+    levels = {True: set(), False: set()}
+    for (before, _), (tasks, level) in pairwise([(0, 0), *commits]):
+        levels[tasks > before].add(level)
+    assert len(panda.tasks) == 3
+    assert levels == {True: {2}, False: {1}}, commits
 
 
 def test_a_false_row_of_progress_is_corrected_when_the_search_is_loaded(steer, store, panda):
