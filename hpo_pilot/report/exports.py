@@ -126,7 +126,8 @@ def as_csv(search: Search, trials: Iterable[Trial]) -> Iterator[str]:
         with tempfile.TemporaryFile() as rows:
             yield from _csv_parts(search, trials, rows)
     except OSError as error:  # it may be that there is no folder for it at all
-        raise TryAgainError(f"no room for the temporary file of a table: {error}") from error
+        text = f"no room for the temporary file of a table: {error}; free some, or set TMPDIR to another folder"
+        raise TryAgainError(text) from error
 
 
 def _csv_parts(search: Search, trials: Iterable[Trial], rows: IO[bytes]) -> Iterator[str]:
