@@ -95,7 +95,7 @@ class Bench:
         return text
 
     def finish(self, process: subprocess.Popen[str], folder: Path) -> Ended:
-        said, _ = process.communicate(timeout=240)
+        said, _ = process.communicate(timeout=900)  # a payload may compile something first
         path = folder / "userJobMetadata.json"
         verdict = None
         if path.exists():
