@@ -197,6 +197,7 @@ def sign_in(site: Site, browser: Browser) -> Callable[..., Any]:
             bypass_csp=bypass_csp,
             reduced_motion="reduce",
         )
+        context.set_default_timeout(120_000)  # milliseconds; the pages are slow on a busy machine
         watched = Watched(context.new_page(), site)
         watched.page.on("pageerror", lambda error: watched.complaints.append(str(error)))
         watched.page.on(
