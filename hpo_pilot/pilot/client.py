@@ -468,7 +468,7 @@ class Delivery(threading.Thread):
         self._server, self._workdir = server, workdir
         self._waiting: deque[dict[str, Any]] = deque(workdir.kept_reports())
         self._sent: dict[int, dict[str, Any]] = {}  # without an answer yet, by identity
-        self._kept: set[int] = set()  # those of them that `keep_all` has kept
+        self._kept: set[int] = set()  # the identities that `keep_all` has kept
         self._changed = threading.Condition()
         self._sending = threading.Lock()
         self._never = threading.Event()

@@ -701,15 +701,14 @@ class StoredResults:
     def brief(self) -> Iterator[Told]:
         """Yields all results as `Optimizer.tell_stored` wants them."""
         if self._search.measured_limits:
-            for page in self._store.results(self._number, range(1, self._last + 1), **self._limits):
-                yield from (told_result(self._search, trial) for trial in page)
+            yield from (told_result(self._search, trial) for page in self._pages() for trial in page)
         else:
             for point, figures in self._store.brief_results(self._number, self._last):
                 yield point, costs(self._search.objectives, figures) if figures else None
 
     def whole(self, places: Sequence[int]) -> Iterator[Result]:
         """Yields the results at these places in `brief`."""
-        for page in self._store.results(self._number, [place + 1 for place in places], **self._limits):
+        for page in self._pages(places):
             seconds = fold_seconds(self._store.engine, self._number, [trial.number for trial in page])
             for trial in page:
                 yield told_result(self._search, trial, seconds.get(trial.number))
@@ -717,9 +716,13 @@ class StoredResults:
     def with_chains(self) -> Iterator[tuple[Trial, int]]:
         """Yields all results, each with the number of the first trial of its point."""
         chains = dict[int, int]()
-        for page in self._store.results(self._number, range(1, self._last + 1), **self._limits):
+        for page in self._pages():
             for trial in page:
                 yield trial, _first_of(chains, trial)
+
+    def _pages(self, places: Sequence[int] | None = None) -> Iterator[list[Trial]]:
+        wanted = range(self._last) if places is None else places
+        return self._store.results(self._number, [place + 1 for place in wanted], **self._limits)
 
 
 def _first_of(chains: dict[int, int], trial: Trial) -> int:
