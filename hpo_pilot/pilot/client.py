@@ -467,8 +467,7 @@ class Delivery(threading.Thread):
         super().__init__(name="delivery", daemon=True)
         self._server, self._workdir = server, workdir
         self._waiting: deque[dict[str, Any]] = deque(workdir.kept_reports())
-        self._sent: dict[int, dict[str, Any]] = {}  # without an answer yet, by identity
-        self._kept: set[int] = set()  # the identities that `keep_all` has kept
+        self._sent: list[dict[str, Any]] = []  # without an answer yet
         self._changed = threading.Condition()
         self._sending = threading.Lock()
         self._never = threading.Event()
@@ -477,26 +476,23 @@ class Delivery(threading.Thread):
         """Sends a report; if the server does not answer, keeps it for later."""
         with self._changed:
             queued = bool(self._waiting)
-            self._sent[id(report)] = report
+            self._sent.append(report)
         is_done = not queued and self._try(report)
         if not is_done:
             self._workdir.keep_report(report)
         with self._changed:
-            del self._sent[id(report)]
-            is_kept = id(report) in self._kept
-            self._kept.discard(id(report))
-            if not is_done:
+            self._sent = [other for other in self._sent if other is not report]
+            if is_done:
+                self._workdir.drop_report(report)  # `keep_all` may have kept it
+            else:
                 self._waiting.append(report)
                 self._changed.notify()
-            elif is_kept:
-                self._workdir.drop_report(report)
 
     def keep_all(self) -> int:
         """Keeps also the reports without an answer yet, when the pilot ends; returns the number of kept ones."""
         with self._changed:
-            for key in self._sent.keys() - self._kept:
-                self._workdir.keep_report(self._sent[key])
-                self._kept.add(key)
+            for report in self._sent:
+                self._workdir.keep_report(report)
             return len(self._sent) + len(self._waiting)
 
     def try_all(self) -> int:

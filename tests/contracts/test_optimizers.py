@@ -193,16 +193,28 @@ def test_old_results_are_forgotten_but_never_proposed_again(name: str, monkeypat
     assert asked == one_by_one.ask(6, [])
 
 
-@pytest.mark.parametrize(("count", "limits"), [(18, []), (60, []), (60, [measured_limit("size", "<= 0.5")])])
+@pytest.mark.parametrize(
+    ("count", "objectives", "limits"),
+    [(18, 1, []), (60, 1, []), (60, 2, []), (60, 1, [measured_limit("size", "<= 0.5")])],
+)
 def test_stored_results_are_as_told_ones_and_only_those_kept_are_read_whole(
-    name: str, count: int, limits: list[MeasuredLimit], monkeypatch: pytest.MonkeyPatch
+    name: str, count: int, objectives: int, limits: list[MeasuredLimit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if objectives > 1 and not optimizer_class(name).several_objectives:
+        pytest.skip("it has one objective")
     for limit, value in (("_MOST", 24), ("_NEWEST", 12), ("_BEST", 4)):
         monkeypatch.setattr(base, limit, value)
     points = make("random", SPACE, seed=9).ask(count + 14)
     known, later = points[:6], points[-8:]
+
+    def values_of(point: Point) -> float | tuple[float, float]:
+        return (value_of(point), -point["lr"]) if objectives > 1 else value_of(point)
+
+    errors = 0.1 if objectives == 1 else (0.1, 0.1)
     told = [
-        Result(point, None if place % 10 == 5 else value_of(point), 0.1, place % 10 == 3, {"size": place % 7 / 7}, 9.0)
+        Result(
+            point, None if place % 10 == 5 else values_of(point), errors, place % 10 == 3, {"size": place % 7 / 7}, 9.0
+        )
         for place, point in enumerate(points[6:-8])
     ]
     brief = [(one.point, None) if one.stopped and not limits else replace(one, errors=None) for one in told]
@@ -212,14 +224,14 @@ def test_stored_results_are_as_told_ones_and_only_those_kept_are_read_whole(
         read.extend(places)
         return [told[place] for place in places]
 
-    told_all, stored = (make(name, SPACE, trials=90, limits=limits) for _ in range(2))
+    told_all, stored = (make(name, SPACE, trials=90, objectives=objectives, limits=limits) for _ in range(2))
     for optimizer in (told_all, stored):
-        optimizer.tell([(point, value_of(point)) for point in known])
+        optimizer.tell([(point, values_of(point)) for point in known])
     told_all.tell(told)
     stored.tell_stored(brief, whole)
     assert len(read) == (count if count == 18 else sum(seen.seconds == 9.0 for seen in told_all.history))
     for optimizer in (told_all, stored):
-        optimizer.tell([(point, value_of(point)) for point in later])
+        optimizer.tell([(point, values_of(point)) for point in later])
     assert (stored.history, stored.forgotten) == (told_all.history, told_all.forgotten)
     assert stored.ask(6, []) == told_all.ask(6, [])
 
