@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from hpo_pilot.errors import HpoPilotError, InputError
+from sqlalchemy.exc import DBAPIError
+
+from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
 from hpo_pilot.logs import FORMATS, configure_logging
 from hpo_pilot.server import DATABASE_VARIABLE
 from hpo_pilot.server.app import Server
@@ -25,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the server until SIGTERM, SIGINT or the end of its lifeline.
 
     Returns:
-        0; 2: wrong options or files; 3: port or database taken, try again.
+        0; 2: wrong options or files; 3: port or database taken, or the database does not work now: try again.
     """
     options = _parser().parse_args(arguments)
     try:
@@ -34,6 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except HpoPilotError as error:
         print(f"hpo-pilot server: {error}", file=sys.stderr)  # noqa: T201  # a command's one line of error
         return error.exit_code
+    except DBAPIError as error:  # while it starts, as on a full disk; later each call answers for itself
+        print(f"hpo-pilot server: its database does not work now: {error.orig}; try again", file=sys.stderr)  # noqa: T201
+        return TryAgainError.exit_code
     return 0
 
 

@@ -216,6 +216,19 @@ def test_a_taken_port_is_refused(folder: Path, refused: Refused) -> None:
     assert (code, "cannot listen on 127.0.0.1 port" in line) == (TryAgainError.exit_code, True)
 
 
+def test_a_database_that_fails_after_it_was_opened_is_refused(folder: Path, refused: Refused) -> None:
+    path = folder / "panda.db"
+    database.Database(str(path)).close()
+    with sqlite3.connect(path) as full:
+        full.execute("CREATE TRIGGER f BEFORE INSERT ON cache_files BEGIN SELECT RAISE(ABORT, 'disk is full'); END")
+    full.close()
+    cache = folder / "files" / "cache"
+    cache.mkdir(parents=True)
+    (cache / "sources.found.tar.gz").write_bytes(b"x" * 20)
+    code, line = refused(folder, f"--database={path}")
+    assert (code, "disk is full; try again" in line) == (TryAgainError.exit_code, True), line
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only for root")
 def test_a_read_only_folder_is_refused(folder: Path, refused: Refused) -> None:
     folder.chmod(0o500)
