@@ -259,14 +259,21 @@ class Agents:
                 break  # it has ended because it was told to: no node is lost
             if (has_ended or now > give_up) and not any(agent.has_come for agent in self._agents.values()):
                 return self._give_up(self._last_words() if has_ended else f"none has called within {_COME:.0f} s")
-            for name, agent in self._agents.items():
-                if not agent.is_lost and (agent.is_silent(now) or (has_ended and not agent.connections)):
-                    agent.is_lost = True
+            lost = {
+                name: agent
+                for name, agent in self._agents.items()
+                if not agent.is_lost and (agent.is_silent(now) or (has_ended and not agent.connections))
+            }
+            # Preemption ends the agents at once. Job steps that ignore its signal then have the grace time.
+            has_lost_nodes = bool(lost) and not (self._parts.watch is not None and self._parts.watch.ends_soon())
+            for name, agent in lost.items():
+                agent.is_lost = True
+                if has_lost_nodes:
                     self._pool.lose(name, _LOST)
-                    for entry in list(agent.jobs.values()):  # those of a node that was lost before
-                        self._work.submit(self._end, entry, NodeLost(f"node {name} is lost: {_LOST}"))
-                    for identity in list(agent.parts):
-                        self._part_ended(name, identity)
+                for entry in list(agent.jobs.values()):  # those of a node that was lost before
+                    self._work.submit(self._end, entry, NodeLost(f"node {name} is lost: {_LOST}"))
+                for identity in list(agent.parts):
+                    self._part_ended(name, identity)
         return None
 
     def _last_words(self) -> str:

@@ -28,7 +28,7 @@ def missing(what: str) -> NoReturn:
     pytest.skip(what)
 
 
-def until(condition: Callable[[], object], why: str | Path | Callable[[], str] = "", seconds: float = 240.0) -> None:
+def until(condition: Callable[[], object], why: str | Path | Callable[[], str] = "", seconds: float = 600.0) -> None:
     """Waits until a condition holds.
 
     Args:

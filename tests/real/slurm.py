@@ -73,7 +73,7 @@ JobCompLoc={folder}/log/jobs.txt
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 {nodes}
-PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=30
+PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=60
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2 PreemptMode=OFF
 """
 _NODE = "NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={cpus} RealMemory={memory_mb}"
@@ -95,7 +95,7 @@ class Slurm:
     daemons: list[subprocess.Popen[bytes]]
     nodes: tuple[str, ...] = NODES
 
-    def run(self, *words: object, timeout: float = 240.0) -> str:
+    def run(self, *words: object, timeout: float = 600.0) -> str:
         """What a command prints, without the last line's end; it must succeed."""
         done = subprocess.run(
             [str(word) for word in words],
@@ -112,7 +112,7 @@ class Slurm:
         """The state of a job, e.g. RUNNING; also of one that ended up to five minutes ago."""
         return self.run("squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job}")
 
-    def wait(self, job: str, *states: str, timeout: float = 240.0) -> str:
+    def wait(self, job: str, *states: str, timeout: float = 600.0) -> str:
         """Waits for a job to be in one of these states; returns which."""
         end = time.monotonic() + timeout
         while (state := self.state(job)) not in states:

@@ -72,13 +72,13 @@ json.dump({"loss": 1.0, "metrics": {"began": began, "count": count}}, open("outp
 """
 
 
-#: Keeps its count every second; SIGTERM ends it, or does nothing to it.
+#: Keeps its count every second up to a number; SIGTERM ends it, or does nothing to it.
 HEEDLESS = """
 import json, os, signal, sys, time
 count = began = int(open("count").read()) if os.path.exists("count") else 0
 if sys.argv[1] == "ignores":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-while count < 30:
+while count < int((sys.argv[2:] or [30])[0]):
     time.sleep(1)
     count += 1
     if os.environ["SLURM_PROCID"] == "0":
@@ -295,7 +295,7 @@ def test_a_training_longer_than_an_allocation_runs_across_several(here: Site) ->
 def test_a_preempted_allocation_gives_its_trials_back(here: Site) -> None:
     """Slurm signals the steps at once and the pilot after the grace time; no trial heeds the signal."""
     alone = replace(ONE, ranks_per_node=2, cores=2, minutes=1.0)
-    given = [("dies", alone, "a"), ("dies", replace(TWO, minutes=1.0), "b"), ("ignores", alone, "c")]
+    given = [("dies", alone, "a"), ("dies", replace(TWO, minutes=1.0), "b"), ("ignores 60", alone, "c")]
     tasks = [
         here.submit(f"python3 heedless.py {how}", 1, needs, search=name, first=number, checkpoint=["count"])
         for number, (how, needs, name) in enumerate(given)

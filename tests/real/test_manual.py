@@ -59,7 +59,7 @@ def test_a_page_does_what_it_shows(page: Path, tmp_path: Path):
                 env=environment,
                 capture_output=True,
                 text=True,
-                timeout=240,
+                timeout=900,
                 check=False,
             )
             printed = result.stdout + result.stderr

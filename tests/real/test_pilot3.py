@@ -126,7 +126,7 @@ def test_a_search_is_done(scan: Scan, service: Service, pilot: Pilot3) -> None:
     )
     scan("submit", str(scan.file))
     pilot.start()
-    until(lambda: state(scan) == "done", pilot.said, 240)
+    until(lambda: state(scan) == "done", pilot.said)
 
     trials = json.loads(scan("trials", "demo", "--json").stdout)
     assert [trial["state"] for trial in trials] == ["failed", "finished", "finished"]
