@@ -347,6 +347,10 @@ class OwnServerReader:
                 raise TryAgainError(f"the server does not give the status of task {ref.jedi_task_id}")
         return states
 
+    def _check_known(self, ref: TaskRef) -> None:
+        if not self._knows(ref):
+            raise UnknownTaskError(f"the server does not know task {ref.jedi_task_id} ({ref.name})")
+
     def _knows(self, ref: TaskRef) -> bool:
         """Returns True if the server has the task; panda-client's answer does not tell that from a lost connection."""
         filters = {"jediTaskID": str(ref.jedi_task_id)}
@@ -386,8 +390,8 @@ class OwnServerReader:
     def _with_values(self, ref: TaskRef, missing: Collection[int]) -> list[JobReport]:
         """Returns the reports with values of running jobs; it reads the larger metadata only for new results."""
         jobs = self._described(ref)
-        if not jobs and not self._knows(ref):
-            raise UnknownTaskError(f"the server does not know task {ref.jedi_task_id} ({ref.name})")
+        if not jobs:
+            self._check_known(ref)
         reports = [read_description(job, None) for job in jobs]
         ended = [report.state is JobState.FINISHED for report in reports]
         metadata: dict[str, object] = {}
@@ -404,8 +408,7 @@ class OwnServerReader:
         metadata = finished_metadata(self._client, ref)
         if metadata is not None:
             return metadata
-        if not self._knows(ref):
-            raise UnknownTaskError(f"the server does not know task {ref.jedi_task_id} ({ref.name})")
+        self._check_known(ref)
         raise TryAgainError(f"the server does not give the results of task {ref.jedi_task_id}")
 
 
@@ -544,13 +547,9 @@ class ForeignServerReader:
             self._bare_since.pop(report.panda_id, None)
             return report
         # The server may be moving its metadata from one table to another.
-        self._bare_since.setdefault(report.panda_id, self._clock())
-        return replace(report, state=JobState.HOLDING) if self._awaited(report.panda_id) else report
-
-    def _awaited(self, panda_id: int) -> bool:
-        """Returns True if a finished job's metadata may still come."""
-        since = self._bare_since.get(panda_id)
-        return since is not None and self._clock() - since < METADATA_SECONDS
+        now = self._clock()
+        may_come = now - self._bare_since.setdefault(report.panda_id, now) < METADATA_SECONDS
+        return replace(report, state=JobState.HOLDING) if may_come else report
 
     def _recent(self, ref: TaskRef) -> _Look:
         look = self._looks.get(ref.jedi_task_id)
